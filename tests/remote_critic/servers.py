@@ -85,7 +85,14 @@ class Critic:
         return self
 
     def until_it_serves(self) -> Critic:
-        forks.until(lambda: self.process.exitcode is not None or self._serves(), f"{self.name} to serve")
+        """Wait until the server of this start, not of an earlier one, has announced itself."""
+        announcement = self.run.path / "job" / f"{SERVICES[self.kind]}.json"
+        status, started = self.run.path / "status.json", psutil.Process(self.process.pid).create_time()
+
+        def serves() -> bool:
+            return announcement.exists() and status.exists() and status.stat().st_mtime > started
+
+        forks.until(lambda: self.process.exitcode is not None or serves(), f"{self.name} to serve")
         assert self.process.exitcode is None, self.log
         return self
 
@@ -96,19 +103,14 @@ class Critic:
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-
-    def _serves(self) -> bool:
-        announcement = self.run.path / "job" / f"{SERVICES[self.kind]}.json"
-        status = self.run.path / "status.json"
-        if not announcement.exists() or not status.exists():
-            return False
-        return status.stat().st_mtime > self.process_started()
-
-    def process_started(self) -> float:
-        return psutil.Process(self.process.pid).create_time()
+    def listening(self) -> set[tuple[str, int]]:
+        """Where PyTriton's processes listen; torch's own process group listens, too, on loopback in the parent."""
+        return {
+            (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
+            for child in self.children()
+            for connection in child.net_connections(kind="inet")
+            if connection.status == psutil.CONN_LISTEN
+        }
 
 
 SERVICES = {"critic": "critic", "reward_server": "reward_model"}
@@ -232,8 +234,7 @@ FAULTS = {
     "stop": _stop,
     "stopped tritonserver": _stop_tritonserver,
     "tritonserver": _kill_child("bin/tritonserver"),
-    "stub": _kill_child("model-store/values"),
-    "other stub": _kill_child("model-store/status"),
+    "stub": _kill_child("model-store/status"),
     "error": _error,
     "nan": _nan,
 }

@@ -16,20 +16,18 @@ from smoke_jobs import checkpoint_files, figures, run_smoke_job
 
 pytestmark = pytest.mark.remote_critic
 
-STEPS = {"trainer__ppo__max_steps": 10}
+STEPS = {"trainer__ppo__max_steps": 8}
 SAID = re.compile(r"^(?:interrupted|going on) after step .*", re.MULTILINE)
 SAVED_EVERY = 2  # steps
-# What happens to the critic, and when (see servers.Faults); each of the 10 steps has two train steps.
+# What happens to the critic, and when (see servers.Faults); each of the 8 steps has two train steps.
 STARTS = [
     {"values": (2, "kill")},
     {"rewards": (2, "kill")},
     {"train": (2, "kill")},  # taken, and never answered
-    {"train": (2, "kill")},  # as it takes that step again
-    {"save": (12, "tritonserver")},  # named, and the actor is not told
+    {"save": (8, "tritonserver")},  # named, and the actor is not told
     {"values": (2, "stub")},
-    {"values": (2, "other stub")},
     # let go on twice; and the last save of all: written, and never named
-    {"values": (2, "stop"), "train": (18, "stopped tritonserver"), "save": (20, "kill")},
+    {"values": (2, "stop"), "train": (14, "stopped tritonserver"), "save": (16, "kill")},
 ]
 BLOWS = [blow for faults in STARTS for _, blow in faults.values()]
 
@@ -103,29 +101,27 @@ def test_both_went_back_to_their_newest_common_checkpoint(battered):
     went_back = [int(step) for step in re.findall(r"^going on after step (\d+)", battered.log, re.MULTILINE)]
     for blow, back in zip(battered.seen, went_back, strict=True):
         step = int(re.match(r"interrupted after step (\d+)", blow.message)[1])
-        lost = (
-            SAVED_EVERY if blow.work == "save" else step % SAVED_EVERY
-        )  # that checkpoint was never complete
+        # a checkpoint that was interrupted was never complete
+        lost = SAVED_EVERY if blow.work == "save" else step % SAVED_EVERY
         assert back == step - lost, blow
         assert blow.checkpoint == (f"step_{back:06d}" if back else None), blow
 
 
 def test_a_critic_that_lost_its_server_says_so(battered):
     by_blow = {seen.blow: seen for seen in battered.seen}
-    for blow in ("tritonserver", "stub", "other stub"):
+    for blow in ("tritonserver", "stub"):
         assert by_blow[blow].critic == "failed"
         assert "a process of PyTriton's server ended" in by_blow[blow].reason
 
 
 def test_the_metrics_are_the_unbroken_run_s_to_the_bit(battered, unbroken):
     assert battered.run.status == unbroken.status == "finished", battered.log
-    for ours, theirs in zip(figures(battered.run), figures(unbroken), strict=True):
-        assert ours == theirs
+    assert figures(battered.run) == figures(unbroken)
 
 
 def test_no_train_step_was_lost_or_taken_twice(battered, unbroken):
     updates = [record["step"] for record in battered.critic.run.metrics()]
-    assert updates == list(range(1, 21))  # two in each of 10 steps
+    assert updates == list(range(1, 17))  # two in each of 8 steps
 
 
 def test_weights_and_optimizers_are_the_unbroken_run_s_to_the_bit(battered, unbroken):
@@ -181,16 +177,3 @@ def test_an_actor_of_two_ranks_goes_back_as_one(jobs, in_process):
     for ours, theirs in zip(figures(run), figures(in_process), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
     assert [record["step"] for record in critic.run.metrics()] == list(range(1, 11))
-
-
-def test_a_second_rank_s_exception_ends_the_actor_with_its_reason(jobs):
-    critic = Critic(jobs, "rank_error_critic").start_ranks(2, {"train": (3, "error")}, **TP2)
-    actor = start_actor(jobs, "rank_error", critic, **SHORT)
-    actor.join(BOUND_S)
-    critic.until_it_ended()
-    run = jobs.run_folder("rank_error")
-    assert run.status == "failed", jobs.log("rank_error").read_text()
-    assert (
-        f"the critic at 127.0.0.1:{critic.port}: on its rank 1: it failed in train with KeyError"
-        in run.info["message"]
-    )

@@ -5,21 +5,21 @@ import re
 
 import forks
 import pytest
-from forks import finish, finish_ranks, until
+from forks import finish, until
 from servers import Critic
 from settings_reads import record_reads, silent
-from smoke_jobs import SPLITS, SmokeJobs, figures, run_smoke_job
+from smoke_jobs import SPLITS, SmokeJobs, assert_same_run, figures, run_smoke_job
 
 pytestmark = pytest.mark.remote_critic
 
-KILLED = {"rewards": (6, "kill")}  # some step after the first validation
+KILLED = {"rewards": (4, "kill")}  # some step after the first validation
 
 
 def of_files(jobs: SmokeJobs) -> dict[str, object]:
     """Prompts of model.data, which the reward model judges."""
     files = {split: f"['{jobs.formatted / f'{name}_prompts.jsonl'}']" for split, name in SPLITS}
     return {
-        "trainer__grpo__max_steps": 4,
+        "trainer__grpo__max_steps": 3,
         "model__environments__e__weight": 0,
         **{f"model__data__data_prefix__{split}": file for split, file in files.items()},
     }
@@ -29,7 +29,7 @@ def of_environments(jobs: SmokeJobs) -> dict[str, object]:
     """Prompts of which a program judges half, and the reward model the others."""
     prompts = f"'{jobs.formatted / 'train_prompts.jsonl'}'"
     return {
-        "trainer__grpo__max_steps": 3,
+        "trainer__grpo__max_steps": 2,
         "model__environments__judged__use": "reward_model",
         "model__environments__judged__args__prompts": prompts,
     }
@@ -76,15 +76,8 @@ def test_no_setting_is_silent(killed):
     assert silent("grpo", settings, reads) == []
 
 
-def test_two_ranks_wait_for_it_as_one(jobs):
-    server = Critic(jobs, "judge_of_two", kind="reward_server").start(KILLED)
-    more = of_environments(jobs) | of_server(server) | {"trainer__devices": 2}
-    settings = jobs.settings("grpo", "grpo_two", **more)
-    ranks = forks.start_ranks(2, run_smoke_job, "grpo", settings, folder=jobs.logs("grpo_two"))
-    until(lambda: server.process.exitcode is not None or ranks[0].exitcode is not None, "the blow")
-    server.start()
-    finish_ranks(ranks, jobs.logs("grpo_two"))
+def test_two_ranks_with_a_program_beside_it_get_the_rewards_of_one_process(jobs):
+    server = Critic(jobs, "judge_of_two", kind="reward_server").start()
+    two = jobs.run_ranks("grpo", "grpo_two", 2, **of_environments(jobs), **of_server(server))
     server.until_it_ended()
-    here = in_process(jobs, "grpo_mixed", of_environments(jobs))
-    for ours, theirs in zip(figures(jobs.run_folder("grpo_two")), figures(here), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
+    assert_same_run(two, in_process(jobs, "grpo_mixed", of_environments(jobs)))

@@ -100,34 +100,43 @@ def test_a_call_is_sent_when_those_before_it_are_answered(fake, monkeypatch):
 def test_an_answer_is_waited_for_as_long_as_the_settings_say(fake):
     impatient = ServerConnection(Endpoint("critic", "here", 1, None), "actor#2", answer_s=0.3)
     impatient.connect()
-    sentence = (
+    words = (
         r"critic at here:1 is alive but has not answered for 0\.3 s \(trainer\.distributed_timeout_minutes\)"
     )
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=words):
         impatient.wait_for(impatient.call("train", {}))
     impatient.close("the test is over")
 
 
-def test_a_server_whose_model_has_too_few_positions_is_told(fake):
+@pytest.mark.parametrize(
+    ("asked", "gives", "longest", "words"),
+    [
+        (
+            ["values", "rewards"],
+            ["values", "rewards"],
+            129,
+            "encoder_seq_length=129 is beyond the 128 positions of the critic at here:1, which has /runs/rm: set",
+        ),
+        (
+            ["rewards"],
+            ["values"],
+            128,
+            "gives values, but no rewards: it is another kind of server; check its port$",
+        ),
+        (
+            ["values"],
+            ["rewards"],
+            128,
+            "gives rewards, but no values: it is another kind of server; check its port, and",
+        ),
+    ],
+)
+def test_a_server_that_does_not_fit_is_refused(fake, asked, gives, longest, words):
     _, status = fake
-    status |= {"gives": ["values", "rewards"], "positions": 128, "tokenizer": "same", "model": "/runs/rm"}
+    status |= {"gives": gives, "positions": 128, "tokenizer": "same", "model": "/runs/rm"}
     at, tokenizer = Endpoint("critic", "here", 1, None), SimpleNamespace(hash="same")
-    servers = ServerConnections({at: {"values", "rewards"}}, tokenizer, "run", 10.0, 10.0, longest_sample=129)
-    sentence = (
-        "encoder_seq_length=129 is beyond the 128 positions of the critic at here:1, which has /runs/rm: set"
-    )
-    with pytest.raises(UserError, match=sentence):
-        servers.reach(lambda: None, lambda: False)
-
-
-def test_a_server_without_rewards_is_no_reward_model(fake):
-    _, status = fake
-    status |= {"gives": ["values"], "positions": 128, "tokenizer": "same", "model": "/runs/rm"}
-    at, tokenizer = Endpoint("reward_model", "here", 1, None), SimpleNamespace(hash="same")
-    servers = ServerConnections({at: {"rewards"}}, tokenizer, "run", 10.0, 10.0, longest_sample=128)
-    with pytest.raises(
-        UserError, match=r"gives values, but no rewards: it is another kind of server; check its port$"
-    ):
+    servers = ServerConnections({at: {*asked}}, tokenizer, "run", 10.0, 10.0, longest_sample=longest)
+    with pytest.raises(UserError, match=words):
         servers.reach(lambda: None, lambda: False)
 
 

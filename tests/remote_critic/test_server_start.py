@@ -19,16 +19,22 @@ from cluster.rendezvous import free_port
 pytestmark = pytest.mark.remote_critic
 
 
-@pytest.mark.usefixtures("pytriton")
-def test_what_a_failed_start_has_begun_is_ended(tmp_path, monkeypatch):
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def test_a_failed_start_ends_its_processes_and_is_told_with_tritonserver_s_log(
+    pytriton, tmp_path, monkeypatch
+):
+    from pytriton.client.exceptions import PyTritonClientTimeoutError
+
     server, begun = PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []), []
 
     def run():
-        begun.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
-        raise TimeoutError
+        begun.append(subprocess.Popen(SLEEP))
+        raise PyTritonClientTimeoutError("Waiting for server to be ready timed out.")
 
     monkeypatch.setattr(server._triton, "run", run)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(UserError, match=rf"at 127.0.0.1:\d+ .* {tmp_path}/job/tritonserver.log"):
         server.start()
     server.stop()
     assert begun[0].wait(10) < 0
@@ -36,25 +42,8 @@ def test_what_a_failed_start_has_begun_is_ended(tmp_path, monkeypatch):
     assert not (tmp_path / "job" / "pytriton.json").exists()
 
 
-@pytest.mark.usefixtures("pytriton")
-def test_tritonservers_silence_is_told_with_its_log(tmp_path, monkeypatch):
-    from pytriton.client.exceptions import PyTritonClientTimeoutError
-
-    port = free_port()
-    server = PyTritonServer("127.0.0.1", port, "token", tmp_path, [])
-
-    def run():
-        raise PyTritonClientTimeoutError("Waiting for server to be ready timed out.")
-
-    monkeypatch.setattr(server._triton, "run", run)
-    with pytest.raises(UserError, match=rf"at 127.0.0.1:{port} .* {tmp_path}/job/tritonserver.log"):
-        server.start()
-    server.stop()
-
-
-@pytest.mark.usefixtures("pytriton")
-def test_a_server_that_was_never_started_can_be_stopped_and_ends_no_other_child(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as another:
+def test_a_server_that_was_never_started_can_be_stopped_and_ends_no_other_child(pytriton, tmp_path):
+    with subprocess.Popen(SLEEP) as another:
         PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []).stop()
         assert another.poll() is None
         another.kill()

@@ -22,8 +22,22 @@ from cluster.rendezvous import free_port
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 
 
+TP2 = {"model__tensor_model_parallel_size": 2}
+
+
 def nobody(jobs, port: int) -> Critic:
     return Critic(jobs, "nobody", port=port)
+
+
+@pytest.fixture
+def refused(jobs, here):
+    """refused(run, port, words, **settings): an actor of a critic at that port is refused with these words."""
+
+    def run(name: str, port: int, words: str, **settings: object) -> None:
+        with pytest.raises(UserError, match=words):
+            run_smoke_job("ppo", actor_settings(jobs, name, nobody(jobs, port), **settings))
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -33,33 +47,43 @@ def nobody(jobs, port: int) -> Critic:
         ("no-such-host.invalid", r"has a host name that is not known here"),
     ],
 )
-def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, host, reason, capfd):
+def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, refused, host, reason, capfd):
     port = free_port()
-    settings = actor_settings(
-        jobs, "absent", nobody(jobs, port), remote_critic_rm__timeout=3, remote_critic_rm__critic__ip=host
-    )
-    with pytest.raises(
-        UserError, match=rf"the critic at {host}:{port} {reason}.*, and 3 s are over .*serve-critic"
-    ):
-        run_smoke_job("ppo", settings)
+    words = rf"the critic at {host}:{port} {reason}.*, and 3 s are over .*serve-critic"
+    refused("absent", port, words, remote_critic_rm__timeout=3, remote_critic_rm__critic__ip=host)
     assert jobs.run_folder("absent").status == "failed"
     assert "waiting," in capfd.readouterr().err
 
 
+def test_another_program_at_the_port_is_told(refused):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        words = rf"the critic at 127.0.0.1:{port} listens, but has not published its token"
+        refused("other", port, words, remote_critic_rm__timeout=1)
+
+
+def test_a_server_whose_model_has_another_tokenizer_is_refused(jobs, live_critic, refused, tmp_path):
+    folder = with_other_tokenizer(jobs.model, tmp_path / "other")
+    words = rf"^the critic at 127.0.0.1:{live_critic.port}, which has {jobs.reward_model}.*, has another tokenizer "
+    words += rf"than the policy in {folder}, "
+    refused("tokens", live_critic.port, words, pretrained_checkpoint__restore_from_path=f"'{folder}'")
+
+
 @pytest.mark.parametrize("how", ["control/stop", "SIGTERM"])
 def test_an_actor_that_waits_for_its_critic_can_be_stopped(jobs, how):
-    run, log = f"waits_{how[0]}", jobs.log(f"waits_{how[0]}")
-    actor = start_actor(jobs, run, nobody(jobs, free_port()), remote_critic_rm__timeout=120)
+    name = f"waits_{how[0]}"
+    run, log = jobs.run_folder(name), jobs.log(name)
+    actor = start_actor(jobs, name, nobody(jobs, free_port()), remote_critic_rm__timeout=120)
     until(lambda: (log.exists() and "waiting, " in log.read_text()) or actor.exitcode is not None, "a wait")
     if how == "SIGTERM":
         os.kill(actor.pid, signal.SIGTERM)
     else:
-        jobs.run_folder(run).request_stop()
+        run.request_stop()
     actor.join(30)
     actor.kill()
     assert actor.exitcode == 0, log.read_text()
-    assert jobs.run_folder(run).status == "stopped"
-    assert jobs.run_folder(run).info["message"] == "stopped on request while it waited for the critic"
+    assert run.status == "stopped"
+    assert run.info["message"] == "stopped on request while it waited for the critic"
 
 
 def test_an_actor_whose_critic_died_can_be_stopped_and_keeps_its_checkpoint(jobs):
@@ -76,31 +100,19 @@ def test_an_actor_whose_critic_died_can_be_stopped_and_keeps_its_checkpoint(jobs
     pytriton_cleanup.clear(critic.run.path)  # nobody starts it again
 
 
-def test_another_program_at_the_port_is_told(jobs):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        settings = actor_settings(jobs, "other", nobody(jobs, port), remote_critic_rm__timeout=1)
-        with pytest.raises(
-            UserError, match=rf"the critic at 127.0.0.1:{port} listens, but has not published its token"
-        ):
-            run_smoke_job("ppo", settings)
-
-
 def test_a_port_that_is_taken_is_told_at_once(jobs):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         critic = Critic(jobs, "taken", port=taken.getsockname()[1])
-        with pytest.raises(
-            UserError, match=rf"port {critic.port} of 127.0.0.1 can't be used \(Address already in use\)"
-        ):
+        words = rf"port {critic.port} of 127.0.0.1 can't be used \(Address already in use\)"
+        with pytest.raises(UserError, match=words):
             serve("critic", critic.settings(), {})
     assert not critic.run.path.exists()
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "0"])
 def test_a_server_for_every_network_is_refused(jobs, address):
-    critic = Critic(jobs, "open")
     with pytest.raises(UserError, match="would open the server to every network"):
-        serve("critic", critic.settings(trainer__ppo__address=f"'{address}'"), {})
+        serve("critic", Critic(jobs, "open").settings(trainer__ppo__address=f"'{address}'"), {})
 
 
 def test_an_address_of_another_machine_is_told(jobs):
@@ -125,17 +137,6 @@ def test_a_language_model_is_not_served(jobs, kind, key):
     with pytest.raises(UserError, match=rf"^{key}=.* is a language model \(.*\), without a head"):
         serve(kind, critic.settings(**{key: f"'{jobs.model}'"}), {})
     assert not critic.run.path.exists()
-
-
-def test_a_server_whose_model_has_another_tokenizer_is_refused(jobs, live_critic, tmp_path):
-    folder = with_other_tokenizer(jobs.model, tmp_path / "other")
-    more = {"pretrained_checkpoint__restore_from_path": f"'{folder}'"}
-    with pytest.raises(
-        UserError,
-        match=rf"^the critic at 127.0.0.1:{live_critic.port}, which has {jobs.reward_model}.*, has another tokenizer "
-        rf"than the policy in {folder}, ",
-    ):
-        run_smoke_job("ppo", actor_settings(jobs, "tokens", live_critic, **more))
 
 
 @pytest.mark.parametrize("kind", ["critic", "reward_server"])
@@ -165,30 +166,30 @@ def command(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "faults", "words"),
+    ("name", "ranks", "faults", "words"),
     [
         (
             "error",
+            2,
             {"train": (2, "error")},
-            'it failed in train with KeyError: "a fault in the critic\'s code"',
+            'on its rank 1: it failed in train with KeyError: "a fault in the critic\'s code"',
         ),
-        ("nan", {"values": (2, "nan")}, "the value of sample 0 of "),
+        ("nan", 1, {"values": (2, "nan")}, "the value of sample 0 of "),
     ],
 )
-def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, name, faults, words):
-    critic = Critic(jobs, f"{name}_critic").start(faults)
-    line = ["ppo", "--profile", "smoke"]
-    line += actor_settings(jobs, name, critic, trainer__ppo__max_steps=3)
-    actor = forks.start(command, line, log=jobs.log(name))
+def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, name, ranks, faults, words):
+    critic = Critic(jobs, f"{name}_critic")
+    critic.start(faults) if ranks == 1 else critic.start_ranks(ranks, faults, **TP2)
+    settings = actor_settings(jobs, name, critic, trainer__ppo__max_steps=3)
+    actor = forks.start(command, ["ppo", "--profile", "smoke", *settings], log=jobs.log(name))
     actor.join(forks.BOUND_S)
     run, log = jobs.run_folder(name), jobs.log(name).read_text()
-    assert actor.exitcode == 2, log
-    assert run.status == "failed"
+    assert (actor.exitcode, run.status) == (2, "failed"), log
     assert f"the critic at 127.0.0.1:{critic.port}: {words}" in run.info["message"], log
     assert log.count(words) == 1, log
     assert "PyTritonClient" not in log
     critic.until_it_ended()
     if name == "error":
-        assert "Traceback" in critic.log
-        assert "a fault in the critic's code" in critic.log
+        log_of_rank = (jobs.logs(critic.name) / "rank1.log").read_text()
+        assert "Traceback" in log_of_rank and "a fault in the critic's code" in log_of_rank
     assert not (critic.run.path / "pytriton").exists()
