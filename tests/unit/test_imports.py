@@ -161,7 +161,7 @@ def test_no_two_classes_have_the_same_name():
 ALIGNER_LIB_OF_WIDGETS = {
     "aligner_lib",
     *(f"aligner_lib.{name}" for name in ("config.kind", "config.kinds", "errors", "tutorial")),
-    *(f"aligner_lib.run_folder.{name}" for name in ("reader", "jsonl", "alarms", "set_aside")),
+    *(f"aligner_lib.run_folder.{name}" for name in ("reader", "jsonl", "alarms", "set_aside", "turns")),
     *(f"aligner_lib.tutorial.{name}" for name in ("quiz", "quiz.quiz_file", "workspace")),
     "aligner_lib.tutorial.workspace.learning_progress",
 }

@@ -2,9 +2,9 @@
 
 import pytest
 
+from aligner_lib.run_folder.turns import turns_of
 from widgets import Chat, Pairs, show_completions
 from widgets.frontend.table import PromptCell
-from widgets.frontend.turns import turns_of
 
 ASKED = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And <b>then</b>?")]
 TEMPLATES = {

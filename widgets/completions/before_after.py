@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
-from widgets.frontend.turns import turns_of
+from aligner_lib.run_folder.turns import turns_of
 from widgets.recordings.recording_file import find, read
 
 COLUMNS = "question", "before training", "before PPO", "after PPO"

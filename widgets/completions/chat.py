@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import traitlets
 
+from aligner_lib.run_folder.turns import turns_of
 from widgets.frontend.table import PromptCell, Table, Tabled
-from widgets.frontend.turns import turns_of
 from widgets.frontend.widget import Widget, script
 from widgets.frontend.wire import finite
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from aligner_lib.run_folder.turns import turns_of
 from widgets.completions.paged import Paged, of_query, window
 from widgets.completions.tables import table_of
 from widgets.frontend.table import Table
-from widgets.frontend.turns import turns_of
 from widgets.frontend.widget import script
 from widgets.runs import waiting
 from widgets.runs.rollouts import RunRollouts

@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Sequence
 
+from aligner_lib.run_folder.turns import turns_of
 from widgets.completions.paged import Paged, of_query, window
 from widgets.frontend.table import PromptCell, Table
-from widgets.frontend.turns import turns_of
 from widgets.frontend.widget import script
 
 PAGE = 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from widgets.frontend.turns import turns_of
+from aligner_lib.run_folder.turns import turns_of
 
 # JupyterLab sets tables in a fixed layout and to the right, with rules of two classes and more: hence the repeated one
 STYLE = """<style>

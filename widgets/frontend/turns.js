@@ -1,4 +1,4 @@
-// A prompt's turns as bubbles, the system's folded. turns: [{role, text}] (widgets/frontend/turns.py)
+// A prompt's turns as bubbles, the system's folded. turns: [{role, text}] (aligner_lib/run_folder/turns.py)
 function promptTurns(turns) {
   const text = (turn) => make("div", { class: "lab-text", dir: "auto" }, turn.text);
   return make("div", { class: "lab-prompt" }, ...turns.map((turn) => (turn.role === "system"
