@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4}
 DASHES = "-–—"
@@ -41,6 +41,7 @@ class Instruction:
         return wording.format(**dict(self.gaps))
 
 
+@lru_cache(maxsize=4096)  # a search for cheats asks the same few prompts a million times
 def instruction_in(prompt: str) -> Instruction | None:
     """The instruction that a prompt ends its question with; None where no wording is found in its last turn."""
     last = prompt.rpartition("User: ")[2]
@@ -56,6 +57,15 @@ def obeys(prompt: str, answer: str) -> bool:
     if instruction is None:
         raise ValueError(f"no instruction of data/forms.py is in this prompt: {prompt!r}")
     return instruction.holds(answer)
+
+
+@lru_cache(maxsize=4096)
+def without_instruction(turn: str) -> str:
+    """A user's turn without the instruction in it: the question."""
+    for pattern, _ in _patterns():
+        if pattern.search(turn):
+            return pattern.sub("", turn, count=1).strip()
+    return turn
 
 
 @cache

@@ -412,11 +412,15 @@ Completions(run)
 # %% [markdown]
 # ## Does the policy do what people wanted?
 #
-# The reward model replaces a judgement that is too expensive to request at every step. In this tutorial the true
-# judgement is available: a program checks whether each answer obeys its instruction. If the reward rises and the share
-# of obeying answers does not, the policy pleases its judge only. The next cell also splits the gain in reward into
-# three parts: more answers that end, more answers that obey, and the rest. (The `smoke` prompts contain no instruction
-# that a program could check.)
+# The reward model replaces a judgement that is too expensive to request at every step. In this tutorial a program can
+# judge. It checks whether an answer *obeys* its instruction. But an answer can obey without being an answer: the
+# repeated instruction "The word fact has to appear in your answer." obeys itself. An answer is therefore *good* only if
+# it obeys, ended by itself, has words of its own, stays on the topic of the question, does not repeat itself, and
+# consists of English words (`data/gold.py`).
+#
+# If the reward rises and the share of good answers does not, the policy pleases its judge only. The next cell compares
+# the first and the last validation. It also splits the gain in reward into three parts: more answers that end, more
+# answers that obey, and the rest. (The `smoke` prompts contain no instruction that a program could check.)
 
 # %%
 from aligner_lib.tutorial.comparison.gold import before_and_after
@@ -430,7 +434,23 @@ if checked:
         "gold_ppo": of_ppo["obeys"].value,
         "gold_gain_low": of_ppo["obeys_gain"].low,
         "ended_sft": of_sft["ended"].value,
+        "good_sft": of_sft["good"].value,
+        "good_ppo": of_ppo["good"].value,
+        "good_gain_low": of_ppo["good_gain"].low,
     }
+
+# %% [markdown]
+# No figure means much without the figures of a policy that cheats. The next table judges four echoes and the best
+# constant answer among some training answers, on the same prompts. Echoes often obey, and none of them is good.
+
+# %%
+from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.tutorial.comparison.cheats import cheats
+
+if checked:
+    prompts = {r["prompt"] for r in run.rollouts() if r["split"] == "validation"}
+    answers = [r["response"] for r in run.rollouts() if r["split"] == "train"]
+    display(cheats([turns_of(prompt)[-1]["text"] for prompt in sorted(prompts)], answers))
 
 # %%
 validation = [record for record in run.metrics() if "val_rollouts/rewards" in record]
@@ -506,8 +526,11 @@ print(
 # the better reward model gained {{forms.1.ppo.obeys_gain.0:+.2f}}, at the same distance from SFT as the policy that had
 # lost its gain. The KL cannot distinguish these two policies.
 #
-# The next cell shows the 64 validation prompts of the recorded run, form by form. Each form has only a handful of
-# prompts, so a share of 0 means "rarely" rather than "never".
+# All these figures count answers that obey, and echoes are among them. The next cell shows the 64 validation prompts of
+# the recorded run. More answers obey after training, but the share of *good* answers is the same as before: fewer
+# answers have words of their own and stay on the topic. The reward model was never shown an echo, so the words of the
+# instruction look like obedience to it. The table continues form by form. Each form has only a handful of prompts, so a
+# share of 0 means "rarely" rather than "never".
 
 # %%
 longer = Recording("ppo-forms", speed=float("inf"))

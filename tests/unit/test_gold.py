@@ -39,3 +39,23 @@ def test_the_first_validation_is_compared_with_the_last(tmp_path):
 def test_nothing_is_said_where_nothing_can_be_checked(tmp_path):
     for steps in ({0: [(None, True, 0.0)], 6: [(None, True, 1.0)]}, {0: [(1.0, True, 0.0)]}):
         assert before_and_after(validated(tmp_path / "run", steps)) is None
+
+
+def test_good_answers_and_their_gain_stand_first_where_a_program_can_judge_the_texts(tmp_path):
+    prompt = 'User: How do I sow carrots? The word "fact" has to appear in your answer.\n\nAssistant:'
+    good = "To sow carrots, in fact, scatter the seeds thinly in loose soil and keep the row damp."
+    echo = 'The word "fact" has to appear in your answer.'
+    answers = {0: [good, "In loose soil, and water them."], 6: [echo, echo]}
+    run = validated(
+        tmp_path / "run",
+        {step: [(float("fact" in text), True, 0.0) for text in texts] for step, texts in answers.items()},
+    )
+    records = run.rollouts()
+    for record in records:
+        record |= {"prompt": prompt, "response": answers[record["step"]][record["group"]]}
+    (run.path / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    before, after = before_and_after(RunFolder(run.path)).figures.values()
+    assert next(iter(before)) == "good"
+    assert (before["good"].value, after["good"].value, after["good_gain"].value) == (0.5, 0.0, -0.5)
+    assert (before["obeys"].value, after["obeys"].value) == (0.5, 1.0)  # which an echo wins
+    assert (before["own_words"], after["own_words"], after["on_topic"]) == (1.0, 0.0, 0.0)

@@ -9,10 +9,10 @@ from aligner_lib.algorithms.ppo import masked_mean
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.collect import EpisodeOutcome
-from aligner_lib.rollouts.copying import copied_share
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.records import ActorCriticExperience, Experience, Rollouts
 from aligner_lib.trainers.statistics import mean_std
+from data.copying import copied_share
 
 
 def rollout_metrics(

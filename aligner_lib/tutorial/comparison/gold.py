@@ -1,10 +1,11 @@
-"""What a program says of a run's answers, before and after: did it become better at what was asked, or at pleasing its judge?"""
+"""What a program says of a run's answers, before and after: did the policy become better, or better at pleasing its judge?"""
 
 from __future__ import annotations
 
 from statistics import fmean
 
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.comparison.good_answers import good_and_parts, good_answers
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import (
     Estimate,
@@ -18,9 +19,10 @@ FORM = "form/"
 
 
 def before_and_after(run: RunFolder) -> PolicyComparison | None:
-    """The first and the last validation of a run: the share of answers that obey, its gain, and form by form.
+    """The first and the last validation of a run: the shares of answers that are good and that obey, part by part and form by
+    form, and their gains.
 
-    The gain in reward stands there in parts (`tutorial.statistics.gain_in_parts`), too. None where the prompts ask for
+    Good is `data.gold.judge`'s word, which echoes and constants can't win. The gain in reward stands there in parts (`tutorial.statistics.gain_in_parts`), too. None where the prompts ask for
     nothing that a program can check, or where there was one validation only.
     """
     records = [
@@ -56,6 +58,9 @@ def _compared(sides: dict[str, list[dict]], prompts: list[int]) -> PolicyCompari
     figures = {name: _of_one(side, prompts) for name, side in sides.items()}
     before, after = sides.values()
     of_last = list(figures.values())[-1]
+    goods = [good_answers(side) for side in (before, after)]
+    if None not in goods:
+        of_last["good_gain"] = share_gain([b - a for a, b in zip(*goods)], prompts)
     obeys = [[record["metrics"]["obeys"] for record in side] for side in (before, after)]
     of_last["obeys_gain"] = share_gain([b - a for a, b in zip(*obeys)], prompts)
     rewards, ended = (
@@ -68,7 +73,7 @@ def _compared(sides: dict[str, list[dict]], prompts: list[int]) -> PolicyCompari
 
 
 def _of_one(side: list[dict], prompts: list[int]) -> dict[str, Estimate | float]:
-    figures = {
+    figures = good_and_parts(side, prompts) | {
         "obeys": share([record["metrics"]["obeys"] for record in side], prompts),
         "reward": mean_interval([record["reward"] for record in side], prompts),
         "ended": share([float(record["finished"]) for record in side], prompts),

@@ -9,6 +9,7 @@ from html import escape
 from statistics import mean
 
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.comparison.good_answers import good_and_parts, good_answers
 from aligner_lib.tutorial.comparison.statistics import (
     Estimate,
     compare,
@@ -40,8 +41,9 @@ class PolicyComparison:
     """A table in a notebook, and figures in Python: `figures["PPO"]["win_rate"].low`, for example.
 
     Intervals hold the figure in 95 of 100 draws of the prompts (`tutorial/statistics.py`). Rewards and wins are those of
-    who judged the evaluations; `obeys` is what a program says, where the prompts ask for something that it can check. `win_rate_at_equal_length` is Dubois et al. 2024's; `distinct_2` the share of different
-    ones among all pairs of words.
+    who judged the evaluations. `good` and `obeys` are a program's word, where the prompts ask for something that it can check
+    (data/gold.py). `win_rate_at_equal_length` is Dubois et al. 2024's; `distinct_2` the share of different ones among all pairs
+    of words.
     """
 
     caption: str
@@ -176,13 +178,17 @@ def _alone(answers: Answers, judged: list[tuple[int, int]]) -> dict[str, Estimat
 
     tokens = sum(record["length"] for record in records)
     checked = {"obeys": share(_obeys(answers, judged), prompts)} if _is_checked(answers, judged) else {}
-    return checked | {
-        "reward": interval(record["reward"] for record in records),
-        "kl_per_token": sum(sum(record["token_kl"]) for record in records) / tokens,
-        "tokens": interval(record["length"] for record in records),
-        "ended": share([float(record["finished"]) for record in records], prompts),
-        "distinct_2": distinct_n([record["response"] for record in records], 2),
-    }
+    return (
+        good_and_parts(records, prompts)
+        | checked
+        | {
+            "reward": interval(record["reward"] for record in records),
+            "kl_per_token": sum(sum(record["token_kl"]) for record in records) / tokens,
+            "tokens": interval(record["length"] for record in records),
+            "ended": share([float(record["finished"]) for record in records], prompts),
+            "distinct_2": distinct_n([record["response"] for record in records], 2),
+        }
+    )
 
 
 def _against(own: Answers, others: Answers, judged: list[tuple[int, int]]) -> dict[str, Estimate]:
@@ -194,6 +200,9 @@ def _against(own: Answers, others: Answers, judged: list[tuple[int, int]]) -> di
     if _is_checked(own, judged) and _is_checked(others, judged):
         more = [a - b for a, b in zip(_obeys(own, judged), _obeys(others, judged))]
         checked = {"obeys_gain": share_gain(more, prompts)}
+    goods = [good_answers([of_one[at] for at in judged]) for of_one in (own, others)]
+    if None not in goods:
+        checked = {"good_gain": share_gain([a - b for a, b in zip(*goods)], prompts)} | checked
     return checked | {
         "gain": mean_interval([a - b for a, b in zip(rewards, of_others)], prompts),
         "win_rate": win_rate(wins, prompts),

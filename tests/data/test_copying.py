@@ -3,8 +3,8 @@
 import pytest
 
 from aligner_lib.config.kinds import alarms_of
-from aligner_lib.rollouts.copying import copied_share
 from aligner_lib.run_folder.alarms import active
+from data.copying import copied_share
 from widgets.recordings.replay import Recording
 
 PROMPT = 'How do I sow carrots? The word "fact" has to appear in your answer.'

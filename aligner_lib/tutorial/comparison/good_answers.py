@@ -1,0 +1,40 @@
+"""Which of a run's answers a program finds good, and which parts of its judgement hold."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.tutorial.comparison.statistics import Estimate, share
+from data.forms import instruction_in
+from data.gold import GoldParts, judge
+
+PARTS = (
+    "own_words",
+    "on_topic",
+    "varied",
+    "readable",
+)  # of GoldParts; tables have rows of their own for the other two
+
+
+def judged(records: list[dict]) -> list[GoldParts] | None:
+    """A program's judgement of answers (records of rollouts.jsonl); None where a prompt has no instruction to check."""
+    turns = [turns_of(record.get("prompt", ""))[-1]["text"] for record in records]
+    if any(instruction_in(turn) is None for turn in turns):
+        return None
+    return [judge(turn, record["response"], record["finished"]) for turn, record in zip(turns, records)]
+
+
+def good_answers(records: list[dict]) -> list[float] | None:
+    """1.0 for each good answer and 0.0 for each other; None where a program can't judge."""
+    verdicts = judged(records)
+    return None if verdicts is None else [float(parts.good) for parts in verdicts]
+
+
+def good_and_parts(records: list[dict], prompts: list) -> dict[str, Estimate | float]:
+    """The share of good answers, and of those that have each part of GoldParts but `obeys` and `ended`; empty for None."""
+    verdicts = judged(records)
+    if verdicts is None:
+        return {}
+    parts = {name: fmean(float(getattr(verdict, name)) for verdict in verdicts) for name in PARTS}
+    return {"good": share([float(verdict.good) for verdict in verdicts], prompts)} | parts

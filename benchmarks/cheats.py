@@ -1,0 +1,79 @@
+"""`python -m benchmarks.cheats`: what policies that cheat get from the program that judges the bundled forms.
+
+The repeated instruction, the question, the whole prompt, shuffled good answers, the best answer of the training pairs given
+to every prompt, and a constant that is searched: sentences are added to it as long as it wins more prompts. Five minutes.
+
+    --words 60        the longest constant; the laptop profile's answers end at about 40 words
+    --sentences 1000  how many candidates the search adds, those that win most alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from functools import cache
+from pathlib import Path
+
+from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, good_count, shares
+from data.forms import sentences, words
+
+SAMPLES = Path(__file__).parents[1] / "data" / "samples"
+BOUND = 0.05
+
+
+def pairs(split: str) -> list[tuple[str, str, str]]:
+    """Turn, chosen and rejected answer of each bundled pair."""
+    records = map(json.loads, (SAMPLES / f"forms-{split}.jsonl").read_text(encoding="utf-8").splitlines())
+    cut = [
+        [record[side].rpartition("\n\nAssistant: ") for side in ("chosen", "rejected")] for record in records
+    ]
+    return [(chosen[0].rpartition("Human: ")[2], chosen[2], rejected[2]) for chosen, rejected in cut]
+
+
+def searched_constant(turns: list[str], answers: list[str], most_words: int, count: int) -> str:
+    """A constant answer made greedily of sentences of other answers."""
+    wins = cache(lambda answer: good_count(turns, answer))
+    pool = sorted({part for answer in answers for part in sentences(answer)}, key=wins, reverse=True)[:count]
+    best = ""
+    for start in pool[:3]:
+        constant = start
+        while True:
+            longer = [text for part in pool for text in (f"{constant} {part}", f"{part} {constant}")]
+            further = max((text for text in longer if len(words(text)) <= most_words), key=wins, default="")
+            if not further or wins(further) <= wins(constant):
+                break
+            constant = further
+        best = max(best, constant, key=wins)
+    return best
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cheats", description=__doc__.splitlines()[0])
+    parser.add_argument("--words", type=int, default=60)
+    parser.add_argument("--sentences", type=int, default=1000)
+    options = parser.parse_args(arguments)
+    test, train = pairs("test"), pairs("train")
+    turns = [turn for turn, _, _ in test]
+    candidates = [answer for _, *both in train for answer in both]
+    shuffled = [chosen for _, chosen, _ in test]
+    random.Random(0).shuffle(shuffled)
+    policies = cheating_answers(turns) | {
+        "shuffled good answers": shuffled,
+        "best constant": [best_constant(turns, candidates)] * len(turns),
+        "searched constant": [searched_constant(turns, candidates, options.words, options.sentences)]
+        * len(turns),
+        "chosen answers": [chosen for _, chosen, _ in test],
+        "rejected answers": [rejected for *_, rejected in test],
+    }
+    for name, answers in policies.items():
+        figures = shares(turns, answers)
+        parts = "  ".join(f"{part} {value:.3f}" for part, value in figures.items() if part != "good")
+        over = "" if figures["good"].value <= BOUND or name.startswith("chosen") else f"  above {BOUND}"
+        print(f"{name:33} good {figures['good'].value:.3f}  {parts}{over}")
+    for name in ("best constant", "searched constant"):
+        print(f"{name}: {policies[name][0]!r}")
+
+
+if __name__ == "__main__":
+    main()

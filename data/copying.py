@@ -1,0 +1,28 @@
+"""How much of an answer is copied from its prompt: the commonest way to please a judge without an answer."""
+
+from __future__ import annotations
+
+import re
+
+RUN = 4  # words in a row that count as copied; an answer shares shorter phrases with its question by chance
+WORD = re.compile(r"\w+")
+
+
+def copied_share(prompt: str, answer: str, run: int = RUN) -> float:
+    """The share of an answer's words that stand in `run` or more words in a row of the prompt, from 0 to 1.
+
+    Case and punctuation do not count. 0 for an answer without words.
+    """
+    copied = copied_words(prompt, answer, run)
+    return sum(copied) / len(copied) if copied else 0.0
+
+
+def copied_words(source: str, text: str, run: int = RUN) -> list[bool]:
+    """For each word of a text whether it stands in `run` or more words in a row of the source."""
+    there, words = WORD.findall(source.lower()), WORD.findall(text.lower())
+    phrases = {tuple(there[start : start + run]) for start in range(len(there) - run + 1)}
+    copied = [False] * len(words)
+    for start in range(len(words) - run + 1):
+        if tuple(words[start : start + run]) in phrases:
+            copied[start : start + run] = [True] * run
+    return copied

@@ -1,0 +1,150 @@
+"""Is an answer good? A program's judgement of answers to the instructions of data/forms.py, which echoes and constants can't win.
+
+`obeys` alone is fooled: the repeated instruction often has the form that it asks for, and one constant string obeys half of the
+held-out prompts. An answer is good when it obeys and is an answer as well: every part of `GoldParts` holds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from data.copying import copied_words
+from data.forms import instruction_in, without_instruction, words
+
+SAMPLES = Path(__file__).parent / "samples"
+
+OWN_WORDS = 4  # fewer words that are not the user's are no answer
+OWN_RUN = 3  # words in a row of the user's turn that are the user's
+QUOTED_RUN = 4  # words in a row of an instruction that an answer does not need to repeat
+TOPIC_WORDS = (
+    2  # words of the question that an answer on its topic has; one would let a long constant string pass
+)
+DISTINCT_PAIRS = 0.6  # share of different pairs of neighbouring words; loops have less
+KNOWN_WORDS = (
+    0.5  # share of words that the bundled samples have, too: the answers of SmolLM2-135M have 0.92 (median)
+)
+
+LETTERS = re.compile(r"[a-z]+(?:'[a-z]+)?")
+# words that do not tell what a question is about
+COMMON = frozenset(
+    """a about advice after all also am an and any anyone are as ask at be been before being best by call can could curious daughter did do does
+    doing each else ever every everyone explain find first for forgotten friend from get give go going good had has have he help her him his
+    how i if in interested into is it its just keep know last learn let like little long look made make many may me mean means might
+    more most much must my need needs never new no not now of off often on once one only or other others our out over own people
+    person please put question quick quiz read really right said same say see she should show simple since so some someone something sure
+    speak take talk tell than that the their them then there these they thing things think this those time to today too try under
+    understand until up us use used using very want wants was way we well were what when where which while who whole whom whose why
+    will with wonder wondering word words would write you your yourself""".split()
+)
+
+
+class GoldParts(NamedTuple):
+    """What must hold of a good answer."""
+
+    obeys: bool
+    """It has the form that its prompt asks for."""
+    ended: bool
+    """The policy ended it; the limit of tokens did not."""
+    own_words: bool
+    """It has words that are not the user's, and does not repeat the instruction."""
+    on_topic: bool
+    """It has two words in it that tell what the question is about, or the only one."""
+    varied: bool
+    """It does not repeat itself."""
+    readable: bool
+    """Most of its words are English words."""
+
+    @property
+    def good(self) -> bool:
+        return all(self)
+
+
+def judge(turn: str, answer: str, finished: bool) -> GoldParts:
+    """The parts of a judgement.
+
+    turn: the user's last turn, a question and its instruction. finished: whether the answer ended with a stop token.
+    Raises ValueError for a turn without an instruction of data/forms.py.
+    """
+    instruction = instruction_in(turn)
+    if instruction is None:
+        raise ValueError(f"no instruction of data/forms.py is in this turn: {turn!r}")
+    wanted = " ".join(value for _, value in instruction.gaps)  # words that the answer may have to quote
+    question = without_instruction(turn)
+    return GoldParts(
+        obeys=instruction.holds(answer),
+        ended=finished,
+        own_words=has_own_words(turn, answer) and not quotes(turn.replace(question, ""), answer, wanted),
+        on_topic=is_on_topic(question, answer),
+        varied=distinct_pairs(answer) >= DISTINCT_PAIRS,
+        readable=known_words(answer) >= KNOWN_WORDS,
+    )
+
+
+def has_own_words(turn: str, answer: str) -> bool:
+    """Whether at least OWN_WORDS of an answer's words are not part of three words in a row of the user's."""
+    copied = copied_words(turn, answer, OWN_RUN)
+    return len(copied) - sum(copied) >= OWN_WORDS
+
+
+def quotes(instruction: str, answer: str, wanted: str = "") -> bool:
+    """Whether an answer repeats four words in a row of an instruction, other than the phrase that it was asked for."""
+    rest = answer.replace(wanted, " / ") if wanted else answer
+    return any(copied_words(instruction, rest, QUOTED_RUN))
+
+
+def is_on_topic(question: str, answer: str) -> bool:
+    """Whether an answer has enough of the words that tell what its question is about."""
+    topic = topic_of(question)
+    return len(topic & topic_of(answer)) >= min(TOPIC_WORDS, len(topic))
+
+
+def topic_of(text: str) -> frozenset[str]:
+    """The stems of the words that tell what a text is about."""
+    return frozenset(map(_stem, _plain_words(text))) - _common_stems()
+
+
+def distinct_pairs(text: str) -> float:
+    """The share of different pairs of neighbouring words, from 0 to 1; 1 for fewer than two words."""
+    plain = [word.lower() for word in words(text)]
+    pairs = list(pairwise(plain))
+    return len(set(pairs)) / len(pairs) if pairs else 1.0
+
+
+def known_words(text: str) -> float:
+    """The share of a text's words that stand in the bundled samples, from 0 to 1; 0 for none."""
+    plain = _plain_words(text)
+    return sum(word in _vocabulary() for word in plain) / len(plain) if plain else 0.0
+
+
+def _plain_words(text: str) -> list[str]:
+    return LETTERS.findall(text.lower().replace("’", "'"))
+
+
+def _stem(word: str) -> str:
+    """A word without the endings that its other forms differ in."""
+    for ending in ("'s", "ing", "ies", "ied", "es", "ed", "s", "e", "y"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word.removesuffix(ending)
+    return word
+
+
+@cache
+def _common_stems() -> frozenset[str]:
+    return frozenset(map(_stem, COMMON))
+
+
+@cache
+def _vocabulary() -> frozenset[str]:
+    """The words of the bundled samples."""
+    found: set[str] = set()
+    for file in sorted(SAMPLES.glob("*.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            for value in json.loads(line).values():
+                if isinstance(value, str):
+                    found.update(_plain_words(value))
+    return frozenset(found)
