@@ -255,15 +255,8 @@ class SlurmCluster:
         options = [f"--datadir={data}", f"--socket={sock}", "--user=root", "--skip-networking"]
         self._daemon("mariadbd", ["mariadbd", "--no-defaults", *options, "--innodb-buffer-pool-size=64M"])
         wait_for(sock.exists, "the database's socket")
-        sql = [
-            "mariadb",
-            "--no-defaults",
-            f"--socket={sock}",
-            "-u",
-            "root",
-            "-e",
-            "create database slurm_acct_db",
-        ]
+        sql = ["mariadb", "--no-defaults", f"--socket={sock}", "--user=root"]
+        sql += ["-e", "create database slurm_acct_db"]
         wait_for(lambda: subprocess.run(sql, capture_output=True).returncode == 0, "the database")
         conf = self.folder / "slurmdbd.conf"
         conf.write_text(_DATABASE_CONF.format(folder=self.folder, port=self.database_port, host=self._host))

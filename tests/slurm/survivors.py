@@ -7,10 +7,8 @@ machine is; this costs no CPU time, and no trainer has to know of it.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,9 +35,7 @@ class Survivor:
     def __init__(self, run: RunFolder, kind: str, commands, resources):
         """commands, resources: what `submit` takes; kind: sft or ppo, whose process is frozen."""
         self.run, self.kind = run, kind
-        self.submitted = time.time()
         self.job: Job = submit(commands, run.path, "slurm", resources, env=ONE_THREAD)
-        self.started = float("inf")  # unix seconds; when the trainer's process began
         self.seen: set[State] = set()
 
     @property
@@ -58,7 +54,6 @@ class Survivor:
         if not self.comes_to(lambda: (steps(self.run) or [0])[-1] >= step):
             return False
         for process in self._trainers():
-            self.started = started(process.pid)
             process.send_signal(signal.SIGSTOP)
         return True
 
@@ -86,13 +81,6 @@ class Survivor:
             return process.name().startswith("python") and self.kind in process.cmdline()
         except psutil.Error:  # gone meanwhile
             return False
-
-
-def started(pid: int) -> float:
-    """When a process began, in unix seconds of this clock; psutil's are seconds off where the clock has been set."""
-    ticks = int(processes.identity(pid).removeprefix("ticks "))
-    ago = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - ago
 
 
 def until_all(survivors, condition, what: str) -> None:

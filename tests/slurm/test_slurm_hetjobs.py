@@ -33,17 +33,14 @@ def test_both_components_run_meet_and_end(slurm, run, tmp_path):
     assert ports["critic"].split(":")[1] != ports["actor"].split(":")[1]
 
 
-def test_cancelling_takes_both(slurm, run, tmp_path):
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_cancel_of_the_job_or_of_one_component_takes_both(slurm, run, tmp_path, by_hand):
     job = submit(ppo(run, 3, "--gate", tmp_path / "never", 2), run, "slurm", SHARES)
     until(lambda: last_step(run) == 2, "step 2")
-    assert job.cancel() == State.CANCELLED
-    until(lambda: not slurm.tool("squeue", "-h"), "an empty queue")
-
-
-def test_scancel_of_one_component_takes_both(slurm, run, tmp_path):
-    job = submit(ppo(run, 3, "--gate", tmp_path / "never", 2), run, "slurm", SHARES)
-    until(lambda: last_step(run) == 2, "step 2")
-    slurm.tool("scancel", f"{job.id}+1")
+    if by_hand:
+        slurm.tool("scancel", f"{job.id}+1")
+    else:
+        job.cancel()
     assert job.wait(BOUND_S) == State.CANCELLED
     until(lambda: not slurm.tool("squeue", "-h"), "an empty queue")
 

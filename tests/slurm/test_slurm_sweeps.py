@@ -18,11 +18,8 @@ def test_a_sweep_with_one_failing_member(slurm, run):
     assert len({job.id for job in sweep.jobs.values()}) == 3
     assert sweep.wait(180) == {"kl_0.0": State.FINISHED, "kl_0.1": State.FAILED, "kl_0.2": State.FINISHED}
     assert losses(run / "kl_0.2") == unbroken_losses(3)
-    assert [(row["member"], row["step"]) for row in sweep.table()] == [
-        ("kl_0.0", 3),
-        ("kl_0.1", 1),
-        ("kl_0.2", 3),
-    ]
+    rows = [(row["member"], row["step"]) for row in sweep.table()]
+    assert rows == [("kl_0.0", 3), ("kl_0.1", 1), ("kl_0.2", 3)]
     assert "loss is nan" in sweep.jobs["kl_0.1"].tail()
     assert Sweep.attach(run).states == sweep.states
     assert "<td>kl_0.1</td>" in sweep._repr_html_()
@@ -66,10 +63,9 @@ def test_the_check_with_accounting(accounts, tmp_path):
 
 
 def test_the_check_names_what_is_wrong(slurm, tmp_path):
-    wanted = {"critic": Resources(gpus_per_node=9), "actor": Resources(partition="nope")}
-    wrong = [
-        str(finding) for finding in check(wanted, tmp_path, probe=False) if finding.needed and not finding.ok
-    ]
+    resources = {"critic": Resources(gpus_per_node=9), "actor": Resources(partition="nope")}
+    findings = check(resources, tmp_path, probe=False)
+    wrong = [str(finding) for finding in findings if finding.needed and not finding.ok]
     assert len(wrong) == 2
     assert "gpu:9 on a node is more than any node offers (gpu:8)" in wrong[0]
     assert "partition 'nope' does not exist; there are debug, urgent" in wrong[1]

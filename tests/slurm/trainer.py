@@ -1,6 +1,6 @@
 """A trainer in small: what the dispatch needs of a real one, and nothing else.
 
-    python trainer.py RUN STEPS [--step-s S] [--gate FILE AT] [--fail-at N] [--critic]
+    python trainer.py RUN STEPS [--gate FILE AT] [--fail-at N] [--critic]
 
 It counts steps, logs a "loss" that depends on all earlier steps, checkpoints each step, resumes from the last
 checkpoint, and ends with a checkpoint on RUN/control/stop and on SIGTERM. Rank 0 does it all; other ranks follow.
@@ -20,7 +20,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
     parser.add_argument("steps", type=int)
-    parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--gate", nargs=2, help="wait at step AT until FILE exists")
     parser.add_argument("--fail-at", type=int, default=-1)
     parser.add_argument("--critic", action="store_true", help="find the critic first, and say so at the end")
@@ -60,7 +59,7 @@ def train(args, stop: list[str]) -> None:
     while state["step"] < args.steps:
         if state["step"] == args.fail_at:
             raise ValueError(f"loss is nan at step {state['step']}")
-        step(args.run, state, args.step_s)
+        step(args.run, state)
         write(checkpoint, state)
         heartbeat(args.run, "running", state["step"])
         if args.gate and state["step"] == int(args.gate[1]):
@@ -77,16 +76,13 @@ def stopping(run: Path) -> bool:
     return (run / "control" / "stop").exists()
 
 
-def step(run: Path, state: dict, seconds: float) -> None:
-    time.sleep(seconds)
-    state["seed"] = (
-        state["seed"] * 48271 % 2147483647
-    )  # a chain: a lost or a repeated step changes all that follow
+def step(run: Path, state: dict) -> None:
+    # a chain: a lost or a repeated step changes all that follow
+    state["seed"] = state["seed"] * 48271 % 2147483647
     state["step"] += 1
+    record = {"step": state["step"], "time": time.time(), "train/loss": state["seed"]}
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(
-            json.dumps({"step": state["step"], "time": time.time(), "train/loss": state["seed"]}) + "\n"
-        )
+        file.write(json.dumps(record) + "\n")
 
 
 def heartbeat(run: Path, status: str, step: int) -> None:
