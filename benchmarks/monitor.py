@@ -44,7 +44,7 @@ def _delays(folder: Path) -> list[float]:
         with Lab(folder / "lab") as server, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
             page = Page(browser.new_page(), server)
-            wait_for(run.metrics, 60, "the fake trainer wrote nothing")
+            wait_for(run.metrics, "the fake trainer wrote nothing")
             page.show("live.ipynb", f"from widgets import Monitor\nMonitor({str(run.path)!r})")
             page.wait_for_points(1)
             page.note_arrivals()

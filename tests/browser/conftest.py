@@ -12,7 +12,8 @@ sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parent / "widgets"))
 
 import fake_trainer
-from lab import ROOT, Lab, Page, chromium, wait_for
+from kernelless import Desk
+from lab import BOUND_S, ROOT, Lab, Page, chromium, wait_for
 
 from aligner_lib.run_folder.reader import RunFolder
 
@@ -52,7 +53,7 @@ def page(request, lab, browser, tabs):
     failed = request.session.testsfailed
     if not tabs:
         context = browser.new_context()
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(1000 * BOUND_S)
         tabs.append(Page(context.new_page(), lab))
     (notebook,) = tabs
     notebook.page.set_viewport_size({"width": 1280, "height": 1000})
@@ -64,11 +65,36 @@ def page(request, lab, browser, tabs):
             tabs.pop().page.context.close()
 
 
+@pytest.fixture
+def show(browser):
+    """Shows widgets in a page without JupyterLab, one below the other: show(*widgets, width=…, theme=…) gives the Desk."""
+    desks = []
+
+    def make(*widgets, **options) -> Desk:
+        desks.append(Desk(browser, **options))
+        for widget in widgets:
+            desks[-1].show(widget)
+        return desks[-1]
+
+    yield make
+    for desk in desks:
+        desk.close()
+        assert desk.errors == []
+
+
 @pytest.fixture(scope="session")
 def healthy(tmp_path_factory):
-    """The folder of a PPO run that went well."""
+    """The folder of a PPO run that went well: 120 steps, validated every 10."""
     path = tmp_path_factory.mktemp("runs") / "healthy"
-    fake_trainer.train(path, "ppo", steps=20)
+    fake_trainer.train(path, "ppo", steps=120, validate=10)
+    return path
+
+
+@pytest.fixture(scope="session")
+def gaming(tmp_path_factory):
+    """The folder of a PPO run that games its reward model, and so sets off alarms."""
+    path = tmp_path_factory.mktemp("runs") / "gaming"
+    fake_trainer.train(path, "ppo", steps=60, kl_coef=0.0, seed=1)
     return path
 
 
@@ -82,7 +108,7 @@ def trainer(tmp_path):
         command = [sys.executable, fake_trainer.__file__, str(tmp_path / name), *arguments]
         processes.append(subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}))
         run = RunFolder(tmp_path / name)
-        wait_for(lambda: run.metrics(), 60, "the fake trainer wrote nothing")
+        wait_for(lambda: run.metrics(), "the fake trainer wrote nothing")
         return run
 
     yield start

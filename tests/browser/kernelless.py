@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from anywidget import AnyWidget
+from lab import BOUND_S, Points, wait_for
 
 from widgets.frontend.wire import finite
 
@@ -58,12 +59,12 @@ MOUNT = """async ({id, name, esm, css, state}) => {
 }"""
 
 
-class Desk:
-    """A browser page that holds widgets of this process. A context; `page` is Playwright's."""
+class Desk(Points):
+    """A browser page that holds widgets of this process; `page` is Playwright's."""
 
     def __init__(self, browser, width: int = 838, height: int = 900, theme: str = "light"):
         self.context = browser.new_context(viewport={"width": width, "height": height})
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(1000 * BOUND_S)
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -77,10 +78,7 @@ class Desk:
         self.page.goto(ADDRESS)
         self.page.expose_function("kernel", self._answer)
 
-    def __enter__(self) -> Desk:
-        return self
-
-    def __exit__(self, *_) -> None:
+    def close(self) -> None:
         for widget in self.widgets:
             widget.close()
         self.context.close()
@@ -101,18 +99,6 @@ class Desk:
         self.page.evaluate(MOUNT, {"id": index, "name": name, "esm": widget._esm, "css": css, "state": state})
         return widget
 
-    def html(self, html: str) -> None:
-        """Add an output as JupyterLab would: rendered HTML in an output area."""
-        self.page.evaluate(
-            """(html) => {
-                const output = document.createElement("div");
-                output.className = "jp-RenderedHTMLCommon jp-RenderedHTML jp-OutputArea-output";
-                output.innerHTML = html;
-                document.body.append(output);
-            }""",
-            html,
-        )
-
     def sync(self) -> None:
         """Hand the page what the widgets have sent or changed by themselves."""
         for index in range(len(self.widgets)):
@@ -120,9 +106,9 @@ class Desk:
             if news["state"] or news["messages"]:
                 self.page.evaluate("([id, news]) => window.takers[id](news)", [index, news])
 
-    def picture(self, path) -> None:
-        """A screenshot of the whole page."""
-        self.page.screenshot(path=str(path), full_page=True)
+    def wait(self, condition, message: str = "it did not happen") -> None:
+        """Until the condition holds; what the widgets send by themselves meanwhile reaches the page."""
+        wait_for(lambda: self.sync() or condition(), message)
 
     def overflow(self) -> list[str]:
         """What is wider than the page, but for what can be scrolled: the names of these elements' classes."""

@@ -18,6 +18,7 @@ import nbformat
 from cluster.rendezvous import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
+BOUND_S = 300  # nothing takes so long, except on a machine that is busy with something else
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 QUIET = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -63,8 +64,11 @@ class Lab:
         ]
         command = [sys.executable, "-m", "jupyterlab", *options]
         self.process = subprocess.Popen(command, env=self.environment(), stdout=self._log, stderr=self._log)
+        return self.await_answer()
+
+    def await_answer(self) -> Lab:
         try:
-            wait_for(self._answers, 120, f"JupyterLab did not come up; see {self._log.name}")
+            wait_for(self._answers, f"JupyterLab did not come up; see {self._log.name}")
         except BaseException:
             self.__exit__()
             raise
@@ -106,7 +110,24 @@ class Lab:
             return False
 
 
-class Page:
+class Points:
+    """What a page's monitors have drawn; `page` is Playwright's."""
+
+    def points(self, line: str = "0/0/0", monitor: int = 0) -> list[float]:
+        """The x of a line's points, as the browser has them."""
+        return self.page.evaluate(
+            """([line, monitor]) => {
+                const store = document.querySelectorAll('.lab-monitor')[monitor]?.lab.store;
+                return store?.lines.get(line)?.x ?? [];
+            }""",
+            [line, monitor],
+        )
+
+    def wait_for_points(self, count: int, line: str = "0/0/0") -> None:
+        wait_for(lambda: len(self.points(line)) >= count, f"the chart never had {count} points")
+
+
+class Page(Points):
     """JupyterLab in a browser tab, with one notebook at a time: loading JupyterLab takes longer than most tests."""
 
     def __init__(self, page, lab: Lab):
@@ -135,7 +156,6 @@ class Page:
                 return kernel?.connectionStatus === 'connected' && kernel?.status === 'idle';
             }""",
             arg=self.notebook,
-            timeout=60_000,
         )
         return self
 
@@ -150,16 +170,6 @@ class Page:
         """What the page asked of anybody but the notebook's server."""
         here = (f"http://127.0.0.1:{self.lab.port}/", f"ws://127.0.0.1:{self.lab.port}/", "data:", "blob:")
         return [url for url in self.requests if not url.startswith(here)]
-
-    def points(self, line: str = "0/0/0", monitor: int = 0) -> list[float]:
-        """The x of a line's points, as the browser has them."""
-        return self.page.evaluate(
-            """([line, monitor]) => {
-                const found = document.querySelectorAll('.lab-monitor')[monitor]?.lab.store.lines.get(line);
-                return found ? found.x : [];
-            }""",
-            [line, monitor],
-        )
 
     def note_arrivals(self) -> None:
         """From now on the page keeps when each point of the first line came."""
@@ -177,9 +187,6 @@ class Page:
         seen = self.page.evaluate("() => window.seen")
         written = {record["step"]: record["time"] for record in run.metrics()}
         return [seen[str(step)] - written[step] for step in steps]
-
-    def wait_for_points(self, count: int, line: str = "0/0/0") -> None:
-        wait_for(lambda: len(self.points(line)) >= count, 60, f"the chart never had {count} points")
 
     def close(self) -> None:
         """The notebook, without asking whether to save it, and its kernel, which would go on following its run."""
@@ -201,7 +208,7 @@ class Page:
 
     def restart_kernel(self) -> None:
         self.page.evaluate("() => { window.jupyterapp.commands.execute('kernelmenu:restart'); }")
-        self.page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=10_000)
+        self.page.locator(".jp-Dialog button.jp-mod-accept").click()
         self.ready()
 
     def save(self) -> None:
@@ -217,7 +224,7 @@ class Page:
             "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name
         )
         light = "false" if "Dark" in name else "true"
-        self.page.wait_for_selector(f'body[data-jp-theme-light="{light}"]', state="attached", timeout=20_000)
+        self.page.wait_for_selector(f'body[data-jp-theme-light="{light}"]', state="attached")
 
 
 def notebook(*cells: str):
@@ -227,9 +234,9 @@ def notebook(*cells: str):
     return book
 
 
-def wait_for(condition, seconds: float, message: str = "it did not happen"):
+def wait_for(condition, message: str = "it did not happen"):
     """What the condition gives, as soon as it gives something true. Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + BOUND_S
     while not (found := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(message)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import struct
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -12,7 +11,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import websocket_connect
 
 MILLION = 1_000_000
-# tornado gives up after 20 s; ten kernels begin at once on two cores, and of many requests at once ten are sent
+# tornado gives up after 20 s, and a kernel may take longer to start on a busy machine
 PATIENT = {"connect_timeout": 120, "request_timeout": 120}
 ATTACH = """
 import time, psutil
@@ -66,44 +65,47 @@ def test_a_million_records(page, tmp_path):
     page.run_all()
     page.page.wait_for_selector(".lab-widget")
     printed = page.page.locator(".jp-OutputArea-output pre", has_text='"grown"')
-    printed.wait_for(timeout=60_000)
+    printed.wait_for()
     figures = json.loads(printed.inner_text())
     print(figures, "heap", page.page.evaluate(HEAP) - before)
     assert figures["grown"] < 200e6
     assert figures["largest"] < 50_000 and figures["updates"] >= 2
     assert page.page.evaluate(HEAP) - before < 100e6
-    wait_for(lambda: page.points()[-1] == MILLION + 40, 60)
+    wait_for(lambda: page.points()[-1] == MILLION + 40)
     assert len(page.points()) <= 2000
     spike = "() => Math.max(...document.querySelector('.lab-monitor').lab.store.lines.get('0/0/0').y)"
     assert page.page.evaluate(spike) == 1000, "the one spike among a million is drawn"
 
 
-def test_six_monitors_and_ten_notebooks_flood_nothing(page, trainer):
-    """Six monitors in one notebook, and a monitor in each of ten kernels, all on one server."""
+def test_several_monitors_and_notebooks_flood_nothing(page, trainer):
+    """Six monitors in one notebook, and a monitor in each of three more kernels, all on one server."""
     run = trainer("run", steps=20_000, seconds=0.05)
     cell = f"from widgets import Monitor\nMonitor({str(run.path)!r})"
     page.show("six.ipynb", *[cell] * 6)
-    wait_for(lambda: page.page.locator(".lab-monitor").count() == 6, 60)
+    wait_for(lambda: page.page.locator(".lab-monitor").count() == 6)
     with ThreadPoolExecutor(1) as thread:  # Playwright has an event loop running in this one
-        spans = thread.submit(asyncio.run, time_messages(page.lab, cell, notebooks=10, messages=16)).result()
-    assert len(spans) == 10
-    # two a second and four more; a busy machine only makes the spans longer
-    assert all(span >= (16 - 4) / 2 for span in spans), f"seconds that 16 messages of each took: {spans}"
+        spans = thread.submit(asyncio.run, time_messages(page.lab, cell, notebooks=3, messages=12)).result()
+    # each kernel may send two messages a second and four more; a busy machine only makes the spans longer
+    assert len(spans) == 3 and all(span >= (12 - 4) / 2 for span in spans), spans
     known = len(page.points(monitor=5))
-    wait_for(lambda: len(page.points(monitor=5)) > known + 40, 60, "the six stand still")
+    wait_for(lambda: len(page.points(monitor=5)) > known + 40, "the six stand still")
     assert "rate exceeded" not in page.lab.server_log()
 
 
 async def time_messages(lab, cell: str, notebooks: int, messages: int) -> list[float]:
     """Seconds in which each of so many kernels sends so many widget messages through the server."""
-    kernels = [await start_kernel(lab) for _ in range(notebooks)]
-    sockets = [await connect(lab, kernel, cell) for kernel in kernels]
-    await asyncio.gather(*[until_watching(socket) for socket in sockets])
-    spans = await asyncio.gather(*[time_comms(socket, messages) for socket in sockets])
+    kernels = [
+        json.loads(await call(lab, "/api/kernels", "POST", '{"name": "python3"}'))["id"]
+        for _ in range(notebooks)
+    ]
+    sockets = [await run_cell(lab, kernel, cell) for kernel in kernels]
     for socket in sockets:
-        socket.close()
-    await asyncio.gather(*[call(lab, f"/api/kernels/{kernel}", "DELETE") for kernel in kernels])
-    return list(spans)
+        while (await header_of_next(socket))["msg_type"] != "execute_result":
+            pass
+    spans = await asyncio.gather(*[time_comms(socket, messages) for socket in sockets])
+    for kernel in kernels:
+        await call(lab, f"/api/kernels/{kernel}", "DELETE")
+    return spans
 
 
 async def call(lab, path: str, method: str, body: str | None = None) -> bytes:
@@ -112,52 +114,40 @@ async def call(lab, path: str, method: str, body: str | None = None) -> bytes:
     return (await AsyncHTTPClient().fetch(request)).body
 
 
-async def start_kernel(lab) -> str:
-    return json.loads(await call(lab, "/api/kernels", "POST", json.dumps({"name": "python3"})))["id"]
-
-
-async def connect(lab, kernel: str, cell: str):
-    """A web socket to a kernel that has been told to run the cell."""
+async def run_cell(lab, kernel: str, code: str):
+    """A web socket to a kernel that runs the cell."""
     url = f"{lab.url.replace('http', 'ws')}/api/kernels/{kernel}/channels?token={lab.token}"
     socket = await websocket_connect(HTTPRequest(url, **PATIENT))  # opens once the kernel answers
     header = {
-        "msg_id": uuid.uuid4().hex,
+        "msg_id": "a",
         "msg_type": "execute_request",
         "session": "many",
         "username": "",
         "version": "5.3",
     }
-    content = {
-        "code": cell,
-        "silent": False,
-        "store_history": False,
-        "user_expressions": {},
-        "allow_stdin": False,
-    }
+    content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}}
     message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
     await socket.write_message(json.dumps(message))
     return socket
 
 
-def header_of(message) -> dict:
-    """A message's header. With buffers a message is bytes: a number of offsets, the offsets, then the JSON."""
+async def header_of_next(socket) -> dict:
+    """The next message's header. With buffers a message is bytes: a number of offsets, the offsets, then the JSON."""
+    message = await asyncio.wait_for(socket.read_message(), 120)
     if isinstance(message, bytes):
         _, start, end = struct.unpack_from("!III", message)
         message = message[start:end]
     return json.loads(message)["header"]
 
 
-async def until_watching(socket) -> None:
-    while header_of(await asyncio.wait_for(socket.read_message(), 120))["msg_type"] != "execute_result":
-        pass
-
-
 async def time_comms(socket, messages: int) -> float:
-    """Seconds from now to the last of the next so many widget messages, by the kernel's clock: those that waited on the
-    wire are older than now."""
+    """Seconds from now to the last of the next so many widget messages, by their own dates.
+
+    Messages that have waited on the wire are older than now, and don't count.
+    """
     start, sent = datetime.now(UTC), []
     while len(sent) < messages:
-        header = header_of(await asyncio.wait_for(socket.read_message(), 120))
+        header = await header_of_next(socket)
         date = datetime.fromisoformat(header["date"])
         if header["msg_type"] == "comm_msg" and date >= start:
             sent.append(date)

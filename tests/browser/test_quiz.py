@@ -15,14 +15,6 @@ SAID = ".lab-quiz form:not([hidden]) [role=status]"
 FOCUSED = "() => document.activeElement.closest('label')?.textContent ?? document.activeElement.textContent"
 
 
-@pytest.fixture
-def quiz(page, tmp_path):
-    """The quiz of notebook 03 in a notebook; gives the page and the workspace."""
-    page.show(f"{tmp_path.name}.ipynb", CELLS[0].format(str(tmp_path)), CELLS[1])
-    page.page.locator(".lab-quiz").wait_for()
-    return page.page, tmp_path
-
-
 def choose(page, text: str) -> None:
     """With the arrow keys, from wherever the question's choices are."""
     for _ in range(5):
@@ -32,56 +24,47 @@ def choose(page, text: str) -> None:
     raise AssertionError(f"{text!r} was never reached; the focus is on {page.evaluate(FOCUSED)!r}")
 
 
-def test_a_quiz_is_answered_with_the_keyboard_and_explains_each_choice(quiz):
-    page, workspace = quiz
+def test_a_quiz_is_answered_with_the_keyboard_explains_each_choice_and_is_accessible(page, tmp_path):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    notebook, page = page, page.page
+    notebook.show("quiz.ipynb", CELLS[0].format(str(tmp_path)), CELLS[1])
+    said, faults = page.locator(SAID), {}
+
+    def look_for_faults(when: str) -> None:
+        for theme in ("JupyterLab Dark", "JupyterLab Light"):
+            notebook.theme(theme)
+            found = axe.Axe().run(page, context=".lab-quiz").response["violations"]
+            faults[when, theme] = [(v["id"], [node["html"] for node in v["nodes"]]) for v in found]
+
+    def answer(text: str, words: str) -> None:
+        choose(page, text)
+        page.keyboard.press("Enter")
+        wait_for(lambda: said.inner_text() == words, said.inner_text())
+
     first, second = load_quiz("03").questions[:2]
-    said = page.locator(SAID)
     page.get_by_role("radio").first.focus()
     page.keyboard.press("Enter")
     assert "Choose an answer first" in said.inner_text()
     page.keyboard.press("Space")
-    choose(page, first.choices[2].text)
-    page.keyboard.press("Enter")
-    wait_for(lambda: said.inner_text() == f"No. {first.choices[2].why}", 10, said.inner_text())
-    choose(page, first.choices[0].text)
-    page.keyboard.press("Enter")
-    wait_for(lambda: said.inner_text() == f"Right. {first.choices[0].why}", 10, said.inner_text())
+    answer(first.choices[2].text, f"No. {first.choices[2].why}")
+    look_for_faults("wrong")
+    answer(first.choices[0].text, f"Right. {first.choices[0].why}")
     assert page.get_by_text("1 of 5 right, 0 at the first try").is_visible()
+    look_for_faults("right")
     page.keyboard.press("Enter")  # on to the next one, whose first choice has the focus
     assert page.get_by_role("group", name=second.ask).is_visible()
     page.keyboard.press("Space")
     choose(page, second.choices[0].text)
     page.keyboard.press("Enter")
     page.get_by_text("2 of 5 right, 1 at the first try").wait_for()
-    wait_for(
-        lambda: len(read_progress(workspace).quizzes.get("03", _NONE).answers) == 2, 10, "nothing was kept"
-    )
-    assert read_progress(workspace).quizzes["03"].answers == {first.id: [2, 0], second.id: [0]}
+    kept = {first.id: [2, 0], second.id: [0]}
+    wait_for(lambda: kept in [quiz.answers for quiz in read_progress(tmp_path).quizzes.values()])
     steps = page.locator(".lab-quiz-steps button")
     assert steps.nth(0).get_attribute("aria-label") == "question 1, answered right"
     assert steps.nth(1).get_attribute("aria-current") == "step"
-
-
-class _NONE:
-    answers = ()
-
-
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_a_quiz_is_accessible_before_and_after_an_answer(quiz, theme, lab):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    page, _ = quiz
-    page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", theme)
-    light = "false" if "Dark" in theme else "true"
-    page.wait_for_selector(f'body[data-jp-theme-light="{light}"]', state="attached", timeout=20_000)
-    question = load_quiz("03").questions[0]
-    for choice in (question.choices[1], question.choices[0]):
-        page.get_by_label(choice.text).check()
-        page.get_by_role("button", name="Answer", exact=True).click()
-        page.locator(SAID).get_by_text(choice.why).wait_for()
-        found = axe.Axe().run(page, context=".lab-quiz").response["violations"]
-        assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found] == []
     page.locator("form:not([hidden]) summary").click()
-    page.locator("form:not([hidden]) dd").get_by_text(question.choices[3].why).wait_for()
+    page.locator("form:not([hidden]) dd").get_by_text(second.choices[3].why).wait_for()
+    assert faults == {moment: [] for moment in faults}
 
 
 def test_a_quiz_works_without_its_kernel_and_a_reloaded_page_says_how_to_open_it(page, tmp_path):

@@ -80,47 +80,21 @@ def sft_metrics(step: int, steps: int, chance: random.Random) -> dict[str, float
     return metrics
 
 
-def rm_metrics(step: int, steps: int, chance: random.Random) -> dict[str, float]:
-    grown = 1 - math.exp(-4 * step / steps)
-    return {
-        "train/loss": math.log(2) - 0.12 * grown + chance.gauss(0, 0.02),
-        "train/acc": min(1.0, 0.5 + 0.19 * grown + chance.gauss(0, 0.03)),
-        "train/rewards_chosen_mean": 0.35 * grown + chance.gauss(0, 0.05),
-        "train/rewards_rejected_mean": -0.35 * grown + chance.gauss(0, 0.05),
-        "train/rewards_all_mean": chance.gauss(0, 0.02),
-        "train/rewards_all_std": 0.1 + 0.5 * grown,
-        "train/grad_norm": abs(chance.gauss(2, 0.4)),
-        "train/lr": 9e-6,
-        "train/step_time": 0.7,
-    }
-
-
 def rollouts(step: int, metrics: dict, chance: random.Random) -> list[dict]:
     """One record a prompt, as in rollouts.jsonl."""
-    records = []
+    kl, records = metrics["train_rollouts/kl"], []
     for prompt in PROMPTS:
-        tokens = [
-            " " + chance.choice(WORDS)
-            for _ in range(max(3, round(metrics["train_rollouts/generation_length"] / 4)))
-        ]
+        length = max(3, round(metrics["train_rollouts/generation_length"] / 4))
+        tokens = [" " + chance.choice(WORDS) for _ in range(length)]
         if "<script>" in prompt:
             tokens[1] = " <script>window.stolen = 2</script><img src=x onerror='window.stolen=3'>"
-        kl = metrics["train_rollouts/kl"]
-        records.append(
-            {
-                "step": step,
-                "split": "train",
-                "prompt": prompt,
-                "response": "".join(tokens),
-                "reward": metrics["train_rollouts/rewards"] + chance.gauss(0, 0.4),
-                "kl": kl,
-                "length": len(tokens),
-                "finished": chance.random() < metrics["train_rollouts/fraction_of_samples_properly_ended"],
-                "tokens": tokens,
-                "token_kl": [chance.gauss(kl, 0.3 + kl) for _ in tokens],
-                "token_advantage": [chance.gauss(0, 1) for _ in tokens],
-            }
-        )
+        record = {"step": step, "split": "train", "prompt": prompt, "response": "".join(tokens), "kl": kl}
+        record |= {"reward": metrics["train_rollouts/rewards"] + chance.gauss(0, 0.4), "length": length}
+        ended = metrics["train_rollouts/fraction_of_samples_properly_ended"]
+        record |= {"finished": chance.random() < ended, "tokens": tokens}
+        record["token_kl"] = [chance.gauss(kl, 0.3 + kl) for _ in tokens]
+        record["token_advantage"] = [chance.gauss(0, 1) for _ in tokens]
+        records.append(record)
     return records
 
 
@@ -132,12 +106,6 @@ def validation_rollouts(step: int, metrics: dict, chance: random.Random) -> list
         {key: value for key, value in record.items() if key not in left_out} | {"split": "validation"}
         for record in records
     ]
-
-
-def metrics_of(kind: str, step: int, steps: int, kl_coef: float, chance: random.Random) -> dict[str, float]:
-    if kind == "ppo":
-        return ppo_metrics(step, steps, kl_coef, chance)
-    return (sft_metrics if kind == "sft" else rm_metrics)(step, steps, chance)
 
 
 def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0, seed=0, validate=0) -> None:
@@ -155,13 +123,15 @@ def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0
             time.sleep(seconds)
             if step == fail_at:
                 raise FloatingPointError("the loss is NaN at step 7: lower the learning rate")
-            metrics = metrics_of(kind, step, steps, kl_coef, chance)
-            if kind == "ppo":
+            if kind == "sft":
+                metrics = sft_metrics(step, steps, chance)
+                if controls["lr"] != 9e-7:
+                    metrics["train/lr"] = controls["lr"]
+            else:
+                metrics = ppo_metrics(step, steps, kl_coef, chance)
                 if validate and step % validate == 0:
                     metrics["val_rollouts/rewards"] = metrics["train_rollouts/rewards"] - 0.1
                 metrics |= {"train_rollouts/kl_coef": controls["kl_coef"], "train_optim/lr": controls["lr"]}
-            elif controls["lr"] != 9e-7:
-                metrics["train/lr"] = controls["lr"]
             run.log(step, metrics)
             if kind == "ppo":
                 run.log_rollouts(rollouts(step, metrics, chance))
@@ -183,7 +153,7 @@ def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--kind", default="ppo")
+    parser.add_argument("--kind", default="ppo", choices=["ppo", "sft"])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--kl-coef", type=float, default=0.01)

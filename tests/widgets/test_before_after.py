@@ -7,26 +7,19 @@ from widgets.completions.before_after import BeforeAfter, question
 
 def test_the_first_held_out_prompts_are_shown_with_both_answers_and_whether_they_obey():
     answers = BeforeAfter("ppo-forms", live=lambda text: f"live <{text[:7]}>")
-    assert [text[:24] for text, _, _ in answers.shown][:2] == [
-        "Can you tell me how to s",
-        "For a quiz, I need to kn",
-    ]
-    assert [(before["step"], after["step"]) for _, before, after in answers.shown] == [
-        (0, answers.last_step)
-    ] * 3
+    prompts, before, after = zip(*answers.shown)
+    assert prompts[0].startswith("Can you tell me how to s") and prompts[1].startswith("For a quiz, I need")
+    assert {one["step"] for one in before} == {0} and {one["step"] for one in after} == {answers.last_step}
     page = answers._repr_html_()
     assert "live &lt;Can you&gt;" in page and "✗ To sow carrots" in page and "✓ &quot;Sow carrots" in page
     assert "live <Can you>" in repr(answers)
+    assert "before training" not in BeforeAfter("ppo-forms")._repr_html_(), "no model, no column for it"
 
 
 def test_the_counts_are_of_all_prompts_of_the_recording():
     answers = BeforeAfter("ppo-forms", most=1)
     by_hand = [sum(pair[i]["metrics"]["obeys"] for pair in answers.pairs) for i in (0, 1)]
     assert len(answers.pairs) == 64 and list(answers.obey()) == by_hand and by_hand[1] > by_hand[0]
-
-
-def test_without_a_model_at_hand_there_is_no_column_for_it():
-    assert "before training" not in BeforeAfter("ppo-forms")._repr_html_()
 
 
 def test_a_recording_without_two_validations_is_refused():

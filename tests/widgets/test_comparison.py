@@ -1,8 +1,7 @@
 """Several runs in numbers: last values, differences, and the settings that differ."""
 
-import json
-
 import pytest
+from run_folders import write_run
 
 from widgets import compare_runs
 from widgets.runs.charts import charts_for
@@ -10,19 +9,9 @@ from widgets.runs.comparison import last_values, settings_that_differ
 from widgets.runs.series import Series, as_run
 
 
-def write(folder, config=None, **metrics):
-    folder.mkdir()
-    (folder / "run.json").write_text(
-        json.dumps({"kind": "sft", "status": "finished", "config": config or {}})
-    )
-    (folder / "metrics.jsonl").write_text(json.dumps({"step": 3, "time": 1.0, **metrics}) + "\n")
-    return folder
-
-
 def test_differences_are_to_the_first_run(tmp_path):
-    folders = [write(tmp_path / "a", **{"train/loss": 2.0}), write(tmp_path / "b", **{"train/loss": 1.5})]
-    folders.append(write(tmp_path / "c", **{"train/acc": 0.5}))
-    series = [Series(as_run(folder)) for folder in folders]
+    metrics = {"a": {"train/loss": [2.0]}, "b": {"train/loss": [1.5]}, "c": {"train/acc": [0.5]}}
+    series = [Series(as_run(write_run(tmp_path / name, of))) for name, of in metrics.items()]
     for one in series:
         one.poll()
     (loss,) = last_values(series, charts_for(series, "", ["train/loss"]))
@@ -30,20 +19,12 @@ def test_differences_are_to_the_first_run(tmp_path):
 
 
 def test_settings_that_differ_are_named_in_full_and_nothing_else():
-    a = {
-        "seed": 1,
-        "config": {
-            "model": {"optim": {"lr": 1e-5, "name": "adam"}},
-            "exp_manager": {"explicit_log_dir": "/a"},
-        },
-    }
-    b = {
-        "seed": 1,
-        "config": {
-            "model": {"optim": {"lr": 5e-5, "name": "adam"}, "tp": None},
-            "exp_manager": {"explicit_log_dir": "/b"},
-        },
-    }
+    a = {"optim": {"lr": 1e-5, "name": "adam"}}
+    b = {"optim": {"lr": 5e-5, "name": "adam"}, "tp": None}
+    a, b = (
+        {"seed": 1, "config": {"model": model, "exp_manager": {"explicit_log_dir": place}}}
+        for model, place in ((a, "/a"), (b, "/b"))
+    )
     assert settings_that_differ([a, b]) == [
         {"name": "model.optim.lr", "values": ["1e-05", "5e-05"]},
         {"name": "model.tp", "values": ["–", "none"]},

@@ -35,13 +35,8 @@ class Browser:
 def append(path, first, last, **metrics):
     with open(path / "metrics.jsonl", "a") as file:
         for step in range(first, last + 1):
-            record = {
-                "step": step,
-                "time": 1000.0 + step,
-                "train/loss": (step * 7919 % 1009) / 100,
-                **metrics,
-            }
-            file.write(json.dumps(record) + "\n")
+            record = {"step": step, "time": 1000.0 + step, "train/loss": (step * 7919 % 1009) / 100}
+            file.write(json.dumps(record | metrics) + "\n")
 
 
 def follow(path):
@@ -71,14 +66,9 @@ def test_updates_add_up_to_a_snapshot(tmp_path, monkeypatch):
         feed.poll()
         browser.apply(feed.update())
         assert_same(feed, browser)
-    assert len(browser.lines["0/0/0"]) <= 16
-
-
-def test_nothing_new_sends_nothing(tmp_path):
-    append(tmp_path, 1, 5)
-    feed, _ = follow(tmp_path)
     feed.poll()
-    assert feed.update() is None
+    assert feed.update() is None, "nothing new sends nothing"
+    assert len(browser.lines["0/0/0"]) <= 16
 
 
 def test_a_resumed_run_starts_the_browser_anew(tmp_path):
@@ -91,20 +81,15 @@ def test_a_resumed_run_starts_the_browser_anew(tmp_path):
     assert browser.lines["0/0/0"][:, 0].tolist() == list(range(1, 13))
 
 
-def test_an_update_is_small_however_long_the_run(tmp_path):
-    append(tmp_path, 1, 30_000)
-    feed, _ = follow(tmp_path)
-    append(tmp_path, 30_001, 30_010)
-    feed.poll()
-    assert len(feed.update()) < 2_000
-
-
-def test_detail_shows_every_record_of_a_narrow_view(tmp_path):
+def test_of_a_long_run_an_update_is_small_and_a_narrow_view_has_every_record(tmp_path):
     append(tmp_path, 1, 30_000)
     feed, _ = follow(tmp_path)
     head, (points,) = unpack(feed.detail(20_000, 20_500))
     assert head["view"] == [20_000, 20_500]
     assert points[:, 0].tolist() == list(range(19_999, 20_502))
+    append(tmp_path, 30_001, 30_010)
+    feed.poll()
+    assert len(feed.update()) < 2_000
 
 
 def test_on_another_axis_the_steps_travel_with_the_places(tmp_path):
@@ -126,37 +111,23 @@ def test_a_chart_is_added_once_and_can_be_removed(tmp_path):
     feed.add("train/lr")
     feed.add("train/lr")
     browser.apply(feed.update())
-    assert [(spec["title"], spec["added"]) for spec in browser.head["charts"]] == [
-        ("train/loss", ""),
-        ("train/lr", "train/lr"),
-    ]
+    charts = [(spec["title"], spec["added"]) for spec in browser.head["charts"]]
+    assert charts == [("train/loss", ""), ("train/lr", "train/lr")]
     feed.remove("train/lr")
     browser.apply(feed.update())
     assert [spec["title"] for spec in browser.head["charts"]] == ["train/loss"]
     assert "0/1/0" not in browser.lines
 
 
-def test_infinite_values_travel_as_text_and_are_not_drawn(tmp_path):
-    append(tmp_path, 1, 3)
-    append(tmp_path, 4, 4, **{"train/loss": float("nan")})
-    _, browser = follow(tmp_path)
-    assert browser.lines["0/0/0"][:, 0].tolist() == [1, 2, 3]
-    assert browser.head["gaps"] == {"0/0/0": [[4, 4, "NaN"]]}
-    assert [alarm["name"] for alarm in browser.head["alarms"]] == ["not_finite"]
-    assert finite({"a": [float("inf")]}) == {"a": ["inf"]}
-
-
-def test_one_value_that_no_chart_can_draw_leaves_the_others_and_is_named(tmp_path):
+def test_a_value_that_no_chart_can_draw_leaves_the_others_and_is_named(tmp_path):
     for step, loss in enumerate([1.0, 1e300, -1e300, float("nan"), float("nan"), float("inf"), 2.0], 1):
         append(tmp_path, step, step, **{"train/loss": loss})
     _, browser = follow(tmp_path)
     assert browser.lines["0/0/0"][:, :2].tolist() == [[1, 1], [7, 2]]
-    assert browser.head["gaps"]["0/0/0"] == [
-        [2, 2, "1e300"],
-        [3, 3, "−1e300"],
-        [4, 5, "NaN"],
-        [6, 6, "∞"],
-    ]
+    gaps = [[2, 2, "1e300"], [3, 3, "−1e300"], [4, 5, "NaN"], [6, 6, "∞"]]
+    assert browser.head["gaps"]["0/0/0"] == gaps
+    assert [alarm["name"] for alarm in browser.head["alarms"]] == ["not_finite"]
+    assert finite({"a": [float("inf")]}) == {"a": ["inf"]}
 
 
 def test_a_nan_in_the_spread_takes_one_record_out_of_the_band(tmp_path):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from run_folders import write_run
 
 from aligner_lib.run_folder.reader import RunFolder
 from widgets.runs.marks import changes, marks
@@ -10,12 +11,7 @@ from widgets.runs.series import Series
 
 
 def series_of(folder, **metrics) -> Series:
-    records = [
-        {"step": i + 1, "time": 1.0 + i}
-        | {name.replace("__", "/"): values[i] for name, values in metrics.items()}
-        for i in range(len(next(iter(metrics.values()))))
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_run(folder, {name.replace("__", "/"): values for name, values in metrics.items()})
     series = Series(RunFolder(folder))
     series.poll()
     return series

@@ -1,8 +1,9 @@
-"""Completions, pairs and chat without a browser: what is found for what is asked."""
+"""Completions, pairs and chat without a browser: the pages that answer queries."""
 
 import json
 
 import pytest
+from run_folders import write_run
 
 from widgets import Chat, Completions, JobPanel, Pairs
 
@@ -14,6 +15,12 @@ def completions(healthy):
     widget = Completions(healthy)
     yield widget
     widget.close()
+
+
+def completions_of(folder, *records) -> Completions:
+    widget = Completions(write_run(folder, rollouts=records))
+    widget.close()
+    return widget
 
 
 def test_the_latest_step_is_shown_first(completions):
@@ -30,49 +37,34 @@ def test_every_query_is_answered_and_a_bad_one_does_no_harm(completions):
     assert all(row["beside"]["step"] == 1 for row in rows)
     completions.query = {"step": "many", "sort": "size", "start": 10_000, "split": "nowhere"}
     assert completions.page["step"] == 60 and len(completions.page["rows"]) == 4
+    completions.query = {"every": True, "text": "RIVERS", "start": 8}
+    assert completions.page["total"] == 60 and completions.page["start"] == 8
+    assert all("rivers" in row["prompt"] for row in completions.page["rows"])
 
 
 def test_of_validation_the_steps_that_have_it_are_offered(tmp_path):
     rollouts = [{"step": s, "split": "train", "prompt": "p", "response": "r"} for s in (1, 2, 3)]
-    rollouts.insert(2, {**rollouts[1], "split": "validation"})
-    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rollouts))
-    widget = Completions(tmp_path)
+    widget = completions_of(tmp_path, *rollouts, {**rollouts[1], "split": "validation"})
     assert widget.page["asked"]["split"] == "validation", "held-out prompts come first"
     assert widget.page["steps"] == [2] and [row["split"] for row in widget.page["rows"]] == ["validation"]
     widget.query = {"split": ""}
     assert widget.page["steps"] == [1, 2, 3] and widget.page["step"] == 3
-    widget.close()
 
 
 # ---- colours, and what is missing -----------------------------------------------------------------------------------
 
 
-def coloured(prompt, kl, step=1, split="train", **changes) -> dict:
+def coloured(prompt, kl, step=1, **changes) -> dict:
     """A finished response of a token a letter, with its end token."""
     tokens = [*"abcdefgh"[: len(kl) - 1], "<end>"]
-    record = {
-        "step": step,
-        "split": split,
-        "prompt": prompt,
-        "response": "".join(tokens[:-1]),
-        "finished": True,
-    }
-    return record | {"tokens": tokens, "token_kl": kl, "reward": 0.0, "length": len(kl)} | changes
-
-
-def completions_of(folder, *records) -> Completions:
-    (folder / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    widget = Completions(folder)
-    widget.close()
-    return widget
+    record = {"step": step, "split": "train", "prompt": prompt, "response": "".join(tokens[:-1])}
+    record |= {"finished": True, "tokens": tokens, "token_kl": kl, "reward": 0.0, "length": len(kl)}
+    return record | changes
 
 
 def test_a_page_has_one_scale_which_neither_the_end_token_nor_an_outlier_takes(tmp_path):
-    quiet, loud = (
-        coloured("p", [0.1] * 99 + [9.0], tokens=["x"] * 99 + ["<end>"]),
-        coloured("q", [0.2, 7.0, 0.5]),
-    )
-    widget = completions_of(tmp_path, quiet | {"response": "x" * 99}, loud)
+    quiet = coloured("p", [0.1] * 99 + [9.0], tokens=["x"] * 99 + ["<end>"], response="x" * 99)
+    widget = completions_of(tmp_path, quiet, coloured("q", [0.2, 7.0, 0.5]))
     widget.query = {"colour": "KL", "beside": False}
     # 99 tokens of 0.1, then 0.2 and 7: the 98th percentile of 101 is the 99th of them in order
     assert widget.page["scale"] == {"least": 0.0, "most": pytest.approx(0.1), "beyond": 2, "percentile": 98}
@@ -81,23 +73,18 @@ def test_a_page_has_one_scale_which_neither_the_end_token_nor_an_outlier_takes(t
     assert [row["weights"][-1] for row in widget.page["rows"]] == [9.0, 0.5]
 
 
-def test_a_scale_with_negative_weights_is_symmetric(tmp_path):
-    widget = completions_of(tmp_path, coloured("p", [-0.4, 0.2, 0.0]))
+def test_both_sides_are_coloured_on_one_scale_which_is_symmetric_with_negative_weights(tmp_path):
+    widget = completions_of(tmp_path, coloured("p", [0.0, 0.0, 0.0]), coloured("p", [-0.4, 0.2, 0.0], step=2))
     widget.query = {"colour": "KL"}
+    (row,) = widget.page["rows"]
+    assert (row["weights"], row["beside"]["weights"]) == ([-0.4, 0.2], [0.0, 0.0])
+    assert row["beside"]["step"] == 1
     scale = widget.page["scale"]
     assert scale["least"] == -scale["most"] and 0.35 < scale["most"] <= 0.4
 
 
-def test_both_sides_are_coloured_on_the_same_scale(tmp_path):
-    widget = completions_of(tmp_path, coloured("p", [0.0, 0.0, 0.0]), coloured("p", [0.3, 0.5, 0.0], step=2))
-    widget.query = {"colour": "KL"}
-    (row,) = widget.page["rows"]
-    assert (row["weights"], row["beside"]["weights"]) == ([0.3, 0.5], [0.0, 0.0])
-    assert row["beside"]["step"] == 1
-
-
 def test_what_is_not_there_is_said(tmp_path):
-    widget = completions_of(tmp_path, {**coloured("p", [0.1, 0.2]), "split": "validation", "tokens": []})
+    widget = completions_of(tmp_path, coloured("p", [0.1, 0.2], split="validation", tokens=[]))
     assert widget.page["note"] == "The run's first answer to this prompt: none came before it."
     widget.query = {"colour": "KL"}
     assert widget.page["scale"] is None and "have no KL of their tokens" in widget.page["note"]
@@ -105,27 +92,33 @@ def test_what_is_not_there_is_said(tmp_path):
     assert widget.page["note"].startswith("Step 7 has no validation completions; these are of step 1.")
 
 
+def test_a_run_without_completions_says_why(tmp_path):
+    assert completions_of(tmp_path).page["note"].endswith("has no completions: sft does not generate.")
+
+
+def test_another_run_as_reference_stands_beside_and_one_without_answers_says_so(tmp_path, healthy, gaming):
+    widget = Completions(gaming, reference=healthy)
+    widget.query = {"beside": True}
+    assert widget.page["beside"] == "healthy"
+    assert all(row["beside"]["response"] != row["response"] for row in widget.page["rows"])
+    widget.close()
+    completions_of(tmp_path, coloured("another prompt", [0.1, 0.2]))
+    widget = Completions(healthy, reference=tmp_path)
+    assert widget.page["note"] == f"{tmp_path.name} has no answers to these prompts."
+    widget.close()
+
+
 # ---- groups ---------------------------------------------------------------------------------------------------------
 
 
-def member(group: int, reward: float | None, split="train", environment="sums", **changes) -> dict:
+def member(group: int, reward: float | None, split="train", environment="sums") -> dict:
     """One of the responses to prompt number `group`; None: its environment failed."""
-    record = {
-        "step": 1,
-        "split": split,
-        "prompt": f"p{group}",
-        "response": f"{reward}",
-        "reward": reward,
-        "length": 3,
-    }
-    record |= {"finished": True, "group": group, "environment": environment, "turns": 1, "metrics": {}}
+    record = {"step": 1, "split": split, "prompt": f"p{group}", "response": f"{reward}", "reward": reward}
+    record |= {"length": 3, "finished": True, "group": group, "environment": environment, "metrics": {}}
     if split == "train":
-        record |= {
-            "tokens": [*"abc"],
-            "token_kl": [0.0] * 3,
-            "token_advantage": [(0.5 if reward is None else reward) - 0.5] * 3,
-        }
-    return record | ({"failure": "timeout"} if reward is None else {}) | changes
+        advantage = 0.0 if reward is None else reward - 0.5
+        record |= {"tokens": [*"abc"], "token_kl": [0.0] * 3, "token_advantage": [advantage] * 3}
+    return record | ({"failure": "timeout"} if reward is None else {})
 
 
 GROUPS = [
@@ -143,13 +136,12 @@ def test_responses_to_one_prompt_are_together_the_best_first(tmp_path):
     assert [one["advantage"] for one in first["members"]] == [0.5, 0.0, -0.5, 0.0]
     assert (first["best"], first["worst"], first["mean"]) == (1.0, 0.0, 0.5)
     assert alike["best"] == alike["worst"] == 0.25
-    assert (
-        "1 of these responses have no reward" in page["note"] and "environment_failures.txt" in page["note"]
-    )
+    for words in ("1 of these responses have no reward", "environment_failures.txt"):
+        assert words in page["note"]
 
 
 @pytest.mark.parametrize(
-    "sort, prompts",
+    ("sort", "prompts"),
     [
         ("best reward", ["p0", "p2", "p1"]),
         ("worst reward", ["p0", "p2", "p1"]),
@@ -162,14 +154,12 @@ def test_a_group_is_where_its_first_response_is(tmp_path, sort, prompts):
     assert [row["prompt"] for row in widget.page["rows"]] == prompts
 
 
-def test_apart_the_responses_without_a_reward_are_last_in_every_order(tmp_path):
+@pytest.mark.parametrize("sort", ["best reward", "worst reward"])
+def test_responses_without_a_reward_are_last_in_every_order(tmp_path, sort):
     widget = completions_of(tmp_path, *GROUPS[:4])
-    for sort, expected in {
-        "best reward": [1.0, 0.5, 0.0, None],
-        "worst reward": [0.0, 0.5, 1.0, None],
-    }.items():
-        widget.query = {"together": False, "sort": sort}
-        assert [row["reward"] for row in widget.page["rows"]] == expected
+    widget.query = {"together": False, "sort": sort}
+    rewards = [row["reward"] for row in widget.page["rows"]]
+    assert rewards == [*sorted([0.0, 0.5, 1.0], reverse=sort == "best reward"), None]
 
 
 def test_an_environment_and_what_failed_can_be_asked_for(tmp_path):
@@ -195,32 +185,7 @@ def test_the_table_of_groups_has_every_response_and_why_one_has_no_reward(tmp_pa
     assert "failed: timeout" in html and "advantage" in html
 
 
-def test_a_run_without_completions_says_why(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"kind": "sft", "status": "finished"}))
-    assert completions_of(tmp_path).page["note"].endswith("has no completions: sft does not generate.")
-
-
-def test_a_reference_run_that_did_not_answer_says_so(tmp_path, healthy):
-    other = tmp_path / "other"
-    other.mkdir()
-    completions_of(other, coloured("another prompt", [0.1, 0.2]))
-    widget = Completions(healthy, reference=other)
-    assert widget.page["note"] == "other has no answers to these prompts."
-    widget.close()
-
-
-def test_the_whole_history_can_be_searched(completions):
-    completions.query = {"every": True, "text": "RIVERS", "start": 8}
-    assert completions.page["total"] == 60 and completions.page["start"] == 8
-    assert all("rivers" in row["prompt"] for row in completions.page["rows"])
-
-
-def test_another_run_as_reference(healthy, gaming):
-    widget = Completions(gaming, reference=healthy)
-    widget.query = {"beside": True}
-    assert widget.page["beside"] == "healthy"
-    assert all(row["beside"]["response"] != row["response"] for row in widget.page["rows"])
-    widget.close()
+# ---- pairs, chat, panel ---------------------------------------------------------------------------------------------
 
 
 def test_pairs_by_margin_and_disagreement():
@@ -229,6 +194,8 @@ def test_pairs_by_margin_and_disagreement():
     assert [row["margin"] for row in widget.page["rows"]] == [-3, -2, -1, 0, 1]
     widget.query = {"wrong": True}
     assert widget.page["total"] == 4
+    with pytest.raises(ValueError, match="2 scores for 7 pairs"):
+        Pairs(PAIRS, scores=[(1, 0), (1, 0)])
 
 
 def test_pairs_from_a_comparisons_file(tmp_path):
@@ -240,11 +207,6 @@ def test_pairs_from_a_comparisons_file(tmp_path):
     file.write_text(json.dumps({"text": texts[0]}))
     with pytest.raises(ValueError, match="1 lines; pairs need an even number"):
         Pairs(file)
-
-
-def test_pairs_and_scores_must_match():
-    with pytest.raises(ValueError, match="2 scores for 7 pairs"):
-        Pairs(PAIRS, scores=[(1, 0), (1, 0)])
 
 
 def test_a_model_that_fails_does_not_silence_the_others():

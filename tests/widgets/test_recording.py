@@ -41,29 +41,20 @@ def test_records_come_when_their_time_has_come(recording):
     assert len(series) == 60 and recording.status == "finished"
 
 
-def test_restart(recording):
+def test_a_stop_ends_the_playing_where_it_is_and_a_restart_begins_anew(recording):
     recording, clock = recording
     series = Series(recording)
     series.poll()
     clock[0] += 10
     assert recording.position == 10
-    recording.restart()
-    series.poll()
-    assert len(series) == 1 and series.generation == 1
-
-
-def test_a_stop_ends_the_playing_where_it_is(recording):
-    recording, clock = recording
-    series = Series(recording)
-    series.poll()
-    clock[0] += 10
     recording.request_stop()
     clock[0] += 1000
     series.poll()
     assert len(series) == 6 and recording.status == "stopped" and recording.is_over
     assert recording.info["message"] == "the recording was stopped at step 6; it goes on to step 60"
     recording.restart()
-    assert recording.status == "running"
+    series.poll()
+    assert recording.status == "running" and len(series) == 1 and series.generation == 1
 
 
 def test_a_record_of_a_run_is_one_small_file_and_plays(healthy, tmp_path):
@@ -77,26 +68,20 @@ def test_a_record_of_a_run_is_one_small_file_and_plays(healthy, tmp_path):
     assert recording.metrics() == RunFolder(healthy).metrics()
 
 
-def test_a_recording_keeps_the_steps_of_resumes(healthy, tmp_path):
-    shutil.copytree(healthy, tmp_path / "run")
-    info = json.loads((tmp_path / "run" / "run.json").read_text()) | {"resumed_at": [4]}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(info))
-    assert Recording(record(tmp_path / "run", tmp_path / "again")).info["resumed_at"] == [4]
-
-
-def test_a_recording_does_not_say_where_it_was_made(healthy, tmp_path):
+def test_a_recording_keeps_the_steps_of_resumes_and_not_the_place_where_it_was_made(healthy, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(healthy, run)
-    info = json.loads((run / "run.json").read_text())
-    info["config"] = {"model": {"data": {"train": ["/somewhere/x.jsonl"]}, "lr": 1e-5, "path": "/somewhere"}}
-    (run / "run.json").write_text(json.dumps(info | {"host": "machine-7"}))
-    text = gzip.decompress(record(run, tmp_path / "copy").read_bytes()).decode()
+    config = {"model": {"data": {"train": ["/somewhere/x.jsonl"]}, "lr": 1e-5, "path": "/somewhere"}}
+    info = json.loads((run / "run.json").read_text()) | {"config": config, "host": "machine-7"}
+    (run / "run.json").write_text(json.dumps(info | {"resumed_at": [4]}))
+    packed = record(run, tmp_path / "copy")
+    text = gzip.decompress(packed.read_bytes()).decode()
     assert "somewhere" not in text and "machine-7" not in text
-    assert json.loads(text)["info"]["config"] == {"model": {"lr": 1e-5, "path": None}}
+    kept = Recording(packed).info
+    assert kept["config"] == {"model": {"lr": 1e-5, "path": None}} and kept["resumed_at"] == [4]
 
 
 def test_no_recording_there(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match=rf"there is no run\.json.*with this package: {', '.join(shipped())}"
-    ):
+    words = rf"there is no run\.json.*with this package: {', '.join(shipped())}"
+    with pytest.raises(FileNotFoundError, match=words):
         Recording(tmp_path)

@@ -3,6 +3,7 @@
 import gzip
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,12 @@ from widgets.recordings.recording_file import PACKED, SHIPPED, shipped
 from widgets.recordings.replay import Recording
 
 ROOT = Path(__file__).parents[2]
-CHANGES = [
-    change for change in BROKEN if f"ppo-forms-{change}" in shipped()
-]  # a run that was not made yet is left out
+# a run that was not made yet is left out
+CHANGES = [change for change in BROKEN if f"ppo-forms-{change}" in shipped()]
 SWEEP = [f"ppo-forms-{change}" for change in CHANGES]
 
 
+@cache
 def whole(name: str) -> Recording:
     return Recording(name, speed=float("inf"))
 
@@ -68,11 +69,10 @@ def test_the_healthy_run_is_quiet_and_gets_better():
 def test_the_run_without_a_penalty_sets_off_the_alarms():
     run = whole("no-kl-penalty")
     assert {record["train_rollouts/kl_coef"] for record in run.metrics() if record["step"]} == {0.0}
-    assert alarms_in(run) == {"kl": 5, "reward_hacking": 8}
-    assert {alarm["name"]: alarm["step"] for alarm in run.alarms()} == {"kl": 5, "reward_hacking": 8}
-    assert (
-        run.info["config"]["exp_manager"]["alarms"]["kl"] == Thresholds().kl
-    )  # a monitor's alarms are the same
+    recorded = {alarm["name"]: alarm["step"] for alarm in run.alarms()}
+    assert alarms_in(run) == recorded == {"kl": 5, "reward_hacking": 8}
+    # a monitor's alarms are the same
+    assert run.info["config"]["exp_manager"]["alarms"]["kl"] == Thresholds().kl
 
 
 MADE_WITH = {
@@ -90,13 +90,14 @@ def test_it_has_the_settings_that_would_make_it_again(name):
     had = flatten(whole(name).info["config"])
     config = compose(kind, [f"{key}={written(value)}" for key, value in settings.items()], "laptop")
     now, unused = flatten(save(config)), tuple(kind_of(kind).without_effect(config))
-    both = [
-        key
-        for key in had.keys() & now.keys()
-        if had[key] is not None and now[key] is not None and not key.startswith(unused)
-    ]
+    shared = [key for key in had.keys() & now.keys() if not key.startswith(unused)]
+    both = [key for key in shared if had[key] is not None and now[key] is not None]
     assert len(both) > 30
     assert {key: had[key] for key in both} == {key: now[key] for key in both}
+
+
+def answers(run: Recording, split: str, step: int) -> list[dict]:
+    return [r for r in run.rollouts() if (r["split"], r["step"]) == (split, step)]
 
 
 # ---- notebook 05's two by two ---------------------------------------------------------------------------------------
@@ -108,30 +109,25 @@ def test_the_corners_begin_with_the_same_answers(change):
     held, broken = whole("ppo-forms"), whole(f"ppo-forms-{change}")
     for split, step, count in (("validation", 0, 64), ("train", 1, 32)):
         one, other = (
-            [
-                [r["prompt"], r["response"], r["metrics"]]
-                for r in run.rollouts()
-                if (r["split"], r["step"]) == (split, step)
-            ]
+            [[r["prompt"], r["response"], r["metrics"]] for r in answers(run, split, step)]
             for run in (held, broken)
         )
         assert one == other and len(one) == count
-    assert broken.metrics()[0]["val_rollouts/rewards"] == pytest.approx(
-        held.metrics()[0]["val_rollouts/rewards"]
-    )
+    first, other = (run.metrics()[0]["val_rollouts/rewards"] for run in (held, broken))
+    assert other == pytest.approx(first)
 
 
 def test_the_sixteen_answers_are_the_same_policy_s_to_the_same_prompts():
     """A prompt's first answer is numbered as if it were the only one, so it is the validation's."""
-    answers, held = whole("sft-forms-answers"), whole("ppo-forms")
-    config = flatten(answers.info["config"])
-    assert answers.info["kind"] == "evaluate"
+    sixteen = whole("sft-forms-answers")
+    config = flatten(sixteen.info["config"])
+    assert sixteen.info["kind"] == "evaluate"
     assert {key: config[key] for key in SIXTEEN_ANSWERS} == SIXTEEN_ANSWERS
     drawn: dict[int, list[dict]] = {}
-    for one in answers.rollouts():
+    for one in sixteen.rollouts():
         drawn.setdefault(one["group"], []).append(one)
     assert len(drawn) == 32 and {len(of_prompt) for of_prompt in drawn.values()} == {16}
-    validated = [one for one in held.rollouts() if (one["split"], one["step"]) == ("validation", 0)]
+    validated = answers(whole("ppo-forms"), "validation", 0)
     assert [one["response"] for one in validated[:32]] == [drawn[at][0]["response"] for at in range(32)]
 
 
@@ -157,10 +153,10 @@ def test_the_high_rate_gets_more_reward_than_anybody_by_repeating_what_was_asked
     assert hacking.obeys.value < min(best.obeys.value, leashed[-1].obeys.value)
     assert hacking.kl.value > 2 * leashed[-1].kl.value
     assert alarms_in(run) == {"kl": 5, "reward_hacking": 8, "copies_prompt": 9}
-    answers = [r for r in run.rollouts() if (r["split"], r["step"]) == ("validation", 8)]
-    last = [r for r in run.rollouts() if (r["split"], r["step"]) == ("train", 9)]
-    assert max(last, key=lambda r: r["reward"])["response"] == "Your last sentence must be a question."
-    echoes = [r["response"].strip(". ").lower() in r["prompt"].lower() for r in answers]
+    best_rewarded = max(answers(run, "train", 9), key=lambda r: r["reward"])
+    assert best_rewarded["response"] == "Your last sentence must be a question."
+    validated = answers(run, "validation", 8)
+    echoes = [r["response"].strip(". ").lower() in r["prompt"].lower() for r in validated]
     assert sum(echoes) > len(echoes) / 2
 
 
@@ -168,8 +164,9 @@ def test_the_high_rate_gets_more_reward_than_anybody_by_repeating_what_was_asked
 def test_every_step_has_its_texts(name):
     run = whole(name)
     steps = {record["step"] for record in run.metrics() if record["step"]}
-    assert {rollout["step"] for rollout in run.rollouts() if rollout["split"] == "train"} >= steps
-    assert all(len(r["tokens"]) == len(r["token_kl"]) for r in run.rollouts() if r["split"] == "train")
+    trained = [rollout for rollout in run.rollouts() if rollout["split"] == "train"]
+    assert {rollout["step"] for rollout in trained} >= steps
+    assert all(len(rollout["tokens"]) == len(rollout["token_kl"]) for rollout in trained)
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -1,19 +1,15 @@
 """Static tables: what a model writes is text."""
 
-import json
-
 import pytest
+from run_folders import write_run
 
 from widgets import Chat, Completions, Pairs, compare_completions, show_completions
 
 
-def test_markup_is_text(healthy):
+def test_a_table_is_sorted_and_markup_is_text(healthy):
     html = show_completions(healthy, n=10)._repr_html_()
     assert "<script" not in html and "<img" not in html
     assert "&lt;script&gt;window.stolen" in html
-
-
-def test_sorted_by_reward(healthy):
     rewards = [row[2] for row in show_completions(healthy, sort="reward").rows]
     assert rewards == sorted(rewards, reverse=True) and len(rewards) == 4
 
@@ -21,12 +17,9 @@ def test_sorted_by_reward(healthy):
 def test_held_out_prompts_are_shown_where_the_run_has_any(tmp_path):
     record = {"step": 1, "prompt": "p", "response": "r", "reward": 0.5, "length": 3, "finished": True}
     lines = [record | {"split": "train", "kl": 0.1}, record | {"split": "validation", "response": "held out"}]
-    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    table = show_completions(tmp_path)
+    table = show_completions(write_run(tmp_path, rollouts=lines))
     assert table.rows == [["p", "held out", 0.5, 3]]
-    assert table.columns == ["prompt", "response", "reward", "tokens"], (
-        "no empty column for a KL that is not there"
-    )
+    assert table.columns == ["prompt", "response", "reward", "tokens"], "no empty column for a KL"
     assert show_completions(tmp_path, split="train").columns[3] == "KL"
 
 
@@ -40,12 +33,12 @@ def test_the_same_prompts_side_by_side(healthy, gaming):
 def test_a_response_without_a_reward_is_last_and_says_why(tmp_path):
     """An environment failed in both runs, each time for another prompt."""
     for name, rewards in {"a": [0.5, None, 1.0], "b": [0.7, 0.2, None]}.items():
-        (tmp_path / name).mkdir()
         records = [
-            {"step": 1, "prompt": f"p{i}", "response": "r", "reward": r} for i, r in enumerate(rewards)
+            {"step": 1, "prompt": f"p{i}", "response": "r", "reward": reward}
+            | ({"failure": "not_finite"} if reward is None else {})
+            for i, reward in enumerate(rewards)
         ]
-        records = [one | ({"failure": "not_finite"} if one["reward"] is None else {}) for one in records]
-        (tmp_path / name / "rollouts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+        write_run(tmp_path / name, rollouts=records)
     for sort, first in {"reward": 1.0, "worst": 0.5}.items():
         rewards = [row[2] for row in show_completions(tmp_path / "a", sort=sort).rows]
         assert (rewards[0], rewards[-1]) == (first, "failed: not finite")
@@ -53,14 +46,16 @@ def test_a_response_without_a_reward_is_last_and_says_why(tmp_path):
     assert gains == ["p0", "p1", "p2"]
 
 
-def test_a_step_without_completions(healthy):
-    with pytest.raises(ValueError, match="no completions of step 99; it has those of"):
-        show_completions(healthy, step=99)
-
-
-def test_an_unknown_order(healthy):
-    with pytest.raises(ValueError, match="completions sort by reward, worst, kl, length"):
-        show_completions(healthy, sort="size")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"step": 99}, "no completions of step 99; it has those of"),
+        ({"sort": "size"}, "completions sort by reward, worst, kl, length"),
+    ],
+)
+def test_a_step_or_an_order_that_is_not_there_is_refused(healthy, options, words):
+    with pytest.raises(ValueError, match=words):
+        show_completions(healthy, **options)
 
 
 # ---- widgets where no widget shows ----------------------------------------------------------------------------------

@@ -1,12 +1,11 @@
-"""How the end of a run is told."""
+"""How a monitor says that a run has ended, and how."""
 
+import json
+import multiprocessing
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import fake_trainer
@@ -19,180 +18,33 @@ from widgets import JobPanel, Monitor
 from widgets.frontend.wire import unpack
 from widgets.runs.waiting import RunFailed, RunLost, keep_looking, until_over, verdict
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def test_finished(healthy):
-    assert verdict(RunFolder(healthy)) == "healthy finished after step 60."
-
-
-def test_failed_gives_the_runs_own_message(tmp_path):
-    with pytest.raises(FloatingPointError):
-        fake_trainer.train(tmp_path / "run", "sft", fail_at=3)
-    with pytest.raises(
-        RunFailed, match="failed at step 2: the loss is NaN at step 7: lower the learning rate"
-    ):
-        verdict(RunFolder(tmp_path / "run"))
-
-
-def test_a_folder_that_is_deleted_while_it_is_watched_is_said_and_ends_the_wait(tmp_path):
-    run = RunFolder(tmp_path / "run")
+def attempt(run: RunFolder, end: str, steps: int = 0) -> None:
+    """One attempt of a run, which ends so after its steps; `lost`: its process dies."""
     with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
         writer.start(0)
-        writer.log(1, {"train/loss": 1.0})
-        monitor = Monitor(run.path)
-        shutil.rmtree(run.path)
-        try:
-            [watched] = monitor.runs
-            with pytest.raises(RunLost, match=f"its folder {run.path} was deleted"):
-                monitor.wait(timeout=30)
-            [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
-        finally:
-            monitor.close()
-        assert watched.is_over and heading["status"] == "deleted"
-        assert "all that is left" in heading["message"]
-        assert RunFolder(run.path).status == "waiting", "a folder that was never there is a run to come"
-        run.path.mkdir()
-
-
-def test_a_job_that_was_submitted_again_does_not_show_the_old_failure(tmp_path):
-    with pytest.raises(FloatingPointError):
-        fake_trainer.train(tmp_path / "run", "sft", fail_at=3)
-    job = SimpleNamespace(state="PENDING", record=SimpleNamespace(submitted=time.time() + 1))
-    monitor = Monitor(tmp_path / "run", job=job)
-    try:
-        [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
-        assert heading["status"] == "waiting" and "submitted again" in heading["message"]
-        job.record.submitted = 0.0  # the folder is of this job
-        [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
-        assert heading["status"] == "failed"
-    finally:
-        monitor.close()
+        for step in range(1, steps + 1):
+            writer.log(step, {"train/loss": 1.0})
+        if end == "lost":
+            os._exit(9)
+        writer.finish(end)
 
 
 @pytest.fixture
-def submitted_again(tmp_path) -> RunFolder:
-    """A failed run, and the record of a local job that was submitted later and lives: this process."""
-    run = RunFolder(tmp_path / "run")
+def run(tmp_path) -> RunFolder:
+    return RunFolder(tmp_path / "run")
+
+
+@pytest.fixture
+def failed(run) -> RunFolder:
     with pytest.raises(FloatingPointError):
         fake_trainer.train(run.path, "sft", fail_at=3)
-    folder = record.new_submission_folder(run.path)
-    handle = record.Record(
-        where="local",
-        id=str(os.getpid()),
-        name="run",
-        folder=str(folder.relative_to(run.path)),
-        components={"main": ["true"]},
-        identity=processes.identity(os.getpid()),
-        submitted=time.time() + 1,
-    )
-    record.write(run.path, handle)
     return run
 
 
-def test_without_the_jobs_handle_the_folders_record_of_the_submission_counts(submitted_again):
-    run = submitted_again
-    monitor, panel = Monitor(run), JobPanel(run)
-    try:
-        [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
-        assert heading["status"] == "waiting" and "submitted again" in heading["message"]
-        view = panel.view
-        assert (view["status"], view["message"]) == ("waiting", "") and "submitted again" in view["said"]
-        assert next(until_over([run], None, timeout=None)) > 0
-    finally:
-        monitor.close()
-        panel.close()
-    job = run.latest_job()
-    record.write_json(job.folder / "exit.json", {"returncode": 1})
-    assert job.state.final, "the job ended without an attempt of its own"
-    monitor, panel = Monitor(run), JobPanel(run)
-    try:
-        [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
-        assert (heading["status"], panel.view["status"]) == ("failed", "failed")
-        assert list(until_over([run], None, timeout=None)) == []
-    finally:
-        monitor.close()
-        panel.close()
-
-
-def test_an_older_submission_does_not_hide_a_failure(submitted_again):
-    run = submitted_again
-    handle = record.read(run.path)
-    handle.submitted = 0.0  # the failure is of this submission's attempt
-    record.write(run.path, handle)
-    monitor = Monitor(run)
-    try:
-        assert unpack(monitor._feed.snapshot())[0]["runs"][0]["status"] == "failed"
-    finally:
-        monitor.close()
-
-
-def test_stopped_names_its_checkpoint(tmp_path):
-    run = RunFolder(tmp_path / "run")
-    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
-        writer.start(0)
-        writer.log(1, {"train/loss": 1.0})
-        writer.finish("stopped")
-    assert verdict(run).startswith("run was stopped after step 1")
-
-
-def test_a_process_that_was_killed_is_lost(tmp_path):
-    code = f"""
-import os, signal
-from aligner_lib.run_folder.writer import RunWriter
-with RunWriter({str(tmp_path / "run")!r}, kind="sft", config={{}}, seed=0, hashes={{}}, max_steps=5) as writer:
-    writer.start(0)
-    writer.log(1, {{"train/loss": 1.0}})
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code], env=environment, timeout=60)
-    with pytest.raises(RunLost, match="left no message after step 1"):
-        verdict(RunFolder(tmp_path / "run"))
-
-
-def test_a_job_that_died_before_its_run_began(tmp_path):
-    class Job:
-        state = "FAILED"
-
-        def tail(self):
-            return "no such partition"
-
-    run = RunFolder(tmp_path / "run")
-    assert list(until_over([run], Job(), timeout=None)) == []
-    with pytest.raises(RunLost, match="no such partition"):
-        verdict(run, Job())
-
-
-def test_a_stopped_run_whose_job_is_queued_again_is_not_over(tmp_path):
-    """Preempted, or out of time: it saved, and waits for its next attempt."""
-    run = RunFolder(tmp_path / "run")
-    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
-        writer.start(0)
-        writer.finish("stopped")
-    for state, over in (("PENDING", False), ("RUNNING", False), ("FINISHED", True), ("CANCELLED", True)):
-        job = SimpleNamespace(state=state)
-        assert (next(until_over([run], job, timeout=None), "over") == "over") == over
-    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
-        writer.start(0)
-        writer.finish("finished")
-    assert list(until_over([run], SimpleNamespace(state="RUNNING"), timeout=None)) == []
-
-
-def test_waiting_is_bounded(tmp_path):
-    with pytest.raises(TimeoutError, match=r"run \(waiting\)"):
-        list(until_over([RunFolder(tmp_path / "run")], None, timeout=-1))
-
-
-# ---- a folder that is as an earlier job left it ---------------------------------------------------------------------
-
-
 @pytest.fixture
-def finished(tmp_path) -> RunFolder:
-    run = RunFolder(tmp_path / "run")
-    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
-        writer.start(0)
-        writer.finish("finished")
+def finished(run) -> RunFolder:
+    attempt(run, "finished")
     return run
 
 
@@ -202,27 +54,95 @@ def job_of(state: str, submitted: float) -> SimpleNamespace:
     )
 
 
-def test_a_finished_run_does_not_end_the_wait_for_a_newer_job(finished):
-    ended = finished.info["heartbeat"]["time"]
-    assert list(until_over([finished], job_of("RUNNING", ended - 1), timeout=None)) == []
-    assert next(until_over([finished], job_of("PENDING", ended + 1), timeout=None)) > 0
+def heading(monitor: Monitor) -> dict:
+    """What a monitor of one run says above its charts."""
+    [head] = unpack(monitor._feed.snapshot())[0]["runs"]
+    return head
+
+
+# ---- verdicts -------------------------------------------------------------------------------------------------------
+
+
+def test_finished(healthy):
+    assert verdict(RunFolder(healthy)) == "healthy finished after step 60."
+
+
+def test_stopped_names_its_step(run):
+    attempt(run, "stopped", steps=1)
+    assert verdict(run).startswith("run was stopped after step 1")
+
+
+def test_failed_gives_the_runs_own_message(failed):
+    message = "failed at step 2: the loss is NaN at step 7: lower the learning rate"
+    with pytest.raises(RunFailed, match=message):
+        verdict(failed)
+    with pytest.raises(RunFailed, match=r"the loss is NaN(.|\n)*The end of its log:\nImportError: no torch"):
+        verdict(failed, job_of("FAILED", 0.0))
+
+
+def test_a_process_that_was_killed_is_lost(run):
+    process = multiprocessing.get_context("fork").Process(target=attempt, args=(run, "lost", 1))
+    process.start()
+    process.join()
+    with pytest.raises(RunLost, match="left no message after step 1"):
+        verdict(run)
+
+
+def test_a_job_that_died_before_its_run_began(run):
+    job = SimpleNamespace(state="FAILED", tail=lambda: "no such partition")
+    assert list(until_over([run], job, timeout=None)) == []
+    with pytest.raises(RunLost, match="no such partition"):
+        verdict(run, job)
 
 
 def test_a_failed_job_is_no_success_whatever_the_folder_says(finished):
-    with pytest.raises(
-        RunFailed, match=r"its job failed, .*finished after step 0(.|\n)*ImportError: no torch"
-    ):
+    words = r"its job failed, .*finished after step 0(.|\n)*ImportError: no torch"
+    with pytest.raises(RunFailed, match=words):
         verdict(finished, job_of("FAILED", finished.info["heartbeat"]["time"] + 1))
 
 
-def test_a_failed_run_shows_the_end_of_its_job_s_log(tmp_path):
-    with pytest.raises(FloatingPointError):
-        fake_trainer.train(tmp_path / "run", "sft", fail_at=3)
-    with pytest.raises(RunFailed, match=r"the loss is NaN(.|\n)*The end of its log:\nImportError: no torch"):
-        verdict(RunFolder(tmp_path / "run"), job_of("FAILED", 0.0))
+def test_a_folder_that_is_deleted_while_it_is_watched_is_reported_and_ends_the_wait(run):
+    attempt(run, "stopped", steps=1)
+    monitor = Monitor(run.path)
+    shutil.rmtree(run.path)
+    try:
+        with pytest.raises(RunLost, match=f"its folder {run.path} was deleted"):
+            monitor.wait(timeout=30)
+        assert monitor.runs[0].is_over and heading(monitor)["status"] == "deleted"
+        assert "all that is left" in heading(monitor)["message"]
+    finally:
+        monitor.close()
+    assert RunFolder(run.path).status == "waiting", "a folder that was never there is a run to come"
 
 
-def test_looking_goes_on_after_what_could_not_be_read(caplog):
+# ---- when a run is over -----------------------------------------------------------------------------------------------
+
+
+def is_over(run: RunFolder, job) -> bool:
+    return next(until_over([run], job, timeout=None), "over") == "over"
+
+
+def test_a_stopped_run_whose_job_is_queued_again_is_not_over(run):
+    """Preempted, or out of time: it saved, and waits for its next attempt."""
+    attempt(run, "stopped")
+    states = {"PENDING": False, "RUNNING": False, "FINISHED": True, "CANCELLED": True}
+    assert {state: is_over(run, SimpleNamespace(state=state)) for state in states} == states
+    attempt(run, "finished")
+    assert is_over(run, SimpleNamespace(state="RUNNING"))
+
+
+def test_a_finished_run_does_not_end_the_wait_for_a_newer_job(finished):
+    ended = finished.info["heartbeat"]["time"]
+    assert is_over(finished, job_of("RUNNING", ended - 1))
+    assert not is_over(finished, job_of("PENDING", ended + 1))
+
+
+def test_waiting_is_bounded(run):
+    with pytest.raises(TimeoutError, match=r"run \(waiting\)"):
+        list(until_over([run], None, timeout=-1))
+
+
+def test_looking_goes_on_after_an_error_of_the_file_system(caplog):
     closed, seen = threading.Event(), []
 
     def look() -> None:
@@ -233,6 +153,60 @@ def test_looking_goes_on_after_what_could_not_be_read(caplog):
 
     keep_looking(closed, 0.001, look)
     assert seen == [0, 1, 2, 3]
-    assert [record.getMessage() for record in caplog.records] == [
-        "can't read: OSError: [Errno 116] Stale file handle"
-    ]
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["can't read: OSError: [Errno 116] Stale file handle"]
+
+
+# ---- a folder that is as an earlier job left it ---------------------------------------------------------------------
+
+
+def test_a_job_that_was_submitted_again_does_not_show_the_old_failure(failed):
+    job = job_of("PENDING", time.time() + 1)
+    monitor = Monitor(failed.path, job=job)
+    try:
+        assert heading(monitor)["status"] == "waiting" and "submitted again" in heading(monitor)["message"]
+        job.record.submitted = 0.0  # the folder is of this job
+        assert heading(monitor)["status"] == "failed"
+    finally:
+        monitor.close()
+
+
+def test_without_the_jobs_handle_the_folders_record_of_the_submission_counts(failed):
+    """The record is of a local job that was submitted after the failure and lives: this process."""
+    folder = record.new_submission_folder(failed.path)
+    handle = record.Record(
+        where="local",
+        id=str(os.getpid()),
+        name="run",
+        folder=str(folder.relative_to(failed.path)),
+        components={"main": ["true"]},
+        identity=processes.identity(os.getpid()),
+        submitted=time.time() + 1,
+    )
+    record.write(failed.path, handle)
+    later = shown_without_a_job(failed)
+    assert (later["heading"]["status"], later["panel"]["status"]) == ("waiting", "waiting")
+    assert "submitted again" in later["heading"]["message"] and "submitted again" in later["panel"]["said"]
+    assert later["panel"]["message"] == "" and not is_over(failed, None)
+
+    handle.submitted = 0.0  # the failure is of this submission's attempt
+    record.write(failed.path, handle)
+    assert shown_without_a_job(failed)["heading"]["status"] == "failed"
+
+    handle.submitted = time.time() + 1
+    record.write(failed.path, handle)
+    (folder / "exit.json").write_text(json.dumps({"returncode": 1}))
+    assert failed.latest_job().state.final, "the job ended without an attempt of its own"
+    ended = shown_without_a_job(failed)
+    assert (ended["heading"]["status"], ended["panel"]["status"]) == ("failed", "failed")
+    assert is_over(failed, None)
+
+
+def shown_without_a_job(run: RunFolder) -> dict[str, dict]:
+    """What a monitor and a panel say that know the run folder alone."""
+    monitor, panel = Monitor(run), JobPanel(run)
+    try:
+        return {"heading": heading(monitor), "panel": panel.view}
+    finally:
+        monitor.close()
+        panel.close()

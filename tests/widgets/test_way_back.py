@@ -52,10 +52,8 @@ def names_the_way_back(text: str, run: RunFolder) -> bool:
 def heading(path) -> tuple[dict, dict]:
     """The heading of a monitor of this run, and its controls."""
     monitor = Monitor(path)
-    try:
-        head = unpack(monitor._feed.snapshot())[0]
-    finally:
-        monitor.close()
+    monitor.close()
+    head = unpack(monitor._feed.snapshot())[0]
     return head["runs"][0], head["steering"]
 
 
@@ -68,10 +66,8 @@ def test_a_failure_after_a_change_names_the_way_back_wherever_it_is_read(failed,
     assert names_the_way_back(str(explain(failed)), failed)
     assert names_the_way_back(heading(failed.path)[0]["way_back"], failed)
     panel = JobPanel(failed)
-    try:
-        assert names_the_way_back(panel.view["way_back"], failed)
-    finally:
-        panel.close()
+    panel.close()
+    assert names_the_way_back(panel.view["way_back"], failed)
     show_run(failed)
     assert "aligner undo" in capsys.readouterr().out
 
@@ -112,17 +108,13 @@ def test_a_run_that_goes_on_is_to_be_stopped_first(failed):
 
 def test_the_button_undoes_the_change_and_says_so(failed):
     monitor = Monitor(failed.path)
-    monitor.send = lambda *_, **__: None
-    try:
-        assert "step_000003" in unpack(monitor._feed.snapshot())[0]["steering"]["undo"]
-        monitor._on_message(monitor, {"kind": "undo"}, [])
-        head = unpack(monitor._feed.snapshot())[0]
-    finally:
-        monitor.close()
+    monitor.close()
+    assert "step_000003" in unpack(monitor._feed.snapshot())[0]["steering"]["undo"]
+    monitor._on_message(monitor, {"kind": "undo"}, [])
+    head = unpack(monitor._feed.snapshot())[0]
     assert head["steering"]["undo"] == "" and head["runs"][0]["way_back"] == ""
-    assert head["steering"]["said"].endswith(
-        "goes on from step_000003 with its settings' values when it is started again."
-    )
+    words = "goes on from step_000003 with its settings' values when it is started again."
+    assert head["steering"]["said"].endswith(words)
     assert [path.name for path in failed.checkpoints()] == [step_name(CHANGED_AFTER)]
 
 

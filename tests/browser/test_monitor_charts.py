@@ -1,0 +1,279 @@
+"""The monitor's charts, tables and notices in a browser, of runs that a page without JupyterLab shows (kernelless.py)."""
+
+import re
+import time
+from itertools import pairwise
+
+import pytest
+from run_folders import write_run
+
+from aligner_lib.run_folder.alarms import Thresholds
+from aligner_lib.run_folder.reader import RunFolder
+from widgets import Monitor, Recording
+
+NAN = float("nan")
+SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
+
+
+def chart_of(page, name: str):
+    return page.get_by_role("slider", name=name, exact=True)
+
+
+def press(page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def test_zoom_hover_table_axes_and_charts_by_keyboard(show, healthy):
+    desk = show(Monitor(healthy))
+    page = desk.page
+    chart = chart_of(page, "Reward")
+    chart.focus()
+    press(page, "Home")
+    assert chart.get_attribute("aria-valuetext").startswith("step 1: train ")
+    press(page, "ArrowRight")
+    assert chart.get_attribute("aria-valuetext").startswith("step 2: ")
+    press(page, "End", "+")
+    desk.wait(lambda: float(chart.get_attribute("aria-valuemin")) > 30, "no zoom")
+    press(page, "Escape")
+    desk.wait(lambda: float(chart.get_attribute("aria-valuemin")) == 1, "no way back")
+    page.get_by_role("button", name="Numbers").press("Enter")
+    page.get_by_text("records 71 to 120 of 120").wait_for()
+    page.get_by_role("button", name="Earlier").press("Enter")
+    page.get_by_text("records 21 to 70 of 120").wait_for()
+    page.get_by_label("over").select_option("time")
+    desk.wait(lambda: desk.points()[0] == 0, "the axis did not change")
+    page.get_by_label("add a chart").select_option("train_optim/grad_norm")
+    added = chart_of(page, "train_optim/grad_norm")
+    added.wait_for()
+    page.get_by_role("button", name="remove train_optim/grad_norm").click()
+    added.wait_for(state="detached")
+    assert page.locator(".lab-remove:visible").count() == 0, "the run's own charts stay"
+
+
+def test_a_click_on_a_point_shows_the_completions_of_its_step(show, healthy):
+    page = show(Monitor(healthy), height=420).page
+    chart, texts = chart_of(page, "Reward"), page.locator(".lab-texts")
+    chart.focus()
+    press(page, "Home", "ArrowRight", "ArrowRight", "Enter")
+    texts.get_by_text("train · step 3", exact=True).first.wait_for()
+    page.wait_for_function("() => document.activeElement.className === 'lab-texts'")
+    assert 0 <= texts.bounding_box()["y"] < 420, "the completions are in view"
+    chart.click(position={"x": chart.bounding_box()["width"] - 10, "y": 60})
+    texts.get_by_text(re.compile("(train|validation) · step 120")).first.wait_for()
+    page.get_by_role("button", name="close the completions").click()
+    texts.wait_for(state="hidden")
+
+
+def test_a_drag_zooms_into_every_record_of_a_long_run(show, tmp_path):
+    desk = show(Monitor(write_run(tmp_path / "run", {"train/loss": [1.0, 2.0] * 2500})))
+    assert desk.points()[-1] == 5000 and len(desk.points()) <= 2000
+    box, mouse = chart_of(desk.page, "Loss").bounding_box(), desk.page.mouse
+    mouse.move(box["x"] + 100, box["y"] + 60)
+    mouse.down()
+    mouse.move(box["x"] + 150, box["y"] + 60, steps=4)
+    mouse.up()
+    store = "document.querySelector('.lab-monitor').lab.store"
+    xs = desk.page.wait_for_function(f"() => {store}.detail?.lines.get('0/0/0').x").json_value()
+    assert xs == list(range(int(xs[0]), int(xs[-1]) + 1))
+    desk.page.get_by_role("button", name="Show all").click()
+
+
+def test_labels_of_the_axis_stand_where_their_steps_are(show, tmp_path):
+    """41 steps: the edge is near to the label 40, and leaves the label room."""
+    page = show(Monitor(write_run(tmp_path / "run", {"train/loss": [1 / s for s in range(1, 42)]}))).page
+    labels = chart_of(page, "Loss").locator(".lab-grid text:not([dy])")
+    labels.get_by_text("40", exact=True).wait_for(state="attached")
+    boxes = {int(label.text_content()): label.bounding_box() for label in labels.all()}
+    centres = {step: box["x"] + box["width"] / 2 for step, box in boxes.items() if box}
+    widths = [(centres[b] - centres[a]) / (b - a) for a, b in pairwise(sorted(centres))]
+    assert max(widths) < 1.05 * min(widths)
+
+
+def test_equal_steps_of_the_time_axis_have_equal_labels(show, tmp_path):
+    run = write_run(tmp_path / "run", {"train/loss": [1 / step for step in range(1, 9)]}, seconds=47)
+    labels = chart_of(show(Monitor(run, axis="time")).page, "Loss").locator(
+        ".lab-grid text[text-anchor=middle]"
+    )
+    labels.nth(2).wait_for(state="attached")
+    places = [float(label.get_attribute("x")) for label in labels.all()]
+    parts = [re.findall(r"(\d+) (\w+)", label) for label in labels.all_text_contents()]
+    seconds = [sum(int(number) * SECONDS[unit] for number, unit in of_label) for of_label in parts]
+    assert seconds[0] == 0 and seconds == [i * seconds[1] for i in range(len(seconds))]
+    step = places[1] - places[0]
+    assert places == pytest.approx([places[0] + i * step for i in range(len(places))], abs=0.2)
+
+
+def test_a_run_of_three_steps_has_whole_steps_on_its_axis(show, tmp_path):
+    run = write_run(tmp_path / "run", {"train/loss": [3.0, 2.0, 1.0]})
+    labels = show(Monitor(run, ["train/loss"])).page.locator(".lab-chart .lab-grid text[text-anchor=middle]")
+    labels.first.wait_for()
+    assert labels.all_text_contents() == ["1", "2", "3"]
+
+
+def test_the_cursor_names_its_step_and_gives_no_value_of_another(show, tmp_path):
+    losses = {"train/loss": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "validation/loss": [10.0, *[None] * 4, 60.0]}
+    page = show(Monitor(write_run(tmp_path / "run", losses, seconds=60), axis="time")).page
+    chart = chart_of(page, "Loss")
+    chart.focus()
+    press(page, "Home", "ArrowRight", "ArrowRight")
+    assert chart.locator(".lab-at").text_content() == "step 3 · 2 min"
+    values = page.locator(".lab-chart", has=chart).locator(".lab-value b")
+    assert values.all_inner_texts() == ["3", "–"], "the validation nearest to step 3 is of another step"
+    press(page, "End")
+    assert values.all_inner_texts() == ["6", "60"]
+    last = chart.locator(".lab-marker").last.bounding_box()
+    clip = page.evaluate(
+        "() => { const c = document.querySelector('.lab-plot clipPath rect'), s = c.closest('svg').getBoundingClientRect();"
+        " return s.x + Number(c.getAttribute('x')) + Number(c.getAttribute('width')); }"
+    )
+    assert last["x"] + last["width"] <= clip + 0.5, "the last marker is whole"
+
+
+def test_a_nan_is_marked_the_line_is_broken_and_the_rest_stays(show, tmp_path):
+    loss = [1.0, 0.9, NAN, 0.7, 1e300, 0.5, 0.4]
+    spread = [0.1, 0.1, 0.1, 0.1, 0.1, NAN, 0.1]
+    run = write_run(tmp_path / "run", {"train/loss": loss, "train/loss_std": spread})
+    page = show(Monitor(run, ["train/loss"])).page
+    chart = page.locator(".lab-chart")
+    chart.locator(".lab-gap").first.wait_for(state="attached")
+    titles = chart.locator(".lab-gap title").all_text_contents()
+    assert titles == ["loss: NaN at step 3", "loss: 1e300 at step 5"]
+    assert chart.locator(".lab-line").get_attribute("d").count("M") == 3
+    assert chart.locator(".lab-band").get_attribute("d").count("Z") == 1
+    assert "NaN" not in chart.locator(".lab-plot").inner_html().replace("loss: NaN", "")
+    labels = [float(text) for text in chart.locator(".lab-grid text[dy]").all_text_contents()]
+    assert min(labels) >= 0 and max(labels) <= 1.2, "the axis is that of the values that can be drawn"
+    slider = page.get_by_role("slider", name="train/loss")
+    slider.focus()
+    press(page, "Home", "ArrowRight", "ArrowRight")
+    assert slider.get_attribute("aria-valuetext") == "step 3: loss NaN"
+
+
+def test_a_run_that_ends_in_nan_says_so_in_place_of_its_last_number(show, tmp_path):
+    run = write_run(tmp_path / "run", {"train/loss": [1.0, NAN, NAN]})
+    value = show(Monitor(run, ["train/loss"])).page.locator(".lab-chart .lab-value b")
+    value.wait_for()
+    assert value.inner_text() == "NaN"
+
+
+def test_a_resume_is_a_mark_on_the_chart_and_its_value_is_not_bold(show, tmp_path):
+    run = write_run(tmp_path / "run", {"train/loss": [3.0, 2.0, 1.0]}, resumed_at=[2])
+    page = show(Monitor(run, ["train/loss"])).page
+    value = page.locator(".lab-chart .lab-value b")
+    value.wait_for()
+    assert value.evaluate("(e) => getComputedStyle(e).fontWeight") == "400"
+    mark = page.locator('.lab-mark[data-kind="resume"]')
+    assert mark.locator("title").text_content() == "resumed, step 2"
+    assert mark.locator("path").bounding_box()["width"] > 4
+
+
+def test_a_change_of_settings_is_a_mark_on_every_chart_and_rounding_is_no_mountain(show, tmp_path):
+    metrics = {"train_optim/lr": [1e-5, 1e-5, 2e-6, 2e-6], "train_rollouts/kl": [1e-8, 3e-8, 0.0, 2e-8]}
+    metrics["train_rollouts/rewards"] = [0.1, 0.2, 0.3, 0.4]
+    charts = show(Monitor(write_run(tmp_path / "run", metrics, kind="ppo"))).page.locator(".lab-chart")
+    charts.first.locator(".lab-mark").wait_for(state="attached")
+    titles = [chart.locator(".lab-mark title").all_text_contents() for chart in charts.all()]
+    assert len(titles) >= 2 and all(of == ["learning rate 1e-05 → 2e-06, step 3"] for of in titles)
+    line = charts.filter(has_text="KL to the reference").locator(".lab-raw").get_attribute("d")
+    heights = [float(y) for y in re.findall(r"[ML]\S+ (\S+?)(?=L|$)", line)]
+    assert len(heights) == 4 and max(heights) - min(heights) < 1, "of 128 pixels"
+
+
+# ---- several runs ---------------------------------------------------------------------------------------------------
+
+
+def test_several_runs_share_charts_and_alarms_name_theirs(show, healthy, gaming):
+    desk = show(Monitor([healthy, gaming]))
+    assert (desk.points("0/0/0")[-1], desk.points("1/0/0")[-1]) == (120, 60)
+    alarms = desk.page.locator(".lab-alarm").all_inner_texts()
+    assert len(alarms) >= 2 and all("gaming, since step" in text for text in alarms)
+
+
+def test_two_runs_have_a_legend_and_a_table_of_differences(show, tmp_path):
+    runs = [
+        write_run(
+            tmp_path / name,
+            {"train/loss": [loss] * 3, "train/lr": [lr] * 3},
+            config={"model": {"optim": {"lr": lr, "name": "adam"}}},
+        )
+        for name, loss, lr in (("first", 2.0, 0.5), ("second", 1.5, 0.25))
+    ]
+    desk = show(Monitor(runs))
+    page, chart = desk.page, desk.page.locator(".lab-chart").first
+    values, settings = page.locator(".lab-compared").all()
+    assert values.locator("tbody tr").first.inner_text().split() == ["Loss,", "train", "nats", "2", "1.5−0.5"]
+    assert settings.locator("tbody tr").all_inner_texts() == ["model.optim.lr\t0.5\t0.25"]
+    for shown in (["first", "second"], ["second"], ["first", "second"]):
+        desk.wait(
+            lambda shown=shown: chart.locator(".lab-run-of").all_inner_texts() == shown, f"not shown: {shown}"
+        )
+        page.get_by_role("button", name="first", exact=True).click()
+
+
+def test_nine_runs_have_nine_pens_and_their_whole_names_stand_in_one_legend(show, tmp_path):
+    name = "ppo-forms-with-a-long-name-and-seed-{}".format
+    runs = [write_run(tmp_path / name(i), {"train/loss": [1.0, 2.0 + i, 3.0]}) for i in range(9)]
+    page = show(Monitor(runs, ["train/loss"])).page
+    values = page.locator(".lab-chart .lab-value")
+    values.nth(8).wait_for()
+    pens = values.evaluate_all("(all) => all.map((e) => e.querySelector('svg').outerHTML)")
+    assert len(set(pens)) == 9
+    visible = [e for e in page.get_by_text(name(3), exact=True).all() if e.bounding_box()["width"] > 2]
+    assert sum(e.evaluate("(e) => Boolean(e.closest('.lab-runs'))") for e in visible) == 1
+    assert sum(e.evaluate("(e) => Boolean(e.closest('.lab-chart'))") for e in visible) == 0
+    cut = "() => [...document.querySelectorAll('.lab-monitor *')].filter((e) => e.checkVisibility() && e.textContent.startsWith('ppo-') && getComputedStyle(e).textOverflow === 'ellipsis' && e.scrollWidth > e.clientWidth).length"
+    assert page.evaluate(cut) == 0
+
+
+# ---- running, and not ----------------------------------------------------------------------------------------------
+
+
+RUNNING = {"status": "running", "host": "elsewhere", "heartbeat": {"time": time.time() + 1e6, "step": 2}}
+
+
+def test_a_run_that_gives_no_sign_of_life_is_marked(show, tmp_path):
+    long_ago = {"time": time.time() - 45, "step": 2}
+    run = write_run(tmp_path / "run", {"train/loss": [2.0, 1.0]}, **RUNNING | {"heartbeat": long_ago})
+    monitor = Monitor(run, limits=Thresholds(heartbeat_seconds=30))
+    show(monitor).page.wait_for_selector(".lab-facts[data-stale]")
+
+
+def test_a_page_whose_messages_do_not_arrive_says_so(show, tmp_path):
+    """The page's messages are dropped here as a deaf part of the kernel drops them: sent, and never answered."""
+    page = show(Monitor(write_run(tmp_path / "run", {"train/loss": [2.0, 1.0]}, **RUNNING))).page
+    page.evaluate("() => { document.querySelector('.lab-monitor').lab.model.send = () => {}; }")
+    stop = page.get_by_role("button", name="Stop after this step")
+    stop.click()
+    notice = page.get_by_text("The connection from this page to the kernel is lost")
+    notice.wait_for()
+    assert "Kernel Comms over subshells: Disabled" in notice.inner_text()
+    page.wait_for_function("(button) => !button.disabled", arg=stop.element_handle())
+    assert page.locator(".lab-body[inert]").count() == 0
+
+
+def test_stop_that_cannot_be_written_says_so(show, tmp_path, monkeypatch):
+    def refuse(run):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "request_stop", refuse)
+    page = show(Monitor(write_run(tmp_path / "run", {"train/loss": [2.0, 1.0]}, **RUNNING))).page
+    stop = page.get_by_role("button", name="Stop after this step")
+    stop.click()
+    page.get_by_text("The request was not written").wait_for()
+    assert stop.is_enabled()
+
+
+def test_a_recording_plays(show, tmp_path):
+    run = write_run(tmp_path / "run", {"train/loss": [2.0, 1.0] * 20}, seconds=0.1)
+    desk = show(Monitor(Recording(run, speed=0.2)))
+    state = desk.page.locator(".lab-state")
+    desk.wait(lambda: len(desk.points()) >= 2)
+    assert len(desk.points()) < 40 and state.inner_text() == "running"
+    desk.page.get_by_role("button", name="Stop after this step").click()
+    desk.page.get_by_text("the recording was stopped at step").wait_for()
+    assert state.inner_text() == "stopped"
+    desk.page.get_by_role("button", name="Play again").click()
+    desk.wait(lambda: state.inner_text() == "running", "the recording did not begin again")
+    desk.page.get_by_label("recorded, at").select_option("100")
+    desk.wait(lambda: desk.points() == list(range(1, 41)))
