@@ -79,7 +79,7 @@ def test_a_million_records(page, tmp_path):
 
 def test_several_monitors_and_notebooks_flood_nothing(page, trainer):
     """Six monitors in one notebook, and a monitor in each of three more kernels, all on one server."""
-    run = trainer("run", steps=20_000, seconds=0.05)
+    run = trainer("run", kind="sft", steps=20_000, seconds=0.05)
     cell = f"from widgets import Monitor\nMonitor({str(run.path)!r})"
     page.show("six.ipynb", *[cell] * 6)
     wait_for(lambda: page.page.locator(".lab-monitor").count() == 6)

@@ -150,18 +150,12 @@ def test_a_nan_is_marked_the_line_is_broken_and_the_rest_stays(show, tmp_path):
     assert slider.get_attribute("aria-valuetext") == "step 3: loss NaN"
 
 
-def test_a_run_that_ends_in_nan_says_so_in_place_of_its_last_number(show, tmp_path):
-    run = write_run(tmp_path / "run", {"train/loss": [1.0, NAN, NAN]})
-    value = show(Monitor(run, ["train/loss"])).page.locator(".lab-chart .lab-value b")
-    value.wait_for()
-    assert value.inner_text() == "NaN"
-
-
-def test_a_resume_is_a_mark_on_the_chart_and_its_value_is_not_bold(show, tmp_path):
-    run = write_run(tmp_path / "run", {"train/loss": [3.0, 2.0, 1.0]}, resumed_at=[2])
+def test_a_resume_is_a_mark_on_the_chart_and_a_last_value_of_nan_is_said_and_not_bold(show, tmp_path):
+    run = write_run(tmp_path / "run", {"train/loss": [3.0, 2.0, NAN]}, resumed_at=[2])
     page = show(Monitor(run, ["train/loss"])).page
     value = page.locator(".lab-chart .lab-value b")
     value.wait_for()
+    assert value.inner_text() == "NaN"
     assert value.evaluate("(e) => getComputedStyle(e).fontWeight") == "400"
     mark = page.locator('.lab-mark[data-kind="resume"]')
     assert mark.locator("title").text_content() == "resumed, step 2"

@@ -3,7 +3,7 @@
 import pytest
 from run_folders import write_run
 
-from widgets import Chat, Completions, Pairs, compare_completions, show_completions
+from widgets import Chat, Pairs, compare_completions, show_completions
 
 
 def test_a_table_is_sorted_and_markup_is_text(healthy):
@@ -71,13 +71,6 @@ def test_pairs_leave_a_table_of_their_page():
     assert "Pairs 1 to 5 of 7" in plain and plain.count("Why &lt;b&gt;?") == 5 and ">margin<" not in plain
     assert ">margin<" in scored and "1.250" in scored
     assert "Pairs none" in html_of(Pairs([]))
-
-
-def test_completions_leave_a_table_of_their_page(healthy):
-    widget = Completions(healthy)
-    widget.close()
-    html = widget.table()._repr_html_()
-    assert "healthy, step" in html and "&lt;script&gt;window.stolen" in html
 
 
 def test_a_chat_leaves_what_was_said():
