@@ -10,172 +10,159 @@ import pytest
 from processes_help import until
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
+WAITS = "bash -c 'touch {run}/up; until [ -e {run}/{file} ]; do sleep 0.05; done; {then}'"
 
 
-@pytest.fixture
-def tools(tmp_path):
-    """scontrol and squeue, which answer with the text of a file; scontrol requeue leaves its words in another."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    scontrol = f"""#!/bin/bash
-if [ "$1" = requeue ]; then echo "$@" >>{tmp_path}/requeued; [ -z "$TERM_ALL" ] || kill -TERM $$ $PPID; cat {tmp_path}/refusal >&2 2>/dev/null && exit 1; exit 0; fi
-cat {tmp_path}/job 2>/dev/null
-"""
-    for name, text in {"scontrol": scontrol, "squeue": "#!/bin/bash\n"}.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    return folder
+class Batch:
+    """A job's batch script, with scontrol and squeue that answer with the text of a file."""
 
+    def __init__(self, folder: Path):
+        self.folder, self.run, self.tools = folder, folder / "run", folder / "bin"
+        (self.run / "job" / "001").mkdir(parents=True)
+        (self.run / "control").mkdir()
+        self.stop, self.started = self.run / "control" / "stop", []
+        self.tools.mkdir()
+        scontrol = f"""
+        if [ "$1" = requeue ]; then
+            echo "$@" >>{folder}/requeued
+            [ -z "$TERM_ALL" ] || kill -TERM $$ $PPID
+            cat {folder}/refusal >&2 2>/dev/null && exit 1
+            exit 0
+        fi
+        cat {folder}/job 2>/dev/null"""
+        for name, text in {"scontrol": scontrol, "squeue": ""}.items():
+            (self.tools / name).write_text(f"#!/bin/bash\n{text}\n")
+            (self.tools / name).chmod(0o755)
 
-@pytest.fixture
-def batch(tmp_path, tools):
-    """Starts a batch script with these lines between begin and finish."""
-    run = tmp_path / "run"
-    (run / "job" / "001").mkdir(parents=True)
-    started = []
+    def start(self, lines: str, max_requeues=9, **environment: str) -> subprocess.Popen:
+        """Starts a batch script with these lines between begin and finish."""
+        sources = "".join(f"source {CLUSTER}/{name}.sh\n" for name in ("slurm", "batch"))
+        begin = f"begin {self.run} {self.run}/job/001 1 {max_requeues}"
+        path = {"PATH": f"{self.tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+        command = ["bash", "-c", f"{sources}{begin}\n{lines}\nfinish\n"]
+        self.started.append(subprocess.Popen(command, env={**os.environ, **path, **environment}))
+        return self.started[-1]
 
-    def start(lines: str, max_requeues: int = 9, **environment: str) -> subprocess.Popen:
-        text = f"source {CLUSTER}/slurm.sh\nsource {CLUSTER}/batch.sh\nbegin {run} {run}/job/001 1 {max_requeues}\n{lines}\nfinish\n"
-        environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-        process = subprocess.Popen(["bash", "-c", text], env={**environ, **environment})
-        started.append(process)
+    def start_waiting(self, file: str, then="exit 0", **options) -> subprocess.Popen:
+        """A component that is up, and that does `then` once the file is in the run folder."""
+        waits = WAITS.format(run=self.run, file=file, then=then)
+        process = self.start(f"component main {waits}", **options)
+        until((self.run / "up").exists, "the trainer's start")
         return process
 
-    yield run, start
-    for process in started:
+    def notice(self, **options) -> None:
+        """A whole job that got the scheduler's notice while it ran."""
+        process = self.start_waiting("control/stop", **options)
+        process.send_signal(signal.SIGUSR2)
+        process.wait(60)
+
+    def signal_and_end(self, process: subprocess.Popen, number: int, logged: str) -> None:
+        """Sends a signal, and ends the component that waits for `go` when the script has reacted."""
+        process.send_signal(number)
+        until(lambda: logged in self.log, logged)
+        (self.run / "go").touch()
+        process.wait(60)
+
+    @property
+    def log(self) -> str:
+        return (self.run / "job" / "001" / "batch.log").read_text()
+
+    @property
+    def outcome(self) -> dict | None:
+        path = self.run / "job" / "001" / "exit.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    @property
+    def is_requeued(self) -> bool:
+        return (self.folder / "requeued").exists()
+
+
+@pytest.fixture
+def batch(tmp_path):
+    batch = Batch(tmp_path)
+    yield batch
+    for process in batch.started:
         process.kill()
         process.wait()
 
 
-def outcome(run: Path) -> dict | None:
-    path = run / "job" / "001" / "exit.json"
-    return json.loads(path.read_text()) if path.exists() else None
+def test_after_a_notice_the_job_is_queued_again_and_takes_back_the_notice_but_not_the_users_stop(batch):
+    batch.notice()
+    assert (batch.folder / "requeued").read_text() == "requeue 7\n" and batch.outcome is None
+    assert batch.stop.exists()
+    batch.start("component main true").wait(60)
+    assert not batch.stop.exists()
+    batch.stop.touch()
+    batch.start("component main true").wait(60)
+    assert batch.stop.exists()
 
 
-STOPPABLE = (
-    "component main bash -c 'touch {run}/up; until [ -e {run}/control/stop ]; do sleep 0.05; done; {then}'"
-)
-
-
-def notified(batch, then="exit 0", **options) -> Path:
-    """A job that got the scheduler's notice while it ran, and that reacts with `then`."""
-    run, start = batch
-    process = start(STOPPABLE.format(run=run, then=then), **options)
-    until((run / "up").exists, "the trainer's start")
-    process.send_signal(signal.SIGUSR2)
-    process.wait(20)
-    return run
-
-
-def test_a_notice_asks_for_a_checkpoint_and_queues_again(batch, tmp_path):
-    run = notified(batch)
-    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
-    assert outcome(run) is None
-
-
-def test_being_queued_again_ends_the_script_and_scontrol_before_its_answer(batch, tmp_path):
+def test_being_queued_again_ends_the_script_and_scontrol_before_its_answer(batch):
     """Slurm grants the request and sends SIGTERM to everything in the job, scontrol included."""
-    run = notified(batch, TERM_ALL="1")
-    assert (tmp_path / "requeued").exists()
-    assert outcome(run) is None
-    assert "queued again" in (run / "job" / "001" / "batch.log").read_text()
+    batch.notice(TERM_ALL="1")
+    assert batch.is_requeued and batch.outcome is None and "queued again" in batch.log
 
 
-def test_a_trainer_that_dies_of_a_signal_after_a_notice_is_queued_again(batch, tmp_path):
-    notified(batch, then="kill -9 $$")
-    assert (tmp_path / "requeued").exists()
+def test_a_trainer_that_dies_of_a_signal_after_a_notice_is_queued_again(batch):
+    batch.notice(then="kill -9 $$")
+    assert batch.is_requeued
 
 
-def test_a_trainer_that_fails_on_its_way_out_is_not_queued_again(batch, tmp_path):
-    run = notified(batch, then="exit 3")
-    assert not (tmp_path / "requeued").exists()
-    assert outcome(run)["returncode"] == 3
+def test_a_trainer_that_fails_on_its_way_out_is_not_queued_again(batch):
+    batch.notice(then="exit 3")
+    assert not batch.is_requeued and batch.outcome["returncode"] == 3
 
 
-def test_a_run_that_finished_meanwhile_is_not_queued_again(batch, tmp_path):
-    run = notified(
-        batch, then='echo "{\\"status\\": \\"finished\\"}" >$OUT', OUT=str(tmp_path / "run" / "run.json")
-    )
-    assert not (tmp_path / "requeued").exists()
-    assert outcome(run)["returncode"] == 0
-    assert not (run / "control" / "stop").exists(), "what the notice asked for is asked no more"
+def test_a_run_that_finished_meanwhile_is_not_queued_again(batch):
+    finish = 'echo "{\\"status\\": \\"finished\\"}" >$OUT'
+    batch.notice(then=finish, OUT=str(batch.run / "run.json"))
+    assert not batch.is_requeued and batch.outcome["returncode"] == 0
+    assert not batch.stop.exists(), "the stop that the notice asked for is taken back"
 
 
-def test_a_run_that_the_user_is_stopping_is_not_queued_again(batch, tmp_path):
-    run, start = batch
-    (run / "control").mkdir()
-    process = start(f"component main bash -c 'touch {run}/up; until [ -e {run}/go ]; do sleep 0.05; done'")
-    until((run / "up").exists, "the trainer's start")
-    (run / "control" / "stop").touch()
-    process.send_signal(signal.SIGUSR2)
-    until(lambda: "gave notice" in (run / "job" / "001" / "batch.log").read_text(), "the notice")
-    (run / "go").touch()
-    process.wait(20)
-    assert not (tmp_path / "requeued").exists()
-    assert outcome(run)["returncode"] == 0
-    assert (run / "control" / "stop").exists()
+def test_a_run_that_the_user_is_stopping_is_not_queued_again(batch):
+    process = batch.start_waiting("go")
+    batch.stop.touch()
+    batch.signal_and_end(process, signal.SIGUSR2, "gave notice")
+    assert not batch.is_requeued and batch.outcome["returncode"] == 0
+    assert batch.stop.exists()
 
 
-def test_the_next_attempt_takes_back_the_notice_but_not_the_users_stop(batch, tmp_path):
-    run = notified(batch)
-    assert (run / "control" / "stop").exists()
-    _, start = batch
-    start("component main true").wait(20)
-    assert not (run / "control" / "stop").exists()
-    (run / "control" / "stop").touch()
-    start("component main true").wait(20)
-    assert (run / "control" / "stop").exists()
+def test_a_cluster_that_refuses_to_queue_again_is_quoted(batch):
+    (batch.folder / "refusal").write_text('Requested "operation" is disabled\n')
+    batch.notice()
+    assert "could not be queued again (Requested operation is disabled)" in batch.outcome["note"]
 
 
-def test_a_cluster_that_refuses_to_queue_again_is_quoted(batch, tmp_path):
-    (tmp_path / "refusal").write_text('Requested "operation" is disabled\n')
-    run = notified(batch)
-    assert "could not be queued again (Requested operation is disabled)" in outcome(run)["note"]
+def test_the_bound_on_requeues(batch):
+    batch.notice(max_requeues=2, SLURM_RESTART_COUNT="2")
+    assert not batch.is_requeued and "queued again 2 times" in batch.outcome["note"]
 
 
-def test_the_bound_on_requeues(batch, tmp_path):
-    run = notified(batch, max_requeues=2, SLURM_RESTART_COUNT="2")
-    assert not (tmp_path / "requeued").exists()
-    assert "queued again 2 times" in outcome(run)["note"]
+@pytest.mark.parametrize(("time", "code"), [("None", 143), ("2026-01-01T00:00:00", None)])
+def test_preemption_is_known_by_its_time_and_not_by_the_signal(batch, time, code):
+    (batch.folder / "job").write_text(f"JobState=RUNNING PreemptTime={time}\n")
+    batch.start("component main bash -c 'kill -TERM $$'").wait(60)
+    assert (batch.outcome or {}).get("returncode") == code
+    assert batch.is_requeued == (code is None)
 
 
-def test_preemption_is_known_by_its_time_and_not_by_the_signal(batch, tmp_path):
-    run, start = batch
-    (tmp_path / "job").write_text("JobState=RUNNING PreemptTime=None\n")
-    start("component main bash -c 'kill -TERM $$'").wait(20)
-    assert outcome(run)["returncode"] == 143
-    (tmp_path / "job").write_text("JobState=RUNNING PreemptTime=2026-01-01T00:00:00\n")
-    start("component main bash -c 'kill -TERM $$'").wait(20)
-    assert outcome(run) is None
-    assert (tmp_path / "requeued").exists()
+@pytest.mark.parametrize(("reason", "word"), [("TimeLimit", "TIMEOUT"), ("None", "CANCELLED")])
+def test_the_schedulers_end_is_remembered(batch, reason, word):
+    (batch.folder / "job").write_text(f"JobState=COMPLETING Reason={reason}")
+    batch.signal_and_end(batch.start_waiting("go"), signal.SIGTERM, "ends the job")
+    assert (batch.run / "job" / "001" / "taken").read_text() == f"{word}\n"
+    assert batch.outcome is None
 
 
 @pytest.mark.parametrize(
-    ("job", "word"),
-    [("JobState=COMPLETING Reason=TimeLimit", "TIMEOUT"), ("JobState=COMPLETING Reason=None", "CANCELLED")],
+    ("critic", "actor", "outcome"),
+    [
+        ("until [ -e /never ]; do sleep 0.05; done", "true", {"returncode": 0, "component": "actor"}),
+        ("exit 5", "until [ -e /never ]; do sleep 0.05; done", {"returncode": 5, "component": "critic"}),
+    ],
 )
-def test_the_schedulers_end_is_remembered(batch, tmp_path, job, word):
-    run, start = batch
-    (tmp_path / "job").write_text(job)
-    process = start(f"component main bash -c 'touch {run}/up; until [ -e {run}/go ]; do sleep 0.05; done'")
-    until((run / "up").exists, "the trainer's start")
-    process.send_signal(signal.SIGTERM)
-    until(lambda: "ends the job" in (run / "job" / "001" / "batch.log").read_text(), "the trap")
-    (run / "go").touch()
-    process.wait(20)
-    assert (run / "job" / "001" / "taken").read_text() == f"{word}\n"
-    assert outcome(run) is None
-
-
-def test_the_main_components_end_leaves_the_others_a_moment(batch):
-    run, start = batch
-    lines = f"component critic bash -c 'until [ -e {run}/never ]; do sleep 0.05; done'\ncomponent actor true"
-    assert start(lines).wait(20) == 0
-    assert outcome(run) == {"returncode": 0, "component": "actor", "rank": 0, "note": ""}
-
-
-def test_a_failing_component_ends_the_others(batch):
-    run, start = batch
-    lines = f"component critic bash -c 'exit 5'\ncomponent actor bash -c 'until [ -e {run}/never ]; do sleep 0.05; done'"
-    assert start(lines).wait(20) == 5
-    assert outcome(run)["component"] == "critic"
+def test_the_main_component_s_end_or_any_failure_ends_the_others(batch, critic, actor, outcome):
+    lines = f"component critic bash -c '{critic}'\ncomponent actor bash -c '{actor}'"
+    assert batch.start(lines).wait(60) == outcome["returncode"]
+    assert batch.outcome == outcome | {"rank": 0, "note": ""}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pbs_stand_in
 import psutil
 import pytest
-from pbs_scheduler import PBSScheduler, walltime_seconds
+from pbs_scheduler import walltime_seconds
 from processes_help import BOUND_S, python, until
 
 from aligner_lib.tutorial.workspace.workspace import Workspace
@@ -25,9 +25,8 @@ def pbs(tmp_path, monkeypatch) -> Path:
     commands.mkdir()
     folder.mkdir()
     for name in COMMANDS:
-        (commands / name).write_text(
-            f'#!/bin/sh\nexec {sys.executable} {pbs_stand_in.__file__} {name} "$@"\n'
-        )
+        text = f'#!/bin/sh\nexec {sys.executable} {pbs_stand_in.__file__} {name} "$@"\n'
+        (commands / name).write_text(text)
         (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PBS_STAND_IN", str(folder))
@@ -35,12 +34,12 @@ def pbs(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def processes_of(job: Job) -> list[psutil.Process]:
+def none_left(job: Job) -> None:
     server = pbs_stand_in.Server(Path(os.environ["PBS_STAND_IN"]))
-    return [process for process in psutil.process_iter() if server._belongs(process, job.id)]
+    until(lambda: not any(server._belongs(p, job.id) for p in psutil.process_iter()), "no process of the job")
 
 
-def test_a_job_waits_runs_and_finishes(run, gate, pbs):
+def test_a_job_waits_runs_and_finishes_also_while_the_server_does_not_answer(run, gate, pbs):
     (pbs / "hold").touch()
     job = submit(python(f"print('begun', flush=True); {gate.code}; print('done')"), run, "pbs")
     assert (job.state, job.id, job.record.where) == (State.PENDING, "1.server", "pbs")
@@ -50,6 +49,9 @@ def test_a_job_waits_runs_and_finishes(run, gate, pbs):
     assert job.state == State.RUNNING and job.nodes == ("node1",)
     with pytest.raises(RunBusy, match=r"RUNNING \(pbs 1\.server\)"):
         submit(["true"], run, "pbs")
+    (pbs / "down").touch()
+    assert job.state == State.UNKNOWN and "cannot connect to server" in job.reason
+    (pbs / "down").unlink()
     gate.open()
     assert Job.attach(run).wait(BOUND_S) == State.FINISHED
     assert job.tail() == "begun\ndone"
@@ -75,14 +77,14 @@ def test_the_rank_that_failed_first_is_named_and_the_others_end(run, gate):
     with pytest.raises(JobFailed, match="main rank 1 ended with exit status 1") as failure:
         job.wait(BOUND_S)
     assert failure.value.exception_line == "ValueError: the loss is nan"
-    until(lambda: not processes_of(job), "every process of the job gone")
+    none_left(job)
 
 
 def test_cancel_ends_all_processes(run, gate):
     job = submit(python(f"print('begun', flush=True); {gate.code}"), run, "pbs")
     assert next(job.logs(follow=True)) == "begun"
     assert job.cancel() == State.CANCELLED
-    until(lambda: not processes_of(job), "every process of the job gone")
+    none_left(job)
     assert job.wait(BOUND_S) == State.CANCELLED
 
 
@@ -110,20 +112,17 @@ def trainer(run: Path) -> list[str]:
     return python(TRAINER.format(run=str(run)))
 
 
-def test_a_requeued_job_ends_with_a_checkpoint_and_runs_again(run):
-    job = submit(trainer(run), run, "pbs")
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_job_that_gets_notice_ends_with_a_checkpoint_and_runs_again(run, asked):
+    """The user asks for another attempt, or the script gives notice a second after its start, before the time limit."""
+    share = Resources() if asked else Resources(time="0:01:00", signal_delay_s=59)
+    job = submit(trainer(run), run, "pbs", share)
     assert next(job.logs(follow=True)) == "attempt 1.server.0"
-    job.requeue()
+    if asked:
+        job.requeue()
     assert job.wait(BOUND_S) == State.FINISHED
     assert job.tail() == "attempt 1.server.0\nattempt 1.server.1"
     assert not (run / "control" / "stop").exists()
-
-
-def test_the_script_gives_notice_before_the_time_limit(run):
-    share = Resources(time="0:01:00", signal_delay_s=59)
-    job = submit(trainer(run), run, "pbs", share)
-    assert job.wait(BOUND_S) == State.FINISHED
-    assert job.tail() == "attempt 1.server.0\nattempt 1.server.1"
 
 
 def test_a_site_that_refuses_the_requeue_is_quoted(run, pbs):
@@ -133,16 +132,6 @@ def test_a_site_that_refuses_the_requeue_is_quoted(run, pbs):
     job.requeue()
     assert job.wait(BOUND_S) == State.FINISHED
     assert "could not be queued again (qrerun: Unauthorized Request  1.server)" in job.reason
-
-
-def test_a_server_that_does_not_answer_leaves_the_state_unknown(run, gate, pbs):
-    job = submit(python(f"print('begun', flush=True); {gate.code}"), run, "pbs")
-    assert next(job.logs(follow=True)) == "begun"
-    (pbs / "down").touch()
-    assert job.state == State.UNKNOWN and "cannot connect to server" in job.reason
-    (pbs / "down").unlink()
-    gate.open()
-    assert job.wait(BOUND_S) == State.FINISHED
 
 
 def test_a_refused_submission_leaves_nothing_behind(run, pbs):
@@ -155,14 +144,8 @@ def test_a_refused_submission_leaves_nothing_behind(run, pbs):
 def test_the_printed_script_is_the_submitted_one_and_writes_nothing(run, capsys):
     share = Resources(nodes=2, gpus_per_node=8, mem="512G", exclusive=True, account="me", partition="long")
     plan = submit(["train"], run, "print:pbs", share, name="sft")
-    for option in (
-        "-N sft",
-        "-l select=2:ncpus=8:mpiprocs=8:ngpus=8:mem=512gb",
-        "-l place=scatter:excl",
-        "-l walltime=14400",
-        "-q long",
-        "-A me",
-    ):
+    options = "-N sft|-l select=2:ncpus=8:mpiprocs=8:ngpus=8:mem=512gb|-l place=scatter:excl|-l walltime=14400|-q long|-A me"
+    for option in options.split("|"):
         assert f"#PBS {option}\n" in plan.text
     assert (plan.nodes, plan.gpus) == (2, 16)
     assert not run.exists()
@@ -208,9 +191,8 @@ def test_workspace_checks_and_doctor_know_a_registered_scheduler(tmp_path, pbs, 
 def test_a_job_of_a_scheduler_that_is_not_registered_is_explained(run, monkeypatch):
     submit(["true"], run, "pbs").wait(BOUND_S)
     monkeypatch.delenv("ALIGNER_SCHEDULERS")
-    with pytest.raises(
-        ValueError, match=r"no scheduler 'pbs'; known are local, slurm, print\. .*ALIGNER_SCHEDULERS"
-    ):
+    words = r"no scheduler 'pbs'; known are local, slurm, print\. .*ALIGNER_SCHEDULERS"
+    with pytest.raises(ValueError, match=words):
         Job.attach(run)
     monkeypatch.setenv("ALIGNER_SCHEDULERS", "pbs_scheduler")  # for the fixture's end
 
@@ -227,9 +209,3 @@ def test_a_registration_that_is_none_is_told(monkeypatch, named, words):
     monkeypatch.setenv("ALIGNER_SCHEDULERS", named)
     with pytest.raises(ValueError, match=words):
         schedulers()
-
-
-def test_every_method_is_the_schedulers_own():
-    """The class is complete: nothing of the five is left to the base."""
-    for name in ("submit", "status", "cancel", "requeue", "script"):
-        assert name in vars(PBSScheduler)

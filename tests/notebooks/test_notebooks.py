@@ -30,20 +30,14 @@ def cells(path: Path, kind: str) -> list[dict]:
 
 
 def aligner(*words: str, timeout: float = 900) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "aligner_lib", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+    command = [sys.executable, "-m", "aligner_lib", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 def test_notebooks_equal_the_output_of_build():
-    done = subprocess.run(
-        [sys.executable, "notebooks/build.py", "--check"], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "notebooks/build.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"run `python notebooks/build.py`: {done.stdout}{done.stderr}"
     sources = [path.stem for path in sorted((ROOT / "notebooks/src").glob("[0-9]*.py"))]
     assert sources == [path.stem for path in NOTEBOOKS] == [path.stem for path in SOLVED]
@@ -51,9 +45,8 @@ def test_notebooks_equal_the_output_of_build():
 
 def test_a_solved_notebook_differs_from_the_learner_s_in_solutions_and_paths_only():
     for learners, solved in zip(NOTEBOOKS, SOLVED):
-        for one, other in zip(
-            *(json.loads(path.read_text())["cells"] for path in (learners, solved)), strict=True
-        ):
+        pair = (json.loads(path.read_text())["cells"] for path in (learners, solved))
+        for one, other in zip(*pair, strict=True):
             if one["metadata"].get("tags") == ["exercise"]:
                 assert other["metadata"]["tags"] == ["solution"] and one["source"] != other["source"]
             else:
@@ -62,19 +55,14 @@ def test_a_solved_notebook_differs_from_the_learner_s_in_solutions_and_paths_onl
 
 
 @BOTH
-def test_no_outputs_are_committed(path):
-    for cell in cells(path, "code"):
-        assert cell["outputs"] == [] and cell["execution_count"] is None
-
-
-@BOTH
-def test_parameters_are_literals_and_cells_are_short(path):
+def test_a_committed_notebook_has_no_outputs_literal_parameters_and_short_cells(path):
     parameters = [cell for cell in cells(path, "code") if "parameters" in cell["metadata"].get("tags", [])]
     assert len(parameters) == 1
     for statement in ast.parse("".join(parameters[0]["source"])).body:
         assert isinstance(statement, ast.Assign)
         ast.literal_eval(statement.value)
     for cell in cells(path, "code"):
+        assert cell["outputs"] == [] and cell["execution_count"] is None
         assert "".join(cell["source"]).count("\n") < 25
 
 
@@ -103,40 +91,19 @@ def defined_by(node: ast.stmt) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    ("number", "widgets"),
-    [
-        ("02", {"Pairs"}),
-        ("03", {"Monitor", "Chat"}),
-        ("04", {"Monitor", "Pairs", "Chat"}),
-        ("05", {"Monitor", "Completions", "JobPanel", "compare_runs"}),
-        ("06", {"Monitor", "Pairs", "Chat"}),
-        ("08", {"Chat"}),
-        ("09", {"Monitor", "Chat"}),
-    ],
-)
-def test_notebooks_display_their_widgets(number, widgets):
+@pytest.mark.parametrize("number", ["03", "04", "05", "06", "07", "09"])
+def test_notebooks_that_train_pass_on_their_parameters(number):
+    """On Slurm, only 05 and 09 are run, and nothing runs with LoRA."""
     (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
-    source = "\n".join("".join(cell["source"]) for cell in cells(path, "code"))
-    assert {widget for widget in widgets if f"{widget}(" in source} == widgets
+    parameters, workspace, *others = ["".join(cell["source"]) for cell in cells(path, "code")]
+    names = "where" if number == "09" else "where, lora, start"
+    assert f"Workspace(out, profile, dataset, {names})" in workspace
+    assert "\nwhere = " in parameters and "lab.submit" in "".join(others)
+    assert number == "09" or "\nlora = False" in parameters
 
 
-@pytest.mark.parametrize("number", ["03", "04", "05", "06", "09"])
-def test_notebooks_that_train_pass_on_the_parameter_where(number):
-    """On Slurm, only 05 and 09 are run."""
-    (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
-    source = ["".join(cell["source"]) for cell in cells(path, "code")]
-    assert "\nwhere = " in source[0] and "Workspace(out, profile, dataset, where" in source[1]
-    assert "lab.submit" in "".join(source)
-
-
-@pytest.mark.parametrize("number", ["03", "04", "05", "06", "07"])
-def test_notebooks_that_train_pass_on_the_parameter_lora(number):
-    (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
-    source = ["".join(cell["source"]) for cell in cells(path, "code")]
-    assert (
-        "\nlora = False" in source[0] and "Workspace(out, profile, dataset, where, lora, start)" in source[1]
-    )
+def runs_notebooks(test):
+    return pytest.mark.notebooks(pytest.mark.slow(test))
 
 
 @pytest.fixture(scope="session")
@@ -146,8 +113,7 @@ def tutorial(tmp_path_factory) -> Path:
     return out
 
 
-@pytest.mark.notebooks
-@pytest.mark.slow
+@runs_notebooks
 def test_the_smoke_tutorial_reaches_its_figures(tutorial):
     summary = json.loads((tutorial / "summary.json").read_text())
     assert summary["profile"] == "smoke" and list(summary["seconds"]) == [
@@ -164,51 +130,35 @@ def test_the_smoke_tutorial_reaches_its_figures(tutorial):
     assert {"mean_length_sft", "mean_length_ppo", "win_rate"} <= ppo.keys()
 
 
-@pytest.mark.notebooks
-@pytest.mark.slow
-def test_every_solution_passes_in_its_notebook(tutorial):
+@runs_notebooks
+def test_every_solution_passes_in_its_notebook_and_trains_where_it_can(tutorial):
     shown = "".join(path.read_text() for path in sorted((tutorial / "notebooks").glob("*.ipynb")))
     assert all(f"✓ {name}: passed" in shown for name in exercises())
-
-
-@pytest.mark.notebooks
-@pytest.mark.slow
-def test_every_solution_that_can_train_trained_a_run(tutorial):
-    taken = {}
-    for one in exercises().values():
-        if one.trains:
-            kind, name = one.trains
-            taken.setdefault(kind, set()).add(name)
-    for kind, names in taken.items():
+    trained = [exercise.trains for exercise in exercises().values() if exercise.trains]
+    for kind in {kind for kind, _ in trained}:
         folder = tutorial / "runs" / kind
         functions = json.loads((folder / "run.json").read_text())["config"]["functions"]
+        names = [name for of_kind, name in trained if of_kind == kind]
         assert functions == {name: str(folder / "functions" / f"{name}.py") for name in names}
 
 
-@pytest.mark.notebooks
-@pytest.mark.slow
+@runs_notebooks
 def test_the_report_opens_offline_and_contains_the_pictures(tutorial):
     page = (tutorial / "report.html").read_text()
     assert external_references(page) == []
     assert page.count("data:image/png;base64,") >= 8
 
 
-@pytest.mark.notebooks
-@pytest.mark.slow
+@runs_notebooks
 def test_executed_notebooks_are_small_and_show_the_monitor_as_a_picture(tutorial):
     for path in (tutorial / "notebooks").glob("*.ipynb"):
         assert path.stat().st_size < 1_000_000, path.name
-    pictures = [
-        output["metadata"]["image/png"]["alt"]
-        for cell in cells(tutorial / "notebooks" / "05_ppo.ipynb", "code")
-        for output in cell["outputs"]
-        if "alt" in output.get("metadata", {}).get("image/png", {})
-    ]
-    assert any("finished" in alt or "KL" in alt for alt in pictures)
+    outputs = [o for cell in cells(tutorial / "notebooks/05_ppo.ipynb", "code") for o in cell["outputs"]]
+    words = [output.get("metadata", {}).get("image/png", {}).get("alt", "") for output in outputs]
+    assert any("finished" in alt or "KL" in alt for alt in words)
 
 
-@pytest.mark.notebooks
-@pytest.mark.slow
+@runs_notebooks
 @pytest.mark.parametrize("where", ["print", "local"])
 def test_scaling_out_runs_without_a_cluster(tmp_path, where):
     """On paper only, and on this machine: several ranks learn what one does."""
@@ -229,35 +179,28 @@ def begun_late(tmp_path_factory) -> Path:
     """Notebooks 05, with a remote critic, and 08 in a folder where none before them has run."""
     forks.skip_without_pytriton()
     out = tmp_path_factory.mktemp("begun_late")
-    aligner(
-        *("tutorial", "--profile", "smoke", "--only", "05,08"),
-        *("--out", str(out), "-p", "critic_placement=remote"),
-    )
+    words = ("tutorial", "--profile", "smoke", "--only", "05,08", "--out", str(out))
+    aligner(*words, "-p", "critic_placement=remote")
     return out
 
 
-@pytest.mark.notebooks
-@pytest.mark.slow
+@runs_notebooks
 def test_missing_results_of_earlier_notebooks_are_replaced_with_a_note(begun_late):
     ppo, compare = (
         (begun_late / "notebooks" / f"{name}.ipynb").read_text() for name in ("05_ppo", "08_compare")
     )
     assert "there is no SFT run" in ppo and "there is no reward model" in ppo
     assert "there is no SFT run" in compare and "there is no reward model" not in compare
-    assert {"val_reward_ppo", "kl_per_token"} <= json.loads((begun_late / "summary.json").read_text())[
-        "ppo"
-    ].keys()
+    summary = json.loads((begun_late / "summary.json").read_text())
+    assert {"val_reward_ppo", "kl_per_token"} <= summary["ppo"].keys()
 
 
-@pytest.mark.notebooks
+@runs_notebooks
 @pytest.mark.remote_critic
-@pytest.mark.slow
 def test_ppo_with_a_remote_critic(begun_late):
     text = (begun_late / "notebooks" / "05_ppo.ipynb").read_text()
     assert "train steps · values for" in text  # the line that follows the critic
-    actor, critic = (
-        json.loads((path / "run.json").read_text())
-        for path in (begun_late / "runs" / "ppo", begun_late / "runs" / "ppo" / "critic")
-    )
+    run = begun_late / "runs" / "ppo"
+    actor, critic = (json.loads((path / "run.json").read_text()) for path in (run, run / "critic"))
     assert (actor["status"], critic["status"], critic["kind"]) == ("finished", "finished", "critic")
     assert critic["message"].endswith("is done")
