@@ -13,7 +13,7 @@ def watched(page, trainer, request):
 
     def start(*cells: str, before: str = "", points: int = 3, **options):
         run = trainer("run", **{"steps": 6000, "seconds": 0.1} | options)
-        first = f"from widgets import Completions, Monitor\n{before}"
+        first = f"from widgets import Monitor\n{before}"
         show = f"monitor = Monitor({str(run.path)!r})\nmonitor"
         page.show(f"{request.node.name}.ipynb", first, show, *cells)
         page.wait_for_points(points)
@@ -27,7 +27,7 @@ def stop_button(page):
 
 
 def test_a_reloaded_page_has_all_points_and_texts_follows_the_run_and_asks_nobody_else(page, watched):
-    run = watched("Completions(monitor.runs[0])", points=20)
+    run = watched("from widgets import Completions\nCompletions(monitor.runs[0])", points=20)
     step = page.page.locator(".lab-paged .lab-step output")
     first = step.inner_text()
     wait_for(lambda: step.inner_text() != first, "the completions show no new step")

@@ -15,9 +15,9 @@ SHORT_STEPS = {
 }
 CELL = """
 from cluster import Job
-from widgets import *
+import widgets
 job = Job.attach({!r})
-display(Monitor(job.run, job=job), JobPanel(job.run, job=job))
+display(widgets.Monitor(job.run, job=job), widgets.JobPanel(job.run, job=job))
 """
 
 

@@ -10,11 +10,11 @@ class Job:
     def tail(self, n=20): return "step 1\\n<b>step 2</b>"
 """
 EVERY_WIDGET = """
-from widgets import *
-from IPython.display import display
-monitor, pairs = Monitor([{good!r}, {bad!r}]), [{{"prompt": "p", "chosen": "c", "rejected": "r"}}] * 12
-display(monitor, Completions({good!r}), JobPanel({good!r}, Job()), Chat({{"a": str.upper}}))
-display(Pairs(pairs, scores=[(1, 0)] * 12), Quiz("03"))
+import widgets
+display(widgets.Monitor([{good!r}, {bad!r}]), widgets.Completions({good!r}))
+display(widgets.JobPanel({good!r}, Job()), widgets.Chat({{"a": str.upper}}))
+pair = {{"prompt": "p", "chosen": "c", "rejected": "r"}}
+display(widgets.Pairs([pair] * 12, scores=[(1, 0)] * 12), widgets.Quiz("03"))
 """
 REACH = """() => {
     const all = "button, input, select, textarea, summary, a[href], [tabindex='0']";
