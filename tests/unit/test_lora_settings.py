@@ -25,10 +25,12 @@ def test_nemo_s_keys_are_taken_by_every_kind_that_trains(kind):
     assert not is_lora(compose(kind, ["model.peft.peft_scheme=none"]).model.peft)
 
 
-def test_groups_of_layers_have_each_layer_once():
+def test_groups_of_layers_are_the_sums_of_their_parts_and_have_each_layer_once():
+    groups = {"attention": "attention_qkv attention_dense", "mlp": "mlp_fc1 mlp_fc2", "all": "attention mlp"}
+    for group, parts in groups.items():
+        assert TARGETS[group] == sum((TARGETS[part] for part in parts.split()), ())
     peft = compose("sft", ["model.peft.lora_tuning.target_modules=[mlp,mlp_fc1,all]"]).model.peft
-    assert sorted(target_layers(peft)) == sorted({layer for layers in TARGETS.values() for layer in layers})
-    assert set(TARGETS["all"]) == set(TARGETS["attention"]) | set(TARGETS["mlp"]) == set(target_layers(peft))
+    assert sorted(target_layers(peft)) == sorted(TARGETS["all"])
 
 
 @pytest.mark.parametrize(
