@@ -330,6 +330,7 @@ def architecture_of(config: dict) -> Architecture:
     [
         ({}, {}),
         ({"kv_channels": 32}, {"kv_channels": 32}),
+        ({"rotary_percentage": None}, {"rotary_fraction": 1.0}),
         ({"ffn_hidden_size": "${multiply:4, ${.hidden_size}}"}, {"ffn_hidden_size": 256}),
         ({"activation": "squared-relu"}, {"activation": "squared_relu"}),
         ({"normalization": "layernorm"}, {"zero_centered_norm": False}),
