@@ -13,13 +13,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from data.copying import copied_words
+from data.copying import WORD, copied_words
 from data.forms import instruction_in, without_instruction, words
 
 SAMPLES = Path(__file__).parent / "samples"
 
-OWN_WORDS = 4  # fewer words that are not the user's are no answer
+OWN_WORDS = (
+    2  # fewer words that are not the user's are no answer: "People landed on the Moon in 1969." has two
+)
 OWN_RUN = 3  # words in a row of the user's turn that are the user's
+OPENING = 3  # the first words of a question: an answer that has them asks the question again
 QUOTED_RUN = 4  # words in a row of an instruction that an answer does not need to repeat
 TOPIC_WORDS = (
     2  # words of the question that an answer on its topic has; one would let a long constant string pass
@@ -29,6 +32,7 @@ KNOWN_WORDS = (
     0.5  # share of words that the bundled samples have, too: the answers of SmolLM2-135M have 0.92 (median)
 )
 
+TITLE = re.compile(r"<<[^<>\n]*>>")
 LETTERS = re.compile(r"[a-z]+(?:'[a-z]+)?")
 # words that do not tell what a question is about
 COMMON = frozenset(
@@ -51,7 +55,7 @@ class GoldParts(NamedTuple):
     ended: bool
     """The policy ended it; the limit of tokens did not."""
     own_words: bool
-    """It has words that are not the user's, and does not repeat the instruction."""
+    """It has words that are not the user's, outside of a title, and repeats neither the question nor the instruction."""
     on_topic: bool
     """It has two words in it that tell what the question is about, or the only one."""
     varied: bool
@@ -78,7 +82,9 @@ def judge(turn: str, answer: str, finished: bool) -> GoldParts:
     return GoldParts(
         obeys=instruction.holds(answer),
         ended=finished,
-        own_words=has_own_words(turn, answer) and not quotes(turn.replace(question, ""), answer, wanted),
+        own_words=has_own_words(turn, TITLE.sub(" / ", answer))
+        and not asks_again(question, answer)
+        and not quotes(turn.replace(question, ""), answer, wanted),
         on_topic=is_on_topic(question, answer),
         varied=distinct_pairs(answer) >= DISTINCT_PAIRS,
         readable=known_words(answer) >= KNOWN_WORDS,
@@ -86,9 +92,15 @@ def judge(turn: str, answer: str, finished: bool) -> GoldParts:
 
 
 def has_own_words(turn: str, answer: str) -> bool:
-    """Whether at least OWN_WORDS of an answer's words are not part of three words in a row of the user's."""
+    """Whether at least OWN_WORDS of an answer's words are not part of OWN_RUN words in a row of the user's."""
     copied = copied_words(turn, answer, OWN_RUN)
     return len(copied) - sum(copied) >= OWN_WORDS
+
+
+def asks_again(question: str, answer: str) -> bool:
+    """Whether an answer has the first words of its question in it."""
+    opening = " ".join(WORD.findall(question.lower())[:OPENING])
+    return f" {opening} " in f" {' '.join(WORD.findall(answer.lower()))} "
 
 
 def quotes(instruction: str, answer: str, wanted: str = "") -> bool:

@@ -527,8 +527,8 @@ print(
 # lost its gain. The KL cannot distinguish these two policies.
 #
 # All these figures count answers that obey, and echoes are among them. The next cell shows the 64 validation prompts of
-# the recorded run. More answers obey after training, but the share of *good* answers is the same as before: fewer
-# answers have words of their own and stay on the topic. The reward model was never shown an echo, so the words of the
+# the recorded run. More answers obey after training, but no more answers are *good*: fewer answers have words of
+# their own and stay on the topic. The reward model was never shown an echo, so the words of the
 # instruction look like obedience to it. The table continues form by form. Each form has only a handful of prompts, so a
 # share of 0 means "rarely" rather than "never".
 

@@ -1,5 +1,8 @@
 """What a good answer is, part by part; and no policy that cheats gives many."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, cheats, shares
@@ -35,6 +38,18 @@ def missing(answer: str, turn: str = TURN, finished: bool = True) -> list[str]:
 def test_a_good_answer_has_every_part(answer, parts):
     assert missing(answer) == parts
     assert judge(TURN, answer, True).good == (parts == [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "parts"),
+    [
+        ("Can you tell me how to sow carrots? In fact, I hope this helps.", ["own_words"]),  # asks again
+        ("<<In fact: how to sow carrots>>", ["own_words"]),  # a title is no answer
+        ("Sow carrots: a fact.", []),  # short, but two words are its own
+    ],
+)
+def test_the_question_again_and_a_title_alone_are_no_answers(answer, parts):
+    assert missing(answer) == parts
 
 
 def test_an_answer_that_the_limit_of_tokens_cut_is_not_good():
@@ -96,11 +111,33 @@ def test_the_table_shows_every_cheat_with_its_parts():
     )
 
 
+@pytest.fixture(scope="module")
+def read() -> list[dict]:
+    """A hundred answers of three recorded policies (seed 20261124), with the parts that a reader found missing, who had not
+    seen the program's verdicts. An answer that does not answer the question counts as off its topic."""
+    lines = (Path(__file__).parent / "judged_answers.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_the_program_agrees_with_a_reader(read):
+    verdicts = [judge(answer["turn"], answer["answer"], answer["finished"]) for answer in read]
+    agreed = {
+        part: sum(
+            getattr(verdict, part) == (part not in answer["missing"])
+            for verdict, answer in zip(verdicts, read)
+        )
+        for part in GoldParts._fields
+    }
+    good = sum(verdict.good == (not answer["missing"]) for verdict, answer in zip(verdicts, read))
+    assert len(read) == 100 and good >= 95
+    assert min(agreed.values()) >= 85
+
+
 @pytest.mark.parametrize(
     ("recording", "obeys", "good"),
     [
-        ("ppo-forms", (0.28, 0.41), (0.23, 0.23)),  # as notebook 05 says: more obey, and no more are good
-        ("ppo-forms-both", (0.28, 0.42), (0.23, 0.02)),  # echoes
+        ("ppo-forms", (0.28, 0.41), (0.25, 0.23)),  # as notebook 05 says: more obey, and no more are good
+        ("ppo-forms-both", (0.28, 0.42), (0.25, 0.03)),  # echoes
     ],
 )
 def test_the_recorded_runs_obey_more_and_are_no_better(recording, obeys, good):
