@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass, make_dataclass
 from datetime import date
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from aligner_lib.run_folder.alarms import Thresholds
@@ -80,9 +81,15 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+@cache  # a job asks for the same few types hundreds of times
+def types_of(schema: type) -> dict[str, Any]:
+    """The types of a schema's fields by their names."""
+    return get_type_hints(schema)
+
+
 def settings(schema: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
     """Every setting of a schema with its full name, such as `trainer.ppo.initial_policy_kl_penalty`."""
-    types = get_type_hints(schema)
+    types = types_of(schema)
     for entry in fields(schema):
         if is_dataclass(types[entry.name]):
             yield from settings(types[entry.name], f"{prefix}{entry.name}.")
@@ -92,7 +99,7 @@ def settings(schema: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
 
 def named_groups(schema: type, prefix: str = "") -> Iterator[tuple[str, type]]:
     """Every field with groups of settings by names of the user's, and the groups' schema: `dict[str, Group]`."""
-    for name, kind in get_type_hints(schema).items():
+    for name, kind in types_of(schema).items():
         if is_dataclass(kind):
             yield from named_groups(kind, f"{prefix}{name}.")
         elif get_origin(kind) is dict and is_dataclass(get_args(kind)[1]):
