@@ -73,10 +73,8 @@ def tokens_a_second(series: Series) -> float | None:
 
 def waits_for_cores(series: Series) -> float | None:
     """The share of a step's time that it waited for a core: the median over the last steps; None where it is not known."""
-    rows, waited = series.column("timers/processor_wait")
-    of_steps, seconds = series.column("timers/step_time")
-    together = np.isin(of_steps, rows) & (seconds > 0)
-    if not together.any():
+    rows, waited = series.last("timers/processor_wait", RECENT)
+    of_steps, seconds = series.last("timers/step_time", RECENT)
+    if len(rows) == 0 or not np.array_equal(rows, of_steps) or not (seconds > 0).all():
         return None
-    shares = waited[np.isin(rows, of_steps[together])] / seconds[together]
-    return float(np.median(shares[-RECENT:]))
+    return float(np.median(waited / seconds))

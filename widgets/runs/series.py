@@ -142,6 +142,12 @@ class Series:
         finite = np.isfinite(values)
         return (rows, values) if finite.all() else (rows[finite], values[finite])
 
+    def last(self, metric: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The (rows int32 [n], values float64 [n]) of a metric's last records, n at most `count`; finite or not."""
+        if metric not in self._values:
+            return np.empty(0, dtype=np.int32), np.empty(0)
+        return np.array(self._rows[metric][-count:], dtype=np.int32), np.array(self._values[metric][-count:])
+
     def beyond(self, metric: str, largest: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The records of a metric that are NaN, infinite or larger than `largest`: (places, rows, values), each [n].
 
