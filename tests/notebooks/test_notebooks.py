@@ -29,7 +29,7 @@ def cells(path: Path, kind: str) -> list[dict]:
     return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
 
 
-def aligner(*words: str, timeout: float = 900) -> None:
+def aligner(*words: str, timeout: float = 3000) -> None:
     command = [sys.executable, "-m", "aligner_lib", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
