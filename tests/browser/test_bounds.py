@@ -31,11 +31,13 @@ def weigh(content, buffers=()):
     sizes.append(sum(map(len, buffers)))
     send(content, buffers)
 monitor.send = weigh
-for step in range({count} + 1, {count} + 41):
+step = {count}
+while len(sizes) < 2:
+    step += 1
     writer.append({{"step": step, "time": 2e9 + step, "train/loss": 2.0, "train/grad_norm": 1.0, "train/lr": 1e-5}})
     time.sleep(0.05)
-while len(monitor._feed.series[0]) < {count} + 40: time.sleep(0.05)
-print(json.dumps({{"grown": grown, "largest": max(sizes), "updates": len(sizes)}}))
+while len(monitor._feed.series[0]) < step: time.sleep(0.05)
+print(json.dumps({{"grown": grown, "largest": max(sizes), "last": step}}))
 """
 HEAP = "() => { window.gc(); return performance.memory.usedJSHeapSize; }"
 
@@ -69,9 +71,9 @@ def test_a_million_records(page, tmp_path):
     figures = json.loads(printed.inner_text())
     print(figures, "heap", page.page.evaluate(HEAP) - before)
     assert figures["grown"] < 200e6
-    assert figures["largest"] < 50_000 and figures["updates"] >= 2
+    assert figures["largest"] < 50_000
     assert page.page.evaluate(HEAP) - before < 100e6
-    wait_for(lambda: page.points()[-1] == MILLION + 40)
+    wait_for(lambda: page.points()[-1] == figures["last"])
     assert len(page.points()) <= 2000
     spike = "() => Math.max(...document.querySelector('.lab-monitor').lab.store.lines.get('0/0/0').y)"
     assert page.page.evaluate(spike) == 1000, "the one spike among a million is drawn"
