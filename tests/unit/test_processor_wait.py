@@ -1,33 +1,28 @@
-"""Time that a job waits for a core is counted by thread, and a monitor's heading says its share."""
+"""Time that a job waits for a core is counted, and a monitor's heading says its share."""
 
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.trainers.processor_wait import TASKS, ProcessorWait
+from aligner_lib.trainers.processor_wait import SCHEDSTAT, ProcessorWait
 from widgets.runs.progress import waits_for_cores
 from widgets.runs.series import Series
 
 
-def write(tasks, **waited):
-    for thread, nanoseconds in waited.items():
-        (tasks / thread).mkdir(exist_ok=True)
-        (tasks / thread / "schedstat").write_text(f"123456 {nanoseconds} 7\n")
-
-
-def test_the_thread_that_waited_longest_since_the_last_call_counts(tmp_path):
-    write(tmp_path, t1=5_000_000_000, t2=1_000_000_000)
-    wait = ProcessorWait(tmp_path)
-    write(tmp_path, t1=5_500_000_000, t2=3_000_000_000)
-    assert wait.seconds() == 2.0
-    write(tmp_path, t2=3_250_000_000, t3=1_500_000_000)  # a new thread
-    assert wait.seconds() == 1.5
+def test_seconds_since_the_last_call(tmp_path):
+    file = tmp_path / "schedstat"
+    file.write_text("123456 5000000000 7\n")
+    wait = ProcessorWait(file)
+    file.write_text("123456 5500000000 7\n")
+    assert wait.seconds() == 0.5
+    file.write_text("123456 5750000000 9\n")
+    assert wait.seconds() == 0.25
 
 
 def test_a_system_that_does_not_count_waits_gives_none(tmp_path):
     assert ProcessorWait(tmp_path / "missing").seconds() is None
 
 
-@pytest.mark.skipif(not TASKS.exists(), reason="Linux alone counts it")
+@pytest.mark.skipif(not SCHEDSTAT.exists(), reason="Linux alone counts it")
 def test_this_system_counts_the_waits_of_this_process():
     assert ProcessorWait().seconds() >= 0
 
