@@ -1,7 +1,8 @@
 """`python -m benchmarks.cheats`: what policies that cheat get from the program that judges the bundled forms.
 
-The repeated instruction, the question, the whole prompt, a constant sentence behind them, shuffled good answers, the best answer of the training pairs given
-to every prompt, and a constant that is searched: sentences are added to it as long as it wins more prompts. Five minutes.
+The repeated instruction, the question, the whole prompt, a constant sentence behind the question and its topic, shuffled good
+answers, the best answer of the training pairs given to every prompt, and a constant that is searched: sentences are added to it as
+long as it wins more prompts. Five minutes.
 
     --words 60        the longest constant; the laptop profile's answers end at about 40 words
     --sentences 1000  how many candidates the search adds, those that win most alone
@@ -16,17 +17,10 @@ from functools import cache
 from pathlib import Path
 
 from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, good_count, shares
-from data.forms import sentences, without_instruction, words
-from data.gold import topic_of
+from data.forms import sentences, words
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 BOUND = 0.05
-SENTENCE = "This is a fact that people always remember, and that is 1 simple thing."
-
-
-def topic_words(turn: str) -> str:
-    """The words of a question that tell what it is about, in their order."""
-    return " ".join(word.strip(".?!,") for word in without_instruction(turn).split() if topic_of(word))
 
 
 def pairs(split: str) -> list[tuple[str, str, str]]:
@@ -66,8 +60,6 @@ def main(arguments: list[str] | None = None) -> None:
     shuffled = [chosen for _, chosen, _ in test]
     random.Random(0).shuffle(shuffled)
     policies = cheating_answers(turns) | {
-        "the question and a constant sentence": [f"{without_instruction(turn)} {SENTENCE}" for turn in turns],
-        "the topic and a constant sentence": [f"{topic_words(turn)}: {SENTENCE}" for turn in turns],
         "shuffled good answers": shuffled,
         "best constant": [best_constant(turns, candidates)] * len(turns),
         "searched constant": [searched_constant(turns, candidates, options.words, options.sentences)]

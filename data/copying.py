@@ -19,8 +19,8 @@ def copied_share(prompt: str, answer: str, run: int = RUN) -> float:
 
 def copied_words(source: str, text: str, run: int = RUN) -> list[bool]:
     """For each word of a text whether it stands in `run` or more words in a row of the source."""
-    there, words = WORD.findall(source.lower()), WORD.findall(text.lower())
-    phrases = {tuple(there[start : start + run]) for start in range(len(there) - run + 1)}
+    source_words, words = WORD.findall(source.lower()), WORD.findall(text.lower())
+    phrases = {tuple(source_words[start : start + run]) for start in range(len(source_words) - run + 1)}
     copied = [False] * len(words)
     for start in range(len(words) - run + 1):
         if tuple(words[start : start + run]) in phrases:

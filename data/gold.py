@@ -1,7 +1,8 @@
-"""Is an answer good? A program's judgement of answers to the instructions of data/forms.py, which echoes and constants can't win.
+"""Is an answer good? A program's judgement of answers to the instructions of data/forms.py.
 
 `obeys` alone is fooled: the repeated instruction often has the form that it asks for, and one constant string obeys half of the
-held-out prompts. An answer is good when it obeys and is an answer as well: every part of `GoldParts` holds.
+held-out prompts. An answer is good when it obeys and is an answer as well: every part of `GoldParts` holds. Echoes and constant
+strings win nearly nothing; `python -m benchmarks.cheats` also shows the cheat that still wins.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from data.forms import instruction_in, without_instruction, words
 
 SAMPLES = Path(__file__).parent / "samples"
 
-OWN_WORDS = (
-    2  # fewer words that are not the user's are no answer: "People landed on the Moon in 1969." has two
-)
-OWN_RUN = 3  # words in a row of the user's turn that are the user's
-OPENING = 3  # the first words of a question: an answer that has them asks the question again
-QUOTED_RUN = 4  # words in a row of an instruction that an answer does not need to repeat
-TOPIC_WORDS = (
-    2  # words of the question that an answer on its topic has; one would let a long constant string pass
-)
-DISTINCT_PAIRS = 0.6  # share of different pairs of neighbouring words; loops have less
-KNOWN_WORDS = (
-    0.5  # share of words that the bundled samples have, too: the answers of SmolLM2-135M have 0.92 (median)
-)
+OWN_WORDS = 2
+"""An answer has at least so many words that are not the user's, as "People landed on the Moon in 1969." has."""
+OWN_RUN = 3
+"""So many words in a row of the user's turn are the user's."""
+OPENING = 3
+"""An answer with so many first words of the question asks the question again."""
+QUOTED_RUN = 4
+"""An answer does not need to repeat so many words in a row of its instruction."""
+TOPIC_WORDS = 2
+"""Words of the question in an answer on its topic. With one word, a long constant string would often be on the topic."""
+DISTINCT_PAIRS = 0.6
+"""Least share of different pairs of neighbouring words; an answer that repeats itself has less."""
+KNOWN_WORDS = 0.5
+"""Least share of words that the bundled samples contain. The answers of SmolLM2-135M have 0.92 (median)."""
 
 TITLE = re.compile(r"<<[^<>\n]*>>")
 LETTERS = re.compile(r"[a-z]+(?:'[a-z]+)?")
-# words that do not tell what a question is about
 COMMON = frozenset(
     """a about advice after all also am an and any anyone are as ask at be been before being best by call can could curious daughter did do does
     doing each else ever every everyone explain find first for forgotten friend from get give go going good had has have he help her him his
@@ -45,6 +46,7 @@ COMMON = frozenset(
     understand until up us use used using very want wants was way we well were what when where which while who whole whom whose why
     will with wonder wondering word words would write you your yourself""".split()
 )
+"""Words that do not tell what a question is about."""
 
 
 class GoldParts(NamedTuple):
@@ -77,14 +79,14 @@ def judge(turn: str, answer: str, finished: bool) -> GoldParts:
     instruction = instruction_in(turn)
     if instruction is None:
         raise ValueError(f"no instruction of data/forms.py is in this turn: {turn!r}")
-    wanted = " ".join(value for _, value in instruction.gaps)  # words that the answer may have to quote
+    required = " ".join(value for _, value in instruction.gaps)  # words that the answer may have to quote
     question = without_instruction(turn)
     return GoldParts(
         obeys=instruction.holds(answer),
         ended=finished,
         own_words=has_own_words(turn, TITLE.sub(" / ", answer))
         and not asks_again(question, answer)
-        and not quotes(turn.replace(question, ""), answer, wanted),
+        and not quotes(turn.replace(question, ""), answer, required),
         on_topic=is_on_topic(question, answer),
         varied=distinct_pairs(answer) >= DISTINCT_PAIRS,
         readable=known_words(answer) >= KNOWN_WORDS,
@@ -103,9 +105,9 @@ def asks_again(question: str, answer: str) -> bool:
     return f" {opening} " in f" {' '.join(WORD.findall(answer.lower()))} "
 
 
-def quotes(instruction: str, answer: str, wanted: str = "") -> bool:
+def quotes(instruction: str, answer: str, required: str = "") -> bool:
     """Whether an answer repeats four words in a row of an instruction, other than the phrase that it was asked for."""
-    rest = answer.replace(wanted, " / ") if wanted else answer
+    rest = answer.replace(required, " / ") if required else answer
     return any(copied_words(instruction, rest, QUOTED_RUN))
 
 
@@ -153,10 +155,10 @@ def _common_stems() -> frozenset[str]:
 @cache
 def _vocabulary() -> frozenset[str]:
     """The words of the bundled samples."""
-    found: set[str] = set()
+    vocabulary: set[str] = set()
     for file in sorted(SAMPLES.glob("*.jsonl")):
         for line in file.read_text(encoding="utf-8").splitlines():
             for value in json.loads(line).values():
                 if isinstance(value, str):
-                    found.update(_plain_words(value))
-    return frozenset(found)
+                    vocabulary.update(_plain_words(value))
+    return frozenset(vocabulary)

@@ -440,8 +440,10 @@ if checked:
     }
 
 # %% [markdown]
-# No figure means much without the figures of a policy that cheats. The next table judges four echoes and the best
-# constant answer among some training answers, on the same prompts. Echoes often obey, and none of them is good.
+# No figure means much without the figures of a policy that cheats. The next table judges echoes, a constant sentence
+# behind the question or its topic, and the best constant answer among some training answers, on the same prompts. Echoes
+# often obey, and none of them is good. The topic in front of a constant sentence still wins some prompts, so no program
+# replaces reading the answers.
 
 # %%
 from aligner_lib.run_folder.turns import turns_of

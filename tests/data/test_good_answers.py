@@ -83,7 +83,15 @@ TEST, TRAIN = pairs("test"), pairs("train")
 TURNS = [turn for turn, _, _ in TEST]
 
 
-@pytest.mark.parametrize("name", cheating_answers(TURNS[:1]))
+STILL_WINS = "the topic and a sentence"
+
+
+def test_the_topic_in_front_of_a_constant_sentence_still_wins_some_prompts():
+    """No rule for a single answer sees it: instructions must carry something of their own prompt."""
+    assert 0.1 < shares(TURNS, cheating_answers(TURNS)[STILL_WINS])["good"].value < 0.2
+
+
+@pytest.mark.parametrize("name", sorted(cheating_answers(TURNS[:1]).keys() - {STILL_WINS}))
 def test_echoes_obey_and_are_never_good(name):
     figures = shares(TURNS, cheating_answers(TURNS)[name])
     assert figures["obeys"] > 0.1 and figures["good"].value == 0

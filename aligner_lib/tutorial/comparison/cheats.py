@@ -11,6 +11,9 @@ from aligner_lib.tutorial.comparison.statistics import share
 from data.forms import without_instruction
 from data.gold import GoldParts, judge, topic_of
 
+SENTENCE = "This is a fact that people always remember, and that is 1 simple thing."
+"""The same sentence for every prompt: it has the form that several instructions ask for."""
+
 
 def cheats(turns: Sequence[str], candidates: Iterable[str] = ()) -> PolicyComparison:
     """The shares of obeying and of good answers of policies that answer every prompt without understanding it.
@@ -33,13 +36,18 @@ def cheating_answers(turns: Sequence[str]) -> dict[str, list[str]]:
     questions = [without_instruction(turn) for turn in turns]
     instructions = [turn.replace(question, "").strip() for turn, question in zip(turns, questions)]
     with_topic = [
-        f"{_topic_word(question)}: {instruction}" for question, instruction in zip(questions, instructions)
+        f"{(_topic_words(question) or [''])[-1]}: {instruction}"
+        for question, instruction in zip(questions, instructions)
     ]
     return {
         "the instruction": instructions,
         "the question": questions,
         "the whole prompt": list(turns),
         "the instruction and a topic word": with_topic,
+        "the question and a sentence": [f"{question} {SENTENCE}" for question in questions],
+        "the topic and a sentence": [
+            f"{' '.join(_topic_words(question))}: {SENTENCE}" for question in questions
+        ],
     }
 
 
@@ -71,7 +79,6 @@ def shares(turns: Sequence[str], answers: Sequence[str]) -> dict:
     return {"good": share([float(verdict.good) for verdict in verdicts], list(turns))} | parts
 
 
-def _topic_word(question: str) -> str:
-    """The last word of a question that tells what it is about."""
-    topical = [word for word in question.split() if topic_of(word)]
-    return topical[-1].strip(".?!,") if topical else ""
+def _topic_words(question: str) -> list[str]:
+    """The words of a question that tell what it is about, in their order."""
+    return [word.strip(".?!,") for word in question.split() if topic_of(word)]
