@@ -59,7 +59,8 @@ class RemoteRewardModel:
         outcomes = [parallel.from_replica_leader(scores.result()) for scores in requested]
         own = [outcome for outcome in outcomes if not isinstance(outcome, Tensor)]
         if problems := [problem for ranks in parallel.gather_over_dp(own) for problem in ranks]:
-            raise problems[0]
+            # a reason that ends the run counts before an interruption, which another replica may have met
+            raise min(problems, key=lambda problem: isinstance(problem, Interruption))
         return outcomes
 
     def reach(self, work: Callable[[], object] = lambda: None) -> dict:

@@ -16,6 +16,7 @@ from aligner_lib.remote_critic.session import ServiceEnd
 from aligner_lib.remote_critic.worker import End, Wait, Worker
 from cluster.record import read_json, write_json
 
+TOLD_S = 10.0  # for the actor's next request for the status, which comes every second
 NOTES = "failed_rank_*.json"  # in the run folder's job/: why a rank other than the first has failed
 
 
@@ -54,6 +55,7 @@ def serve(
             if request is not None:
                 request.answer.set_exception(refusal)
             request_queue.close(refusal)
+            request_queue.wait_until_told(TOLD_S)
             if parallel.is_of_a_lost_rank(error):
                 raise refusal from error
             raise

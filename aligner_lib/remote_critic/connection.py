@@ -51,6 +51,7 @@ class ServerConnection:
         requests may be queued before this one."""
         self.where, self.actor, self.answer_s = where, actor, answer_s
         self.lost: str | None = "is not connected yet"
+        self._refused: Refusal | None = None  # ends the actor's run, whatever is asked next
         self._connection: PyTritonConnection | None = None
 
     # -- coming and going -----------------------------------------------------------------------------------------
@@ -69,7 +70,8 @@ class ServerConnection:
         status = _within(STATUS_S + 2, lambda: self._status(connection))
         if reason := overdue(status):
             raise ServerUnreachable(reason)
-        self.run, self._connection, self.lost = RunFolder(status["run"]), connection, None
+        self.run, self._connection = RunFolder(status["run"]), connection
+        self.lost, self._refused = None, None
         threading.Thread(target=self._watch, args=(connection, status["server"]), daemon=True).start()
         return status
 
@@ -91,7 +93,8 @@ class ServerConnection:
         return _in_thread(work)
 
     def wait_for(self, answer: Future) -> serialization.Arrays:
-        """The answer. Raises Lost when the server goes away first, UserError when it lives but does not answer in time."""
+        """The answer. Raises Lost when the server goes away first, the Refusal that it gave before it went away, and UserError
+        when it lives but does not answer in time."""
         started = time.monotonic()
         while True:
             try:
@@ -101,7 +104,7 @@ class ServerConnection:
             except ServerUnreachable as error:
                 self.lost = self.lost or self._ending() or str(error)
             if self.lost is not None:
-                raise Lost(self.lost)
+                raise self._refused or Lost(self.lost)
             if time.monotonic() - started > self.answer_s:
                 raise UserError(
                     f"{self.where} is alive but has not answered for {self.answer_s:g} s "
@@ -118,7 +121,10 @@ class ServerConnection:
     def refusal(self, problem: str) -> Refusal:
         """The server's refusal as an error that names the server."""
         error = from_words(problem)
-        return type(error)(f"{self.where}: {error}")
+        error = type(error)(f"{self.where}: {error}")
+        if type(error) is Refusal:
+            self._refused = error
+        return error
 
     def _call(
         self, connection: PyTritonConnection, endpoint: str, arrays: serialization.Arrays, parameters: dict
@@ -142,7 +148,7 @@ class ServerConnection:
             try:
                 status = _within(STATUS_S + 1, lambda: self._status(connection))
                 last_heard = time.monotonic()
-                reason = overdue(status) if status["server"] == server else "was started again"
+                reason = self._closing(status) if status["server"] == server else "was started again"
             except ServerUnreachable as error:
                 silent = time.monotonic() - last_heard > SILENCE_S
                 reason = self._ending() or (
@@ -150,6 +156,13 @@ class ServerConnection:
                 )
             if reason and self._connection is connection:
                 self.lost = self.lost or reason
+
+    def _closing(self, status: dict) -> str | None:
+        """Why a server that still answers is lost, by its status: it hangs, or has failed and is about to end."""
+        if status["refusal"] is None:
+            return overdue(status)
+        self.refusal(status["refusal"])
+        return f"is ending: {from_words(status['refusal'])}"
 
     def _ending(self) -> str | None:
         """How the server ended, if its run folder says it. On the same machine a killed process shows at once."""

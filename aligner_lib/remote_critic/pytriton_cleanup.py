@@ -40,13 +40,19 @@ def note_down(folder: Path, children: list[psutil.Process], environments: list[s
     write_json(_note(folder), {"server": server, "children": marks, "environments": environments})
 
 
-def clear(folder: Path) -> None:
-    """Clean up after the server of this run folder, which was killed or is ending."""
+def clear(folder: Path, finish_s: float = 0.0) -> None:
+    """Clean up after the server of this run folder, which was killed or is ending.
+
+    finish_s: seconds that tritonserver has for the requests in progress before it is killed.
+    """
     left = read_json(_note(folder)) or {"server": None, "children": {}, "environments": []}
     marks = left["children"].items()
     ours = [int(pid) for pid, mark in marks if mark is not None and identity(int(pid)) == mark]
     ours += [pid for pid in _stubs(_place(folder)) if pid not in ours]
-    segments = [*_segments_of(left["server"]), *_tensors_of(ours)]
+    segments = {*_segments_of(left["server"]), *_tensors_of(ours)}
+    if finish_s > 0:
+        end([pid for pid in ours if _is_tritonserver(pid)], signal.SIGINT, finish_s)
+        segments |= _tensors_of(ours)  # a stub that ended meanwhile no longer tells its segments, hence both times
     end(ours, signal.SIGKILL, KILLED_S)
     for segment in segments:
         segment.unlink(missing_ok=True)
@@ -107,12 +113,11 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def name_of(process: psutil.Process) -> str | None:
-    """The name of a process; None when it does not run."""
+def _is_tritonserver(pid: int) -> bool:
     try:
-        return process.name() if is_alive(process) else None
+        return psutil.Process(pid).name() == "tritonserver"
     except psutil.NoSuchProcess:
-        return None
+        return False
 
 
 def _stubs(place: Path) -> list[int]:

@@ -10,7 +10,6 @@ import glob
 import ipaddress
 import logging
 import os
-import signal
 import socket
 import sysconfig
 import threading
@@ -117,9 +116,7 @@ class PyTritonServer:
         """
         atexit.unregister(self._triton.stop)
         self._note_children()  # a failed run() may have started some of them
-        servers = [child.pid for child in self._children if pytriton_cleanup.name_of(child) == "tritonserver"]
-        pytriton_cleanup.end(servers, signal.SIGINT, 2 * EXIT_S)
-        pytriton_cleanup.clear(self._folder)
+        pytriton_cleanup.clear(self._folder, finish_s=2 * EXIT_S)
 
     def _note_children(self) -> None:
         """Record the processes that must be ended, also by a later server. The stubs of a dead tritonserver are no longer

@@ -7,6 +7,7 @@ requests from the queue (`command_loop.serve`), has all ranks execute them, and 
 from __future__ import annotations
 
 import queue
+import threading
 import time
 import traceback
 import uuid
@@ -62,6 +63,7 @@ class RequestQueue:
         self.counts = {"values": 0, "rewards": 0, "train": 0, "merged": 0, "busy_s": 0.0}
         self._requests: queue.Queue[Request] = queue.Queue()
         self._closed: Refusal | None = None
+        self._told = threading.Event()  # the actor has got the status that says why the queue is closed
 
     # -- in PyTriton's threads ------------------------------------------------------------------------------------
 
@@ -112,7 +114,11 @@ class RequestQueue:
     def answer_status(self, requests: list[tuple[dict, serialization.Arrays]]) -> list[serialization.Arrays]:
         for parameters, _ in requests:
             self.session.heard(parameters.get("actor"))
-        return [serialization.text(self.status()) for _ in requests]
+        closed = self._closed is not None
+        answers = [serialization.text(self.status()) for _ in requests]
+        if closed and any(parameters.get("actor") == self.session.actor for parameters, _ in requests):
+            self._told.set()
+        return answers
 
     def status(self) -> dict:
         return self.about | {
@@ -125,6 +131,7 @@ class RequestQueue:
             "counts": dict(self.counts),
             "actor": self.session.actor,
             "actor_heard_s": round(self.session.silence_s, 1),
+            "refusal": in_words(self._closed) if self._closed is not None else None,
         }
 
     def _train(self, parameters: dict, arrays: serialization.Arrays) -> dict:
@@ -254,6 +261,14 @@ class RequestQueue:
                 self._requests.get_nowait().answer.set_exception(self._closed)
             except queue.Empty:
                 return
+
+    def wait_until_told(self, within_s: float) -> None:
+        """Return when the actor, if there is one, has got a status with the reason of `close`, or after within_s seconds.
+
+        An error between two requests is in no request's answer: without this wait the actor would only find a dead server.
+        """
+        if self.session.actor is not None:
+            self._told.wait(within_s)
 
     def _now(self, doing: str) -> None:
         before, self._turn = self._turn, time.monotonic()

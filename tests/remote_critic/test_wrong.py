@@ -165,31 +165,46 @@ def command(words: list[str]) -> None:
         os._exit(end.code)
 
 
+def command_that_asks_an_ended_critic(words: list[str]) -> None:
+    """The same, where values after a train step are asked of the critic only when it is gone."""
+    from aligner_lib.remote_critic.client import RemoteCritic
+
+    ask_for_values = RemoteCritic.values
+
+    def values(self, rollouts):
+        if self.updates:
+            until(lambda: self.critic.lost, "the critic's end")
+        return ask_for_values(self, rollouts)
+
+    RemoteCritic.values = values
+    command(words)
+
+
+FAULT_IN_TRAIN = 'on its rank 1: it failed in train with KeyError: "a fault in the critic\'s code"'
+
+
 @pytest.mark.parametrize(
-    ("name", "ranks", "faults", "words"),
+    ("name", "run", "ranks", "faults", "words"),
     [
-        (
-            "error",
-            2,
-            {"train": (2, "error")},
-            'on its rank 1: it failed in train with KeyError: "a fault in the critic\'s code"',
-        ),
-        ("nan", 1, {"values": (2, "nan")}, "the value of sample 0 of "),
+        ("error", command, 2, {"train": (2, "error")}, FAULT_IN_TRAIN),
+        # the first rank finds the fault between two requests, and no request's answer tells it
+        ("late", command_that_asks_an_ended_critic, 2, {"train": (1, "error")}, FAULT_IN_TRAIN),
+        ("nan", command, 1, {"values": (2, "nan")}, "the value of sample 0 of "),
     ],
 )
-def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, name, ranks, faults, words):
+def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, name, run, ranks, faults, words):
     critic = Critic(jobs, f"{name}_critic")
     critic.start(faults) if ranks == 1 else critic.start_ranks(ranks, faults, **TP2)
     settings = actor_settings(jobs, name, critic, trainer__ppo__max_steps=3)
-    actor = forks.start(command, ["ppo", "--profile", "smoke", *settings], log=jobs.log(name))
+    actor = forks.start(run, ["ppo", "--profile", "smoke", *settings], log=jobs.log(name))
     actor.join(forks.BOUND_S)
-    run, log = jobs.run_folder(name), jobs.log(name).read_text()
-    assert (actor.exitcode, run.status) == (2, "failed"), log
-    assert f"the critic at 127.0.0.1:{critic.port}: {words}" in run.info["message"], log
+    folder, log = jobs.run_folder(name), jobs.log(name).read_text()
+    assert (actor.exitcode, folder.status) == (2, "failed"), log
+    assert f"the critic at 127.0.0.1:{critic.port}: {words}" in folder.info["message"], log
     assert log.count(words) == 1, log
     assert "PyTritonClient" not in log
     critic.until_it_ended()
-    if name == "error":
+    if ranks > 1:
         log_of_rank = (jobs.logs(critic.name) / "rank1.log").read_text()
         assert "Traceback" in log_of_rank and "a fault in the critic's code" in log_of_rank
     assert not (critic.run.path / "pytriton").exists()
