@@ -21,9 +21,11 @@ from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.models.adapters import AdapterRecord
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.megatron import adam, checkpoint, cpu, masters, parallel
+from aligner_lib.megatron.bare_pass import MicroBatchPass
 from aligner_lib.megatron.lora import LoRA, add_adapters, reset_adapters, seed_dropout
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
 from aligner_lib.megatron.seeded import seeded_generator
+from aligner_lib.megatron.spans import note, span
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.peft_folder import open_adapters
@@ -127,7 +129,8 @@ class Engine:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr * group.get("lr_mult", 1.0)
                 group["weight_decay"] = self._weight_decay * group.get("wd_mult", 1.0)
-            _, grad_norm, _ = self.optimizer.step()
+            with span("optimizer_step"):
+                _, grad_norm, _ = self.optimizer.step()
         self.steps += 1
         terms["grad_norm"] = float(grad_norm)
         if not math.isfinite(terms["grad_norm"]):
@@ -207,16 +210,18 @@ class Engine:
             hidden = model(batch.tokens, batch.lengths)
             return hidden, lambda output, **kwargs: loss(batch, output, **kwargs)
 
-        return get_forward_backward_func()(
-            forward_step_func=forward_step,
-            data_iterator=((number, batch.to(cpu.DEVICE)) for number, batch in enumerate(micro_batches)),
-            model=self._wrapped,
-            num_microbatches=len(micro_batches),
-            seq_length=1,  # not read: the stages exchange shapes, since micro batches differ in length
-            micro_batch_size=1,
-            forward_only=forward_only,
-            collect_non_loss_data=collect_non_loss_data,
-        )
+        with span("forward" if forward_only else "forward_backward"):
+            note(MicroBatchPass(self.module, micro_batches, loss, trains=not forward_only))
+            return get_forward_backward_func()(
+                forward_step_func=forward_step,
+                data_iterator=((number, batch.to(cpu.DEVICE)) for number, batch in enumerate(micro_batches)),
+                model=self._wrapped,
+                num_microbatches=len(micro_batches),
+                seq_length=1,  # not read: the stages exchange shapes, since micro batches differ in length
+                micro_batch_size=1,
+                forward_only=forward_only,
+                collect_non_loss_data=collect_non_loss_data,
+            )
 
     def offload_optimizer(self) -> None:
         """With `offloads_adam`, move Adam's moments to the CPU until the next optimizer step.

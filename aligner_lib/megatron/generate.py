@@ -16,9 +16,11 @@ from torch import Tensor
 
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.attention import KVCache
+from aligner_lib.megatron.bare_pass import GenerationPass
 from aligner_lib.megatron.logprobs import gather_vocab
 from aligner_lib.megatron.pipeline import pass_through_stages
 from aligner_lib.megatron.shares import Share, is_owed, next_in_line, rows_to_give_up
+from aligner_lib.megatron.spans import note
 
 # Rows that are over leave, or others take their places, once they are this part of the batch: leaving copies the cache,
 # and a prompt alone costs a pass over all weights.
@@ -184,6 +186,7 @@ class ContinuousBatch:
         self._computed: dict[tuple[int, ...], _Computed] = {}  # contexts that others wait for, too
         self._device = next(model.parameters()).device
         self._cache = KVCache(torch.zeros(0, dtype=torch.int64, device=self._device), 0)
+        self._work = GenerationPass(model)
 
     def add(self, prompt: list[int], seed: int, sampling: Sampling, share: Share = None) -> Response:
         """The response to a prompt (token ids, not empty), which grows with each step. seed: of its random numbers.
@@ -210,6 +213,8 @@ class ContinuousBatch:
 
     def run(self, enough: Callable[[], bool] = lambda: False) -> None:
         """Steps until all responses are over, or it is enough."""
+        self._work = GenerationPass(self.model)  # a profile counts each run by itself
+        note(self._work)
         with generating(self.model):
             while self and not enough():
                 self.step()
@@ -290,6 +295,7 @@ class ContinuousBatch:
         )
         hidden = pass_through_stages(self.model, tokens, self._cache)  # [1, B, H] on the last stage
         self._cache.increment_sequence_len_offset(1)
+        self._work.read(tokens, self._cache.sequence_len_offset)
         self._draw(self._running, hidden[-1])
 
     def _leave(self) -> None:
@@ -325,9 +331,10 @@ class ContinuousBatch:
         if prompts:
             longest = max(map(len, prompts))
             padding = [longest - len(prompt) for prompt in prompts]
-            tokens = [[self.stop_ids[0]] * left + list(prompt) for left, prompt in zip(padding, prompts)]
-            cache = KVCache(self._indices(padding), longest)
-            hidden = pass_through_stages(self.model, torch.tensor(tokens, device=self._device), cache)
+            rows = [[self.stop_ids[0]] * left + list(prompt) for left, prompt in zip(padding, prompts)]
+            tokens, cache = torch.tensor(rows, device=self._device), KVCache(self._indices(padding), longest)
+            hidden = pass_through_stages(self.model, tokens, cache)
+            self._work.read(tokens, longest)
             cache.increment_sequence_len_offset(longest)
             last = hidden[-1] if parallel.is_last_stage() else [None] * len(prompts)
             self._computed |= {prompt: _Computed(cache, row, last[row]) for row, prompt in enumerate(prompts)}
@@ -341,6 +348,7 @@ class ContinuousBatch:
 
         That stage draws, and sends tokens and log-probabilities, float64 [2, B], to every rank of the replica.
         """
+        self._work.drawn += len(requests)
         drawn = torch.zeros(2, len(requests), dtype=torch.float64, device=self._device)
         if parallel.is_last_stage():
             logits = gather_vocab(self.model.logits(hidden).float(), parallel.tp_group())  # [B, V]

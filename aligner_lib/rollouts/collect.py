@@ -14,6 +14,7 @@ from aligner_lib.datasets.batches import concat_restore_order, concat_rows
 from aligner_lib.datasets.chat_template import extend, render_observation
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.generate import Response
+from aligner_lib.megatron.spans import span
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 from aligner_lib.rollouts.interfaces import GenerationBatch, RewardSource, ValueModel
@@ -91,11 +92,13 @@ class RolloutCollector:
             generation = self.policy.batch(micro_batch_size)
         for micro_batch in self._played(micro_batches, generation, step, environments, greedy, timers):
             if with_values:
-                micro_batch.values = self.value_model.values(micro_batch.rollouts)
+                with span("values"):
+                    micro_batch.values = self.value_model.values(micro_batch.rollouts)
         batches = [micro_batch.rollouts for micro_batch in micro_batches]
-        scoring = (
-            [self.reward_source.score(batch) for batch in batches] if self.reward_source is not None else []
-        )
+        scoring = []
+        if self.reward_source is not None:
+            with span("rewards"):
+                scoring = [self.reward_source.score(batch) for batch in batches]
         outcomes = [episode.outcome for episode in episodes]
 
         def judged() -> tuple[Tensor, Tensor | None]:

@@ -16,6 +16,7 @@ from aligner_lib.datasets.chat_template import save_tokenizer
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms, NonFiniteError
+from aligner_lib.megatron.spans import span
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.records import CriticExperience
 
@@ -85,7 +86,8 @@ class Critic:
         groups = length_grouped(experience.lengths.tolist(), self.micro_batch_size)
         micro_batches = [experience.rows(group) for group in groups]
         try:
-            return _done(self.engine.train_step(micro_batches, self._loss, lr))
+            with span("critic_train"):
+                return _done(self.engine.train_step(micro_batches, self._loss, lr))
         except NonFiniteError as error:
             raise NonFiniteError(f"in the critic, {error}", settings="critic.") from error
 

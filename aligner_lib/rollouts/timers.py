@@ -1,10 +1,12 @@
-"""Wall-clock seconds of named stages, as the metrics `timers/…`."""
+"""Wall-clock seconds of named stages, as the metrics `timers/…` and as spans in a profiler's trace."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from aligner_lib.megatron.spans import span
 
 
 class Timers:
@@ -16,6 +18,7 @@ class Timers:
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
-        yield
+        with span(name):
+            yield
         key = f"timers/{name}"
         self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - started
