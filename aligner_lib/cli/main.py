@@ -15,7 +15,7 @@ from aligner_lib import __version__
 from aligner_lib.cli import model_data
 from aligner_lib.cli.workshop import workshop
 from aligner_lib.config.kind import JobKind, load
-from aligner_lib.config.kinds import kinds
+from aligner_lib.config.kinds import kinds, kinds_that_train
 from aligner_lib.errors import UserError
 from cluster.cores import thread_variables
 from cluster.schedulers import schedulers
@@ -171,6 +171,48 @@ def _add_job(kind: JobKind) -> None:
 
 for _kind in kinds().values():
     _add_job(_kind)
+
+
+@app.command("profile")
+def profile_step(
+    kind: Annotated[str, typer.Argument(help=f"{', '.join(kinds_that_train())}.")],
+    overrides: Overrides = None,
+    profile: Profile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The trace, FILE.json or FILE.json.gz (else runs/profile-KIND-TIME.json)."),
+    ] = None,
+    warm_up: Annotated[int, typer.Option(help="Steps before the recorded step.", min=1)] = 2,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Keep the run folder here (else it is removed).")
+    ] = None,
+):
+    """Record one step of a job: a trace for Perfetto, and its stages beside their bare passes through the models.
+
+    The command takes the settings of `aligner KIND` and runs the job in this process up to the recorded step. A bare pass puts
+    the same number of tokens through the same model and nothing else, so a stage's ratio shows its overhead.
+    """
+    from aligner_lib.cli.profile import (
+        check_kind,
+        check_trace,
+        quiet_profiler,
+        settings_of_profile,
+        show_profile,
+    )
+    from aligner_lib.jobs.command_line import written
+
+    check_kind(kind)
+    out = out or RUNS / f"profile-{kind}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    overrides = list(overrides or ())
+    if run is not None:
+        overrides.append(f"exp_manager.explicit_log_dir={written(run)}")
+    config = settings_of_profile(kind, overrides, profile, steps=warm_up + 1)
+    check_trace(out)
+    quiet_profiler()
+    os.environ.update(thread_variables(ranks=1))  # libgomp reads them when torch loads it
+    from aligner_lib.jobs.step_profile import profile_step as record
+
+    show_profile(kind, record(kind, config, profile, warm_up, out), out)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------

@@ -32,6 +32,11 @@ def kind_of(name: str) -> JobKind:
     return kinds()[name]
 
 
+def kinds_that_train() -> list[str]:
+    """The names of the kinds whose jobs train in steps."""
+    return [name for name, kind in kinds().items() if kind.run == JobKind.run]
+
+
 def charts_of(name: str) -> tuple[Chart, ...]:
     """The default charts of a run of this kind, with their metrics' units; () for an unknown kind."""
     if name not in kinds():

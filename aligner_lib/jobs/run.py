@@ -39,11 +39,11 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     kind: a name of `aligner_lib.config.kinds`. The run folder is exp_manager.explicit_log_dir. Raises UserError for what
     the user can put right.
     """
-    job = _prepare(kind, config, profile)
+    job = prepare_job(kind, config, profile)
     from aligner_lib.trainers.loop import TrainingLoop
 
     settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
-    with closing(job), _opened(kind, config, profile, job, resume=settings.resume) as run:
+    with closing(job), opened_run(kind, config, profile, job, resume=settings.resume) as run:
         status = TrainingLoop(job.build(run), settings, run).run_to_end()
     logger.info("%s: %s", status, config.exp_manager.explicit_log_dir)
     return RunFolder(config.exp_manager.explicit_log_dir)
@@ -51,8 +51,8 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
 
 def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
     """Like `run_job`, for a job that trains nothing: its figures are logged once, as of step 0."""
-    job = _prepare(kind, config, profile)
-    with closing(job), _opened(kind, config, profile, job, resume=False) as run:
+    job = prepare_job(kind, config, profile)
+    with closing(job), opened_run(kind, config, profile, job, resume=False) as run:
         evaluation, started = job.build(run), time.perf_counter()
         figures = evaluation.figures() | {"timers/validation_time": time.perf_counter() - started}
         if run is not None:
@@ -63,7 +63,7 @@ def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) ->
     return RunFolder(config.exp_manager.explicit_log_dir)
 
 
-def _prepare(kind: str, config: DictConfig, profile: str | None) -> PreparedJob:
+def prepare_job(kind: str, config: DictConfig, profile: str | None) -> PreparedJob:
     """The job, its data read, on a rank that has joined the others."""
     if not config.exp_manager.explicit_log_dir:
         raise UserError("there is no run folder: set exp_manager.explicit_log_dir=… (or --run DIR)")
@@ -75,7 +75,7 @@ def _prepare(kind: str, config: DictConfig, profile: str | None) -> PreparedJob:
 
 
 @contextmanager
-def _opened(
+def opened_run(
     kind: str, config: DictConfig, profile: str | None, job: PreparedJob, resume: bool
 ) -> Iterator[RunWriter | None]:
     """The run folder's writer, begun after its latest checkpoint; None on all ranks but the first."""

@@ -201,6 +201,23 @@ def test_a_librarys_error_keeps_its_traceback(inside, monkeypatch):
         cli.main()
 
 
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("stf", "there is no kind of job 'stf'; did you mean sft?"),
+        ("stencil", "there is no kind of job 'stencil' (`aligner profile` takes sft, "),
+        ("evaluate", "evaluate has no steps of training to profile (`aligner profile` takes sft, "),
+    ],
+)
+def test_a_kind_that_can_t_be_profiled_is_refused_before_anything_is_written(
+    inside, capsys, tmp_path, kind, sentence
+):
+    assert inside("profile", kind, "--profile", "smoke", "--out", "traces/trace.json") == 2
+    [told] = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"error: {sentence}")
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,7 @@ def assert_no_circle(graph: dict[str, set[str]]) -> None:
 
 
 LIGHT = [
-    "config", "models", "run_folder", "tutorial", "errors", "cli.main", "cli.model_data", "cli.run_tables", "cli.doctor", "cli.progress",
+    "config", "models", "run_folder", "tutorial", "errors", "cli.main", "cli.model_data", "cli.run_tables", "cli.doctor", "cli.progress", "cli.profile",
     "jobs.command_line", "jobs.torchrun", "jobs.openai_answers", "jobs.openai_api", "jobs.request_body", "jobs.response_text", "jobs.served",
 ]  # fmt: skip
 
@@ -228,6 +228,7 @@ COMMAND = "sys.argv = 'aligner {}'.split(); from aligner_lib.cli.main import mai
     [
         (COMMAND.format("--help"), HEAVY | {"papermill", "nbconvert", "omegaconf"}),
         (COMMAND.format("serve --help"), HEAVY | {"tornado"}),
+        (COMMAND.format("profile --help"), HEAVY | {"omegaconf"}),
         (COMMAND.format("progress ."), HEAVY | {"numpy", "papermill"}),
         ("import aligner_lib.run_folder.reader, aligner_lib.run_folder.explain", HEAVY | {"numpy"}),
         ("from aligner_lib.run_folder.exporters import process, tail, tensorboard", HEAVY | {"tensorflow"}),

@@ -1,0 +1,138 @@
+"""`aligner profile`: the trace and the table of a step of real jobs on the smoke model."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import forks
+import pytest
+
+from aligner_lib.cli.profile import check_trace, settings_of_profile, show_profile
+from aligner_lib.config.kinds import kinds
+from aligner_lib.errors import UserError
+
+SPANS = {"forward", "forward_backward", "optimizer_step", "values", "rewards", "critic_train"}
+"""Spans of engines and judges, inside of the trainers' timers."""
+OF_THE_LOOP = {"timers/processor_wait", "timers/validation_time"}
+
+
+def profile_smoke_step(kind: str, settings: list[str], out: Path) -> None:
+    from aligner_lib.jobs.step_profile import profile_step
+
+    config = settings_of_profile(kind, settings, "smoke", steps=2)
+    profile = profile_step(kind, config, "smoke", warm_up=1, out=out)
+    out.with_name("profile.json").write_text(json.dumps(asdict(profile)))
+    sys.stdout.write("\n--- table ---\n")
+    show_profile(kind, profile, out)
+
+
+@pytest.fixture(scope="module", params=["sft", "ppo"])
+def profiled(request, jobs, tmp_path_factory):
+    """The kind, the folder for temporary files, the profile and the trace of a step."""
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    settings = jobs.settings(kind, "profile", exp_manager__explicit_log_dir="null")
+    log = folder / "log"
+    job = forks.start(
+        profile_smoke_step,
+        kind,
+        settings,
+        folder / "trace.json",
+        log=log,
+        environment={"TMPDIR": str(temporary)},
+    )
+    forks.finish(job, log)
+    profile = json.loads((folder / "profile.json").read_text())
+    return kind, temporary, profile, json.loads((folder / "trace.json").read_text()), log.read_text()
+
+
+def test_the_trace_has_the_stages_inside_the_step(profiled):
+    _, _, profile, trace, _ = profiled
+    complete = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert complete and all({"name", "ts", "dur", "pid", "tid"} <= event.keys() for event in complete)
+    [step] = [event for event in complete if event["name"] == "step_time"]
+    names = {stage["name"] for stage in profile["stages"] if stage["name"] not in ("step_time", "rest")}
+    spans = [e for e in complete if e["name"] in names and e.get("cat") == "user_annotation"]
+    assert {event["name"] for event in spans} == names
+    for event in spans:
+        assert event["tid"] == step["tid"]
+        assert step["ts"] <= event["ts"] and event["ts"] + event["dur"] <= step["ts"] + step["dur"]
+    of_step = {stage["name"] for stage in profile["stages"] if stage["depth"] == 1}
+    outermost = [event for event in spans if event["name"] in of_step]
+    assert 0 < sum(event["dur"] for event in outermost) <= step["dur"]
+
+
+def test_the_rows_are_the_trainers_timers_and_the_spans_inside_them(profiled):
+    kind, _, profile, _, _ = profiled
+    rows = {stage["name"] for stage in profile["stages"]}
+    declared = {name for group in kinds()[kind].metrics for metric in group.metrics for name in metric.names}
+    timers = {name for name in declared if name.startswith("timers/")} - OF_THE_LOOP
+    assert {f"timers/{name}" for name in rows - SPANS - {"rest"}} == timers
+    step, *stages = profile["stages"]
+    assert (step["name"], step["depth"], profile["step"]) == ("step_time", 0, 2)
+    whole = sum(stage["seconds"] for stage in stages if stage["depth"] == 1)  # the rest is one of them
+    assert whole == pytest.approx(step["seconds"])
+    assert all(stage["seconds"] >= 0 for stage in stages)
+
+
+def test_every_pass_through_a_model_has_its_bare_pass(profiled):
+    kind, _, profile, _, _ = profiled
+    with_pass = [stage for stage in profile["stages"] if stage["bare_seconds"] is not None]
+    assert all(stage["tokens"] > 0 and stage["bare_seconds"] > 0 for stage in with_pass)
+    names = {stage["name"] for stage in with_pass}
+    passes = {"step_time", "forward_backward"}
+    if kind == "ppo":
+        passes |= {"rollout_time", "generate", "values", "rewards", "forward", "logprobs", "init_logprobs"}
+        passes |= {"train_time", "critic_train"}
+    assert names == passes
+    by_name = {stage["name"]: stage["tokens"] for stage in with_pass}
+    if kind == "ppo":
+        assert by_name["logprobs"] == by_name["init_logprobs"]  # of the same responses
+    else:
+        assert by_name["step_time"] == by_name["forward_backward"]
+
+
+def test_the_run_folder_is_removed(profiled):
+    _, temporary, _, _, _ = profiled
+    assert not [path.name for path in temporary.iterdir() if path.name.startswith("aligner-profile")]
+
+
+def test_the_table_has_the_stages_and_ten_operators(profiled):
+    kind, _, profile, _, log = profiled
+    table = log.partition("--- table ---")[2]
+    assert f"{kind}, step 2" in table and "ui.perfetto.dev" in table
+    assert all(stage["name"] in table for stage in profile["stages"])
+    operators = profile["operators"]
+    assert len(operators) == 10
+    assert operators == sorted(operators, key=lambda operator: -operator["seconds"])
+    assert 0 < sum(operator["share"] for operator in operators) <= 1
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_with_a_run_is_refused_and_stays_as_it_is(tmp_path):
+    from aligner_lib.jobs.step_profile import profile_step
+
+    (tmp_path / "run.json").write_text("{}")
+    config = settings_of_profile("sft", [f"exp_manager.explicit_log_dir='{tmp_path}'"], "smoke", steps=2)
+    with pytest.raises(UserError, match=r"holds a run already.*name another folder with --run"):
+        profile_step("sft", config, "smoke", warm_up=1, out=tmp_path / "trace.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_several_processes_are_refused():
+    with pytest.raises(UserError, match=r"trainer\.devices=2: a profile records one process"):
+        two = ["trainer.devices=2", "model.tensor_model_parallel_size=2"]
+        settings_of_profile("sft", two, "smoke", steps=2)
+
+
+@pytest.mark.parametrize("name", ["trace.txt", "trace"])
+def test_a_trace_that_no_viewer_would_open_is_refused(tmp_path, name):
+    with pytest.raises(UserError, match=r"ends with \.json or \.json\.gz"):
+        check_trace(tmp_path / name)
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(UserError, match="is a folder"):
+        check_trace(tmp_path / "folder.json")
