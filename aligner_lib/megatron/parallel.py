@@ -120,7 +120,7 @@ def sum_over_dp(tensor: torch.Tensor) -> torch.Tensor:
 
 def gather_over_dp(value: object) -> list:
     """Each data-parallel rank's picklable value, in rank order, on every rank."""
-    if dp_size() == 1:
+    if dp_size() <= 1:  # 0 in a process without ranks
         return [value]
     values = [None] * dp_size()
     dist.all_gather_object(values, value, group=parallel_state.get_data_parallel_group())

@@ -87,6 +87,13 @@ def test_rewards_that_no_response_has_are_null_in_training_validation_and_evalua
         assert figures[f"{group}/rewards_failed"] == 1 and figures[f"{group}/rollout_size"] == 2
 
 
+def test_responses_and_their_different_prompts_are_counted():
+    three = rollouts(([1], [2]), ([1], [3]), ([4], [5]))
+    three.group = torch.tensor([7, 7, 8])
+    figures = rollout_metrics("train_rollouts", three, torch.zeros(3))
+    assert (figures["train_rollouts/rollout_size"], figures["train_rollouts/prompts"]) == (3, 2)
+
+
 def test_the_share_of_failures_counts_prompts_that_were_not_given():
     two = rollouts(([1], [2]), ([1], [3]))
     figures = rollout_metrics("val_rollouts", two, torch.tensor([0.5, float("nan")]), not_given=2)

@@ -9,6 +9,7 @@ from aligner_lib.kinds.policy_gradient.environment_failures import given_tasks, 
 from aligner_lib.kinds.policy_gradient.rollout_metrics import (
     copied_metric,
     environment_metrics,
+    good_metric,
     rollout_metrics,
     rollout_records,
 )
@@ -61,6 +62,7 @@ class Evaluation:
         not_given = len(failures) * self.generations_per_prompt
         figures = rollout_metrics("evaluation", rollouts, rewards, not_given)
         figures |= copied_metric("evaluation", policy.tokenizer, rollouts)
+        figures |= good_metric("evaluation", policy.tokenizer, rollouts)
         figures |= environment_metrics("evaluation", collected.outcomes, rewards, failures)
         figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[rollouts.response_mask])
         return figures

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -11,8 +13,11 @@ from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.collect import EpisodeOutcome
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.records import ActorCriticExperience, Experience, Rollouts
+from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.trainers.statistics import mean_std
 from data.copying import copied_share
+from data.forms import instruction_in
+from data.gold import judge
 
 
 def rollout_metrics(
@@ -35,6 +40,8 @@ def rollout_metrics(
     figures = {name: mean_std(values)[0] for name, values in per_response.items()}
     figures["rewards_std"] = mean_std(rewards)[1]
     figures["rollout_size"] = parallel.sum_over_dp(torch.tensor([float(rollouts.size)])).item()
+    numbers = {number for part in parallel.gather_over_dp(rollouts.group.tolist()) for number in part}
+    figures["prompts"] = len(numbers)
     figures["tokens"] = figures["rollout_size"] * figures["response_lengths"]
     figures["rewards_failed"] = 1 - judged / (figures["rollout_size"] + not_given)
     if judged == 0:
@@ -51,6 +58,24 @@ def copied_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[
         for row in range(rollouts.size)
     ]
     return {f"{group}/copied_from_prompt": mean_std(torch.tensor(shares))[0]}
+
+
+def good_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[str, float]:
+    """group/good, the share of all ranks' responses that a program finds good (data/gold.py).
+
+    Empty unless every prompt has an instruction of data/forms.py: the share of a part of the responses would be noisier than the
+    reward beside it.
+    """
+    good = []
+    for row in range(rollouts.size):
+        turn = turns_of(tokenizer.decode(rollouts.prompt_tokens(row)))[-1]["text"]
+        if instruction_in(turn) is None:
+            good.append(math.nan)  # which makes the mean NaN on every rank
+        else:
+            answer = _response_text(tokenizer, rollouts, row)
+            good.append(float(judge(turn, answer, bool(rollouts.finished[row])).good))
+    share = mean_std(torch.tensor(good))[0]
+    return {} if math.isnan(share) else {f"{group}/good": share}
 
 
 def experience_metrics(experience: Experience, entropies: Tensor, absolute_kl: bool) -> dict[str, float]:
@@ -159,12 +184,11 @@ def rollout_records(
     records = []
     for row in range(rollouts.size):
         response = rollouts.response_tokens(row)
-        text_ids = response[:-1] if response[-1] in tokenizer.stop_ids else response
         record = {
             "step": step,
             "split": split,
             "prompt": tokenizer.decode(rollouts.prompt_tokens(row)),
-            "response": tokenizer.decode(text_ids, continues=True),
+            "response": _response_text(tokenizer, rollouts, row),
             "reward": rewards[row].item() if rewards[row].isfinite() else None,
             "length": len(response),
             "finished": bool(rollouts.finished[row]),
@@ -191,3 +215,10 @@ def rollout_records(
                 record["token_advantage"] = [round(value, 5) for value in advantages[row, counts].tolist()]
         records.append(record)
     return [record for part in parallel.gather_over_dp(records) for record in part]
+
+
+def _response_text(tokenizer: Tokenizer, rollouts: Rollouts, row: int) -> str:
+    """The text of a response without its stop token."""
+    response = rollouts.response_tokens(row)
+    text_ids = response[:-1] if response[-1] in tokenizer.stop_ids else response
+    return tokenizer.decode(text_ids, continues=True)

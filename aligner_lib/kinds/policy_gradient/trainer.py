@@ -34,6 +34,7 @@ from aligner_lib.kinds.policy_gradient.rollout_metrics import (
     copied_metric,
     environment_metrics,
     experience_metrics,
+    good_metric,
     rollout_metrics,
     rollout_records,
     sampler_mismatch,
@@ -133,6 +134,7 @@ class PolicyGradientTrainer(ABC):
         not_given = len(self.failures) * self.group_size
         metrics |= rollout_metrics("train_rollouts", rollouts, rewards, not_given)
         metrics |= copied_metric("train_rollouts", self.policy.tokenizer, rollouts)
+        metrics |= good_metric("train_rollouts", self.policy.tokenizer, rollouts)
         metrics |= experience_metrics(experience, entropies, self.loop.use_absolute_kl)
         if self.recomputes:
             metrics |= sampler_mismatch(experience)
@@ -170,6 +172,7 @@ class PolicyGradientTrainer(ABC):
         self._report("validation", step, collected, rewards)
         metrics = rollout_metrics("val_rollouts", collected.rollouts, rewards, len(failures))
         metrics |= copied_metric("val_rollouts", self.policy.tokenizer, collected.rollouts)
+        metrics |= good_metric("val_rollouts", self.policy.tokenizer, collected.rollouts)
         return metrics | environment_metrics("val", collected.outcomes, rewards, failures)
 
     def save(self, folder: Path) -> None:
