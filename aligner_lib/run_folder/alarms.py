@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
+from aligner_lib.run_folder import good_fall
 from aligner_lib.run_folder.reader import STALE_SECONDS
 
 # Records at the start of a run that later records are compared with: the validation before training and three steps. With
@@ -50,6 +51,12 @@ class Thresholds:
     """Share of a response's words that are copied from its prompt; copies_prompt also needs a rise by copied_rise."""
     copied_rise: float = 0.15
     """Rise of that share since the start: tasks that quote their prompts start with a high share."""
+    good_fall: float = 0.1
+    """Fall of the share of good responses since the start; good_falls also needs good_errors and good_reward_rise."""
+    good_errors: float = 3.5
+    """That fall in standard errors."""
+    good_reward_rise: float = 0.25
+    """Rise of the reward meanwhile, in standard deviations of the first rewards."""
     overfitting: float = 0.1
     """Relative rise of the validation loss above its lowest value, and relative fall of the training loss."""
     heartbeat_seconds: float = STALE_SECONDS
@@ -275,6 +282,25 @@ def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
         f"{abs(drift):.0%} {'longer' if drift > 0 else 'shorter'} and the KL {kl:.2f}: the policy may win the reward "
         "without being better. Read its responses.",
         "Stop; raise initial_policy_kl_penalty and start again from an earlier checkpoint.",
+    )
+
+
+@rule(*good_fall.METRICS)
+def good_falls(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """The share of good responses fell while the reward rose."""
+    change = good_fall.good_fall(start.records, now.records)
+    if change is None or change.rise < limits.good_reward_rise:
+        return None
+    if change.fall < limits.good_fall or change.errors < limits.good_errors:
+        return None
+    return Alarm(
+        "good_falls",
+        now.step,
+        "Good responses become rarer",
+        f"Since the start the reward rose by {change.rise:.2f} of its standard deviation, but the share of good responses fell by "
+        f"{change.fall:.2f} ({change.errors:.1f} standard errors): the policy fools its reward. Read the responses.",
+        "Stop. Train the reward model on pairs whose rejected responses are like these, or raise initial_policy_kl_penalty, and "
+        "start again from an earlier checkpoint.",
     )
 
 

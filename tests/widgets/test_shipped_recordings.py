@@ -152,7 +152,7 @@ def test_the_high_rate_gets_more_reward_than_anybody_by_repeating_what_was_asked
     assert hacking.reward.value > max(best.reward.value, leashed[-1].reward.value)
     assert hacking.obeys.value < min(best.obeys.value, leashed[-1].obeys.value)
     assert hacking.kl.value > 2 * leashed[-1].kl.value
-    assert alarms_in(run) == {"kl": 5, "reward_hacking": 8, "copies_prompt": 9}
+    assert alarms_in(run) == {"good_falls": 4, "kl": 5, "reward_hacking": 8, "copies_prompt": 9}
     best_rewarded = max(answers(run, "train", 9), key=lambda r: r["reward"])
     assert best_rewarded["response"] == "Your last sentence must be a question."
     validated = answers(run, "validation", 8)
