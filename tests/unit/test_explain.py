@@ -71,6 +71,30 @@ def test_a_run_whose_checks_hold_tells_its_alarms():
     assert "step 5: Far from the reference" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("ppo-forms-both", {"good_falls": 4, "copied": 6}),
+        ("ppo-forms-high-lr", {"good_falls": 4, "copied": 9}),
+    ],
+)
+def test_recorded_reward_hacking_is_named_with_its_evidence(name, steps):
+    found = recorded(name)
+    assert {reading.name: reading.step for reading in found.off} == steps
+    copies, fooled = found.likeliest
+    assert (copies.cause.name, fooled.cause.name) == ("copies_prompt", "reward_fooled")
+    for diagnosis, check in ((copies, "copied"), (fooled, "good_falls")):
+        (evidence,) = diagnosis.evidence_for
+        assert f"at step {steps[check]}" in evidence and diagnosis.evidence_against == []
+    assert "standard errors is 3.6" in str(found) or "standard errors is 3.7" in str(found)
+
+
+def test_good_responses_that_fall_with_the_reward_fool_no_reward_model():
+    falling = {"rewards": lambda step, value: 1.0 - value, "kl_coef": 0.0}
+    records = ppo(good=after(2, 0.0), **falling)
+    assert "good_falls" not in off(Run(records))
+
+
 def test_every_fault_is_a_cause():
     assert set(FAULTS) <= {cause.name for cause in CAUSES}
     checks = {check.name for check in CHECKS}
@@ -138,6 +162,8 @@ def ppo(**changed) -> list[dict]:
             "rollouts/generation_length": 20.0,
             "rollouts/prompt_lengths": 9.0 + 0.1 * step,
             "rollouts/fraction_of_samples_properly_ended": 0.4,
+            "rollouts/good": 0.5,
+            "rollouts/copied_from_prompt": 0.1,
             "rollouts/entropy": 2.0 - 0.01 * step,
             "rollouts/kl": kl / 2,
             "rollouts/init_policy_kl": kl,
@@ -222,6 +248,11 @@ STUCK = dict.fromkeys(("rewards", "prompt_lengths", "entropy"), after(1, 1.25))
             {"repeated": 2},
             "stale_rollouts",
         ),
+        # 5 good ones of 10 at step 1, 0 of 30 in the next three, while the reward rises from 0.6 to 0.8 on average
+        ({"good": after(2, 0.0)}, {"good_falls": 4}, "reward_fooled"),
+        ({"copied_from_prompt": after(3, 0.5)}, {"copied": 5}, "copies_prompt"),  # 0.5 in three steps
+        # a fault explains what follows from it; the consequences do not explain the fault
+        ({"lr": 2e-3, "good": after(2, 0.0)}, {"learning_rate": 1, "good_falls": 4}, "learning_rate"),
     ],
 )
 def test_each_check_breaks_on_its_own_figure(changed, where, cause):

@@ -228,7 +228,9 @@ def _weighed(cause: Cause, readings: dict[str, Reading]) -> Diagnosis | None:
     unexplained = [
         reading
         for reading in readings.values()
-        if reading.is_off and not reading.check.is_clue and reading.name not in known
+        if reading.is_off
+        and not (reading.check.is_clue or reading.check.is_consequence)
+        and reading.name not in known
     ]
     return Diagnosis(cause, evidence_for, against, [str(reading) for reading in unexplained])
 

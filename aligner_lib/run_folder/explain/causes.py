@@ -113,6 +113,23 @@ CAUSES = (
         knob="environment_failures.txt in the run folder has the first traceback; model.environments.NAME.timeout.",
     ),
     Cause(
+        "copies_prompt",
+        "The policy copies its prompt",
+        breaks=(("copied",),),
+        meaning="The reward takes the words of the instruction for obedience, so that the policy repeats them instead of "
+        "answering.",
+        knob="The reward model's pairs: add copies of the prompt as rejected responses. Or raise initial_policy_kl_penalty.",
+    ),
+    Cause(
+        "reward_fooled",
+        "The reward model is fooled: the reward rises and good responses become rarer",
+        breaks=(("good_falls",),),
+        meaning="The policy has found responses that the reward model likes and a program finds bad: it optimises an error of the "
+        "reward model.",
+        knob="The responses with the highest rewards: add such ones as rejected responses to the reward model's pairs. Or raise "
+        "initial_policy_kl_penalty.",
+    ),
+    Cause(
         "sampler_cut",
         "Log-probabilities of a cut sampler are taken for the policy's",
         breaks=(("sampler_cut",),),

@@ -101,6 +101,8 @@ class Check:
     """None: this run lacks the figures, or its settings do not allow the check."""
     is_clue: bool = False
     """Distinguishes between causes, and is not a fault by itself."""
+    is_consequence: bool = False
+    """Any fault may lead to it, so that no cause has to explain it."""
 
 
 CHECKS: list[Check] = []
@@ -110,7 +112,7 @@ SUPERVISED, PAIRS = "train/consumed_samples", "train/rewards_chosen_mean"
 ROLLOUTS, CRITIC = "train_rollouts/kl", "train_rollouts/values_mean"
 
 
-def check(figure: str, why: str, of: str = "", is_clue: bool = False):
+def check(figure: str, why: str, of: str = "", is_clue: bool = False, is_consequence: bool = False):
     """A decorator for a function that computes the quantity of a run. It adds a Check of the function's name to CHECKS."""
 
     def add(quantity: Callable) -> Callable:
@@ -118,7 +120,7 @@ def check(figure: str, why: str, of: str = "", is_clue: bool = False):
             computed = quantity(run)
             return computed if computed is not None and computed.values else None
 
-        CHECKS.append(Check(quantity.__name__, figure, why, of, quantity_or_none, is_clue))
+        CHECKS.append(Check(quantity.__name__, figure, why, of, quantity_or_none, is_clue, is_consequence))
         return quantity
 
     return add

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
+from aligner_lib.run_folder import good_fall
+from aligner_lib.run_folder.alarms import BASELINE, RECENT, Thresholds
 from aligner_lib.run_folder.explain.checks import ROLLOUTS, Quantity, check, samples_freely
 from aligner_lib.run_folder.explain.evidence import Evidence
+
+LIMITS = Thresholds()
+"""The limits of the alarms on the same figures."""
 
 
 @check(
@@ -27,3 +34,41 @@ def sampler_cut(run: Evidence) -> Quantity | None:
 )
 def rewards_failed(run: Evidence) -> Quantity | None:
     return Quantity(run.of("train_rollouts/rewards_failed"), high=0.1)
+
+
+# ---- rewards that are won without better responses ---------------------------------------------------------------------
+
+
+@check(
+    "share of words copied from the prompt, mean of three steps",
+    "an answer has words of its own; the share at the start is what the task needs",
+    of="train_rollouts/copied_from_prompt",
+    is_consequence=True,
+)
+def copied(run: Evidence) -> Quantity | None:
+    shares = run.of("train_rollouts/copied_from_prompt")
+    steps, values = list(shares), list(shares.values())
+    start = fmean(values[: BASELINE - 1])
+    means = {steps[end - 1]: fmean(values[end - RECENT : end]) for end in range(BASELINE, len(steps) + 1)}
+    return Quantity(means, high=max(LIMITS.copied, start + LIMITS.copied_rise))
+
+
+@check(
+    "fall of the share of good responses while the reward rises, in standard errors",
+    "a reward that measures quality rises together with the share of good responses",
+    of="train_rollouts/good",
+    is_consequence=True,
+)
+def good_falls(run: Evidence) -> Quantity | None:
+    series = {metric: run.of(metric) for metric in good_fall.METRICS}
+    records = [
+        {"step": step} | {metric: values[step] for metric, values in series.items() if step in values}
+        for step in (record["step"] for record in run.records)
+    ]
+    changes = good_fall.good_falls_of(records, BASELINE)
+    falls = {
+        step: change.errors if change.fall >= LIMITS.good_fall or change.errors < 0 else 0.0
+        for step, change in changes.items()
+        if change.rise >= LIMITS.good_reward_rise
+    }
+    return Quantity(falls, high=LIMITS.good_errors)
