@@ -28,6 +28,7 @@ READERS = {
     "tests/extending/": ["tests/extending/test_extending.py"],
     "notebooks/": [
         "tests/notebooks/test_notebooks.py",
+        "tests/notebooks/test_scale_out.py",
         "tests/slurm/test_slurm_notebooks.py",
         "tests/unit/test_exercises.py",
         "tests/widgets/test_shipped_recordings.py",

@@ -1,10 +1,12 @@
-"""The notebooks as they are committed, and the tutorial with the smoke profile as a user runs it."""
+"""The notebooks as they are committed, and the whole tutorial with the smoke profile as a user runs it."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +15,10 @@ import forks
 import pytest
 from import_graph import modules
 from pages import external_references
+from tutorial_runs import ROOT, run_tutorial, runs_notebooks
 
 from aligner_lib.tutorial.exercises.registry import exercises
 
-ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 SOLVED = sorted((ROOT / "notebooks" / "solved").glob("[0-9]*.ipynb"))
 AST = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -27,12 +29,6 @@ BOTH = pytest.mark.parametrize(
 
 def cells(path: Path, kind: str) -> list[dict]:
     return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
-
-
-def aligner(*words: str, timeout: float = 3000) -> None:
-    command = [sys.executable, "-m", "aligner_lib", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 def test_notebooks_equal_the_output_of_build():
@@ -102,14 +98,12 @@ def test_notebooks_that_train_pass_on_their_parameters(number):
     assert number == "09" or "\nlora = False" in parameters
 
 
-def runs_notebooks(test):
-    return pytest.mark.notebooks(pytest.mark.slow(test))
-
-
 @pytest.fixture(scope="session")
 def tutorial(tmp_path_factory) -> Path:
+    """All notebooks up to 08. The critic and the reward model of notebook 05 run in a second job if PyTriton is installed."""
     out = tmp_path_factory.mktemp("tutorial")
-    aligner("tutorial", "--profile", "smoke", "--out", str(out))
+    placement = "remote" if importlib.util.find_spec("pytriton") else "in-process"
+    run_tutorial(out, "-p", f"critic_placement={placement}")
     return out
 
 
@@ -159,48 +153,29 @@ def test_executed_notebooks_are_small_and_show_the_monitor_as_a_picture(tutorial
 
 
 @runs_notebooks
-@pytest.mark.parametrize("where", ["print", "local"])
-def test_scaling_out_runs_without_a_cluster(tmp_path, where):
-    """On paper only, and on this machine: several ranks learn what one does."""
-    aligner("tutorial", "--profile", "smoke", "--only", "09", "--out", str(tmp_path), "-p", f"where={where}")
-    text = (tmp_path / "notebooks" / "09_scale_out.ipynb").read_text()
-    assert "#SBATCH --nodes=2" in text and "#SBATCH hetjob" in text
-    assert "| Llama-2-70B | actor | 32 | 8 × 2 × 2 |" in text
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    if where == "print":
-        assert not (tmp_path / "runs").exists() and "scale_out" not in summary
-    else:
-        assert summary["scale_out"]["ranks"] == 2
-        assert summary["scale_out"]["largest_difference"] < 1e-5
-
-
-@pytest.fixture(scope="session")
-def begun_late(tmp_path_factory) -> Path:
-    """Notebooks 05, with a remote critic, and 08 in a folder where none before them has run."""
-    forks.skip_without_pytriton()
-    out = tmp_path_factory.mktemp("begun_late")
-    words = ("tutorial", "--profile", "smoke", "--only", "05,08", "--out", str(out))
-    aligner(*words, "-p", "critic_placement=remote")
-    return out
-
-
-@runs_notebooks
-def test_missing_results_of_earlier_notebooks_are_replaced_with_a_note(begun_late):
-    ppo, compare = (
-        (begun_late / "notebooks" / f"{name}.ipynb").read_text() for name in ("05_ppo", "08_compare")
-    )
-    assert "there is no SFT run" in ppo and "there is no reward model" in ppo
-    assert "there is no SFT run" in compare and "there is no reward model" not in compare
-    summary = json.loads((begun_late / "summary.json").read_text())
-    assert {"val_reward_ppo", "kl_per_token"} <= summary["ppo"].keys()
-
-
-@runs_notebooks
 @pytest.mark.remote_critic
-def test_ppo_with_a_remote_critic(begun_late):
-    text = (begun_late / "notebooks" / "05_ppo.ipynb").read_text()
+def test_ppo_with_a_remote_critic(tutorial):
+    forks.skip_without_pytriton()
+    text = (tutorial / "notebooks" / "05_ppo.ipynb").read_text()
     assert "train steps · values for" in text  # the line that follows the critic
-    run = begun_late / "runs" / "ppo"
+    run = tutorial / "runs" / "ppo"
     actor, critic = (json.loads((path / "run.json").read_text()) for path in (run, run / "critic"))
     assert (actor["status"], critic["status"], critic["kind"]) == ("finished", "finished", "critic")
     assert critic["message"].endswith("is done")
+
+
+@runs_notebooks
+def test_missing_results_of_earlier_notebooks_are_replaced_with_a_note(tutorial, tmp_path):
+    """Notebook 08 without notebooks 03, 04 and 06. Missing runs of PPO and GRPO: tests/unit/test_workspace.py."""
+    for name in ("grpo", "ppo"):
+        shutil.copytree(tutorial / "runs" / name, tmp_path / "runs" / name)
+    run_tutorial(tmp_path, "--only", "08")
+    text = (tmp_path / "notebooks" / "08_compare.ipynb").read_text()
+    assert "there is no SFT run" in text
+    for missing in ("reward model", "DPO run"):
+        assert text.count(f"note: there is no {missing}") == 1, missing
+    assert "there is no PPO run" not in text and "there is no GRPO run" not in text
+    runs = [json.loads((tmp_path / "runs" / name / "run.json").read_text()) for name in ("rm", "dpo")]
+    assert [run["status"] for run in runs] == ["finished", "finished"]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert {"kl_per_token", "win_rate"} <= summary["ppo"].keys()

@@ -67,13 +67,30 @@ def test_another_data_set_is_formatted_anew(tmp_path, capsys):
     assert "Say A." not in sample.read_text()
 
 
-def test_a_ppo_run_that_is_missing_is_made_up_and_that_is_said(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("kind", ["ppo", "dpo", "grpo"])
+def test_a_run_that_is_missing_is_made_up_and_that_is_said(tmp_path, monkeypatch, capsys, kind):
     submitted = []
     job = SimpleNamespace(wait=lambda: submitted.append("waited for"))
     monkeypatch.setattr(Workspace, "submit", lambda self, *what: submitted.append(what) or job)
-    assert Workspace(tmp_path, "smoke").ppo_policy() == tmp_path / "runs" / "ppo"
-    assert submitted == [("ppo",), "waited for"]
-    assert "there is no PPO run" in capsys.readouterr().out
+    lab = Workspace(tmp_path, "smoke")
+    assert getattr(lab, f"{kind}_policy")() == tmp_path / "runs" / kind
+    assert submitted == [(kind,), "waited for"]
+    assert f"there is no {kind.upper()} run" in capsys.readouterr().out
+
+
+def test_a_reward_model_that_was_trained_in_its_notebook_s_place_is_found_by_the_next_notebook(
+    tmp_path, monkeypatch, capsys
+):
+    def submit(self, kind):
+        (self.run(kind).path / "checkpoints" / "step_000001").mkdir(parents=True)
+        return SimpleNamespace(wait=lambda: None)
+
+    monkeypatch.setattr(Workspace, "submit", submit)
+    assert Workspace(tmp_path, "smoke").reward_model() == tmp_path / "runs" / "rm"
+    assert "there is no reward model" in capsys.readouterr().out
+    monkeypatch.setattr(Workspace, "submit", lambda *_: pytest.fail("another one is trained"))
+    assert Workspace(tmp_path, "smoke").reward_model() == tmp_path / "runs" / "rm"
+    assert "there is no reward model" not in capsys.readouterr().out
 
 
 def test_a_cell_that_is_run_again_follows_the_job_that_still_goes_on(tmp_path, monkeypatch, capsys):
