@@ -62,10 +62,9 @@ def short(jobs):
 @pytest.mark.parametrize(
     ("name", "actor", "ranks", "critic", "critic_ranks"),
     [
-        ("tp2_actor_pp2_critic", TP2, 2, PP2, 2),
-        ("dp2_actor_tp2_critic", {}, 2, TP2, 2),
+        # a critic of two tensor-parallel ranks, and an actor of two data-parallel ones alone: test_faults
+        ("tp2_dp2_actor_pp2_critic", TP2, 4, PP2, 2),
         ("pp2_actor_dp2_critic", PP2, 2, {}, 2),
-        ("tp2_dp2_actor", TP2, 4, {}, 1),
     ],
 )
 def test_layouts(remote_jobs, short, name, actor, ranks, critic, critic_ranks):
