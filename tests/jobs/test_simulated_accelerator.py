@@ -6,11 +6,12 @@ import forks
 import pytest
 from device_jobs import BATCH, MOMENTS, WEIGHTS, read_steps, run_on_device, table
 from simulated_accelerator import TO_CPU, TO_DEVICE, simulated_accelerator
-from smoke_jobs import assert_same_run, steps
+from smoke_jobs import assert_same_run, figures, first_steps, steps
 
 from aligner_lib.models.tensor_store import StoreReader
 from aligner_lib.run_folder.reader import RunFolder
 
+STEPS = 4  # with a validation after the last one, and two checkpoints
 OFFLOADED = {"model__ppo__offload_adam_states": True, "critic__model__offload_adam_states": True}
 
 
@@ -20,11 +21,19 @@ def start_on_device(jobs, kind: str, run: str, **more: object):
     )
 
 
-@pytest.mark.parametrize("kind", ["sft", "rm", "evaluate"])
-def test_the_figures_are_the_cpu_s(jobs, request, kind):
-    run = f"{kind}_on_device"
-    forks.finish(start_on_device(jobs, kind, run), jobs.log(run))
-    assert_same_run(jobs.run_folder(run), request.getfixturevalue(kind))
+@pytest.mark.parametrize("kind", ["sft", "rm"])
+def test_the_first_steps_are_the_cpu_s(jobs, request, kind):
+    name = f"{kind}_on_device"
+    forks.finish(start_on_device(jobs, kind, name, **first_steps(kind, STEPS)), jobs.log(name))
+    run, on_cpu = jobs.run_folder(name), request.getfixturevalue(kind)
+    assert run.status == "finished" and steps(run) == list(range(STEPS + 1))
+    for record, expected in zip(figures(run), figures(on_cpu)):
+        assert record == pytest.approx(expected, abs=1e-5, rel=1e-5)
+
+
+def test_an_evaluation_has_the_cpu_s_figures(jobs, evaluate):
+    forks.finish(start_on_device(jobs, "evaluate", "evaluate_on_device"), jobs.log("evaluate_on_device"))
+    assert_same_run(jobs.run_folder("evaluate_on_device"), evaluate)
 
 
 def test_a_talk_there_is_the_cpu_s(smoke, rm, here):
