@@ -19,4 +19,7 @@ def test_scaling_out_runs_without_a_cluster(tmp_path, where):
         assert not (tmp_path / "runs").exists() and "scale_out" not in summary
     else:
         assert summary["scale_out"]["ranks"] == 2
+        several = json.loads((tmp_path / "runs" / "scale-several" / "run.json").read_text())
+        assert several["status"] == "finished"
+        assert several["config"]["trainer"]["devices"] == 2  # which a single process refuses: test_failures
         assert summary["scale_out"]["largest_difference"] < 1e-5

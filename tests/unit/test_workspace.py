@@ -93,6 +93,14 @@ def test_a_reward_model_that_was_trained_in_its_notebook_s_place_is_found_by_the
     assert "there is no reward model" not in capsys.readouterr().out
 
 
+def test_settings_that_ask_for_two_processes_reach_the_command(tmp_path, monkeypatch):
+    """Without resources. test_cli shows that such a command starts two processes, and notebook 09 that they train."""
+    monkeypatch.setattr("cluster.submit", lambda commands, run, where, allocation: (commands, allocation))
+    small = {f"model.data.{split}_ds.micro_batch_size": 4 for split in ("train", "validation")}
+    commands, allocation = Workspace(tmp_path, "smoke").submit("sft", **{"trainer.devices": 2} | small)
+    assert allocation is None and "trainer.devices=2" in commands["main"]
+
+
 def test_a_cell_that_is_run_again_follows_the_job_that_still_goes_on(tmp_path, monkeypatch, capsys):
     """After a restart of the kernel; the message of a monitor that lost its kernel asks for it."""
 
