@@ -28,7 +28,7 @@ from aligner_lib.run_folder.reader import RunFolder
 
 # Files and folders, the longest first, so that no worker is left alone with one at the end.
 LONGEST = (
-    "test_slurm_notebooks.py test_slurm_training.py notebooks remote_critic jobs megatron models".split()
+    "test_slurm_notebooks.py test_slurm_training.py notebooks jobs remote_critic megatron models".split()
 )
 # What shares fixtures that take seconds runs in one worker; of other folders each file by itself.
 TOGETHER = ["tests/jobs/", "tests/megatron/"]
