@@ -104,17 +104,19 @@ def silent(kind: str, settings: list[str], reads: Reads) -> list[str]:
     Of a setting with few values each is tried, and such a setting is written with the values that tell nothing.
     """
     usual, defaults = composition.compose(kind, settings, "smoke"), composition._defaults(kind, "smoke")
-    bounds, found = bounds_of(kind), []
+    bounds, found, changed = bounds_of(kind), [], copy.deepcopy(usual)
     for key in composition.keys(kind):
         if is_read(key, reads):
             continue
         bound = bounds.get(key)
         choices = bound.choices if bound else ()
         for values in [(value,) for value in choices] or [VALUES]:
-            other = with_another_value(kind, usual, key, bound, values)
-            if other is None or names(validation.notices(kind_of(kind), other, defaults), key):
-                continue
-            found.append(key if values is VALUES else f"{key}={values[0]}")
+            is_changed = take_another_value(kind, changed, key, bound, values)
+            if is_changed and not names(validation.notices(kind_of(kind), changed, defaults), key):
+                found.append(key if values is VALUES else f"{key}={values[0]}")
+            # a copy of all settings for each of them would take longer
+            OmegaConf.update(changed, key, OmegaConf.select(usual, key), merge=False)
+    assert changed == usual
     return found
 
 
@@ -129,10 +131,10 @@ def bounds_of(kind: str) -> dict:
     return {key: entry.metadata["bound"] for key, entry in entries if entry.metadata.get("bound")}
 
 
-def with_another_value(kind: str, usual: DictConfig, key: str, bound, values: tuple) -> DictConfig | None:
-    """These settings with an unusual one of the values of this one. None where all that are unusual are refused, with
-    words on what to write."""
-    now, said, config = OmegaConf.select(usual, key), False, copy.deepcopy(usual)
+def take_another_value(kind: str, config: DictConfig, key: str, bound, values: tuple) -> bool:
+    """Give this setting an unusual one of the values. False where all that are unusual are refused, with words on what
+    to write."""
+    now, said = copy.deepcopy(OmegaConf.select(config, key)), False
     for value in sorted(values, key=lambda value: type(value) is not type(now)):  # likelier to be taken
         is_same_type = type(value) is type(now)
         if is_same_type and value == now:
@@ -143,14 +145,13 @@ def with_another_value(kind: str, usual: DictConfig, key: str, bound, values: tu
         try:
             composition.overridden(config, kind, [f"{key}={written(value)}"])
         except ConfigError as error:
-            if OmegaConf.select(config, key) != now:
-                config = copy.deepcopy(usual)
+            OmegaConf.update(config, key, now, merge=False)
             said = said or (f"{key}=" in str(error) and "it must be" in str(error))
             continue
         if OmegaConf.select(config, key) != now:
-            return config
+            return True
     assert said or values is not VALUES, f"{key}: no value to try"
-    return None
+    return False
 
 
 def assert_read_or_told(kind: str, overrides: list[str], reads: Reads) -> None:

@@ -18,10 +18,12 @@ from aligner_lib.errors import ConfigError
 def check(kind: JobKind, config: DictConfig) -> None:
     """Raise ConfigError for the first invalid value."""
     for key, entry in _settings_of(kind, config):
-        bound, value = entry.metadata.get("bound"), OmegaConf.select(config, key)
+        bound, names = entry.metadata.get("bound"), entry.metadata.get("names")
+        if not bound and not names:
+            continue  # to look its value up would cost more than all checks
+        value = OmegaConf.select(config, key)
         if bound and value is not None and not bound.holds(value):
             raise ConfigError(f"{key}={value}: it must be {bound.words}")
-        names = entry.metadata.get("names")
         if names and (unknown := [name for name in value if name not in names]):
             raise ConfigError(f"there is no setting '{key}.{unknown[0]}'; {key} takes {', '.join(names)}")
     check_functions(OmegaConf.select(config, "functions") or {}, kind.functions)
