@@ -114,6 +114,14 @@ def test_pip_s_index_is_handed_on_to_uv_unless_uv_has_its_own(clone):
     assert all("[UV_DEFAULT_INDEX=file:///own]" in call for call in clone.installs())
 
 
+def test_the_indexes_of_pip_s_file_are_handed_on_to_uv(clone, tmp_path):
+    file = tmp_path / "pip.conf"
+    file.write_text("[global]\nindex-url = file:///mirror\nextra-index-url =\n    file:///a\n    file:///b\n")
+    assert clone.lab("runs", PIP_CONFIG_FILE=str(file))[0] == 0
+    indexes = "[UV_DEFAULT_INDEX=file:///mirror] [UV_INDEX=file:///a file:///b]"
+    assert all(indexes in call for call in clone.installs())
+
+
 def test_an_unsuitable_python_is_named(clone):
     code, _, err = clone.lab("runs", LAB_PYTHON="/bin/false")
     assert code == 1
