@@ -49,15 +49,14 @@ def alone(jobs: SmokeJobs, steps):
 @pytest.mark.parametrize(
     "kind, layout",
     [
-        # each loss, each layout, shared and unshared prefixes: every two of them meet
+        # each trainer in each layout, each loss on several replicas and stages, each layout with shared and unshared
+        # prefixes. Tensor-parallel ranks share a vocabulary, which no loss sees: DPO stands for KTO, and PPO for GRPO.
         ("dpo", DP2),
         ("dpo", TP2 | UNSHARED),
         ("dpo", PP2),
         ("kto", DP2 | UNSHARED),
-        ("kto", TP2),
-        ("kto", PP2 | UNSHARED),
+        ("kto", PP2),
         ("grpo", DP2),
-        ("grpo", TP2),
         ("grpo", PP2 | UNSHARED),
         ("ppo", DP2),
         ("ppo", TP2),
@@ -120,9 +119,7 @@ def test_packed_micro_batches_take_the_same_steps(packed, alone, kind):
     assert packed(kind).metrics()[1]["train/padding"] != alone(kind).metrics()[1]["train/padding"]
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "layout"), [("dp2", 2, DP2), ("tp2", 2, TP2), ("pp2", 2, PP2), ("dp2_pp2", 4, PP2)]
-)
+@pytest.mark.parametrize(("name", "ranks", "layout"), [("tp2", 2, TP2), ("dp2_pp2", 4, PP2)])
 def test_packed_micro_batches_of_several_processes_take_the_same_steps(jobs, alone, name, ranks, layout):
     """Of two pipelines one may have more micro batches than the other."""
     run = jobs.run_ranks("sft", f"sft_packed_{name}", ranks, **STEPS["sft"], **PACKED, **layout)
