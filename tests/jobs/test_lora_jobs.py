@@ -59,8 +59,14 @@ def trained(jobs):
     return run
 
 
-@pytest.mark.megatron
-@pytest.mark.parametrize("kind", SHORT)
+# of a newer Megatron the kinds with models of both heads; the losses of the others meet none of its code
+ON_NEWER_MEGATRON = ("sft", "rm", "ppo")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.megatron] * (kind in ON_NEWER_MEGATRON)) for kind in SHORT],
+)
 def test_each_kind_trains_adapters(trained, jobs, kind):
     run = trained(kind)
     assert run.status == "finished"
@@ -77,7 +83,6 @@ def test_each_kind_trains_adapters(trained, jobs, kind):
         assert AdapterRecord.load(checkpoint / "critic").base == trained("rm").latest_checkpoint()
 
 
-@pytest.mark.megatron
 def test_a_checkpoint_is_small(trained, jobs):
     """The smoke model's adapters of rank 4, with Adam's moments, beside its weights alone."""
     of_run = sum(len(content) for content in checkpoint_files(trained("dpo")).values())
@@ -85,7 +90,6 @@ def test_a_checkpoint_is_small(trained, jobs):
     assert of_run < of_model / 2
 
 
-@pytest.mark.megatron
 def test_the_policy_begins_as_its_reference(trained):
     first = figures(trained("dpo"))[0]
     assert first["validation/loss"] == pytest.approx(0.693147, abs=1e-6)
@@ -228,10 +232,9 @@ def test_a_resume_with_another_rank_leaves_the_finished_run_as_it_was(trained):
     ("kind", "layout"),
     [
         ("dpo", {"model__tensor_model_parallel_size": 2, "model__sequence_parallel": True}),
-        ("dpo", {"model__pipeline_model_parallel_size": 2}),
         ("grpo", {}),
     ],
-    ids=["dpo-tp2", "dpo-pp2", "grpo-dp2"],
+    ids=["dpo-tp2", "grpo-dp2"],
 )
 def test_two_processes_learn_what_one_does(trained, jobs, request, kind, layout):
     settings = trained.settings(kind, SHORT[kind]) | layout

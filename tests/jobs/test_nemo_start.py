@@ -1,12 +1,9 @@
 """Jobs that start from NeMo's archives, as the tutorial's commands have them."""
 
 import forks
-import pytest
 from smoke_jobs import figures, run_smoke_job
 
 from aligner_lib.models.export import export
-
-pytestmark = pytest.mark.megatron
 
 
 def test_ppo_from_archives_is_ppo_from_folders(jobs, ppo, rm, tmp_path):

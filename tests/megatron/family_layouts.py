@@ -19,7 +19,8 @@ from aligner_lib.megatron.model import Numerics
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.tensor_store import StoreWriter
 
-LAYOUTS = ("tp2", SEQUENCE_PARALLEL, "pp2")
+# sequence-parallel ranks split each weight as other tensor-parallel ranks do, and the norms' work besides
+LAYOUTS = (SEQUENCE_PARALLEL, "pp2")
 STOP = 1
 NEW_TOKENS = 8
 
