@@ -22,7 +22,8 @@ class Form:
 
     wordings: tuple[str, ...]
     holds: Callable[..., bool]  # of the answer, and of the gaps by name
-    gaps: Mapping[str, tuple[str, ...]] = ()
+    gaps: Mapping[str, tuple[str, ...] | str] = ()
+    """Of each gap, what may stand in it: one of several texts, or whatever matches a regular expression."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ def _patterns() -> tuple[tuple[re.Pattern, str], ...]:
         for wording in form.wordings:
             text = re.escape(wording)
             for gap, values in dict(form.gaps).items():
-                choice = "|".join(re.escape(value) for value in sorted(values, key=len, reverse=True))
+                if isinstance(values, str):
+                    choice = values
+                else:
+                    choice = "|".join(map(re.escape, sorted(values, key=len, reverse=True)))
                 text = text.replace(re.escape(f"{{{gap}}}"), f"(?P<{gap}>{choice})", 1)
             patterns.append((len(wording), re.compile(text), name))
     return tuple(
@@ -114,6 +118,12 @@ def has_word(text: str, word: str) -> bool:
     return re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) is not None
 
 
+def postscript(text: str) -> int:
+    """Where the text after the letters P.S. begins, which stand behind an answer; the text's end where there is none."""
+    match = re.search(r"\S\s*\bP\.\s?S\.?:?\s+(?=\w)", text)
+    return match.end() if match else len(text)
+
+
 def begins(text: str, word: str) -> bool:
     """Whether a word stands first, without regard to case."""
     return re.match(rf"\W*{re.escape(word)}\b", text, re.IGNORECASE) is not None
@@ -121,20 +131,9 @@ def begins(text: str, word: str) -> bool:
 
 # ---- the forms -------------------------------------------------------------------------------------------------------
 
-OPENERS = ("Well", "Sure", "Honestly", "First", "Yes", "Clearly", "Briefly")
-INCLUDED = (
-    "because",
-    "important",
-    "example",
-    "people",
-    "usually",
-    "remember",
-    "simple",
-    "today",
-    "fact",
-    "always",
-)
-ENDINGS = ("That is all.", "I hope this helps.", "Thank you for asking.", "Now you know.", "Good luck with it.")  # fmt: skip
+
+WORD = "[a-z]+"
+QUOTED = r'[^"\n]+'
 
 FORMS: dict[str, Form] = {
     "sentences": Form(
@@ -184,7 +183,7 @@ FORMS: dict[str, Form] = {
             '"{word}" should be your very first word.',
         ),
         lambda text, word: begins(text, word),
-        {"word": OPENERS},
+        {"word": "[A-Z][a-z]+"},
     ),
     "list": Form(
         (
@@ -204,7 +203,7 @@ FORMS: dict[str, Form] = {
             'The word "{word}" has to appear in your answer.',
         ),
         lambda text, word: has_word(text, word),
-        {"word": INCLUDED},
+        {"word": WORD},
     ),
     "number": Form(
         (
@@ -268,7 +267,7 @@ FORMS: dict[str, Form] = {
             'Your answer should close with "{phrase}"',
         ),
         lambda text, phrase: text.rstrip('"”').endswith(phrase),
-        {"phrase": ENDINGS},
+        {"phrase": QUOTED},
     ),
     "postscript": Form(
         (
@@ -287,5 +286,35 @@ FORMS: dict[str, Form] = {
             "Put a title in << and >> above your answer.",
         ),
         lambda text: re.search(r"<<[^<>\n]*\w[^<>\n]*>>", text) is not None,
+    ),
+    "this_number": Form(
+        (
+            "Use the number {n}.",
+            "Your answer must contain the number {n}.",
+            "Mention the number {n}, written in digits.",
+            "The number {n} has to appear in your answer.",
+        ),
+        lambda text, n: re.search(rf"(?<!\d)(?<!\d[.,]){n}(?![.,]?\d)", text) is not None,
+        {"n": r"\d+"},
+    ),
+    "postscript_word": Form(
+        (
+            'Add a postscript with the word "{word}", starting with P.S.',
+            'Close with a postscript after the letters P.S. that has the word "{word}" in it.',
+            'At the end, add a P.S. that mentions the word "{word}".',
+            'Put a P.S. with the word "{word}" at the end.',
+        ),
+        lambda text, word: has_word(text[postscript(text) :], word),
+        {"word": WORD},
+    ),
+    "this_title": Form(
+        (
+            'Give it the title "{title}", in double angular brackets.',
+            'Begin with the title "{title}", wrapped in double angular brackets.',
+            'Your answer needs the title "{title}" between << and >>.',
+            'Put the title "{title}" in << and >> above your answer.',
+        ),
+        lambda text, title: re.search(rf"<<\s*{re.escape(title)}\s*>>", text, re.IGNORECASE) is not None,
+        {"title": QUOTED},
     ),
 }  # fmt: skip

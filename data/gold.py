@@ -80,14 +80,14 @@ def judge(turn: str, answer: str, finished: bool) -> GoldParts:
     if instruction is None:
         raise ValueError(f"no instruction of data/forms.py is in this turn: {turn!r}")
     required = " ".join(value for _, value in instruction.gaps)  # words that the answer may have to quote
-    question = without_instruction(turn)
+    question, body = without_instruction(turn), TITLE.sub(" / ", answer)
     return GoldParts(
         obeys=instruction.holds(answer),
         ended=finished,
-        own_words=has_own_words(turn, TITLE.sub(" / ", answer))
+        own_words=has_own_words(turn, body)
         and not asks_again(question, answer)
-        and not quotes(turn.replace(question, ""), answer, required),
-        on_topic=is_on_topic(question, answer),
+        and not quotes(turn.replace(question, ""), body, required),
+        on_topic=is_on_topic(question, body),
         varied=distinct_pairs(answer) >= DISTINCT_PAIRS,
         readable=known_words(answer) >= KNOWN_WORDS,
     )

@@ -52,7 +52,8 @@ def clear(folder: Path, finish_s: float = 0.0) -> None:
     segments = {*_segments_of(left["server"]), *_tensors_of(ours)}
     if finish_s > 0:
         end([pid for pid in ours if _is_tritonserver(pid)], signal.SIGINT, finish_s)
-        segments |= _tensors_of(ours)  # a stub that ended meanwhile no longer tells its segments, hence both times
+        # twice: a stub that has ended no longer tells its segments, and one that lives may have made more
+        segments |= _tensors_of(ours)
     end(ours, signal.SIGKILL, KILLED_S)
     for segment in segments:
         segment.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from data.sample_text.asking import phrasings
 from data.sample_text.instructions import instruction_records
 from data.sample_text.topics import Topic
 
+ASKED = sorted(FORMS.keys() - {"this_number", "postscript_word", "this_title"})
 TEST_TOPICS = 22  # whole topics are held out
 FORMS_A_TOPIC = 12  # of those that there are: pairs, and so prompts, of each topic
 NOISE = (
@@ -26,6 +27,22 @@ INSTRUCTION_FIRST = 0.15
 SFT_FORMS_A_TOPIC = 6  # answers that obey, for SFT
 SFT_OTHERS = 280  # records without an instruction beside them
 LONGEST = 56  # words of an answer
+
+OPENERS = ("Well", "Sure", "Honestly", "First", "Yes", "Clearly", "Briefly")
+INCLUDED = (
+    "because",
+    "important",
+    "example",
+    "people",
+    "usually",
+    "remember",
+    "simple",
+    "today",
+    "fact",
+    "always",
+)
+ENDINGS = ("That is all.", "I hope this helps.", "Thank you for asking.", "Now you know.", "Good luck with it.")  # fmt: skip
+DRAWN_FROM = {"first_word": OPENERS, "includes": INCLUDED, "last_words": ENDINGS}
 
 WITH_WORD = {
     "because": ("{a} {b} People ask because it is useful to know.", "{a} It is worth knowing because {c}"),
@@ -78,15 +95,18 @@ def preference_records(topics: list[Topic], rng: random.Random, noise: float = 0
     records = []
     for topic in topics:
         questions = rng.sample(phrasings(topic), 8)
-        for number, form in enumerate(rng.sample(sorted(FORMS), FORMS_A_TOPIC)):
+        for number, form in enumerate(rng.sample(ASKED, FORMS_A_TOPIC)):
             pair = _pair(topic, questions[number % len(questions)], form, rng)
-            history = f"\n\nHuman: {pair.prompt}\n\nAssistant: "
-            sides = [history + pair.chosen, history + pair.rejected]
-            if rng.random() < noise:
-                sides.reverse()
-            records.append(dict(zip(("chosen", "rejected"), sides, strict=True)))
+            records.append(raw_pair(*pair, turned=rng.random() < noise))
     rng.shuffle(records)
     return records
+
+
+def raw_pair(prompt: str, chosen: str, rejected: str, turned: bool) -> dict[str, str]:
+    """A pair in HH's raw format; turned: with the label turned round."""
+    history = f"\n\nHuman: {prompt}\n\nAssistant: "
+    sides = [history + chosen, history + rejected]
+    return dict(zip(("chosen", "rejected"), reversed(sides) if turned else sides, strict=True))
 
 
 def sft_records(topics: list[Topic], rng: random.Random) -> list[dict[str, str]]:
@@ -102,9 +122,9 @@ def sft_records(topics: list[Topic], rng: random.Random) -> list[dict[str, str]]
 def _obeying(topics: list[Topic], rng: random.Random) -> Iterator[dict[str, str]]:
     for topic in topics:
         questions = rng.sample(phrasings(topic), 8)
-        for number, form in enumerate(rng.sample(sorted(FORMS), SFT_FORMS_A_TOPIC)):
+        for number, form in enumerate(rng.sample(ASKED, SFT_FORMS_A_TOPIC)):
             instruction = _instruction(form, rng)
-            prompt = _prompt(questions[number], instruction, rng)
+            prompt = prompt_of(questions[number], instruction, rng)
             answer = written(topic, instruction, rng)
             yield {
                 "instruction": prompt,
@@ -116,7 +136,7 @@ def _obeying(topics: list[Topic], rng: random.Random) -> Iterator[dict[str, str]
 
 def _pair(topic: Topic, question: str, form: str, rng: random.Random) -> Compared:
     instruction = _instruction(form, rng)
-    prompt = _prompt(question, instruction, rng)
+    prompt = prompt_of(question, instruction, rng)
     chosen = written(topic, instruction, rng)
     kind = rng.random()
     others = [_missing(topic, instruction, kind, rng) for _ in range(CANDIDATES)]
@@ -125,11 +145,11 @@ def _pair(topic: Topic, question: str, form: str, rng: random.Random) -> Compare
 
 
 def _instruction(form: str, rng: random.Random) -> Instruction:
-    gaps = {name: rng.choice(values) for name, values in dict(FORMS[form].gaps).items()}
+    gaps = {name: rng.choice(DRAWN_FROM.get(form, values)) for name, values in dict(FORMS[form].gaps).items()}
     return Instruction(form, tuple(sorted(gaps.items())))
 
 
-def _prompt(question: str, instruction: Instruction, rng: random.Random) -> str:
+def prompt_of(question: str, instruction: Instruction, rng: random.Random) -> str:
     wording = instruction.worded(rng.choice(FORMS[instruction.form].wordings))
     text = f"{wording} {question}" if rng.random() < INSTRUCTION_FIRST else f"{question} {wording}"
     assert instruction_in(text) == instruction, text
@@ -140,7 +160,7 @@ def _missing(topic: Topic, instruction: Instruction, kind: float, rng: random.Ra
     """An answer that does not obey: written for another instruction, for other gaps of this one, or for none."""
     for _ in range(200):
         if kind < OTHER_FORM:
-            text = written(topic, _instruction(rng.choice(sorted(FORMS)), rng), rng)
+            text = written(topic, _instruction(rng.choice(ASKED), rng), rng)
         elif kind < OTHER_FORM + NEAR_MISS and dict(FORMS[instruction.form].gaps):
             text = written(topic, _instruction(instruction.form, rng), rng)
         else:
@@ -152,7 +172,7 @@ def _missing(topic: Topic, instruction: Instruction, kind: float, rng: random.Ra
 
 def plain(topic: Topic, rng: random.Random) -> str:
     """One to three sentences on the topic, as an answer without any instruction."""
-    return " ".join(_sentences(topic, rng)[: rng.choice((1, 1, 2, 2, 3))])
+    return " ".join(sentences_of(topic, rng)[: rng.choice((1, 1, 2, 2, 3))])
 
 
 def written(topic: Topic, instruction: Instruction, rng: random.Random) -> str:
@@ -168,17 +188,17 @@ def written(topic: Topic, instruction: Instruction, rng: random.Random) -> str:
 # ---- how an answer is made to obey -----------------------------------------------------------------------------------
 
 
-def _sentences(topic: Topic, rng: random.Random) -> list[str]:
+def sentences_of(topic: Topic, rng: random.Random) -> list[str]:
     """The topic's three sentences; the one that answers the question is mostly first."""
     rest = rng.sample([topic.reply, topic.more], 2)
     return [topic.answer, *rest] if rng.random() < 0.8 else [rest[0], topic.answer, rest[1]]
 
 
-def _some(topic: Topic, rng: random.Random, *counts: int) -> str:
-    return " ".join(_sentences(topic, rng)[: rng.choice(counts)])
+def some_of(topic: Topic, rng: random.Random, *counts: int) -> str:
+    return " ".join(sentences_of(topic, rng)[: rng.choice(counts)])
 
 
-def _lower_first(sentence: str) -> str:
+def lower_first(sentence: str) -> str:
     first, _, rest = sentence.partition(" ")
     common = first in (
         "A",
@@ -200,8 +220,8 @@ def _lower_first(sentence: str) -> str:
 
 
 def _filled(template: str, topic: Topic, rng: random.Random) -> str:
-    first, second, third = _sentences(topic, rng)
-    return template.format(a=first, b=second, c=_lower_first(third), next=topic.next_question)
+    first, second, third = sentences_of(topic, rng)
+    return template.format(a=first, b=second, c=lower_first(third), next=topic.next_question)
 
 
 def _title(topic: Topic) -> str:
@@ -210,11 +230,11 @@ def _title(topic: Topic) -> str:
 
 
 def _sentence_count(topic: Topic, rng: random.Random, n: str) -> str:
-    return " ".join(_sentences(topic, rng)[: ("one", "two", "three").index(n.split()[0]) + 1])
+    return " ".join(sentences_of(topic, rng)[: ("one", "two", "three").index(n.split()[0]) + 1])
 
 
 def _short(topic: Topic, rng: random.Random, n: str) -> str:
-    fitting = [text for text in _sentences(topic, rng) if len(words(text)) < int(n)]
+    fitting = [text for text in sentences_of(topic, rng) if len(words(text)) < int(n)]
     if fitting:
         return fitting[0]
     start = " ".join(topic.answer.rstrip(".").split()[: int(n) - 1 - rng.randrange(3)])
@@ -222,42 +242,44 @@ def _short(topic: Topic, rng: random.Random, n: str) -> str:
 
 
 def _long(topic: Topic, rng: random.Random, n: str) -> str:
-    text = " ".join(_sentences(topic, rng)[: rng.choice((2, 3))])
+    text = " ".join(sentences_of(topic, rng)[: rng.choice((2, 3))])
     return text if len(words(text)) >= int(n) else f"{text} {rng.choice(REMARKS)}"
 
 
 def _first_word(topic: Topic, rng: random.Random, word: str) -> str:
-    text = _some(topic, rng, 1, 2)
+    text = some_of(topic, rng, 1, 2)
     mark = rng.choice((",", ":")) if word != "Yes" else ","
-    return f"{word}{mark} {_lower_first(text)}"
+    return f"{word}{mark} {lower_first(text)}"
 
 
 def _listed(topic: Topic, rng: random.Random, n: str) -> str:
     count = ("one", "two", "three").index(n) + 1
-    return "\n".join(f"- {text}" for text in _sentences(topic, rng)[:count])
+    return "\n".join(f"- {text}" for text in sentences_of(topic, rng)[:count])
 
 
 def _no_comma(topic: Topic, rng: random.Random) -> str:
-    return _some(topic, rng, 1, 2, 3).replace(",", "")
+    return some_of(topic, rng, 1, 2, 3).replace(",", "")
 
 
 WRITERS: dict[str, Callable[..., str]] = {
     "sentences": _sentence_count,
     "fewer_words": _short,
     "more_words": _long,
-    "question": lambda topic, rng: f"{_some(topic, rng, 1, 2)} {_filled(rng.choice(QUESTIONS), topic, rng)}",
+    "question": lambda topic, rng: (
+        f"{some_of(topic, rng, 1, 2)} {_filled(rng.choice(QUESTIONS), topic, rng)}"
+    ),
     "first_word": _first_word,
     "list": _listed,
     "includes": lambda topic, rng, word: _filled(rng.choice(WITH_WORD[word]), topic, rng),
     "number": lambda topic, rng: _filled(rng.choice(WITH_NUMBER), topic, rng),
     "exclamation": lambda topic, rng: rng.choice(
-        (f"{_some(topic, rng, 1, 2)[:-1]}!", f"{_some(topic, rng, 1, 2)} {rng.choice(ENDED)}")
+        (f"{some_of(topic, rng, 1, 2)[:-1]}!", f"{some_of(topic, rng, 1, 2)} {rng.choice(ENDED)}")
     ),
-    "lower_case": lambda topic, rng: _some(topic, rng, 1, 2, 2, 3).lower(),
-    "capitals": lambda topic, rng: _some(topic, rng, 1, 1, 2).upper(),
+    "lower_case": lambda topic, rng: some_of(topic, rng, 1, 2, 2, 3).lower(),
+    "capitals": lambda topic, rng: some_of(topic, rng, 1, 1, 2).upper(),
     "no_comma": _no_comma,
-    "quotes": lambda topic, rng: f'"{_some(topic, rng, 1, 2, 2)}"',
-    "last_words": lambda topic, rng, phrase: f"{_some(topic, rng, 1, 2)} {phrase}",
-    "postscript": lambda topic, rng: " P.S. ".join(_sentences(topic, rng)[:2]),
-    "title": lambda topic, rng: f"{_title(topic)}\n{_some(topic, rng, 1, 2)}",
+    "quotes": lambda topic, rng: f'"{some_of(topic, rng, 1, 2, 2)}"',
+    "last_words": lambda topic, rng, phrase: f"{some_of(topic, rng, 1, 2)} {phrase}",
+    "postscript": lambda topic, rng: " P.S. ".join(sentences_of(topic, rng)[:2]),
+    "title": lambda topic, rng: f"{_title(topic)}\n{some_of(topic, rng, 1, 2)}",
 }

@@ -32,6 +32,9 @@ BY_HAND = {
     ("last_words", "That is all."): ("Cats purr. That is all.", "That is all. Cats purr."),
     ("postscript",): ("Cats purr. P.S. So do kittens.", "P.S."),
     ("title",): ("<<Cats>>\nThey purr.", "<< >> Cats purr."),
+    ("this_number", "7"): ("Cats purr 7 times.", "Cats purr 17 times, or 7.5 times."),
+    ("postscript_word", "kittens"): ("Cats purr. P.S. So do kittens.", "Kittens purr. P.S. So do cats."),
+    ("this_title", "In short"): ("<<In short>>\nCats purr.", "<<Cats>>\nIn short, they purr."),
 }  # fmt: skip
 
 
@@ -51,7 +54,12 @@ def test_by_hand(key):
 @st.composite
 def asked(draw) -> tuple[str, Instruction]:
     form = draw(st.sampled_from(sorted(FORMS)))
-    gaps = {name: draw(st.sampled_from(values)) for name, values in dict(FORMS[form].gaps).items()}
+    gaps = {
+        name: draw(
+            st.from_regex(values, fullmatch=True) if isinstance(values, str) else st.sampled_from(values)
+        )
+        for name, values in dict(FORMS[form].gaps).items()
+    }
     wanted = Instruction(form, tuple(sorted(gaps.items())))
     wording = wanted.worded(draw(st.sampled_from(FORMS[form].wordings)))
     question = draw(st.sampled_from([topic.question for topic in load_topics()]))
