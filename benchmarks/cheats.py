@@ -4,6 +4,7 @@ The repeated instruction, the question, the whole prompt, a constant sentence be
 answers, the best answer of the training pairs given to every prompt, and a constant that is searched: sentences are added to it as
 long as it wins more prompts. Five minutes.
 
+    --sample forms    forms, or drawn: prompts that each ask for something of their own
     --words 60        the longest constant; the laptop profile's answers end at about 40 words
     --sentences 1000  how many candidates the search adds, those that win most alone
 """
@@ -23,9 +24,9 @@ SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 BOUND = 0.05
 
 
-def pairs(split: str) -> list[tuple[str, str, str]]:
+def pairs(split: str, sample: str = "forms") -> list[tuple[str, str, str]]:
     """Turn, chosen and rejected answer of each bundled pair."""
-    records = map(json.loads, (SAMPLES / f"forms-{split}.jsonl").read_text(encoding="utf-8").splitlines())
+    records = map(json.loads, (SAMPLES / f"{sample}-{split}.jsonl").read_text(encoding="utf-8").splitlines())
     cut = [
         [record[side].rpartition("\n\nAssistant: ") for side in ("chosen", "rejected")] for record in records
     ]
@@ -51,10 +52,11 @@ def searched_constant(turns: list[str], answers: list[str], most_words: int, cou
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cheats", description=__doc__.splitlines()[0])
+    parser.add_argument("--sample", choices=("forms", "drawn"), default="forms")
     parser.add_argument("--words", type=int, default=60)
     parser.add_argument("--sentences", type=int, default=1000)
     options = parser.parse_args(arguments)
-    test, train = pairs("test"), pairs("train")
+    test, train = pairs("test", options.sample), pairs("train", options.sample)
     turns = [turn for turn, _, _ in test]
     candidates = [answer for _, *both in train for answer in both]
     shuffled = [chosen for _, chosen, _ in test]

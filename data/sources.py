@@ -18,6 +18,7 @@ SAMPLES = Path(__file__).parent / "samples"
 BUNDLED: dict[str, dict[Kind, str]] = {
     "sample": {"dolly": "dolly-sample.jsonl", "hh": "hh-sample-{split}.jsonl"},
     "forms": {"dolly": "forms-sft.jsonl", "hh": "forms-{split}.jsonl"},
+    "drawn": {"dolly": "drawn-sft.jsonl", "hh": "drawn-{split}.jsonl"},
 }
 HUB_NAMES: dict[Kind, str] = {
     "dolly": "databricks/databricks-dolly-15k",
@@ -46,7 +47,7 @@ def resolve(
 ) -> Source:
     """Find the raw files of `kind` that `dataset` names; download them where necessary.
 
-    dataset: "sample" or "forms" (bundled), "dolly", "hh" or "squad" (the real one, from the hub; for another kind the
+    dataset: "sample", "forms" or "drawn" (bundled), "dolly", "hh" or "squad" (the real one, from the hub; for another kind the
     sample is taken), "auto" (the hub, else the sample), a hub name such as "owner/name", or path(s). `split` and
     `subset` select among the files of a data set that has splits.
 

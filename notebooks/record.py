@@ -11,38 +11,52 @@ not made again.
                           policy to a prompt. An hour
     --seeds               PPO, DPO and GRPO on the forms in their place, with three training seeds, on all held-out prompts: an
                           hour a seed and core; the figures go to OUT/seeds.json, for `build.py --record`
+    --pairs               data/samples/drawn-{train,test}.jsonl in their place: an SFT policy's answers, judged by a program;
+                          half an hour
+    --drawn               SFT, reward model and PPO on these pairs with three training seeds in their place, and what PPO
+                          gained; half an hour a seed and two cores
     --hunt                notebook 10's runs in their place: ten faults and two healthy ones, smoke, ten minutes
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
+from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial import Workspace, compare_policies
-from aligner_lib.tutorial.comparison.gold import gained
+from aligner_lib.tutorial.comparison.gold import before_and_after, gained
 from aligner_lib.tutorial.hunt import bug_hunt
 from aligner_lib.tutorial.workspace.longer_runs import (
     ALL_HELD_OUT,
+    ANSWERS_FOR_PAIRS,
     BROKEN,
     DPO_ON_FORMS,
     GRPO_ON_FORMS,
     GRPO_WITH_REWARD_MODEL,
     LEFT_TO_BREAK,
     PPO_FOR_SEEDS,
+    PPO_ON_DRAWN,
     PPO_ON_FORMS,
     PPO_ON_SUMS,
+    PROMPTS_FOR_PAIRS,
     RM_FOR_FORMS,
     RM_FOR_SEEDS,
+    RM_ON_DRAWN,
     SFT_FOR_FORMS,
+    SFT_FOR_PAIRS,
     SIXTEEN_ANSWERS,
     TRAINING_SEEDS,
 )
+from cluster import submit
 from cluster.record import write_json
+from data.sample_text import own_pairs
 from widgets.recordings.recording_file import SHIPPED, read, record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -129,6 +143,55 @@ def record_answers(lab: Workspace) -> None:
     put(made(lab, "evaluate", "sft-forms-answers", settings), ALL)
 
 
+def record_pairs(out: Path, profile: str) -> None:
+    """The bundled pairs of a policy's own answers, `data/samples/drawn-{train,test}.jsonl`."""
+    lab = Workspace(out / "pairs", profile, "drawn")
+    made(lab, "sft", "sft", SFT_FOR_PAIRS)
+    for split, count in PROMPTS_FOR_PAIRS.items():
+        prompts = lab.out / "data" / f"{split}_prompts.jsonl"
+        turns = own_pairs.prompts_of(split)[:count]
+        prompts.write_text(
+            "".join(json.dumps({"text": f"User: {turn}\n\nAssistant:"}) + "\n" for turn in turns)
+        )
+        environment = {
+            "use": "instructions",
+            "args": {"prompts": {"train": str(prompts), "validation": str(prompts)}},
+        }
+        settings = ANSWERS_FOR_PAIRS | {
+            "policy.restore_from_path": lab.policy(),
+            "pretrained_checkpoint.restore_from_path": lab.policy(),
+            "model.environments": {"instructions": environment},
+            "model.ppo.num_val_samples": count,
+        }
+        run = lab.run(f"answers-{split}")
+        if (
+            not run.is_over
+        ):  # not by the workspace, which would first train a reward model on the pairs that are to be made
+            print(
+                submit(job_commands("evaluate", run.path, settings, None, profile), run.path).wait(),
+                flush=True,
+            )
+        answers: dict[str, list[own_pairs.PolicyAnswer]] = {turn: [] for turn in turns}
+        for rollout in run.rollouts():
+            turn = turns_of(rollout["prompt"])[-1]["text"]
+            answers[turn].append(own_pairs.PolicyAnswer(rollout["response"], rollout["finished"]))
+        print(own_pairs.write_pairs(answers, split), flush=True)
+
+
+def run_on_drawn(out: Path, profile: str) -> None:
+    """The three stages on the drawn forms with each training seed; prints what PPO gained."""
+    for seed in TRAINING_SEEDS:
+        lab, seeded = Workspace(out / f"drawn-{seed}", profile, "drawn"), {"model.seed": seed}
+        made(lab, "sft", "sft", SFT_FOR_PAIRS | seeded)
+        made(lab, "rm", "rm", RM_ON_DRAWN | seeded)
+        ppo = made(lab, "ppo", "ppo", PPO_ON_DRAWN | lab.conversations() | seeded)
+        accuracy = lab.run("rm").series("validation/acc")[1][-1]
+        print(
+            f"seed {seed}: the reward model is right on {accuracy:.3f} of the held-out pairs\n{before_and_after(ppo)}",
+            flush=True,
+        )
+
+
 def record_hunt(out: Path) -> None:
     """The runs of notebook 10, in their folders named as their recordings: those say nothing of the faults."""
     lab = Workspace(out, "smoke")
@@ -178,10 +241,16 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "recordings")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--seeds", action="store_true")
+    parser.add_argument("--pairs", action="store_true")
+    parser.add_argument("--drawn", action="store_true")
     parser.add_argument("--hunt", action="store_true")
     arguments = parser.parse_args()
     if arguments.hunt:
         record_hunt(arguments.out)
+    elif arguments.pairs:
+        record_pairs(arguments.out, arguments.profile)
+    elif arguments.drawn:
+        run_on_drawn(arguments.out, arguments.profile)
     elif arguments.seeds:
         record_seeds(arguments.out, arguments.profile)
     elif arguments.sweep:

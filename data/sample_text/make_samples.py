@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from data.atomic_files import atomic_text_files
-from data.sample_text import verifiable
+from data.sample_text import drawn, verifiable
 from data.sample_text.instructions import instruction_records
 from data.sample_text.preferences import preference_splits
 from data.sample_text.topics import load_topics
@@ -29,6 +29,7 @@ def write_samples(folder: Path, noise: float = verifiable.NOISE) -> list[Path]:
         "forms-train.jsonl": verifiable.preference_records(
             of["train"], random.Random(f"{SEED} forms train"), noise
         ),
+        "drawn-sft.jsonl": drawn.sft_records(of["train"], random.Random(f"{SEED} forms sft")),
         "forms-test.jsonl": verifiable.preference_records(of["test"], random.Random(f"{SEED} forms test")),
     }
     paths = [folder / name for name in contents]

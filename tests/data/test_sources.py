@@ -110,6 +110,7 @@ def test_auto_takes_the_hub_where_it_can_and_else_the_sample_and_says_so(monkeyp
     [
         ("sample", "dolly", "train", "dolly-sample.jsonl"),
         ("sample", "hh", "test", "hh-sample-test.jsonl"),
+        ("drawn", "hh", "test", "drawn-test.jsonl"),
         ("dolly", "hh", "test", "hh-sample-test.jsonl"),  # Dolly has no pairs
         ("hh", "dolly", "train", "dolly-sample.jsonl"),  # HH has no instruction records
     ],

@@ -171,6 +171,43 @@ SIXTEEN_ANSWERS = {
     "critic.trainer.ppo.inference_micro_batch_size": 64,
 }
 
+# What the bundled pairs `drawn` are made of: four answers of an SFT policy to each of some prompts, at the temperature at which
+# answers to one prompt differ most.
+SFT_FOR_PAIRS = {
+    "trainer.sft.max_steps": 40,
+    "trainer.sft.val_check_interval": 40,
+    "trainer.sft.save_interval": 40,
+}
+ANSWERS_FOR_PAIRS = {
+    "evaluation.num_generations_per_prompt": 4,
+    "model.ppo.sampling_params.temperature": 1.0,
+    "model.ppo.val_rollout_micro_batch_size": 128,
+    "model.ppo.logprob_forward_micro_batch_size": 64,
+}
+PROMPTS_FOR_PAIRS = {"train": 400, "test": 264}
+
+# The three stages on `drawn`: the SFT of the pairs, a reward model that sees 576 pairs, and 14 steps of PPO with 32 responses.
+RM_ON_DRAWN = {
+    "trainer.rm.max_steps": 72,
+    "trainer.rm.val_check_interval": 72,
+    "trainer.rm.save_interval": 72,
+    "trainer.rm.limit_val_batches": 33,  # all held-out pairs
+}
+PPO_ON_DRAWN = {
+    "trainer.ppo.max_steps": 14,
+    "trainer.ppo.val_check_interval": 14,
+    "trainer.ppo.save_interval": 14,
+    "model.micro_batch_size": 16,
+    "model.global_batch_size": 16,
+    "model.ppo.num_rollout_samples": 32,
+    "model.ppo.rollout_micro_batch_size": 32,
+    "model.ppo.logprob_forward_micro_batch_size": 32,
+    "model.ppo.num_val_samples": 128,
+    "model.ppo.val_rollout_micro_batch_size": 64,
+    "critic.model.micro_batch_size": 16,
+    "critic.trainer.ppo.inference_micro_batch_size": 32,
+}
+
 # Instructions whose form a program checks.
 GRPO_ON_FORMS = {
     "model.environments": {"forms": {"use": "form_rules"}},

@@ -1,0 +1,213 @@
+"""Questions with an instruction that asks for something drawn for the prompt, and answers that obey it: a word of the topic, a
+number, a title, first and last words. No constant answer obeys, so a policy has to read its prompt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from data.forms import Instruction, has_word, words
+from data.gold import judge, topic_of
+from data.sample_text.asking import phrasings
+from data.sample_text.instructions import instruction_records
+from data.sample_text.topics import Topic
+from data.sample_text.verifiable import (
+    LONGEST,
+    SFT_OTHERS,
+    lower_first,
+    prompt_of,
+    sentences_of,
+    some_of,
+)
+
+ASKED = ("first_word", "includes", "last_words", "postscript_word", "this_number", "this_title")
+PROMPTS_A_TOPIC = 12  # each form twice
+LEAST_LETTERS = 4  # of a word that is asked for
+NUMBERS = range(2, 60)
+OPENERS = (
+    "Well",
+    "Sure",
+    "Honestly",
+    "First",
+    "Yes",
+    "Clearly",
+    "Briefly",
+    "Today",
+    "Indeed",
+    "Friend",
+    "Listen",
+    "Gladly",
+    "Simply",
+    "Normally",
+    "Look",
+    "Right",
+)
+ENDINGS = (
+    "That is all.",
+    "I hope this helps.",
+    "Thank you for asking.",
+    "Now you know.",
+    "Good luck with it.",
+    "Take your time.",
+    "It is worth a try.",
+    "Have a good day.",
+    "Ask me again soon.",
+    "There is more to learn.",
+    "Enjoy it.",
+    "You can do this.",
+    "That is my advice.",
+    "Stay curious.",
+    "Tell your friends.",
+    "Keep it simple.",
+    "Let me know how it goes.",
+    "I am happy to explain more.",
+    "Practice makes perfect.",
+    "See you next time.",
+    "This works every time.",
+    "Good question.",
+    "Have fun.",
+    "Write it down.",
+)
+TITLES = (
+    "Good to know",
+    "My answer",
+    "In short",
+    "For beginners",
+    "A small guide",
+    "First things first",
+    "The short version",
+    "One thing at a time",
+    "Made simple",
+    "What I know",
+    "Worth knowing",
+    "A quick note",
+    "Step by step",
+    "Ask and learn",
+    "The basics",
+    "Plain words",
+    "Lesson one",
+    "Today's topic",
+    "A useful fact",
+    "Under a minute",
+    "Before you start",
+    "From the top",
+    "Notes for you",
+    "Look closer",
+)
+WITH_NUMBER = (
+    "{a} You can say it in {n} seconds.",
+    "{a} That is fact number {n} on my list.",
+    "{a} I have told this to {n} people.",
+    "Here is tip number {n}. {a}",
+    "On page {n} of my notes it says this: {a}",
+    "{a} {b} It took me {n} minutes to learn this.",
+)
+
+
+def sft_records(topics: list[Topic], rng: random.Random) -> list[dict[str, str]]:
+    """Dolly's raw format, shuffled: questions whose answers obey the instruction beside them, and some other records, so
+    that the model keeps on answering what has no instruction."""
+    obeying = list(_obeying(topics, rng))
+    others = [record for record in instruction_records(topics, rng, friendly_share=0)]
+    records = obeying + rng.sample(others, SFT_OTHERS)
+    rng.shuffle(records)
+    return records
+
+
+def prompts(topics: list[Topic], rng: random.Random) -> list[str]:
+    """Users' turns, shuffled, all different: each form twice for each topic."""
+    turns: dict[str, None] = {}
+    for topic in topics:
+        questions = rng.sample(phrasings(topic), 8)
+        for number, form in enumerate(rng.sample(ASKED * 2, PROMPTS_A_TOPIC)):
+            turns[prompt_of(questions[number % len(questions)], _instruction(form, topic, rng), rng)] = None
+    return rng.sample([*turns], len(turns))
+
+
+def _obeying(topics: list[Topic], rng: random.Random) -> Iterator[dict[str, str]]:
+    for topic in topics:
+        questions = rng.sample(phrasings(topic), 8)
+        for question, form in zip(questions, rng.sample(ASKED, len(ASKED))):
+            instruction = _instruction(form, topic, rng)
+            prompt = prompt_of(question, instruction, rng)
+            answer = written(topic, prompt, instruction, rng)
+            yield {
+                "instruction": prompt,
+                "context": "",
+                "response": answer,
+                "category": "instruction_following",
+            }
+
+
+def _instruction(form: str, topic: Topic, rng: random.Random) -> Instruction:
+    ((gap, values),) = choices(topic)[form].items()
+    return Instruction(form, ((gap, rng.choice(values)),))
+
+
+def choices(topic: Topic) -> dict[str, dict[str, Sequence[str]]]:
+    """By form, what may stand in its gap. Words are of the topic's own sentences, and not of its question."""
+    own = sorted(asked_words(topic))
+    return {
+        "first_word": {"word": OPENERS},
+        "includes": {"word": own},
+        "last_words": {"phrase": ENDINGS},
+        "postscript_word": {"word": own},
+        "this_number": {"n": [str(number) for number in NUMBERS]},
+        "this_title": {"title": TITLES},
+    }
+
+
+def asked_words(topic: Topic) -> set[str]:
+    """The words of one of a topic's sentences that an answer to its question may well have, and that its question lacks."""
+    asked = topic_of(f"{topic.question} {topic.clause}")
+    return {
+        word
+        for word in re.findall(r"(?<![\w'-])[a-z]+(?![\w'-])", topic.text)
+        if len(word) >= LEAST_LETTERS and topic_of(word) and not topic_of(word) & asked
+        if sum(has_word(text, word) for text in (topic.answer, topic.reply, topic.more)) == 1
+    }
+
+
+def written(topic: Topic, prompt: str, instruction: Instruction, rng: random.Random) -> str:
+    """An answer that data/gold.py finds good, where the topic's sentences have enough of the question's words: else one that
+    obeys."""
+    texts = (WRITERS[instruction.form](topic, rng, **dict(instruction.gaps)) for _ in range(1000))
+    obeying = (text for text in texts if instruction.holds(text) and len(words(text)) <= LONGEST)
+    first, *others = itertools.islice(obeying, 20)
+    return next((text for text in [first, *others] if judge(prompt, text, finished=True).good), first)
+
+
+def _with_word(topic: Topic, rng: random.Random, word: str) -> str:
+    """One to three of the topic's sentences, of which one has the word."""
+    sentences = sentences_of(topic, rng)
+    while not has_word(text := " ".join(sentences[: rng.choice((1, 1, 2, 3))]), word):
+        rng.shuffle(sentences)
+    return text
+
+
+def _first_word(topic: Topic, rng: random.Random, word: str) -> str:
+    return f"{word}{rng.choice((',', ':'))} {lower_first(some_of(topic, rng, 1, 2))}"
+
+
+def _with_number(topic: Topic, rng: random.Random, n: str) -> str:
+    first, second, _ = sentences_of(topic, rng)
+    return rng.choice(WITH_NUMBER).format(a=first, b=second, n=n)
+
+
+def _postscript(topic: Topic, rng: random.Random, word: str) -> str:
+    last = next(text for text in sentences_of(topic, rng) if has_word(text, word))
+    first = rng.choice([text for text in sentences_of(topic, rng) if text != last])
+    return f"{first} P.S. {last}"
+
+
+WRITERS: dict[str, Callable[..., str]] = {
+    "first_word": _first_word,
+    "includes": _with_word,
+    "last_words": lambda topic, rng, phrase: f"{some_of(topic, rng, 1, 2)} {phrase}",
+    "postscript_word": _postscript,
+    "this_number": _with_number,
+    "this_title": lambda topic, rng, title: f"<<{title}>>\n{some_of(topic, rng, 1, 2)}",
+}

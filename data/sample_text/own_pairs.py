@@ -1,0 +1,207 @@
+"""Pairs of a policy's own answers, judged by a program: what the reward model of the forms is trained on.
+
+The better answer of a pair is good by the word of data/gold.py, or the best that the policy gave. The worse one is mostly another
+answer of the policy to the same prompt. The others have the faults that a policy finds when it is rewarded: it repeats its prompt,
+stops in the middle, answers another question, repeats itself, or has another word, number or title than the one that was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from data.atomic_files import atomic_text_files
+from data.forms import ended, instruction_in, sentences, without_instruction
+from data.gold import judge, topic_of
+from data.sample_text import drawn, verifiable
+from data.sample_text.make_samples import SEED
+from data.sample_text.topics import load_topics
+from data.sources import SAMPLES
+
+NOISE = 0.1  # share of the training pairs whose label is turned
+SHARES = {
+    "form": 0.34,
+    "item": 0.16,
+    "echo": 0.22,
+    "cut": 0.1,
+    "off_topic": 0.1,
+    "repeated": 0.05,
+    "constant": 0.03,
+}
+"""How often each fault of the worse answer is drawn: another form, another word or number or title than the one that the prompt
+asks for, an echo of the prompt, a cut answer, one to another question, one that repeats itself, one that says nothing."""
+OF_ANY_ANSWER = ("echo", "cut", "repeated", "constant")
+TRIES = 8  # for each pair: not every prompt has an answer with every fault
+SHORTEST_CUT = 5  # words of an answer that is cut
+CONSTANTS = (
+    "That is a good question, and many people ask it.",
+    "It is worth knowing, and it is simple once you know it.",
+    "There are many ways to see this, and all of them help.",
+)
+
+
+class PolicyAnswer(NamedTuple):
+    """An answer of the policy."""
+
+    text: str
+    finished: bool
+    """The policy ended it; the limit of tokens did not."""
+
+
+class Pair(NamedTuple):
+    """A prompt's better and worse answer, and the fault of the worse one, a key of SHARES."""
+
+    turn: str
+    chosen: str
+    rejected: str
+    fault: str
+
+
+def own_pairs(answers: Mapping[str, Sequence[PolicyAnswer]], rng: random.Random, count: int) -> list[Pair]:
+    """At most `count` pairs for each prompt. answers: the policy's, by the user's turn.
+
+    A prompt without a good answer still gets a pair: its better answer does not obey, but is an answer, and its worse one is an
+    echo, a cut answer, or another that is worse for every instruction.
+    """
+    good = {
+        turn: [answer.text for answer in given if _is_good(turn, answer)] for turn, given in answers.items()
+    }
+    elsewhere = [(turn, text) for turn, texts in good.items() for text in texts]
+    pairs: list[Pair] = []
+    for turn, given in answers.items():
+        honest = [answer.text for answer in given if _is_honest(turn, answer)]
+        better = good[turn] or honest
+        if not better:
+            continue
+        worse = _worse(turn, given, elsewhere, rng)
+        shares = (
+            SHARES
+            if good[turn]
+            else {fault: share for fault, share in SHARES.items() if fault in OF_ANY_ANSWER}
+        )
+        made: dict[Pair, None] = {}
+        for fault in rng.choices([*shares], [*shares.values()], k=TRIES * count):
+            chosen = rng.choice(better)
+            rejected = _with_fault(chosen, fault, rng) or (worse[fault].pop() if worse[fault] else "")
+            if rejected not in ("", chosen) and (fault == "cut" or not judge(turn, rejected, True).good):
+                made[Pair(turn, chosen, rejected, fault)] = None
+            if len(made) == count:
+                break
+        pairs += made
+    return pairs
+
+
+def raw_records(pairs: Iterable[Pair], rng: random.Random, noise: float) -> list[dict[str, str]]:
+    """Pairs in HH's raw format, shuffled. noise: the share of pairs that are turned round."""
+    records = [
+        verifiable.raw_pair(pair.turn, pair.chosen, pair.rejected, turned=rng.random() < noise)
+        for pair in pairs
+    ]
+    rng.shuffle(records)
+    return records
+
+
+def prompts_of(split: str) -> list[str]:
+    """The users' turns that the policy answers, of the topics of `train` or of those of `test`, in an order of their own."""
+    rng = random.Random(f"{SEED} drawn {split}")
+    return drawn.prompts(verifiable.splits(load_topics(), random.Random(f"{SEED} forms"))[split], rng)
+
+
+def write_pairs(answers: Mapping[str, Sequence[PolicyAnswer]], split: str, folder: Path = SAMPLES) -> Path:
+    """Write drawn-{split}.jsonl and return its path. answers: the policy's, by the user's turn.
+
+    A training prompt gets up to two pairs, of which a tenth is turned round; a held-out prompt gets one that is not.
+    """
+    rng = random.Random(f"{SEED} drawn pairs {split}")
+    count, noise = (2, NOISE) if split == "train" else (1, 0.0)
+    path = folder / f"drawn-{split}.jsonl"
+    with atomic_text_files(path) as (stream,):
+        for record in raw_records(own_pairs(answers, rng, count), rng, noise):
+            stream.write(json.dumps(record) + "\n")
+    return path
+
+
+def fault_of(turn: str, rejected: str) -> str:
+    """The fault of a pair's worse answer, as far as a program sees it: a key of SHARES but `item` and `constant`."""
+    parts = judge(turn, rejected, finished=True)
+    if not parts.own_words:
+        return "echo"
+    if not parts.varied:
+        return "repeated"
+    if not parts.on_topic:
+        return "off_topic"
+    return "form" if ended(rejected) and not parts.obeys else "cut"
+
+
+def _with_fault(chosen: str, fault: str, rng: random.Random) -> str:
+    """An answer with a fault that any answer can be given; "" for the others."""
+    parts = chosen.split(" ")
+    if fault == "cut" and len(parts) >= SHORTEST_CUT:
+        return " ".join(parts[: max(2, round(len(parts) * rng.uniform(0.3, 0.85)))]).rstrip(".!?,;:")
+    if fault == "repeated":
+        return " ".join([chosen, *[rng.choice(sentences(chosen))] * rng.choice((2, 3))])
+    return ""
+
+
+def _worse(
+    turn: str, given: Sequence[PolicyAnswer], elsewhere: list[tuple[str, str]], rng: random.Random
+) -> dict[str, list[str]]:
+    """Worse answers to a prompt, by their fault. elsewhere: good answers to other prompts, each with its user's turn."""
+    instruction, question = instruction_in(turn), without_instruction(turn)
+    asked, ((_, item),) = turn.replace(question, "").strip(), instruction.gaps
+    verdicts = [(answer.text, judge(turn, *answer)) for answer in given]
+    topic = rng.choice(sorted(topic_of(question)) or [""])
+    some = rng.choice(given).text
+    same_form = [
+        (text, instruction_in(other).gaps[0][1])
+        for other, text in elsewhere
+        if instruction_in(other).form == instruction.form
+        and not topic_of(without_instruction(other)) & topic_of(question)
+    ]
+    some_of_form = rng.sample(same_form, min(3, len(same_form)))
+    worse = {
+        "form": [text for text, parts in verdicts if not parts.obeys and parts.own_words],
+        "item": [
+            _with_item(text, item, other)
+            for text, parts in verdicts
+            for _, other in some_of_form
+            if parts.good and other != item
+        ],
+        "echo": [
+            *(text for text, parts in verdicts if not parts.own_words),
+            *(asked, question, turn, f"{topic}: {asked}", f"{item}."),
+            *(f"{asked} {some}", f"{some} {asked}", f"{question} {some}"),
+        ],
+        "off_topic": [_with_item(text, other, item) for text, other in some_of_form],
+        "constant": [_obeying(instruction.form, text, item) for text in CONSTANTS],
+    }
+    return {fault: rng.sample(worse.get(fault, []), len(worse.get(fault, []))) for fault in SHARES}
+
+
+def _is_good(turn: str, answer: PolicyAnswer) -> bool:
+    return judge(turn, *answer).good and ended(answer.text)
+
+
+def _is_honest(turn: str, answer: PolicyAnswer) -> bool:
+    """Whether it is good but for its form."""
+    return judge(turn, *answer)._replace(obeys=True).good and ended(answer.text)
+
+
+def _with_item(text: str, item: str, other: str) -> str:
+    """A text that has another word, number, phrase or title in place of the one that it was asked for."""
+    return text.replace(item, other) if item in text else text.replace(item.capitalize(), other.capitalize())
+
+
+def _obeying(form: str, text: str, item: str) -> str:
+    """A text that says nothing, in the form that was asked for."""
+    return {
+        "first_word": f"{item}, {text[0].lower()}{text[1:]}",
+        "includes": f"{text} The word is {item}.",
+        "last_words": f"{text} {item}",
+        "postscript_word": f"{text} P.S. Think of {item}.",
+        "this_number": f"{text} I said it {item} times.",
+        "this_title": f"<<{item}>>\n{text}",
+    }[form]

@@ -1,0 +1,162 @@
+"""Prompts that ask for something drawn for them, and pairs of a policy's own answers: what is worse in each, and why."""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, shares
+from benchmarks.cheats import BOUND
+from data.forms import has_word, instruction_in
+from data.gold import judge
+from data.hh import parse_pair
+from data.sample_text import drawn
+from data.sample_text.own_pairs import (
+    NOISE,
+    SHARES,
+    PolicyAnswer,
+    fault_of,
+    own_pairs,
+    prompts_of,
+    raw_records,
+    write_pairs,
+)
+from data.sample_text.topics import load_topics
+from data.sources import SAMPLES
+
+TURN = 'How do I sow carrots? Use the word "damp".'
+OTHER = 'Why do cats purr? Use the word "content".'
+GOOD = "To sow carrots, keep the soil damp and scatter the seeds thinly."
+HONEST = "To sow carrots, scatter the seeds thinly in loose soil."
+ANSWERS = {
+    TURN: [PolicyAnswer(GOOD, True), PolicyAnswer(HONEST, True)],
+    OTHER: [PolicyAnswer("Cats purr when they feel content, or to calm themselves.", True)],
+}
+
+
+def pairs(count: int = 200) -> list:
+    return own_pairs(ANSWERS, random.Random(0), count)
+
+
+# ---- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def test_prompts_of_train_and_test_have_topics_of_their_own_and_each_form():
+    train, test = prompts_of("train"), prompts_of("test")
+    assert len(set(train)) == len(train) and len(set(test)) == len(test) == 264
+    assert not set(train) & set(test)
+    for turns in (train, test):
+        forms = Counter(instruction_in(turn).form for turn in turns)
+        assert set(forms) == set(drawn.ASKED) and max(forms.values()) <= 1.01 * min(forms.values())
+
+
+def test_a_word_that_is_asked_for_is_of_the_topic_and_not_in_its_question():
+    for topic in load_topics():
+        words = drawn.asked_words(topic)
+        assert len(words) >= 3, topic.clause
+        assert not [
+            word for word in words if has_word(topic.question, word) or not has_word(topic.text, word)
+        ]
+
+
+@pytest.mark.parametrize("name", cheating_answers([TURN]))
+def test_no_policy_that_cheats_is_good(name):
+    turns = prompts_of("test")
+    assert shares(turns, cheating_answers(turns)[name])["good"].value == 0
+
+
+def test_no_constant_is_good_for_many_prompts():
+    turns, candidates = prompts_of("test"), [record["response"] for record in sft()[::8]]
+    assert shares(turns, [best_constant(turns, candidates)] * len(turns))["good"].value <= BOUND / 2
+
+
+# ---- written answers -------------------------------------------------------------------------------------------------
+
+
+def sft() -> list[dict]:
+    return [json.loads(line) for line in (SAMPLES / "drawn-sft.jsonl").read_text().splitlines()]
+
+
+def test_written_answers_obey_and_nearly_all_are_good():
+    asked = [record for record in sft() if record["category"] == "instruction_following"]
+    verdicts = [judge(record["instruction"], record["response"], True) for record in asked]
+    assert len(asked) == 6 * 140 and all(verdict.obeys for verdict in verdicts)
+    assert sum(verdict.good for verdict in verdicts) >= 0.9 * len(verdicts)
+
+
+# ---- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_better_answer_is_good_and_the_worse_one_is_not():
+    for pair in pairs():
+        assert judge(pair.turn, pair.chosen, True).good
+        assert pair.fault == "cut" or not judge(pair.turn, pair.rejected, True).good, pair
+
+
+def test_every_fault_occurs_and_a_program_sees_it():
+    found = {pair.fault: fault_of(pair.turn, pair.rejected) for pair in pairs() if pair.turn == TURN}
+    assert found.keys() == SHARES.keys()
+    seen_as_themselves = ("form", "echo", "off_topic", "repeated", "cut")
+    assert all(found[fault] == fault for fault in seen_as_themselves), found
+    assert found["constant"] == "off_topic" and found["item"] == "form"
+
+
+def test_without_a_good_answer_the_better_one_is_honest_and_the_worse_one_is_worse_for_any_instruction():
+    few = own_pairs(
+        {TURN: [PolicyAnswer(HONEST, True), PolicyAnswer("Carrots", False)]}, random.Random(0), 60
+    )
+    assert {pair.chosen for pair in few} == {HONEST}
+    assert {pair.fault for pair in few} == {"echo", "cut", "repeated", "constant"}
+
+
+def test_an_answer_that_the_limit_cut_is_never_the_better_one():
+    assert own_pairs({TURN: [PolicyAnswer(GOOD, False)]}, random.Random(0), 60) == []
+
+
+def test_noise_turns_so_many_pairs_round():
+    some = pairs()
+    good = [record["chosen"].endswith(GOOD) for record in raw_records(some, random.Random(1), 0.25)]
+    of_turn = [pair.chosen == GOOD for pair in some]
+    assert 0.6 < sum(good) / sum(of_turn) < 0.9
+
+
+def test_the_file_is_in_hh_s_raw_format_with_one_pair_for_each_held_out_prompt(tmp_path):
+    path = write_pairs(ANSWERS, "test", tmp_path)
+    read = [parse_pair(json.loads(line)) for line in path.read_text().splitlines()]
+    assert path.name == "drawn-test.jsonl"
+    assert sorted(pair.chosen.prompt for pair in read) == sorted(
+        f"User: {turn}\n\nAssistant:" for turn in ANSWERS
+    )
+
+
+# ---- the bundled pairs -----------------------------------------------------------------------------------------------
+
+
+def bundled(split: str) -> list[tuple[str, str, str]]:
+    records = [json.loads(line) for line in (SAMPLES / f"drawn-{split}.jsonl").read_text().splitlines()]
+    cut = [
+        [record[side].rpartition("\n\nAssistant: ") for side in ("chosen", "rejected")] for record in records
+    ]
+    return [(chosen[0].rpartition("Human: ")[2], chosen[2], rejected[2]) for chosen, rejected in cut]
+
+
+def test_bundled_pairs_ask_the_prompts_of_their_split():
+    for split in ("train", "test"):
+        assert {turn for turn, *_ in bundled(split)} <= set(prompts_of(split))
+    held_out = bundled("test")
+    assert len({turn for turn, *_ in held_out}) == len(held_out) >= 250
+
+
+def test_no_held_out_label_is_turned_and_a_tenth_of_the_others_is():
+    def right(turn: str, chosen: str, rejected: str) -> bool:
+        return fault_of(turn, chosen) == "form" or judge(turn, chosen, True).good
+
+    held_out, training = ([right(*pair) for pair in bundled(split)] for split in ("test", "train"))
+    assert sum(held_out) == len(held_out)
+    assert abs(1 - sum(training) / len(training) - NOISE) < 0.05
+
+
+def test_bundled_faults_are_mixed():
+    faults = Counter(fault_of(turn, rejected) for turn, _, rejected in bundled("test"))
+    assert min(faults[fault] for fault in ("form", "echo", "cut", "off_topic", "repeated")) >= 8
