@@ -159,7 +159,7 @@ class ServerConnection:
 
     def _closing(self, status: dict) -> str | None:
         """Why a server that still answers is lost, by its status: it hangs, or has failed and is about to end."""
-        if status["refusal"] is None:
+        if status.get("refusal") is None:
             return overdue(status)
         self.refusal(status["refusal"])
         return f"is ending: {from_words(status['refusal'])}"
