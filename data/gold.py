@@ -80,14 +80,14 @@ def judge(turn: str, answer: str, finished: bool) -> GoldParts:
     if instruction is None:
         raise ValueError(f"no instruction of data/forms.py is in this turn: {turn!r}")
     required = " ".join(value for _, value in instruction.gaps)  # words that the answer may have to quote
-    question, body = without_instruction(turn), TITLE.sub(" / ", answer)
+    question = without_instruction(turn)
     return GoldParts(
         obeys=instruction.holds(answer),
         ended=finished,
-        own_words=has_own_words(turn, body)
+        own_words=has_own_words(turn, TITLE.sub(" / ", answer))
         and not asks_again(question, answer)
-        and not quotes(turn.replace(question, ""), body, required),
-        on_topic=is_on_topic(question, body),
+        and not quotes(turn.replace(question, ""), answer, required),
+        on_topic=is_on_topic(question, answer),
         varied=distinct_pairs(answer) >= DISTINCT_PAIRS,
         readable=known_words(answer) >= KNOWN_WORDS,
     )
@@ -154,9 +154,9 @@ def _common_stems() -> frozenset[str]:
 
 @cache
 def _vocabulary() -> frozenset[str]:
-    """The words of the bundled samples."""
+    """The words of the bundled samples that people wrote: the pairs `drawn` are a policy's, with its mistakes."""
     vocabulary: set[str] = set()
-    for file in sorted(SAMPLES.glob("*.jsonl")):
+    for file in sorted(set(SAMPLES.glob("*.jsonl")) - set(SAMPLES.glob("drawn-*"))):
         for line in file.read_text(encoding="utf-8").splitlines():
             for value in json.loads(line).values():
                 if isinstance(value, str):

@@ -1,6 +1,7 @@
 """What a good answer is, part by part; and no policy that cheats gives many."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answe
 from aligner_lib.tutorial.comparison.gold import before_and_after
 from benchmarks.cheats import BOUND, pairs
 from data.forms import without_instruction
-from data.gold import GoldParts, distinct_pairs, judge, known_words, topic_of
+from data.gold import SAMPLES, GoldParts, distinct_pairs, judge, known_words, topic_of
 from widgets.recordings.replay import Recording
 
 TURN = 'Can you tell me how to sow carrots? The word "fact" has to appear in your answer.'
@@ -44,7 +45,7 @@ def test_a_good_answer_has_every_part(answer, parts):
     ("answer", "parts"),
     [
         ("Can you tell me how to sow carrots? In fact, I hope this helps.", ["own_words"]),  # asks again
-        ("<<In fact: how to sow carrots>>", ["own_words", "on_topic"]),  # a title is no answer
+        ("<<In fact: how to sow carrots>>", ["own_words"]),  # a title is no answer
         ("Sow carrots: a fact.", []),  # short, but two words are its own
     ],
 )
@@ -75,6 +76,12 @@ def test_repetition_and_known_words_by_hand():
     assert distinct_pairs("a b a b a b") == 2 / 5
     assert distinct_pairs("word") == 1.0
     assert known_words("carrots zqx") == 0.5
+
+
+def test_words_that_only_a_policy_wrote_are_not_known():
+    written = (SAMPLES / "drawn-train.jsonl").read_text(encoding="utf-8")
+    unknown = {word for word in re.findall(r"\b[a-z]{5,}\b", written) if known_words(word) == 0.0}
+    assert len(unknown) > 100
 
 
 # ---- cheats ---------------------------------------------------------------------------------------------------------
