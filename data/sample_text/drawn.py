@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from data.forms import Instruction, has_word, words
 from data.gold import judge, topic_of
 from data.sample_text.asking import phrasings
-from data.sample_text.instructions import instruction_records
 from data.sample_text.topics import Topic
 from data.sample_text.verifiable import (
     LONGEST,
-    SFT_OTHERS,
     lower_first,
     prompt_of,
     sentences_of,
@@ -107,16 +105,6 @@ WITH_NUMBER = (
 )
 
 
-def sft_records(topics: list[Topic], rng: random.Random) -> list[dict[str, str]]:
-    """Dolly's raw format, shuffled: questions whose answers obey the instruction beside them, and some other records, so
-    that the model keeps on answering what has no instruction."""
-    obeying = list(_obeying(topics, rng))
-    others = [record for record in instruction_records(topics, rng, friendly_share=0)]
-    records = obeying + rng.sample(others, SFT_OTHERS)
-    rng.shuffle(records)
-    return records
-
-
 def prompts(topics: list[Topic], rng: random.Random) -> list[str]:
     """Users' turns, shuffled, all different: each form twice for each topic."""
     turns: dict[str, None] = {}
@@ -127,19 +115,13 @@ def prompts(topics: list[Topic], rng: random.Random) -> list[str]:
     return rng.sample([*turns], len(turns))
 
 
-def _obeying(topics: list[Topic], rng: random.Random) -> Iterator[dict[str, str]]:
-    for topic in topics:
-        questions = rng.sample(phrasings(topic), 8)
-        for question, form in zip(questions, rng.sample(ASKED, len(ASKED))):
-            instruction = _instruction(form, topic, rng)
-            prompt = prompt_of(question, instruction, rng)
-            answer = written(topic, prompt, instruction, rng)
-            yield {
-                "instruction": prompt,
-                "context": "",
-                "response": answer,
-                "category": "instruction_following",
-            }
+def obeying(topic: Topic, rng: random.Random) -> Iterator[tuple[str, str]]:
+    """A prompt and an answer that obeys, for each form."""
+    questions = rng.sample(phrasings(topic), 8)
+    for question, form in zip(questions, rng.sample(ASKED, len(ASKED))):
+        instruction = _instruction(form, topic, rng)
+        prompt = prompt_of(question, instruction, rng)
+        yield prompt, written(topic, prompt, instruction, rng)
 
 
 def _instruction(form: str, topic: Topic, rng: random.Random) -> Instruction:

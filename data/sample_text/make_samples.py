@@ -29,7 +29,9 @@ def write_samples(folder: Path, noise: float = verifiable.NOISE) -> list[Path]:
         "forms-train.jsonl": verifiable.preference_records(
             of["train"], random.Random(f"{SEED} forms train"), noise
         ),
-        "drawn-sft.jsonl": drawn.sft_records(of["train"], random.Random(f"{SEED} forms sft")),
+        "drawn-sft.jsonl": verifiable.sft_records(
+            of["train"], random.Random(f"{SEED} forms sft"), drawn.obeying
+        ),
         "forms-test.jsonl": verifiable.preference_records(of["test"], random.Random(f"{SEED} forms test")),
     }
     paths = [folder / name for name in contents]

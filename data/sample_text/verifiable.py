@@ -109,29 +109,33 @@ def raw_pair(prompt: str, chosen: str, rejected: str, turned: bool) -> dict[str,
     return dict(zip(("chosen", "rejected"), reversed(sides) if turned else sides, strict=True))
 
 
-def sft_records(topics: list[Topic], rng: random.Random) -> list[dict[str, str]]:
+def sft_records(
+    topics: list[Topic],
+    rng: random.Random,
+    obeying: Callable[[Topic, random.Random], Iterator[tuple[str, str]]] | None = None,
+) -> list[dict[str, str]]:
     """Dolly's raw format, shuffled: questions whose answers obey the instruction beside them, and some other records, so
-    that the model keeps on answering what has no instruction."""
-    obeying = list(_obeying(topics, rng))
+    that the model keeps on answering what has no instruction.
+
+    obeying: gives prompts and answers on a topic; None: those of all ASKED forms.
+    """
+    asked = [
+        {"instruction": prompt, "context": "", "response": answer, "category": "instruction_following"}
+        for topic in topics
+        for prompt, answer in (obeying or _obeying)(topic, rng)
+    ]
     others = [record for record in instruction_records(topics, rng, friendly_share=0)]
-    records = obeying + rng.sample(others, SFT_OTHERS)
+    records = asked + rng.sample(others, SFT_OTHERS)
     rng.shuffle(records)
     return records
 
 
-def _obeying(topics: list[Topic], rng: random.Random) -> Iterator[dict[str, str]]:
-    for topic in topics:
-        questions = rng.sample(phrasings(topic), 8)
-        for number, form in enumerate(rng.sample(ASKED, SFT_FORMS_A_TOPIC)):
-            instruction = _instruction(form, rng)
-            prompt = prompt_of(questions[number], instruction, rng)
-            answer = written(topic, instruction, rng)
-            yield {
-                "instruction": prompt,
-                "context": "",
-                "response": answer,
-                "category": "instruction_following",
-            }
+def _obeying(topic: Topic, rng: random.Random) -> Iterator[tuple[str, str]]:
+    questions = rng.sample(phrasings(topic), 8)
+    for number, form in enumerate(rng.sample(ASKED, SFT_FORMS_A_TOPIC)):
+        instruction = _instruction(form, rng)
+        prompt = prompt_of(questions[number], instruction, rng)
+        yield prompt, written(topic, instruction, rng)
 
 
 def _pair(topic: Topic, question: str, form: str, rng: random.Random) -> Compared:
