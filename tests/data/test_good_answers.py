@@ -90,15 +90,20 @@ TEST, TRAIN = pairs("test"), pairs("train")
 TURNS = [turn for turn, _, _ in TEST]
 
 
-STILL_WINS = "the topic and a sentence"
+STILL_WIN = {
+    "the topic and a sentence": (0.1, 0.2),
+    "what was asked for, the topic and a sentence": (0.15, 0.3),
+}
 
 
-def test_the_topic_in_front_of_a_constant_sentence_still_wins_some_prompts():
-    """No rule for a single answer sees it: instructions must carry something of their own prompt."""
-    assert 0.1 < shares(TURNS, cheating_answers(TURNS)[STILL_WINS])["good"].value < 0.2
+@pytest.mark.parametrize("name", STILL_WIN)
+def test_words_of_the_prompt_in_front_of_a_constant_sentence_still_win_some_prompts(name):
+    """No rule for a single answer sees it."""
+    low, high = STILL_WIN[name]
+    assert low < shares(TURNS, cheating_answers(TURNS)[name])["good"].value < high
 
 
-@pytest.mark.parametrize("name", sorted(cheating_answers(TURNS[:1]).keys() - {STILL_WINS}))
+@pytest.mark.parametrize("name", sorted(cheating_answers(TURNS[:1]).keys() - STILL_WIN.keys()))
 def test_echoes_obey_and_are_never_good(name):
     figures = shares(TURNS, cheating_answers(TURNS)[name])
     assert figures["obeys"] > 0.1 and figures["good"].value == 0

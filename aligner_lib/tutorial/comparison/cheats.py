@@ -8,7 +8,7 @@ from statistics import fmean
 
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import share
-from data.forms import without_instruction
+from data.forms import instruction_in, without_instruction
 from data.gold import GoldParts, judge, topic_of
 
 SENTENCE = "This is a fact that people always remember, and that is 1 simple thing."
@@ -39,14 +39,16 @@ def cheating_answers(turns: Sequence[str]) -> dict[str, list[str]]:
         f"{(_topic_words(question) or [''])[-1]}: {instruction}"
         for question, instruction in zip(questions, instructions)
     ]
+    topic_and_sentence = [f"{' '.join(_topic_words(question))}: {SENTENCE}" for question in questions]
     return {
         "the instruction": instructions,
         "the question": questions,
         "the whole prompt": list(turns),
         "the instruction and a topic word": with_topic,
         "the question and a sentence": [f"{question} {SENTENCE}" for question in questions],
-        "the topic and a sentence": [
-            f"{' '.join(_topic_words(question))}: {SENTENCE}" for question in questions
+        "the topic and a sentence": topic_and_sentence,
+        "what was asked for, the topic and a sentence": [
+            f"{_asked_for(turn)} {rest}".strip() for turn, rest in zip(turns, topic_and_sentence)
         ],
     }
 
@@ -77,6 +79,11 @@ def shares(turns: Sequence[str], answers: Sequence[str]) -> dict:
         if name != "ended"
     }
     return {"good": share([float(verdict.good) for verdict in verdicts], list(turns))} | parts
+
+
+def _asked_for(turn: str) -> str:
+    """The words, number or title that an instruction asks for, as a sentence; "" where it asks for none."""
+    return "".join(f"{value}." for _, value in instruction_in(turn).gaps)
 
 
 def _topic_words(question: str) -> list[str]:
