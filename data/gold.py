@@ -1,14 +1,16 @@
 """Is an answer good? A program's judgement of answers to the instructions of data/forms.py.
 
 `obeys` alone is fooled: the repeated instruction often has the form that it asks for, and one constant string obeys half of the
-held-out prompts. An answer is good when it obeys and is an answer as well: every part of `GoldParts` holds. Echoes and constant
-strings win nearly nothing; `python -m benchmarks.cheats` also shows the cheat that still wins.
+held-out prompts. An answer is good when it obeys and is an answer as well: every part of `GoldParts` holds. What a policy says to
+every question is seen beside its other answers alone: `judge_all`. `python -m benchmarks.cheats` shows what cheats get.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +35,8 @@ DISTINCT_PAIRS = 0.6
 """Least share of different pairs of neighbouring words; an answer that repeats itself has less."""
 KNOWN_WORDS = 0.5
 """Least share of words that the bundled samples contain. The answers of SmolLM2-135M have 0.92 (median)."""
+STOCK_RUN = 4
+"""So many words in a row that answers to two other questions have, too, are a stock phrase."""
 
 TITLE = re.compile(r"<<[^<>\n]*>>")
 LETTERS = re.compile(r"[a-z]+(?:'[a-z]+)?")
@@ -64,16 +68,19 @@ class GoldParts(NamedTuple):
     """It does not repeat itself."""
     readable: bool
     """Most of its words are English words."""
+    specific: bool
+    """It says something that the policy does not say to other questions as well."""
 
     @property
     def good(self) -> bool:
         return all(self)
 
 
-def judge(turn: str, answer: str, finished: bool) -> GoldParts:
+def judge(turn: str, answer: str, finished: bool, stock: Collection[tuple[str, ...]] = ()) -> GoldParts:
     """The parts of a judgement.
 
-    turn: the user's last turn, a question and its instruction. finished: whether the answer ended with a stop token.
+    turn: the user's last turn, a question and its instruction. finished: whether the answer ended with a stop token. stock: the
+    phrases of STOCK_RUN words that the policy also uses for other questions.
     Raises ValueError for a turn without an instruction of data/forms.py.
     """
     instruction = instruction_in(turn)
@@ -90,7 +97,48 @@ def judge(turn: str, answer: str, finished: bool) -> GoldParts:
         on_topic=is_on_topic(question, answer),
         varied=distinct_pairs(answer) >= DISTINCT_PAIRS,
         readable=known_words(answer) >= KNOWN_WORDS,
+        specific=is_specific(turn, answer, stock),
     )
+
+
+def judge_all(
+    turns: Sequence[str], answers: Sequence[str], finished: Sequence[bool]
+) -> list[GoldParts]:
+    """The judgement of each of a policy's answers beside all of them; arguments as those of `judge`.
+
+    A phrase counts as stock for an answer when answers to two other questions have it. Questions whose topics share a word count
+    as one question, however they are put.
+    """
+    topics = [topic_of(without_instruction(turn)) for turn in turns]
+    said: dict[tuple[str, ...], set[frozenset[str]]] = defaultdict(set)
+    for topic, answer in zip(topics, answers, strict=True):
+        for phrase in phrases(answer):
+            said[phrase].add(topic)
+    verdicts = []
+    for topic, *one in zip(topics, turns, answers, finished, strict=True):
+        stock = {
+            phrase for phrase in phrases(one[1]) if sum(topic.isdisjoint(other) for other in said[phrase]) >= 2
+        }
+        verdicts.append(judge(*one, stock))
+    return verdicts
+
+
+def phrases(text: str) -> set[tuple[str, ...]]:
+    """All runs of STOCK_RUN words of a text, in small letters."""
+    plain = WORD.findall(text.lower())
+    return {tuple(plain[at : at + STOCK_RUN]) for at in range(len(plain) - STOCK_RUN + 1)}
+
+
+def is_specific(turn: str, answer: str, stock: Collection[tuple[str, ...]]) -> bool:
+    """Whether an answer has a word that is neither the user's nor part of a stock phrase."""
+    plain, of_user = WORD.findall(answer.lower()), set(WORD.findall(turn.lower()))
+    in_stock = {
+        at + offset
+        for at in range(len(plain) - STOCK_RUN + 1)
+        if tuple(plain[at : at + STOCK_RUN]) in stock
+        for offset in range(STOCK_RUN)
+    }
+    return any(at not in in_stock and word not in of_user for at, word in enumerate(plain))
 
 
 def has_own_words(turn: str, answer: str) -> bool:

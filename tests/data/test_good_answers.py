@@ -10,7 +10,7 @@ from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answe
 from aligner_lib.tutorial.comparison.gold import before_and_after
 from benchmarks.cheats import BOUND, pairs
 from data.forms import without_instruction
-from data.gold import SAMPLES, GoldParts, distinct_pairs, judge, known_words, topic_of
+from data.gold import SAMPLES, GoldParts, distinct_pairs, judge, judge_all, known_words, topic_of
 from widgets.recordings.replay import Recording
 
 TURN = 'Can you tell me how to sow carrots? The word "fact" has to appear in your answer.'
@@ -29,11 +29,12 @@ def missing(answer: str, turn: str = TURN, finished: bool = True) -> list[str]:
         (GOOD, []),
         (GOOD.replace("in fact, ", ""), ["obeys"]),
         ("It is a fact that scattered seeds want loose soil and some water.", ["on_topic"]),
-        ('Sow carrots: the word "fact" has to appear in your answer.', ["own_words"]),
+        ('Sow carrots: the word "fact" has to appear in your answer.', ["own_words", "specific"]),
         ("Sow carrots thinly. The word fact has to appear in the soil you can see.", ["own_words"]),
         ("Sow carrots, a fact, a fact, a fact, a fact, a fact, a fact, a fact, a fact.", ["varied"]),
         ("Sow carrots fact zqx vfkw plonq brrt wuzz kipt.", ["readable"]),
-        ("", ["obeys", "own_words", "on_topic", "readable"]),
+        ("Tell me how you sow carrots, in fact.", ["specific"]),
+        ("", ["obeys", "own_words", "on_topic", "readable", "specific"]),
     ],
 )
 def test_a_good_answer_has_every_part(answer, parts):
@@ -45,7 +46,7 @@ def test_a_good_answer_has_every_part(answer, parts):
     ("answer", "parts"),
     [
         ("Can you tell me how to sow carrots? In fact, I hope this helps.", ["own_words"]),  # asks again
-        ("<<In fact: how to sow carrots>>", ["own_words"]),  # a title is no answer
+        ("<<An easy fact: how to sow carrots>>", ["own_words"]),  # a title is no answer
         ("Sow carrots: a fact.", []),  # short, but two words are its own
     ],
 )
@@ -84,34 +85,59 @@ def test_words_that_only_a_policy_wrote_are_not_known():
     assert len(unknown) > 100
 
 
+# ---- beside the policy's other answers ------------------------------------------------------------------------------
+
+CATS = 'Why do cats purr? Use the word "calm".'
+BREAD = 'What is a good way to bake bread? Use the word "crust".'
+STOCK = "People have known this for a very long time."
+
+
+def specific(*said: tuple[str, str]) -> list[bool]:
+    turns, answers = zip(*said)
+    return [parts.specific for parts in judge_all(turns, answers, [True] * len(said))]
+
+
+def test_a_sentence_that_stands_under_three_questions_says_nothing():
+    assert specific((CATS, f"calm cats purr. {STOCK}"), (BREAD, f"crust bread bake. {STOCK}")) == [True, True]
+    constant = [(CATS, f"cats purr, calm. {STOCK}"), (BREAD, f"bake bread, crust. {STOCK}"), (TURN, f"sow carrots, fact. {STOCK}")]
+    assert specific(*constant) == [False, False, False]
+    assert specific(*constant[:2], (TURN, f"Scatter the carrots' seeds thinly. {STOCK}")) == [False, False, True]
+
+
+def test_the_same_answer_to_one_question_put_in_other_ways_is_specific():
+    answer = "Scatter the seeds of carrots thinly."
+    ways = ("How do I sow carrots?", "Please tell me how to sow carrots.", "Sowing carrots: how?")
+    assert all(specific(*((f'{way} Use the word "seeds".', answer) for way in ways)))
+
+
 # ---- cheats ---------------------------------------------------------------------------------------------------------
 
 TEST, TRAIN = pairs("test"), pairs("train")
 TURNS = [turn for turn, _, _ in TEST]
 
 
-STILL_WIN = {
+WIN_ALONE = {
     "the topic and a sentence": (0.1, 0.2),
     "what was asked for, the topic and a sentence": (0.15, 0.3),
 }
 
 
-@pytest.mark.parametrize("name", STILL_WIN)
-def test_words_of_the_prompt_in_front_of_a_constant_sentence_still_win_some_prompts(name):
-    """No rule for a single answer sees it."""
-    low, high = STILL_WIN[name]
-    assert low < shares(TURNS, cheating_answers(TURNS)[name])["good"].value < high
+@pytest.mark.parametrize("name", WIN_ALONE)
+def test_words_of_the_prompt_before_a_constant_sentence_win_alone_and_not_beside_the_other_answers(name):
+    low, high = WIN_ALONE[name]
+    figures = shares(TURNS, cheating_answers(TURNS)[name])
+    assert low < figures["good_alone"].value < high and figures["good"].value == figures["specific"] == 0
 
 
-@pytest.mark.parametrize("name", sorted(cheating_answers(TURNS[:1]).keys() - STILL_WIN.keys()))
+@pytest.mark.parametrize("name", sorted(cheating_answers(TURNS[:1]).keys() - WIN_ALONE.keys()))
 def test_echoes_obey_and_are_never_good(name):
     figures = shares(TURNS, cheating_answers(TURNS)[name])
-    assert figures["obeys"] > 0.1 and figures["good"].value == 0
+    assert figures["obeys"] > 0.1 and figures["good_alone"].value == figures["good"].value == 0
 
 
 def test_the_best_constant_of_the_training_answers_is_good_for_few_prompts():
     constant = best_constant(TURNS, [answer for _, *both in TRAIN[::8] for answer in both])
-    assert shares(TURNS, [constant] * len(TURNS))["good"].value <= BOUND
+    assert shares(TURNS, [constant] * len(TURNS))["good_alone"].value <= BOUND
 
 
 def test_answers_to_other_prompts_are_good_for_few():
@@ -126,7 +152,7 @@ def test_written_answers_are_mostly_good_and_rejected_ones_never():
 def test_the_table_shows_every_cheat_with_its_parts():
     table = cheats(TURNS[:8], [GOOD])
     assert "best constant" in repr(table) and "8 prompts" in repr(table)
-    assert {"good", "obeys", "own_words", "on_topic", "varied", "readable"} == set(
+    assert {"good", "good_alone", "obeys", "own_words", "on_topic", "varied", "readable", "specific"} == set(
         table.figures["the question"]
     )
 
@@ -147,6 +173,7 @@ def test_the_program_agrees_with_a_reader(read):
             for verdict, answer in zip(verdicts, read)
         )
         for part in GoldParts._fields
+        if part != "specific"  # the reader saw each answer alone
     }
     good = sum(verdict.good == (not answer["missing"]) for verdict, answer in zip(verdicts, read))
     assert len(read) == 100 and good >= 95

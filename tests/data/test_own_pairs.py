@@ -69,15 +69,16 @@ def test_no_policy_that_does_not_read_its_prompt_is_good(name):
     assert shares(turns, cheating_answers(turns)[name])["good"].value == 0
 
 
-def test_what_was_asked_for_before_a_constant_sentence_wins_half_of_the_prompts():
-    """Three forms of six ask for nothing else. No rule for a single answer sees that it says nothing."""
+def test_what_was_asked_for_before_a_constant_sentence_wins_half_of_the_prompts_alone_and_none_beside_the_others():
+    """Three forms of six ask for nothing else."""
     turns = prompts_of("test")
-    assert shares(turns, cheating_answers(turns)[READS_ITS_PROMPT])["good"].value == 0.5
+    figures = shares(turns, cheating_answers(turns)[READS_ITS_PROMPT])
+    assert (figures["good_alone"].value, figures["good"].value) == (0.5, 0)
 
 
 def test_no_constant_is_good_for_many_prompts():
     turns, candidates = prompts_of("test"), [record["response"] for record in sft()[::8]]
-    assert shares(turns, [best_constant(turns, candidates)] * len(turns))["good"].value <= BOUND / 2
+    assert shares(turns, [best_constant(turns, candidates)] * len(turns))["good_alone"].value <= BOUND / 2
 
 
 # ---- written answers -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from aligner_lib.run_folder import alarms
 from aligner_lib.run_folder.alarms import BASELINE, Thresholds, Watch
 from aligner_lib.run_folder.good_fall import good_fall, good_falls_of
 from aligner_lib.run_folder.turns import turns_of
-from data.gold import judge
+from data.gold import judge_all
 from widgets.recordings.replay import Recording
 
 # ---- the fall, by hand ----------------------------------------------------------------------------------------------
@@ -153,9 +153,9 @@ def test_the_recorded_share_is_that_of_the_recorded_responses(recording):
     for record in run.metrics():
         for split, group in (("train", "train_rollouts"), ("validation", "val_rollouts")):
             of_step = [r for r in run.rollouts() if (r["step"], r["split"]) == (record["step"], split)]
-            verdicts = [
-                judge(turns_of(r["prompt"])[-1]["text"], r["response"], r["finished"]).good for r in of_step
-            ]
+            turns = [turns_of(r["prompt"])[-1]["text"] for r in of_step]
+            rest = ([r[key] for r in of_step] for key in ("response", "finished"))
+            verdicts = [float(parts.good) for parts in judge_all(turns, *rest)]
             assert json.dumps(record.get(f"{group}/good")) == json.dumps(
                 fmean(verdicts) if verdicts else None
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.trainers.statistics import mean_std
 from data.copying import copied_share
 from data.forms import instruction_in
-from data.gold import judge
+from data.gold import judge_all
 
 
 def rollout_metrics(
@@ -66,16 +66,18 @@ def good_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[st
     Empty unless every prompt has an instruction of data/forms.py: the share of a part of the responses would be noisier than the
     reward beside it.
     """
-    good = []
-    for row in range(rollouts.size):
-        turn = turns_of(tokenizer.decode(rollouts.prompt_tokens(row)))[-1]["text"]
-        if instruction_in(turn) is None:
-            good.append(math.nan)  # which makes the mean NaN on every rank
-        else:
-            answer = _response_text(tokenizer, rollouts, row)
-            good.append(float(judge(turn, answer, bool(rollouts.finished[row])).good))
-    share = mean_std(torch.tensor(good))[0]
-    return {} if math.isnan(share) else {f"{group}/good": share}
+    answers = [
+        (
+            turns_of(tokenizer.decode(rollouts.prompt_tokens(row)))[-1]["text"],
+            _response_text(tokenizer, rollouts, row),
+            bool(rollouts.finished[row]),
+        )
+        for row in range(rollouts.size)
+    ]
+    turns, *rest = zip(*[answer for part in parallel.gather_over_dp(answers) for answer in part], strict=True)
+    if any(instruction_in(turn) is None for turn in turns):
+        return {}
+    return {f"{group}/good": fmean(float(parts.good) for parts in judge_all(turns, *rest))}
 
 
 def experience_metrics(experience: Experience, entropies: Tensor, absolute_kl: bool) -> dict[str, float]:

@@ -9,7 +9,7 @@ from statistics import fmean
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import share
 from data.forms import instruction_in, without_instruction
-from data.gold import GoldParts, judge, topic_of
+from data.gold import GoldParts, judge, judge_all, topic_of
 
 SENTENCE = "This is a fact that people always remember, and that is 1 simple thing."
 """The same sentence for every prompt: it has the form that several instructions ask for."""
@@ -71,14 +71,18 @@ def _topic(turn: str) -> frozenset[str]:
 
 
 def shares(turns: Sequence[str], answers: Sequence[str]) -> dict:
-    """The shares of good answers and of each part of the judgement, all answers ended."""
-    verdicts = [judge(turn, answer, True) for turn, answer in zip(turns, answers, strict=True)]
+    """The shares of good answers, beside one another and each alone, and of each part of the judgement; all answers ended."""
+    verdicts = judge_all(turns, answers, [True] * len(turns))
+    alone = [judge(turn, answer, True) for turn, answer in zip(turns, answers)]
     parts = {
         name: fmean(float(getattr(verdict, name)) for verdict in verdicts)
         for name in GoldParts._fields
         if name != "ended"
     }
-    return {"good": share([float(verdict.good) for verdict in verdicts], list(turns))} | parts
+    good = {"good": verdicts, "good_alone": alone}
+    return {
+        name: share([float(parts.good) for parts in judged], list(turns)) for name, judged in good.items()
+    } | parts
 
 
 def _asked_for(turn: str) -> str:

@@ -7,22 +7,25 @@ from statistics import fmean
 from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial.comparison.statistics import Estimate, share
 from data.forms import instruction_in
-from data.gold import GoldParts, judge
+from data.gold import GoldParts, judge_all
 
 PARTS = (
     "own_words",
     "on_topic",
     "varied",
     "readable",
+    "specific",
 )  # of GoldParts; tables have rows of their own for the other two
 
 
 def judged(records: list[dict]) -> list[GoldParts] | None:
-    """A program's judgement of answers (records of rollouts.jsonl); None where a prompt has no instruction to check."""
+    """A program's judgement of a policy's answers (records of rollouts.jsonl); None where a prompt has no instruction to check."""
     turns = [turns_of(record.get("prompt", ""))[-1]["text"] for record in records]
     if any(instruction_in(turn) is None for turn in turns):
         return None
-    return [judge(turn, record["response"], record["finished"]) for turn, record in zip(turns, records)]
+    return judge_all(
+        turns, [record["response"] for record in records], [record["finished"] for record in records]
+    )
 
 
 def good_answers(records: list[dict]) -> list[float] | None:
