@@ -36,7 +36,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/run/munge.sock,cred_expire=5
+AuthInfo=socket={folder}/run/munge.sock,cred_expire=12
 SlurmctldPort={port}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
@@ -58,7 +58,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=1
 SlurmdTimeout=10
-KillWait=20
+KillWait=10
 OverTimeLimit=0
 MinJobAge=3600
 FirstJobId={first_job}

@@ -73,6 +73,16 @@ class Survivor:
         self.seen.add(self.job.state)
         return self.job.state.final
 
+    def lasts_until_its_end(self, slurm) -> None:
+        """Wait for the run's end. Fails with what Slurm and the batch script say of a run that does not end."""
+
+        def report() -> str:
+            job = slurm.tool("scontrol", "show", "job", self.job.id)
+            left = processes.of_job(str(self.job.folder))
+            return f"the end\n{job}\n{self.batch_log}\n{left}\n{slurm.log()[-6000:]}"
+
+        until(self.has_ended, report, BOUND_S)
+
     def _trainers(self) -> list[psutil.Process]:
         return [process for process in processes.of_job(str(self.job.folder)) if self._trains(process)]
 

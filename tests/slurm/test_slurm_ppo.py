@@ -27,7 +27,7 @@ def test_a_node_down_under_the_critic_and_both_go_on_to_the_figures_of_one_proce
     until(lambda: survivor.freeze_after(2), "step 2", BOUND_S)
     slurm.set_node(survivor.nodes[0], "down")
     survivor.thaw()
-    until(survivor.has_ended, "the end", BOUND_S)
+    survivor.lasts_until_its_end(slurm)
     assert survivor.job.wait() == State.FINISHED
     assert not survivor.seen & {State.FAILED, State.CANCELLED}
     assert "attempt 1 of job" in survivor.batch_log
@@ -68,7 +68,7 @@ def test_grpo_as_a_hetjob_finds_its_reward_model_and_ends_with_the_figures_of_on
     settings.pop("exp_manager.explicit_log_dir")
     run = jobs.run_folder("grpo_hetjob")
     survivor = Survivor(run, "grpo", job_commands("grpo", run.path, settings, shares, "smoke"), shares)
-    until(survivor.has_ended, "the end", BOUND_S)
+    survivor.lasts_until_its_end(slurm)
     assert survivor.job.wait() == State.FINISHED
     alone = jobs.run("grpo", "grpo_in_process", **of_model)
     assert_same_run(run, alone)
