@@ -3,6 +3,7 @@
     Monitor                                 live charts of one run or several, running or recorded
     Completions, Pairs, Chat                responses of a run, preference pairs, and a chat with checkpoints
     BeforeAfter                             answers before and after a training, from a recorded run
+    SideBySide                              all policies' answers to some prompts, with a program's verdict
     Classroom                               every participant of a workshop: step, alarms, exercises
     JobPanel                                state, log and controls of a job
     curves                                  a static figure of finished runs
@@ -21,6 +22,7 @@ from importlib import import_module
 
 _HOMES = {
     "BeforeAfter": "completions.before_after",
+    "SideBySide": "completions.side_by_side",
     "Monitor": "monitor.monitor",
     "RunFailed": "runs.waiting",
     "RunLost": "runs.waiting",

@@ -7,7 +7,8 @@ logprobs = log_probability("runs/sft")  # logprobs("How are you?", "Well.") are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -70,21 +71,44 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
     return answer
 
 
-def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
+SCORED_TOGETHER = 16
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A reward model that scores the answer to a question or a conversation. See `scoring`."""
+
+    tokenizer: Tokenizer
+    judge: RewardModel
+
+    def __call__(self, text: str, answer: str) -> float:
+        return self.of_all([(text, answer)])[0]
+
+    def of_all(self, asked: Sequence[tuple[str, str]]) -> list[float]:
+        """The rewards of many answers, in their order, computed in micro batches of similar lengths. asked: text and answer of each."""
+        rows = [scored_tokens(self.tokenizer, as_prompt(text), answer) for text, answer in asked]
+        by_length = sorted(range(len(rows)), key=lambda at: len(rows[at]))
+        rewards = [0.0] * len(rows)
+        for start in range(0, len(rows), SCORED_TOGETHER):
+            some = by_length[start : start + SCORED_TOGETHER]
+            batch = TokenBatch(*pad_rows([rows[at] for at in some], self.tokenizer.pad_id))
+            for at, reward in zip(some, self.judge.score(batch).result().tolist(), strict=True):
+                rewards[at] = reward
+        return rewards
+
+
+def scoring(reward_model: str | Path) -> Scorer:
     """A function that returns the reward of an answer to a question or a conversation, standardised as in PPO.
 
     An answer from `answering` is scored with exactly the tokens that were drawn, so a truncated answer has no stop token, as in
-    a rollout. A text that a person wrote counts as complete, and gets a stop token. Raises UserError for a language model.
+    a rollout. A text that a person wrote counts as complete, and gets a stop token. `scoring(model).of_all` scores many answers
+    at once. Raises UserError for a language model.
     """
     start = resolve_with_head(reward_model, "scalar")
-    tokenizer = tokenizer_of(start)
-    judge = RewardModel(load_engine(start), RewardScale.load(start), micro_batch_size=1)
-
-    def score(text: str, answer: str) -> float:
-        tokens = scored_tokens(tokenizer, as_prompt(text), answer)
-        return judge.score(TokenBatch(*pad_rows([tokens], tokenizer.pad_id))).result().item()
-
-    return score
+    return Scorer(
+        tokenizer_of(start),
+        RewardModel(load_engine(start), RewardScale.load(start), micro_batch_size=SCORED_TOGETHER),
+    )
 
 
 def scored_tokens(tokenizer: Tokenizer, prompt: str, answer: str) -> list[int]:

@@ -415,8 +415,8 @@ Completions(run)
 # The reward model replaces a judgement that is too expensive to request at every step. In this tutorial a program can
 # judge. It checks whether an answer *obeys* its instruction. But an answer can obey without being an answer: the
 # repeated instruction "The word fact has to appear in your answer." obeys itself. An answer is therefore *good* only if
-# it obeys, ended by itself, has words of its own, stays on the topic of the question, does not repeat itself, and
-# consists of English words (`data/gold.py`).
+# it obeys, ended by itself, has words of its own, stays on the topic of the question, does not repeat itself, consists
+# of English words, and says something that the policy does not say to other questions as well (`data/gold.py`).
 #
 # If the reward rises and the share of good answers does not, the policy pleases its judge only. The next cell compares
 # the first and the last validation. It also splits the gain in reward into three parts: more answers that end, more
@@ -437,13 +437,17 @@ if checked:
         "good_sft": of_sft["good"].value,
         "good_ppo": of_ppo["good"].value,
         "good_gain_low": of_ppo["good_gain"].low,
+        "echo_sft": 1 - of_sft["own_words"],
+        "echo_ppo": 1 - of_ppo["own_words"],
+        "length_ratio": of_ppo["tokens"] / of_sft["tokens"],
     }
 
 # %% [markdown]
 # No figure means much without the figures of a policy that cheats. The next table judges echoes, a constant sentence
 # behind the question or its topic, and the best constant answer among some training answers, on the same prompts. Echoes
-# often obey, and none of them is good. The topic in front of a constant sentence still wins some prompts, so no program
-# replaces reading the answers.
+# often obey, and none of them is good. The topic in front of a constant sentence is good for some prompts if each answer
+# is judged alone (*good alone*). Beside each other these answers are not good, because the same sentence stands under
+# every question.
 
 # %%
 from aligner_lib.run_folder.turns import turns_of
@@ -452,7 +456,8 @@ from aligner_lib.tutorial.comparison.cheats import cheats
 if checked:
     prompts = {r["prompt"] for r in run.rollouts() if r["split"] == "validation"}
     answers = [r["response"] for r in run.rollouts() if r["split"] == "train"]
-    display(cheats([turns_of(prompt)[-1]["text"] for prompt in sorted(prompts)], answers))
+    of_cheats = cheats([turns_of(prompt)[-1]["text"] for prompt in sorted(prompts)], answers)
+    display(of_cheats)
 
 # %%
 validation = [record for record in run.metrics() if "val_rollouts/rewards" in record]
@@ -464,7 +469,13 @@ figures = gold | {
     "mean_length_sft": before["val_rollouts/generation_length"],
     "mean_length_ppo": after["val_rollouts/generation_length"],
 }
-lab.record("05", {"ppo": figures})
+results = {"ppo": figures}
+if checked:
+    results["gold"] = {
+        "best_constant": of_cheats.figures["best constant"]["good_alone"].value,
+        "echo": of_cheats.figures["the instruction"]["good"].value,
+    }
+lab.record("05", results)
 gain = (figures["val_reward_ppo"] - figures["val_reward_sft"]) / figures["val_reward_sft_std"]
 print(
     f"held-out reward {figures['val_reward_sft']:+.3f} → {figures['val_reward_ppo']:+.3f}: {gain:+.2f} standard deviations"

@@ -64,6 +64,17 @@ for name, policy in POLICIES.items():
     runs[name] = lab.run(folder)
 
 # %% [markdown]
+# ## Four prompts, all policies
+#
+# Read before you count. The draw of the four prompts is fixed beforehand, so nobody can choose the best. With `laptop`, a
+# program marks each answer: ✓ if it is good, and ✗ with the parts that it lacks (notebook 05 explains the parts).
+
+# %%
+from widgets import SideBySide
+
+SideBySide(runs, "conversations", seed=20261125)
+
+# %% [markdown]
 # ### How sure is a win rate?
 #
 # Two policies answer $P$ prompts, $G$ times each. A win counts 1, a tie ½. The win rate $\bar w$ is the share of wins.
@@ -149,6 +160,17 @@ display(table)
 # obedience, win rates or DPO. A comparison on a handful of prompts cannot give more. `prompts = 100` takes some minutes
 # for each policy and gives narrower intervals. Another seed trains other policies: put the folders of runs with other
 # seeds into `beside`, and the table pools them.
+
+# %% [markdown]
+# ### What is shown?
+#
+# A difference is shown only if its interval excludes 0. The next cell states for each policy whether the figures above
+# show a gain, a loss, or neither.
+
+# %%
+from aligner_lib.tutorial.comparison.conclusion import conclusion
+
+print(conclusion(table, "SFT"))
 
 # %% [markdown]
 # ### The same table with more evidence
@@ -373,11 +395,15 @@ display(chat)
 figures = table.figures
 dpo_figures = {"val_reward": figures["DPO"]["reward"].value, "kl_per_token": figures["DPO"]["kl_per_token"]}
 ppo_figures = {"kl_per_token": figures["PPO"]["kl_per_token"], "win_rate": figures["PPO"]["win_rate"].value}
+grpo_figures = {}
+if "good" in figures["SFT"]:
+    dpo_figures["good"], grpo_figures["good"] = (figures[name]["good"].value for name in ("DPO", "GRPO"))
 lab.record(
     "08",
     {
         "ppo": ppo_figures,
         "dpo": dpo_figures,
+        "grpo": grpo_figures,
         "evaluation": {"conversations": figures, "sums": on_sums.figures},
     },
 )

@@ -312,6 +312,8 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         assert in_ppo == pytest.approx(scale(in_training).tolist(), abs=1e-5)
         answers = [tokenizer.decode(response).removeprefix(" ") for response in responses]
         assert [score(prompt.text, answer) for answer in answers] == pytest.approx(in_ppo, abs=1e-5)
+    asked = [(prompt.text, word * count) for prompt, count in zip(prompts, range(20, 0, -1)) for word in ("a ", "b ")]
+    assert score.of_all(asked) == pytest.approx([score(*one) for one in asked], abs=1e-5)  # longest first
 
 
 def test_a_reward_model_s_loss_has_the_centering_of_both_texts():

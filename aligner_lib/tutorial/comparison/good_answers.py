@@ -19,13 +19,18 @@ PARTS = (
 
 
 def judged(records: list[dict]) -> list[GoldParts] | None:
-    """A program's judgement of a policy's answers (records of rollouts.jsonl); None where a prompt has no instruction to check."""
+    """A program's judgement of answers (records of rollouts.jsonl), each beside the others of its policy; None where a prompt has
+    no instruction to check. Records of several training seeds' policies have `seed`."""
     turns = [turns_of(record.get("prompt", ""))[-1]["text"] for record in records]
     if any(instruction_in(turn) is None for turn in turns):
         return None
-    return judge_all(
-        turns, [record["response"] for record in records], [record["finished"] for record in records]
-    )
+    verdicts: list[GoldParts | None] = [None] * len(records)
+    for seed in {record.get("seed") for record in records}:
+        own = [at for at, record in enumerate(records) if record.get("seed") == seed]
+        answers, ends = ([records[at][key] for at in own] for key in ("response", "finished"))
+        for at, parts in zip(own, judge_all([turns[at] for at in own], answers, ends)):
+            verdicts[at] = parts
+    return verdicts
 
 
 def good_answers(records: list[dict]) -> list[float] | None:

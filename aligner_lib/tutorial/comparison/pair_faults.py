@@ -1,0 +1,39 @@
+"""On which pairs a reward model is right, by what is wrong with the worse answer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.tutorial.comparison.policies import PolicyComparison
+from aligner_lib.tutorial.comparison.statistics import share
+from data.forms import instruction_in
+from data.sample_text.own_pairs import fault_of
+
+PAIRS, RIGHT = "pairs", "right on"
+
+
+def right_by_fault(
+    pairs: Sequence[Mapping[str, str]], scores: Sequence[tuple[float, float]]
+) -> PolicyComparison | None:
+    """The share of pairs in which the chosen answer has the higher score, all together and by the rejected answer's fault.
+
+    pairs: `prompt`, `chosen` and `rejected` of each; scores: of the chosen and of the rejected answer. A program names the faults
+    (`data.sample_text.own_pairs.fault_of`). None where a prompt has no instruction that a program can check.
+    """
+    turns = [turns_of(pair["prompt"])[-1]["text"] for pair in pairs]
+    if any(instruction_in(turn) is None for turn in turns):
+        return None
+    right: dict[str, list[float]] = defaultdict(list)
+    for turn, pair, (chosen, rejected) in zip(turns, pairs, scores, strict=True):
+        for fault in ("all", fault_of(turn, pair["rejected"])):
+            right[fault].append(float(chosen > rejected))
+    counted = sorted(right.items(), key=lambda of_fault: -len(of_fault[1]))
+    return PolicyComparison(
+        f"{len(pairs)} held-out pairs, by the fault of the rejected answer; 95 % intervals in brackets",
+        {
+            PAIRS: {fault: float(len(wins)) for fault, wins in counted},
+            RIGHT: {fault: share(wins, range(len(wins))) for fault, wins in counted},
+        },
+    )

@@ -1,0 +1,96 @@
+"""Some prompts with the answers of all policies, and what a program says of each: static, so that it stays in a notebook."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from html import escape
+
+from aligner_lib.run_folder.turns import turns_of
+from data.forms import instruction_in
+from data.gold import GoldParts, judge_all
+from widgets.completions.tables import completions, reward_of
+
+STYLE = """<style>
+.lab-side {font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); max-width: 838px; margin: 0 0 1.2em}
+.lab-side p {margin: 0; padding: 6px 12px; border-radius: 12px; white-space: pre-wrap; overflow-wrap: anywhere}
+.lab-side .turn {background: #0072b222; width: fit-content; max-width: 80%; margin: 0 0 6px auto}
+.lab-side .answer {display: grid; grid-template-columns: 6.5em 1fr 11em; gap: 0 10px; padding: 3px 0; align-items: start}
+.lab-side .answer p {background: #8881}
+.lab-side .name {padding-top: 6px; font-weight: 600}
+.lab-side .verdict {padding-top: 6px; opacity: .85}
+@media (max-width: 560px) {.lab-side .answer {grid-template-columns: 1fr}}
+</style>"""
+
+
+class SideBySide:
+    """Prompts that were drawn, each with every policy's first answer, its reward, and the parts of `data.gold` that it misses.
+
+    runs: evaluations of the same prompts, by the policies' names; environment: whose prompts; seed: draws them, so that nobody
+    chooses them after the answers are known; n: how many. A prompt that no program can judge has rewards alone.
+    """
+
+    def __init__(self, runs: Mapping[str, object], environment: str, seed: int, n: int = 4):
+        answers = {name: _by_prompt(run, environment) for name, run in runs.items()}
+        prompts = [prompt for prompt in next(iter(answers.values())) if all(prompt in a for a in answers.values())]
+        self.prompts = random.Random(seed).sample(prompts, min(n, len(prompts)))
+        verdicts = {name: _verdicts(of_policy) for name, of_policy in answers.items()}
+        self.shown = {
+            prompt: {name: (answers[name][prompt], verdicts[name].get(prompt)) for name in runs}
+            for prompt in self.prompts
+        }
+
+    def _repr_html_(self) -> str:
+        blocks = []
+        for prompt, answers in self.shown.items():
+            rows = "".join(
+                f'<div class="answer"><span class="name">{escape(name)}</span>'
+                f'<p dir="auto">{escape(record["response"].strip()) or "(empty)"}</p>'
+                f'<span class="verdict">{escape(_verdict(record, parts))}</span></div>'
+                for name, (record, parts) in answers.items()
+            )
+            blocks.append(
+                f'<div class="lab-side tex2jax_ignore mathjax_ignore"><p class="turn" dir="auto">{escape(_turn(prompt))}</p>{rows}</div>'
+            )
+        return STYLE + "".join(blocks)
+
+    def __repr__(self) -> str:
+        lines = []
+        for prompt, answers in self.shown.items():
+            lines += [f"user        {_turn(prompt)}"]
+            lines += [
+                f"{name:12}{record['response'].strip()}\n{'':12}{_verdict(record, parts)}"
+                for name, (record, parts) in answers.items()
+            ]
+            lines += [""]
+        return "\n".join(lines)
+
+
+def _by_prompt(run, environment: str) -> dict[str, dict]:
+    first: dict[str, dict] = {}
+    for record in completions(run):
+        if record.get("environment") == environment:
+            first.setdefault(record["prompt"], record)
+    return first
+
+
+def _verdicts(answers: Mapping[str, dict]) -> dict[str, GoldParts]:
+    """The program's judgement by prompt; empty where a prompt has no instruction that it can check."""
+    turns = [_turn(prompt) for prompt in answers]
+    if any(instruction_in(turn) is None for turn in turns):
+        return {}
+    texts, ends = zip(*((record["response"], record["finished"]) for record in answers.values()), strict=True)
+    return dict(zip(answers, judge_all(turns, texts, ends)))
+
+
+def _turn(prompt: str) -> str:
+    return turns_of(prompt)[-1]["text"]
+
+
+def _verdict(record: dict, parts: GoldParts | None) -> str:
+    reward = reward_of(record)
+    shown = f"reward {reward:+.2f}" if isinstance(reward, float) else str(reward or "")
+    if parts is None:
+        return shown
+    missed = [name.replace("_", " ") for name, holds in parts._asdict().items() if not holds]
+    return f"✗ {', '.join(missed)} · {shown}" if missed else f"✓ good · {shown}"
