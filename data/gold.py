@@ -101,9 +101,7 @@ def judge(turn: str, answer: str, finished: bool, stock: Collection[tuple[str, .
     )
 
 
-def judge_all(
-    turns: Sequence[str], answers: Sequence[str], finished: Sequence[bool]
-) -> list[GoldParts]:
+def judge_all(turns: Sequence[str], answers: Sequence[str], finished: Sequence[bool]) -> list[GoldParts]:
     """The judgement of each of a policy's answers beside all of them; arguments as those of `judge`.
 
     A phrase counts as stock for an answer when answers to two other questions have it. Questions whose topics share a word count
@@ -117,7 +115,9 @@ def judge_all(
     verdicts = []
     for topic, *one in zip(topics, turns, answers, finished, strict=True):
         stock = {
-            phrase for phrase in phrases(one[1]) if sum(topic.isdisjoint(other) for other in said[phrase]) >= 2
+            phrase
+            for phrase in phrases(one[1])
+            if sum(topic.isdisjoint(other) for other in said[phrase]) >= 2
         }
         verdicts.append(judge(*one, stock))
     return verdicts

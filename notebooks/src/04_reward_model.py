@@ -254,7 +254,8 @@ Pairs(pairs, scores)
 from aligner_lib.tutorial.comparison.pair_faults import RIGHT, right_by_fault
 
 by_fault = right_by_fault(pairs, scores)  # None with smoke: no program can judge its pairs
-by_fault
+if by_fault:
+    display(by_fault)
 
 # %% [markdown]
 # ## How does the reward model score the policy's answers?

@@ -99,9 +99,17 @@ def specific(*said: tuple[str, str]) -> list[bool]:
 
 def test_a_sentence_that_stands_under_three_questions_says_nothing():
     assert specific((CATS, f"calm cats purr. {STOCK}"), (BREAD, f"crust bread bake. {STOCK}")) == [True, True]
-    constant = [(CATS, f"cats purr, calm. {STOCK}"), (BREAD, f"bake bread, crust. {STOCK}"), (TURN, f"sow carrots, fact. {STOCK}")]
+    constant = [
+        (CATS, f"cats purr, calm. {STOCK}"),
+        (BREAD, f"bake bread, crust. {STOCK}"),
+        (TURN, f"sow carrots, fact. {STOCK}"),
+    ]
     assert specific(*constant) == [False, False, False]
-    assert specific(*constant[:2], (TURN, f"Scatter the carrots' seeds thinly. {STOCK}")) == [False, False, True]
+    assert specific(*constant[:2], (TURN, f"Scatter the carrots' seeds thinly. {STOCK}")) == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_the_same_answer_to_one_question_put_in_other_ways_is_specific():

@@ -30,7 +30,9 @@ def test_a_run_logs_the_metrics_that_its_kind_declares(kind, request):
     logged = {name for record in run.metrics() for name in record} - {"step", "time"}
     declared = kinds()[kind]
     named = {name for name in logged if not declared.is_of_users_names(name)}
-    judged = {name for name in declared.metric_names() if name.endswith("/good")}  # only of prompts with an instruction
+    judged = {
+        name for name in declared.metric_names() if name.endswith("/good")
+    }  # only of prompts with an instruction
     assert run.status == "finished" and named == declared.metric_names() - judged
 
 
@@ -312,7 +314,11 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         assert in_ppo == pytest.approx(scale(in_training).tolist(), abs=1e-5)
         answers = [tokenizer.decode(response).removeprefix(" ") for response in responses]
         assert [score(prompt.text, answer) for answer in answers] == pytest.approx(in_ppo, abs=1e-5)
-    asked = [(prompt.text, word * count) for prompt, count in zip(prompts, range(20, 0, -1)) for word in ("a ", "b ")]
+    asked = [
+        (prompt.text, word * count)
+        for prompt, count in zip(prompts, range(20, 0, -1))
+        for word in ("a ", "b ")
+    ]
     assert score.of_all(asked) == pytest.approx([score(*one) for one in asked], abs=1e-5)  # longest first
 
 

@@ -157,8 +157,10 @@ def test_no_two_classes_have_the_same_name():
 
 
 # widgets read run folders through the reader, judge them by the run's own alarms, ask its kind for charts, undo changes of
-# settings, and have a quiz's questions and answers from the tutorial's files
-ALIGNER_LIB_OF_WIDGETS = {
+# settings, have a quiz's questions and answers from the tutorial's files, and mark answers with the program's judgement
+IMPORTS_OF_WIDGETS = {
+    "data.forms",
+    "data.gold",
     "aligner_lib",
     *(f"aligner_lib.{name}" for name in ("config.kind", "config.kinds", "errors", "tutorial")),
     *(f"aligner_lib.run_folder.{name}" for name in ("reader", "jsonl", "alarms", "set_aside", "turns")),
@@ -172,7 +174,7 @@ ALIGNER_LIB_OF_WIDGETS = {
     [
         ("data", {"aligner_lib", "cluster", "widgets"}, set()),
         ("cluster", {"aligner_lib", "data", "widgets"}, set()),
-        ("widgets", {"aligner_lib", "cluster", "data"}, ALIGNER_LIB_OF_WIDGETS),
+        ("widgets", {"aligner_lib", "cluster", "data"}, IMPORTS_OF_WIDGETS),
         ("aligner_lib", {"widgets"}, set()),
     ],
 )

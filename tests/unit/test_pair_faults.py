@@ -11,7 +11,11 @@ def pair(rejected: str, turn: str = TURN) -> dict[str, str]:
 
 
 def test_each_fault_has_its_share():
-    pairs = [pair(TURN), pair('Use the word "damp".'), pair("To sow carrots, scatter the seeds thinly in loose soil.")]
+    pairs = [
+        pair(TURN),
+        pair('Use the word "damp".'),
+        pair("To sow carrots, scatter the seeds thinly in loose soil."),
+    ]
     table = right_by_fault(pairs, [(1.0, 0.0), (0.0, 0.0), (1.0, -1.0)])
     assert table.figures[PAIRS] == {"all": 3, "echo": 2, "form": 1}
     right = {fault: share.value for fault, share in table.figures[RIGHT].items()}

@@ -4,7 +4,10 @@ from types import SimpleNamespace
 
 from widgets import SideBySide
 
-TURNS = [f'{question} Use the word "damp".' for question in ("How do I sow carrots?", "How do cats sleep?", "Why is bread <soft>?")]
+TURNS = [
+    f'{question} Use the word "damp".'
+    for question in ("How do I sow carrots?", "How do cats sleep?", "Why is bread <soft>?")
+]
 
 
 def evaluation(*answers: str) -> SimpleNamespace:
@@ -25,7 +28,9 @@ def evaluation(*answers: str) -> SimpleNamespace:
 
 
 RUNS = {
-    "SFT": evaluation("Sow carrots when the soil is damp.", "Cats sleep.", "<b>Soft bread</b> is damp inside."),
+    "SFT": evaluation(
+        "Sow carrots when the soil is damp.", "Cats sleep.", "<b>Soft bread</b> is damp inside."
+    ),
     "PPO": evaluation('Use the word "damp".', "Cats sleep in damp beds.", ""),
 }
 
@@ -33,7 +38,9 @@ RUNS = {
 def test_the_draw_is_the_seed_s_and_every_policy_answers_the_same_prompts():
     shown = SideBySide(RUNS, "conversations", seed=0, n=2)
     assert shown.prompts == SideBySide(dict(reversed(RUNS.items())), "conversations", seed=0, n=2).prompts
-    assert len(shown.prompts) == 2 and all(list(answers) == ["SFT", "PPO"] for answers in shown.shown.values())
+    assert len(shown.prompts) == 2 and all(
+        list(answers) == ["SFT", "PPO"] for answers in shown.shown.values()
+    )
 
 
 def test_a_good_answer_is_marked_and_the_parts_that_another_misses_are_named():

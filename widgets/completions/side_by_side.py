@@ -32,7 +32,9 @@ class SideBySide:
 
     def __init__(self, runs: Mapping[str, object], environment: str, seed: int, n: int = 4):
         answers = {name: _by_prompt(run, environment) for name, run in runs.items()}
-        prompts = [prompt for prompt in next(iter(answers.values())) if all(prompt in a for a in answers.values())]
+        prompts = [
+            prompt for prompt in next(iter(answers.values())) if all(prompt in a for a in answers.values())
+        ]
         self.prompts = random.Random(seed).sample(prompts, min(n, len(prompts)))
         verdicts = {name: _verdicts(of_policy) for name, of_policy in answers.items()}
         self.shown = {
