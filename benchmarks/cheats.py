@@ -71,9 +71,10 @@ def main(arguments: list[str] | None = None) -> None:
     }
     for name, answers in policies.items():
         figures = shares(turns, answers)
-        parts = "  ".join(f"{part} {value:.3f}" for part, value in figures.items() if part != "good")
-        over = "" if figures["good"].value <= BOUND or name.startswith("chosen") else f"  above {BOUND}"
-        print(f"{name:37} good {figures['good'].value:.3f}  {parts}{over}")
+        good, alone = figures.pop("good").value, figures.pop("good_alone").value
+        parts = "  ".join(f"{part} {value:.3f}" for part, value in figures.items())
+        over = "" if good <= BOUND or name.startswith("chosen") else f"  above {BOUND}"
+        print(f"{name:44} good {good:.3f}  alone {alone:.3f}  {parts}{over}")
     for name in ("best constant", "searched constant"):
         print(f"{name}: {policies[name][0]!r}")
 

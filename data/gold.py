@@ -36,7 +36,9 @@ DISTINCT_PAIRS = 0.6
 KNOWN_WORDS = 0.5
 """Least share of words that the bundled samples contain. The answers of SmolLM2-135M have 0.92 (median)."""
 STOCK_RUN = 4
-"""So many words in a row that answers to two other questions have, too, are a stock phrase."""
+"""So many words in a row are a stock phrase when answers to other questions have them, too."""
+STOCK_QUESTIONS = 2
+"""A phrase in the answers to so many other questions is a stock phrase."""
 
 TITLE = re.compile(r"<<[^<>\n]*>>")
 LETTERS = re.compile(r"[a-z]+(?:'[a-z]+)?")
@@ -104,23 +106,23 @@ def judge(turn: str, answer: str, finished: bool, stock: Collection[tuple[str, .
 def judge_all(turns: Sequence[str], answers: Sequence[str], finished: Sequence[bool]) -> list[GoldParts]:
     """The judgement of each of a policy's answers beside all of them; arguments as those of `judge`.
 
-    A phrase counts as stock for an answer when answers to two other questions have it. Questions whose topics share a word count
-    as one question, however they are put.
+    A phrase counts as stock for an answer when answers to STOCK_QUESTIONS other topics have it, too. A topic that shares a word with
+    the question's is no other topic: the same question may be put in several ways.
     """
     topics = [topic_of(without_instruction(turn)) for turn in turns]
-    said: dict[tuple[str, ...], set[frozenset[str]]] = defaultdict(set)
+    topics_of_phrase: dict[tuple[str, ...], set[frozenset[str]]] = defaultdict(set)
     for topic, answer in zip(topics, answers, strict=True):
         for phrase in phrases(answer):
-            said[phrase].add(topic)
-    verdicts = []
-    for topic, *one in zip(topics, turns, answers, finished, strict=True):
-        stock = {
-            phrase
-            for phrase in phrases(one[1])
-            if sum(topic.isdisjoint(other) for other in said[phrase]) >= 2
-        }
-        verdicts.append(judge(*one, stock))
-    return verdicts
+            topics_of_phrase[phrase].add(topic)
+
+    def is_stock(phrase: tuple[str, ...], topic: frozenset[str]) -> bool:
+        others = sum(topic.isdisjoint(other) for other in topics_of_phrase[phrase])
+        return others >= STOCK_QUESTIONS
+
+    return [
+        judge(turn, answer, end, {phrase for phrase in phrases(answer) if is_stock(phrase, topic)})
+        for turn, answer, end, topic in zip(turns, answers, finished, topics, strict=True)
+    ]
 
 
 def phrases(text: str) -> set[tuple[str, ...]]:

@@ -71,7 +71,7 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
     return answer
 
 
-SCORED_TOGETHER = 16
+SCORED_TOGETHER = 16  # answers in a micro batch of `Scorer`
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Scorer:
     def __call__(self, text: str, answer: str) -> float:
         return self.of_all([(text, answer)])[0]
 
-    def of_all(self, asked: Sequence[tuple[str, str]]) -> list[float]:
-        """The rewards of many answers, in their order, computed in micro batches of similar lengths. asked: text and answer of each."""
-        rows = [scored_tokens(self.tokenizer, as_prompt(text), answer) for text, answer in asked]
+    def of_all(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The rewards of many answers, in the order of `pairs`: a text and its answer each. Micro batches have similar lengths."""
+        rows = [scored_tokens(self.tokenizer, as_prompt(text), answer) for text, answer in pairs]
         by_length = sorted(range(len(rows)), key=lambda at: len(rows[at]))
         rewards = [0.0] * len(rows)
         for start in range(0, len(rows), SCORED_TOGETHER):

@@ -66,8 +66,9 @@ for name, policy in POLICIES.items():
 # %% [markdown]
 # ## Four prompts, all policies
 #
-# Read before you count. The draw of the four prompts is fixed beforehand, so nobody can choose the best. With `laptop`, a
-# program marks each answer: ✓ if it is good, and ✗ with the parts that it lacks (notebook 05 explains the parts).
+# Read the answers before you count. If there are more than four prompts, a random draw selects four of them. The seed of
+# the draw is fixed, so nobody can choose the best prompts. With `laptop`, a program marks each answer: ✓ if the answer is
+# good, and ✗ with the parts that the answer lacks (notebook 05 explains the parts).
 
 # %%
 from widgets import SideBySide

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from widgets import SideBySide
 
 TURNS = [
@@ -10,18 +12,19 @@ TURNS = [
 ]
 
 
-def evaluation(*answers: str) -> SimpleNamespace:
+def evaluation(*answers: str, template: str = "User: {}\n\nAssistant:") -> SimpleNamespace:
     records = [
         {
             "step": 0,
             "split": "evaluation",
             "environment": "conversations",
-            "prompt": f"User: {turn}\n\nAssistant:",
+            "group": group,
+            "prompt": template.format(turn),
             "response": answer,
             "finished": True,
             "reward": 0.5,
         }
-        for turn, answer in zip(TURNS, answers)
+        for group, (turn, answer) in enumerate(zip(TURNS, answers))
     ]
     of_sums = records[0] | {"environment": "sums"}
     return SimpleNamespace(metrics_reader=None, rollouts=lambda: [*records, of_sums])
@@ -31,7 +34,12 @@ RUNS = {
     "SFT": evaluation(
         "Sow carrots when the soil is damp.", "Cats sleep.", "<b>Soft bread</b> is damp inside."
     ),
-    "PPO": evaluation('Use the word "damp".', "Cats sleep in damp beds.", ""),
+    "PPO": evaluation(
+        'Use the word "damp".',
+        "Cats sleep in damp beds.",
+        "",
+        template="<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
+    ),
 }
 
 
@@ -51,3 +59,8 @@ def test_a_good_answer_is_marked_and_the_parts_that_another_misses_are_named():
 def test_an_answer_is_text_and_never_markup():
     html = SideBySide(RUNS, "conversations", seed=0)._repr_html_()
     assert "<b>" not in html and "&lt;b&gt;" in html and "(empty)" in html
+
+
+def test_policies_without_a_common_prompt_are_refused():
+    with pytest.raises(ValueError, match="SFT, PPO answered no prompt of chat in common"):
+        SideBySide(RUNS, "chat", seed=0)

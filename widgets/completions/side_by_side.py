@@ -24,18 +24,21 @@ STYLE = """<style>
 
 
 class SideBySide:
-    """Prompts that were drawn, each with every policy's first answer, its reward, and the parts of `data.gold` that it misses.
+    """A random draw of prompts, each with every policy's first answer, its reward, and the parts of `data.gold` that it lacks.
 
-    runs: evaluations of the same prompts, by the policies' names; environment: whose prompts; seed: draws them, so that nobody
-    chooses them after the answers are known; n: how many. A prompt that no program can judge has rewards alone.
+    runs: evaluations of the same prompts, by the policies' names; environment: the environment of the prompts; seed: of the draw,
+    so that nobody chooses the prompts after the answers are known; n: the number of prompts. An answer that no program can judge
+    has its reward alone. Raises ValueError for policies that have no prompt in common.
     """
 
     def __init__(self, runs: Mapping[str, object], environment: str, seed: int, n: int = 4):
         answers = {name: _by_prompt(run, environment) for name, run in runs.items()}
-        prompts = [
-            prompt for prompt in next(iter(answers.values())) if all(prompt in a for a in answers.values())
-        ]
-        self.prompts = random.Random(seed).sample(prompts, min(n, len(prompts)))
+        common = sorted(set.intersection(*(set(of_policy) for of_policy in answers.values())))
+        if not common:
+            raise ValueError(
+                f"{', '.join(runs)} answered no prompt of {environment} in common: evaluate them with the same settings"
+            )
+        self.prompts = random.Random(seed).sample(common, min(n, len(common)))
         verdicts = {name: _verdicts(of_policy) for name, of_policy in answers.items()}
         self.shown = {
             prompt: {name: (answers[name][prompt], verdicts[name].get(prompt)) for name in runs}
@@ -44,7 +47,7 @@ class SideBySide:
 
     def _repr_html_(self) -> str:
         blocks = []
-        for prompt, answers in self.shown.items():
+        for answers in self.shown.values():
             rows = "".join(
                 f'<div class="answer"><span class="name">{escape(name)}</span>'
                 f'<p dir="auto">{escape(record["response"].strip()) or "(empty)"}</p>'
@@ -52,14 +55,14 @@ class SideBySide:
                 for name, (record, parts) in answers.items()
             )
             blocks.append(
-                f'<div class="lab-side tex2jax_ignore mathjax_ignore"><p class="turn" dir="auto">{escape(_turn(prompt))}</p>{rows}</div>'
+                f'<div class="lab-side tex2jax_ignore mathjax_ignore"><p class="turn" dir="auto">{escape(_question(answers))}</p>{rows}</div>'
             )
         return STYLE + "".join(blocks)
 
     def __repr__(self) -> str:
         lines = []
-        for prompt, answers in self.shown.items():
-            lines += [f"user        {_turn(prompt)}"]
+        for answers in self.shown.values():
+            lines += [f"user        {_question(answers)}"]
             lines += [
                 f"{name:12}{record['response'].strip()}\n{'':12}{_verdict(record, parts)}"
                 for name, (record, parts) in answers.items()
@@ -68,25 +71,31 @@ class SideBySide:
         return "\n".join(lines)
 
 
-def _by_prompt(run, environment: str) -> dict[str, dict]:
-    first: dict[str, dict] = {}
+def _by_prompt(run, environment: str) -> dict[int, dict]:
+    """A policy's first answer by the prompt's number: each policy reads the prompt as its own template writes it."""
+    first: dict[int, dict] = {}
     for record in completions(run):
         if record.get("environment") == environment:
-            first.setdefault(record["prompt"], record)
+            first.setdefault(record["group"], record)
     return first
 
 
-def _verdicts(answers: Mapping[str, dict]) -> dict[str, GoldParts]:
+def _verdicts(answers: Mapping[int, dict]) -> dict[int, GoldParts]:
     """The program's judgement by prompt; empty where a prompt has no instruction that it can check."""
-    turns = [_turn(prompt) for prompt in answers]
+    turns = [_turn(record) for record in answers.values()]
     if any(instruction_in(turn) is None for turn in turns):
         return {}
-    texts, ends = zip(*((record["response"], record["finished"]) for record in answers.values()), strict=True)
+    texts, ends = ([record[key] for record in answers.values()] for key in ("response", "finished"))
     return dict(zip(answers, judge_all(turns, texts, ends)))
 
 
-def _turn(prompt: str) -> str:
-    return turns_of(prompt)[-1]["text"]
+def _question(answers: Mapping[str, tuple[dict, GoldParts | None]]) -> str:
+    record, _ = next(iter(answers.values()))
+    return _turn(record)
+
+
+def _turn(record: dict) -> str:
+    return turns_of(record["prompt"])[-1]["text"]
 
 
 def _verdict(record: dict, parts: GoldParts | None) -> str:

@@ -61,12 +61,12 @@ def copied_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[
 
 
 def good_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[str, float]:
-    """group/good, the share of all ranks' responses that a program finds good (data/gold.py).
+    """group/good, the share of all ranks' responses that a program finds good (data/gold.py), judged beside each other.
 
-    Empty unless every prompt has an instruction of data/forms.py: the share of a part of the responses would be noisier than the
-    reward beside it.
+    Empty without responses, and unless every prompt has an instruction of data/forms.py: the share of a part of the responses
+    would be noisier than the reward beside it.
     """
-    answers = [
+    own_responses = [
         (
             turns_of(tokenizer.decode(rollouts.prompt_tokens(row)))[-1]["text"],
             _response_text(tokenizer, rollouts, row),
@@ -74,10 +74,11 @@ def good_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[st
         )
         for row in range(rollouts.size)
     ]
-    turns, *rest = zip(*[answer for part in parallel.gather_over_dp(answers) for answer in part], strict=True)
-    if any(instruction_in(turn) is None for turn in turns):
+    responses = [response for part in parallel.gather_over_dp(own_responses) for response in part]
+    if not responses or any(instruction_in(turn) is None for turn, *_ in responses):
         return {}
-    return {f"{group}/good": fmean(float(parts.good) for parts in judge_all(turns, *rest))}
+    verdicts = judge_all(*zip(*responses, strict=True))
+    return {f"{group}/good": fmean(float(parts.good) for parts in verdicts)}
 
 
 def experience_metrics(experience: Experience, entropies: Tensor, absolute_kl: bool) -> dict[str, float]:

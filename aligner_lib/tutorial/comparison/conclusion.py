@@ -24,8 +24,8 @@ def conclusion(table: PolicyComparison, against: str) -> str:
             if name != against:
                 verdict, figure = _verdict(figures[measure])
                 by_verdict.setdefault(verdict, []).append(f"{name} ({figure})")
-        said = "; ".join(f"{verdict} {', '.join(names)}" for verdict, names in by_verdict.items())
-        sentences.append(f"The {title}, compared with {against}: {said}.")
+        verdicts = "; ".join(f"{verdict} {', '.join(names)}" for verdict, names in by_verdict.items())
+        sentences.append(f"The {title}, compared with {against}: {verdicts}.")
     return "\n".join(sentences)
 
 
