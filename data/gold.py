@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.copying import WORD, copied_words
-from data.forms import instruction_in, without_instruction, words
+from data.forms import instruction_in, postscript, without_instruction, words
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -29,6 +29,8 @@ OPENING = 3
 """An answer with so many first words of the question asks the question again."""
 QUOTED_RUN = 4
 """An answer does not need to repeat so many words in a row of its instruction."""
+REQUIRED = "_"
+"""Stands for what an instruction asks for, in the search for repeated words."""
 TOPIC_WORDS = 2
 """Words of the question in an answer on its topic. With one word, a long constant string would often be on the topic."""
 DISTINCT_PAIRS = 0.6
@@ -70,6 +72,8 @@ class GoldParts(NamedTuple):
     """It does not repeat itself."""
     readable: bool
     """Most of its words are English words."""
+    plain: bool
+    """It has no title and no postscript that its prompt does not ask for."""
     specific: bool
     """It says something that the policy does not say to other questions as well."""
 
@@ -88,17 +92,17 @@ def judge(turn: str, answer: str, finished: bool, stock: Collection[tuple[str, .
     instruction = instruction_in(turn)
     if instruction is None:
         raise ValueError(f"no instruction of data/forms.py is in this turn: {turn!r}")
-    required = " ".join(value for _, value in instruction.gaps)  # words that the answer may have to quote
     question = without_instruction(turn)
     return GoldParts(
         obeys=instruction.holds(answer),
         ended=finished,
         own_words=has_own_words(turn, TITLE.sub(" / ", answer))
         and not asks_again(question, answer)
-        and not quotes(turn.replace(question, ""), answer, required),
+        and not quotes(turn.replace(question, ""), answer, [value for _, value in instruction.gaps]),
         on_topic=is_on_topic(question, answer),
         varied=distinct_pairs(answer) >= DISTINCT_PAIRS,
         readable=known_words(answer) >= KNOWN_WORDS,
+        plain=is_plain(instruction.form, answer),
         specific=is_specific(turn, answer, stock),
     )
 
@@ -155,16 +159,30 @@ def asks_again(question: str, answer: str) -> bool:
     return f" {opening} " in f" {' '.join(WORD.findall(answer.lower()))} "
 
 
-def quotes(instruction: str, answer: str, required: str = "") -> bool:
-    """Whether an answer repeats four words in a row of an instruction, other than the phrase that it was asked for."""
-    rest = answer.replace(required, " / ") if required else answer
-    return any(copied_words(instruction, rest, QUOTED_RUN))
+def quotes(instruction: str, answer: str, required: Sequence[str] = ()) -> bool:
+    """Whether an answer repeats four words in a row of an instruction. What it has to say counts as one of them.
+
+    required: the words, phrases, numbers and titles that the instruction asks for. Without them, "Mention the number 54." would be
+    two runs that are too short. A title that is asked for is one word, so it is no run by itself.
+    """
+    for value in filter(None, required):
+        asked_for = re.compile(rf"(?<!\w){re.escape(value)}(?!\w)", re.IGNORECASE)
+        instruction, answer = asked_for.sub(REQUIRED, instruction), asked_for.sub(REQUIRED, answer)
+    return any(copied_words(instruction, answer, QUOTED_RUN))
 
 
 def is_on_topic(question: str, answer: str) -> bool:
     """Whether an answer has enough of the words that tell what its question is about."""
     topic = topic_of(question)
     return len(topic & topic_of(answer)) >= min(TOPIC_WORDS, len(topic))
+
+
+def is_plain(form: str, answer: str) -> bool:
+    """Whether an answer has no title and no postscript, unless its form is one."""
+    titled, with_postscript = "<<" in answer, postscript(answer) < len(answer)
+    return (not titled or form in ("title", "this_title")) and (
+        not with_postscript or form in ("postscript", "postscript_word")
+    )
 
 
 def topic_of(text: str) -> frozenset[str]:

@@ -3,13 +3,15 @@
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
+from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, cheats, shares
 from aligner_lib.tutorial.comparison.gold import before_and_after
 from benchmarks.cheats import BOUND, pairs
-from data.forms import without_instruction
+from data.forms import instruction_in, without_instruction
 from data.gold import SAMPLES, GoldParts, distinct_pairs, judge, judge_all, known_words, topic_of
 from widgets.recordings.replay import Recording
 
@@ -46,12 +48,25 @@ def test_a_good_answer_has_every_part(answer, parts):
     ("answer", "parts"),
     [
         ("Can you tell me how to sow carrots? In fact, I hope this helps.", ["own_words"]),  # asks again
-        ("<<An easy fact: how to sow carrots>>", ["own_words"]),  # a title is no answer
+        ("<<An easy fact: how to sow carrots>>", ["own_words", "plain"]),  # a title is no answer
         ("Sow carrots: a fact.", []),  # short, but two words are its own
     ],
 )
 def test_the_question_again_and_a_title_alone_are_no_answers(answer, parts):
     assert missing(answer) == parts
+
+
+@pytest.mark.parametrize("unasked", ["<<Sowing>>\n{}", "{} P.S. Keep the soil damp."])
+def test_a_title_or_a_postscript_that_no_one_asked_for_is_a_fault(unasked):
+    assert missing(unasked.format(GOOD)) == ["plain"]
+    title = 'How do I sow carrots? Put the title "Good to know" in << and >> above your answer.'
+    assert missing(f"<<Good to know>>\n{GOOD}", title) == []
+    assert (
+        missing(
+            f"{GOOD} P.S. Keep the soil damp.", "How do I sow carrots? Add a postscript, starting with P.S."
+        )
+        == []
+    )
 
 
 def test_an_answer_that_the_limit_of_tokens_cut_is_not_good():
@@ -61,6 +76,14 @@ def test_an_answer_that_the_limit_of_tokens_cut_is_not_good():
 def test_a_phrase_that_was_asked_for_may_be_quoted():
     turn = 'Can you tell me how to sow carrots? End with the words "Thank you for asking."'
     assert missing("Scatter the seeds of carrots thinly when you sow. Thank you for asking.", turn) == []
+
+
+@pytest.mark.parametrize("instruction", ["Mention the number 54, written in digits.", 'Use the word "damp".'])
+def test_an_instruction_is_repeated_whatever_it_asks_for(instruction):
+    answer = f"Scatter the seeds of carrots thinly when you sow. {instruction}"
+    assert missing(answer, f"How do I sow carrots? {instruction}") == ["own_words"]
+    said = 'To sow carrots, note number 54: the soil has to be damp when you use the word "sow".'
+    assert missing(said, f"How do I sow carrots? {instruction}") == []
 
 
 def test_a_turn_without_an_instruction_is_refused():
@@ -160,9 +183,17 @@ def test_written_answers_are_mostly_good_and_rejected_ones_never():
 def test_the_table_shows_every_cheat_with_its_parts():
     table = cheats(TURNS[:8], [GOOD])
     assert "best constant" in repr(table) and "8 prompts" in repr(table)
-    assert {"good", "good_alone", "obeys", "own_words", "on_topic", "varied", "readable", "specific"} == set(
-        table.figures["the question"]
-    )
+    assert {
+        "good",
+        "good_alone",
+        "obeys",
+        "own_words",
+        "on_topic",
+        "varied",
+        "readable",
+        "plain",
+        "specific",
+    } == set(table.figures["the question"])
 
 
 @pytest.fixture(scope="module")
@@ -181,11 +212,28 @@ def test_the_program_agrees_with_a_reader(read):
             for verdict, answer in zip(verdicts, read)
         )
         for part in GoldParts._fields
-        if part != "specific"  # the reader saw each answer alone
+        if part
+        not in ("specific", "plain")  # the reader saw each answer alone, and was not asked about titles
     }
     good = sum(verdict.good == (not answer["missing"]) for verdict, answer in zip(verdicts, read))
     assert len(read) == 100 and good >= 95
     assert min(agreed.values()) >= 85
+
+
+def test_the_program_without_a_part_for_titles_praised_a_policy_that_writes_nothing_else():
+    """The figures of notebook 05: by step, good without `plain`, good, and titles where no prompt asks for one."""
+    rollouts = Recording("ppo-titles", speed=float("inf")).rollouts()
+    for step, figures in {0: (0.30, 0.30, 0.03), 14: (0.50, 0.21, 0.88)}.items():
+        records = [r for r in rollouts if (r["split"], r["step"]) == ("validation", step)]
+        turns = [turns_of(record["prompt"])[-1]["text"] for record in records]
+        verdicts = judge_all(turns, [r["response"] for r in records], [r["finished"] for r in records])
+        unasked = [
+            "<<" in r["response"]
+            for turn, r in zip(turns, records)
+            if instruction_in(turn).form != "this_title"
+        ]
+        of_all = [[v._replace(plain=True).good for v in verdicts], [v.good for v in verdicts], unasked]
+        assert [round(fmean(part), 2) for part in of_all] == pytest.approx(figures)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def alarms_in(recording: Recording) -> dict[str, int]:
 
 def test_they_are_those_that_the_notebooks_play_and_small():
     assert shipped() == sorted(
-        ["grpo-forms", "healthy", "no-kl-penalty", "ppo-forms", "ppo-sums", "sft-forms-answers"]
+        ["grpo-forms", "healthy", "no-kl-penalty", "ppo-forms", "ppo-sums", "ppo-titles", "sft-forms-answers"]
         + [*SWEEP, *HEALTHY, *HUNTED]
     )
     assert all((SHIPPED / f"{name}{PACKED}").stat().st_size < 300_000 for name in shipped())

@@ -46,6 +46,13 @@ def test_a_response_without_a_reward_is_last_and_says_why(tmp_path):
     assert gains == ["p0", "p1", "p2"]
 
 
+def test_a_random_order_is_the_same_each_time(healthy):
+    in_file, drawn, again = (
+        show_completions(healthy, sort=sort, n=100).rows for sort in ("", "random", "random")
+    )
+    assert drawn == again != in_file and len(drawn) == len(in_file)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

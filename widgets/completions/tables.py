@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 from widgets.frontend.table import PromptCell, Table, shortened
@@ -27,8 +28,8 @@ def show_completions(
 ) -> Table:
     """A table of n completions of a run: prompt, response, reward, KL, length.
 
-    step: by default the last one that has rollouts. sort: `reward` (best first), `worst`, `kl`, `length`, or
-    "" for the order in the file. split: `train`, `validation`, or "" for both; by default validation, where
+    step: by default the last one that has rollouts. sort: `reward` (best first), `worst`, `kl`, `length`, `random` (drawn with
+    a fixed seed), or "" for the order in the file. split: `train`, `validation`, or "" for both; by default validation, where
     the run has any. most_characters: longer responses, and longer turns of
     a prompt, are cut. Raises ValueError for a step without rollouts or an
     unknown order.
@@ -106,8 +107,11 @@ def completions(run, step: int | None = None, split: str = "") -> list[dict]:
 
 
 def _order(sort: str) -> Callable:
+    if sort == "random":
+        draw = random.Random(0)
+        return lambda record: draw.random()
     if sort not in ORDERS:
-        raise ValueError(f"sort={sort!r}; completions sort by {', '.join(filter(None, ORDERS))}")
+        raise ValueError(f"sort={sort!r}; completions sort by {', '.join(filter(None, ORDERS))}, random")
     name, sign = ORDERS[sort]
     return lambda record: _last_without(record.get(name), sign)
 

@@ -14,6 +14,7 @@ PARTS = (
     "on_topic",
     "varied",
     "readable",
+    "plain",
     "specific",
 )  # of GoldParts; tables have rows of their own for the other two
 
