@@ -72,7 +72,7 @@ def main(profile: str, out: Path) -> None:
     record_forms(out, profile)
     begins = {f"{of}pretrained_checkpoint.restore_from_path": lab.model() for of in ("", "critic.")}
     put(made(lab, "ppo", "ppo-sums", PPO_ON_SUMS | begins, stopped_after=PPO_ON_SUMS_STOPPED_AFTER))
-    put(made(lab, "grpo", "grpo-forms", GRPO_ON_FORMS))
+    record_grpo(out, profile)
 
 
 def record_forms(out: Path, profile: str) -> Workspace:
@@ -82,6 +82,16 @@ def record_forms(out: Path, profile: str) -> Workspace:
     made(lab, "rm", "rm", RM_FOR_FORMS)
     put(made(lab, "ppo", "ppo-forms", PPO_ON_FORMS | lab.conversations()), ALL)
     return lab
+
+
+def record_grpo(out: Path, profile: str) -> None:
+    """GRPO with a program's reward, from the SFT policy of the drawn forms: prints what it gained."""
+    lab = Workspace(out / "drawn", profile, "drawn")
+    made(lab, "sft", "sft", SFT_FOR_PAIRS)
+    begins = {"pretrained_checkpoint.restore_from_path": lab.policy()}
+    grpo = made(lab, "grpo", "grpo-forms", GRPO_ON_FORMS | begins)
+    put(grpo, ALL)
+    print(before_and_after(grpo), flush=True)
 
 
 def of_seed(out: Path, profile: str, seed: int) -> Workspace:
@@ -149,7 +159,7 @@ def record_pairs(out: Path, profile: str) -> None:
     made(lab, "sft", "sft", SFT_FOR_PAIRS)
     for split, count in PROMPTS_FOR_PAIRS.items():
         prompts = lab.out / "data" / f"{split}_prompts.jsonl"
-        turns = own_pairs.prompts_of(split)[:count]
+        turns = [*own_pairs.prompts_of(split)][:count]
         prompts.write_text(
             "".join(json.dumps({"text": f"User: {turn}\n\nAssistant:"}) + "\n" for turn in turns)
         )

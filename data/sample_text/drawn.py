@@ -105,14 +105,14 @@ WITH_NUMBER = (
 )
 
 
-def prompts(topics: list[Topic], rng: random.Random) -> list[str]:
-    """Users' turns, shuffled, all different: each form twice for each topic."""
-    turns: dict[str, None] = {}
+def prompts(topics: list[Topic], rng: random.Random) -> dict[str, Topic]:
+    """Users' turns with their topics, shuffled: each form twice for each topic."""
+    turns: dict[str, Topic] = {}
     for topic in topics:
         questions = rng.sample(phrasings(topic), 8)
         for number, form in enumerate(rng.sample(ASKED * 2, PROMPTS_A_TOPIC)):
-            turns[prompt_of(questions[number % len(questions)], _instruction(form, topic, rng), rng)] = None
-    return rng.sample([*turns], len(turns))
+            turns[prompt_of(questions[number % len(questions)], _instruction(form, topic, rng), rng)] = topic
+    return dict(rng.sample([*turns.items()], len(turns)))
 
 
 def obeying(topic: Topic, rng: random.Random) -> Iterator[tuple[str, str]]:

@@ -17,9 +17,11 @@ from data.sample_text.own_pairs import (
     SHARES,
     PolicyAnswer,
     fault_of,
+    is_turned,
     own_pairs,
     prompts_of,
     raw_records,
+    without_item,
     write_pairs,
 )
 from data.sample_text.topics import load_topics
@@ -27,7 +29,8 @@ from data.sources import SAMPLES
 
 TURN = 'How do I sow carrots? Use the word "damp".'
 OTHER = 'Why do cats purr? Use the word "content".'
-GOOD = "To sow carrots, keep the soil damp and scatter the seeds thinly."
+GOOD = "To sow carrots, scatter the seeds thinly in the row. Keep the soil damp."
+WRITTEN = "Sow carrots thinly and cover them with damp soil."
 HONEST = "To sow carrots, scatter the seeds thinly in loose soil."
 ANSWERS = {
     TURN: [PolicyAnswer(GOOD, True), PolicyAnswer(HONEST, True)],
@@ -36,7 +39,7 @@ ANSWERS = {
 
 
 def pairs(count: int = 200) -> list:
-    return own_pairs(ANSWERS, random.Random(0), count)
+    return own_pairs(ANSWERS, {TURN: WRITTEN, OTHER: HONEST}, random.Random(0), count)
 
 
 # ---- prompts ---------------------------------------------------------------------------------------------------------
@@ -107,21 +110,43 @@ def test_the_better_answer_is_good_and_the_worse_one_is_not():
 def test_every_fault_occurs_and_a_program_sees_it():
     found = {pair.fault: fault_of(pair.turn, pair.rejected) for pair in pairs() if pair.turn == TURN}
     assert found.keys() == SHARES.keys()
-    seen_as_themselves = ("form", "echo", "off_topic", "repeated", "cut")
+    seen_as_themselves = ("form", "echo", "off_topic", "repeated", "cut", "unasked")
     assert all(found[fault] == fault for fault in seen_as_themselves), found
-    assert found["constant"] == "off_topic" and found["item"] == "form"
+    assert found["constant"] == "off_topic" and found["item"] == found["missing"] == "form"
 
 
-def test_without_a_good_answer_the_better_one_is_honest_and_the_worse_one_is_worse_for_any_instruction():
-    few = own_pairs(
-        {TURN: [PolicyAnswer(HONEST, True), PolicyAnswer("Carrots", False)]}, random.Random(0), 60
-    )
-    assert {pair.chosen for pair in few} == {HONEST}
-    assert {pair.fault for pair in few} == {"echo", "cut", "repeated", "constant"}
+@pytest.mark.parametrize(
+    ("form", "item", "text", "rest"),
+    [
+        ("this_title", "My answer", "<<My answer>>\nSow thinly.", "Sow thinly."),
+        ("first_word", "Well", "Well, sow thinly.", "Sow thinly."),
+        ("last_words", "Good luck.", "Sow thinly. Good luck.", "Sow thinly."),
+        ("postscript_word", "damp", "Sow thinly. P.S. Keep it damp.", "Sow thinly."),
+        ("this_number", "7", "Sow thinly. Wait 7 days. Wait 17 more.", "Sow thinly. Wait 17 more."),
+        ("includes", "damp", "Keep it damp.", ""),
+    ],
+)
+def test_what_was_asked_for_can_be_left_out(form, item, text, rest):
+    assert without_item(text, form, item) == rest
 
 
-def test_an_answer_that_the_limit_cut_is_never_the_better_one():
-    assert own_pairs({TURN: [PolicyAnswer(GOOD, False)]}, random.Random(0), 60) == []
+@pytest.mark.parametrize(
+    "finished, text", [(True, HONEST), (False, GOOD)], ids=["of another form", "cut by the limit"]
+)
+def test_where_the_policy_has_no_good_answer_a_written_one_is_the_better(finished, text):
+    few = own_pairs({TURN: [PolicyAnswer(text, finished)]}, {TURN: WRITTEN}, random.Random(0), 60)
+    assert {pair.chosen for pair in few} == {WRITTEN}
+    assert {pair.fault for pair in few} >= {"echo", "cut", "repeated", "constant"}
+
+
+def test_a_prompt_without_any_good_answer_gets_no_pair():
+    assert own_pairs({TURN: [PolicyAnswer(HONEST, True)]}, {TURN: HONEST}, random.Random(0), 60) == []
+
+
+def test_an_instruction_is_repeated_in_place_of_what_it_asks_for():
+    """A reward model that never saw this pays for the words of the instruction."""
+    repeated = {pair.rejected for pair in pairs() if pair.turn == TURN and pair.fault == "echo"}
+    assert f'{HONEST} Use the word "damp".' in repeated
 
 
 def test_noise_turns_so_many_pairs_round():
@@ -159,12 +184,20 @@ def test_bundled_pairs_ask_the_prompts_of_their_split():
 
 
 def test_no_held_out_label_is_turned_and_a_tenth_of_the_others_is():
-    def right(turn: str, chosen: str, rejected: str) -> bool:
-        return fault_of(turn, chosen) == "form" or judge(turn, chosen, True).good
+    held_out, training = ([is_turned(*pair) for pair in bundled(split)] for split in ("test", "train"))
+    assert not any(held_out)
+    assert abs(sum(training) / len(training) - NOISE) < 0.05
 
-    held_out, training = ([right(*pair) for pair in bundled(split)] for split in ("test", "train"))
-    assert sum(held_out) == len(held_out)
-    assert abs(1 - sum(training) / len(training) - NOISE) < 0.05
+
+def test_what_a_prompt_asks_for_is_no_fault():
+    """Of each form, more of the better answers than of the worse ones do as they are asked."""
+    for form in drawn.ASKED:
+        asked = [pair for pair in bundled("train") if instruction_in(pair[0]).form == form]
+        better, worse = (
+            sum(judge(turn, sides[side], True).obeys for turn, *sides in asked) / len(asked)
+            for side in (0, 1)
+        )
+        assert better > 0.9 and worse < 0.6, form
 
 
 def test_bundled_faults_are_mixed():

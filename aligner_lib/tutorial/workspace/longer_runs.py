@@ -186,11 +186,11 @@ ANSWERS_FOR_PAIRS = {
 }
 PROMPTS_FOR_PAIRS = {"train": 400, "test": 264}
 
-# The three stages on `drawn`: the SFT of the pairs, a reward model that sees 576 pairs, and 14 steps of PPO with 32 responses.
+# The three stages on `drawn`: the SFT of the pairs, a reward model that sees 768 pairs, and 14 steps of PPO with 32 responses.
 RM_ON_DRAWN = {
-    "trainer.rm.max_steps": 72,
-    "trainer.rm.val_check_interval": 72,
-    "trainer.rm.save_interval": 72,
+    "trainer.rm.max_steps": 96,
+    "trainer.rm.val_check_interval": 96,
+    "trainer.rm.save_interval": 96,
     "trainer.rm.limit_val_batches": 33,  # all held-out pairs
 }
 PPO_ON_DRAWN = {
@@ -208,7 +208,7 @@ PPO_ON_DRAWN = {
     "critic.trainer.ppo.inference_micro_batch_size": 32,
 }
 
-# Instructions whose form a program checks.
+# Instructions that ask for something drawn for the prompt, from the SFT policy of `drawn`; a program gives the reward.
 GRPO_ON_FORMS = {
     "model.environments": {"forms": {"use": "form_rules"}},
     "model.encoder_seq_length": 128,
