@@ -7,6 +7,7 @@ import os
 import random
 import warnings
 from collections import Counter
+from contextlib import suppress
 from functools import cache
 from math import log
 from pathlib import Path
@@ -238,6 +239,53 @@ def test_a_changed_input_and_a_missing_return_are_reported_and_a_learner_s_text_
     assert "<script>" not in shown and "&lt;script&gt;" in shown
 
 
+def never_ends(chosen, rejected):
+    while True:
+        with suppress(Exception):
+            chosen = chosen + 0
+
+
+def test_a_loop_without_end_is_ended_after_one_call(monkeypatch):
+    monkeypatch.setattr("aligner_lib.tutorial.checking.outcome.SECONDS", 0.2)
+    verdict = judge(ALL["bradley_terry"], never_ends, SEED)
+    assert "Your function did not end within" in verdict.sentence and " in line " in verdict.sentence
+    assert judge(ALL["bradley_terry"], ALL["bradley_terry"].reference, SEED)
+
+
+def reference_of(name, change):
+    """The right answer, changed: change(outputs)."""
+
+    def answer(*inputs):
+        return change(ALL[name].reference(*inputs))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("gae", lambda both: both[::-1], "The values are right, but in another order. Return advantages, returns."),
+        ("gae", lambda both: (both[0], -both[1]), "Every value of returns has the other sign."),
+        ("perplexity", lambda value: 3 * value, "Every value of perplexity is 3 times the right one."),
+        ("perplexity", lambda value: value - 0.5, "Every value of perplexity is the right one minus 0.5."),
+        ("next_logprobs", lambda values: torch.nn.functional.pad(values, (1, -1)), "one place too far to the right."),
+        ("next_logprobs", lambda values: torch.nn.functional.pad(values, (-1, 1)), "one place too far to the left."),
+        ("token_rewards", lambda values: values.mT, "token_rewards is transposed: its rows should be its columns."),
+        ("gae", lambda both: torch.stack(both).numpy(), "returns one ndarray of 2 values; it should return 2: advantages, returns."),
+        ("first_losses", list, "Your function returns one list of 4 values; it should return 4: sft, reward_model, dpo, ipo."),
+    ],
+)  # fmt: skip
+def test_what_a_wrong_result_has_to_do_with_the_right_one_is_said(name, change, words):
+    verdict = judge(ALL[name], reference_of(name, change), SEED)
+    assert not verdict and verdict.mistake is None and words in verdict.sentence, verdict.sentence
+
+
+def test_two_numbers_are_shown_with_as_many_digits_as_tell_them_apart():
+    verdict = judge(ALL["perplexity"], reference_of("perplexity", lambda value: value * 1.0002), SEED)
+    yours, right = verdict.sentence.split("; it should be ")
+    assert yours.split()[-1] != right.split(" ")[0].rstrip(".")
+
+
 def test_an_unknown_exercise_and_a_function_without_source_are_refused():
     with pytest.raises(UserError, match="there is no exercise 'gea'; did you mean 'gae'"):
         check("gea", lambda: None)
@@ -357,7 +405,7 @@ def test_solutions_that_train_equal_the_library_bit_for_bit(name):
 )
 def test_a_notebook_uses_a_learner_s_function_only_after_its_check(path):
     """Only check gets a learner's function; a run takes it if it has passed."""
-    own = [name for name, one in ALL.items() if one.notebook == path.stem[:2]]
+    own = [name for name, one in ALL.items() if one.notebook == path.stem.partition("_")[0]]
     seen = ""
     for source, tags in code(path):
         seen += source

@@ -5,9 +5,19 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from aligner_lib.tutorial.checking.outcome import AnswerOutcome, Difference, alike, first_difference, outcome
+from aligner_lib.tutorial.checking.outcome import (
+    SECONDS,
+    AnswerOutcome,
+    Difference,
+    alike,
+    first_difference,
+    outcome,
+)
+from aligner_lib.tutorial.checking.relation import relation
+from aligner_lib.tutorial.checking.time_limit import LoopWithoutEnd
 from aligner_lib.tutorial.checking.verdict import NOT_YET, PASSED, WRONG, ExerciseVerdict
 from aligner_lib.tutorial.exercises import registry
 from aligner_lib.tutorial.exercises.draw import Draw
@@ -32,7 +42,7 @@ def judge(exercise: Exercise, function: Callable, seed: int = 0) -> ExerciseVerd
     if problem := _cannot_be_called(exercise, function):
         return _wrong(exercise, Difference("the signature", problem))
     cases = [exercise.inputs(Draw(seed, number)) for number in range(exercise.cases)]
-    own = [outcome(function, case, exercise.gradients) for case in cases]
+    own = _outcomes(exercise, function, cases)
     if isinstance(own[0].error, NotImplementedError) and str(own[0].error).startswith(STUB):
         return ExerciseVerdict(
             exercise, NOT_YET, "the function is still empty. The notebook continues with its own solution."
@@ -41,8 +51,21 @@ def judge(exercise: Exercise, function: Callable, seed: int = 0) -> ExerciseVerd
     for case, right, yours in zip(cases, expected, own):
         difference = _failed(yours, function) or first_difference(right, yours, exercise.outputs)
         if difference:
-            return _wrong(exercise, difference, case, _recognised(exercise, cases, own))
+            mistake = _recognised(exercise, cases, own)
+            if mistake is None and (related := relation(expected, own, exercise.outputs)):
+                difference = replace(difference, sentence=f"{difference.sentence} {related}")
+            return _wrong(exercise, difference, case, mistake)
     return ExerciseVerdict(exercise, PASSED, _praise(exercise), function=function)
+
+
+def _outcomes(exercise: Exercise, function: Callable, cases: list[dict[str, Any]]) -> list[AnswerOutcome]:
+    """The learner's outcome of each case, up to one that does not end: the others would not end either."""
+    own: list[AnswerOutcome] = []
+    for case in cases:
+        own.append(outcome(function, case, exercise.gradients))
+        if isinstance(own[-1].error, LoopWithoutEnd):
+            break
+    return own
 
 
 def _wrong(
@@ -98,5 +121,9 @@ def _failed(yours: AnswerOutcome, function: Callable) -> Difference | None:
     error, code = yours.error, getattr(function, "__code__", None)
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code is code]
     at = f" in line {lines[-1] - code.co_firstlineno + 1}" if lines else ""
+    if isinstance(error, LoopWithoutEnd):
+        return Difference(
+            "the time", f"Your function did not end within {SECONDS:g} s{at}. Does a loop of it never end?"
+        )
     message = "".join(f": {line}" for line in str(error).strip().splitlines()[:1]) or "."
     return Difference("an error", f"Your function raised {type(error).__name__}{at}{message}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from aligner_lib.tutorial.checking.time_limit import LoopWithoutEnd, time_limit
 from aligner_lib.tutorial.exercises.exercise import ImportedLate
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 torch = ImportedLate("torch")
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5  # how far a right answer may be off: float32, in another order
+SECONDS = 20.0  # for one call of a function that takes milliseconds
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class AnswerOutcome:
 
     outputs: tuple[Any, ...] = ()
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
-    error: Exception | None = None
+    error: Exception | LoopWithoutEnd | None = None
     changed: str = ""  # an input that the function has written to
 
 
@@ -40,10 +42,11 @@ def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ..
     """Call the function on copies of the inputs; an error of it is an outcome, too."""
     arguments = {name: _copy(value, learns=name in gradients) for name, value in inputs.items()}
     try:
-        returned = function(*arguments.values())
+        with time_limit(SECONDS):
+            returned = function(*arguments.values())
         outputs = tuple(returned) if isinstance(returned, tuple) else (returned,)
         by_name = _gradients(outputs, arguments, gradients)
-    except Exception as error:  # whatever a learner's function raises is told, not raised
+    except (Exception, LoopWithoutEnd) as error:  # whatever a learner's function raises is told, not raised
         return AnswerOutcome(error=error)
     outputs = tuple(_without_gradient(output) for output in outputs)
     return AnswerOutcome(outputs, by_name, changed=_changed(inputs, arguments))
@@ -75,8 +78,8 @@ def alike(first: AnswerOutcome, second: AnswerOutcome) -> bool:
         return repr(first.error) == repr(second.error)
     if len(first.outputs) != len(second.outputs):
         return False
-    return all(map(_close, first.outputs, second.outputs)) and all(
-        _close(*_zeros_for_none(first.gradients[name], second.gradients[name])) for name in first.gradients
+    return all(map(close, first.outputs, second.outputs)) and all(
+        close(*_zeros_for_none(first.gradients[name], second.gradients[name])) for name in first.gradients
     )
 
 
@@ -87,7 +90,7 @@ def _of_values(name: str, right: Any, yours: Any) -> Difference | None:
     def difference(sentence: str) -> Difference:
         return Difference(name, sentence, yours, right)
 
-    numbers, expected = _numbers(yours), _numbers(right)
+    numbers, expected = numbers_of(yours), numbers_of(right)
     if expected is None:
         return None if yours == right else difference(f"{name} is {yours!r}; it should be {right!r}.")
     if yours is None:
@@ -100,7 +103,7 @@ def _of_values(name: str, right: Any, yours: Any) -> Difference | None:
         return difference(
             f"{name} has the shape {list(numbers.shape)}; it should have {list(expected.shape)}."
         )
-    if not _close(yours, right):
+    if not close(yours, right):
         return difference(_first_place(name, numbers, expected))
     if isinstance(right, torch.Tensor) and isinstance(yours, torch.Tensor) and yours.dtype != right.dtype:
         return difference(
@@ -111,7 +114,7 @@ def _of_values(name: str, right: Any, yours: Any) -> Difference | None:
 
 def _of_gradients(name: str, right: Tensor | None, yours: Tensor | None) -> Difference | None:
     right, given = _zeros_for_none(right, yours)
-    if _close(given, right):
+    if close(given, right):
         return None
     sentence = _first_place(name, given, right)
     if yours is None or not given.any():
@@ -124,22 +127,22 @@ def _of_gradients(name: str, right: Tensor | None, yours: Tensor | None) -> Diff
 def _first_place(name: str, numbers: Tensor, expected: Tensor) -> str:
     wrong = ~_equal(numbers, expected)
     if not wrong.ndim:
-        return f"{name} is {_shown(numbers)}; it should be {_shown(expected)}."
+        return f"{name} is {_beside(numbers, expected)}."
     place = tuple(wrong.nonzero()[0].tolist())
     more = f" ({int(wrong.sum())} of {wrong.numel()} differ)"
-    return f"{name}{list(place)} is {_shown(numbers[place])}; it should be {_shown(expected[place])}{more}."
+    return f"{name}{list(place)} is {_beside(numbers[place], expected[place])}{more}."
 
 
 def differs(yours: Any, expected: Any) -> Tensor | None:
     """Where two values of one shape differ, bool of that shape; None where they can't be laid beside each other."""
-    numbers, right = _numbers(yours), _numbers(expected)
+    numbers, right = numbers_of(yours), numbers_of(expected)
     return (
         None if numbers is None or right is None or numbers.shape != right.shape else ~_equal(numbers, right)
     )
 
 
-def _close(first: Any, second: Any) -> bool:
-    numbers, others = _numbers(first), _numbers(second)
+def close(first: Any, second: Any) -> bool:
+    numbers, others = numbers_of(first), numbers_of(second)
     if numbers is None or others is None:
         return numbers is others and first == second
     return numbers.shape == others.shape and bool(_equal(numbers, others).all())
@@ -149,7 +152,7 @@ def _equal(first: Tensor, second: Tensor) -> Tensor:
     return torch.isclose(first.double(), second.double(), RELATIVE, ABSOLUTE, equal_nan=True)
 
 
-def _numbers(value: Any) -> Tensor | None:
+def numbers_of(value: Any) -> Tensor | None:
     """Numbers of any type as a tensor; None for what isn't numbers."""
     if isinstance(value, torch.Tensor):
         return value
@@ -167,15 +170,26 @@ def _dtype(value: Tensor) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def _shown(number: Tensor) -> str:
+def _beside(yours: Tensor, right: Tensor) -> str:
+    """Both numbers with as many digits as tell them apart."""
+    for digits in (4, 6, 9, 17):
+        shown = _shown(yours, digits), _shown(right, digits)
+        if len(set(shown)) == 2:
+            break
+    return "{}; it should be {}".format(*shown)
+
+
+def _shown(number: Tensor, digits: int) -> str:
     value = number.item()
-    return f"{value + 0.0:.4g}" if isinstance(value, float) else str(value)  # no -0
+    return f"{value + 0.0:.{digits}g}" if isinstance(value, float) else str(value)  # no -0
 
 
 def _count(names: tuple[str, ...], outputs: tuple[Any, ...]) -> str:
-    if outputs == (None,):
+    if len(outputs) == 1 and outputs[0] is None:
         return "Your function returns nothing. Is the return missing?"
     what = "one value" if len(outputs) == 1 else f"{len(outputs)} values"
+    if len(outputs) == 1 and hasattr(outputs[0], "__len__") and not isinstance(outputs[0], str):
+        what = f"one {type(outputs[0]).__name__} of {len(outputs[0])} values"
     should = f"one value, {names[0]}" if len(names) == 1 else f"{len(names)}: {', '.join(names)}"
     return f"Your function returns {what}; it should return {should}."
 

@@ -19,9 +19,10 @@ def _next_logprobs(logits, tokens):
 
 
 def _logits_and_tokens(draw: Draw) -> dict:
-    rows, size, vocabulary = draw.one_of((2, 3)), draw.one_of((4, 5, 6)), draw.one_of((5, 7))
+    """Every third batch has one row, and logits so far apart that float32 has no probability for the rarest token."""
+    rows, size, vocabulary = draw.in_turn((2, 3, 1)), draw.one_of((4, 5, 6)), draw.one_of((5, 7))
     return {
-        "logits": draw.normal(rows, size, vocabulary, scale=2.0),
+        "logits": draw.normal(rows, size, vocabulary, scale=draw.in_turn((2.0, 2.0, 150.0))),
         "tokens": draw.integers(0, vocabulary, rows, size),
     }
 
@@ -65,6 +66,24 @@ NEXT_LOGPROBS = Exercise(
             "probabilities",
             "These are probabilities: take their log.",
             lambda logits, tokens: _picked(logits[:, :-1].softmax(-1), tokens[:, 1:]),
+        ),
+        Mistake(
+            "log_of_zero",
+            "The log of a softmax fails for a rare token: below about e^−103, float32 rounds its probability to 0, and the "
+            "log of 0 is infinite. `log_softmax` computes the log without the probability.",
+            lambda logits, tokens: _picked(logits[:, :-1].softmax(-1).log(), tokens[:, 1:]),
+        ),
+        Mistake(
+            "small_number_added",
+            "A small number inside the log keeps it finite, but the log-probability of a rare token is then that of the small "
+            "number, and its gradient vanishes. `log_softmax` needs no such number.",
+            lambda logits, tokens: _picked((logits[:, :-1].softmax(-1) + 1e-8).log(), tokens[:, 1:]),
+        ),
+        Mistake(
+            "squeezed",
+            "`squeeze()` without a dimension removes every dimension of size 1, so a batch of one row loses its rows. Name "
+            "the dimension: `squeeze(-1)`.",
+            lambda logits, tokens: logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(),
         ),
         Mistake(
             "normalised_over_positions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from itertools import pairwise
 
@@ -174,12 +175,17 @@ LAST_AND_MEAN = Exercise(
 
 
 class WordJudge:
-    """A judge with a taste of its own: each word and each pair of neighbours has a worth, and length a price."""
+    """A judge with a taste of its own: each word and each pair of neighbours has a worth, and length a price.
 
-    def __init__(self, seed: int, price: float):
-        self.seed, self.price = seed, price
+    filler: a word that is worth its price wherever it stands, so that the score stays the same.
+    """
+
+    def __init__(self, seed: int, price: float, filler: str = ""):
+        self.seed, self.price, self.filler = seed, price, filler
 
     def worth(self, *words: str) -> float:
+        if words[-1] == self.filler:
+            return self.price if len(words) == 1 else 0.0
         return random.Random(f"{self.seed} {words}").gauss(0.0, 1.0)
 
     def __call__(self, answer: str) -> float:
@@ -188,14 +194,14 @@ class WordJudge:
         return round(sum(map(self.worth, words)) + pairs - self.price * len(words), 6)
 
     def __repr__(self) -> str:
-        return f"WordJudge(seed={self.seed}, price={self.price})"
+        return f"WordJudge(seed={self.seed}, price={self.price}, filler={self.filler!r})"
 
 
-def _fool(score, answer, words, rounds, stops=True, join="{} {}".format, pick=max):
+def _fool(score, answer, words, rounds, stops=operator.le, join="{} {}".format, pick=max):
     for _ in range(rounds):
         candidates = [join(answer, word) for word in words]
         best = pick(candidates, key=score)
-        if stops and score(best) <= score(answer):
+        if stops(score(best), score(answer)):
             break
         answer = best
     return answer
@@ -247,7 +253,7 @@ def _search(draw: Draw) -> dict:
     draw.random.shuffle(words)
     seed = draw.random.randint(0, 10**6)
     return {
-        "score": WordJudge(seed, draw.in_turn((1.6, 1.0))),
+        "score": WordJudge(seed, draw.in_turn((1.6, 1.0)), draw.in_turn((words[-1], "", "", ""))),
         "answer": draw.one_of(("I can't say", "It depends on you", "No")),
         "words": words,
         "rounds": draw.one_of((3, 4, 6)),
@@ -270,7 +276,15 @@ FOOL = Exercise(
         Mistake(
             "never_stops",
             "A word is added in every round, even if every word lowers the score.",
-            lambda score, answer, words, rounds: _fool(score, answer, words, rounds, stops=False),
+            lambda score, answer, words, rounds: _fool(
+                score, answer, words, rounds, stops=lambda best, now: False
+            ),
+        ),
+        Mistake(
+            "goes_on_at_ties",
+            "The search adds a word that leaves the score as it was. The answer becomes longer and no better: stop when the "
+            "best candidate scores *no higher* than the current answer.",
+            lambda score, answer, words, rounds: _fool(score, answer, words, rounds, stops=operator.lt),
         ),
         Mistake(
             "first_that_is_better",

@@ -153,13 +153,21 @@ def _forwards(values, rewards, mask, discount, gae_lambda):
     return advantages, (advantages + values) * mask
 
 
+def _without_the_first_column(values, rewards, mask, discount, gae_lambda):
+    advantages, _ = _gae(values, rewards, mask, discount, gae_lambda)
+    advantages[:, 0] = 0
+    return advantages, (advantages + values) * mask
+
+
 def _values_and_rewards(draw: Draw) -> dict:
-    """Padding holds values and rewards, too: no answer may read them."""
+    """Padding holds values and rewards, too: no answer may read them. A prompt has one token: its response begins at once."""
     rows, size = draw.one_of((2, 3)), draw.one_of((6, 7, 8))
+    mask = draw.response_mask(rows, size)
+    mask[0, : mask[0].int().argmax()] = True
     return {
         "values": draw.normal(rows, size),
         "rewards": draw.normal(rows, size),
-        "mask": draw.response_mask(rows, size),
+        "mask": mask,
         "discount": draw.in_turn((0.9, 1.0)),
         "gae_lambda": draw.in_turn((0.95, 0.0, 1.0)),
     }
@@ -227,6 +235,11 @@ GAE = Exercise(
             "forwards",
             "The recursion runs from left to right, so a token gets credit for rewards before it.",
             _forwards,
+        ),
+        Mistake(
+            "first_column_left_out",
+            "Column 0 is left out. A response begins there if its prompt has one token. `reversed(range(S))` ends with 0.",
+            _without_the_first_column,
         ),
         Mistake(
             "only_one_step",
@@ -354,12 +367,19 @@ def _clipped_to(clip):
     return answer
 
 
+def _clipped_twice(ratio, advantages, low, high):
+    loss, clipped = _clipped_loss(ratio, advantages, low, high)
+    return torch.where(advantages < 0, torch.minimum(loss, -3 * advantages), loss), clipped
+
+
 def _ratios_and_bounds(draw: Draw) -> dict:
-    """As many bounds as DAPO has: two."""
+    """As many bounds as DAPO has: two. One bad token has become twenty times as likely."""
     rows, size = draw.one_of((2, 3)), draw.one_of((6, 8))
+    ratio, advantages = (0.35 * draw.normal(rows, size)).exp(), draw.normal(rows, size)
+    ratio[0, 0], advantages[0, 0] = 20.0, -1.5
     return {
-        "ratio": (0.35 * draw.normal(rows, size)).exp(),
-        "advantages": draw.normal(rows, size),
+        "ratio": ratio,
+        "advantages": advantages,
         "low": draw.one_of((0.1, 0.15)),
         "high": draw.one_of((0.2, 0.28)),
     }
@@ -413,6 +433,12 @@ CLIPPED_LOSS = Exercise(
             "The ratio is clipped above 1 + high, but not below 1 − low, so nothing limits how far tokens with a "
             "negative advantage are pushed down.",
             _clipped_to(lambda ratio, low, high: ratio.clamp(max=1 + high)),
+        ),
+        Mistake(
+            "clipped_twice",
+            "The loss of a token with a negative advantage has an upper limit. That is dual clip, another method. In PPO, a bad "
+            "token that has become much likelier has a large loss and keeps its gradient.",
+            _clipped_twice,
         ),
         Mistake(
             "bounds_exchanged",

@@ -89,9 +89,12 @@ def _loss(margin):
 
 
 def _sums(draw: Draw) -> dict:
-    pairs = draw.one_of((3, 4, 5))
+    """Of some pairs, the last of them with implicit rewards so far apart that the sigmoid of their difference is 0."""
+    pairs, beta = draw.one_of((3, 4, 5)), draw.between(0.05, 0.5)
     names = "chosen rejected reference_chosen reference_rejected".split()
-    return {name: draw.normal(pairs, scale=4.0) - 15.0 for name in names} | {"beta": draw.between(0.05, 0.5)}
+    sums = {name: draw.normal(pairs, scale=4.0) - 15.0 for name in names}
+    sums["chosen"][-1] -= 150.0 / beta
+    return sums | {"beta": beta}
 
 
 DPO_LOSSES = Exercise(
@@ -139,6 +142,12 @@ DPO_LOSSES = Exercise(
             "no_log",
             "This is the probability of being wrong. The loss is minus the log of the probability of being right.",
             lambda c, r, rc, rr, beta: 1 - torch.sigmoid(beta * ((c - r) - (rc - rr))),
+        ),
+        Mistake(
+            "log_of_zero",
+            "The loss is right for small margins, but fails for large ones: the sigmoid becomes exactly 0 in float32, and the "
+            "log of 0 is infinite. `logsigmoid` computes the log without the sigmoid.",
+            lambda c, r, rc, rr, beta: -torch.sigmoid(beta * ((c - r) - (rc - rr))).log(),
         ),
         Mistake(
             "averaged",

@@ -135,6 +135,12 @@ def _exact_match(response, answer, numbers=NUMBER, of=-1):
     return float(bool(numbers_in_response) and float(numbers_in_response[of]) == float(answer))
 
 
+def _compared(response, passes):
+    """The last number's reward by another comparison."""
+    found = re.findall(NUMBER, response)
+    return float(bool(found) and passes(float(found[-1])))
+
+
 def _any_number(response, answer):
     return float(any(float(number) == float(answer) for number in re.findall(NUMBER, response)))
 
@@ -145,7 +151,7 @@ def _digits_joined(response, answer):
 
 RESPONSES = (
     "{a}", "1{a}", "The answer is {a}.", "{a}{d}", "{d} + 1 = {a}", "{a} is wrong, it is {b}", "-{a}", "{b}, no: {a}",
-    "{a}.5", "no idea", "{a}.0", "", "{b}", "it is {a}, I think", "{a}\n",
+    "{a}.5", "{a}.3", "{a}.04", "no idea", "{a}.0", "", "{b}", "it is {a}, I think", "{a}\n",
 )  # fmt: skip
 
 
@@ -200,6 +206,16 @@ EXACT_MATCH = Exercise(
             lambda response, answer: _exact_match(response, answer, numbers=r"-?\d+"),
         ),
         Mistake(
+            "rounded",
+            "The number is rounded before the comparison, so 7.04 passes for 7.",
+            lambda response, answer: _compared(response, lambda number: round(number) == float(answer)),
+        ),
+        Mistake(
+            "nearly_right",
+            "A number near the answer passes, such as 7.04 for 7. The reward is for the exact result.",
+            lambda response, answer: _compared(response, lambda number: abs(number - float(answer)) < 0.1),
+        ),
+        Mistake(
             "nothing_but_the_answer",
             "Only the bare number passes. “The answer is 7.” and 7.0 are right, too.",
             lambda response, answer: float(response.strip() == answer),
@@ -223,9 +239,16 @@ def _of_difference(estimators):
     return lambda logprobs, reference_logprobs: estimators(logprobs - reference_logprobs)
 
 
+def _k1_k2_k3(d):
+    return d, d**2 / 2, torch.exp(-d) - 1 + d
+
+
 def _of_two_models(draw: Draw) -> dict:
+    """One drawn token has become far rarer under the policy."""
     tokens = draw.one_of((5, 6, 8))
-    return {"logprobs": draw.logprobs(tokens), "reference_logprobs": draw.logprobs(tokens)}
+    logprobs, reference = draw.logprobs(tokens), draw.logprobs(tokens)
+    logprobs[0] = reference[0] - 7.5
+    return {"logprobs": logprobs, "reference_logprobs": reference}
 
 
 KL_ESTIMATORS = Exercise(
@@ -262,6 +285,12 @@ KL_ESTIMATORS = Exercise(
             "no_one_in_k3",
             "The −1 in k3 is missing. Where policy and reference agree, k3 must be 0.",
             _of_difference(lambda d: (d, d**2 / 2, torch.exp(-d) + d)),
+        ),
+        Mistake(
+            "clamped",
+            "The difference is clamped. A token that has moved far is what the KL is to find, and a clamped difference has no "
+            "gradient there.",
+            _of_difference(lambda d: _k1_k2_k3(d.clamp(-5, 5))),
         ),
         Mistake(
             "absolute_k1",
