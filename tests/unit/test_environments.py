@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
@@ -23,9 +24,11 @@ from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.rollouts.environments.answers import final_answer, is_right, number, same_answer
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.calculator import LARGEST, calculate, shown
-from aligner_lib.rollouts.environments.form_rules import FORMS, TOPICS
+from aligner_lib.rollouts.environments.form_rules import ASKED, FORMS, TOPICS
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
+from data.forms import instruction_in, without_instruction
+from data.gold import topic_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,26 +90,53 @@ def test_a_prompt_may_be_worded_otherwise():
 
 # ---- rules of form --------------------------------------------------------------------------------------------------
 
-OBEYS = {
-    "one_sentence": (["Bread is old.", "It costs 3.50 a loaf!", 'He said "yes."'], ["Bread is old", "Old. Good.", "", "."]),
-    "two_sentences": (["Old. And good!", 'It is "old." So I say.'], ["Old.", "One. Two. Three.", "Old. Good"]),
-    "under_ten_words": (["Old.", "1 2 3 4 5 6 7 8 9"], ["1 2 3 4 5 6 7 8 9 10", "", "- - -"]),
-    "thirty_words": (["word " * 30], ["word " * 29, "word " * 29 + "-"]),
-    "question": (["Old. Is it?", "Is it? \n"], ["Is it? Yes.", "?", ""]),
-    "begins_with_sure": (["Sure, it is old.", "sure"], ["Surely it is.", "I am sure."]),
-    "begins_with_well": (["Well, it is old."], ["Wellness.", "It is well."]),
-    "three_dashes": (["- a\n- b\n- c", "Here:\n- a\n– b\n— c\n"], ["- a\n- b", "- a\n- b\n- c\n- d", "-\n-\n-", "a - b - c"]),
-    "because": (["Because it is.", "It is, because."], ["becauses", "It is."]),
-    "number": (["I have 7."], ["I have seven."]),
-    "exclamation": (["Old!"], ["Old! Or not.", "!"]),
-    "lower_case": (["it is old."], ["It is old.", "7", ""]),
-}  # fmt: skip
+ABOUT_HONEY = {
+    "first_word": "Well, honey is made by bees.",
+    "includes": "Honey is sweet, like the apples of autumn.",
+    "last_words": "Honey is made by bees. Good question.",
+    "postscript_word": "Honey is made by bees. P.S. I like apples.",
+    "this_number": "A jar of honey has 7 spoons in it.",
+    "this_title": "<<My answer>>\nHoney is made by bees.",
+}
+ASKS = {"word": "apples", "phrase": "Good question.", "n": "7", "title": "My answer"}
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_is_what_its_words_say(form):
-    for texts, holds in zip(OBEYS[form], (True, False)):
-        assert [FORMS[form].holds(text) for text in texts] == [holds] * len(texts)
+@pytest.mark.parametrize("form", ASKED)
+def test_an_answer_that_does_what_its_own_prompt_asks_is_good(form):
+    environment = make("form_rules", forms=[form])
+    gap = next(iter(dict(FORMS[form].gaps)))
+    wanted = "Well" if form == "first_word" else ASKS[gap]
+    about_honey = (
+        seed for seed in range(100_000)
+        if " honey" in (turn := last(environment.reset(seed))).lower() and dict(instruction_in(turn).gaps)[gap] == wanted
+    )  # fmt: skip
+    environment.reset(next(about_honey))
+    good = environment.step(ABOUT_HONEY[form])
+    assert good.reward == good.metrics["obeys"] == good.metrics[f"form/{form}"] == 1
+    others = [
+        environment.step(answer).metrics["obeys"] for name, answer in ABOUT_HONEY.items() if name != form
+    ]
+    assert sum(others) <= 1  # a postscript with the word has the word in it
+    for fault, part in {
+        environment.turn: "own_words",
+        ABOUT_HONEY[form].replace("Honey", "Jam").replace("honey", "jam"): "on_topic",
+        f"{ABOUT_HONEY[form]} And": "ended",
+        f"{ABOUT_HONEY[form]} Bees, bees, bees, bees, bees, bees, bees, bees, bees, bees, bees.": "varied",
+    }.items():
+        step = environment.step(fault)
+        assert step.reward == step.metrics[part] == 0, (part, fault)
+
+
+def test_no_constant_answer_and_no_echo_is_good():
+    environment = make("form_rules", "validation")
+    answers = [*ABOUT_HONEY.values(), "Sure, sure,\nOiwear", " ".join(ABOUT_HONEY.values())]
+    good = {answer: 0 for answer in answers}
+    for seed in range(environment.size * 3):
+        turn = last(environment.reset(seed))
+        assert environment.step(turn).reward == 0
+        for answer in answers:
+            good[answer] += environment.step(answer).reward
+    assert max(good.values()) <= 0.02 * 3 * environment.size
 
 
 def test_every_form_comes_with_every_topic_and_validation_has_topics_of_its_own():
@@ -114,18 +144,16 @@ def test_every_form_comes_with_every_topic_and_validation_has_topics_of_its_own(
     train, validation = (set(split.topics) for split in splits)
     assert train | validation == set(TOPICS) and not train & validation
     for split in splits:
-        prompts = {last(split.reset(seed)) for seed in range(split.size)}
-        assert split.size == len(FORMS) * len(split.topics) == len(prompts)
-        topics = [prompt.partition(".")[0] for prompt in prompts]
-        assert all(sum(text.endswith(f" {topic}") for text in topics) == len(FORMS) for topic in split.topics)
+        turns = [last(split.reset(seed)) for seed in range(split.size)]
+        assert split.size == len(ASKED) * len(split.topics) == len(set(turns))
+        seen = Counter((instruction_in(turn).form, *topic_of(without_instruction(turn))) for turn in turns)
+        assert len(seen) == split.size and set(seen.values()) == {1}
 
 
-def test_a_response_is_judged_by_the_form_of_its_prompt():
-    environment = make("form_rules", forms=["number", "because"])
-    for seed, form, reward in ((0, "number|figure", 1), (1, "because", 0)):
-        assert re.search(form, last(environment.reset(seed)))
-        metrics = {f"form/{form.split('|')[0]}": reward, "words": 5}
-        assert environment.step("It has 7 of them.") == Step(reward, metrics=metrics)
+@pytest.mark.parametrize("form", FORMS)
+def test_any_form_of_the_data_may_be_asked_for(form):
+    environment = make("form_rules", forms=[form], topics=["honey", "tea"], held_out=0.5)
+    assert {instruction_in(last(environment.reset(seed))).form for seed in range(50)} == {form}
 
 
 # ---- several turns --------------------------------------------------------------------------------------------------
@@ -400,7 +428,7 @@ def test_a_file_that_is_no_environment_is_refused_with_the_cure(own, code, words
         ("sums", {"examples": 70}, "it must be 0 to 69"),
         ("sums", {"held_out": 1}, "held_out=1: it must be above 0 and below 1"),
         ("sums", {"question": "{a}"}, "it must contain {b}"),
-        ("form_rules", {"forms": ["haiku"]}, "there is no haiku; there are one_sentence"),
+        ("form_rules", {"forms": ["haiku"]}, "there is no haiku; there are sentences"),
         ("calculator", {"operations": "^"}, "some of + - *"),
         ("guess_the_number", {"low": 3, "high": 3}, "low=3 is not below high=3"),
         ("answers", {}, "args.prompts is needed"),

@@ -1,28 +1,24 @@
-"""Instructions whose form a program checks: one sentence, three dashes, fewer than ten words."""
+"""Instructions that ask for something drawn for the prompt, and a program that finds an answer good or not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from random import Random
 
 from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
-from data.forms import DASHES, begins, ended, has_word, listed, sentences, words
-
-
-@dataclass(frozen=True)
-class FormRule:
-    """A rule of form: the wordings that ask for it, and the check of a response."""
-
-    wordings: tuple[str, ...]
-    holds: Callable[[str], bool]
+from aligner_lib.rollouts.environments.instructions import form_metrics
+from data.forms import FORMS, Instruction, ended
+from data.gold import judge
+from data.sample_text.drawn import ASKED, ENDINGS, NUMBERS, OPENERS, TITLES
 
 
 class FormRules(Environment):
-    """Asks for a text on a topic in a given form; the reward is 1 when the response has the form.
+    """Asks for a text on a topic in a form; the reward is 1 when a program finds the answer good (data/gold.py).
 
-    The content of the response is not judged. Every topic comes with every form; the seed chooses the wording of the rule.
-    The share `held_out` of the topics is for validation. forms: names of FORMS, by default all. topics: the user's own.
+    A good answer has the form, words of its own and a word of its topic, does not repeat itself, and ends with a full stop or the
+    like: the text alone does not show whether a policy ended it. Every topic comes with every form; the seed draws the wording and
+    what it asks for, so that no constant answer and no echo is good. The share `held_out` of the topics is for validation.
+    forms: names of data/forms.py, by default those that ask for something drawn. topics: the user's own.
     """
 
     def __init__(
@@ -34,7 +30,7 @@ class FormRules(Environment):
         held_out: float = 0.3,
     ):
         super().__init__(split)
-        self.forms = list(FORMS) if forms is None else list(forms)
+        self.forms = list(ASKED) if forms is None else list(forms)
         unknown = [name for name in self.forms if name not in FORMS]
         require(not unknown, f"forms={forms}: there is no {', '.join(unknown)}; there are {', '.join(FORMS)}")
         require(bool(self.forms), "forms=[]: give at least one")
@@ -44,89 +40,47 @@ class FormRules(Environment):
     def reset(self, seed: int) -> list[Message]:
         # Neighbouring seeds differ in form and in topic, so that any range of seeds is a fair sample of both.
         row, column = divmod(seed % self.size, len(self.forms))
-        self.form = self.forms[column]
-        topic = self.topics[(row + column) % len(self.topics)]
-        draw = Random(seed)
-        opening, wording = draw.choice(OPENINGS), draw.choice(FORMS[self.form].wordings)
-        return [{"role": "user", "content": f"{opening.format(topic=topic)} {wording}"}]
+        topic, draw = self.topics[(row + column) % len(self.topics)], Random(seed)
+        instruction = drawn_instruction(self.forms[column], topic, draw)
+        wording = instruction.worded(draw.choice(FORMS[instruction.form].wordings))
+        self.turn = f"{draw.choice(OPENINGS).format(topic=topic)} {wording}"
+        return [{"role": "user", "content": self.turn}]
 
     def step(self, response: str) -> Step:
-        obeys = float(FORMS[self.form].holds(response))
-        return Step(obeys, metrics={f"form/{self.form}": obeys, "words": len(words(response))})
+        parts = judge(self.turn, response, finished=ended(response))
+        seen = {
+            "own_words": parts.own_words,
+            "on_topic": parts.on_topic,
+            "varied": parts.varied,
+            "ended": parts.ended,
+        }
+        return Step(
+            float(parts.good),
+            metrics=form_metrics(self.turn, response) | {name: float(holds) for name, holds in seen.items()},
+        )
 
 
-# ---- the rules -------------------------------------------------------------------------------------------------------
+def drawn_instruction(form: str, topic: str, draw: Random) -> Instruction:
+    """A form with its gaps drawn. A word that is asked for belongs to another topic."""
+    words = [other.split()[-1] for other in TOPICS if other != topic]
+    drawn = {"phrase": ENDINGS, "title": TITLES, "word": OPENERS if form == "first_word" else words}
+    gaps = []
+    for gap, values in dict(FORMS[form].gaps).items():
+        choice = values if not isinstance(values, str) else drawn.get(gap) or [str(n) for n in NUMBERS]
+        gaps.append((gap, draw.choice(choice)))
+    return Instruction(form, tuple(gaps))
 
-
-def has_sentences(count: int) -> Callable[[str], bool]:
-    """A check that a text has exactly `count` sentences, all of them complete."""
-    return lambda text: len(sentences(text)) == count and ended(text)
-
-
-FORMS = {
-    "one_sentence": FormRule(
-        ("Answer in one sentence.", "Use exactly one sentence.", "Say it in a single sentence."), has_sentences(1)
-    ),
-    "two_sentences": FormRule(
-        ("Answer in exactly two sentences.", "Use two sentences, no more and no fewer.", "Write two sentences."),
-        has_sentences(2),
-    ),
-    "under_ten_words": FormRule(
-        ("Use fewer than ten words.", "Answer in less than ten words.", "Keep it under ten words."),
-        lambda text: 1 <= len(words(text)) < 10,
-    ),
-    "thirty_words": FormRule(
-        ("Use at least thirty words.", "Write thirty words or more.", "Give an answer of no fewer than thirty words."),
-        lambda text: len(words(text)) >= 30,
-    ),
-    "question": FormRule(
-        ("End with a question.", "Your last sentence must be a question.", "Finish by asking me something."),
-        lambda text: text.rstrip().endswith("?") and bool(words(text)),
-    ),
-    "begins_with_sure": FormRule(
-        ('Begin with the word "Sure".', 'Start your answer with "Sure".', 'The first word must be "Sure".'),
-        lambda text: begins(text, "sure"),
-    ),
-    "begins_with_well": FormRule(
-        ('Begin with the word "Well".', 'Start your answer with "Well".', 'The first word must be "Well".'),
-        lambda text: begins(text, "well"),
-    ),
-    "three_dashes": FormRule(
-        (
-            "Give a list of three points, each on a line that begins with a dash.",
-            "Write three lines, each with a dash in front.",
-            "Answer with a list of exactly three dashes.",
-        ),
-        lambda text: listed(text, DASHES) == 3,
-    ),
-    "because": FormRule(
-        ('Use the word "because".', 'Your answer must contain "because".', 'Give a reason with the word "because".'),
-        lambda text: has_word(text, "because"),
-    ),
-    "number": FormRule(
-        ("Include a number in digits.", "Use at least one number, written in digits.", "Mention a figure, such as 7."),
-        lambda text: any(map(str.isdigit, text)),
-    ),
-    "exclamation": FormRule(
-        ("End with an exclamation mark.", "Finish with an exclamation mark.", "The last character must be !"),
-        lambda text: text.rstrip().endswith("!") and bool(words(text)),
-    ),
-    "lower_case": FormRule(
-        ("Use lower case only.", "Write everything in small letters.", "Use no capital letters."),
-        lambda text: any(map(str.islower, text)) and not any(map(str.isupper, text)),
-    ),
-}  # fmt: skip
 
 OPENINGS = (
     "Tell me about {topic}.",
     "Write about {topic}.",
     "Say something about {topic}.",
-    "Describe {topic}.",
+    "What do you know about {topic}?",
 )
 TOPICS = [
     "bread", "the sea", "cats", "bicycles", "winter", "the moon", "apples", "libraries", "trains", "honey", "mountains",
     "football", "tea", "rain", "gardens", "music", "dreams", "the desert", "elephants", "clocks", "cheese", "bridges",
     "dogs", "rivers", "chess", "maps", "coffee", "birds", "ice", "schools", "candles", "forests", "soup", "kites",
     "the sun", "letters", "horses", "markets", "glass", "sleep", "lighthouses", "paper", "bees", "painting", "shoes",
-    "thunder", "oranges", "castles", "swimming", "old books",
+    "thunder", "oranges", "castles", "swimming", "books",
 ]  # fmt: skip
