@@ -32,6 +32,7 @@ STAGES = {
     "02": ("02_data", "data"),
     "03": ("03_sft", "SFT"),
     "04": ("04_reward_model", "reward model"),
+    "04b": ("04b_policy_gradients", "policy gradients"),
     "05": ("05_ppo", "PPO"),
     "06": ("06_dpo", "DPO"),
     "07": ("07_grpo", "GRPO"),
@@ -47,7 +48,7 @@ def build(source: Path, figures: dict, solved: bool = False) -> str:
     import jupytext
     from nbformat.v4 import new_markdown_cell
 
-    number = source.name[:2]
+    number = source.stem.partition("_")[0]
     text = source.read_text()
     text = text.replace("{{map}}", pipeline_map(number)).replace("{{card}}", card(source.stem, figures))
     text = fill_placeholders(text, figures, source.name)

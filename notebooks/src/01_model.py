@@ -192,6 +192,18 @@ lab.record("01", {"model": {"name": lab.model_name, "parameters": architecture.n
 #
 # - A model consists of an architecture, weights and a tokenizer. A model folder holds all three.
 # - An import renames and reorders weights and does not change their values.
+
+# %% [markdown]
+# ## Further reading
+#
+# - Vaswani et al. 2017, [*Attention is all you need*](https://arxiv.org/abs/1706.03762): the transformer.
+# - Sennrich et al. 2016, [*Neural machine translation of rare words with subword
+#   units*](https://arxiv.org/abs/1508.07909): why a vocabulary consists of parts of words.
+# - Allal et al. 2025, [*SmolLM2*](https://arxiv.org/abs/2502.02737): how the model of this tutorial was trained.
+# - Kaplan et al. 2020, [*Scaling laws for neural language models*](https://arxiv.org/abs/2001.08361): how the loss
+#   falls with parameters, data and compute.
+# - Holtzman et al. 2020, [*The curious case of neural text degeneration*](https://arxiv.org/abs/1904.09751): why
+#   greedy answers repeat themselves, and top-p sampling.
 #
 # ## Questions
 

@@ -210,6 +210,20 @@ lab.record("02", {"data": figures, "rm": {"best_baseline": max(by_rule.values())
 # - The prompt must match the text exactly, because the scores of the reward model depend on the tokens. A text is
 #   prompt + space + answer, tokenised as a whole.
 # - Measure simple rules before you train on preferences. A reward model has to beat the best rule.
+
+# %% [markdown]
+# ## Further reading
+#
+# - Bai et al. 2022, [*Training a helpful and harmless assistant*](https://arxiv.org/abs/2204.05862): how the HH pairs
+#   were collected, and what people disagreed about.
+# - Ouyang et al. 2022, [*Training language models to follow instructions with human
+#   feedback*](https://arxiv.org/abs/2203.02155): the instructions for labellers and the size of each data set.
+# - Zhou et al. 2023, [*LIMA: less is more for alignment*](https://arxiv.org/abs/2305.11206): a thousand good examples
+#   can be enough for SFT.
+# - Christiano et al. 2017, [*Deep reinforcement learning from human preferences*](https://arxiv.org/abs/1706.03741):
+#   why people compare instead of rating.
+# - Casper et al. 2023, [*Open problems and fundamental limitations of RLHF*](https://arxiv.org/abs/2307.15217): what
+#   preferences of people can and cannot express.
 #
 # ## Questions
 

@@ -226,6 +226,45 @@ curves(lab.run("sft"), metrics=[["train/loss", "validation/loss"], "train/grad_n
 # You can stop a long run at any time with `aligner stop RUN` or the Stop button. The run then saves a checkpoint after
 # the current step. If you run the same cell again, training resumes from the checkpoint and gives the same metrics as
 # an uninterrupted run.
+
+# %% [markdown]
+# ## How is an answer drawn?
+#
+# A model gives every possible next token a probability. Which token comes next? **Greedy** decoding always takes the
+# likeliest token, so the same prompt gets the same answer. **Sampling** draws a token according to the probabilities.
+# Two settings change the probabilities before the draw:
+#
+# - The **temperature** $T$ divides the logits. Below 1 likely tokens become likelier, and greedy decoding is the limit
+#   $T \to 0$. Above 1 rare tokens become likelier.
+# - **Top-p** keeps the likeliest tokens until their probabilities sum to at least $p$, and never draws the others.
+#
+# By hand: logits of $2, 1, 0$ give the probabilities $0.67, 0.24, 0.09$. With $T = 0.5$ they become
+# $0.87, 0.12, 0.02$. With $p = 0.9$ the third token is never drawn, and the others get $0.73$ and $0.27$.
+
+# %%
+import matplotlib.pyplot as plt
+import torch
+
+logits = torch.tensor([3.0, 2.4, 2.0, 1.0, 0.2, -0.5, -1.0, -2.0])
+plain = logits.softmax(0)
+kept = plain * (plain.cumsum(0) - plain < 0.9)  # a token stays if those before it have less than 0.9
+panels = {
+    "temperature 1": plain,
+    "temperature 0.5": (logits / 0.5).softmax(0),
+    "temperature 2": (logits / 2.0).softmax(0),
+    "top-p 0.9": kept / kept.sum(),
+}
+_, axes = plt.subplots(1, len(panels), figsize=(10, 2.2), sharey=True)
+for ax, (name, probabilities) in zip(axes, panels.items()):
+    ax.bar(range(len(logits)), probabilities, color="#0072B2")
+    ax.set(title=name, xlabel="token, the likeliest first", xticks=[])
+axes[0].set_ylabel("probability")
+plt.show()
+
+# %% [markdown]
+# RL needs sampling, because it compares different responses to a prompt. The log-probabilities of PPO and GRPO must
+# then be those of the distribution that was sampled from: at another temperature the same token has another
+# probability.
 #
 # ## What does the model write now?
 #
@@ -259,6 +298,19 @@ print(f"validation loss {losses[0]:.3f} → {losses[-1]:.3f}  ({losses[-1] / los
 #
 # - The loss covers answers only. Samples of similar length share a micro batch, so little padding is computed.
 # - The metric to watch is the validation loss.
+
+# %% [markdown]
+# ## Further reading
+#
+# - Wei et al. 2022, [*Finetuned language models are zero-shot learners*](https://arxiv.org/abs/2109.01652): training
+#   on many tasks teaches to follow instructions.
+# - Ouyang et al. 2022, [*Training language models to follow instructions with human
+#   feedback*](https://arxiv.org/abs/2203.02155): SFT as the first of three stages.
+# - Zhou et al. 2023, [*LIMA: less is more for alignment*](https://arxiv.org/abs/2305.11206): what SFT adds to a
+#   pretrained model, and what it does not.
+# - Gudibande et al. 2023, [*The false promise of imitating proprietary LLMs*](https://arxiv.org/abs/2305.15717): a
+#   model that learns the style of answers, but not their facts.
+# - Hu et al. 2021, [*LoRA*](https://arxiv.org/abs/2106.09685): training adapters instead of all weights.
 #
 # ## Questions
 

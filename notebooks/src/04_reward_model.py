@@ -329,6 +329,20 @@ print(
 # - A reward model is a language model with a scalar output, trained on reward differences.
 # - The checkpoint stores the mean and the standard deviation of the rewards on held-out pairs. PPO uses them to
 #   normalize the rewards.
+
+# %% [markdown]
+# ## Further reading
+#
+# - Stiennon et al. 2020, [*Learning to summarize from human feedback*](https://arxiv.org/abs/2009.01325): a reward
+#   model for language, and what happens when it is optimised too far.
+# - Gao et al. 2023, [*Scaling laws for reward model overoptimization*](https://arxiv.org/abs/2210.10760): gold and
+#   proxy reward as a function of the KL.
+# - Singhal et al. 2023, [*A long way to go: investigating length correlations in
+#   RLHF*](https://arxiv.org/abs/2310.03716): how much of a reward is length.
+# - Lambert et al. 2024, [*RewardBench*](https://arxiv.org/abs/2403.13787): how reward models are compared on pairs
+#   with known faults.
+# - Bai et al. 2022, [*Training a helpful and harmless assistant*](https://arxiv.org/abs/2204.05862): calibration of a
+#   reward model, and its accuracy on people's preferences.
 #
 # ## Questions
 
@@ -338,4 +352,4 @@ from widgets import Quiz
 Quiz("04")
 
 # %% [markdown]
-# Next: [05 · PPO](05_ppo.ipynb)
+# Next: [04b · policy gradients](04b_policy_gradients.ipynb)

@@ -41,6 +41,16 @@ from widgets import (
 lab = Workspace(out, profile, dataset, where, lora, start)
 
 # %% [markdown]
+# ## What does PPO maximise?
+#
+# The objective of RLHF is the expected reward minus a penalty for moving away from the reference, which is the SFT
+# policy ([04b](04b_policy_gradients.ipynb) derives the gradient and the optimum):
+#
+# $$ \max_\pi \; \mathbb{E}_{x \sim \pi}[r(x)] - \beta\, \mathrm{KL}(\pi \,\|\, \pi_{ref}) $$
+#
+# The KL is the expectation of $\log \pi(x) - \log \pi_{ref}(x)$, and the log-probability of a response is a sum over its
+# tokens. So the penalty can be charged token by token, as a part of the reward.
+#
 # ## One step, by hand
 #
 # What does PPO compute from one response? Take a response of three tokens. `logprobs` are the log-probabilities of the
@@ -282,7 +292,8 @@ display(bandit_check)
 
 # %% [markdown]
 # Now train the small policy for 150 steps, each with 64 drawn tokens and four updates. For a response of a single
-# token, the best policy has a formula: $\pi \propto \pi_{ref} \, e^{r / \beta}$. The bars should reach the crosses.
+# token, the best policy has a formula, $\pi \propto \pi_{ref} \, e^{r / \beta}$ (derived in 04b). The bars should reach
+# the crosses.
 
 # %%
 reward_of_token = torch.tensor([0.0, 0.2, 0.4, 1.0, 0.9, 0.1, 0.0, 0.3])
@@ -416,7 +427,8 @@ Completions(run)
 # judge. It checks whether an answer *obeys* its instruction. But an answer can obey without being an answer: the
 # repeated instruction "The word fact has to appear in your answer." obeys itself. An answer is therefore *good* only if
 # it obeys, ended by itself, has words of its own, stays on the topic of the question, does not repeat itself, consists
-# of English words, and says something that the policy does not say to other questions as well (`data/gold.py`).
+# of English words, has no title that nobody asked for, and says something that the policy does not say to other
+# questions as well (`data/gold.py`).
 #
 # If the reward rises and the share of good answers does not, the policy pleases its judge only. The next cell compares
 # the first and the last validation. It also splits the gain in reward into three parts: more answers that end, more
@@ -550,6 +562,24 @@ longer = Recording("ppo-forms", speed=float("inf"))
 metrics = ["train_rollouts/rewards", "train_rollouts/kl", "train_rollouts/explained_variance"]
 display(curves(longer, metrics=metrics))
 before_and_after(longer)
+
+# %% [markdown]
+# ## What no curve shows
+#
+# Another experiment of this project changed the pairs (`dataset="drawn"`): each prompt asks for something of its own, the
+# answers of a pair are the SFT policy's, and a program judged them. Echoes, cut answers and repetitions are among the
+# rejected answers, so this reward model is hard to fool with an echo. By the program of that time, PPO raised the share
+# of good answers from 0.30 to 0.50, and no alarm sounded. What do you see in six of the answers, drawn at random?
+
+# %%
+show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random")
+
+# %% [markdown]
+# Most answers have a title that nobody asked for: 0.03 of such answers before training, 0.88 after it. No rejected answer
+# of the pairs had this fault, so the reward model took a title for the sign of a better answer. Reading twenty answers
+# found the fault. Since then the pairs contain it, and the program has a part for it (*plain*), by which 0.21 of these
+# answers are good. A program sees only those faults that its author thought of. So before you believe a figure, read
+# some answers that nobody chose.
 
 # %% [markdown]
 # ## Break it
@@ -691,6 +721,20 @@ plt.show()
 #
 # - Generate, score, estimate advantages, take a clipped step. The KL penalty limits how far the policy moves.
 # - The reward is only the reward model's estimate. Read the completions.
+
+# %% [markdown]
+# ## Further reading
+#
+# - Schulman et al. 2017, [*Proximal policy optimization algorithms*](https://arxiv.org/abs/1707.06347): the clipped
+#   objective.
+# - Schulman et al. 2016, [*High-dimensional continuous control using generalized advantage
+#   estimation*](https://arxiv.org/abs/1506.02438): GAE, with its bias and its variance.
+# - Ouyang et al. 2022, [*Training language models to follow instructions with human
+#   feedback*](https://arxiv.org/abs/2203.02155): PPO with a KL penalty on language models at scale.
+# - Huang et al. 2024, [*The N+ implementation details of RLHF with PPO*](https://arxiv.org/abs/2403.17031): the
+#   details that decide whether a run succeeds.
+# - Zheng et al. 2023, [*Secrets of RLHF in large language models, part I: PPO*](https://arxiv.org/abs/2307.04964):
+#   which metrics show a failing run.
 #
 # ## Questions
 

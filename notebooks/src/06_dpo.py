@@ -31,7 +31,7 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # ## Where is the reward?
 #
 # Can a policy learn from pairs without a reward model? PPO searches for the policy with the highest reward $r$, at a
-# cost of $\beta$ per nat of KL to the reference. The best policy has a formula:
+# cost of $\beta$ per nat of KL to the reference. The best policy has a formula, which 04b derives:
 # $\pi(y|x) \propto \pi_{ref}(y|x)\, e^{r(x,y)/\beta}$. Solve the formula for $r$: every policy is the best policy for
 # some reward, its **implicit reward**
 #
@@ -108,8 +108,8 @@ for *gains, loss in zip(chosen - references[0], rejected - references[1], losses
 #
 # ## The run
 #
-# DPO trains on the same pairs as the reward model. The prompt is shared by both answers of a pair, and is computed
-# once.
+# DPO draws from the same pairs as the reward model, but in so few steps it sees only a part of them. The prompt is
+# shared by both answers of a pair, and is computed once.
 
 # %%
 from aligner_lib.config.compose import compose
@@ -212,7 +212,7 @@ for side in ("chosen", "rejected"):
 Pairs([pair], [(rewards["chosen"], rewards["rejected"])])
 
 # %% [markdown]
-# ## The same pairs, two ways
+# ## One file of pairs, two ways
 #
 # What does each way need, and how much does each cost? The table counts the seconds of the training steps and
 # validations, without the start of the processes.
@@ -289,6 +289,19 @@ display(chat)
 #
 # - A policy together with its reference is a reward model: the reward is $\beta$ times the log of their ratio.
 # - The loss sees the difference of two gains. Plot both log-probabilities, not only the margin.
+
+# %% [markdown]
+# ## Further reading
+#
+# - Rafailov et al. 2023, [*Direct preference optimization*](https://arxiv.org/abs/2305.18290): the derivation in
+#   full.
+# - Azar et al. 2023, [*A general theoretical paradigm to understand learning from human
+#   preferences*](https://arxiv.org/abs/2310.12036): IPO, and why DPO overfits pairs without noise.
+# - Tunstall et al. 2023, [*Zephyr*](https://arxiv.org/abs/2310.16944): DPO as a recipe for a chat model.
+# - Xu et al. 2024, [*Is DPO superior to PPO for LLM alignment?*](https://arxiv.org/abs/2404.10719): a comparison on
+#   answers outside of the pairs.
+# - Razin et al. 2024, [*Unintentional unalignment: likelihood displacement in direct preference
+#   optimization*](https://arxiv.org/abs/2410.08847): why chosen answers may become less likely.
 #
 # ## Questions
 

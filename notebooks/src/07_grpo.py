@@ -101,7 +101,30 @@ for baseline, scale in [("group_mean", "none"), ("group_mean", "group_std"), ("l
 # group. Therefore choose a task that the policy solves *sometimes*. The second row divides by the group's deviation, as
 # GRPO does. In the third row each response is compared with the other responses alone, as in RLOO. All variants are
 # switches of the same objective.
+
+# %% [markdown]
+# ### The loss
 #
+# What does GRPO minimise? Each token of response $x_i$ has the advantage $A_i$, and $\rho_{i,t}$ is the ratio of the
+# token's probability now to its probability when it was drawn ([04b](04b_policy_gradients.ipynb) explains the ratio and
+# the clipping). With $G$ responses of $|x_i|$ tokens:
+#
+# $$ L = \frac{1}{G} \sum_i \frac{1}{|x_i|} \sum_t \Bigl[ -\min\bigl(\rho_{i,t} A_i,\;
+# \mathrm{clip}(\rho_{i,t}, 1 - \epsilon, 1 + \epsilon)\, A_i\bigr) + \beta\, k_3(i, t) \Bigr] $$
+#
+# The last term is an estimate of the KL to the reference, which stands in the loss here and in the reward in PPO. Dr.
+# GRPO ([Liu et al. 2025](https://arxiv.org/abs/2503.20783)) names two biases of this loss:
+#
+# - **Length**: dividing by $|x_i|$ makes each token of a long response count less. A wrong response is punished less per
+#   token if it is long, so wrong responses become longer. Dr. GRPO divides by a constant.
+# - **Difficulty**: dividing by the deviation gives more weight to prompts that are nearly always or nearly never solved,
+#   as the table above shows. Dr. GRPO does not divide.
+#
+# Why does the loss read 0 in the first update? All ratios are 1 and the policy equals the reference, so the loss is the
+# mean of the advantages, which is 0 in every group if the responses have equal lengths. The *gradient* is not 0, because
+# $\nabla \rho = \rho\, \nabla \log \pi$. So watch the reward, not the loss.
+
+# %% [markdown]
 # ## The task
 #
 # The task is to add two one-digit numbers. Every prompt begins with the same two worked examples, so most of the prompt
@@ -379,14 +402,20 @@ curves(
 #
 # ## A second task: instructions with a form
 #
-# "Write about honey. Give an answer of no fewer than thirty words." A program cannot judge whether an answer is good,
-# but can count words, sentences and dashes. The task has twelve forms, and some topics are held out. The run takes
-# about eight minutes with the laptop profile, so the notebook shows a recorded run of this project. With
-# `beside = "live"` you train the policy yourself.
+# *Say something about honey. Your answer must contain the word "kites".* Each prompt asks for something of its own: a
+# word, a number, a title, first or last words. The environment `form_rules` gives the reward 1 to a good answer, which
+# obeys, has words of its own, stays on the topic and ends (`data/gold.py`), and 0 to any other. Why not reward the form
+# alone? In an earlier version the forms were the same for every topic ("Use at least thirty words"), and a single
+# constant answer had seven of the twelve forms.
+#
+# The run starts from the SFT policy, because groups of equal rewards teach nothing and the downloaded model seldom
+# obeys. Some topics are held out. The run takes minutes with the laptop profile, so the notebook shows a recorded
+# run of this project. With `beside = "live"` you train the policy yourself.
 
 # %%
 if beside == "live":
-    job = lab.submit("grpo", "grpo-forms", **GRPO_ON_FORMS)
+    begins = {"pretrained_checkpoint.restore_from_path": lab.policy()}
+    job = lab.submit("grpo", "grpo-forms", **GRPO_ON_FORMS, **begins)
     display(Monitor(lab.run("grpo-forms"), job=job))
     await job
     forms = lab.run("grpo-forms")
@@ -401,8 +430,9 @@ curves(
 first, last = (
     [record for record in forms.metrics() if "val_rollouts/rewards" in record][place] for place in (0, -1)
 )
-names = sorted(name for name in last if name.startswith("val_environments/forms/form/"))
-print(f"{'form':24}{'before':>8}{'after':>8}")
+parts = [f"val_environments/forms/{part}" for part in ("obeys", "own_words", "on_topic", "ended")]
+names = parts + sorted(name for name in last if name.startswith("val_environments/forms/form/"))
+print(f"{'part or form':24}{'before':>8}{'after':>8}")
 for name in ["val_rollouts/rewards", *names]:
     print(f"{name.rpartition('/')[2]:24}{first[name]:8.2f}{last[name]:8.2f}")
 words = "val_environments/forms/words"
@@ -412,14 +442,26 @@ print(f"{'words':24}{first[words]:8.1f}{last[words]:8.1f}")
 show_completions(forms, n=6, sort="reward", split="validation")
 
 # %% [markdown]
-# Read the answers. The reward checked only the form, so nothing in the training improved the content. A judge of the
-# content would be a second environment beside this environment, with its own weight.
+# Read the answers. The program checks no fact, so nothing in the training made an answer truer. A judge of the content
+# would be a second environment beside this environment, with its own weight.
 #
 # ## What you learnt
 #
 # - A group's mean is a baseline. Where a program can judge, no critic and no reward model are needed.
 # - Groups with equal rewards teach nothing. Choose tasks that the policy solves sometimes.
 # - A policy does exactly what its reward measures, and nothing else.
+
+# %% [markdown]
+# ## Further reading
+#
+# - Shao et al. 2024, [*DeepSeekMath*](https://arxiv.org/abs/2402.03300): GRPO.
+# - DeepSeek-AI 2025, [*DeepSeek-R1*](https://arxiv.org/abs/2501.12948): reasoning from rewards of programs.
+# - Liu et al. 2025, [*Understanding R1-zero-like training: a critical
+#   perspective*](https://arxiv.org/abs/2503.20783): Dr. GRPO, and the two biases of GRPO's loss.
+# - Yu et al. 2025, [*DAPO*](https://arxiv.org/abs/2503.14476): a larger upper clipping bound, and groups that are
+#   drawn again if their rewards are equal.
+# - Shao et al. 2025, [*Spurious rewards*](https://arxiv.org/abs/2506.10947): some models improve with random rewards,
+#   so a baseline run is needed.
 #
 # ## Questions
 

@@ -415,6 +415,19 @@ lab.record(
 # - With the same prompts, random numbers and reward model, any difference comes from training.
 # - A figure without an interval is not evidence.
 # - Look at reward, length and KL together. None of the three alone means "better".
+
+# %% [markdown]
+# ## Further reading
+#
+# - Zhou et al. 2023, [*Instruction-following evaluation for large language
+#   models*](https://arxiv.org/abs/2311.07911): IFEval: instructions that a program can check.
+# - Zheng et al. 2023, [*Judging LLM-as-a-judge with MT-bench and Chatbot Arena*](https://arxiv.org/abs/2306.05685):
+#   model judges, and their preferences for position and length.
+# - Dubois et al. 2024, [*Length-controlled AlpacaEval*](https://arxiv.org/abs/2404.04475): win rates at equal length.
+# - Miller 2024, [*Adding error bars to evals*](https://arxiv.org/abs/2411.00640): paired differences and clustered
+#   standard errors.
+# - Gao et al. 2023, [*Scaling laws for reward model overoptimization*](https://arxiv.org/abs/2210.10760): why the
+#   reward model must not judge the policy that it trained.
 #
 # ## Questions
 

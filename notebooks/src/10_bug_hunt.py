@@ -48,7 +48,7 @@ curves([healthy, other], metrics=bug_hunt.CHARTS)
 # | `train_optim/first_ppo_ratio` | all | 1: nothing was updated since the rollout |
 # | `train_optim/loss` | all, with one update a step | 0: minus the mean of the normalised advantages |
 # | `train_rollouts/sampler_mismatch` | all | rounding: generation and training compute the same log-probabilities |
-# | `train_rollouts/rlhf_rewards` | all | at most `train_rollouts/rewards`, because a penalty is subtracted |
+# | `train_rollouts/rlhf_rewards` | all | at most `train_rollouts/rewards`, because a penalty is subtracted: these runs charge the absolute value of the KL |
 # | `train_optim/lr` | all | the schedule in the settings |
 #
 # Compare all other figures with a healthy run. Ask **from which step on** the curves differ: a fault in the data or the

@@ -90,7 +90,7 @@ def defined_by(node: ast.stmt) -> set[str]:
 @pytest.mark.parametrize("number", ["03", "04", "05", "06", "07", "09"])
 def test_notebooks_that_train_pass_on_their_parameters(number):
     """On Slurm, only 09 is run, and nothing runs with LoRA."""
-    (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
+    (path,) = [path for path in NOTEBOOKS if path.stem.startswith(f"{number}_")]
     parameters, workspace, *others = ["".join(cell["source"]) for cell in cells(path, "code")]
     names = "where" if number == "09" else "where, lora, start"
     assert f"Workspace(out, profile, dataset, {names})" in workspace

@@ -17,7 +17,7 @@ QUESTIONS = [(name, question) for name in quiz_names() for question in load_quiz
 
 
 def test_every_notebook_has_five_questions_and_the_final_quiz_fifteen():
-    notebooks = sorted(path.name[:2] for path in (ROOT / "notebooks" / "src").glob("0*.py"))
+    notebooks = sorted(path.stem.partition("_")[0] for path in (ROOT / "notebooks" / "src").glob("0*.py"))
     counts = {name: len(load_quiz(name).questions) for name in quiz_names()}
     assert counts == dict.fromkeys(notebooks, 5) | {"final": 15}
 

@@ -132,9 +132,10 @@ def test_only_chooses_by_number_and_names_what_there_is(notebooks, tmp_path):
     assert [n.name for n in run_notebooks.choose(notebooks, "2,00")] == ["00_start", "02_last"]
     with pytest.raises(UserError, match="00, 01, 02"):
         run_notebooks.choose(notebooks, "07")
-    for name in ("06_last", "09_beside"):
+    for name in ("04_one", "04b_between", "06_last", "09_beside", "10_two_digits"):
         (tmp_path / f"{name}.ipynb").touch()
-    assert [n.name for n in run_notebooks.choose(tmp_path)] == ["06_last"]
+    assert [n.name for n in run_notebooks.choose(tmp_path)] == ["04_one", "04b_between", "06_last"]
+    assert [n.name for n in run_notebooks.choose(tmp_path, "4b, 10")] == ["04b_between", "10_two_digits"]
     assert [n.name for n in run_notebooks.choose(tmp_path, "9")] == ["09_beside"]
 
 

@@ -1,8 +1,9 @@
 """Run the notebooks in order, without a browser, and keep their outputs.
 
-OUT/notebooks/   the executed notebooks OUT/results/     what each notebook measured: <nn>.json, written by
-the notebook OUT/summary.json all results in one record, with seconds and memory OUT/report.html  the
-notebooks as one page that opens offline
+OUT/notebooks/      the executed notebooks
+OUT/results/        what each notebook measured, NN.json, written by the notebook
+OUT/summary.json    all results in one record, with seconds and memory
+OUT/report.html     the notebooks as one page that opens offline
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 from aligner_lib.config.compose import nearest, profiles
@@ -40,8 +42,8 @@ class Notebook:
 
     @property
     def number(self) -> str:
-        """The two digits that its name begins with."""
-        return self.path.name[:2]
+        """What stands before the first underscore of its name: two digits, and perhaps a letter."""
+        return self.path.stem.partition("_")[0]
 
     @property
     def name(self) -> str:
@@ -73,12 +75,18 @@ def choose(folder: Path, only: str | None = None) -> list[Notebook]:
         raise UserError(f"there are no notebooks in {folder}; the tutorial runs in a clone of the project")
     if only is None:
         return [notebook for notebook in notebooks if notebook.number <= LAST_OF_THE_WAY]
-    numbers = [number.strip().zfill(2) for number in only.split(",") if number.strip()]
+    numbers = [_as_in_names(number) for number in map(str.strip, only.split(",")) if number]
     known = [notebook.number for notebook in notebooks]
     for number in numbers:
         if number not in known:
             raise UserError(f"--only {only}: there is no notebook {number}; there are {', '.join(known)}")
     return [notebook for notebook in notebooks if notebook.number in numbers]
+
+
+def _as_in_names(number: str) -> str:
+    """3 as 03, and 4b as 04b."""
+    digits = number.rstrip(ascii_lowercase)
+    return digits.zfill(2) + number.removeprefix(digits)
 
 
 def default_output(root: Path, profile: str, partial: bool = False) -> Path:

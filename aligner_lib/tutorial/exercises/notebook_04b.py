@@ -1,0 +1,279 @@
+"""The exercises of notebook 04b: REINFORCE, a baseline, the optimum under a KL penalty, and responses of an older policy."""
+
+from __future__ import annotations
+
+from aligner_lib.tutorial.exercises.draw import Draw
+from aligner_lib.tutorial.exercises.exercise import Exercise, ImportedLate, Mistake
+
+torch = ImportedLate("torch")
+
+# ---- reinforce_loss -------------------------------------------------------------------------------------------------
+
+
+def _reinforce_loss(logits, responses, rewards):
+    return -(rewards * logits.log_softmax(-1)[responses]).mean()
+
+
+def _drawn_responses(draw: Draw) -> dict:
+    count = draw.one_of((5, 6, 8))
+    return {
+        "logits": draw.normal(8),
+        "responses": draw.integers(0, 8, count),
+        "rewards": draw.normal(count),
+    }
+
+
+REINFORCE_LOSS = Exercise(
+    name="reinforce_loss",
+    notebook="04b",
+    title="a loss with the policy's gradient",
+    minutes=8,
+    difficulty=2,
+    hint=r"The gradient of $-\frac{1}{N} \sum_i r_i \log \pi(x_i)$ is the one that is wanted, because the rewards are numbers. "
+    "`logits.log_softmax(-1)` gives the log-probabilities of all responses, and an index picks the drawn ones.",
+    reference=_reinforce_loss,
+    inputs=_drawn_responses,
+    outputs=("loss",),
+    gradients=("logits",),
+    mistakes=(
+        Mistake(
+            "sign",
+            "The minus is missing. An optimizer minimises the loss, so responses with high rewards become less likely.",
+            lambda logits, responses, rewards: -_reinforce_loss(logits, responses, rewards),
+        ),
+        Mistake(
+            "probabilities",
+            "The probability stands in place of its logarithm. Its gradient is π ∇ log π, so a response that is already likely "
+            "counts twice: it is drawn more often, and each draw weighs more.",
+            lambda logits, responses, rewards: -(rewards * logits.softmax(-1)[responses]).mean(),
+        ),
+        Mistake(
+            "logits_for_logprobs",
+            "These are logits without log_softmax, so no probability falls when another one rises.",
+            lambda logits, responses, rewards: -(rewards * logits[responses]).mean(),
+        ),
+        Mistake(
+            "not_drawn",
+            "The sum runs over all eight responses, weighted by their probabilities, in place of the drawn ones. Which responses were "
+            "drawn has no effect here, except for the mean of their rewards.",
+            lambda logits, responses, rewards: (
+                -rewards.mean() * (logits.softmax(-1) * logits.log_softmax(-1)).sum()
+            ),
+        ),
+        Mistake(
+            "summed",
+            "The sum is not divided by the number of responses, so the step grows with the number of draws.",
+            lambda logits, responses, rewards: len(rewards) * _reinforce_loss(logits, responses, rewards),
+        ),
+        Mistake(
+            "rewards_summed_apart",
+            "The mean reward is multiplied by the mean log-probability. Each response must be weighted by its own reward.",
+            lambda logits, responses, rewards: -rewards.mean() * logits.log_softmax(-1)[responses].mean(),
+        ),
+        Mistake(
+            "detached",
+            "The value is right, but the log-probabilities have no gradient, so nothing is learnt.",
+            lambda logits, responses, rewards: _reinforce_loss(logits.detach(), responses, rewards),
+        ),
+    ),
+)
+
+# ---- leave_one_out --------------------------------------------------------------------------------------------------
+
+
+def _leave_one_out(rewards):
+    return rewards - (rewards.sum() - rewards) / (len(rewards) - 1)
+
+
+def _some_rewards(draw: Draw) -> dict:
+    return {"rewards": draw.normal(draw.in_turn((4, 7, 2))) + draw.between(-2.0, 5.0)}
+
+
+LEAVE_ONE_OUT = Exercise(
+    name="leave_one_out",
+    notebook="04b",
+    title="an advantage without bias",
+    minutes=6,
+    difficulty=2,
+    hint="The sum of the other rewards is the sum of all rewards minus the response's own reward. There are N − 1 others.",
+    reference=_leave_one_out,
+    inputs=_some_rewards,
+    outputs=("advantages",),
+    mistakes=(
+        Mistake(
+            "own_reward_included",
+            "The baseline is the mean of all rewards, the response's own included. So the baseline depends on the response, and "
+            "the gradient is too small by the factor (N − 1) / N.",
+            lambda rewards: rewards - rewards.mean(),
+        ),
+        Mistake(
+            "divided_by_all",
+            "The sum of the other rewards is divided by N. There are N − 1 others.",
+            lambda rewards: rewards - (rewards.sum() - rewards) / len(rewards),
+        ),
+        Mistake(
+            "baseline_alone",
+            "This is the baseline. The advantage is the reward minus the baseline.",
+            lambda rewards: rewards - _leave_one_out(rewards),
+        ),
+        Mistake(
+            "sign",
+            "This is the baseline minus the reward, so responses that are better than the others become less likely.",
+            lambda rewards: -_leave_one_out(rewards),
+        ),
+        Mistake(
+            "standardised",
+            "The advantages are divided by the standard deviation of the rewards, as in GRPO. Here nothing is divided.",
+            lambda rewards: _leave_one_out(rewards) / rewards.std(),
+        ),
+        Mistake(
+            "no_baseline",
+            "Nothing is subtracted: these are the rewards.",
+            lambda rewards: rewards.clone(),
+        ),
+    ),
+)
+
+# ---- optimal_policy -------------------------------------------------------------------------------------------------
+
+
+def _optimal_policy(reference_logprobs, rewards, beta):
+    return (reference_logprobs + rewards / beta).log_softmax(-1)
+
+
+def _reference_and_rewards(draw: Draw) -> dict:
+    count = draw.one_of((5, 6, 8))
+    return {
+        "reference_logprobs": draw.normal(count, scale=2.0).log_softmax(-1),
+        "rewards": draw.normal(count),
+        "beta": draw.in_turn((0.5, 2.0, 0.01)),
+    }
+
+
+OPTIMAL_POLICY = Exercise(
+    name="optimal_policy",
+    notebook="04b",
+    title="the best policy near a reference",
+    minutes=8,
+    difficulty=3,
+    hint=r"Take the logarithm of $\pi^*$: $\log \pi_{ref}(x) + r(x) / \beta - \log Z$. The last term makes the probabilities sum to "
+    "1, which is what `log_softmax` does.",
+    reference=_optimal_policy,
+    inputs=_reference_and_rewards,
+    outputs=("logprobs",),
+    mistakes=(
+        Mistake(
+            "not_normalised",
+            "The probabilities do not sum to 1: log Z is missing.",
+            lambda reference, rewards, beta: reference + rewards / beta,
+        ),
+        Mistake(
+            "multiplied_by_beta",
+            "The reward is multiplied by β. Then a large β, a high price for the KL, would move the policy far.",
+            lambda reference, rewards, beta: (reference + rewards * beta).log_softmax(-1),
+        ),
+        Mistake(
+            "no_reference",
+            "The reference is missing. The result is the best policy for a uniform reference, in which a strange text is as likely as "
+            "any other.",
+            lambda reference, rewards, beta: (rewards / beta).log_softmax(-1),
+        ),
+        Mistake(
+            "probabilities",
+            "These are probabilities: return their logarithms.",
+            lambda reference, rewards, beta: _optimal_policy(reference, rewards, beta).exp(),
+        ),
+        Mistake(
+            "overflows",
+            "The exponential of r / β leaves the range of float32 for a small β, and the result is not a number. Stay with "
+            "logarithms: `log_softmax` needs no large number.",
+            lambda reference, rewards, beta: (lambda weights: (weights / weights.sum()).log())(
+                reference.exp() * (rewards / beta).exp()
+            ),
+        ),
+        Mistake(
+            "reference_scaled",
+            "The reference's log-probabilities are divided by β, too. The penalty is β times the KL, so only the reward is divided.",
+            lambda reference, rewards, beta: ((reference + rewards) / beta).log_softmax(-1),
+        ),
+    ),
+)
+
+# ---- off_policy_loss ------------------------------------------------------------------------------------------------
+
+
+def _off_policy_loss(logits, responses, old_logprobs, advantages):
+    ratio = (logits.log_softmax(-1)[responses] - old_logprobs).exp()
+    return -(ratio * advantages).mean()
+
+
+def _old_responses(draw: Draw) -> dict:
+    """Of a policy that has moved since the responses were drawn."""
+    old, count = draw.normal(8), draw.one_of((5, 6, 8))
+    responses = draw.integers(0, 8, count)
+    return {
+        "logits": old + 0.5 * draw.normal(8),
+        "responses": responses,
+        "old_logprobs": old.log_softmax(-1)[responses],
+        "advantages": draw.normal(count),
+    }
+
+
+OFF_POLICY_LOSS = Exercise(
+    name="off_policy_loss",
+    notebook="04b",
+    title="a loss for responses of an older policy",
+    minutes=8,
+    difficulty=3,
+    hint="The ratio of two probabilities is the exponential of the difference of their logarithms. The gradient flows through the "
+    "ratio.",
+    reference=_off_policy_loss,
+    inputs=_old_responses,
+    outputs=("loss",),
+    gradients=("logits",),
+    mistakes=(
+        Mistake(
+            "on_policy",
+            "This is REINFORCE's loss, which is right only for responses of the present policy. The ratio is missing.",
+            lambda logits, responses, old, advantages: _reinforce_loss(logits, responses, advantages),
+        ),
+        Mistake(
+            "upside_down",
+            "The ratio is old over new. It should be new over old: a response that has become likelier stands for more draws.",
+            lambda logits, responses, old, advantages: (
+                -((old - logits.log_softmax(-1)[responses]).exp() * advantages).mean()
+            ),
+        ),
+        Mistake(
+            "no_exponential",
+            "The difference of the log-probabilities is the logarithm of the ratio. Take the exponential.",
+            lambda logits, responses, old, advantages: (
+                -((logits.log_softmax(-1)[responses] - old) * advantages).mean()
+            ),
+        ),
+        Mistake(
+            "sign",
+            "The minus is missing: minimising this value makes the worse responses likelier.",
+            lambda *inputs: -_off_policy_loss(*inputs),
+        ),
+        Mistake(
+            "ratio_detached",
+            "The value is right, but the ratio has no gradient, so nothing is learnt.",
+            lambda logits, responses, old, advantages: _off_policy_loss(
+                logits.detach(), responses, old, advantages
+            ),
+        ),
+        Mistake(
+            "clipped",
+            "The ratio is clipped. That is the next section's remedy; the loss of this exercise is unbiased.",
+            lambda logits, responses, old, advantages: (
+                -torch.minimum(
+                    (logits.log_softmax(-1)[responses] - old).exp() * advantages,
+                    (logits.log_softmax(-1)[responses] - old).exp().clamp(0.8, 1.2) * advantages,
+                ).mean()
+            ),
+        ),
+    ),
+)
+
+EXERCISES = (REINFORCE_LOSS, LEAVE_ONE_OUT, OPTIMAL_POLICY, OFF_POLICY_LOSS)
