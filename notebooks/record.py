@@ -90,7 +90,7 @@ def record_grpo(out: Path, profile: str) -> None:
     made(lab, "sft", "sft", SFT_FOR_PAIRS)
     begins = {"pretrained_checkpoint.restore_from_path": lab.policy()}
     grpo = made(lab, "grpo", "grpo-forms", GRPO_ON_FORMS | begins)
-    put(grpo, ALL)
+    put(grpo)
     print(before_and_after(grpo), flush=True)
 
 

@@ -442,6 +442,11 @@ print(f"{'words':24}{first[words]:8.1f}{last[words]:8.1f}")
 show_completions(forms, n=6, sort="reward", split="validation")
 
 # %% [markdown]
+# In twenty steps, the share of good answers to held-out prompts went from 0.16 to 0.67. Nearly every answer has the word
+# or the first word that its prompt asks for. A third of the postscripts are right, and none was before. How could the
+# policy learn a form that it did not show? None of 30 is not never: in the first ten steps, 4 of 128 drawn responses to
+# such prompts were good, and each of them stood out in its group.
+#
 # Read the answers. The program checks no fact, so nothing in the training made an answer truer. A judge of the content
 # would be a second environment beside this environment, with its own weight.
 #

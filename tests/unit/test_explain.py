@@ -72,13 +72,13 @@ def test_a_run_whose_checks_hold_tells_its_alarms():
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"),
+    ("name", "steps", "errors"),
     [
-        ("ppo-forms-both", {"good_falls": 4, "copied": 6}),
-        ("ppo-forms-high-lr", {"good_falls": 4, "copied": 9}),
+        ("ppo-forms-both", {"good_falls": 4, "copied": 6}, 3.65),
+        ("ppo-forms-high-lr", {"good_falls": 4, "copied": 9}, 3.87),
     ],
 )
-def test_recorded_reward_hacking_is_named_with_its_evidence(name, steps):
+def test_recorded_reward_hacking_is_named_with_its_evidence(name, steps, errors):
     found = recorded(name)
     assert {reading.name: reading.step for reading in found.off} == steps
     copies, fooled = found.likeliest
@@ -86,7 +86,7 @@ def test_recorded_reward_hacking_is_named_with_its_evidence(name, steps):
     for diagnosis, check in ((copies, "copied"), (fooled, "good_falls")):
         (evidence,) = diagnosis.evidence_for
         assert f"at step {steps[check]}" in evidence and diagnosis.evidence_against == []
-    assert "standard errors is 3.6" in str(found) or "standard errors is 3.7" in str(found)
+    assert f"standard errors is {errors}" in str(found)
 
 
 def test_good_responses_that_fall_with_the_reward_fool_no_reward_model():
