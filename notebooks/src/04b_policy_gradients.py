@@ -267,6 +267,9 @@ for name, advantages_of in {
     print(f"{name:24} standard deviation of the gradient {noise(advantages_of):.3f}")
 
 # %% [markdown]
+# The baseline removes the noise that the constant adds. It changes little for rewards from 0 to 1, because their mean
+# under this policy is near 0 already.
+#
 # A baseline may depend on anything but the drawn response. PPO's critic is a baseline that a model predicts for every
 # token. GRPO's baseline is the mean reward of the responses to the same prompt. Both answer the same question: how much
 # better was this response than expected?
