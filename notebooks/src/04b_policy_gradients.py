@@ -267,8 +267,8 @@ for name, advantages_of in {
     print(f"{name:24} standard deviation of the gradient {noise(advantages_of):.3f}")
 
 # %% [markdown]
-# The baseline removes the noise that the constant adds. It changes little for rewards from 0 to 1, because their mean
-# under this policy is near 0 already.
+# The baseline removes the noise of the added constant. For rewards from 0 to 1 the baseline changes little, because
+# the mean reward of the policy is near 0 already.
 #
 # A baseline may depend on anything but the drawn response. PPO's critic is a baseline that a model predicts for every
 # token. GRPO's baseline is the mean reward of the responses to the same prompt. Both answer the same question: how much
@@ -367,8 +367,8 @@ display(off_policy_check)
 # %% [markdown]
 # ## Why clip?
 #
-# The importance weight is right on average, but the average of four drawn responses is noisy, and a large ratio makes it
-# noisier. The next cell trains with one update and with 20 updates on the same four responses. The third panel clips
+# The importance weight is right on average, but an average of four drawn responses is noisy, and large ratios add to the
+# noise. The next cell trains with one update and with 20 updates on the same four responses. The third panel clips
 # the ratio to the range from $1 - 0.2$ to $1 + 0.2$, as PPO does: a response that has moved so far in the direction of
 # its advantage contributes no gradient any more.
 
@@ -394,7 +394,7 @@ draw_trainings(
 
 # %% [markdown]
 # Without a limit, 20 updates put nearly all probability on the best of the four responses of the first step. In some
-# trainings that is a bad response, and the policy draws nothing else for a long time. Clipping limits how far one set of
+# trainings the best of the four is a bad response, and the policy draws nothing else for a long time. Clipping limits how far one set of
 # responses can move the policy. The clipped trainings learn faster than those with one update, because each drawn
 # response is used more often, and none of them is lost.
 
@@ -407,7 +407,7 @@ draw_trainings(
 #
 # - A token cannot change what was written before it. The rewards before a token have the expectation 0 in its term, like
 #   a baseline, so each token is weighted by the rewards *from this token on*.
-# - The expected reward depends on the text so far. A **critic** predicts it for each token, and serves as the baseline.
+# - The expected reward depends on the text so far. A **critic** predicts the expected reward at each token, and serves as the baseline.
 #
 # Notebook 05 puts these pieces together. The KL penalty becomes a reward of each token, GAE turns rewards and the
 # critic's values into advantages, and the clipped ratio becomes PPO's loss.
