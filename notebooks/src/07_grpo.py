@@ -447,6 +447,11 @@ show_completions(forms, n=6, sort="reward", split="validation")
 # policy learn a form that it did not show? None of 30 is not never: in the first ten steps, 4 of 128 drawn responses to
 # such prompts were good, and each of them stood out in its group.
 #
+# Is the reward safe now? No: an answer that consists of the word, the topic and a constant sentence gets the reward 1 for
+# every prompt, because the environment judges each response alone. The metric `val_rollouts/good` judges the responses
+# beside each other and would stay low. In this run the metric agrees with the reward, so the policy did not find the
+# cheat within twenty steps.
+#
 # Read the answers. The program checks no fact, so nothing in the training made an answer truer. A judge of the content
 # would be a second environment beside this environment, with its own weight.
 #

@@ -271,6 +271,7 @@ def reference_of(name, change):
         ("next_logprobs", lambda values: torch.nn.functional.pad(values, (1, -1)), "one place too far to the right."),
         ("next_logprobs", lambda values: torch.nn.functional.pad(values, (-1, 1)), "one place too far to the left."),
         ("token_rewards", lambda values: values.mT, "token_rewards is transposed: its rows should be its columns."),
+        ("gae", lambda both: torch.tensor(1.0), "Your function returns one value; it should return 2: advantages, returns."),
         ("gae", lambda both: torch.stack(both).numpy(), "returns one ndarray of 2 values; it should return 2: advantages, returns."),
         ("first_losses", list, "Your function returns one list of 4 values; it should return 4: sft, reward_model, dpo, ipo."),
     ],

@@ -7,7 +7,7 @@ from random import Random
 
 from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
 from aligner_lib.rollouts.environments.instructions import form_metrics
-from data.forms import FORMS, Instruction, ended
+from data.forms import FORMS, Instruction, ended, has_word
 from data.gold import judge
 from data.sample_text.drawn import ASKED, ENDINGS, NUMBERS, OPENERS, TITLES
 
@@ -17,7 +17,8 @@ class FormRules(Environment):
 
     A good answer has the form, words of its own and a word of its topic, does not repeat itself, and ends with a full stop or the
     like: the text alone does not show whether a policy ended it. Every topic comes with every form; the seed draws the wording and
-    what it asks for, so that no constant answer and no echo is good. The share `held_out` of the topics is for validation.
+    what it asks for, so that no constant answer and no echo is good. One cheat is left, because a response is judged alone: what was
+    asked for, the topic and a constant sentence. The metric `good` judges a step's responses beside each other. The share `held_out` of the topics is for validation.
     forms: names of data/forms.py, by default those that ask for something drawn. topics: the user's own.
     """
 
@@ -61,8 +62,8 @@ class FormRules(Environment):
 
 
 def drawn_instruction(form: str, topic: str, draw: Random) -> Instruction:
-    """A form with its gaps drawn. A word that is asked for belongs to another topic."""
-    words = [other.split()[-1] for other in TOPICS if other != topic]
+    """A form with its gaps drawn. A word that is asked for belongs to another topic, and is not in the question."""
+    words = [word for word in (other.split()[-1] for other in TOPICS) if not has_word(topic, word)]
     drawn = {"phrase": ENDINGS, "title": TITLES, "word": OPENERS if form == "first_word" else words}
     gaps = []
     for gap, values in dict(FORMS[form].gaps).items():

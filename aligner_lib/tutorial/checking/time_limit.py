@@ -27,6 +27,5 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        raise_in(
-            this_thread, None
-        )  # an exception that is under way must not reach what comes after the block
+        # an exception that is under way must not reach what comes after the block
+        raise_in(this_thread, None)
