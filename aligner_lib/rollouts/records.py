@@ -54,9 +54,9 @@ class CriticExperience(TokenBatch):
     response_mask: Tensor
     """bool [B, S-1]."""
     values: Tensor
-    """float32 [B, S-1], the critic's values at the start of the step."""
+    """float32 [B, S-1], the critic's outputs at the start of the step."""
     returns: Tensor
-    """float32 [B, S-1]."""
+    """float32 [B, S-1], what the outputs are to become."""
 
 
 @dataclass
@@ -84,17 +84,25 @@ class Experience(Rollouts):
 class ActorCriticExperience(Experience):
     """Experience with a critic's values and returns."""
 
+    baseline: Tensor
+    """float32 [B], what the values of a response begin from: the mean reward of its prompt's responses, or 0."""
     values: Tensor
-    """float32 [B, S-1], the critic's values at the start of the step."""
+    """float32 [B, S-1], the baseline plus the critic's outputs at the start of the step."""
     returns: Tensor
     """float32 [B, S-1]."""
     judged: Tensor
     """bool [B], False where an environment failed to give a reward."""
 
     def for_critic(self) -> CriticExperience:
-        """The critic's part of the experience."""
+        """The critic's part of the experience: it learns what the returns are above the baseline."""
+        below = self.baseline[:, None] * self.response_mask
+        changed = {
+            "response_mask": self.response_mask & self.judged[:, None],
+            "values": self.values - below,
+            "returns": self.returns - below,
+        }
         part = {f.name: getattr(self, f.name) for f in fields(CriticExperience)}
-        return CriticExperience(**part | {"response_mask": self.response_mask & self.judged[:, None]})
+        return CriticExperience(**part | changed)
 
 
 @dataclass

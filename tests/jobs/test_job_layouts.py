@@ -15,7 +15,13 @@ STEPS = {
     "rm": {"trainer__rm__max_steps": 2},
     "dpo": {"trainer__dpo__max_steps": 2, "model__micro_batch_size": 4},
     "grpo": {"trainer__grpo__max_steps": 2, "model__grpo__max_rollouts_per_step": 3},
-    "ppo": {"trainer__ppo__max_steps": 2, "trainer__ppo__critic_warmup_steps": 0},
+    # each prompt's responses are on one rank or on both, whose rewards make the baseline
+    "ppo": {
+        "trainer__ppo__max_steps": 2,
+        "trainer__ppo__critic_warmup_steps": 0,
+        "trainer__ppo__prompt_baseline": "leave_one_out",
+        "model__ppo__num_generations_per_prompt": 4,
+    },
 }
 STEPS["kto"] = STEPS["dpo"] | {"model__dpo__preference_loss": "kto"}
 DP2 = {}

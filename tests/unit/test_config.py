@@ -117,6 +117,11 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("ppo", "model.ppo.ratio_eps=0", "above 0"),
         ("ppo", "model.mcore_gpt=False", "True"),
         ("ppo", "model.global_batch_size=48", "num_rollout_samples=512 is not divisible"),
+        (
+            "ppo",
+            "trainer.ppo.prompt_baseline=group_mean",
+            "compares responses to one prompt, and there is one",
+        ),
         ("ppo", "model.ppo.length_params.max_length=4096", "no room for a prompt"),
         ("ppo", "model.ppo.sampling_params.temperature=0", "use_greedy=True"),
         ("ppo", "model.ppo.sampling_params.top_p=0", "above 0"),

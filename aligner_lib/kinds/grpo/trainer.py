@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from aligner_lib.algorithms.policy_gradient import group_advantages, reinforce_pp_advantages
+from aligner_lib.algorithms.policy_gradient import reinforce_pp_advantages
 from aligner_lib.config.functions import own_functions
 from aligner_lib.datasets.batches import concat_restore_order
 from aligner_lib.kinds.grpo.settings import rollouts_of_a_step
@@ -139,12 +139,8 @@ class GRPOTrainer(PolicyGradientTrainer):
         if self.objective.kl == "reward":
             kl = log_ratio * rollouts.response_mask
             shaped = shaped - self.kl_coef * (kl.abs() if self.loop.use_absolute_kl else kl).sum(dim=1)
-        parts = parallel.gather_over_dp((rollouts.group, shaped))
-        group, rewards = (torch.cat(parts_of) for parts_of in zip(*parts))
-        advantages = group_advantages(
-            rewards, group, self.objective.baseline, self.objective.scale, self.functions.advantages
-        )
-        return advantages.split([len(part) for part, _ in parts])[parallel.dp_rank()]
+        objective = self.objective
+        return self.compared(rollouts, shaped, objective.baseline, objective.scale, self.functions.advantages)
 
     def figures_of_groups(self, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:
         """Figures of all groups that this step drew: the groups of `rollouts`, and the groups that were left out. rewards:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -360,6 +361,21 @@ class PolicyGradientTrainer(ABC):
             overlong_buffer=loop.overlong_buffer or 0,
             overlong_penalty=loop.overlong_penalty,
         )
+
+    def compared(
+        self,
+        rollouts: Rollouts,
+        rewards: Tensor,
+        baseline: str,
+        scale: str,
+        grpo_formula: Callable[[Tensor, Tensor], Tensor] = policy_gradient.grpo_advantages,
+    ) -> Tensor:
+        """How much better each of this rank's responses is than the responses of all ranks to its prompt: float32 [B]; 0 for a
+        response without a reward. rewards: float [B]; the others are those of `group_advantages`."""
+        parts = parallel.gather_over_dp((rollouts.group, rewards))
+        group, of_all_ranks = (torch.cat(parts_of) for parts_of in zip(*parts))
+        advantages = policy_gradient.group_advantages(of_all_ranks, group, baseline, scale, grpo_formula)
+        return advantages.split([len(part) for part, _ in parts])[parallel.dp_rank()]
 
     def loss_mask(self, rollouts: Rollouts, rewards: Tensor) -> Tensor:
         """The tokens in the loss: bool [B, S-1]."""

@@ -16,6 +16,7 @@ from aligner_lib.config.schema import (
     Trainer,
     above,
     at_least,
+    one_of,
     setting,
     within,
 )
@@ -70,6 +71,9 @@ class PPOLoop(RolloutLoop):
 
     discount_factor: float = setting(1.0, within(0, 1))
     gae_lambda: float = setting(0.95, within(0, 1))
+    prompt_baseline: str = setting("none", one_of("none", "group_mean", "leave_one_out"))
+    """What the critic's values begin from: the mean reward of all responses to the prompt, or of the other ones. The critic then has
+    to predict only the differences between responses to one prompt. none: the values are the critic's alone."""
     whiten_rewards: bool = False
     """Divide the rewards of tokens, KL penalty included, by their standard deviation."""
     normalize_advantages: bool = True
@@ -139,6 +143,21 @@ def _check_rollouts(config: DictConfig) -> None:
         raise ConfigError(
             f"model.global_batch_size={batch} is not divisible by model.ppo.num_generations_per_prompt="
             f"{ppo.num_generations_per_prompt}: a prompt's responses are in one global batch"
+        )
+
+
+def _check_baseline(config: DictConfig) -> None:
+    """Check that a baseline of other responses has other responses, in the unit of the rewards that are learnt."""
+    baseline, responses = config.trainer.ppo.prompt_baseline, config.model.ppo.num_generations_per_prompt
+    if baseline != "none" and responses == 1:
+        raise ConfigError(
+            f"trainer.ppo.prompt_baseline={baseline} compares responses to one prompt, and there is one: set "
+            "model.ppo.num_generations_per_prompt to 2 or more, or trainer.ppo.prompt_baseline=none"
+        )
+    if baseline != "none" and config.trainer.ppo.whiten_rewards:
+        raise ConfigError(
+            f"trainer.ppo.prompt_baseline={baseline} is a mean of rewards as they are, and trainer.ppo.whiten_rewards=True "
+            "divides them by their standard deviation before they are learnt: leave one of the two out"
         )
 
 
@@ -228,6 +247,7 @@ KIND = JobKind(
     },
     checks=(
         _check_rollouts,
+        _check_baseline,
         check_lengths,
         check_learning,
         check_generation,

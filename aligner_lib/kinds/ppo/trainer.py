@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import torch
 from torch import Tensor
 
 from aligner_lib.algorithms import ppo
@@ -53,8 +54,11 @@ class PPOTrainer(PolicyGradientTrainer):
         """Rewards minus the KL penalty become advantages over the critic's values, and returns."""
         loop, mask, judged = self.loop, rollouts.response_mask, rewards.isfinite()
         kl = (logprobs - reference_logprobs) * mask
+        shaped = self.shaped(rollouts, rewards)
+        baseline = self.prompt_baseline(rollouts, shaped)
+        values = values + baseline[:, None] * mask
         token_rewards = self.functions.token_rewards(
-            self.shaped(rollouts, rewards).nan_to_num(),
+            shaped.nan_to_num(),
             kl.abs() if loop.use_absolute_kl else kl,
             mask,
             self.kl_coef,
@@ -76,11 +80,20 @@ class PPOTrainer(PolicyGradientTrainer):
             advantages=advantages,
             loss_mask=loss_mask,
             sampler_weights=self.sampler_weights(rollouts, logprobs),
+            baseline=baseline,
             values=values,
             returns=returns,
             judged=judged,
         )
         return experience, critic_metrics(experience, token_rewards)
+
+    def prompt_baseline(self, rollouts: Rollouts, rewards: Tensor) -> Tensor:
+        """What the values of each response begin from, in units of rewards: float32 [B]; 0 where there is no such baseline.
+        rewards: float [B]."""
+        baseline = self.loop.prompt_baseline
+        if baseline == "none":
+            return torch.zeros_like(rewards)
+        return rewards.nan_to_num() - self.compared(rollouts, rewards, baseline, scale="none")
 
     def learn(self, step: int, experience: ActorCriticExperience, timers: Timers) -> dict[str, float]:
         """The critic is trained on the same global batches at the same time as the actor, possibly in another job."""
