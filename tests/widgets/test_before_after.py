@@ -5,9 +5,9 @@ import pytest
 from widgets.completions.before_after import BeforeAfter, question
 
 
-def test_the_first_held_out_prompts_are_shown_with_both_answers_and_whether_they_obey():
+def test_the_first_held_out_prompts_are_shown_with_both_answers_and_whether_they_are_good():
     answers = BeforeAfter("ppo-forms", live=lambda text: f"live <{text[:7]}>")
-    prompts, before, after = zip(*answers.shown)
+    prompts, before, after, *_ = zip(*answers.shown)
     assert prompts[0].startswith("Can you tell me how to s") and prompts[1].startswith("For a quiz, I need")
     assert {one["step"] for one in before} == {0} and {one["step"] for one in after} == {answers.last_step}
     page = answers._repr_html_()
@@ -17,9 +17,9 @@ def test_the_first_held_out_prompts_are_shown_with_both_answers_and_whether_they
 
 
 def test_the_counts_are_of_all_prompts_of_the_recording():
+    """16 of 64 answers are good before, 15 after, and more obey: see tests/data/test_good_answers.py."""
     answers = BeforeAfter("ppo-forms", most=1)
-    by_hand = [sum(pair[i]["metrics"]["obeys"] for pair in answers.pairs) for i in (0, 1)]
-    assert len(answers.pairs) == 64 and list(answers.obey()) == by_hand and by_hand[1] > by_hand[0]
+    assert len(answers.pairs) == 64 and [sum(side) for side in answers.good] == [16, 15]
 
 
 def test_a_recording_without_two_validations_is_refused():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from html import escape
 
 from aligner_lib.run_folder.turns import turns_of
+from data.gold import judge_all
 from widgets.recordings.recording_file import find, read
 
 COLUMNS = "question", "before training", "before PPO", "after PPO"
@@ -15,8 +16,9 @@ class BeforeAfter:
     """The first held-out prompts of a recording: the policy's answers at step 0 and after its last step.
 
     name: a recording of a run with validations. live: a model at hand, which answers the same questions now; None: none.
-    most: how many prompts are shown; they are the recording's first, not its best. Raises ValueError for a recording
-    without two validations.
+    most: how many prompts are shown; they are the recording's first, not its best. `good` has the program's judgement of every
+    prompt's answers (data/gold.py), before and after. Raises ValueError for a recording without two validations, and for prompts
+    that the program can't judge.
     """
 
     def __init__(self, name: str, live: Callable[[str], str] | None = None, most: int = 3):
@@ -29,19 +31,19 @@ class BeforeAfter:
         self.pairs = [
             (before, answers[1][prompt]) for prompt, before in answers[0].items() if prompt in answers[1]
         ]
-        self.shown = [(question(before["prompt"]), before, after) for before, after in self.pairs[:most]]
-        self.live = [live(text) if live else "" for text, _, _ in self.shown]
-
-    def obey(self) -> tuple[int, int]:
-        """Of all prompts of the recording, not only the shown: how many answers obey before, and after."""
-        return tuple(sum(pair[i]["metrics"].get("obeys", 0) == 1 for pair in self.pairs) for i in (0, 1))
+        texts = [question(before["prompt"]) for before, _ in self.pairs]
+        self.good = [_judged(texts, side) for side in zip(*self.pairs)]
+        """Whether each answer is good: those before, and those after."""
+        self.shown = list(zip(texts, *zip(*self.pairs), *self.good))[:most]
+        self.live = [live(text) if live else "" for text, *_ in self.shown]
 
     def _repr_html_(self) -> str:
         live = any(self.live)
         heads = [head for head in COLUMNS if live or head != "before training"]
         rows = []
-        for (text, before, after), now in zip(self.shown, self.live):
-            cells = [escape(text), *([escape(now)] if live else []), *map(_marked, (before, after))]
+        for (text, before, after, *good), now in zip(self.shown, self.live):
+            answers = [_marked(*marked) for marked in zip((before, after), good)]
+            cells = [escape(text), *([escape(now)] if live else []), *answers]
             rows.append("".join(f'<td dir="auto" style="{CELL}">{cell}</td>' for cell in cells))
         head = "".join(f'<th style="{CELL}">{name}</th>' for name in heads)
         body = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -49,7 +51,7 @@ class BeforeAfter:
 
     def __repr__(self) -> str:
         lines = []
-        for (text, before, after), now in zip(self.shown, self.live):
+        for (text, before, after, *_), now in zip(self.shown, self.live):
             lines += [f"question         {text}"]
             lines += [f"before training  {now}"] if now else []
             lines += [f"before PPO       {before['response']}", f"after PPO        {after['response']}", ""]
@@ -64,8 +66,14 @@ def question(prompt: str) -> str:
     return turns_of(prompt)[-1]["text"]
 
 
-def _marked(record: dict) -> str:
-    """An answer as HTML, with a mark that says whether a program finds that it obeys the question's instruction."""
-    obeys = record["metrics"].get("obeys")
-    mark = "" if obeys is None else ("✓ " if obeys == 1 else "✗ ")
-    return mark + escape(record["response"].strip())
+def _judged(questions: list[str], records: list[dict]) -> list[bool]:
+    """Whether a program finds each answer good, beside the other answers of its policy."""
+    verdicts = judge_all(
+        questions, [record["response"] for record in records], [record["finished"] for record in records]
+    )
+    return [parts.good for parts in verdicts]
+
+
+def _marked(record: dict, good: bool) -> str:
+    """An answer as HTML, with a mark that says whether it is good."""
+    return ("✓ " if good else "✗ ") + escape(record["response"].strip())
