@@ -21,11 +21,11 @@ dataset = "sample"  # sample · auto (downloads if the hub can be reached) · do
 # %% [markdown]
 # ## A model that answers, before and after
 #
-# What does training change? Each question below contains an instruction that a program can check, such as "in double
-# quotation marks". The first column shows answers of the model that you will train, generated now on your machine. The
-# other two columns come from a recorded run of this project (`ppo-forms`) and show one policy before and after PPO. A ✓
-# marks each answer that follows the instruction. The questions are the first three of the held-out set, not the best
-# three.
+# What does training change? Each question below contains an instruction that a program can check, such as a title to
+# write or a word to begin with. The first column shows answers of the model that you will train, generated now on your
+# machine. The other two columns come from a recorded run of this project (`ppo-drawn`) and show one policy before and
+# after PPO. A ✓ marks each *good* answer: it follows the instruction, answers the question in words of its own, and ends
+# ([05](05_ppo.ipynb) has the exact rules). The questions are the first three of the held-out set, not the best three.
 
 # %%
 from aligner_lib.jobs.inference import answering
@@ -33,19 +33,19 @@ from aligner_lib.tutorial import Workspace
 from widgets import BeforeAfter
 
 lab = Workspace(out, profile, dataset)
-BeforeAfter("ppo-forms", live=answering(lab.model(), max_length=48))
+BeforeAfter("ppo-drawn", live=answering(lab.model(), max_length=48))
 
 # %%
-answers = BeforeAfter("ppo-forms")
-before, after = answers.obey()
+answers = BeforeAfter("ppo-drawn")
+before, after = (sum(good) for good in answers.good)
 print(
-    f"Of {len(answers.pairs)} answers to held-out questions, {before} follow the instruction before PPO and {after} after PPO."
+    f"Of {len(answers.pairs)} answers to held-out questions, {before} are good before PPO and {after} after PPO."
 )
 
 # %% [markdown]
-# After PPO the recorded policy follows instructions more often, but not always: one of the three answers followed its
-# instruction before PPO and no longer does. Many facts are wrong before and after. A model of 135 million parameters
-# knows little, and the reward did not ask for facts. Notebook 08 measures how much of a gain is chance.
+# After PPO more of the recorded policy's answers are good, but not all. Many facts are wrong before and after. A model
+# of 135 million parameters knows little, and the reward did not ask for facts. Notebook 08 measures how much of a gain is
+# chance.
 #
 # With the `smoke` profile the first column is noise, because the weights of the `smoke` model are random numbers. The
 # `smoke` profile only shows that everything runs.

@@ -70,22 +70,29 @@ Pairs(preferences / "train_comparisons.jsonl")
 # ## Who says which answer is better?
 #
 # In HH, people chose the better answer. In the laptop profile, a **program** chooses: each question contains an
-# instruction about the form of the answer ("Write without commas."), and the chosen answer obeys the instruction. The
-# program is therefore a gold standard, because later the program can check every judgement of the reward model.
+# instruction with something drawn for this question ("Start your answer with "Look"."), and the chosen answer is good.
+# The answers were written by a policy of this project after SFT, as in InstructGPT, because the reward model will have to
+# judge such answers. A rejected answer has a fault: it does not do what was asked, repeats the prompt, has no end,
+# answers another question, or adds a title that nobody asked for. The program is therefore a gold standard, because later
+# the program can check every judgement of the reward model.
 #
-# People make mistakes, so the training labels contain mistakes too: in 15 % of the training pairs, chosen and rejected
+# People make mistakes, so the training labels contain mistakes too: in 10 % of the training pairs, chosen and rejected
 # are exchanged. The held-out labels are all correct. (The tiny `smoke` model cannot read an instruction. Its pairs
 # consist of a friendly answer and an answer that is rude, evasive or off the topic, and all labels are correct.)
 
 # %%
+from aligner_lib.run_folder.turns import turns_of
 from data.forms import instruction_in
+from data.sample_text.own_pairs import is_turned
 
 train, held_out = (text_pairs(preferences / f"{split}_comparisons.jsonl") for split in ("train", "test"))
-instructions = [(instruction_in(pair.prompt), pair) for pair in train]
-turned = [pair for instruction, pair in instructions if instruction and not instruction.holds(pair.chosen)]
+checkable = [pair for pair in train if instruction_in(pair.prompt)]
+turned = [
+    pair for pair in checkable if is_turned(turns_of(pair.prompt)[-1]["text"], pair.chosen, pair.rejected)
+]
 print(
     f"{len(train)} training pairs and {len(held_out)} held-out pairs; "
-    f"{sum(instruction is not None for instruction, _ in instructions)} training prompts contain an instruction about the form"
+    f"{len(checkable)} training prompts contain an instruction that a program can check"
 )
 print(
     f"{len(turned)} training labels are exchanged"
@@ -114,8 +121,9 @@ for name, share in by_rule.items():
 print(f"{'a coin':36}0.500")
 
 # %% [markdown]
-# With the laptop's pairs every rule stays weak. Each answer that obeys one instruction breaks another, so the answer
-# alone says little, and a judge has to read the question. With `smoke`, the words of the answer are enough.
+# With the laptop's pairs the rules know something: the words of an instruction or the missing end betray echoes and cut
+# answers. But an answer to another question, or one without the title that was asked for, looks good by itself, so a
+# judge has to read the question. With `smoke`, the words of the answer are enough.
 
 # %%
 import matplotlib.pyplot as plt

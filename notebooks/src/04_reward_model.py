@@ -177,7 +177,7 @@ show_source(pair_loss)
 # The accuracy on held-out pairs is about {{laptop.rm.val_acc}} with the laptop profile and {{smoke.rm.val_acc}} with
 # `smoke`. The best simple rule of notebook 02 gets {{laptop.rm.best_baseline}} ({{smoke.rm.best_baseline}} with
 # `smoke`). A program wrote the labels of the held-out pairs, so every miss is an error of the model. Of the training
-# labels, 15 % are wrong (none with `smoke`).
+# labels, 10 % are wrong (none with `smoke`).
 #
 # | you see | meaning | change |
 # | --- | --- | --- |
@@ -190,20 +190,16 @@ show_source(pair_loss)
 # %% [markdown]
 # ### How reliable is the accuracy?
 #
-# The 128 held-out pairs of `laptop` are few, with a standard error of 0.04, and a single seed is little evidence. With
-# `seed = 1` the reward model of this notebook was right on {{seed_1.rm.val_acc}} of the pairs, with `seed = 2` on
-# {{seed_2.rm.val_acc}}.
+# The 256 held-out pairs of `laptop` give a standard error of about 0.02, and a single seed is little evidence. On real human preferences, 0.70 is normal because people disagree: NeMo-Aligner reports 0.70 on
+# HH with a model of 2 billion parameters.
 #
-# The learning rate matters as much as the seed. With seed 1, twice the profile's learning rate and 8 pairs per step
-# left the accuracy at 0.61 of all 264 pairs. The profile's learning rate reached 0.69 after the same number of steps.
-# On real human preferences, 0.70 is normal because people disagree: NeMo-Aligner reports 0.70 on HH with a model of 2
-# billion parameters.
+# The learning rate matters as much as the seed. On harder pairs of this project (`dataset = "forms"`, seed 1), twice
+# the profile's learning rate and 8 pairs per step left the accuracy at 0.61 of all 264 pairs. The profile's learning
+# rate reached 0.69 after the same number of steps.
 #
 # With `laptop`, only the upper 15 of 30 layers learn (`model.num_layers_unfrozen`). A backward pass that ends halfway
-# makes a step a third shorter. Such a model was right on 0.73 of 192 pairs, the same accuracy as the best model with
-# all layers trained. With `lora = True`, adapters learn in all 30 layers. In one run each, the model with adapters was
-# right on {{lora.rm.val_acc}} of the pairs, with a loss of {{lora.rm.val_loss:.3f}} instead of
-# {{laptop.rm.val_loss:.3f}}.
+# makes a step a third shorter. On the harder pairs, such a model was right on 0.73 of 192 pairs, the same accuracy as
+# the best model with all layers trained. With `lora = True`, adapters learn in all 30 layers.
 
 # %%
 curves(
@@ -247,8 +243,9 @@ Pairs(pairs, scores)
 # %% [markdown]
 # What does the model see, and what does it overlook? PPO will find every fault that the reward model does not see. A
 # program names the fault of each rejected answer of `laptop`: an answer of another *form* than the prompt asks for, an
-# *echo* of the prompt, an answer that is *cut*, *off topic* or *repeated*. A fault without pairs was never shown to the
-# reward model, either. Which fault is missing from the table?
+# *echo* of the prompt, an answer that is *cut*, *off topic* or *repeated*, or something *unasked*, such as a title that
+# the prompt does not ask for. A fault without pairs was never shown to the reward model, either. Which fault can you think
+# of that is missing from the table?
 
 # %%
 from aligner_lib.tutorial.comparison.pair_faults import RIGHT, right_by_fault

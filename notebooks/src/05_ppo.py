@@ -333,12 +333,11 @@ await monitor
 # ### What you should see
 #
 # The KL grows slowly from exactly 0. Answers end, because a response without an end pays the penalty
-# `missing_eos_penalty`. In seven steps, the rewards on held-out prompts rise from {{laptop.ppo.val_reward_sft:+.2f}} to
+# `missing_eos_penalty`. The rewards on held-out prompts rise from {{laptop.ppo.val_reward_sft:+.2f}} to
 # {{laptop.ppo.val_reward_ppo:+.2f}}. Their standard deviation under the SFT policy is
 # {{laptop.ppo.val_reward_sft_std}}. The rewards on training prompts jump up and down, because each step has eight
 # different prompts. With `smoke` the held-out rewards rise from {{smoke.ppo.val_reward_sft:+.2f}} to
-# {{smoke.ppo.val_reward_ppo:+.2f}}. With `lora = True`, in a run with adapters in both policy and reward model, they
-# rise from {{lora.ppo.val_reward_sft:+.2f}} to {{lora.ppo.val_reward_ppo:+.2f}}.
+# {{smoke.ppo.val_reward_ppo:+.2f}}.
 #
 # | you see | meaning | change |
 # | --- | --- | --- |
@@ -365,8 +364,12 @@ curves(
 # The critic starts as a copy of the reward model, and with `laptop` its head starts as zeros (`critic.model.new_head`).
 # The reward model was trained on complete answers, so its score for a prefix means nothing. The critic learns to
 # predict the score of an answer before the answer is complete, and better predictions make the advantages less noisy.
-# In seven steps the critic is hardly better than a constant. In the longer run below, the explained variance reaches a
-# third to a half.
+# But a critic needs many responses to learn that some prompts are harder than others, and this run has a few hundred. A
+# policy that is paid for easy prompts learns little.
+#
+# So the `laptop` profile helps the critic (`trainer.ppo.prompt_baseline`). It draws four responses to each prompt, and
+# the values of a response begin from the mean reward of the other three. The critic learns the rest. The explained
+# variance is then mostly that of the **baseline**. In 07 the group's mean is all that is left of the critic.
 
 # %% [markdown]
 # ### Why $\lambda = 1$?
@@ -378,10 +381,10 @@ curves(
 # last tokens get negative advantages on average, and the very last token is the stop token. The policy therefore learns
 # not to stop.
 #
-# In this project's run with $\lambda = 0.95$, the mean length went from 39 tokens in the first step to 52 in the
-# second, and the share of responses that end went from 0.88 to 0.56. With $\lambda = 1$ and all else equal, the length
-# went to 45 and the share to 0.75, and in the third step they were back at 35 and 0.94. The price of $\lambda = 1$:
-# whole rewards are harder to predict than returns that are computed from the critic's own values.
+# In this project's run with $\lambda = 0.95$ and without a baseline, the mean length went from 39 tokens in the first
+# step to 52 in the second, and the share of responses that end went from 0.88 to 0.56. With $\lambda = 1$ and all else
+# equal, the length went to 45 and the share to 0.75, and in the third step they were back at 35 and 0.94. The price of
+# $\lambda = 1$: whole rewards are harder to predict than returns that are computed from the critic's own values.
 
 # %%
 curves(
@@ -494,28 +497,34 @@ print(
 )
 
 # %% [markdown]
-# ### With more minutes
+# ### Is it a gain?
 #
-# In this notebook's run, the share of answers that obey went from {{laptop.ppo.gold_sft}} to {{laptop.ppo.gold_ppo}}.
-# But the run has one seed and only 32 answers, and the interval also includes a gain of
-# {{laptop.ppo.gold_gain_low:.2f}}. The tutorial has time for a few steps of 16 responses, and for a reward model that
-# sees 384 pairs.
+# In this notebook's run, the share of good answers went from {{laptop.ppo.good_sft}} to {{laptop.ppo.good_ppo}} on 128
+# held-out prompts. The 95 % interval of the gain begins at {{laptop.ppo.good_gain_low:+.2f}}. Echoes went from
+# {{laptop.ppo.echo_sft}} to {{laptop.ppo.echo_ppo}} of the answers, and the mean length is {{laptop.ppo.length_ratio}}
+# times that of before. This is one seed: `./lab tutorial --only 03,04,05 -p seed=1` trains with another.
 #
-# A recorded run of this project trained longer: 40 steps of SFT, 48 steps of the reward model with 16 pairs each (right
-# on 0.81 of the held-out pairs), and 16 steps of PPO with 32 responses each. The three runs took about twenty minutes
-# on two cores (`PPO_ON_FORMS` in `aligner_lib/tutorial/workspace/longer_runs.py`). On all 264 held-out prompts, with one answer
-# each, the SFT policy obeyed in 0.28 of them (0.23 to 0.33) and the PPO policy in 0.43 (0.38 to 0.49), a gain of 0.15
-# (0.09 to 0.22). The mean length went from 24 to 22 words, and the share of answers that end from 0.95 to 0.89.
+# Not every form gains equally. PPO strengthens what the SFT policy shows sometimes, such as a word to use or the last
+# words. It cannot reward a response that the policy never draws.
+
+# %% [markdown]
+# ## With other pairs: a reward hack
 #
-# PPO strengthened behaviour that the SFT policy showed sometimes: a word to use, the first word, the last words,
-# quotation marks. PPO did not learn behaviour that the SFT policy never showed: capital letters only. PPO cannot reward
-# a response that the policy never draws.
+# The pairs decide what PPO finds. Earlier pairs of this project (`dataset="forms"`) have sixteen forms, and each
+# rejected answer is a good sentence that misses its form. No rejected answer is an echo. A recorded run trained on
+# them: 40 steps of SFT, 48 steps of the reward model with 16 pairs each (right on 0.81 of the held-out pairs), and 16
+# steps of PPO with 32 responses each (`PPO_ON_FORMS` in `aligner_lib/tutorial/workspace/longer_runs.py`). On all 264
+# held-out prompts, with one answer each, the SFT policy obeyed in 0.28 of them (0.23 to 0.33) and the PPO policy in 0.43
+# (0.38 to 0.49), a gain of 0.15 (0.09 to 0.22). The mean length went from 24 to 22 words, and the share of answers that
+# end from 0.95 to 0.89.
+#
+# That looks like a success, and every figure of this section counts answers that *obey*. Keep your doubts until its end.
 
 # %% [markdown]
 # ### Was it the seed?
 #
 # Three other seeds (`python notebooks/record.py --seeds`) each trained their own SFT policy, reward model and PPO
-# policy, in 40 minutes per seed on a single core. These runs use today's settings: $\lambda = 1$, a critic that learns
+# policy on these pairs, in 40 minutes per seed on a single core. These runs have $\lambda = 1$, a critic that learns
 # twice from each rollout, a penalty for a missing end, 96 steps for the reward model and 18 for PPO. On the same 264
 # prompts, with one answer each:
 #
@@ -566,10 +575,11 @@ before_and_after(longer)
 # %% [markdown]
 # ## What no curve shows
 #
-# Another experiment of this project changed the pairs (`dataset="drawn"`): each prompt asks for something of its own, the
-# answers of a pair are the SFT policy's, and a program judged them. Echoes, cut answers and repetitions are among the
-# rejected answers, so this reward model is hard to fool with an echo. By the program of that time, PPO raised the share
-# of good answers from 0.30 to 0.50, and no alarm sounded. What do you see in six of the answers, drawn at random?
+# The cure began with the pairs (`dataset="drawn"`, now the default of `laptop`): each prompt asks for something of its
+# own, the answers of a pair are the SFT policy's, and a program judged them. Echoes, cut answers and repetitions are
+# among the rejected answers, so this reward model is hard to fool with an echo. By the program of that time, PPO raised
+# the share of good answers from 0.30 to 0.50, and no alarm sounded. What do you see in six of the answers, drawn at
+# random?
 
 # %%
 show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random")
@@ -590,7 +600,7 @@ show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random"
 # (`max_init_policy_kl`) is off.
 #
 # With `exercise = "live"` you change your own run. By default, a recorded run of this project plays in a few seconds:
-# the run of *With more minutes* with the selected change, stopped after nine of its 16 steps. If no such recording
+# the run of *With other pairs* with the selected change, stopped after nine of its 16 steps. If no such recording
 # exists, an older recording plays: pairs of manners (a friendly answer and a worse one,
 # `data/samples/hh-sample-train.jsonl`), no penalty, and 5 times the learning rate. What result do you expect?
 

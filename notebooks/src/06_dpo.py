@@ -151,9 +151,9 @@ await monitor
 # | train loss near 0, validation loss rises | overfitting | fewer steps, `model.dpo.ref_policy_kl_penalty` up |
 #
 # With `lora = True` only adapters learn. The reference is the policy without its adapters, so the job needs no second
-# set of weights. In one run each with the laptop profile, the margin grew to {{lora.dpo.val_margin}} with adapters and
-# to {{laptop.dpo.val_margin}} without them. The accuracy was {{lora.dpo.val_acc}} and {{laptop.dpo.val_acc}}, and the
-# job needed 2.3 GiB instead of 4.0.
+# set of weights. In one run each on the sample `forms`, the margin grew to {{lora.dpo.val_margin}} with adapters and
+# to {{all_weights.dpo.val_margin}} without them. The accuracy was {{lora.dpo.val_acc}} and
+# {{all_weights.dpo.val_acc}}, and the job needed 2.3 GiB instead of 4.0.
 
 # %%
 run = lab.run("dpo")

@@ -19,8 +19,8 @@ out = "../runs/tutorial"
 dataset = "sample"
 start = "fresh"  # recorded: use a bundle's runs in place of missing runs
 seed = 1234  # for the sampling
-prompts = 4  # held-out prompts of each kind: more prompts give narrower intervals
-generations = 2  # answers to each prompt, each with its own random numbers
+prompts = 64  # held-out prompts of each kind: more prompts give narrower intervals
+generations = 1  # answers to each prompt, each with its own random numbers
 beside = ""  # folders of tutorial runs with other seeds, separated by commas, whose evaluations are pooled
 judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the two-turn questions
 judge_model = ""
@@ -35,10 +35,10 @@ lab = Workspace(out, profile, dataset, start=start)
 # %% [markdown]
 # ## A fair comparison
 #
-# How can you compare policies fairly? All policies answer the same held-out prompts with the same random numbers,
-# several times each. Half of the prompts are conversations, which the reward model judges. PPO was trained with this
-# reward model and DPO was not, so a lower reward does not prove that DPO's answers are worse. The other half are sums,
-# which a program judges. Only GRPO was trained on sums, and never on these. The KL is measured to the SFT policy, so
+# How can you compare policies fairly? All policies answer the same held-out prompts with the same random numbers. Half
+# of the prompts are conversations, which the reward model judges, and with `laptop` a program as well. PPO was trained
+# with this reward model and DPO was not, so a lower reward does not prove that DPO's answers are worse. The other half
+# are sums, which a program judges. Only GRPO was trained on sums, and never on these. The KL is measured to the SFT policy, so
 # the KL of the SFT policy itself must be exactly 0.
 
 # %%
@@ -66,8 +66,8 @@ for name, policy in POLICIES.items():
 # %% [markdown]
 # ## Four prompts, all policies
 #
-# Read the answers before you count. If there are more than four prompts, a random draw selects four of them. The seed of
-# the draw is fixed, so nobody can choose the best prompts. With `laptop`, a program marks each answer: ✓ if the answer is
+# Read the answers before you count. A random draw selects four of the prompts. The seed of the draw is fixed, so nobody
+# can choose the best prompts. With `laptop`, a program marks each answer: ✓ if the answer is
 # good, and ✗ with the parts that the answer lacks (notebook 05 explains the parts).
 
 # %%
@@ -116,7 +116,7 @@ display(rate_check)
 # extends beyond 1, and has no width where all prompts agree. The library therefore uses Wilson's interval for shares
 # and win rates, and Student's t for means and gains. Like your function, the library counts prompts and not answers
 # ([how often each interval holds the truth](../docs/intervals.md)). Compare your interval with the interval in the
-# table below: with four prompts, the table's interval is much wider.
+# table below. With `prompts = 4`, the table's interval would be much wider than yours.
 
 # %%
 scores = {}
@@ -155,11 +155,11 @@ display(table)
 # %% [markdown]
 # ### What you should see
 #
-# The intervals are wide. With the laptop profile, on the prompts of notebook 05, PPO raised the reward from
-# {{laptop.ppo.val_reward_sft:+.2f}} to {{laptop.ppo.val_reward_ppo:+.2f}}. In this notebook the KL of PPO is
-# {{laptop.ppo.kl_per_token}} nats per token. Most intervals of gains include 0, so the table decides nothing about
-# obedience, win rates or DPO. A comparison on a handful of prompts cannot give more. `prompts = 100` takes some minutes
-# for each policy and gives narrower intervals. Another seed trains other policies: put the folders of runs with other
+# With the laptop profile, on the prompts of notebook 05, PPO raised the share of good answers from
+# {{laptop.ppo.good_sft}} to {{laptop.ppo.good_ppo}}. In this notebook {{laptop.dpo.good}} of DPO's answers and
+# {{laptop.grpo.good}} of GRPO's are good (GRPO learnt sums), and the KL of PPO is {{laptop.ppo.kl_per_token}} nats per
+# token. Gains that are smaller than half the width of their interval show nothing. `prompts = 256` takes some minutes for
+# each policy and gives intervals half as wide. Another seed trains other policies: put the folders of runs with other
 # seeds into `beside`, and the table pools them.
 
 # %% [markdown]
@@ -174,10 +174,10 @@ from aligner_lib.tutorial.comparison.conclusion import conclusion
 print(conclusion(table, "SFT"))
 
 # %% [markdown]
-# ### The same table with more evidence
+# ### Three seeds on other pairs
 #
-# This project recorded three seeds, each with more steps than the tutorial has time for, on all 264 held-out prompts
-# (`python notebooks/record.py --seeds`):
+# This project recorded three seeds on the pairs of notebook 05's reward hack, each with more steps than the tutorial has
+# time for, on all 264 held-out prompts (`python notebooks/record.py --seeds`). *Obeys* counts echoes, too:
 #
 # | | SFT | DPO | PPO | GRPO |
 # | --- | --- | --- | --- | --- |
@@ -194,7 +194,7 @@ print(conclusion(table, "SFT"))
 # The intervals of these runs were computed with a bootstrap, which draws the prompts again. With 264 prompts, a
 # bootstrap and today's formulas hardly differ. With four prompts they do.
 #
-# Now the intervals separate policies. PPO and DPO obey equally often, but half of DPO's answers are cut off, because
+# The intervals separate policies. PPO and DPO obey equally often, but half of DPO's answers are cut off, because
 # nothing in a pair of whole answers teaches when to end. PPO and GRPO paid a penalty for a missing end. Without the
 # penalty, a reward model trained on whole answers alone prefers cut answers. For example, with a reward model of half
 # the training, PPO without `missing_eos_penalty` soon cut off every second answer, and GRPO all of them.

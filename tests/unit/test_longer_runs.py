@@ -23,10 +23,7 @@ RUNS = {
     "GRPO_WITH_REWARD_MODEL": ("grpo", JUDGED | {"reward_model.rm_model_file": "rm"}),
     "ALL_HELD_OUT": ("evaluate", JUDGED),
     "SIXTEEN_ANSWERS": ("evaluate", JUDGED),
-    "SFT_FOR_PAIRS": ("sft", {}),
     "ANSWERS_FOR_PAIRS": ("evaluate", JUDGED),
-    "RM_ON_DRAWN": ("rm", {}),
-    "PPO_ON_DRAWN": ("ppo", JUDGED),
 }
 
 

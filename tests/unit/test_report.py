@@ -78,9 +78,11 @@ def test_a_row_is_drawn_to_its_scale(tmp_path):
     ],
 )
 def test_figures_of_the_gold_standard_stand_beside_what_is_had_for_nothing(tmp_path, low, said):
-    ppo = {"gold_sft": 0.41, "gold_ppo": 0.555, "gold_gain_low": low, "ended_sft": 0.9}
-    top = top_of({"rm": {"val_acc": 0.78, "best_baseline": 0.68}, "ppo": ppo}, tmp_path)
-    for figure in ("41 % → 56 %", "90 %", "78 %", "the best trivial judge: 68 %", said):
+    ppo = {"good_sft": 0.41, "good_ppo": 0.555, "good_gain_low": low, "ended_sft": 0.9}
+    gold = {"best_constant": 0.01}
+    top = top_of({"rm": {"val_acc": 0.78, "best_baseline": 0.68}, "ppo": ppo, "gold": gold}, tmp_path)
+    cheat = "the best constant answer: 1 %"
+    for figure in ("41 % → 56 %", "90 %", "78 %", "the best trivial judge: 68 %", said, cheat):
         assert figure in top, figure
     assert "a coin: 50 %" not in top
 

@@ -48,7 +48,16 @@ def alarms_in(recording: Recording) -> dict[str, int]:
 
 def test_they_are_those_that_the_notebooks_play_and_small():
     assert shipped() == sorted(
-        ["grpo-forms", "healthy", "no-kl-penalty", "ppo-forms", "ppo-sums", "ppo-titles", "sft-forms-answers"]
+        [
+            "grpo-forms",
+            "healthy",
+            "no-kl-penalty",
+            "ppo-drawn",
+            "ppo-forms",
+            "ppo-sums",
+            "ppo-titles",
+            "sft-forms-answers",
+        ]
         + [*SWEEP, *HEALTHY, *HUNTED]
     )
     assert all((SHIPPED / f"{name}{PACKED}").stat().st_size < 300_000 for name in shipped())
@@ -80,6 +89,7 @@ MADE_WITH = {
     "grpo-forms": ("grpo", GRPO_ON_FORMS),
     "sft-forms-answers": ("evaluate", SIXTEEN_ANSWERS),
     "ppo-forms": ("ppo", PPO_ON_FORMS),
+    "ppo-drawn": ("ppo", {}),
 } | {f"ppo-forms-{change}": ("ppo", PPO_ON_FORMS | LEFT_TO_BREAK | BROKEN[change]) for change in CHANGES}
 
 

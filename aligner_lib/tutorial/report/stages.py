@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 WIDTH, HEIGHT, MARGIN = 260, 26, 8  # of a row's drawing, in CSS pixels
-GOLD = "held-out answers that follow their instruction, checked by a program"
+GOOD = "held-out answers that are good, judged by a program"
 MINUS = str.maketrans("-", "−")
 
 
@@ -51,8 +51,8 @@ def reached(summary: dict) -> Iterator[Reached]:
         note = f"the best trivial judge: {_percent(best)}" if best is not None else "a coin: 50 %"
         what = "held-out pairs in which the chosen answer has the higher reward"
         yield Reached("Reward model", what, rm["val_acc"], baseline=0.5 if best is None else best, note=note)
-    if {"gold_sft", "gold_ppo"} <= ppo.keys():
-        yield Reached("PPO", GOLD, ppo["gold_ppo"], ppo["gold_sft"], note=_gold_note(ppo))
+    if {"good_sft", "good_ppo"} <= ppo.keys():
+        yield Reached("PPO", GOOD, ppo["good_ppo"], ppo["good_sft"], note=_good_note(summary))
     if {"val_reward_sft", "val_reward_ppo"} <= ppo.keys():
         before, after = ppo["val_reward_sft"], ppo["val_reward_ppo"]
         spread = ppo.get("val_reward_sft_std")
@@ -73,10 +73,10 @@ def reached(summary: dict) -> Iterator[Reached]:
         what = "held-out pairs where the chosen answer gained more"
         yield Reached("DPO", what, dpo["val_acc"], baseline=0.5, note=margin)
     evaluated = summary.get("evaluation", {}).get("conversations", {})
-    before, after = (evaluated.get(name, {}).get("obeys") for name in ("SFT", "DPO"))
+    before, after = (evaluated.get(name, {}).get("good") for name in ("SFT", "DPO"))
     if before and after:
-        note = f"measured on few prompts: {_percent(after[1])} to {_percent(after[2])} (95 % interval)"
-        yield Reached("DPO", GOLD, after[0], before[0], note=note)
+        note = f"{_percent(after[1])} to {_percent(after[2])} (95 % interval), on the prompts of notebook 08"
+        yield Reached("DPO", GOOD, after[0], before[0], note=note)
     if {"val_accuracy_before", "val_accuracy_after"} <= grpo.keys():
         best = grpo.get("val_best_of_4_before")
         note = f"untrained, the best of 4: {_percent(best)}" if best is not None else ""
@@ -84,13 +84,16 @@ def reached(summary: dict) -> Iterator[Reached]:
         yield Reached("GRPO", "held-out sums right", after, before, baseline=best, note=note)
 
 
-def _gold_note(ppo: dict) -> str:
-    low = ppo.get("gold_gain_low")
+def _good_note(summary: dict) -> str:
+    low = summary["ppo"].get("good_gain_low")
     if low is None:
         return ""
     if low <= 0:
-        return "the 95 % interval of the gain includes 0, so the gain may be chance"
-    return f"a gain of at least {100 * low:.0f} points (95 % interval)"
+        note = "the 95 % interval of the gain includes 0, so the gain may be chance"
+    else:
+        note = f"a gain of at least {100 * low:.0f} points (95 % interval)"
+    cheat = summary.get("gold", {}).get("best_constant")
+    return note if cheat is None else f"{note}; the best constant answer: {_percent(cheat)}"
 
 
 def _percent(share: float) -> str:

@@ -12,6 +12,7 @@ PPO_ON_SUMS = {
     "trainer.ppo.val_check_interval": 10,
     "trainer.ppo.save_interval": 20,
     "trainer.ppo.initial_policy_kl_penalty": 0.0,
+    "trainer.ppo.prompt_baseline": "none",
     "trainer.ppo.gae_lambda": 0.95,
     "trainer.ppo.missing_eos_penalty": 0.0,
     "trainer.ppo.reward_clip": None,
@@ -65,6 +66,7 @@ PPO_ON_FORMS = {
     "trainer.ppo.val_check_interval": 8,
     "trainer.ppo.save_interval": 8,
     "trainer.ppo.initial_policy_kl_penalty": 0.03,
+    "trainer.ppo.prompt_baseline": "none",
     "trainer.ppo.gae_lambda": 0.95,
     "trainer.ppo.missing_eos_penalty": 0.0,
     "trainer.ppo.reward_clip": None,
@@ -165,19 +167,16 @@ LEFT_TO_BREAK = {"trainer.ppo.val_check_interval": 4, "trainer.ppo.max_init_poli
 # Best of n: sixteen answers of the SFT policy to each of the first 32 of PPO's 64 held-out prompts, judged by the same reward model.
 SIXTEEN_ANSWERS = {
     "evaluation.num_generations_per_prompt": 16,
+    "model.micro_batch_size": 8,
+    "model.ppo.rollout_micro_batch_size": 16,
     "model.ppo.num_val_samples": 32,
     "model.ppo.val_rollout_micro_batch_size": 64,
     "model.ppo.logprob_forward_micro_batch_size": 64,
     "critic.trainer.ppo.inference_micro_batch_size": 64,
 }
 
-# What the bundled pairs `drawn` are made of: four answers of an SFT policy to each of some prompts, at the temperature at which
-# answers to one prompt differ most.
-SFT_FOR_PAIRS = {
-    "trainer.sft.max_steps": 40,
-    "trainer.sft.val_check_interval": 40,
-    "trainer.sft.save_interval": 40,
-}
+# What the bundled pairs `drawn` are made of: four answers of the profile's SFT policy to each of some prompts, at the temperature
+# at which answers to one prompt differ most.
 ANSWERS_FOR_PAIRS = {
     "evaluation.num_generations_per_prompt": 4,
     "model.ppo.sampling_params.temperature": 1.0,
@@ -185,28 +184,6 @@ ANSWERS_FOR_PAIRS = {
     "model.ppo.logprob_forward_micro_batch_size": 64,
 }
 PROMPTS_FOR_PAIRS = {"train": 400, "test": 264}
-
-# The three stages on `drawn`: the SFT of the pairs, a reward model that sees 768 pairs, and 14 steps of PPO with 32 responses.
-RM_ON_DRAWN = {
-    "trainer.rm.max_steps": 96,
-    "trainer.rm.val_check_interval": 96,
-    "trainer.rm.save_interval": 96,
-    "trainer.rm.limit_val_batches": 33,  # all held-out pairs
-}
-PPO_ON_DRAWN = {
-    "trainer.ppo.max_steps": 14,
-    "trainer.ppo.val_check_interval": 14,
-    "trainer.ppo.save_interval": 14,
-    "model.micro_batch_size": 16,
-    "model.global_batch_size": 16,
-    "model.ppo.num_rollout_samples": 32,
-    "model.ppo.rollout_micro_batch_size": 32,
-    "model.ppo.logprob_forward_micro_batch_size": 32,
-    "model.ppo.num_val_samples": 128,
-    "model.ppo.val_rollout_micro_batch_size": 64,
-    "critic.model.micro_batch_size": 16,
-    "critic.trainer.ppo.inference_micro_batch_size": 32,
-}
 
 # Instructions that ask for something drawn for the prompt, from the SFT policy of `drawn`; a program gives the reward.
 GRPO_ON_FORMS = {
