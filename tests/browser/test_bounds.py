@@ -22,6 +22,9 @@ monitor = Monitor({path!r})
 """
 MEASURE = """
 while len(monitor._feed.series[0]) < {count}: time.sleep(0.05)
+import ctypes, gc
+gc.collect()
+ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later differs between machines
 grown = psutil.Process().memory_info().rss - memory
 import json
 from pathlib import Path
