@@ -157,10 +157,9 @@ display(table)
 #
 # With the laptop profile, on the prompts of notebook 05, PPO raised the share of good answers from
 # {{laptop.ppo.good_sft}} to {{laptop.ppo.good_ppo}}. In this notebook {{laptop.dpo.good}} of DPO's answers and
-# {{laptop.grpo.good}} of GRPO's are good (GRPO learnt sums, and forgot how to answer), and the KL of PPO is
-# {{laptop.ppo.kl_per_token}} nats per token. Gains that are smaller than half the width of their interval show nothing. `prompts = 256` takes some minutes for
-# each policy and gives intervals half as wide. Another seed trains other policies: put the folders of runs with other
-# seeds into `beside`, and the table pools them.
+# {{laptop.grpo.good}} of GRPO's are good (GRPO started from the downloaded model and learnt only sums), and the KL of PPO
+# is {{laptop.ppo.kl_per_token}} nats per token. With 256 prompts, `prompts = 256`, the intervals are half as wide. Another
+# seed trains other policies: put the folders of runs with other seeds into `beside`, and the table pools them.
 
 # %% [markdown]
 # ### What is shown?
