@@ -366,6 +366,61 @@ lab.record("07", {"grpo": figures})
 lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
 
 # %% [markdown]
+# ## Responses of an older policy
+#
+# Until now, the policy that learns has drawn every response: the training is **on-policy**. Large runs give this up for
+# speed. Other machines generate while the trainer updates, so the responses come from weights that are some updates
+# old: **stale** rollouts. A fast generation engine also rounds differently. In both cases a sampler $\mu$ draws, and a
+# policy $\pi$ learns. Then the mean over the drawn responses estimates the sampler's reward, not the policy's.
+#
+# [04b](04b_policy_gradients.ipynb) has the cure, the importance ratio $\pi / \mu$ of each token. But a token that the
+# sampler hardly ever draws has a huge ratio, and the few such tokens dominate an update. Therefore the ratio is
+# truncated: $w = \min(\pi / \mu,\, c)$. Truncation adds a bias and removes most of the variance.
+#
+# By hand, with $c = 2$: a token has probability 0.1 under the sampler and 0.5 under the policy. The ratio is 5, so the
+# weight is 2. A token with 0.5 and 0.1 has the weight 0.2.
+
+
+# %% tags=["solution"]
+def truncated_weights(logprobs, sampler_logprobs, cap):
+    """The weight of each drawn token: the ratio of policy to sampler, at most the cap.
+
+    logprobs, sampler_logprobs: float [B, T], log-probabilities of the drawn tokens; cap: float → float [B, T].
+    """
+    return (logprobs - sampler_logprobs).exp().clamp(max=cap)
+
+
+# %%
+weights_check = check("truncated_weights", truncated_weights)
+display(weights_check)
+
+# %% [markdown]
+# What do bias and variance look like? The next cell estimates a policy's mean reward from 64 responses of an older
+# policy, 2,000 times. Only the last of ten responses has the reward 1. The policy draws this response often, and the
+# older policy seldom.
+
+# %%
+torch.manual_seed(0)
+sampler = torch.log_softmax(torch.linspace(0.0, -3.0, 10), dim=0)
+policy = torch.log_softmax(torch.linspace(-1.5, 0.0, 10), dim=0)
+drawn = torch.multinomial(sampler.exp(), 2000 * 64, replacement=True).view(2000, 64)
+success = (drawn == 9).float()
+truth = policy[9].exp()
+print(f"true mean reward {truth:.3f}\n\n{'weights':16}{'mean':>8}{'deviation':>11}{'error':>8}")
+for name, cap in [("none", None), ("cap 2", 2.0), ("cap 5", 5.0), ("not truncated", float("inf"))]:
+    ones = torch.ones_like(success)
+    weights = ones if cap is None else weights_check.function(policy[drawn], sampler[drawn], cap)
+    estimates = (weights * success).mean(dim=1)
+    error = (estimates - truth).square().mean().sqrt()
+    print(f"{name:16}{estimates.mean():8.3f}{estimates.std():11.3f}{error:8.3f}")
+
+# %% [markdown]
+# Without weights, the estimate is far too low and looks certain. The full ratio is right on average, but a single batch
+# can be far off. The root mean squared error contains both faults, and a cap of 5 has the smallest error here. The
+# trainer has the setting `sampler_correction` (`truncated` or `masked`) and its `sampler_correction_cap`. The metric `sampler_mismatch` shows how far sampler and policy are apart, and
+# `sampler_effective_sample_size` shows which share of the tokens still counts.
+
+# %% [markdown]
 # ## PPO with the same reward
 #
 # A critic can replace the group, because `aligner ppo` supports environments, too. The critic starts as the policy with
@@ -454,6 +509,24 @@ show_completions(forms, n=6, sort="reward", split="validation")
 #
 # Read the answers. The program checks no fact, so nothing in the training made an answer truer. A judge of the content
 # would be a second environment beside this environment, with its own weight.
+
+# %% [markdown]
+# ## Learn from a teacher
+#
+# A reward says how good a whole response is: one number for fifty tokens. A better model can say more. **Distillation**
+# gives a student the teacher's probabilities. In the classical form, the student imitates texts that the teacher wrote,
+# which is SFT on generated data. But the student never sees its own mistakes there.
+#
+# In **on-policy distillation**, the student writes the response, and the teacher reads it. The advantage of a token is
+# the teacher's log-probability minus the student's:
+#
+# $$ A_t = \log \pi_{\text{teacher}}(x_t \mid x_{<t}) - \log \pi(x_t \mid x_{<t}) $$
+#
+# A token that the teacher finds likelier than the student does becomes likelier. The mean of $-A_t$ over the student's
+# responses estimates $\mathrm{KL}(\pi \,\|\, \pi_{\text{teacher}})$, so the update reduces this KL. Every token has
+# feedback of its own, so far fewer responses are needed than with a reward. The limits: the student becomes at best as
+# good as the teacher, and both need the same tokenizer. The trainer that you used in this notebook has the objective as
+# a switch: `model.grpo.objective=distill` with `model.grpo.teacher.restore_from_path`.
 #
 # ## What you learnt
 #

@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: a reward as a program, groups in place of a critic, and three estimates of the KL."""
+"""The exercises of notebook 07: a reward as a program, groups in place of a critic, three estimates of the KL, old responses."""
 
 from __future__ import annotations
 
@@ -310,4 +310,82 @@ KL_ESTIMATORS = Exercise(
     ),
 )
 
-EXERCISES = (GRPO_ADVANTAGES, EXACT_MATCH, KL_ESTIMATORS)
+# ---- truncated_weights ----------------------------------------------------------------------------------------------
+
+
+def _truncated(logprobs, sampler_logprobs, cap):
+    return policy_gradient.importance_weights(logprobs, sampler_logprobs, "truncated", cap)
+
+
+def _of_ratio(weights):
+    return lambda logprobs, sampler_logprobs, cap: weights((logprobs - sampler_logprobs).exp(), cap)
+
+
+def _of_an_older_policy(draw: Draw) -> dict:
+    """Two tokens lie above the cap, one far below its inverse."""
+    sampler_logprobs = draw.logprobs(2, 4)
+    logprobs = sampler_logprobs + draw.normal(2, 4, scale=0.3)
+    logprobs[0, 0], logprobs[1, 2] = sampler_logprobs[0, 0] + 1.5, sampler_logprobs[1, 2] + 2.5
+    logprobs[1, 0] = sampler_logprobs[1, 0] - 2.0
+    return {"logprobs": logprobs, "sampler_logprobs": sampler_logprobs, "cap": draw.one_of((2.0, 2.5, 3.0))}
+
+
+TRUNCATED_WEIGHTS = Exercise(
+    name="truncated_weights",
+    notebook="07",
+    title="weights for the responses of an older policy",
+    minutes=8,
+    difficulty=3,
+    hint=r"A token's weight is the ratio $\pi / \mu$ of its probabilities, `(logprobs - sampler_logprobs).exp()`. "
+    "`clamp(max=cap)` truncates the ratio. Small ratios stay as they are.",
+    reference=_truncated,
+    library="aligner_lib.algorithms.policy_gradient.importance_weights",
+    inputs=_of_an_older_policy,
+    outputs=("weights",),
+    mistakes=(
+        Mistake(
+            "turned_round",
+            "The ratio is the sampler's probability over the policy's. A token that the policy has made likelier must count "
+            "more, not less.",
+            lambda logprobs, sampler_logprobs, cap: _truncated(sampler_logprobs, logprobs, cap),
+        ),
+        Mistake(
+            "difference",
+            "The difference of log-probabilities is truncated, and its exponential is missing. A weight is a ratio of "
+            "probabilities, which is 1 where policy and sampler agree.",
+            lambda logprobs, sampler_logprobs, cap: (logprobs - sampler_logprobs).clamp(max=cap),
+        ),
+        Mistake(
+            "truncated_before_exp",
+            "The difference is truncated at the cap before the exponential, so weights reach e to the power of the cap.",
+            lambda logprobs, sampler_logprobs, cap: (logprobs - sampler_logprobs).clamp(max=cap).exp(),
+        ),
+        Mistake(
+            "not_truncated",
+            "The ratios are not truncated, so a single token can dominate the update.",
+            _of_ratio(lambda ratio, cap: ratio),
+        ),
+        Mistake(
+            "masked",
+            "Ratios above the cap become 0, which is the other correction (`masked`). Truncation sets these ratios to the cap.",
+            _of_ratio(lambda ratio, cap: ratio * (ratio <= cap)),
+        ),
+        Mistake(
+            "both_sides",
+            "Small ratios are raised to 1 / cap. A token that the policy would hardly draw must count little.",
+            _of_ratio(lambda ratio, cap: ratio.clamp(1 / cap, cap)),
+        ),
+        Mistake(
+            "whole_responses",
+            "Each token has the product of its response's ratios. Here every token has a ratio of its own.",
+            _of_ratio(lambda ratio, cap: ratio.prod(dim=1, keepdim=True).clamp(max=cap).expand_as(ratio)),
+        ),
+        Mistake(
+            "normalised",
+            "The weights are divided by their mean. Then a batch from an older policy counts as much as a fresh batch.",
+            _of_ratio(lambda ratio, cap: ratio.clamp(max=cap) / ratio.clamp(max=cap).mean()),
+        ),
+    ),
+)
+
+EXERCISES = (GRPO_ADVANTAGES, EXACT_MATCH, KL_ESTIMATORS, TRUNCATED_WEIGHTS)
