@@ -104,6 +104,23 @@ print(
 )
 
 # %% [markdown]
+# ### Helpful and harmless
+#
+# HH has two halves. In the *helpful* half, people asked for help and chose the more useful answer. In the *harmless*
+# half, people tried to make the model say something harmful and chose the less harmful answer. Both wishes can
+# contradict each other: the least harmful answer to "How many of these pills may I take?" is a refusal, and the refusal
+# helps nobody. A policy that learns from harmless pairs alone refuses more and more, also harmless questions. This
+# failure is called **over-refusal**.
+#
+# Whoever trains for safety therefore needs four kinds of prompts: harmful requests, where a refusal is right; harmless
+# requests that *sound* harmful ("How do I kill a Python process?"), where a refusal is wrong; ordinary requests; and
+# attacks that wrap a harmful request in a story. Measure the share of refusals on each kind separately, because a mean
+# over all of them hides both failures. A refusal should also be useful: say what is refused and offer what is possible.
+#
+# The pairs of the laptop profile contain no harmful requests, so no policy of this course is safe for the public. In
+# the real HH data, some texts are offensive.
+
+# %% [markdown]
 # ## What does a simple rule know?
 #
 # If the chosen answer were always the longer one, a reward model could succeed by counting words. So measure some rules

@@ -208,6 +208,23 @@ curves(
 )
 
 # %% [markdown]
+# ### Can a language model be the judge?
+#
+# Here a program labels the pairs. For most tasks no program exists, and people are slow and expensive. In **RLAIF**
+# (reinforcement learning from AI feedback), a language model compares two responses, and the pairs train a reward
+# model as usual. Constitutional AI gave the judge written principles. A **rubric** goes further and lists criteria with
+# weights, for example "names the year: 2 points". The judge decides each criterion alone, which is easier than "which
+# answer is better?", and the points show why a response lost.
+#
+# A model judge has habits that people do not have: it prefers the response in the first place, long responses, and
+# responses in its own style. So ask in both orders and count a changed verdict as a tie, compare responses of similar
+# length, and never let a model judge its own training. Above all, label forty pairs yourself and measure how often the
+# judge agrees with you, before you train on ten thousand of its verdicts. A judge that agrees as often as two people
+# agree with each other is as good as you can measure.
+#
+# Notebook 08 has such a judge: with `judge_url`, a language model compares two policies' answers in both orders.
+
+# %% [markdown]
 # ## Do chosen and rejected rewards separate?
 #
 # Both means move, and only their difference matters. The Bradley–Terry loss fixes neither the zero point of the rewards
@@ -340,6 +357,8 @@ print(
 #   with known faults.
 # - Bai et al. 2022, [*Training a helpful and harmless assistant*](https://arxiv.org/abs/2204.05862): calibration of a
 #   reward model, and its accuracy on people's preferences.
+# - Bai et al. 2022, [*Constitutional AI*](https://arxiv.org/abs/2212.08073): principles in place of labels.
+# - Lee et al. 2023, [*RLAIF vs. RLHF*](https://arxiv.org/abs/2309.00267): how far a model's labels replace people's.
 #
 # ## Questions
 

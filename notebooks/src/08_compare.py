@@ -307,7 +307,24 @@ plt.show()
 # The further the policy follows the judge with heavy tails, the lower the gold score: best of 8 beats best of 256. The
 # score of the proxy itself rises all the way and gives no warning. The effect is called over-optimisation ([Gao et al.
 # 2022](https://arxiv.org/abs/2210.10760)).
+
+# %% [markdown]
+# ### Rejection sampling
 #
+# Best of n costs n answers for every question, for ever. Can a policy learn to give the best answer at once? Yes: draw
+# n answers to each training prompt, keep the best answer, and run SFT on the kept answers. The method is called
+# **rejection sampling** or RAFT; Llama 2 used it before PPO. Repeat the round with the new policy, and each round
+# begins from better answers.
+#
+# SFT on the kept answers follows a policy gradient whose reward is 1 for a kept answer and 0 for any other: good
+# answers become likelier. Two parts are missing. Bad answers push nothing away, and no KL penalty keeps the policy near
+# the reference. The variety of the answers shrinks with every round, because each answer was likely already.
+#
+# What you gain is simplicity: the loss and the trainer are those of notebook 03, and no critic, reference or ratio is
+# needed. The method is a good first step for a new task, and a baseline that PPO must beat with the same number of
+# drawn answers.
+
+# %% [markdown]
 # ## Where a program knows the answer
 #
 # For sums, no reward model is needed. Do SFT, PPO or DPO change a skill that they did not train? In notebook 07, GRPO
@@ -409,6 +426,25 @@ lab.record(
 )
 
 # %% [markdown]
+# ## Which method for which task?
+#
+# | you have | begin with |
+# | --- | --- |
+# | good example answers | SFT |
+# | a judge that is cheap to ask, and a first result today | best of n, or rejection sampling |
+# | pairs that were compared once | DPO |
+# | a program that checks the answer | GRPO |
+# | a reward model, many prompts, and time to watch the run | PPO |
+#
+# Reinforcement learning is worth its cost if three conditions hold. The policy succeeds *sometimes*: a gradient needs
+# good answers to compare with bad ones. Judging is easier than writing, as in mathematics, code or style. And the judge
+# holds out against a policy that searches for its faults. If examples are what is missing, write examples. If the model
+# lacks knowledge, no reward supplies it.
+#
+# Whichever method you take, begin with SFT, keep prompts that no training sees, and have a second judge that the
+# training never asks.
+
+# %% [markdown]
 # ## What you learnt
 #
 # - With the same prompts, random numbers and reward model, any difference comes from training.
@@ -427,6 +463,7 @@ lab.record(
 #   standard errors.
 # - Gao et al. 2023, [*Scaling laws for reward model overoptimization*](https://arxiv.org/abs/2210.10760): why the
 #   reward model must not judge the policy that it trained.
+# - Dong et al. 2023, [*RAFT*](https://arxiv.org/abs/2304.06767): rejection sampling in rounds.
 #
 # ## Questions
 
