@@ -48,8 +48,8 @@ def resolve(
     """Find the raw files of `kind` that `dataset` names; download them where necessary.
 
     dataset: "sample", "forms" or "drawn" (bundled), "dolly", "hh" or "squad" (the real one, from the hub; for another kind the
-    sample is taken), "auto" (the hub, else the sample), a hub name such as "owner/name", or path(s). `split` and
-    `subset` select among the files of a data set that has splits.
+    sample is taken), "hub" (the real one of every kind), "auto" (the hub, else the sample), a hub name such as "owner/name", or
+    path(s). `split` and `subset` select among the files of a data set that has splits.
 
     Raises DataError for a path that does not exist, hub.HubError when the hub cannot provide the files.
     """
@@ -58,6 +58,8 @@ def resolve(
         return _from_files([Path(path) for path in paths])
     if dataset in BUNDLED:
         return _from_sample(kind, split, "as asked", dataset)
+    if dataset == "hub":
+        return _from_hub(HUB_NAMES[kind], kind, split, subset, revision)
     if dataset == "auto":
         try:
             return _from_hub(HUB_NAMES[kind], kind, split, subset, revision)

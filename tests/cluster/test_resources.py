@@ -128,7 +128,7 @@ def test_what_the_partitions_cannot_give(share, words):
 
 
 def test_parameters_are_the_published_ones():
-    published = {"SmolLM2-135M": 134_515_008, "Llama-3.2-1B": 1_235_814_400}
+    published = {"SmolLM2-135M": 134_515_008, "SmolLM2-1.7B": 1_711_376_384, "Llama-3.2-1B": 1_235_814_400}
     published |= {"Llama-2-7B": 6_738_415_616, "Llama-2-70B": 68_976_648_192}
     assert {name: MODELS[name].parameters for name in published} == published
 

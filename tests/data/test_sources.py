@@ -105,6 +105,15 @@ def test_auto_takes_the_hub_where_it_can_and_else_the_sample_and_says_so(monkeyp
     assert source.note.startswith(note) and "no network" in source.note and "\n" not in source.note
 
 
+def test_hub_is_the_real_data_of_every_kind_and_never_the_sample(monkeypatch):
+    FakeHub(monkeypatch)
+    names = {"dolly": "databricks/databricks-dolly-15k", "hh": "Anthropic/hh-rlhf"}
+    assert {kind: resolve("hub", kind).name for kind in names} == names
+    FakeHub(monkeypatch, error=OSError("no network"))
+    with pytest.raises(HubError, match="Anthropic/hh-rlhf cannot be had"):
+        resolve("hub", "hh")
+
+
 @pytest.mark.parametrize(
     ("dataset", "kind", "split", "file"),
     [

@@ -57,9 +57,7 @@ class Workspace:
 
     out: str | Path
     profile: str = "laptop"
-    dataset: str = (
-        "sample"  # sample (the profile's), auto (the hub where it can be reached), dolly, hh, or a file
-    )
+    dataset: str = "sample"  # sample (the profile's), hub (Dolly and HH), auto (the hub, else a sample), dolly, hh, or a file
     where: str = "local"
     """The scheduler that cluster.submit takes; auto: the first that answers (Slurm, or your own), else this machine."""
     lora: bool = False  # its runs train adapters in place of all weights
@@ -75,7 +73,7 @@ class Workspace:
             raise ValueError(f"start={self.start!r}: there are fresh and recorded")
         learning_progress.note_workspace(self.out)
         if self.dataset == "sample":
-            self.dataset = profile_section(self.profile, "tutorial").get("sample", "sample")
+            self.dataset = profile_section(self.profile, "tutorial").get("dataset", "sample")
         if self.where == "auto":
             self.where = nearest().name
 

@@ -1,0 +1,120 @@
+"""The profiles of a cluster: each kind of job takes enough steps on the hub's data, and fits on the GPUs that it asks for."""
+
+import pytest
+
+from aligner_lib.config.compose import compose, profile_section
+from cluster.sizing import MODELS, OVERHEAD_GIB, Parallelism, memory
+
+GPU_GIB = 80
+SHAPE = MODELS["SmolLM2-1.7B"]
+# The hub's records: nine tenths of Dolly, and the training and test pairs of HH, whose prompts PPO takes
+TRAINING = {"sft": 13_510, "rm": 160_800, "dpo": 160_800, "ppo": 160_800}
+VALIDATION = {"sft": 1_501, "rm": 8_552, "dpo": 8_552}
+KINDS = [*TRAINING, "grpo"]
+SUMS = {"grpo": ["model.environments.sums.use=sums"]}
+PROFILES = ("gpu", "slurm")
+
+each_job = pytest.mark.parametrize(
+    ("profile", "kind"), [(profile, kind) for profile in PROFILES for kind in KINDS]
+)
+
+
+def composed(profile: str, kind: str):
+    return compose(kind, SUMS.get(kind, []), profile)
+
+
+def batch_of(config, kind: str) -> int:
+    """The samples of a step: responses in PPO and GRPO."""
+    if kind == "sft":
+        return config.model.data.train_ds.global_batch_size
+    if kind == "ppo":
+        return config.model.ppo.num_rollout_samples
+    if kind == "grpo":
+        return config.model.grpo.num_prompts_per_step * config.model.grpo.num_generations_per_prompt
+    return config.model.global_batch_size
+
+
+def steps_of(config, kind: str) -> int:
+    loop = config.trainer[kind]
+    by_epochs = loop.max_epochs * TRAINING.get(kind, 0) // batch_of(config, kind)
+    return by_epochs if loop.max_steps < 0 else loop.max_steps
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_of_a_cluster_takes_model_and_data_from_the_hub(profile):
+    assert profile_section(profile, "tutorial") == {
+        "model": "HuggingFaceTB/SmolLM2-1.7B-Instruct",
+        "dataset": "hub",
+    }
+
+
+@each_job
+def test_a_job_takes_at_least_a_hundred_steps_and_warms_up_in_a_tenth_of_them_at_most(profile, kind):
+    config = composed(profile, kind)
+    steps = steps_of(config, kind)
+    assert steps >= 100
+    updates = (
+        steps * batch_of(config, kind) // config.model.global_batch_size if kind in ("ppo", "grpo") else steps
+    )
+    assert config.model.optim.sched.warmup_steps <= updates / 10
+    if kind == "ppo":
+        assert config.critic.model.optim.sched.warmup_steps <= updates / 10
+
+
+@each_job
+def test_a_job_validates_and_saves_four_times_at_least_and_spends_less_on_validation_than_on_training(
+    profile, kind
+):
+    config = composed(profile, kind)
+    loop, steps = config.trainer[kind], steps_of(config, kind)
+    assert loop.val_check_interval <= steps / 4 and loop.save_interval <= steps / 3
+    if kind in ("ppo", "grpo"):
+        validated = config.model[kind].num_val_samples
+    else:
+        batch = config.model.data.validation_ds.global_batch_size if kind == "sft" else batch_of(config, kind)
+        validated = min(loop.limit_val_batches * batch, VALIDATION[kind])
+    assert 256 <= validated <= loop.val_check_interval * batch_of(config, kind) / 3
+
+
+@each_job
+def test_a_job_reads_prompts_in_the_models_own_template(profile, kind):
+    if kind != "grpo":  # an environment renders its prompts
+        assert composed(profile, kind).model.data.chat_template == "tokenizer"
+
+
+def gib(config, role: str, settings) -> float:
+    """What one model with its gradients, moments, activations and caches needs on each GPU."""
+    gpus = settings.trainer.devices * settings.trainer.num_nodes
+    model = settings.model
+    micro = model.data.train_ds.micro_batch_size if role == "sft" else model.micro_batch_size
+    rollout = config.model.get("ppo") or config.model.get("grpo")
+    return memory(
+        SHAPE,
+        Parallelism(1, 1, gpus),
+        role,
+        sequence=config.model.encoder_seq_length,
+        micro_batch=micro,
+        rollout_batch=rollout.rollout_micro_batch_size if role == "actor" else 8,
+    ).total
+
+
+@each_job
+def test_a_job_fits_on_its_gpus(profile, kind):
+    config = composed(profile, kind)
+    needed = {
+        "sft": lambda: gib(config, "sft", config),
+        "rm": lambda: gib(config, "reward model", config),
+        "dpo": lambda: gib(
+            config, "reward model", config
+        ),  # two texts a pair, and a reference that is swapped in
+        "ppo": lambda: gib(config, "actor", config) + gib(config, "critic", config.critic) - OVERHEAD_GIB,
+        "grpo": lambda: gib(config, "actor", config),
+    }[kind]()
+    assert needed <= GPU_GIB, f"{needed:.0f} GiB"
+
+
+def test_learning_rates_scale_with_the_root_of_the_batch():
+    """NeMo-Aligner's tutorial trains the reward model with 512 pairs a step."""
+    one_gpu, nodes = composed("gpu", "rm"), composed("slurm", "rm")
+    batches = one_gpu.model.global_batch_size / nodes.model.global_batch_size
+    assert one_gpu.model.optim.lr / nodes.model.optim.lr == pytest.approx(batches**0.5)
