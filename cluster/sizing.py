@@ -182,6 +182,27 @@ def smallest_parallelism(
     raise ValueError(f"{model.name} as {role} fits on no parallelism of up to 4096 GPUs of {gpu_gib} GiB")
 
 
+def layouts(model: ModelShape, gpus: int, gpus_per_node: int = 8) -> list[Parallelism]:
+    """Every split of a number of GPUs, the one with the most data parallelism first: TP inside a node, whole layers in PP."""
+    tps = [tp for tp in (1, 2, 4, 8) if tp <= gpus_per_node and model.heads % tp == 0]
+    pps = [pp for pp in (1, 2, 4, 8, 16) if model.layers % pp == 0]
+    splits = [Parallelism(tp, pp, gpus // (tp * pp)) for tp in tps for pp in pps if gpus % (tp * pp) == 0]
+    return sorted(splits, key=lambda split: (split.tp * split.pp, split.pp))
+
+
+def step_flops(
+    parameters: int, texts: int, tokens: int, trained: int = 1, scored: int = 0, generated: bool = False
+) -> tuple[float, float]:
+    """Floating-point operations of a step: those of reading and training, and those of generating.
+
+    parameters: of the model; texts: read in a step; tokens: of a text; trained: passes with gradients, 6 operations a parameter
+    and token; scored: passes without, 2; generated: the texts are generated first, 2. Attention's products are not counted. Source:
+    Kaplan et al. 2020 (arXiv:2001.08361), section 2.1.
+    """
+    work = parameters * texts * tokens
+    return (6 * trained + 2 * scored) * work, 2.0 * work * generated
+
+
 def table(models: list[str] | None = None, gpu_gib: float = 80.0, **options) -> list[dict]:
     """One row for each model and role: the smallest parallelism that fits, and GiB on its fullest GPU."""
     rows = []

@@ -215,6 +215,47 @@ def profile_step(
     show_profile(kind, record(kind, config, profile, warm_up, out), out)
 
 
+@app.command()
+def size(
+    kind: Annotated[str, typer.Argument(help=f"{', '.join(kinds_that_train())}.")],
+    overrides: Overrides = None,
+    profile: Profile = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A name of the sizing table, a model folder or a fetched model (else the profile's)."
+        ),
+    ] = None,
+    gpus: Annotated[
+        str, typer.Option(help="GPUsxGB or NODESxGPUsxGB: 8x80 is eight GPUs of 80 GB.")
+    ] = "8x80",
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of the run (else trainer.*.max_steps).", min=1)
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of a text on average (else half of the longest).", min=1)
+    ] = None,
+    tflops: Annotated[
+        float, typer.Option(help="A GPU's peak in bf16, TFLOP/s; an H100 has 989.", min=1)
+    ] = 989,
+    mfu: Annotated[
+        float, typer.Option(help="The share of the peak that training reaches.", min=0.01, max=1)
+    ] = 0.35,
+    generation_mfu: Annotated[
+        float, typer.Option(help="The share of the peak that generation reaches.", min=0.001, max=1)
+    ] = 0.05,
+):
+    """Does a job fit on these GPUs, in which layout, and how long does it take there? An estimate, made without any GPU."""
+    from aligner_lib.cli.size import GPUs, Speed, show_size
+    from aligner_lib.config.compose import compose, profile_section
+
+    config = compose(kind, list(overrides or ()), profile)
+    model = model or profile_section(profile or "gpu", "tutorial")["model"]
+    speed = Speed(tflops, mfu, generation_mfu)
+    fits = show_size(kind, config, model, GPUs.parse(gpus), steps, tokens, speed)
+    raise typer.Exit(0 if fits else 1)
+
+
 # ---- runs -----------------------------------------------------------------------------------------------------------
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or its name below runs/.")]

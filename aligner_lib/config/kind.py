@@ -113,6 +113,28 @@ class Component:
 
 
 @dataclass(frozen=True)
+class TrainedModel:
+    """A model that a job trains, as `aligner size` counts its memory and its work."""
+
+    role: str
+    """Of cluster.sizing.ROLES."""
+    sequence: int
+    """Tokens of the longest text."""
+    micro_batch: int
+    """Texts of a micro batch; pairs of a reward model."""
+    batch: int
+    """Texts that each step reads: both texts of a pair."""
+    trained: int = 1
+    """Forward and backward passes over each text."""
+    scored: int = 0
+    """Forward passes without gradients over each text, such as those of a frozen model of the same size."""
+    generated: int = 0
+    """Responses that are generated at a time; 0: the job only reads texts."""
+    prefix: str = ""
+    """The prefix of the model's settings in the job, as `critic.`."""
+
+
+@dataclass(frozen=True)
 class JobKind:
     """A kind of job. The settings.py of a folder in `aligner_lib/kinds`, or a module that $ALIGNER_KINDS names, holds it as KIND."""
 
@@ -138,6 +160,8 @@ class JobKind:
     """Setting → formatted file, or files."""
     components: Mapping[str, Component] = field(default_factory=dict)
     """By name; the last one is the main component."""
+    trains: Callable[[DictConfig], tuple[TrainedModel, ...]] = lambda config: ()
+    """The models that a job with these settings trains; none: `aligner size` does not know the kind."""
     checks: tuple[Check, ...] = ()
     """Conditions on several settings together, beside the bounds of single settings."""
     without_effect: Callable[[DictConfig], Mapping[str, str]] = lambda config: {}

@@ -2,8 +2,9 @@
 
 import pytest
 
+from aligner_lib.cli.size import GPUs, best_layout, memory_of, together, trained_models
 from aligner_lib.config.compose import compose, profile_section
-from cluster.sizing import MODELS, OVERHEAD_GIB, Parallelism, memory
+from cluster.sizing import MODELS, Parallelism
 
 GPU_GIB = 80
 SHAPE = MODELS["SmolLM2-1.7B"]
@@ -82,35 +83,16 @@ def test_a_job_reads_prompts_in_the_models_own_template(profile, kind):
         assert composed(profile, kind).model.data.chat_template == "tokenizer"
 
 
-def gib(config, role: str, settings) -> float:
-    """What one model with its gradients, moments, activations and caches needs on each GPU."""
-    gpus = settings.trainer.devices * settings.trainer.num_nodes
-    model = settings.model
-    micro = model.data.train_ds.micro_batch_size if role == "sft" else model.micro_batch_size
-    rollout = config.model.get("ppo") or config.model.get("grpo")
-    return memory(
-        SHAPE,
-        Parallelism(1, 1, gpus),
-        role,
-        sequence=config.model.encoder_seq_length,
-        micro_batch=micro,
-        rollout_batch=rollout.rollout_micro_batch_size if role == "actor" else 8,
-    ).total
-
-
 @each_job
 def test_a_job_fits_on_its_gpus(profile, kind):
     config = composed(profile, kind)
-    needed = {
-        "sft": lambda: gib(config, "sft", config),
-        "rm": lambda: gib(config, "reward model", config),
-        "dpo": lambda: gib(
-            config, "reward model", config
-        ),  # two texts a pair, and a reference that is swapped in
-        "ppo": lambda: gib(config, "actor", config) + gib(config, "critic", config.critic) - OVERHEAD_GIB,
-        "grpo": lambda: gib(config, "actor", config),
-    }[kind]()
-    assert needed <= GPU_GIB, f"{needed:.0f} GiB"
+    trainer = config.trainer
+    gpus = GPUs(trainer.num_nodes, trainer.devices, GPU_GIB)
+    parallelism = Parallelism(1, 1, gpus.number)
+    assert (
+        together([memory_of(SHAPE, model, parallelism) for model in trained_models(kind, config)]) <= GPU_GIB
+    )
+    assert best_layout(SHAPE, trained_models(kind, config), gpus) == (parallelism, True)
 
 
 def test_learning_rates_scale_with_the_root_of_the_batch():

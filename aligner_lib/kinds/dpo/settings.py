@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aligner_lib.config.kind import JobKind
+from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
@@ -132,11 +132,21 @@ def _check_loss(config: DictConfig) -> None:
         )
 
 
+def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
+    """A language model that reads both texts of a pair, as its reference does."""
+    model = config.model
+    pairs = model.micro_batch_size, model.global_batch_size
+    micro_batch, batch = (2 * count for count in pairs)
+    scored = 0 if model.dpo.preference_loss in WITHOUT_REFERENCE else 1
+    return (TrainedModel("sft", model.encoder_seq_length, micro_batch, batch, scored=scored),)
+
+
 KIND = JobKind(
     name="dpo",
     command="dpo",
     summary="Direct preference optimisation: a policy learns from pairs, without a reward model.",
     schema=DPOConfig,
+    trains=_trains,
     functions=FUNCTIONS,
     build="aligner_lib.kinds.dpo.build:prepare",
     models=START,

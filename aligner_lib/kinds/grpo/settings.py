@@ -16,7 +16,7 @@ from aligner_lib.algorithms.objective import (
     SCALES,
     Objective,
 )
-from aligner_lib.config.kind import Component, JobKind
+from aligner_lib.config.kind import Component, JobKind, TrainedModel
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
@@ -235,11 +235,24 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     return unused
 
 
+def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
+    """The policy. It and its reference score each text once."""
+    model, grpo = config.model, config.model.grpo
+    batch = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    rows = grpo.rollout_micro_batch_size
+    return (
+        TrainedModel(
+            "actor", model.encoder_seq_length, model.micro_batch_size, batch, grpo.rollout_epochs, 2, rows
+        ),
+    )
+
+
 KIND = JobKind(
     name="grpo",
     command="grpo",
     summary="GRPO and its relatives: groups of responses, judged by a program or a reward model, without a critic.",
     schema=GRPOConfig,
+    trains=_trains,
     functions=FUNCTIONS,
     build="aligner_lib.kinds.grpo.build:prepare",
     models={"pretrained_checkpoint.restore_from_path": "model"},

@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aligner_lib.config.kind import Component, JobKind
+from aligner_lib.config.kind import Component, JobKind, TrainedModel
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
@@ -226,11 +226,23 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     return unused
 
 
+def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
+    """Actor and critic. The reference and the reward model score each text once more."""
+    model, ppo, critic = config.model, config.model.ppo, config.critic.model
+    sequence, batch = model.encoder_seq_length, ppo.num_rollout_samples
+    rows, epochs = ppo.rollout_micro_batch_size, critic_epochs(config)
+    return (
+        TrainedModel("actor", sequence, model.micro_batch_size, batch, ppo.rollout_epochs, 2, rows),
+        TrainedModel("critic", sequence, critic.micro_batch_size, batch, epochs, 2, prefix="critic."),
+    )
+
+
 KIND = JobKind(
     name="ppo",
     command="ppo",
     summary="PPO: actor, reference, critic and reward model.",
     schema=PPOConfig,
+    trains=_trains,
     functions=FUNCTIONS,
     build="aligner_lib.kinds.ppo.build:prepare",
     models={

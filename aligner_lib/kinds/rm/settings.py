@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aligner_lib.config.kind import JobKind
+from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
@@ -79,11 +79,18 @@ def _check_scale(config: DictConfig) -> None:
         raise ConfigError(f"{key}.std={std}: it must be above 0")
 
 
+def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
+    model = config.model
+    texts = 2 * model.global_batch_size
+    return (TrainedModel("reward model", model.encoder_seq_length, model.micro_batch_size, texts),)
+
+
 KIND = JobKind(
     name="rm",
     command="rm",
     summary="Reward model training.",
     schema=RewardModelConfig,
+    trains=_trains,
     functions=FUNCTIONS,
     build="aligner_lib.kinds.rm.build:prepare",
     models=START,

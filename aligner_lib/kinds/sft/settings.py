@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aligner_lib.config.kind import JobKind
+from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
     NO_LOADERS,
@@ -20,6 +20,9 @@ from aligner_lib.config.schema import (
     setting,
 )
 from aligner_lib.config.training import TRAINING_FUNCTIONS, AdaptableModel, TrainingConfig
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 @dataclass
@@ -77,11 +80,19 @@ class SFTConfig(TrainingConfig):
     model: SFTModel = field(default_factory=SFTModel)
 
 
+def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
+    train = config.model.data.train_ds
+    return (
+        TrainedModel("sft", config.model.encoder_seq_length, train.micro_batch_size, train.global_batch_size),
+    )
+
+
 KIND = JobKind(
     name="sft",
     command="sft",
     summary="Supervised fine-tuning.",
     schema=SFTConfig,
+    trains=_trains,
     functions=FUNCTIONS,
     build="aligner_lib.kinds.sft.build:prepare",
     models={"model.restore_from_path": "model"},
