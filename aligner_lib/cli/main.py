@@ -173,6 +173,28 @@ for _kind in kinds().values():
     _add_job(_kind)
 
 
+@app.command()
+def branch(
+    parent: Annotated[
+        str, typer.Argument(metavar="RUN", help="The parent: a run folder, or its name below runs/.")
+    ],
+    overrides: Overrides = None,
+    at: Annotated[int, typer.Option(help="The last step that both runs share.", min=0)] = 0,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", help="The branch's run folder (else beside its parent, RUN-at-STEP)."),
+    ] = None,
+):
+    """Go on from a step of another run with other settings, and with the same prompts and random numbers.
+
+    Where the parent kept no checkpoint of that step, the steps since the last checkpoint before are computed again.
+    """
+    from aligner_lib.cli.run_tables import find_run
+    from aligner_lib.jobs.branch import go_on
+
+    go_on(find_run(parent, RUNS), at, run, list(overrides or ()))
+
+
 @app.command("profile")
 def profile_step(
     kind: Annotated[str, typer.Argument(help=f"{', '.join(kinds_that_train())}.")],

@@ -46,6 +46,8 @@ def show_run(run: RunFolder) -> None:
     for name in ("kind", "seed", "host", "pid", "git_commit"):
         if info.get(name) is not None:
             facts.add_row(name, str(info[name]))
+    if parent := info.get("parent"):
+        facts.add_row("branch", escape(f"of {parent['name']}, after step {parent['step']}"))
     for name, use in ((info.get("config") or {}).get("functions") or {}).items():
         facts.add_row(f"functions.{name}", escape(f"{use}, in place of {_own(run.kind, name)}"))
     facts.add_row("status", _status(run) + (f" ({info['message']})" if info.get("message") else ""))

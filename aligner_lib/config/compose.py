@@ -24,6 +24,7 @@ from aligner_lib.config import validation
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.config.other_names import OTHER_NAMES
 from aligner_lib.errors import ConfigError
+from aligner_lib.run_folder.reader import flatten
 
 PROFILES = Path(__file__).parent / "profiles"
 
@@ -49,6 +50,12 @@ def overridden(config: DictConfig, kind: str, overrides: Iterable[str]) -> DictC
 def notices(kind: str, config: DictConfig, profile: str | None = None) -> list[str]:
     """Sentences on settings that differ from the profile's and have no effect in this job, one sentence for each reason."""
     return validation.notices(kind_of(kind), config, _defaults(kind, profile))
+
+
+def settings_of(kind: str, plain: dict, profile: str | None = None) -> dict[str, Any]:
+    """What `save` returned, as the settings that differ from the profile's, by their full names."""
+    usual = flatten(save(_defaults(kind, profile)))
+    return {key: value for key, value in flatten(plain).items() if key not in usual or usual[key] != value}
 
 
 def save(config: DictConfig) -> dict:

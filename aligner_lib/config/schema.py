@@ -292,6 +292,8 @@ class ExpManager(RunRecords):
     """Continue from the run folder's latest checkpoint; False: begin anew, and move all earlier files into a folder old-N."""
     resume_ignore_no_checkpoint: bool = True
     """False: a run folder without a checkpoint is an error."""
+    stop_after: int | None = setting(None, at_least(1))
+    """The run stops after this step, with a checkpoint, and can go on later; null: it goes on to its end."""
 
 
 @dataclass

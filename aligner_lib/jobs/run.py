@@ -107,4 +107,5 @@ def _loop_settings(exp_manager: DictConfig, loop: DictConfig, max_steps: int):
         save_checkpoints=exp_manager.create_checkpoint_callback,
         resume=exp_manager.resume_if_exists,
         must_resume=exp_manager.resume_if_exists and not exp_manager.resume_ignore_no_checkpoint,
+        stop_after=exp_manager.stop_after,
     )

@@ -91,6 +91,8 @@ class RunWriter:
             "warnings": [] if warnings is None else warnings,
             "heartbeat": {"time": time.time(), "step": 0},
         }
+        if "parent" in before:
+            self._info["parent"] = before["parent"]
         self._before = before
         self._begun = False
         self._is_loading = False  # see `start_loading`

@@ -61,6 +61,7 @@ class LoopSettings:
     save_checkpoints: bool = True
     resume: bool = True
     must_resume: bool = False
+    stop_after: int | None = None
 
 
 class BoundExceeded(UserError):
@@ -171,7 +172,8 @@ class TrainingLoop:
             if self.run is not None
             else None
         )
-        stop = parallel.from_first_rank(requests.stop or self.signalled.is_set())
+        asked = requests.stop or self.signalled.is_set() or self.done == self.settings.stop_after
+        stop = parallel.from_first_rank(asked)
         # a change is saved at once: its request is removed, so a run that died would go on without it
         due = requests.checkpoint or requests.changes or self.done % self.settings.save_interval == 0
         if self._is_last() or stop or due:

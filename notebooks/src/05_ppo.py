@@ -335,8 +335,8 @@ await monitor
 # The KL grows slowly from exactly 0. Answers end, because a response without an end pays the penalty
 # `missing_eos_penalty`. The rewards on held-out prompts rise from {{laptop.ppo.val_reward_sft:+.2f}} to
 # {{laptop.ppo.val_reward_ppo:+.2f}}. Their standard deviation under the SFT policy is
-# {{laptop.ppo.val_reward_sft_std}}. The rewards on training prompts jump up and down, because each step has eight
-# different prompts. With `smoke` the held-out rewards rise from {{smoke.ppo.val_reward_sft:+.2f}} to
+# {{laptop.ppo.val_reward_sft_std}}. The rewards on training prompts jump up and down, because each step has sixteen
+# other prompts. With `smoke` the held-out rewards rise from {{smoke.ppo.val_reward_sft:+.2f}} to
 # {{smoke.ppo.val_reward_ppo:+.2f}}.
 #
 # | you see | meaning | change |
@@ -397,7 +397,8 @@ curves(
 )
 
 # %% [markdown]
-# Any PPO run must pass two checks: before the first update the ratio is 1 and the KL is 0.
+# Any PPO run must pass two checks: before the first update the ratio is 1 and the KL is 0. In bf16 the ratio is 1 up to
+# rounding, because sampling and training add up in another order.
 
 # %%
 first = next(record for record in run.metrics() if record["step"] == 1)
@@ -647,6 +648,20 @@ curves(
 
 # %%
 compare_runs([original, broken])
+
+# %% [markdown]
+# ### The branch not taken
+#
+# The two runs are a **pair**: they drew the same prompts with the same random numbers, so only the setting differs. In
+# two unpaired runs the luck of the draw differs, too, and hides a small effect. You can make such a pair from any step
+# of your own run. `lab.branch` shares the first steps with its parent and then goes on with other settings:
+#
+# ```python
+# job = lab.branch("ppo", at=6, name="ppo-branch", **{"trainer.ppo.initial_policy_kl_penalty": 0.0})
+# Monitor([run, lab.run("ppo-branch")], job=job)
+# ```
+#
+# The first answers after the fork are still equal, because the parent's policy draws them. Only then do the runs part.
 
 # %%
 display(show_completions(broken, n=3, sort="reward", split="train"))

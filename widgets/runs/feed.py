@@ -47,7 +47,7 @@ class Feed:
         self, runs: list, metrics: list | None = None, axis: str = "step", limits: Thresholds | None = None
     ):
         self.runs = runs
-        self.series = [Series(run) for run in runs]
+        self.series = [Series(run, beside=runs) for run in runs]
         self.metrics = metrics
         self._added: list[str] = []  # metrics that the reader asked for
         self.axis = axis

@@ -7,6 +7,7 @@ import time
 from array import array
 from collections.abc import Iterable
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 
@@ -32,14 +33,25 @@ def as_runs(runs) -> list:
     return runs
 
 
+def fork_of(run, beside: list) -> int:
+    """The last step that a branch shares with its parent, where the parent is among these runs; else 0."""
+    parent = run.info.get("parent")
+    if parent is None:
+        return 0
+    paths = {str(other.path.absolute()) for other in beside if isinstance(getattr(other, "path", None), Path)}
+    return parent["step"] if parent["run"] in paths else 0
+
+
 class Series:
     """Follows a run's metrics.
 
-    `generation` changes when earlier records no longer hold, because a resumed run went back.
+    `generation` changes when earlier records no longer hold, because a resumed run went back. A branch is followed from its fork on
+    where its parent is among the runs `beside` it, whose records hold for the steps before.
     """
 
-    def __init__(self, run):
+    def __init__(self, run, beside: list = ()):
         self.run = run
+        self._beside = beside
         self.generation = 0
         self._reader = run.metrics_reader()
         self._restarts = 0
@@ -75,6 +87,8 @@ class Series:
                 self._restarts = self._reader.restarts
                 self.generation += 1
                 self._clear()
+            if not self.steps and (fork := fork_of(self.run, self._beside)):
+                records = [record for record in records if record.get("step", fork) >= fork]
             self.extend(records)
             news = True
             if time.monotonic() > deadline:

@@ -211,6 +211,24 @@ class Workspace:
             )
             return Job.attach(run.path)
 
+    def branch(self, run: str, at: int, name: str | None = None, **settings):
+        """Start a job that goes on from a step of another run with other settings; its handle (cluster.Job).
+
+        run: the parent's name; at: the last step that both share; name: of the new run, else made from the changes, as in
+        `ppo-at-6-lr-0.0001`. Prompts and random numbers are the parent's, so what differs from there on comes from the
+        changed settings. Where the parent kept no checkpoint of that step, the job first computes the steps since the last
+        one before it again. A function among the settings trains, as in `submit`.
+        """
+        from aligner_lib.jobs.branch import branch_command
+        from cluster import submit
+
+        parent = self.run(run)
+        changes = [f"{key.rpartition('.')[2]}-{_named(value)}" for key, value in settings.items()]
+        child = self.run(name or "-".join([run, "at", str(at), *changes]))
+        texts = _texts(settings, kind_of(parent.kind)) if parent.kind else {}
+        own = _without_functions(settings) | _written(texts, child.path)
+        return submit({"main": branch_command(parent, at, child.path, own)}, child.path, self.where, None)
+
     def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):
         """One array job over a few values of one setting (cluster.Sweep): a run for each, as `sft-lr/lr-0.001`."""
         from cluster import submit_sweep
@@ -369,6 +387,11 @@ class Workspace:
         if note not in self.notes:
             self.notes.append(note)
             print(f"note: {note}")
+
+
+def _named(value: object) -> str:
+    """A setting's value, or a function's name, as a part of a run's name."""
+    return re.sub(r"[^\w.]+", "-", getattr(value, "__name__", str(value))).strip("-")
 
 
 def _name(kind: str, fault: str | None) -> str:

@@ -1,0 +1,67 @@
+"""`aligner branch`: the jobs of a branch, one after the other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from aligner_lib.config.compose import compose, settings_of
+from aligner_lib.errors import UserError
+from aligner_lib.jobs.command_line import command, written
+from aligner_lib.run_folder.branch import begin_branch
+from aligner_lib.run_folder.reader import RunFolder
+
+OF_A_FOLDER = ("exp_manager.explicit_log_dir", "exp_manager.stop_after", "exp_manager.resume_if_exists")
+
+
+def parents_settings(parent: RunFolder) -> dict[str, object]:
+    """The settings of a run, as far as they differ from its profile's, without those of its folder."""
+    info = parent.info
+    settings = settings_of(info["kind"], info["config"], info.get("profile"))
+    return {key: value for key, value in settings.items() if key not in OF_A_FOLDER}
+
+
+def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) -> None:
+    """Compute a branch in this process and its children: the steps up to the fork as the parent took them, and the rest.
+
+    Raises UserError for settings that the job refuses, before anything is written; SystemExit where a job fails.
+    """
+    child = child or parent.path.with_name(f"{parent.name}-at-{at}")
+    kind, profile = parent.kind, parent.info.get("profile")
+    if not kind:
+        raise UserError(f"{parent.path} is not a run: there is no run.json")
+    shared = parents_settings(parent)
+    compose(kind, [*(f"{key}={written(value)}" for key, value in shared.items()), *overrides], profile)
+    steps = begin_branch(parent, child, at)
+    if steps < at:
+        print(
+            f"steps {steps + 1} to {at} of {parent.name} are computed again: it kept no checkpoint of step {at}",
+            flush=True,
+        )
+        again = command(kind, child, shared | {"exp_manager.stop_after": at}, profile)
+        if code := subprocess.run(again).returncode:
+            sys.exit(code)
+    sys.stdout.flush()
+    rest = [*command(kind, child, shared, profile), *overrides]
+    os.execv(rest[0], rest)  # the scheduler's signals reach the job itself
+
+
+def branch_command(parent: RunFolder, at: int, child: Path, settings: dict[str, object]) -> list[str]:
+    """The command of a branch as a job. Raises ConfigError for settings that the job refuses."""
+    overrides = [f"{key}={written(value)}" for key, value in settings.items()]
+    shared = [f"{key}={written(value)}" for key, value in parents_settings(parent).items()]
+    compose(parent.kind, [*shared, *overrides], parent.info.get("profile"))
+    words = [
+        sys.executable,
+        "-m",
+        "aligner_lib",
+        "branch",
+        str(parent.path),
+        "--at",
+        str(at),
+        "--run",
+        str(child),
+    ]
+    return [*words, *overrides]
