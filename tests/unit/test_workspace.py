@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aligner_lib.config.compose import compose
+from aligner_lib.config.compose import compose, save
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.tutorial import Workspace
 from cluster import Resources, RunBusy, State
@@ -39,6 +39,26 @@ def test_a_sweep_has_a_run_for_each_value(lab):
     for value in ("0.001", "0.003"):
         assert f"--run {lab.out}/runs/sft-lr/lr-{value}" in plan.text
         assert f"model.optim.lr={value}" in plan.text
+
+
+def sft_run(lab: Workspace) -> None:
+    """A run's file, as a finished SFT job of the profile leaves it."""
+    folder = lab.run("sft").path
+    folder.mkdir(parents=True)
+    config = save(compose("sft", ["trainer.sft.max_steps=12"], "smoke"))
+    info = {"kind": "sft", "profile": "smoke", "config": config, "heartbeat": {"time": 0, "step": 12}}
+    (folder / "run.json").write_text(json.dumps(info))
+
+
+def test_a_branch_is_one_job_with_the_parent_the_fork_and_the_changes(lab):
+    sft_run(lab)
+    plan = lab.branch("sft", at=4, **{"model.optim.lr": 0.5})
+    assert f"branch {lab.run('sft').path}" in plan.text.replace(" \\\n", " ").replace("    ", " ")
+    assert f"--run {lab.out}/runs/sft-at-4-lr-0.5" in plan.text and "model.optim.lr=0.5" in plan.text
+    assert "max_steps" not in plan.text, "the job reads its parent's settings"
+    assert f"{lab.out}/runs/other" in lab.branch("sft", at=4, name="other").text
+    with pytest.raises(ConfigError, match="stpes"):
+        lab.branch("sft", at=4, **{"trainer.sft.max_stpes": 3})
 
 
 def test_the_sample_is_the_profiles(tmp_path, capsys):
