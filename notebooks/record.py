@@ -194,7 +194,7 @@ def record_drawn(out: Path, profile: str) -> None:
         made(lab, "rm", "rm", seeded)
         ppo = made(lab, "ppo", "ppo-drawn", lab.conversations() | seeded)
         if seed == TUTORIAL_SEEDS[0]:
-            put(ppo, ALL)
+            put(ppo, validation_rollouts=ALL)
         accuracy = lab.run("rm").series("validation/acc")[1][-1]
         print(
             f"seed {seed}: the reward model is right on {accuracy:.3f} of the held-out pairs\n{before_and_after(ppo)}",
@@ -228,9 +228,11 @@ def made(lab: Workspace, kind: str, name: str, settings: dict, stopped_after: in
     return run
 
 
-def put(run: RunFolder, rollouts_a_step: int = ROLLOUTS_A_STEP) -> None:
+def put(
+    run: RunFolder, rollouts_a_step: int = ROLLOUTS_A_STEP, validation_rollouts: int | None = None
+) -> None:
     """A run as a recording of its name."""
-    path = record(run, SHIPPED / run.name, name=run.name, rollouts_a_step=rollouts_a_step)
+    path = record(run, SHIPPED / run.name, run.name, rollouts_a_step, validation_rollouts)
     alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in read(path).alarms)
     print(f"{path}: {path.stat().st_size / 1024:.0f} KB, alarms: {alarms or 'none'}", flush=True)
 

@@ -68,6 +68,26 @@ def test_a_record_of_a_run_is_one_small_file_and_plays(healthy, tmp_path):
     assert recording.metrics() == RunFolder(healthy).metrics()
 
 
+def test_a_recording_may_keep_more_of_its_validations(healthy, tmp_path):
+    rollouts = [
+        {"step": step, "split": split, "prompt": "p", "response": str(i), "reward": 0.0}
+        for step, split in ((0, "validation"), (1, "train"), (1, "validation"))
+        for i in range(5)
+    ]
+    run = tmp_path / "run"
+    shutil.copytree(healthy, run)
+    (run / "rollouts.jsonl").write_text("".join(json.dumps(rollout) + "\n" for rollout in rollouts))
+
+    def kept(**most: int) -> list[tuple[int, str]]:
+        recording = Recording(record(run, tmp_path / "copy", **most), speed=float("inf"))
+        return [(rollout["step"], rollout["split"]) for rollout in recording.rollouts()]
+
+    few = [(0, "validation")] * 2 + [(1, "train")] * 2 + [(1, "validation")] * 2
+    assert kept(rollouts_a_step=2) == few
+    more = [(0, "validation")] * 5 + [(1, "train")] * 2 + [(1, "validation")] * 5
+    assert kept(rollouts_a_step=2, validation_rollouts=5) == more
+
+
 def test_a_recording_keeps_the_steps_of_resumes_and_not_the_place_where_it_was_made(healthy, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(healthy, run)

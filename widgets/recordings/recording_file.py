@@ -35,11 +35,13 @@ def shipped() -> list[str]:
     return sorted(path.name.removesuffix(PACKED) for path in SHIPPED.glob(f"*{PACKED}"))
 
 
-def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path:
+def record(
+    run, path, name: str | None = None, rollouts_a_step: int = 8, validation_rollouts: int | None = None
+) -> Path:
     """Pack a run into one file, PATH.json.gz, and return its path.
 
-    rollouts_a_step: rollouts kept of each step and split, and what completes their groups. name: shown in the monitor. Host, process and paths
-    are left out. The alarms are computed again with the current thresholds, which stand in its settings then.
+    rollouts_a_step: rollouts kept of each step and split, and what completes their groups; validation_rollouts: of each
+    validation, None: as many. name: shown in the monitor. Host, process and paths are left out. The alarms are computed again with the current thresholds, which stand in its settings then.
     """
     content = _read_folder(RunFolder(getattr(run, "path", run)))
     info = {key: content.info[key] for key in KEPT if key in content.info}
@@ -49,7 +51,8 @@ def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path
         limits = asdict(Thresholds())
         config["exp_manager"]["alarms"] = {key: limits[key] for key in config["exp_manager"]["alarms"]}
     info |= {"name": name or content.info["name"], "config": config}
-    rollouts = _first_of_each_step(content.rollouts, rollouts_a_step)
+    validated = rollouts_a_step if validation_rollouts is None else validation_rollouts
+    rollouts = _first_of_each_step(content.rollouts, {"train": rollouts_a_step, "validation": validated})
     packed = asdict(Content(info, content.metrics, rollouts, _alarms(content.info["kind"], content.metrics)))
     path = Path(path)
     path = path if path.name.endswith(PACKED) else path.with_name(path.name + PACKED)
@@ -88,7 +91,8 @@ def _alarms(kind: str, metrics: list[dict]) -> list[dict]:
     return [as_record(alarm, record["time"]) for record in metrics for alarm in watch.check(record)]
 
 
-def _first_of_each_step(rollouts: list[dict], most: int) -> list[dict]:
+def _first_of_each_step(rollouts: list[dict], most: dict[str, int]) -> list[dict]:
+    """most: by split."""
     seen: dict[tuple, int] = {}
     begun: set[tuple] = set()
     kept = []
@@ -96,7 +100,7 @@ def _first_of_each_step(rollouts: list[dict], most: int) -> list[dict]:
         key = (rollout["step"], rollout["split"])
         group = (*key, rollout.get("group"))
         seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= most or (group in begun and "group" in rollout):
+        if seen[key] <= most[rollout["split"]] or (group in begun and "group" in rollout):
             begun.add(group)
             kept.append(rollout)
     return kept
