@@ -100,6 +100,10 @@ print(f"model: {lab.model_name}\nfolder: {lab.out.name}/\njobs run: {lab.where}"
 
 # %% [markdown]
 # Each kind of job is also a command, such as `aligner sft`. Run `aligner sft --help` in a terminal to see the options.
+#
+# The numbers in the text of these notebooks come from runs on two cores in bf16, a number format with 16 bits. The `laptop`
+# profile uses bf16 where the processor multiplies such numbers itself, and float32 on any other machine, where every
+# step takes about twice as long. Your numbers will differ from the text, because other rounding means other answers.
 
 # %% [markdown]
 # ## Where are you?

@@ -97,6 +97,11 @@ def test_a_recorded_run_takes_the_place_of_the_training(recorded, started, seat,
     assert str(tmp_path) not in (run.path / "run.json").read_text()
 
 
+def test_a_precision_that_the_machine_chooses_is_the_recorded_ones(started, seat, capsys):
+    seat.submit("sft", **{"trainer.precision": "auto"})
+    assert started == [] and "sft: recorded" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "why"),
     [

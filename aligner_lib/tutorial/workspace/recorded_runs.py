@@ -113,6 +113,8 @@ def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, obj
         return f"its kind is {run.kind}"
     before, now = flatten(run.info["config"]), flatten(_settings(kind, profile, inputs))
     for key, value in now.items():
+        if value == "auto":  # a recording has what its machine chose (trainer.precision)
+            continue
         if key in before and value is not None and before[key] is not None and before[key] != value:
             return f"the recording has {key}={before[key]}, and this run {value}"
     for name, path in _files(inputs):
