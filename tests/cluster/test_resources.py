@@ -1,7 +1,6 @@
 """Resources, the batch scripts made of them, and the sizing table."""
 
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from cluster.resources import CONFIGS, by_component, from_mapping
 from cluster.sizing import (
     MODELS,
     Parallelism,
-    as_markdown,
     fullest_shard,
     memory,
     smallest_parallelism,
@@ -168,11 +166,6 @@ def test_activations_worked_by_hand():
     # without sequence parallelism 10 of the 34 bytes are not divided: 10 + 24 / 8 = 13
     alone = memory(model, eight, "critic", sequence_parallel=False).activations
     assert alone * 2**30 == layers * 13 / 34
-
-
-def test_the_documented_table_is_this_one():
-    page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
-    assert as_markdown(table()) in page
 
 
 def test_the_smallest_layout_fits_and_half_of_it_does_not():
