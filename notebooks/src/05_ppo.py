@@ -505,18 +505,13 @@ print(
 # {{laptop.ppo.echo_sft}} to {{laptop.ppo.echo_ppo}} of the answers, and the mean length is {{laptop.ppo.length_ratio}}
 # times that of before.
 #
-# That is one seed. Other seeds draw other samples, pairs and responses, and train other models. Three more runs of
-# notebooks 03 to 05 (`python notebooks/record.py --drawn`) gave:
+# That is one seed. Another seed draws other samples, pairs and responses, and trains other models. With seed 1
+# (`python notebooks/record.py --drawn`) the share went from {{seed_1.ppo.good_sft}} to {{seed_1.ppo.good_ppo}}, a gain of
+# {{seed_1.ppo.good_gain}} ({{seed_1.ppo.good_gain_low:+.2f}} to {{seed_1.ppo.good_gain_high:+.2f}}).
 #
-# | seed | SFT good | PPO good | gain, 95 % interval | tokens, PPO / SFT |
-# | --- | --- | --- | --- | --- |
-# | 1 | {{seed_1.ppo.good_sft}} | {{seed_1.ppo.good_ppo}} | {{seed_1.ppo.good_gain:+.2f}} ({{seed_1.ppo.good_gain_low:+.2f}} to {{seed_1.ppo.good_gain_high:+.2f}}) | {{seed_1.ppo.length_ratio}} |
-# | 2 | {{seed_2.ppo.good_sft}} | {{seed_2.ppo.good_ppo}} | {{seed_2.ppo.good_gain:+.2f}} ({{seed_2.ppo.good_gain_low:+.2f}} to {{seed_2.ppo.good_gain_high:+.2f}}) | {{seed_2.ppo.length_ratio}} |
-# | 7 | {{seed_7.ppo.good_sft}} | {{seed_7.ppo.good_ppo}} | {{seed_7.ppo.good_gain:+.2f}} ({{seed_7.ppo.good_gain_low:+.2f}} to {{seed_7.ppo.good_gain_high:+.2f}}) | {{seed_7.ppo.length_ratio}} |
-#
-# An earlier profile drew 32 responses per step and had no warm-up of the learning rate. With seed 1234 it gained 0.23,
-# more than today's profile does. With seed 1 it gained 0.06, and with seed 2 the first update made most answers bad. One
-# seed had shown the best of three.
+# A single seed can mislead. An earlier profile drew 32 responses per step and had no warm-up of the learning rate. With
+# seed 1234 it gained 0.23, and nobody had tried another seed. With seed 1 it gained 0.06, and with seed 2 the first
+# update made most answers bad.
 #
 # Not every form gains equally. PPO strengthens what the SFT policy shows sometimes, such as a word to use or the last
 # words. It cannot reward a response that the policy never draws.
@@ -604,6 +599,11 @@ show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random"
 # found the fault. Since then the pairs contain it, and the program has a part for it (*plain*), by which 0.21 of these
 # answers are good. A program sees only those faults that its author thought of. So before you believe a figure, read
 # some answers that nobody chose.
+#
+# Is the present reward model safe from titles? Not quite. With the profile's seed it pays 0.26 for a title that nobody asked
+# for. At a KL coefficient of 0.05, PPO found this after six steps, and in the last step 0.46 of the training answers had
+# such a title. At 0.1, from the same SFT policy and reward model, no answer had one. A title costs KL, because the SFT
+# policy hardly ever writes one. The KL penalty makes improbable texts expensive, and most hacks are improbable.
 
 # %% [markdown]
 # ## Break it
