@@ -602,8 +602,9 @@ show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random"
 #
 # Is the present reward model safe from titles? Not quite. With the profile's seed it pays 0.26 for a title that nobody asked
 # for. At a KL coefficient of 0.05, PPO found this after six steps, and in the last step 0.46 of the training answers had
-# such a title. At 0.1, from the same SFT policy and reward model, no answer had one. A title costs KL, because the SFT
-# policy hardly ever writes one. The KL penalty makes improbable texts expensive, and most hacks are improbable.
+# such a title. At 0.1, from the same SFT policy and reward model, no answer of the last step had one. A title costs KL,
+# because the SFT policy hardly ever writes one. The KL penalty makes improbable texts expensive, and most hacks are
+# improbable.
 
 # %% [markdown]
 # ## Break it

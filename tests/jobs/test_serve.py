@@ -454,7 +454,8 @@ def test_a_signal_ends_the_server_and_the_answers_under_way(smoke, tmp_path, num
     exec(printed[printed.index("from openai") :].split("\n\n")[0], {"print": lambda text: None})
     with concurrent.futures.ThreadPoolExecutor(1) as waiting:
         answer = waiting.submit(running.post, "completions", {"model": "smoke", **ENDLESS, "n": 8})
-        forks.until(lambda: running.open_responses() == 8, "the request")
+        # all eight only until the first of them ends, which a busy machine may miss
+        forks.until(lambda: running.open_responses() > 0, "the request")
         os.kill(running.process.pid, number)
         status, body = answer.result(timeout=60)
     assert (status, body["error"]["message"]) == (503, "the server ends")

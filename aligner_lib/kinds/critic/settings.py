@@ -96,6 +96,7 @@ KIND = JobKind(
         | dict.fromkeys(
             (
                 "exp_manager.resume_if_exists",
+                "exp_manager.stop_after",
                 "exp_manager.resume_ignore_no_checkpoint",
                 "exp_manager.create_checkpoint_callback",
             ),

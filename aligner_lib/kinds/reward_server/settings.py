@@ -56,6 +56,7 @@ KIND = JobKind(
                 "model.activations_checkpoint_method",
                 "model.activations_checkpoint_num_layers",
                 "exp_manager.resume_if_exists",
+                "exp_manager.stop_after",
                 "exp_manager.resume_ignore_no_checkpoint",
                 "exp_manager.create_checkpoint_callback",
                 "exp_manager.checkpoint_callback_params.",
