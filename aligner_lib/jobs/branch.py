@@ -8,17 +8,28 @@ import sys
 from pathlib import Path
 
 from aligner_lib.config.compose import compose, settings_of
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.command_line import command, written
 from aligner_lib.run_folder.branch import begin_branch
-from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.reader import RunFolder, step_of
 
 OF_A_FOLDER = ("exp_manager.explicit_log_dir", "exp_manager.stop_after", "exp_manager.resume_if_exists")
 
 
 def parents_settings(parent: RunFolder) -> dict[str, object]:
-    """The settings of a run, as far as they differ from its profile's, without those of its folder."""
+    """The settings of a run, as far as they differ from its profile's, without those of its folder.
+
+    Raises UserError for a folder that is no run, and for a run of several jobs.
+    """
     info = parent.info
+    if not info:
+        raise UserError(f"{parent.path} is not a run: there is no run.json")
+    others = [part.folder for part in kind_of(info["kind"]).components.values() if part.folder]
+    if any((parent.path / folder).is_dir() for folder in others):
+        raise UserError(
+            f"{parent.path} ran as several jobs, and a branch goes on in one: run the parent in one process"
+        )
     settings = settings_of(info["kind"], info["config"], info.get("profile"))
     return {key: value for key, value in settings.items() if key not in OF_A_FOLDER}
 
@@ -29,10 +40,8 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
     Raises UserError for settings that the job refuses, before anything is written; SystemExit where a job fails.
     """
     child = child or parent.path.with_name(f"{parent.name}-at-{at}")
-    kind, profile = parent.kind, parent.info.get("profile")
-    if not kind:
-        raise UserError(f"{parent.path} is not a run: there is no run.json")
     shared = parents_settings(parent)
+    kind, profile = parent.kind, parent.info.get("profile")
     compose(kind, [*(f"{key}={written(value)}" for key, value in shared.items()), *overrides], profile)
     steps = begin_branch(parent, child, at)
     if steps < at:
@@ -43,6 +52,8 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
         again = command(kind, child, shared | {"exp_manager.stop_after": at}, profile)
         if code := subprocess.run(again).returncode:
             sys.exit(code)
+        if step_of(RunFolder(child).latest_checkpoint()) < at:
+            return  # somebody stopped it: from here on the new settings would begin before the fork
     sys.stdout.flush()
     rest = [*command(kind, child, shared, profile), *overrides]
     os.execv(rest[0], rest)  # the scheduler's signals reach the job itself

@@ -6,15 +6,14 @@ prompts and the same random numbers as the parent, so the two runs differ by the
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import RunFolder, step_of
-
-RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
+from aligner_lib.run_folder.writer import RECORDS
+from cluster.record import write_json
 
 
 def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
@@ -23,11 +22,18 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
     at: the last step that both share, 0 to the parent's last. The result is `at` where the parent kept a checkpoint of that
     step, else the step of the last checkpoint before, or 0: the steps up to `at` are then computed again.
 
-    Raises UserError for a parent that did not get so far or that ran as several jobs, and for a child that exists.
+    A branch that was begun before and ended early goes on from its own newest checkpoint.
+
+    Raises UserError for a parent that did not get so far, and for a folder that is another run's.
     """
     info = _branched(parent, at)
-    if (child / "run.json").exists():
-        raise UserError(f"{child} is a run already: choose another folder for the branch")
+    origin = {"run": str(parent.path.absolute()), "name": parent.name, "step": at}
+    if begun := RunFolder(child).info:
+        if begun.get("parent") != origin:
+            raise UserError(
+                f"{child} is a run already, and not this branch of {parent.name}: choose another folder for the branch"
+            )
+        return min(step_of(RunFolder(child).latest_checkpoint()), at)
     kept = [checkpoint for checkpoint in parent.checkpoints() if step_of(checkpoint) <= at]
     child.mkdir(parents=True, exist_ok=True)
     if kept:
@@ -36,20 +42,15 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
         for name in RECORDS:
             if (parent.path / name).exists():
                 shutil.copyfile(parent.path / name, child / name)
-    shared = {
-        "kind": info["kind"],
-        "config": info["config"],
-        "hashes": info["hashes"],
-        "precision": info["precision"],
-    }
+    shared = {key: info[key] for key in ("kind", "config", "hashes", "precision") if key in info}
     content = shared | {
         "name": child.name,
         "status": "stopped",
         "message": f"a branch of {parent.name} that was not started yet",
         "created": time.time(),
-        "parent": {"run": str(parent.path.absolute()), "name": parent.name, "step": at},
+        "parent": origin,
     }
-    (child / "run.json").write_text(json.dumps(content, indent=1))
+    write_json(child / "run.json", content)  # last: without it, the copies above are made again
     return step_of(kept[-1]) if kept else 0
 
 
@@ -58,8 +59,6 @@ def _branched(parent: RunFolder, at: int) -> dict:
     info = parent.info
     if not info:
         raise UserError(f"{parent.path} is not a run: there is no run.json")
-    if (parent.path / "critic").is_dir():
-        raise UserError(f"{parent.path} ran as two jobs, and a branch goes on in one: run PPO in one process")
     last = info["heartbeat"]["step"]
     if not 0 <= at <= last:
         raise UserError(f"at={at}: {parent.path} has the steps 0 to {last}")

@@ -1,5 +1,6 @@
 """A branch shares its parent's first steps to the bit, and differs from the fork on by the changed settings alone."""
 
+import shutil
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 from smoke_jobs import figures, steps
 
 from aligner_lib.errors import ConfigError, UserError
+from aligner_lib.jobs import branch as branch_jobs
 from aligner_lib.jobs.branch import branch_command, parents_settings
 from aligner_lib.run_folder.branch import begin_branch
 from aligner_lib.run_folder.reader import RunFolder
@@ -100,5 +102,30 @@ def test_what_cannot_be_branched_is_refused_before_anything_is_written(sft, ppo,
         branch_command(sft, 1, child, {"trainer.sft.max_stpes": 3})
     assert not child.exists()
     begin_branch(sft, child, 1)
-    with pytest.raises(UserError, match="is a run already"):
-        begin_branch(sft, child, 1)
+    with pytest.raises(UserError, match="is a run already, and not this branch of sft"):
+        begin_branch(sft, child, 2)
+    (tmp_path / "two_jobs" / "critic").mkdir(parents=True)
+    shutil.copy(ppo.path / "run.json", tmp_path / "two_jobs")
+    with pytest.raises(UserError, match="ran as several jobs"):
+        parents_settings(RunFolder(tmp_path / "two_jobs"))
+
+
+def test_a_branch_that_was_stopped_before_its_fork_goes_on_there_with_the_same_command(
+    sft, tmp_path, monkeypatch
+):
+    """Its first job is asked to stop at once: the changed settings must not begin before the fork."""
+    child, changed = tmp_path / "child", CHANGED["sft"]
+    begin_branch(sft, child, AT)
+    stopped_early = subprocess.run
+
+    def stop_after_one_step(words):
+        return stopped_early([word.replace(f"stop_after={AT}", "stop_after=1") for word in words])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(branch_jobs.subprocess, "run", stop_after_one_step)
+        branch_jobs.go_on(sft, AT, child, [changed])
+    assert steps(RunFolder(child)) == [0, 1]
+    run = branch(sft, child, AT, changed)
+    had, has = figures(sft), figures(run)
+    assert run.status == "finished" and has[: AT + 1] == had[: AT + 1] and has[-1] != had[-1]
+    assert begin_branch(sft, child, AT) == AT, "a finished branch is not begun again"
