@@ -151,7 +151,10 @@ def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
         yield Finding("shared folder", False, text)
         return
     yield Finding("shared folder", True, f"{shared} is writable from {node}")
-    cure = f"{python} does not run this project on {node} ({last_error}); put the environment on a shared file system"
+    cure = (
+        f"{python} does not run this project on {node} ({last_error}); put the environment on a "
+        "shared file system, or name the node's own Python with python: in the resources"
+    )
     yield Finding("Python there", done.returncode == 0, python if done.returncode == 0 else cure)
 
 

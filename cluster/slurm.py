@@ -163,7 +163,10 @@ def _from_queue(entries: list[Entry], folder: Path) -> Status:
 def _from_accounting(job: Record, folder: Path) -> Status:
     """The status of a job that squeue no longer lists, or that belongs to another cluster."""
     if job.cluster and (here := queue.cluster_name()) and here != job.cluster:
-        return Status(State.UNKNOWN, f"it was sent to cluster {job.cluster}, and SLURM_CONF leads to {here}")
+        return Status(
+            State.UNKNOWN,
+            f"it was sent to cluster {job.cluster}, and SLURM_CONF leads to {here}: set SLURM_CONF to the job's cluster",
+        )
     if time.time() - job.submitted < _SETTLE_S / 6:
         return Status(State.PENDING, "just submitted")
     try:

@@ -437,7 +437,9 @@ def bench(context: typer.Context):
 
 def _needed(folder: str) -> Path:
     if not (ROOT / folder).is_dir():
-        raise UserError(f"{ROOT} has no {folder}/; this command works in a clone of the project")
+        raise UserError(
+            f"{ROOT} has no {folder}/; this command works in a clone of the project: install the clone with pip install -e ."
+        )
     return ROOT / folder
 
 

@@ -218,7 +218,10 @@ def stop_token_within(tokenizer: Tokenizer, ids: list[int]) -> str | None:
 
 
 def _holds_stop_token(stop: str) -> str:
-    return f"an answer contains the stop token {stop!r}, after which a policy writes nothing"
+    return (
+        f"an answer contains the stop token {stop!r}, after which a policy writes nothing: remove it, because training "
+        "adds the stop token"
+    )
 
 
 def stop_texts(tokenizer: Tokenizer) -> dict[str, int]:

@@ -402,7 +402,10 @@ def _load(
                 for (number, _), record in zip(lines[i : i + group], records):
                     report.ignored += _checked_keys(record, form_of(record), f"{file}:{number}")
                 if i in unsure:
-                    raise ValueError("it is not certain which lines form a pair after an empty one")
+                    raise ValueError(
+                        "it is not certain which lines form a pair after an empty one: remove the empty line, "
+                        "or the half pair beside it"
+                    )
                 sample = make(records if group > 1 else records[0])
             except UnreadKey:
                 raise

@@ -37,7 +37,10 @@ def job_commands(
     if resources is not None and len(resources) > 1:
         if list(resources) != list(parts):
             known = " and ".join(parts) or "no components"
-            raise ValueError(f"{kind} on the components {', '.join(resources)}: it has {known}")
+            raise ValueError(
+                f"{kind} on the components {', '.join(resources)}: it has {known}; "
+                "name these, or choose resources without components, such as one_node"
+            )
         return _component_commands(parts, run, settings, resources, profile)
     name, share = next(iter(resources.items())) if resources else ("main", None)
     own = _parallelism(share) if share else {}

@@ -32,7 +32,8 @@ def join_processes(config: DictConfig) -> None:
     if present != expected:
         raise UserError(
             f"trainer.num_nodes={trainer.num_nodes} × trainer.devices={trainer.devices} asks for {expected} processes, "
-            f"but {present} {'is' if present == 1 else 'are'} here: start the job with `aligner`, torchrun or Slurm"
+            f"but {present} {'is' if present == 1 else 'are'} here: start the job with `aligner`, torchrun or Slurm, "
+            "without RANK and WORLD_SIZE of another launcher"
         )
     from aligner_lib.megatron import parallel
 

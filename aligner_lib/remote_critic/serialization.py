@@ -110,7 +110,10 @@ def unpack_scores(kind: str, arrays: Arrays, batch: TokenBatch) -> Tensor:
     for row, length in enumerate(batch.lengths.tolist()):
         bad = np.flatnonzero(~np.isfinite(scores[row, : length - 1 if kind == "values" else 1]))
         if len(bad) and kind == "values":
-            raise WireError(f"the value of {_sample(row, batch)} at token {bad[0]} is {scores[row, bad[0]]}")
+            raise WireError(
+                f"the value of {_sample(row, batch)} at token {bad[0]} is {scores[row, bad[0]]}: "
+                "lower the critic's model.optim.lr, and start both jobs from their last checkpoints"
+            )
         if len(bad):
             raise WireError(f"the reward of {_sample(row, batch)} is {scores[row, 0]}")
     own = scores[:, :width] if kind == "values" else scores[:, 0]
