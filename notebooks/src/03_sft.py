@@ -130,7 +130,7 @@ print("learning rate", config.model.optim.lr)
 
 # %%
 job = lab.submit("sft", **{"model.seed": seed})
-monitor = Monitor(lab.run("sft"), job=job)
+monitor = Monitor(lab.run("sft"), job=job, branch=lab.branch)
 display(monitor)
 
 # %% [markdown]

@@ -113,7 +113,7 @@ own = (
     {"loss": bradley_terry} if bradley_terry_check else {}
 )  # your function trains the model if the check passed
 job = lab.submit("rm", **{"model.seed": seed}, **own)
-monitor = Monitor(lab.run("rm"), job=job)
+monitor = Monitor(lab.run("rm"), job=job, branch=lab.branch)
 display(monitor)
 
 # %% [markdown]

@@ -259,7 +259,7 @@ print("KL penalty        ", config.trainer.ppo.initial_policy_kl_penalty)
 checked = {"token_rewards": rewards_check, "advantages": gae_check, "loss": clipped_check}
 own = {name: verdict.function for name, verdict in checked.items() if verdict}
 job = lab.submit_ppo(critic_placement, **lab.conversations(), **{"model.seed": seed}, **own)
-monitor = Monitor(lab.run("ppo"), job=job)
+monitor = Monitor(lab.run("ppo"), job=job, branch=lab.branch)
 display(monitor)
 
 # %% [markdown]
@@ -680,7 +680,8 @@ compare_runs([original, broken])
 # Monitor([run, lab.run("ppo-branch")], job=job)
 # ```
 #
-# The first answers after the fork are still equal, because the parent's policy draws them. Only then do the runs part.
+# The form below the charts of your finished run does the same. The first answers after the fork are still equal, because
+# the parent's policy draws them. Only then do the runs part.
 
 # %%
 display(show_completions(broken, n=3, sort="reward", split="train"))

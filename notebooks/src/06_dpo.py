@@ -131,7 +131,7 @@ print("beta         ", beta)
 # %%
 own = {"loss": dpo_check.function} if dpo_check else {}
 job = lab.submit("dpo", **{"model.seed": seed}, **own)
-monitor = Monitor(lab.run("dpo"), job=job)
+monitor = Monitor(lab.run("dpo"), job=job, branch=lab.branch)
 display(monitor)
 await monitor
 

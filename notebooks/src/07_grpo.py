@@ -232,7 +232,7 @@ settings = {
 }
 own = {"advantages": group_check.function} if group_check else {}
 job = lab.submit("grpo", **settings, **own)
-monitor = Monitor(lab.run("grpo"), job=job)
+monitor = Monitor(lab.run("grpo"), job=job, branch=lab.branch)
 display(monitor)
 
 # %% [markdown]

@@ -66,3 +66,33 @@ def test_a_real_run_is_live_in_its_monitor_and_steered_by_its_panel(page, job):
     assert run.latest_checkpoint() != first
     assert run.latest_checkpoint().name == f"step_{run.metrics()[-1]['step']:06d}"
     panel.get_by_text("finished").first.wait_for()
+
+
+BRANCHED = """
+from aligner_lib.tutorial import Workspace
+from widgets import Monitor
+lab = Workspace({!r}, "smoke")
+Monitor(lab.run("sft"), branch=lab.branch)
+"""
+
+
+def test_the_monitor_of_a_run_that_is_over_starts_a_branch_and_draws_it_beside_the_run(page, tmp_path):
+    workspace = Workspace(tmp_path, "smoke")
+    workspace.submit("sft", **{"trainer.sft.max_steps": 6, "trainer.sft.save_interval": 3}).wait(300)
+    page.show("branched.ipynb", BRANCHED.format(str(tmp_path)))
+    form = page.page.locator(".lab-branch")
+    assert form.get_by_label("Go on from step").input_value() == "3"
+    form.get_by_label("with").fill("model.optim.lr")
+    form.get_by_label("=").fill("much")
+    form.get_by_role("button").click()
+    form.get_by_text("model.optim.lr").wait_for()  # the job's own words, and no run
+    assert not workspace.run("sft-at-3-lr-much").path.exists()
+
+    form.get_by_label("=").fill("1e-5")
+    form.get_by_label("=").press("Enter")
+    branch = workspace.run("sft-at-3-lr-1e-05")
+    wait_for(lambda: branch.status == "finished", "the branch did not finish")
+    legend = page.page.locator(".lab-legend-run")
+    legend.nth(1).wait_for()
+    assert legend.all_inner_texts() == ["sft", branch.name]
+    page.page.locator(".lab-comparison").get_by_text("model.optim.lr").first.wait_for(state="attached")

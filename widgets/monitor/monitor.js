@@ -14,9 +14,10 @@ class MonitorView {
     this.timers = make("div", { class: "lab-timers", hidden: true });
     this.numbers = new NumbersView(model, store);
     this.knobs = new Knobs(this.mailbox);
+    this.branch = new BranchForm(this.mailbox);
     this.texts = new TextsView(model);
     this.body = make("div", { class: "lab-body" }, this.runs, this.alarms, this.tools(), this.said, this.knobs.element,
-      this.grid, this.texts.element, this.comparison, this.timers, this.numbers.element);
+      this.grid, this.branch.element, this.texts.element, this.comparison, this.timers, this.numbers.element);
     this.element = make("section", { class: "lab-widget lab-monitor", "aria-label": "run monitor" }, this.lost.element, this.mailbox.element, this.body);
     this.element.lab = this; // for tests and for the browser's console
     element.append(this.element);
@@ -178,6 +179,9 @@ class MonitorView {
 
   drawHeadings() {
     const runs = this.store.head?.runs ?? [];
+    if (this.headings.length === 1 && runs.length > 1) { // a branch came: the headings become the legend
+      this.headings.pop().element.remove();
+    }
     while (this.headings.length < runs.length) {
       const index = this.headings.length;
       this.headings.push(new RunHeading(runs.length > 1 && (() => this.toggleRun(index))));
@@ -214,6 +218,7 @@ class MonitorView {
     this.stop.disabled = stopping;
     say(this.stop, stopping ? "Stopping after this step …" : "Stop after this step");
     set(this.stop, { title: player ? "Ends the playing here" : "Saves a checkpoint and ends the run after its step" });
+    this.branch.draw(head.branching);
     this.change.hidden = !this.knobs.draw(head.steering) || head.steering.over;
     if (this.add.options.length !== head.metrics.length + 1) {
       const groups = new Map(); // by what stands before the slash; of an environment's with its name

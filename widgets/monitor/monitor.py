@@ -13,9 +13,10 @@ from widgets.frontend.widget import Widget, script
 from widgets.frontend.wire import finite
 from widgets.recordings.replay import as_recorded
 from widgets.runs import waiting
+from widgets.runs.branching import Branching
 from widgets.runs.control import not_written
 from widgets.runs.feed import open_feed
-from widgets.runs.series import AXES, as_runs
+from widgets.runs.series import AXES, as_run, as_runs
 
 UPDATE_SECONDS = 0.5
 ATTACH_SECONDS = 0.8  # time to read at the start; the rest is read in the background
@@ -35,7 +36,8 @@ class Monitor(Widget):
     recorded run (docs/workshop.md) is played. metrics:
     metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
     limits: aligner_lib.run_folder.alarms.Thresholds, to replace the alarms' defaults. job: the job's handle
-    (cluster.Job), so that a job that dies before its run begins is noticed.
+    (cluster.Job), so that a job that dies before its run begins is noticed. branch: Workspace.branch, so that a form below the
+    charts of a single run that is over starts a branch of it, which is then drawn beside it.
     """
 
     _esm = script(
@@ -52,20 +54,25 @@ class Monitor(Widget):
             "comparison",
             "numbers",
         ),
-        *("controls", "textbox", "turns", "paged", "completions", "texts", "monitor"),
+        *("controls", "branch", "textbox", "turns", "paged", "completions", "texts", "monitor"),
     )
     data = traitlets.Bytes().tag(sync=True)
     axis = traitlets.Enum(AXES, default_value="step").tag(sync=True)
     texts_query = traitlets.Dict().tag(sync=True)  # {run, step, …}: a click on a point asks for completions
     texts = traitlets.Dict().tag(sync=True)  # the page of them
 
-    def __init__(self, runs, metrics: list | None = None, *, axis: str = "step", job=None, limits=None):
+    def __init__(
+        self, runs, metrics: list | None = None, *, axis: str = "step", job=None, limits=None, branch=None
+    ):
         given = as_runs(runs)
         played = [as_recorded(run) for run in given]
         self._feed = open_feed(played, metrics, axis, limits, ATTACH_SECONDS)
         self.runs = self._feed.runs
         self.job = job if played == given else None  # the job of a recorded run is over before it has played
         self._feed.resubmission = waiting.Resubmission(self.job)
+        self._jobs = [(list(self.runs), self.job)]  # the runs, and of each branch its own
+        if len(given) == 1 and played == given:
+            self._feed.branching = Branching(self.runs[0], branch)
         self._lock = threading.RLock()
         super().__init__(axis=axis)
         self._picture = None
@@ -142,10 +149,21 @@ class Monitor(Widget):
             self._change_feed(lambda: self._feed.remove(str(content["metric"])))
         elif kind in ("set", "checkpoint", "undo"):
             self._change_feed(lambda: self._feed.steer(content))
+        elif kind == "branch":
+            self._change_feed(lambda: self._branch(content))
         elif kind == "stop":
             self._stop()
         elif kind == "play":
             self._play(content)
+
+    def _branch(self, content: dict) -> None:
+        """The Branch button: starts the branch's job, and draws its run."""
+        job = self._feed.branching.execute(content)
+        known = [run.path for run in self.runs]
+        if job is not None and job.run not in known:
+            run = as_run(job.run)
+            self._feed.follow(run)
+            self._jobs.append(([run], job))
 
     def _stop(self) -> None:
         """The Stop button: what could not be done is said below the buttons."""
@@ -220,19 +238,23 @@ class Monitor(Widget):
         timeout: seconds. Raises RunFailed with the run's message, RunLost when its process is gone,
         TimeoutError after the timeout.
         """
-        for pause in waiting.until_over(self.runs, self.job, timeout):
-            time.sleep(pause)
+        for runs, job in self._jobs:
+            for pause in waiting.until_over(runs, job, timeout):
+                time.sleep(pause)
         self._conclude()
-        for run in self.runs:
-            print(waiting.verdict(run, self.job))
+        for runs, job in self._jobs:
+            for run in runs:
+                print(waiting.verdict(run, job))
 
     async def wait_async(self, timeout: float | None = None) -> None:
         """As `wait`, without blocking the kernel, so that buttons work. `await monitor` calls it."""
-        async for pause in waiting.until_over_async(self.runs, self.job, timeout):
-            await asyncio.sleep(pause)
+        for runs, job in self._jobs:
+            async for pause in waiting.until_over_async(runs, job, timeout):
+                await asyncio.sleep(pause)
         self._conclude()
-        for run in self.runs:
-            print(await asyncio.to_thread(waiting.verdict, run, self.job))
+        for runs, job in self._jobs:
+            for run in runs:
+                print(await asyncio.to_thread(waiting.verdict, run, job))
 
     def __await__(self):
         return self.wait_async().__await__()

@@ -10,6 +10,7 @@ from aligner_lib.run_folder.alarms import Thresholds
 from widgets.frontend.wire import pack
 from widgets.runs import charts, downsample
 from widgets.runs.alarms import Alarms
+from widgets.runs.branching import Branching
 from widgets.runs.charts import Chart, charts_for
 from widgets.runs.comparison import compare
 from widgets.runs.control import Steering
@@ -56,6 +57,7 @@ class Feed:
         self._run_alarms = [Alarms(run, run_series, limits) for run, run_series in zip(runs, self.series)]
         steerable = len(runs) == 1 and _player(runs[0]) is None
         self._steering = Steering(runs[0]) if steerable else None
+        self.branching = Branching(runs[0], None)  # the monitor sets another
         self.resubmission = Resubmission(None)  # the monitor, which knows the runs' job, sets another
         self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
         self._generations = [run_series.generation for run_series in self.series]
@@ -82,6 +84,14 @@ class Feed:
     def remove(self, metric: str) -> None:
         """Without the chart that was added for this metric."""
         self._added = [added for added in self._added if added != metric]
+
+    def follow(self, run) -> None:
+        """Draw one more run beside the others; the buttons that change a single run are gone from there on."""
+        self.runs.append(run)
+        series = Series(run, beside=self.runs)
+        self.series.append(series)
+        self._run_alarms.append(Alarms(run, series, None))
+        self._steering = None
 
     def steer(self, content: dict) -> None:
         """Do what a button asks of the run; see widgets.runs.control.Steering."""
@@ -173,6 +183,7 @@ class Feed:
             + [_spec(c) | {"added": metric} for c, metric in zip(added, self._added, strict=True)],
             "comparison": compare(self.runs, self.series, own + added) if len(self.runs) > 1 else None,
             "steering": self._steer_view(submitted_again[0]),
+            "branching": None if submitted_again[0] else self.branching.view(),
             "alarms": alarms_now,
             "records": [len(series) for series in self.series],
             "skipped": [series.skipped for series in self.series],
