@@ -21,12 +21,17 @@ def text_field(record: dict[str, Any], key: str, *, may_be_blank: bool = False) 
         raise Unusable(Reason.WRONG_TYPE, f"{key!r} is {type(text).__name__}, not text")
     if not may_be_blank and (not text or text.isspace()):
         raise Unusable(Reason.EMPTY_TEXT, f"{key!r} is blank")
+    require_unicode(text, repr(key))
+    return text
+
+
+def require_unicode(text: str, place: str) -> None:
+    """Raises Unusable for a text that is not Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         # A lone surrogate passes JSON as \ud83d, and would crash the tokenizer much later.
-        raise Unusable(Reason.BAD_UTF8, f"{key!r} has half a surrogate pair at {error.start + 1}") from error
-    return text
+        raise Unusable(Reason.BAD_UTF8, f"{place} has half a surrogate pair at {error.start + 1}") from error
 
 
 def is_empty(value: Any) -> bool:

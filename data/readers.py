@@ -1,17 +1,25 @@
-"""Reads raw records from .jsonl, .jsonl.gz and .parquet files one at a time, whatever the file's size."""
+"""Reads raw records from files one at a time, whatever the file's size."""
 
 import codecs
+import csv
 import gzip
 import io
 import json
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from data.report import DataError, Reason, Skip
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+OWN_SUFFIXES = (
+    *SUFFIXES,
+    ".json",
+    ".csv",
+    ".arrow",
+)  # files of one's own; a hub data set's .json files are about its data
+CHUNK_CHARACTERS = 1 << 16
 PARQUET_BATCH_ROWS = 1024
 
 
@@ -36,8 +44,14 @@ def read_records(paths: Iterable[Path]) -> Iterator[RawRecord | Skip]:
         elif path.name.endswith(".jsonl"):
             with path.open("rb") as stream:
                 yield from _read_lines(stream, str(path))
+        elif path.name.endswith(".json"):
+            yield from _read_json(path)
+        elif path.name.endswith(".csv"):
+            yield from _read_csv(path)
+        elif path.name.endswith(".arrow"):
+            yield from _read_arrow(path)
         else:
-            raise DataError(f"{path} is of an unknown kind; raw data files end in {', '.join(SUFFIXES)}")
+            raise DataError(f"{path} is of an unknown kind; raw data files end in {', '.join(OWN_SUFFIXES)}")
 
 
 def _read_gzip(path: Path) -> Iterator[RawRecord | Skip]:
@@ -74,6 +88,82 @@ def _parse_line(line: bytes, file: str, number: int) -> RawRecord | Skip:
     if not isinstance(value, dict):
         return Skip(file, number, Reason.WRONG_TYPE, f"a JSON {type(value).__name__}, not an object")
     return RawRecord(file, number, value)
+
+
+def _read_json(path: Path) -> Iterator[RawRecord | Skip]:
+    """The objects of a list, one at a time. Raises DataError for a file that is no list, and where the JSON is damaged."""
+    decoder, number = json.JSONDecoder(), 0
+    with path.open(encoding="utf-8-sig") as stream:
+        text, more = "", True
+        if _next_character(stream) != "[":
+            raise DataError(
+                f"{path} is not a list of records, [{{…}}, {{…}}]; give JSON Lines or such a list"
+            )
+        while True:
+            text = text.lstrip().removeprefix(",").lstrip() if number else text.lstrip()
+            try:
+                if text.startswith("]"):
+                    return
+                value, end = decoder.raw_decode(text)
+            except json.JSONDecodeError as error:
+                text, more = _longer(text, stream)
+                if not more:
+                    raise DataError(
+                        f"{path} is not JSON behind record {number} ({error.msg}): repair it"
+                    ) from error
+                continue
+            number, text = number + 1, text[end:]
+            wrong = Skip(
+                str(path), number, Reason.WRONG_TYPE, f"a JSON {type(value).__name__}, not an object"
+            )
+            yield RawRecord(str(path), number, value) if isinstance(value, dict) else wrong
+
+
+def _next_character(stream: TextIO) -> str:
+    while (character := stream.read(1)).isspace():
+        pass
+    return character
+
+
+def _longer(text: str, stream: TextIO) -> tuple[str, bool]:
+    """The text with twice as much behind it, and whether there was more."""
+    more = stream.read(max(CHUNK_CHARACTERS, len(text)))
+    return text + more, bool(more)
+
+
+def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
+    """Rows under a header; an empty cell is an empty text."""
+    csv.field_size_limit(1 << 30)
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        rows = csv.DictReader(stream, strict=True)
+        try:
+            for row in rows:
+                if None in row or None in row.values():
+                    detail = (
+                        f"{'more' if None in row else 'fewer'} cells than the header's {len(rows.fieldnames)}"
+                    )
+                    yield Skip(str(path), rows.line_num, Reason.WRONG_TYPE, detail)
+                else:
+                    yield RawRecord(str(path), rows.line_num, row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{path} cannot be read as CSV behind line {rows.line_num} ({error}): repair it"
+            ) from error
+
+
+def _read_arrow(path: Path) -> Iterator[RawRecord | Skip]:
+    """The rows of a stream of Arrow's, as `datasets` writes them."""
+    import pyarrow
+
+    number = 0
+    try:
+        with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as batches:
+            for batch in batches:
+                for row in range(batch.num_rows):
+                    number += 1
+                    yield _parse_row(batch, row, str(path), number)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path} cannot be read as an Arrow stream ({error}); write it again") from error
 
 
 def _read_parquet(path: Path) -> Iterator[RawRecord | Skip]:

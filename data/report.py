@@ -18,6 +18,12 @@ class Reason(StrEnum):
     OVERLONG = "overlong sample"
     BAD_TURN = "turn does not split in two"
     DIFFERENT_PROMPTS = "different prompts"
+    UNKNOWN_ROLE = "unknown role"
+    NO_ANSWER = "the last turn is not the assistant's"
+    EQUAL_ANSWERS = "chosen and rejected are equal"
+    EQUAL_SCORES = "no two answers with different scores"
+    UNDESIRABLE = "an undesirable answer"
+    DUPLICATE = "the same sample again"
 
 
 class DataError(ValueError):

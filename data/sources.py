@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from data import hub
-from data.readers import SUFFIXES
+from data.readers import OWN_SUFFIXES, SUFFIXES
 from data.report import DataError
 
 Kind = Literal["dolly", "hh", "squad"]
@@ -26,6 +26,7 @@ HUB_NAMES: dict[Kind, str] = {
     "squad": "rajpurkar/squad",
 }
 HH_SPLITS = ("train", "test")
+ABOUT_DATA = frozenset({"dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json"})
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,36 @@ def resolve(
     return _from_files([Path(dataset)])
 
 
-def _from_files(paths: list[Path]) -> Source:
+def own_files(raw: str | os.PathLike | Iterable[str | os.PathLike], revision: str | None = None) -> Source:
+    """The files of one's own data: a file, a folder, several of them, or a hub data set's files of all splits.
+
+    Raises DataError for a path without data files, hub.HubError when the hub cannot provide the files.
+    """
+    if isinstance(raw, str) and hub.is_hub_name(raw) and not Path(raw).exists():
+        paths = hub.fetch(raw, revision=revision)
+        return Source(raw, paths, f"raw data: {raw} from the Hugging Face hub ({len(paths)} files)")
+    given = [Path(raw)] if isinstance(raw, str | os.PathLike) else [Path(path) for path in raw]
+    paths = [file for path in given for file in (_data_files(path) if path.is_dir() else [path])]
+    return _from_files(paths, OWN_SUFFIXES)
+
+
+def _data_files(folder: Path) -> list[Path]:
+    files = sorted(
+        path for path in folder.rglob("*") if path.name.endswith(OWN_SUFFIXES) and path.name not in ABOUT_DATA
+    )
+    if not files:
+        raise DataError(f"{folder} has no data file; data files end in {', '.join(OWN_SUFFIXES)}")
+    return files
+
+
+def _from_files(paths: list[Path], suffixes: tuple[str, ...] = SUFFIXES) -> Source:
     if not paths:
         raise DataError("no raw data file was given")
     for path in paths:
         if not path.is_file():
             raise DataError(
-                f"{path} is not a file; give a file that ends in {', '.join(SUFFIXES)}, a hub data set name"
-                " such as Anthropic/hh-rlhf, or sample"
+                f"{path} is not a file; give a file that ends in {', '.join(suffixes)}, a hub data set name"
+                f" such as Anthropic/hh-rlhf{', or sample' if suffixes is SUFFIXES else ', or a folder of such files'}"
             )
     name = ", ".join(map(str, paths))
     return Source(name, tuple(paths), f"raw data: {name}")

@@ -11,7 +11,22 @@ from typing import Annotated
 import typer
 
 model = typer.Typer(help="Models: fetch one by name, or import Hugging Face weights.", no_args_is_help=True)
-data = typer.Typer(help="Data: convert raw data sets to files for the trainers.", no_args_is_help=True)
+
+
+class DataCommands(typer.core.TyperGroup):
+    """The commands of `aligner data`; anything else is data to convert: `aligner data FILE --to sft --out DIR`."""
+
+    def resolve_command(self, ctx, args):
+        """As click's, with `convert` before a word that is no command."""
+        words = args if args[0] in self.commands or args[0].startswith("-") else ["convert", *args]
+        return super().resolve_command(ctx, words)
+
+
+data = typer.Typer(
+    cls=DataCommands,
+    help="Data: convert raw data sets to files for the trainers. `aligner data FILE --to sft --out DIR` converts your own.",
+    no_args_is_help=True,
+)
 
 
 @model.command("fetch")
@@ -82,6 +97,66 @@ Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first bad re
 MaxChars = Annotated[int | None, typer.Option(help="Leave out longer samples (characters).")]
 
 
+TokenizerOf = Annotated[
+    str,
+    typer.Option(
+        "--tokenizer",
+        "--tokenizer-model",
+        help="The tokenizer's model: a name, a model folder, checkpoint or run.",
+    ),
+]
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(
+        help="plain or tokenizer, as model.data.chat_template; else the template that the model was trained on."
+    ),
+]
+
+
+@data.command("convert")
+def data_convert(
+    raw: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH|HUB-NAME",
+            help="Files (.jsonl, .jsonl.gz, .json, .csv, .parquet, .arrow), folders of them, or a hub data set.",
+        ),
+    ],
+    to: Annotated[str, typer.Option(help="sft, preferences or prompts.")],
+    out: Out,
+    columns: Annotated[
+        str, typer.Option("--map", help="What columns mean, as in question=prompt,best=chosen.")
+    ] = "",
+    ignore: Annotated[str, typer.Option(help="Columns to leave out on purpose, as in id2,margin.")] = "",
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="A model: shows ten samples as it will read them, and what it learns of them."),
+    ] = None,
+    validation_fraction: Annotated[
+        float,
+        typer.Option(help="Share of the prompts that is held out, where the data has no split of its own."),
+    ] = 0.05,
+    chat_template: ChatTemplate = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 1234,
+    strict: Strict = False,
+):
+    """Convert data of your own, recognised by its columns, and report what was recognised, left out, repeated or leaked."""
+    from data import convert
+
+    options = {
+        "ignore": _names(ignore),
+        "validation_fraction": validation_fraction,
+        "seed": seed,
+        "strict": strict,
+    }
+    conversion = convert(_source(raw), out, to, columns=_renamings(columns), **options)
+    typer.echo(conversion)
+    if tokenizer is not None:
+        from aligner_lib.tutorial.displays.show_converted import show_converted
+
+        typer.echo(f"\n{show_converted(conversion, _tokenizer(tokenizer, chat_template))}")
+
+
 @data.command("dolly")
 def data_dolly(
     raw: Raw,
@@ -136,22 +211,6 @@ def data_squad(
     typer.echo(format_squad(_source(raw), out, split, max_chars=max_chars, strict=strict))
 
 
-TokenizerOf = Annotated[
-    str,
-    typer.Option(
-        "--tokenizer",
-        "--tokenizer-model",
-        help="The tokenizer's model: a name, a model folder, checkpoint or run.",
-    ),
-]
-ChatTemplate = Annotated[
-    str | None,
-    typer.Option(
-        help="plain or tokenizer, as model.data.chat_template; else the template that the model was trained on."
-    ),
-]
-
-
 @data.command("mmap")
 def data_mmap(
     source: Annotated[Path, typer.Option("--input", help="A .jsonl file of comparisons or prompts.")],
@@ -203,7 +262,8 @@ def data_lengths(
     from aligner_lib.datasets.load import load_pairs, load_sft
 
     own = _tokenizer(tokenizer, chat_template)
-    are_pairs = file.exists() and any("text" in parse(line) for _, line in numbered_lines(file)[:1])
+    first = parse(numbered_lines(file)[0][1]) if file.exists() else {}
+    are_pairs = "text" in first or "chosen" in first
     samples, report = (load_pairs if are_pairs else load_sft)([file], own, max_length)
     longest = max(sample.num_tokens for sample in samples)
     budget = packed_sequence_size or micro_batch_size * longest
@@ -225,6 +285,22 @@ def _tokenizer(model: str, chat_template: str | None):
     # a tokenizer's file stands for its folder
     folder = path.parent if path.is_file() else path if (path / "tokenizer.json").exists() else resolve(model)
     return use_template(Tokenizer(folder), chat_template or recorded_template(folder) or PLAIN)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _renamings(text: str) -> dict[str, str]:
+    """{own name: the form's name} from `question=prompt,best=chosen`. Raises UserError for a part without an equals sign."""
+    from aligner_lib.errors import UserError
+
+    pairs = [name.partition("=") for name in _names(text)]
+    if wrong := [own for own, equals, form in pairs if not (own and equals and form)]:
+        raise UserError(
+            f"--map {text}: {wrong[0]!r} has no name behind an equals sign, as in question=prompt"
+        )
+    return {own: form for own, _, form in pairs}
 
 
 def _source(raw: list[str]) -> str | list[str]:

@@ -115,9 +115,9 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 # ---- texts of data files --------------------------------------------------------------------------------------------
 
 
-def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, prompt: Conversation) -> list[int]:
     """Token ids of a data file's prompt: of the text as it is, or of its turns in the tokenizer's template."""
-    return encode(tokenizer, as_written(tokenizer, text))
+    return encode(tokenizer, as_written(tokenizer, prompt))
 
 
 def as_written(tokenizer: Tokenizer, conversation: Conversation) -> Conversation:
@@ -126,16 +126,18 @@ def as_written(tokenizer: Tokenizer, conversation: Conversation) -> Conversation
     return turns_of(conversation) if own else conversation
 
 
-def with_response(tokenizer: Tokenizer, prompt: str, response: str) -> tuple[list[int], int]:
+def with_response(tokenizer: Tokenizer, prompt: Conversation, response: str) -> tuple[list[int], int]:
     """Token ids of prompt, response and stop token, and the index of the response's first token.
 
-    prompt: a text that ends in `Assistant:`; response: the text behind it, with its leading space.
+    prompt: turns, or a text that ends in `Assistant:`; response: the text behind it, with its leading space.
     """
-    if tokenizer.template == OWN:
-        messages = [*turns_of(prompt), {"role": "assistant", "content": response.strip()}]
+    prompt = as_written(tokenizer, prompt)
+    if not isinstance(prompt, str) and _template_of(tokenizer) is not None:
+        messages = [*prompt, {"role": "assistant", "content": response.strip()}]
         prompt_ids, response_ids = tokenizer.encode_parts([*answer_of(tokenizer, messages)])
         return [*prompt_ids, *response_ids], len(prompt_ids)
-    before, ids = tokenizer.encode_parts([prompt, response])
+    text = prompt if isinstance(prompt, str) else render(tokenizer, prompt)
+    before, ids = tokenizer.encode_parts([text, response])
     return [*tokenizer.bos_ids, *before, *ids, tokenizer.eos_id], len(tokenizer.bos_ids) + len(before)
 
 

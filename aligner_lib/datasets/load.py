@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aligner_lib.datasets.chat_template import (
     ANSWER,
     OWN,
     ROLES,
+    Conversation,
     Message,
     StopTokenError,
     answer_of,
@@ -26,7 +27,16 @@ from aligner_lib.datasets.chat_template import (
     with_response,
 )
 from aligner_lib.datasets.json_lines import in_doubt, numbered_lines, parse, text_of
-from aligner_lib.datasets.record_keys import LABELLED, TEXT, RecordForm, UnreadKey, check_keys, sft_form
+from aligner_lib.datasets.record_keys import (
+    LABELLED,
+    PAIR,
+    TEXT,
+    RecordForm,
+    UnreadKey,
+    check_keys,
+    prompt_form,
+    sft_form,
+)
 from aligner_lib.datasets.samples import (
     LabelledSample,
     LoadReport,
@@ -58,6 +68,8 @@ def load_sft(
     as a conversation of two turns, and the loss covers every answer with its stop token. A template that changes earlier
     turns when later turns follow gives a sample for each answer, so that the context of each answer is the one that the
     policy will read.
+
+    A turn's `weight` of 0 takes an answer out of the loss: the policy reads it and does not learn it.
 
     Raises FileNotFoundError for a missing file, ValueError when no sample is usable, StopTokenError for a template
     whose answers end without a stop token.
@@ -119,37 +131,58 @@ def shorten(paragraphs: list[list[int]], room: int) -> list[list[int]]:
     return kept
 
 
-def _turns(record: dict) -> list[tuple[str, str]]:
-    """The (role, text) of each turn; the role is one of ROLES' values."""
+class Turn(NamedTuple):
+    """A turn of a conversation; role: one of ROLES' values."""
+
+    role: str
+    text: str
+    learnt: bool
+    """Whether the loss covers the turn: an answer without a weight of 0."""
+
+
+def _turns(record: dict) -> list[Turn]:
     key, role, text = (
         ("messages", "role", "content") if "messages" in record else ("conversations", "from", "value")
     )
     turns = record[key]
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise ValueError(f"{key!r} is not a list of turns")
-    opening = [("System", text_of(record, "system"))] if record.get("system") else []
-    named = [(text_of(turn, role), text_of(turn, text)) for turn in turns]
-    if unknown := [name for name, _ in named if name.lower() not in ROLES]:
-        raise ValueError(f"a turn has the role {unknown[0]!r}; the roles are {', '.join(ROLES)}")
-    return opening + [(ROLES[name.lower()], text) for name, text in named]
+    opening = [Turn("System", text_of(record, "system"), False)] if record.get("system") else []
+    return opening + [_turn(turn, text_of(turn, role), text_of(turn, text)) for turn in turns]
 
 
-def _conversation(
-    turns: list[tuple[str, str]], tokenizer: Tokenizer, max_length: int
-) -> list[SFTSample] | str:
-    if not turns or turns[-1][0] != "Assistant":
+def _turn(turn: dict, name: str, text: str) -> Turn:
+    if name.lower() not in ROLES:
+        raise ValueError(f"a turn has the role {name!r}; the roles are {', '.join(ROLES)}")
+    if turn.get("weight") not in (None, 0, 1):
+        raise ValueError(f"a turn has the weight {turn['weight']!r}; it must be 0 or 1")
+    role = ROLES[name.lower()]
+    return Turn(role, text, role == "Assistant" and turn.get("weight") != 0)
+
+
+def _conversation(turns: list[Turn], tokenizer: Tokenizer, max_length: int) -> list[SFTSample] | str:
+    if not turns or turns[-1].role != "Assistant":
         return "the last turn is not the assistant's"
-    if any(role == "Assistant" and not text.strip() for role, text in turns):
+    answers = [turn for turn in turns if turn.role == "Assistant"]
+    if not all(turn.text.strip() for turn in answers):
         return "an empty answer"
+    if not any(turn.learnt for turn in answers):
+        return "every answer has the weight 0"
     if tokenizer.template == OWN:
-        texts = answered_texts(tokenizer, [_message(role, text.strip()) for role, text in turns])
-        wholes = [[(part, i % 2 == 1) for i, part in enumerate(text)] for text in texts]
+        texts = answered_texts(tokenizer, [_message(turn.role, turn.text.strip()) for turn in turns])
+        learnt = iter(answers)
+        wholes = [
+            [(part, i % 2 == 1 and next(learnt).learnt) for i, part in enumerate(text)] for text in texts
+        ]
+        wholes = [parts for parts in wholes if any(counts for _, counts in parts)]
         begin, end = [], []
     else:
+        if not turns[-1].learnt:  # the stop token behind it is learnt, and would follow an answer that is not
+            return "the last answer has the weight 0: leave the turns behind the last learnt answer out"
         parts = [
             part
-            for role, text in turns
-            for part in ((f"\n\n{role}:", False), (f" {text.strip()}", role == "Assistant"))
+            for turn in turns
+            for part in ((f"\n\n{turn.role}:", False), (f" {turn.text.strip()}", turn.learnt))
         ]
         parts[0] = (parts[0][0].lstrip(), False)
         wholes, begin, end = [parts], tokenizer.bos_ids, [tokenizer.eos_id]
@@ -181,19 +214,20 @@ def _message(role: str, text: str) -> Message:
 def load_pairs(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PairSample], LoadReport]:
-    """Preference pairs from {"text"} lines, chosen before rejected, and a report of the dropped ones. max_length: tokens.
+    """Preference pairs, and a report of the dropped ones. max_length: tokens.
 
-    Both texts end with the stop token, like the responses that PPO scores. An empty line within a file counts
-    as one record, so that the lines after it keep their partners.
+    A pair is a line {"prompt", "chosen", "rejected"}, each a text or a list of turns, or two {"text"} lines, chosen before
+    rejected, in all lines of a file. Both responses end with the stop token, like the responses that PPO scores. An empty line
+    among {"text"} lines counts as one record, so that the lines after it keep their partners.
 
     Raises FileNotFoundError for a missing file, ValueError when no pair is usable.
     """
 
-    def make(records: tuple[dict, dict]) -> PairSample | str:
-        texts = [text_of(record, "text") for record in records]
+    def make(*records: dict) -> PairSample | str:
+        texts = [text_of(record, "text") for record in records if "text" in record]
         if not all(text.strip() for text in texts):
             return "empty text"
-        if tokenizer.template == OWN:
+        if tokenizer.template == OWN or not texts:
             parts = _prompt_and_responses(records)
             if isinstance(parts, str):
                 return parts
@@ -204,18 +238,18 @@ def load_pairs(
         pair = PairSample(*rows)
         return pair_problem(pair, max_length) or pair
 
-    return _load(files, make, lambda record: TEXT, group=2)
+    return _load_pairs(files, make)
 
 
 def load_preferences(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PreferenceSample], LoadReport]:
-    """The pairs of `load_pairs`, with the index at which each response begins: behind the last `Assistant:` of its text.
+    """The pairs of `load_pairs`, with the index at which each response begins: in a text behind its last `Assistant:`.
 
-    A pair without `Assistant:`, or with two different prompts, is dropped.
+    A pair of texts without `Assistant:`, or with two different prompts, is dropped.
     """
 
-    def make(records: tuple[dict, dict]) -> PreferenceSample | str:
+    def make(*records: dict) -> PreferenceSample | str:
         texts = _prompt_and_responses(records)
         if isinstance(texts, str):
             return texts
@@ -226,7 +260,7 @@ def load_preferences(
         pair = PreferenceSample(chosen, rejected, chosen_start, rejected_start)
         return pair_problem(pair, max_length) or pair
 
-    return _load(files, make, lambda record: TEXT, group=2)
+    return _load_pairs(files, make)
 
 
 def load_labelled(
@@ -234,23 +268,27 @@ def load_labelled(
 ) -> tuple[list[LabelledSample], LoadReport]:
     """Responses with labels, and a report of the dropped ones. max_length: tokens.
 
-    {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token; the label is true for a desirable
-    response. Pairs, in the form that `load_preferences` reads, are split in two: the chosen response is desirable, the
+    {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token; a prompt of turns is written by the
+    template. The label is true for a desirable response. Pairs, in the form that `load_preferences` reads, are split in two: the chosen response is desirable, the
     rejected one is not. Each sample also holds an unrelated response: the next one in the file with another prompt (for
     pairs, the next chosen or the next rejected response), cut to max_length.
 
     Raises FileNotFoundError for a missing file, ValueError when no sample is usable, or when all have the same prompt.
     """
 
-    def make(record: dict) -> tuple[str, str, bool] | str:
-        prompt, response, label = text_of(record, "prompt"), text_of(record, "response"), record["label"]
+    def make(record: dict) -> tuple[Conversation, str, bool] | str:
+        prompt, response, label = (
+            _text_or_turns(record, "prompt"),
+            _answer(record, "response"),
+            record["label"],
+        )
         if not isinstance(label, bool):
             raise ValueError(f"'label' is {label!r}; it must be true or false")
-        if not prompt.strip() or not response.strip():
+        if not response.strip() or (isinstance(prompt, str) and not prompt.strip()):
             return "empty prompt or response"
         return too_long(prompt, f" {response}") or (prompt, f" {response}", label)
 
-    def make_two(records: tuple[dict, dict]) -> tuple[str, str, str] | str:
+    def make_two(*records: dict) -> tuple[Conversation, str, str] | str:
         texts = _prompt_and_responses(records)
         if isinstance(texts, str):
             return texts
@@ -259,16 +297,16 @@ def load_labelled(
             return "chosen and rejected are equal"
         return next(filter(None, (too_long(prompt, response) for response in responses)), texts)
 
-    def too_long(prompt: str, response: str) -> str | None:
+    def too_long(prompt: Conversation, response: str) -> str | None:
         too_many = len(with_response(tokenizer, prompt, response)[0]) > max_length
         return f"longer than {max_length} tokens (encoder_seq_length)" if too_many else None
 
     files = [Path(file) for file in files]
-    if _is_labelled(files):
+    if "label" in _first_record(files):
         texts, report = _load(files, make, lambda record: LABELLED)
         sides = [texts]
     else:
-        pairs, report = _load(files, make_two, lambda record: TEXT, group=2)
+        pairs, report = _load_pairs(files, make_two)
         sides = labelled_sides(pairs)
     return beside_others(
         sides, lambda prompt, text: with_response(tokenizer, prompt, text), max_length, files
@@ -311,13 +349,13 @@ def beside_others(
     return [sample for group in zip(*map(labelled, sides)) for sample in group]
 
 
-def _is_labelled(files: list[Path]) -> bool:
-    """Whether the first line that is not empty has a label."""
+def _first_record(files: list[Path]) -> dict:
+    """The first line that is not empty; an empty record where it holds none."""
     lines = (line for file in files if file.exists() for _, line in numbered_lines(file) if line.strip())
     try:
-        return "label" in parse(next(lines, ""))
+        return parse(next(lines, ""))
     except ValueError:
-        return False
+        return {}
 
 
 def _next_other(values: Sequence) -> list[int]:
@@ -331,13 +369,52 @@ def _next_other(values: Sequence) -> list[int]:
     return following
 
 
-def _prompt_and_responses(records: tuple[dict, dict]) -> tuple[str, str, str] | str:
-    """The prompt, the chosen and the rejected response of a pair's two texts; or the reason why it has none."""
+def _load_pairs(files: Iterable[Path], make: Callable) -> tuple[list, LoadReport]:
+    """Samples of pairs; make gets the record of a pair, or the two records of its texts."""
+    files = [Path(file) for file in files]
+    if "chosen" in _first_record(files):
+        return _load(files, make, lambda record: PAIR)
+    return _load(files, make, lambda record: TEXT, group=2)
+
+
+def _prompt_and_responses(records: tuple[dict, ...]) -> tuple[Conversation, str, str] | str:
+    """The prompt, the chosen and the rejected response of a pair; or the reason why it has none."""
+    if len(records) == 1:
+        return _text_or_turns(records[0], "prompt", as_turns=True), *(
+            f" {_answer(records[0], side).strip()}" for side in ("chosen", "rejected")
+        )
     turns = [text_of(record, "text").rpartition(ANSWER) for record in records]
     (prompt, chosen), (other, rejected) = ((before + mark, text) for before, mark, text in turns)
     if not prompt or not other or not chosen.strip() or not rejected.strip():
         return f"no answer behind a last {ANSWER!r}"
     return "chosen and rejected have different prompts" if prompt != other else (prompt, chosen, rejected)
+
+
+def _text_or_turns(record: dict, key: str, as_turns: bool = False) -> Conversation:
+    """A text, or the turns of a prompt. as_turns: a text is a user's turn."""
+    if not isinstance(record.get(key), list):
+        text = text_of(record, key)
+        return [_message("User", text)] if as_turns else text
+    turns = [_message(turn.role, turn.text.strip()) for turn in _turns({"messages": record[key]})]
+    if not turns or turns[-1]["role"] == "assistant":
+        raise ValueError(f"the last turn of {key!r} is not the user's")
+    return turns
+
+
+def _answer(record: dict, key: str) -> str:
+    """The text of a response: a text, or a single turn of the assistant's."""
+    if not isinstance(record.get(key), list):
+        text = text_of(record, key)
+    else:
+        turns = _turns({"messages": record[key]})
+        if [turn.role for turn in turns] != ["Assistant"]:
+            raise ValueError(
+                f"{key!r} is not a single turn of the assistant's; `aligner data` converts conversations that hold the prompt"
+            )
+        text = turns[0].text
+    if not text.strip():
+        raise ValueError(f"{key!r} is empty")
+    return text
 
 
 def pair_problem(pair: PairSample, max_length: int) -> str | None:
@@ -350,21 +427,25 @@ def pair_problem(pair: PairSample, max_length: int) -> str | None:
 def load_prompts(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PromptSample], LoadReport]:
-    """Prompts from {"text"} lines, and a report of the dropped ones.
+    """Prompts from {"text"} lines, or {"prompt"} lines with a text or turns, and a report of the dropped ones.
 
     max_length: tokens in a prompt; the rest of encoder_seq_length is for the response. Raises
     FileNotFoundError for a missing file, ValueError when no prompt is usable.
     """
 
     def make(record: dict) -> PromptSample | str:
-        text = text_of(record, "text")
-        if not text.strip():
+        prompt = (
+            _text_or_turns(record, "prompt", as_turns=True) if "prompt" in record else text_of(record, "text")
+        )
+        if isinstance(prompt, str) and not prompt.strip():
             return "empty text"
-        ids = encode_prompt(tokenizer, text)
-        text = tokenizer.decode(ids, special_tokens=True) if tokenizer.template == OWN else text
-        return prompt_sample(ids, text, max_length)
+        ids = encode_prompt(tokenizer, prompt)
+        as_it_is = isinstance(prompt, str) and tokenizer.template != OWN
+        return prompt_sample(
+            ids, prompt if as_it_is else tokenizer.decode(ids, special_tokens=True), max_length
+        )
 
-    return _load(files, make, lambda record: TEXT)
+    return _load(files, make, prompt_form)
 
 
 def prompt_sample(ids: list[int], text: str, max_length: int) -> PromptSample | str:
@@ -403,10 +484,10 @@ def _load(
                     report.ignored += _checked_keys(record, form_of(record), f"{file}:{number}")
                 if i in unsure:
                     raise ValueError(
-                        "it is not certain which lines form a pair after an empty one: remove the empty line, "
+                        "it is not certain which lines form a pair after an empty one: remove that empty one, "
                         "or the half pair beside it"
                     )
-                sample = make(records if group > 1 else records[0])
+                sample = make(*records)
             except UnreadKey:
                 raise
             except StopTokenError as error:

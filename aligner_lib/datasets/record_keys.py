@@ -12,31 +12,33 @@ from aligner_lib.errors import UserError
 from data.fields import METADATA, is_empty
 
 # Values with which another key may be there, because they change nothing. None and empty values are allowed for all keys.
-WITHOUT_EFFECT = {"weight": (1,), "mask": ("User",)}
+WITHOUT_EFFECT = {"mask": ("User",)}
 
 
 class RecordForm(NamedTuple):
     """A form of a record: the keys that are read."""
 
     keys: frozenset[str]
-    turns: str = ""
-    """The key of a conversation's list of turns; empty for a record that is not a conversation."""
+    turns: tuple[str, ...] = ()
+    """The keys whose values are, or may be, lists of turns."""
     turn_keys: frozenset[str] = frozenset()
     """The keys that are read of each turn."""
 
 
 TEXT = RecordForm(frozenset({"text"}))
 INSTRUCTION = RecordForm(frozenset({"input", "output"}))
-MESSAGES = RecordForm(frozenset({"messages", "system"}), "messages", frozenset({"role", "content"}))
+TURN = frozenset({"role", "content"})
+MESSAGES = RecordForm(frozenset({"messages", "system"}), ("messages",), TURN | {"weight"})
 CONVERSATIONS = RecordForm(
-    frozenset({"conversations", "system"}), "conversations", frozenset({"from", "value"})
+    frozenset({"conversations", "system"}), ("conversations",), frozenset({"from", "value", "weight"})
 )
-LABELLED = RecordForm(frozenset({"prompt", "response", "label"}))
+PROMPT = RecordForm(frozenset({"prompt"}), ("prompt",), TURN)
+PAIR = RecordForm(frozenset({"prompt", "chosen", "rejected"}), ("prompt", "chosen", "rejected"), TURN)
+LABELLED = RecordForm(frozenset({"prompt", "response", "label"}), ("prompt", "response"), TURN)
 
 CURES = {
     "instruction": "join the instruction and its input into one text, and give that text as 'input'",
     "context": "join the context and the question into one text, and give that text as 'input'",
-    "weight": "move turns that the policy should not learn to another file, or split the conversation before them",
     "mask": "the loss covers exactly the assistant's turns: give a conversation for which that is right",
     "tools": "write the tools into the system turn, as the model should read them",
     "tool_calls": "write the call into the turn's text, as the model should write it",
@@ -57,16 +59,22 @@ def sft_form(record: dict) -> RecordForm:
     return CONVERSATIONS if "conversations" in record else INSTRUCTION
 
 
+def prompt_form(record: dict) -> RecordForm:
+    """The form of a prompt's record."""
+    return PROMPT if "prompt" in record else TEXT
+
+
 def check_keys(record: dict, form: RecordForm) -> Counter:
     """Counts the keys of a record that are ignored on purpose, each once.
 
     Raises UnreadKey for a key that the form does not read, unless its value changes nothing.
     """
     ignored = Counter(_unread(record, form.keys, ""))
-    turns = record.get(form.turns)
-    for number, turn in enumerate(turns if isinstance(turns, list) else [], start=1):
-        if isinstance(turn, dict):
-            ignored |= Counter(_unread(turn, form.turn_keys, f" of turn {number} in {form.turns!r}"))
+    for key in form.turns:
+        turns = record.get(key)
+        for number, turn in enumerate(turns if isinstance(turns, list) else [], start=1):
+            if isinstance(turn, dict):
+                ignored |= Counter(_unread(turn, form.turn_keys, f" of turn {number} in {key!r}"))
     return ignored
 
 

@@ -225,6 +225,31 @@ other = {"chosen": "\n\nHuman: A?\n\nAssistant: Yes.", "rejected": "\n\nHuman: B
 broken.write_text("\n".join([json.dumps(good), "{not json", json.dumps({"chosen": 1}), json.dumps(other)]))
 print(format_hh(broken, lab.out / "data" / "broken", "train"))
 
+# %% [markdown]
+# ## Your own data
+#
+# `convert` reads files of your own (JSON Lines, JSON, CSV, parquet, Arrow, or a folder of them), recognises most forms by their
+# columns, and writes the trainers' files. `columns` says what other columns mean. A column that nothing reads must be ignored
+# on purpose, because it might be a half of the question. The report counts what was left out, repeated samples, and
+# validation prompts that also occur in training. `aligner data FILE --to preferences --out DIR` does the same in a terminal
+# ([all forms](../docs/data.md#your-own-data)).
+
+# %%
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.tutorial.displays.show_converted import show_converted
+from data import convert
+
+own = lab.out / "data" / "own.jsonl"
+rows = [
+    {"question": f"{n} + {n}?", "best": f"It is {2 * n}.", "worst": "No idea.", "margin": 2}
+    for n in range(40)
+]
+own.write_text("\n".join(map(json.dumps, [*rows, rows[0], {"question": "And now?", "best": " "}])))
+meanings = {"question": "prompt", "best": "chosen", "worst": "rejected"}
+conversion = convert(own, lab.out / "data" / "own", "preferences", columns=meanings, ignore=["margin"])
+print(conversion)
+show_converted(conversion, Tokenizer(lab.model()), count=2)
+
 # %%
 figures = {"pairs": len(train), "chosen_longer": longer, "turned": len(turned) / len(train)}
 lab.record("02", {"data": figures, "rm": {"best_baseline": max(by_rule.values())}})

@@ -93,8 +93,8 @@ def test_damaged_parquet(tmp_path, compression):
 def test_a_file_that_is_not_there_is_not_called_damaged_and_an_unknown_kind_names_the_known_ones(tmp_path):
     with pytest.raises(FileNotFoundError):
         list(read_records([tmp_path / "raw.parquet"]))
-    with pytest.raises(DataError, match=r"raw.csv is of an unknown kind; .*\.jsonl, \.jsonl\.gz, \.parquet"):
-        list(read_records([tmp_path / "raw.csv"]))
+    with pytest.raises(DataError, match=r"raw\.txt is of an unknown kind; .*\.jsonl, \.jsonl\.gz, \.parquet"):
+        list(read_records([tmp_path / "raw.txt"]))
 
 
 @given(st.binary(max_size=200))

@@ -31,7 +31,7 @@ def with_key(turns: list[dict], number: int, **more) -> dict:
 REFUSED = {
     "alpaca": ({"instruction": "Translate.", "input": "Hund", "output": "dog"}, "'instruction'", "into one text"),
     "context": ({"input": "a", "output": "b", "context": "c"}, "'context'", "into one text"),
-    "weight": (with_key(TURNS, 1, weight=0), "'weight' of turn 2 in 'messages'", "another file"),
+    "weight": ({"input": "a", "output": "b", "weight": 0.5}, "'weight'", "remove the key"),
     "tools": ({"messages": TURNS, "tools": [{"name": "add"}]}, "'tools'", "system turn"),
     "tool_calls": (with_key(TURNS, 1, tool_calls=[{"id": "1"}]), "'tool_calls' of turn 2", "turn's text"),
     "reasoning": (with_key(TURNS, 1, reasoning_content="Hm."), "'reasoning_content' of turn 2", "template"),

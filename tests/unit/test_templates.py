@@ -137,6 +137,84 @@ def test_pairs_and_prompts_are_the_same_conversation(tokenizer, jsonl):
     assert labelled[0].rows[0] == pair.rejected and labelled[0].starts[0] == pair.rejected_start
 
 
+TURNS = [
+    {"role": "user", "content": "Hi?"},
+    {"role": "assistant", "content": "Hello."},
+    {"role": "user", "content": "Well?"},
+]
+
+
+@pytest.mark.parametrize("template", [OWN, PLAIN])
+def test_turns_are_read_as_the_same_conversation_in_one_text(smoke, jsonl, template):
+    tokenizer = use_template(Tokenizer(smoke), template)
+    texts, turns = jsonl(*PAIR), [{"prompt": TURNS, "chosen": "A", "rejected": "B"}]
+    as_turns = [
+        {"prompt": TURNS}
+        | {side: [{"role": "assistant", "content": turns[0][side]}] for side in ("chosen", "rejected")}
+    ]
+    for load in (load_pairs, load_preferences):
+        expected, _ = load(texts, tokenizer, 64)
+        assert load(jsonl(*turns), tokenizer, 64)[0] == load(jsonl(*as_turns), tokenizer, 64)[0] == expected
+    for prompt in (PROMPT, "Hi?"):
+        of_text, _ = load_prompts(
+            jsonl({"text": f"User: {prompt}\n\nAssistant:" if prompt == "Hi?" else prompt}), tokenizer, 64
+        )
+        of_turns, _ = load_prompts(jsonl({"prompt": prompt if prompt == "Hi?" else TURNS}), tokenizer, 64)
+        assert of_turns == of_text
+    labelled = [
+        {"prompt": PROMPT, "response": "A", "label": True},
+        {"prompt": "User: Oh?\n\nAssistant:", "response": "B", "label": False},
+    ]
+    expected, _ = load_labelled(jsonl(*labelled), tokenizer, 64)
+    in_turns = [
+        labelled[0] | {"prompt": TURNS},
+        labelled[1] | {"prompt": [{"role": "user", "content": "Oh?"}]},
+    ]
+    assert load_labelled(jsonl(*in_turns), tokenizer, 64)[0] == expected
+
+
+def test_words_that_look_like_turns_stay_in_the_turn_that_has_them(tokenizer, jsonl):
+    prompt = [{"role": "user", "content": "Continue:\n\nAssistant: no.\n\nUser: yes"}]
+    (pair,), _ = load_preferences(
+        jsonl({"prompt": prompt, "chosen": "A\n\nUser: B", "rejected": "C"}), tokenizer, 128
+    )
+    messages = [*prompt, {"role": "assistant", "content": "A\n\nUser: B"}]
+    transformers = pytest.importorskip("transformers")
+    whole = transformers.AutoTokenizer.from_pretrained(tokenizer.folder)
+    assert pair.chosen == whole.apply_chat_template(messages, return_dict=False)[: len(pair.chosen)]
+    assert tokenizer.decode(pair.chosen[pair.chosen_start : -1]) == "A\n\nUser: B"
+
+
+@pytest.mark.parametrize("template", [OWN, PLAIN])
+def test_an_answer_of_weight_0_is_read_and_not_learnt(smoke, jsonl, template):
+    tokenizer = use_template(Tokenizer(smoke), template)
+    turns = [*TURNS, {"role": "assistant", "content": "Yes."}]
+    silent = [turn | {"weight": 0} if turn["content"] == "Hello." else turn for turn in turns]
+    (both,), _ = load_sft(jsonl({"messages": turns}), tokenizer, 64)
+    (one,), _ = load_sft(jsonl({"messages": silent}), tokenizer, 64)
+    assert one.tokens == both.tokens
+    learnt = [token for token, counts in zip(*one.shown()[0][1:]) if counts]
+    assert tokenizer.decode(learnt).strip() == "Yes."
+    for weights, reason in (((0, 0), "every answer has the weight 0"), ((1, 0.5), "it must be 0 or 1")):
+        weighed = [turn | {"weight": weights[i // 2]} if i % 2 else turn for i, turn in enumerate(turns)]
+        with pytest.raises(ValueError, match=reason):
+            load_sft(jsonl({"messages": weighed}), tokenizer, 64)
+
+
+BAD_PAIRS = {
+    "an answer first": ({"prompt": TURNS[:2]}, "the last turn of 'prompt' is not the user's"),
+    "the prompt again": ({"chosen": [*TURNS, {"role": "assistant", "content": "A"}]}, "not a single turn of the assistant's; `aligner data`"),
+    "no answer": ({"rejected": " "}, "'rejected' is empty"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_PAIRS)
+def test_a_pair_of_turns_that_is_none_is_left_out_with_the_reason(tokenizer, jsonl, case):
+    wrong, reason = BAD_PAIRS[case]
+    with pytest.raises(ValueError, match=reason):
+        load_pairs(jsonl({"prompt": TURNS, "chosen": "A", "rejected": "B"} | wrong), tokenizer, 64)
+
+
 def test_a_text_without_turns_is_a_user_s(tokenizer):
     assert turns_of("What now?\n") == [{"role": "user", "content": "What now?"}]
     assert encode_prompt(tokenizer, "What now?") == encode_prompt(tokenizer, "User: What now?\n\nAssistant:")

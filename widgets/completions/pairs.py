@@ -79,11 +79,15 @@ class Pairs(Paged):
 
 
 def read_pairs(path) -> list[dict]:
-    """Pairs from a comparisons file: lines of {"text"}, a chosen one and then its rejected one.
+    """Pairs from a comparisons file: lines of {"prompt", "chosen", "rejected"}, or of {"text"}, a chosen one and then its rejected
+    one.
 
     Raises FileNotFoundError for a missing file, ValueError when lines or prompts do not match.
     """
-    texts = [record["text"] for record in _records(path)]
+    records = _records(path)
+    if records and "chosen" in records[0]:
+        return [_of_turns(record) for record in records]
+    texts = [record["text"] for record in records]
     if len(texts) % 2:
         raise ValueError(
             f"{path}: {len(texts)} lines; pairs need an even number, chosen and rejected in turn"
@@ -96,6 +100,21 @@ def _records(path) -> list[dict]:
         raise FileNotFoundError(f"{path} is not there; `aligner data` writes the comparisons of HH")
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file if line.strip()]
+
+
+def _of_turns(record: dict) -> dict:
+    """A pair as {prompt, chosen, rejected} from a record of turns or texts, with the prompt in `User: …` paragraphs."""
+    turns = (
+        record["prompt"]
+        if isinstance(record["prompt"], list)
+        else [{"role": "user", "content": record["prompt"]}]
+    )
+    prompt = "\n\n".join(f"{turn['role'].capitalize()}: {turn['content'].strip()}" for turn in turns)
+    answers = {
+        side: record[side] if isinstance(record[side], str) else record[side][-1]["content"]
+        for side in ("chosen", "rejected")
+    }
+    return {"prompt": f"{prompt}{ASSISTANT}"} | {side: text.strip() for side, text in answers.items()}
 
 
 def _pair(chosen: str, rejected: str) -> dict:

@@ -1,0 +1,52 @@
+"""Converted samples as a model will read them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aligner_lib.datasets.load import load_labelled, load_preferences, load_prompts, load_sft
+from aligner_lib.tutorial.displays.show_mask import Mask, show_mask
+
+if TYPE_CHECKING:
+    from aligner_lib.datasets.tokenizer import Tokenizer
+    from data import Conversion
+
+UNBOUNDED = 1 << 30  # tokens: every sample is shown, however long
+
+
+@dataclass(frozen=True)
+class ConvertedSamples:
+    """Masks of samples, in HTML for a notebook and as text for a terminal."""
+
+    masks: tuple[Mask, ...]
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p><b>{escape(title)}</b></p>{mask._repr_html_()}" for title, mask in self._titled())
+
+    def __repr__(self) -> str:
+        return "\n\n".join(f"{title}\n{mask}" for title, mask in self._titled())
+
+    def _titled(self):
+        return (
+            (f"sample {number} of {len(self.masks)}", mask) for number, mask in enumerate(self.masks, start=1)
+        )
+
+
+def show_converted(conversion: Conversion, tokenizer: Tokenizer, count: int = 10) -> ConvertedSamples:
+    """Up to ten drawn samples of a conversion, token by token, with what the loss covers. Raises ValueError where none is usable.
+
+    tokenizer: of the model that will be trained; its template writes the conversations.
+    """
+    load = {"sft": load_sft, "prompts": load_prompts}.get(conversion.to)
+    if load is None:
+        load = load_labelled if "label" in conversion.drawn[0] else load_preferences
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "drawn.jsonl"
+        file.write_text("".join(json.dumps(record) + "\n" for record in conversion.drawn[:count]))
+        samples, _ = load([file], tokenizer, UNBOUNDED)
+    return ConvertedSamples(tuple(show_mask(sample, tokenizer) for sample in samples))

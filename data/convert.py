@@ -1,0 +1,274 @@
+"""Data of one's own as the trainers' files: recognised by its columns, converted, and reported before anything trains."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any
+
+from data.atomic_files import atomic_text_files
+from data.fields import is_empty
+from data.raw_forms import FORMS, RawForm, recognise, unread_columns
+from data.raw_samples import RawSample, RawScored
+from data.readers import RawRecord, read_records
+from data.report import DataError, Reason, Report, Skip, Unusable
+from data.sources import own_files
+
+TARGETS = ("sft", "preferences", "prompts")
+SPLITS = ("train", "validation")
+SHOWN = 10  # samples
+
+
+@dataclass
+class Conversion:
+    """What was recognised, converted and left out. `str(conversion)` is the text to show."""
+
+    form: RawForm
+    to: str
+    report: Report
+    renamed: Mapping[str, str]
+    ignored: tuple[str, ...]
+    paths: tuple[Path, ...] = ()
+    """The files of the splits in SPLITS."""
+    lengths: array = field(default_factory=lambda: array("I"))
+    """Of each sample, in characters."""
+    leaked: int = 0
+    """Validation samples whose prompt is among those of training."""
+    drawn: list[dict] = field(default_factory=list)
+    """Lines of the training file, drawn at random."""
+
+    def __str__(self) -> str:
+        columns = ", ".join(self.form.columns)
+        lines = [f"recognised: {self.form.name} (columns {columns}), as {self.to}", str(self.report)]
+        if self.ignored:
+            lines.insert(1, f"ignored as you asked: {', '.join(self.ignored)}")
+        if self.lengths:
+            ordered = sorted(self.lengths)
+            shares = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "longest": 1.0}
+            texts = (f"{name} {ordered[int(share * (len(ordered) - 1))]:,}" for name, share in shares.items())
+            lines.append(f"characters of a sample: {', '.join(texts)}")
+        held_out = self.report.written.get(self.paths[1], 0) if self.paths else 0
+        if self.leaked:
+            lines.append(
+                f"leak: {self.leaked:,} of {held_out:,} validation samples have a prompt of the training file, so a good "
+                "validation figure may be memory"
+            )
+        return "\n".join(lines)
+
+
+def convert(
+    raw: str | os.PathLike | Iterable[str | os.PathLike],
+    out: str | os.PathLike,
+    to: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    ignore: Iterable[str] = (),
+    validation_fraction: float = 0.05,
+    seed: int = 1234,
+    strict: bool = False,
+    revision: str | None = None,
+) -> Conversion:
+    """Write out/train.jsonl and out/validation.jsonl for the trainers, from files of any known form.
+
+    raw: a file (.jsonl, .jsonl.gz, .json, .csv, .parquet, .arrow), a folder of such files (also one of `datasets`), several of
+    them, or a hub name. to: sft, preferences or prompts. columns: names of the records → the form's names, as in {"best":
+    "chosen"}. ignore: columns without anything to learn.
+
+    A folder or hub data set with files of both splits keeps them (`validation`, `valid`, `dev`, `test` and `eval` are held
+    out); else `validation_fraction` of the prompts is held out, chosen by a hash of `seed` and prompt, so that equal prompts
+    are on one side. Records are streamed: memory holds two hashes and a length of each sample.
+
+    Raises DataError for an unknown form, an unread column, a target that the form has no samples for, and where nothing is
+    usable.
+    """
+    if to not in TARGETS:
+        raise DataError(f"to={to!r}: it must be {', '.join(TARGETS)}")
+    if not 0 <= validation_fraction < 1:
+        raise DataError(f"validation_fraction is {validation_fraction}; it must be at least 0 and below 1")
+    source = own_files(raw, revision)
+    records, ignore, columns = read_records(source.paths), tuple(ignore), dict(columns or {})
+    head, records = _first(records, source.name)
+    form = _form_of(head, columns, ignore, source.name)
+    paths = tuple(Path(out) / f"{split}.jsonl" for split in SPLITS)
+    conversion = Conversion(form, to, Report(strict=strict), columns, ignore, paths)
+    split_of = _Split(source.paths, validation_fraction, seed)
+    _write(conversion, _samples(records, form, columns, ignore, conversion.report), split_of, source.name)
+    return conversion
+
+
+# ---- records to samples ---------------------------------------------------------------------------------------------
+
+
+def _first(records: Iterator[RawRecord | Skip], name: str) -> tuple[RawRecord, Iterator[RawRecord | Skip]]:
+    """The first record that could be read, and all of them."""
+    before = []
+    for record in records:
+        before.append(record)
+        if isinstance(record, RawRecord):
+            return record, chain(before, records)
+    raise DataError(
+        f"{name} holds no record that can be read" + (f"; the first: {before[0]}" if before else "")
+    )
+
+
+def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...], name: str) -> RawForm:
+    """The form of a data set, by its first record. Raises DataError for an unknown one, and for unread columns."""
+    present = [key for key, value in head.value.items() if not is_empty(value)]
+    if missing := [key for key in columns if key not in head.value]:
+        raise DataError(f"{name} has no column {missing[0]!r}; it has {', '.join(head.value)}")
+    value = _renamed(head.value, columns, ignore)
+    form = recognise(key for key in value if not is_empty(value[key]))
+    if form is None:
+        known = "; ".join(dict.fromkeys(" + ".join(form.columns) for form in FORMS))
+        raise DataError(
+            f"{name} has the columns {', '.join(present)}, which are no known form ({known}): name what they are, as in "
+            "--map question=prompt,best=chosen"
+        )
+    if unread := unread_columns(form, (key for key in value if not is_empty(value[key]))):
+        raise DataError(
+            f"{name} was recognised as {form.name}, which does not read the column {', '.join(unread)}: give it a meaning "
+            f"with --map, or leave it out on purpose with --ignore {','.join(unread)}"
+        )
+    return form
+
+
+def _renamed(record: dict[str, Any], columns: Mapping[str, str], ignore: tuple[str, ...]) -> dict[str, Any]:
+    return {columns.get(key, key): value for key, value in record.items() if key not in ignore}
+
+
+def _samples(
+    records: Iterator[RawRecord | Skip],
+    form: RawForm,
+    columns: Mapping[str, str],
+    ignore: tuple[str, ...],
+    report: Report,
+) -> Iterator[tuple[RawRecord, RawSample]]:
+    """Each record's sample; neighbours with scored answers to one prompt are one sample."""
+    read = _read(records, form, columns, ignore, report)
+    for _, group in groupby(
+        read, key=lambda item: item[1].prompt if isinstance(item[1], RawScored) else object()
+    ):
+        (place, sample), *others = group
+        for _, other in others:
+            sample = sample._replace(answers=[*sample.answers, *other.answers])
+            report.notes["an answer to the prompt of the record before, compared with its answer"] += 1
+        yield place, sample
+
+
+def _read(
+    records: Iterator[RawRecord | Skip],
+    form: RawForm,
+    columns: Mapping[str, str],
+    ignore: tuple[str, ...],
+    report: Report,
+) -> Iterator[tuple[RawRecord, RawSample]]:
+    for record in records:
+        if isinstance(record, Skip):
+            report.skip(record)
+            continue
+        value = {
+            key: item for key, item in _renamed(record.value, columns, ignore).items() if not is_empty(item)
+        }
+        try:
+            if missing := [key for key in form.columns if key not in value]:
+                raise Unusable(
+                    Reason.MISSING_KEY, f"{missing[0]!r}; present: {', '.join(sorted(value)) or 'none'}"
+                )
+            if unread := unread_columns(form, value):
+                raise Unusable(Reason.UNREAD_KEY, f"{unread[0]!r}")
+            sample = form.read(value)
+        except Unusable as error:
+            report.skip(Skip(record.file, record.line, error.reason, error.detail))
+            continue
+        yield record, sample
+
+
+# ---- samples to lines -----------------------------------------------------------------------------------------------
+
+
+def _content(sample: RawSample, to: str) -> dict[str, Any]:
+    """The record that the trainers read. Raises Unusable, and DataError for a form that never has what the target learns."""
+    if to == "prompts":
+        return {"prompt": sample.context()}
+    return {"messages": sample.answered()} if to == "sft" else sample.compared()
+
+
+def _characters(content: dict[str, Any]) -> int:
+    """The length of a sample in characters; of a pair with its longer answer."""
+    turns = content.get("messages") or content["prompt"]
+    answers = [len(content[key]) for key in ("chosen", "rejected", "response") if key in content]
+    return sum(len(turn["content"]) for turn in turns) + max(answers, default=0)
+
+
+class _Split:
+    """Which file a sample goes to."""
+
+    def __init__(self, paths: tuple[Path, ...], fraction: float, seed: int):
+        self._held_out = {str(path) for path in paths if _names_validation(path)}
+        self._given = 0 < len(self._held_out) < len(paths)
+        self._share, self._seed = fraction, seed
+
+    def __call__(self, file: str, prompt: str) -> int:
+        """0 for training, 1 for validation."""
+        if self._given:
+            return int(file in self._held_out)
+        return int(_hash(f"{self._seed}\n{prompt}") < self._share * 2**64)
+
+
+def _names_validation(path: Path) -> bool:
+    """Whether a file, or the folder that it is in, is named after a split that is held out."""
+    names = (path.name.lower(), path.parent.name.lower())
+    return any(
+        name.startswith(("validation", "valid", "val-", "val.", "dev", "test", "eval")) for name in names
+    )
+
+
+def _write(
+    conversion: Conversion, samples: Iterator[tuple[RawRecord, RawSample]], split_of: _Split, name: str
+) -> None:
+    """Fill the files. name: the source's, for errors, which leave no file behind."""
+    report, paths = conversion.report, conversion.paths
+    report.written = dict.fromkeys(paths, 0)
+    seen: set[int] = set()  # hashes of lines, and below of prompts
+    trained: set[int] = set()
+    held_out = array("Q")
+    drawn: list[tuple[int, str]] = []  # the samples of the lowest hashes
+    with atomic_text_files(*paths) as streams:
+        for record, sample in samples:
+            try:
+                content, prompt = _content(sample, conversion.to), json.dumps(sample.context())
+                line = json.dumps(content)
+                if (identity := _hash(line)) in seen:
+                    raise Unusable(Reason.DUPLICATE, line[:60])
+            except Unusable as error:
+                report.skip(Skip(record.file, record.line, error.reason, error.detail))
+                continue
+            seen.add(identity)
+            side = split_of(record.file, prompt)
+            streams[side].write(line + "\n")
+            report.kept += 1
+            report.written[paths[side]] += 1
+            conversion.lengths.append(_characters(content))
+            if side:
+                held_out.append(_hash(prompt))
+            else:
+                trained.add(_hash(prompt))
+                (heapq.heappush if len(drawn) < SHOWN else heapq.heappushpop)(drawn, (-identity, line))
+        report.require_usable(name)
+        if not report.written[paths[0]]:
+            raise DataError(
+                f"{name} has no training sample: all {report.kept:,} were held out; lower --validation-fraction"
+            )
+    conversion.leaked = sum(prompt in trained for prompt in held_out)
+    conversion.drawn = [json.loads(line) for _, line in sorted(drawn, reverse=True)]
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,178 @@
+"""The forms of raw records that `data.convert` reads, recognised by their columns.
+
+Columns that a form does not read are refused by name, unless they are
+metadata (`data.fields`) or the caller ignores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from data.conversations import Message, answer_of, hh_messages, messages_of
+from data.fields import METADATA, is_empty, text_field
+from data.raw_samples import RawDialogue, RawLabelled, RawPair, RawPrompt, RawSample, RawScored
+from data.report import Reason, Unusable
+
+
+class RawForm(NamedTuple):
+    """A form of raw records."""
+
+    name: str
+    """For reports."""
+    columns: tuple[str, ...]
+    """Those that a record must have."""
+    read: Callable[[dict[str, Any]], RawSample]
+    """A record's sample. Raises Unusable."""
+    optional: frozenset[str] = frozenset()
+    """Columns that are read where they are there."""
+    without_effect: frozenset[str] = frozenset()
+    """Columns that usually accompany the form and hold nothing to learn."""
+
+
+SYSTEM = frozenset({"system", "system_prompt"})
+SCORES = ("score", "overall_score", "rating", "reward", "helpfulness")
+HELPSTEER = frozenset({"correctness", "coherence", "complexity", "verbosity"})
+PAIR_SCORES = frozenset(
+    {f"{name}_{side}" for name in ("score", "rating") for side in ("chosen", "rejected")}
+    | {f"{side}_{name}" for name in ("score", "rating", "model") for side in ("chosen", "rejected")}
+    | {"margin", "messages"}
+)
+
+
+# ---- readers of records ---------------------------------------------------------------------------------------------
+
+
+def _prompt(record: dict[str, Any], key: str) -> list[Message]:
+    """The prompt under a column, behind the record's system turn if it has one."""
+    system = next((record[name] for name in sorted(SYSTEM) if not is_empty(record.get(name))), None)
+    opening = (
+        [] if system is None else [{"role": "system", "content": text_field({"system": system}, "system")}]
+    )
+    return opening + messages_of(record[key], key)
+
+
+def _answered(record: dict[str, Any], prompt: str, answer: str) -> RawDialogue:
+    return RawDialogue(
+        [*_prompt(record, prompt), {"role": "assistant", "content": answer_of(record[answer], answer)}]
+    )
+
+
+def _instruction(context: str, answer: str) -> Callable[[dict[str, Any]], RawDialogue]:
+    """Reads an instruction with its material, if any, into one user's turn (Alpaca's `input`, Dolly's `context`)."""
+
+    def read(record: dict[str, Any]) -> RawDialogue:
+        parts = [text_field(record, "instruction").strip()]
+        if not is_empty(record.get(context)):
+            parts.append(text_field(record, context, may_be_blank=True).strip())
+        return _answered(record | {"instruction": "\n\n".join(filter(None, parts))}, "instruction", answer)
+
+    return read
+
+
+def _conversation(key: str) -> Callable[[dict[str, Any]], RawDialogue]:
+    return lambda record: RawDialogue(_prompt(record, key))
+
+
+def _pair(chosen: str, rejected: str) -> Callable[[dict[str, Any]], RawPair]:
+    return lambda record: _pair_of(record, chosen, rejected)
+
+
+def _pair_of(record: dict[str, Any], chosen: str, rejected: str) -> RawPair:
+    """A pair whose prompt is a column of its own, or the common beginning of two conversations."""
+    sides = [_side(record[key], key) for key in (chosen, rejected)]
+    prompts = [messages[:-1] for messages in sides]
+    if prompts[0] != prompts[1]:
+        raise Unusable(Reason.DIFFERENT_PROMPTS, f"{chosen!r} and {rejected!r} differ before the last answer")
+    if any(messages[-1]["role"] != "assistant" for messages in sides):
+        raise Unusable(Reason.NO_ANSWER, f"{chosen!r} or {rejected!r}")
+    if not prompts[0] and is_empty(record.get("prompt")):
+        raise Unusable(
+            Reason.MISSING_KEY, f"'prompt': {chosen!r} and {rejected!r} are answers without a question"
+        )
+    prompt = prompts[0] or _prompt(record, "prompt")
+    return RawPair(prompt, *(messages[-1]["content"] for messages in sides))
+
+
+def _side(value: Any, key: str) -> list[Message]:
+    """The turns of a chosen or rejected answer, with the prompt's before it where the column holds them."""
+    if isinstance(value, str):
+        return hh_messages(value, key) or [{"role": "assistant", "content": answer_of(value, key)}]
+    return messages_of(value, key)
+
+
+def _labelled(answer: str) -> Callable[[dict[str, Any]], RawLabelled]:
+    def read(record: dict[str, Any]) -> RawLabelled:
+        if not isinstance(record["label"], bool):
+            raise Unusable(Reason.WRONG_TYPE, f"'label' is {record['label']!r}; it must be true or false")
+        return RawLabelled(_prompt(record, "prompt"), answer_of(record[answer], answer), record["label"])
+
+    return read
+
+
+def _scored(answer: str, score: str) -> Callable[[dict[str, Any]], RawScored]:
+    return lambda record: RawScored(
+        _prompt(record, "prompt"), [(answer_of(record[answer], answer), _number(record, score))]
+    )
+
+
+def _several(record: dict[str, Any]) -> RawScored:
+    """UltraFeedback's record: an instruction with several scored answers."""
+    completions = record["completions"]
+    if not isinstance(completions, list) or not all(isinstance(item, dict) for item in completions):
+        raise Unusable(Reason.WRONG_TYPE, "'completions' is not a list of answers")
+    score = next((name for name in SCORES if all(name in item for item in completions)), None)
+    if score is None:
+        raise Unusable(Reason.MISSING_KEY, f"a score of each of 'completions': one of {', '.join(SCORES)}")
+    answers = [
+        (answer_of(text_field(item, "response"), "response"), _number(item, score)) for item in completions
+    ]
+    return RawScored(_prompt(record, "instruction"), answers)
+
+
+def _number(record: dict[str, Any], key: str) -> float:
+    try:
+        return float(record[key])
+    except (TypeError, ValueError):
+        raise Unusable(Reason.WRONG_TYPE, f"{key!r} is {record[key]!r}, not a number") from None
+
+
+# ---- the forms ------------------------------------------------------------------------------------------------------
+
+# The first form whose columns a record has is the record's, so a form stands before those that have fewer of its columns.
+FORMS = (
+    RawForm("NeMo-Aligner's pairs", ("prompt", "chosen_response", "rejected_response"), _pair("chosen_response", "rejected_response"), SYSTEM, PAIR_SCORES),
+    RawForm("preference pairs", ("chosen", "rejected"), _pair("chosen", "rejected"), SYSTEM | {"prompt"}, PAIR_SCORES),
+    RawForm("several scored answers", ("instruction", "completions"), _several, SYSTEM, frozenset({"models", "correct_answers", "incorrect_answers"})),
+    *(RawForm("labelled answers", ("prompt", answer, "label"), _labelled(answer), SYSTEM) for answer in ("completion", "response")),
+    *(
+        RawForm("scored answers", ("prompt", answer, score), _scored(answer, score), SYSTEM, HELPSTEER)
+        for answer in ("response", "completion")
+        for score in SCORES
+    ),
+    *(
+        RawForm("prompt and answer", columns, lambda record, columns=columns: _answered(record, *columns), SYSTEM)
+        for columns in (("prompt", "completion"), ("prompt", "response"), ("question", "answer"), ("input", "output"))
+    ),
+    RawForm("conversations", ("messages",), _conversation("messages"), SYSTEM, frozenset({"prompt"})),
+    RawForm("ShareGPT's conversations", ("conversations",), _conversation("conversations"), SYSTEM),
+    RawForm("Alpaca's instructions", ("instruction", "output"), _instruction("input", "output"), SYSTEM | {"input"}, frozenset({"text"})),
+    RawForm("Dolly's instructions", ("instruction", "response"), _instruction("context", "response"), SYSTEM | {"context"}),
+    RawForm("prompts", ("prompt",), lambda record: RawPrompt(_prompt(record, "prompt")), SYSTEM),
+)  # fmt: skip
+
+
+def recognise(columns: Iterable[str]) -> RawForm | None:
+    """The form of records with these columns; None for an unknown form. Alpaca's `input` beside `instruction` is no input and
+    output."""
+    present = set(columns)
+    fitting = [form for form in FORMS if present.issuperset(form.columns)]
+    if "instruction" in present:
+        fitting = [form for form in fitting if form.columns != ("input", "output")]
+    return next(iter(fitting), None)
+
+
+def unread_columns(form: RawForm, columns: Iterable[str]) -> list[str]:
+    """The columns that are neither read nor known to hold nothing to learn."""
+    known = {*form.columns, *form.optional, *form.without_effect, *METADATA}
+    return [column for column in columns if column not in known]

@@ -1,0 +1,130 @@
+"""The kinds of samples that raw records hold, and what each offers to SFT, to preference learning and as a prompt."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, NoReturn
+
+from data.conversations import Message
+from data.report import DataError, Reason, Unusable
+
+
+class RawDialogue(NamedTuple):
+    """A conversation; SFT learns the assistant's turns."""
+
+    messages: list[Message]
+
+    def context(self) -> list[Message]:
+        """The turns before the last answer."""
+        turns = self.messages[:-1] if self.messages[-1]["role"] == "assistant" else self.messages
+        if not turns:
+            raise Unusable(Reason.EMPTY_TEXT, "no turn before the answer")
+        return [{"role": turn["role"], "content": turn["content"]} for turn in turns]
+
+    def answered(self) -> list[Message]:
+        """The conversation that SFT learns. Raises Unusable where the last turn is no answer."""
+        if self.messages[-1]["role"] != "assistant":
+            raise Unusable(Reason.NO_ANSWER, f"the {self.messages[-1]['role']}'s")
+        return self.messages
+
+    def compared(self) -> NoReturn:
+        """Raises DataError: a conversation has no rejected answer."""
+        _no_rejected()
+
+
+class RawPair(NamedTuple):
+    """A prompt with a chosen and a rejected answer."""
+
+    prompt: list[Message]
+    chosen: str
+    rejected: str
+
+    def context(self) -> list[Message]:
+        """The prompt."""
+        return self.prompt
+
+    def answered(self) -> list[Message]:
+        """The prompt with the chosen answer."""
+        return _with_answer(self.prompt, self.chosen)
+
+    def compared(self) -> dict[str, Any]:
+        """The record of a preference pair. Raises Unusable for equal answers."""
+        if self.chosen == self.rejected:
+            raise Unusable(Reason.EQUAL_ANSWERS, repr(self.chosen[:40]))
+        return self._asdict()
+
+
+class RawLabelled(NamedTuple):
+    """An answer that is desirable, or not."""
+
+    prompt: list[Message]
+    answer: str
+    desirable: bool
+
+    def context(self) -> list[Message]:
+        """The prompt."""
+        return self.prompt
+
+    def answered(self) -> list[Message]:
+        """The prompt with a desirable answer. Raises Unusable for an undesirable one."""
+        if not self.desirable:
+            raise Unusable(Reason.UNDESIRABLE, "SFT learns desirable answers alone")
+        return _with_answer(self.prompt, self.answer)
+
+    def compared(self) -> dict[str, Any]:
+        """The record of a labelled answer, for KTO."""
+        return {"prompt": self.prompt, "response": self.answer, "label": self.desirable}
+
+
+class RawScored(NamedTuple):
+    """Answers to a prompt, with their scores."""
+
+    prompt: list[Message]
+    answers: list[tuple[str, float]]
+
+    def context(self) -> list[Message]:
+        """The prompt."""
+        return self.prompt
+
+    def answered(self) -> list[Message]:
+        """The prompt with the answer of the highest score, the first of several."""
+        return _with_answer(self.prompt, max(self.answers, key=_score)[0])
+
+    def compared(self) -> dict[str, Any]:
+        """The pair of the highest and the lowest score. Raises Unusable where all scores are equal."""
+        best, worst = max(self.answers, key=_score), min(self.answers, key=_score)
+        if best[1] == worst[1]:
+            raise Unusable(Reason.EQUAL_SCORES, f"{len(self.answers)} answers")
+        return RawPair(self.prompt, best[0], worst[0]).compared()
+
+
+class RawPrompt(NamedTuple):
+    """A prompt without an answer."""
+
+    messages: list[Message]
+
+    def context(self) -> list[Message]:
+        """The prompt."""
+        return self.messages
+
+    def answered(self) -> NoReturn:
+        """Raises DataError: there is no answer."""
+        raise DataError("these records have no answers: --to prompts reads them")
+
+    def compared(self) -> NoReturn:
+        """Raises DataError: there is no answer."""
+        _no_rejected()
+
+
+RawSample = RawDialogue | RawPair | RawLabelled | RawScored | RawPrompt
+
+
+def _score(answer: tuple[str, float]) -> float:
+    return answer[1]
+
+
+def _with_answer(prompt: list[Message], answer: str) -> list[Message]:
+    return [*prompt, {"role": "assistant", "content": answer}]
+
+
+def _no_rejected() -> NoReturn:
+    raise DataError("these records have no rejected answers: --to sft or --to prompts reads them")

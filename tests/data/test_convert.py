@@ -1,0 +1,232 @@
+"""Data of one's own: recognised by its columns, converted without a loss, and refused or left out by name."""
+
+import csv
+import gzip
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+from aligner_lib.cli.model_data import data as commands
+from data import DataError, convert
+from data.raw_forms import FORMS
+
+ASKED = [{"role": "user", "content": "What is the sea?"}]
+ANSWER, WORSE = "Salt water.\n\nAssistant: a word, not a turn.", "No idea."
+
+
+def turn(text: str) -> dict:
+    return {"role": "assistant", "content": text}
+
+
+def hh(answer: str) -> str:
+    return f"\n\nHuman: What is the sea?\n\nAssistant: {answer}"
+
+
+DIALOGUE = {"messages": [*ASKED, turn(ANSWER)]}
+PAIR = {"prompt": ASKED, "chosen": ANSWER, "rejected": WORSE}
+Q = "What is the sea?"
+# what a stranger's record is: its form, the target, and the line that the trainers get
+RECOGNISED = {
+    "pairs of texts": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
+    "pairs of turns": ({"prompt": ASKED, "chosen": [turn(ANSWER)], "rejected": [turn(WORSE)]}, "preferences", PAIR),
+    "an implicit prompt": ({"chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)]}, "preferences", PAIR),
+    "both, as UltraFeedback": ({"prompt": Q, "chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)], "score_chosen": 8.0, "messages": [*ASKED, turn(ANSWER)]}, "preferences", PAIR),
+    "HH": ({"chosen": hh("It is water."), "rejected": hh(WORSE)}, "preferences", PAIR | {"chosen": "It is water."}),
+    "NeMo-Aligner's": ({"prompt": Q, "chosen_response": ANSWER, "rejected_response": WORSE}, "preferences", PAIR),
+    "labels": ({"prompt": Q, "completion": ANSWER, "label": True}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": True}),
+    "UltraFeedback's answers": ({"instruction": Q, "completions": [{"response": WORSE, "overall_score": 2}, {"response": ANSWER, "overall_score": 9.5}]}, "preferences", PAIR),
+    "a pair for SFT": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "sft", DIALOGUE),
+    "prompt and completion": ({"prompt": Q, "completion": ANSWER}, "sft", DIALOGUE),
+    "question and answer": ({"question": Q, "answer": ANSWER}, "sft", DIALOGUE),
+    "messages": (DIALOGUE | {"prompt": Q, "id": 3}, "sft", DIALOGUE),
+    "parts of a turn": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "the sea?"}]}, turn(ANSWER)]}, "sft", DIALOGUE),
+    "ShareGPT": ({"conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": ANSWER}]}, "sft", DIALOGUE),
+    "a system's turn": ({"system": "Be brief.", "conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": ANSWER}]}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
+    "a weight": ({"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}, "sft", {"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}),
+    "Alpaca": ({"instruction": "What is", "input": "the sea?", "output": ANSWER}, "sft", {"messages": [{"role": "user", "content": "What is\n\nthe sea?"}, turn(ANSWER)]}),
+    "Alpaca without input": ({"instruction": Q, "input": "", "output": ANSWER}, "sft", DIALOGUE),
+    "a dialogue's prompt": ({"messages": [*ASKED, turn(WORSE), *ASKED, turn(ANSWER)]}, "prompts", {"prompt": [*ASKED, turn(WORSE), *ASKED]}),
+    "a prompt": ({"prompt": Q}, "prompts", {"prompt": ASKED}),
+}  # fmt: skip
+
+
+def jsonl(path, *records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8-sig")
+    return path
+
+
+def lines(conversion, split="train"):
+    path = next(path for path in conversion.paths if path.stem == split)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("case", RECOGNISED)
+def test_a_record_becomes_what_the_trainers_read(tmp_path, case):
+    record, to, line = RECOGNISED[case]
+    conversion = convert(jsonl(tmp_path / "raw.jsonl", record), tmp_path, to, validation_fraction=0)
+    assert lines(conversion) == [line]
+    assert conversion.report.kept == 1 and "recognised" in str(conversion)
+
+
+def test_neighbours_with_scores_become_a_pair_of_the_best_and_the_worst(tmp_path):
+    rows = [{"prompt": Q, "response": str(n), "helpfulness": n, "verbosity": 1} for n in (2, 4, 1)]
+    rows += [{"prompt": "Alike?", "response": word, "helpfulness": 3} for word in "ab"]
+    conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, "preferences", validation_fraction=0)
+    assert lines(conversion) == [{"prompt": ASKED, "chosen": "4", "rejected": "1"}]
+    assert "no two answers with different scores: 1" in str(conversion)
+
+
+KINDS = {
+    "raw.json": lambda path, rows: path.write_text("\n[" + ",\n".join(map(json.dumps, rows)) + "]\n"),
+    "raw.csv": lambda path, rows: _as_csv(path, rows),
+    "raw.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("".join(json.dumps(r) + "\n" for r in rows).encode())),
+    "raw.parquet": lambda path, rows: pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path),
+    "raw.arrow": lambda path, rows: _as_arrow(path, rows),
+}  # fmt: skip
+
+
+def _as_csv(path, rows):
+    with path.open("w", newline="", encoding="utf-8-sig") as stream:
+        writer = csv.DictWriter(stream, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _as_arrow(path, rows):
+    table = pyarrow.Table.from_pylist(rows)
+    with pyarrow.ipc.new_stream(str(path), table.schema) as stream:
+        stream.write_table(table)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_file_gives_the_same_lines(tmp_path, name, monkeypatch):
+    monkeypatch.setattr("data.readers.CHUNK_CHARACTERS", 7)  # records are longer than what is read at once
+    rows = [
+        {"prompt": f'A "quoted", {n}\nline', "chosen": f"é{n}", "rejected": "x", "id": n} for n in range(9)
+    ]
+    KINDS[name](tmp_path / name, rows)
+    conversion = convert(tmp_path / name, tmp_path / "out", "preferences", validation_fraction=0)
+    assert lines(conversion) == [
+        {"prompt": [{"role": "user", "content": row["prompt"]}], "chosen": row["chosen"], "rejected": "x"}
+        for row in rows
+    ]
+
+
+def test_a_folder_of_datasets_keeps_its_splits_and_a_leak_is_told(tmp_path):
+    for split, prompts in (("train", "abc"), ("test", "cd")):
+        folder = tmp_path / "set" / split
+        folder.mkdir(parents=True)
+        _as_arrow(
+            folder / "data-00000-of-00001.arrow",
+            [{"prompt": p, "completion": f"{split} {p}"} for p in prompts],
+        )
+        for name in ("dataset_info.json", "state.json"):
+            (folder / name).write_text("{}")
+    conversion = convert(tmp_path / "set", tmp_path / "out", "sft")
+    assert [line["messages"][0]["content"] for line in lines(conversion, "validation")] == ["c", "d"]
+    assert "leak: 1 of 2 validation samples" in str(conversion)
+
+
+def test_equal_prompts_are_on_one_side_and_the_same_sample_counts_once(tmp_path):
+    rows = [{"prompt": f"question {n % 40}", "completion": f"answer {n}"} for n in range(200)]
+    conversion = convert(
+        jsonl(tmp_path / "raw.jsonl", *rows, *rows[:5]), tmp_path, "sft", validation_fraction=0.25
+    )
+    sides = [
+        {line["messages"][0]["content"] for line in lines(conversion, split)}
+        for split in ("train", "validation")
+    ]
+    assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == 40
+    assert 4 <= len(sides[1]) <= 16, "a quarter of 40"
+    assert conversion.leaked == 0 and "the same sample again: 5" in str(conversion)
+    assert len(conversion.drawn) == 10 and all(record in lines(conversion) for record in conversion.drawn)
+
+
+LEFT_OUT = {
+    "another column": ({"prompt": "a", "completion": "b", "hint": "c"}, "unread key", "'hint'"),
+    "a missing answer": ({"prompt": "a", "completion": None}, "missing key", "'completion'"),
+    "a blank answer": ({"prompt": "a", "completion": "  "}, "empty text", "'completion'"),
+    "half a surrogate": ({"prompt": "a", "completion": "\ud83d"}, "bad UTF-8", "half a surrogate"),
+    "a number": ({"prompt": "a", "completion": 3}, "wrong type", "'completion'"),
+    "a tool's turn": ({"prompt": [{"role": "tool", "content": "4"}], "completion": "b"}, "unknown role", "'tool'"),
+    "a call": ({"prompt": [ASKED[0] | {"tool_calls": [1]}], "completion": "b"}, "unread key", "'tool_calls'"),
+    "a picture": ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "completion": "b"}, "wrong type", "turn 1"),
+    "half a weight": ({"prompt": [ASKED[0] | {"weight": 0.5}], "completion": "b"}, "wrong type", "weight 0.5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_a_record_that_would_lose_something_is_left_out_by_name(tmp_path, case):
+    record, reason, detail = LEFT_OUT[case]
+    raw = jsonl(tmp_path / "raw.jsonl", {"prompt": "a", "completion": "b"}, record)
+    conversion = convert(raw, tmp_path, "sft", validation_fraction=0)
+    assert conversion.report.skipped == {reason: 1}
+    assert detail in str(conversion) and "raw.jsonl:2" in str(conversion)
+    with pytest.raises(DataError, match=r"raw\.jsonl:2"):
+        convert(raw, tmp_path, "sft", strict=True)
+
+
+REFUSED = {
+    "unknown columns": ([{"q": "a", "a": "b"}], "sft", r"the columns q, a, which are no known form .*--map question=prompt"),
+    "an unread column": ([{"prompt": "a", "completion": "b", "tools": [1]}], "sft", r"does not read the column tools.*--ignore tools"),
+    "no answers": ([{"prompt": "a"}], "sft", "have no answers"),
+    "no rejected answers": ([{"prompt": "a", "completion": "b"}], "preferences", "no rejected answers"),
+    "nothing usable": ([{"prompt": "a", "completion": "b"}, {"prompt": 3, "completion": "b"}], "text", "to='text'"),
+    "equal answers": ([{"prompt": "a", "chosen": "b", "rejected": "b"}], "preferences", "nothing usable .*chosen and rejected are equal 1"),
+    "different prompts": ([{"chosen": hh("a"), "rejected": hh("b").replace("sea", "sun")}], "preferences", "different prompts"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_data_set_that_means_something_else_is_refused_with_the_cure(tmp_path, case):
+    rows, to, message = REFUSED[case]
+    with pytest.raises(DataError, match=message):
+        convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path / "out", to)
+    assert not list((tmp_path / "out").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("raw.json", '{"prompt": "a"}', "is not a list of records"),
+        ("raw.json", '[{"prompt": "a"}, {"prompt"', "is not JSON behind record 1"),
+        ("raw.csv", "prompt,completion\na\n", "fewer cells than the header's 2"),
+        ("raw.arrow", "x", "cannot be read as an Arrow stream"),
+        ("raw.txt", "x", "is of an unknown kind|is not a file|ends in"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_its_place(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message):
+        convert(tmp_path / name, tmp_path / "out", "prompts")
+
+
+def test_no_form_hides_another():
+    for i, form in enumerate(FORMS):
+        hidden = [later.name for later in FORMS[i + 1 :] if set(form.columns) <= set(later.columns)]
+        assert not hidden or form.columns == ("input", "output"), f"{form.name} hides {hidden}"
+
+
+def test_the_command_renames_ignores_and_shows_what_is_learnt(tmp_path, smoke):
+    raw = jsonl(
+        tmp_path / "raw.jsonl",
+        *({"question": f"{n}?", "best": f"yes {n}", "worst": "no", "margin": 2} for n in range(12)),
+    )
+    options = [
+        "--map",
+        "question=prompt,best=chosen,worst=rejected",
+        "--ignore",
+        "margin",
+        "--validation-fraction",
+        "0",
+    ]
+    result = CliRunner().invoke(
+        commands,
+        [str(raw), "--to", "preferences", "--out", str(tmp_path), *options, "--tokenizer", str(smoke)],
+    )
+    assert result.exit_code == 0, result.output
+    assert "ignored as you asked: margin" in result.output and "sample 10 of 10" in result.output
+    assert "⟦ yes" in result.output
