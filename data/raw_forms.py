@@ -35,7 +35,7 @@ SCORES = ("score", "overall_score", "rating", "reward", "helpfulness")
 HELPSTEER = frozenset({"correctness", "coherence", "complexity", "verbosity"})
 PAIR_SCORES = frozenset(
     {f"{name}_{side}" for name in ("score", "rating") for side in ("chosen", "rejected")}
-    | {f"{side}_{name}" for name in ("score", "rating", "model") for side in ("chosen", "rejected")}
+    | {f"{side}_{name}" for name in ("score", "rating", "reward", "model") for side in ("chosen", "rejected")}
     | {"margin", "messages"}
 )
 
