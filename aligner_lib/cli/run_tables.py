@@ -59,6 +59,8 @@ def show_run(run: RunFolder) -> None:
     for warning in info.get("warnings", []):
         facts.add_row("warning", escape(warning))
     facts.add_row("checkpoints", ", ".join(path.name for path in run.checkpoints()) or "none yet")
+    if best := run.best_checkpoint():
+        facts.add_row("the best", best.name)
     console.print(f"[bold]{run.path}[/bold]")
     console.print(facts)
     _show_metrics(console, run)

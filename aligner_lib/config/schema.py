@@ -236,8 +236,12 @@ class CheckpointCallbackParams:
     """The checkpoints to keep."""
 
     monitor: str | None = setting(
-        None, without_effect="checkpoints are not ranked by a metric; the newest stay."
+        None, without_effect="the newest checkpoints stay; save_best=METRIC also keeps the best one."
     )
+    save_best: str | None = None
+    """A metric of the validation, such as val_rollouts/good: the checkpoint of its best validation is saved and stays, too."""
+    mode: str | None = setting(None, one_of(None, "min", "max"))
+    """Which value of save_best is the best; null: the smallest of a loss, the largest of any other metric."""
     save_top_k: int = setting(1, at_least(1))
     """The number of newest checkpoints that stay."""
     save_nemo_on_train_end: bool = setting(

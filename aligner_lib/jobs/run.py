@@ -24,6 +24,7 @@ from aligner_lib.jobs.runtime import (
 from aligner_lib.run_folder.alarms import NO_REWARD
 from aligner_lib.run_folder.exporters.process import Exporters
 from aligner_lib.run_folder.exporters.services import requested
+from aligner_lib.run_folder.ranking import Ranking
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 
@@ -108,4 +109,5 @@ def _loop_settings(exp_manager: DictConfig, loop: DictConfig, max_steps: int):
         resume=exp_manager.resume_if_exists,
         must_resume=exp_manager.resume_if_exists and not exp_manager.resume_ignore_no_checkpoint,
         stop_after=exp_manager.stop_after,
+        save_best=Ranking.of(exp_manager.checkpoint_callback_params),
     )

@@ -11,11 +11,13 @@ from aligner_lib.models.nemo.cached import imported
 from aligner_lib.models.nemo.source import is_nemo
 from aligner_lib.run_folder.reader import RunFolder
 
+BEST = "@best"
+
 
 def resolve(name_or_path: str | Path) -> Path:
     """The model folder for a model name (downloaded if necessary), a model folder, a checkpoint, a run or a .nemo archive.
 
-    A run means its latest checkpoint. An archive is imported into the cache, once. ORG/NAME[@REVISION] means a model of the
+    A run means its latest checkpoint, and RUN@best its best one by save_best. An archive is imported into the cache, once. ORG/NAME[@REVISION] means a model of the
     hub that has been fetched: a mistyped path never leads to a request to the hub. Raises ValueError with the folders that
     were tried, or with the base that adapters lack (see models.adapters).
     """
@@ -24,6 +26,8 @@ def resolve(name_or_path: str | Path) -> Path:
     path = Path(name_or_path).expanduser()
     if is_nemo(path) and path.exists():
         return imported(path)
+    if path.name.endswith(BEST) and (run := path.with_name(path.name.removesuffix(BEST))).is_dir():
+        path = _best(RunFolder(run))
     if not path.is_dir():
         if is_cached(str(name_or_path)):
             return fetch(str(name_or_path))
@@ -44,3 +48,13 @@ def resolve(name_or_path: str | Path) -> Path:
 def _candidates(path: Path) -> list[Path]:
     checkpoint = RunFolder(path).latest_checkpoint()
     return [path, checkpoint or path / "checkpoints" / "step_*"]
+
+
+def _best(run: RunFolder) -> Path:
+    """The best checkpoint of a run. Raises ValueError where it has none."""
+    if (checkpoint := run.best_checkpoint()) is None:
+        raise ValueError(
+            f"{run.path} has no best checkpoint: it was not trained with exp_manager.checkpoint_callback_params.save_best, or "
+            "no validation was better than the one before the first step"
+        )
+    return checkpoint

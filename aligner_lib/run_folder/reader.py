@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aligner_lib.run_folder.jsonl import JsonlReader
+from aligner_lib.run_folder.ranking import Ranking
 from cluster import processes
 
 if TYPE_CHECKING:
@@ -160,6 +161,13 @@ class RunFolder:
         """The folder of the newest complete checkpoint; None when there is none."""
         checkpoints = self.checkpoints()
         return checkpoints[-1] if checkpoints else None
+
+    def best_checkpoint(self) -> Path | None:
+        """The checkpoint of the best validation by save_best; None without this setting, and where step 0 was the best."""
+        manager = (self.info.get("config") or {}).get("exp_manager") or {}
+        ranking = Ranking.of(manager.get("checkpoint_callback_params") or {})
+        step = ranking.best_step(self.metrics()) if ranking else None
+        return next((folder for folder in self.checkpoints() if step_of(folder) == step), None)
 
     # -- steering -------------------------------------------------------------------------------------------------
 

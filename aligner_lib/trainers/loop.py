@@ -20,6 +20,7 @@ from typing import Protocol
 from aligner_lib.errors import FunctionError, Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.models.tensor_store import check_store
+from aligner_lib.run_folder.ranking import Ranking
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.processor_wait import ProcessorWait
 
@@ -62,6 +63,7 @@ class LoopSettings:
     resume: bool = True
     must_resume: bool = False
     stop_after: int | None = None
+    save_best: Ranking | None = None
 
 
 class BoundExceeded(UserError):
@@ -117,7 +119,7 @@ class TrainingLoop:
         while True:
             try:
                 if self.done == 0:
-                    self._log(self._validate(0))
+                    self._log(self._ranked(self._validate(0)))
                 while self.done < self.settings.max_steps:
                     self._step()
                     self._handle_requests()
@@ -160,7 +162,7 @@ class TrainingLoop:
         if (waited := processor.seconds()) is not None:
             metrics["timers/processor_wait"] = waited
         try:
-            if self._is_last() or self.done % self.settings.val_check_interval == 0:
+            if self._is_validated():
                 metrics |= self._validate(self.done)
         finally:
             self._log(metrics)  # the step is done, also where its validation is not
@@ -174,9 +176,10 @@ class TrainingLoop:
         )
         asked = requests.stop or self.signalled.is_set() or self.done == self.settings.stop_after
         stop = parallel.from_first_rank(asked)
+        best = parallel.from_first_rank(self._best_step() if self._is_validated() else None)
         # a change is saved at once: its request is removed, so a run that died would go on without it
         due = requests.checkpoint or requests.changes or self.done % self.settings.save_interval == 0
-        if self._is_last() or stop or due:
+        if self._is_last() or stop or due or best == self.done:
             self._keep(self.changes | requests.changes, before=self.changes if requests.changes else None)
         self._change(requests.changes)  # now that it is saved: the steps before are never done again with it
         if self.run is not None:
@@ -204,7 +207,8 @@ class TrainingLoop:
         if run is not None:
             state = {"step": self.done, "changes": changes} | ({} if before is None else {"before": before})
             (tmp_dir / "trainer.json").write_text(json.dumps(state))
-            run.accept_checkpoint(tmp_dir, self.done, self.settings.keep_checkpoints, check=check_checkpoint)
+            keep, needed = self.settings.keep_checkpoints, {self._best_step()}
+            run.accept_checkpoint(tmp_dir, self.done, keep, check=check_checkpoint, needed=needed)
         parallel.barrier()
         self.saved = self.done
 
@@ -212,6 +216,20 @@ class TrainingLoop:
 
     def _is_last(self) -> bool:
         return self.done == self.settings.max_steps
+
+    def _is_validated(self) -> bool:
+        return self._is_last() or self.done % self.settings.val_check_interval == 0
+
+    def _best_step(self) -> int | None:
+        """The step of the best validation so far; None where checkpoints are not ranked, and on all ranks but the first."""
+        ranking = self.settings.save_best
+        return ranking.best_step(self.run.folder.metrics()) if ranking and self.run is not None else None
+
+    def _ranked(self, metrics: Metrics) -> Metrics:
+        """The first validation's metrics. Raises UserError where the metric that ranks checkpoints is not among them."""
+        if self.settings.save_best:
+            self.settings.save_best.check(metrics)
+        return metrics
 
     def _checkpoints(self) -> list[Path]:
         return parallel.from_first_rank(self.run.folder.checkpoints() if self.run is not None else None)

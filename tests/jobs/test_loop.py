@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
+from aligner_lib.run_folder.ranking import Ranking
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.set_aside import undo_change
 from aligner_lib.run_folder.writer import RunWriter
@@ -405,3 +406,39 @@ def test_without_any_common_checkpoint_it_refuses(tmp_path):
     with pytest.raises(UnmatchedCheckpoint, match="nothing for step_000002"):
         go(tmp_path, trainer)
     assert trainer.done == []
+
+
+class Ranked(Counter):
+    """Its validations have given values, by step."""
+
+    def __init__(self, values):
+        super().__init__()
+        self.values = values
+
+    def validate(self, step):
+        return {"validation/loss": self.values.get(step, float("nan"))}
+
+
+@pytest.mark.parametrize(
+    ("values", "smallest", "kept", "best"),
+    [
+        ({0: 5, 1: 3, 2: 1, 3: 2, 4: 4}, True, [2, 4], 2),
+        ({0: 5, 1: 3, 2: 1, 3: 2, 4: 4}, False, [4], None),  # step 0 was the best, and has no checkpoint
+        ({0: 0, 1: 3, 2: 3, 4: 1}, False, [1, 4], 1),  # the first of equal ones; NaN is never the best
+    ],
+)
+def test_the_best_checkpoint_stays_beside_the_newest(tmp_path, values, smallest, kept, best):
+    ranking = Ranking("validation/loss", smallest)
+    run = go(tmp_path, Ranked(values), 4, val_check_interval=1, save_interval=4, save_best=ranking)
+    assert checkpoints(run) == kept
+    assert ranking.best_step(run.metrics()) == (best or 0)
+
+
+def test_a_run_that_goes_on_remembers_its_best_checkpoint_and_an_unknown_metric_ends_it_at_once(tmp_path):
+    ranking = Ranking("validation/loss", smallest=True)
+    options = {"val_check_interval": 1, "save_interval": 9, "save_best": ranking}
+    go(tmp_path / "run", Ranked({0: 5, 1: 1, 2: 2}), 2, **options)
+    run = go(tmp_path / "run", Ranked({3: 3, 4: 4}), 4, **options)
+    assert checkpoints(run) == [1, 4]
+    with pytest.raises(UserError, match=r"save_best=validation/gold: .* it has validation/loss"):
+        go(tmp_path / "other", Ranked({0: 1}), 2, save_best=Ranking("validation/gold", False))

@@ -1,0 +1,48 @@
+"""The best checkpoint of a run by a metric of its validations. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from aligner_lib.errors import UserError
+
+SETTING = "exp_manager.checkpoint_callback_params.save_best"
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A metric that ranks checkpoints, and whether its smallest value is the best (else its largest)."""
+
+    metric: str
+    smallest: bool
+
+    @classmethod
+    def of(cls, callback: Mapping) -> Ranking | None:
+        """The ranking that exp_manager.checkpoint_callback_params asks for; None without save_best."""
+        metric, mode = callback.get("save_best"), callback.get("mode")
+        if not metric:
+            return None
+        return cls(metric, mode == "min" if mode else metric.endswith("loss"))
+
+    def best_step(self, records: Iterable[Mapping]) -> int | None:
+        """The step of the best value in the records of metrics.jsonl, the first of equal ones; None where there is none.
+
+        NaN is never the best. Step 0 counts: where no later validation is better, no checkpoint is the best.
+        """
+        values = [
+            (record["step"], value) for record in records if (value := record.get(self.metric)) is not None
+        ]
+        values = [(step, value) for step, value in values if not math.isnan(value)]
+        if not values:
+            return None
+        return min(values, key=lambda pair: pair[1] if self.smallest else -pair[1])[0]
+
+    def check(self, metrics: Mapping[str, float]) -> None:
+        """Raises UserError where a validation does not have the metric."""
+        if self.metric not in metrics:
+            there = ", ".join(sorted(name for name in metrics if not name.startswith("timers/")))
+            raise UserError(
+                f"{SETTING}={self.metric}: the validation has no such metric; it has {there or 'none'}"
+            )
