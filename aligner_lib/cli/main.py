@@ -13,6 +13,7 @@ import typer
 
 from aligner_lib import __version__
 from aligner_lib.cli import model_data
+from aligner_lib.cli.completion import answer_a_shell
 from aligner_lib.cli.workshop import workshop
 from aligner_lib.config.kind import JobKind, load
 from aligner_lib.config.kinds import kinds, kinds_that_train
@@ -36,7 +37,28 @@ app.add_typer(workshop, name="workshop")
 on_cluster = typer.Typer(help="Slurm or another scheduler: is it ready for a job?", no_args_is_help=True)
 app.add_typer(on_cluster, name="cluster")
 
-Profile = Annotated[str | None, typer.Option(help="A group of defaults: smoke, laptop, gpu or slurm.")]
+
+def _profiles_that_begin(incomplete: str) -> list[str]:
+    from aligner_lib.config.compose import profiles
+
+    return [name for name in profiles() if name.startswith(incomplete)]
+
+
+def _runs_that_begin(incomplete: str) -> list[str]:
+    from aligner_lib.run_folder.reader import find_runs
+
+    names = {str(run.path.relative_to(RUNS)) for run in find_runs(RUNS)} | {
+        str(run.path) for run in find_runs(RUNS)
+    }
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        help="A group of defaults: smoke, laptop, gpu or slurm.", autocompletion=_profiles_that_begin
+    ),
+]
 Bundle = Annotated[
     Path | None, typer.Option(help="A workshop's bundle: packages, model and recorded runs come from it.")
 ]
@@ -133,10 +155,33 @@ Run = Annotated[
     Path | None,
     typer.Option("--run", help="Run folder (else runs/KIND-TIME); an unfinished run is continued."),
 ]
-Settings = Annotated[bool, typer.Option("--settings", help="Show all settings of the job, and stop.")]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print all settings as YAML, and stop.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", help="Settings in YAML, as --print-config prints them; overrides come after."),
+]
+Help = Annotated[
+    bool,
+    typer.Option(
+        "--help", help="Show this text and all settings, or those with a word in their names, and stop."
+    ),
+]
+
+
+def _settings_that_begin(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The settings of a job's command that a shell offers."""
+    from aligner_lib.cli.settings_help import completions
+
+    kind = next((kind for kind in kinds().values() if kind.command == ctx.info_name), None)
+    return completions(kind, incomplete) if kind else []
+
+
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="Settings, as in trainer.sft.max_steps=100; +key and ++key work too."),
+    typer.Argument(
+        help="Settings, as in trainer.sft.max_steps=100; +key and ++key work too.",
+        autocompletion=_settings_that_begin,
+    ),
 ]
 
 
@@ -144,21 +189,31 @@ def _add_job(kind: JobKind) -> None:
     """`aligner COMMAND` for a kind of job."""
 
     def job(
-        overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False
+        context: typer.Context,
+        overrides: Overrides = None,
+        profile: Profile = None,
+        config_file: ConfigFile = None,
+        run: Run = None,
+        print_config: PrintConfig = False,
+        show_help: Help = False,
     ) -> None:
         from omegaconf import OmegaConf
 
-        from aligner_lib.config.compose import compose
+        from aligner_lib.config.compose import compose, read_overrides
         from aligner_lib.jobs.command_line import written
         from aligner_lib.jobs.torchrun import needs_launcher, relaunch
 
-        overrides = list(overrides or ())
+        if show_help:
+            from aligner_lib.cli.settings_help import settings_help
+
+            shown = settings_help(kind, compose(kind.name, (), profile), overrides or ())
+            return typer.echo(shown if overrides else f"{context.get_help()}\n{shown}")
+        overrides = [*(read_overrides(kind.name, config_file) if config_file else ()), *(overrides or ())]
         if run is not None:
             overrides.append(f"exp_manager.explicit_log_dir={written(run)}")
         config = compose(kind.name, overrides, profile)
-        if settings:
-            typer.echo(OmegaConf.to_yaml(config))
-            return
+        if print_config:
+            return typer.echo(OmegaConf.to_yaml(config))
         if config.exp_manager.explicit_log_dir is None:
             config.exp_manager.explicit_log_dir = str(RUNS / f"{kind.name}-{time.strftime('%Y%m%d-%H%M%S')}")
         if needs_launcher(config):
@@ -166,7 +221,7 @@ def _add_job(kind: JobKind) -> None:
         os.environ.update(thread_variables(ranks=1))  # libgomp reads them when torch loads it
         load(kind.run)(kind.name, config, profile)
 
-    app.command(kind.command, help=kind.summary)(job)
+    app.command(kind.command, help=kind.summary, context_settings={"help_option_names": []})(job)
 
 
 for _kind in kinds().values():
@@ -280,7 +335,12 @@ def size(
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
 
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or its name below runs/.")]
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run folder, or its name below runs/.", autocompletion=_runs_that_begin
+    ),
+]
 
 
 @app.command()
@@ -421,6 +481,14 @@ def doctor():
     report()
 
 
+@app.command()
+def completion(shell: Annotated[str, typer.Argument(help="bash or zsh.")]):
+    """Print a script for completion: put `eval "$(aligner completion bash)"` into ~/.bashrc, or with zsh into ~/.zshrc."""
+    from aligner_lib.cli.completion import script_of
+
+    typer.echo(script_of(shell), nl=False)
+
+
 @app.command(context_settings=PASS_ON)
 def test(context: typer.Context):
     """Run the tests (--since REF: those that a change can affect); further arguments go to pytest."""
@@ -453,6 +521,7 @@ def _run_module(name: str, arguments: list) -> None:
 
 def main() -> None:
     """Run the command line. A user's mistake gives one sentence and exit code 2."""
+    answer_a_shell()
     try:
         app()
     except (UserError, ValueError, OSError) as error:

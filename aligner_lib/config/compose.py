@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -69,6 +70,22 @@ def load(kind: str, plain: dict) -> DictConfig:
     for key, value in _leaves("", plain, config):
         _assign(config, key, value, written=f"{key}={value}")
     return config
+
+
+def read_overrides(kind: str, file: Path) -> list[str]:
+    """The settings of a YAML file, as `save` or `--print-config` writes them, as overrides.
+
+    Raises ConfigError for a file that can't be read or is no YAML mapping.
+    """
+    from aligner_lib.jobs.command_line import written
+
+    try:
+        plain = OmegaConf.to_container(OmegaConf.load(file))
+    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{file} can't be read as settings: {error}") from None
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{file} can't be read as settings: it is not a mapping of names to values")
+    return [f"{key}={written(value)}" for key, value in _leaves("", plain, _typed(kind))]
 
 
 def keys(kind: str) -> list[str]:

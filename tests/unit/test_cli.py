@@ -86,7 +86,7 @@ def test_a_run_folder_may_have_any_name(inside, recorded_job, run):
 
 
 def test_settings_are_shown_without_a_run(inside, recorded_job, capsys):
-    assert inside("sft", "--settings", "model.optim.lr=3e-4") == 0
+    assert inside("sft", "--print-config", "model.optim.lr=3e-4") == 0
     assert "lr: 0.0003" in capsys.readouterr().out
     assert recorded_job == []
 

@@ -1,0 +1,114 @@
+"""`aligner KIND --help`, `--print-config`, `--config`, and what a shell completes."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from aligner_lib.cli.completion import script_of
+from aligner_lib.cli.main import app
+from aligner_lib.cli.settings_help import settings_help
+from aligner_lib.config.compose import compose, read_overrides, save
+from aligner_lib.config.kinds import kind_of, kinds
+from aligner_lib.config.schema import settings
+from aligner_lib.config.validation import without_effect
+from aligner_lib.errors import ConfigError, UserError
+
+KINDS = [kind.name for kind in kinds().values()]
+ALIGNER = Path(sys.executable).with_name("aligner")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_setting_with_an_effect_stands_in_the_help_with_its_value(name):
+    kind, config = kind_of(name), compose(name, profile="laptop")
+    shown = settings_help(kind, config)
+    heads = re.findall(r"(?m)^(?:  )?(\w+) = ", shown)
+    idle = without_effect(kind, config)
+    wanted = [
+        key
+        for key, entry in settings(kind.schema)
+        if key not in idle and not entry.metadata.get("without_effect")
+    ]
+    assert sorted(heads) == sorted(key.rpartition(".")[2] for key in wanted)
+    assert max(map(len, shown.splitlines())) <= 80 or "data_prefix" in max(shown.splitlines(), key=len)
+
+
+def test_words_choose_settings_and_the_profile_gives_the_values():
+    result = CliRunner().invoke(app, ["ppo", "--profile", "laptop", "--help", "policy_kl_penalty"])
+    lines = result.output.strip().splitlines()
+    assert lines[0] == "trainer.ppo"
+    penalty = compose("ppo", profile="laptop").trainer.ppo.initial_policy_kl_penalty
+    assert lines[1].split() == ["initial_policy_kl_penalty", "=", str(penalty), "number,", "at", "least", "0"]
+    assert lines[2].strip().startswith("The weight of the KL")
+    with pytest.raises(UserError, match="no setting of `aligner ppo` has this"):
+        settings_help(kind_of("ppo"), compose("ppo"), ["nonsense"])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_print_config_prints_can_be_given_back(name, tmp_path):
+    file = tmp_path / "settings.yaml"
+    command = kind_of(name).command
+    printed = CliRunner().invoke(app, [command, "--profile", "laptop", "--print-config", "model.seed=7"])
+    file.write_text(printed.output)
+    again = CliRunner().invoke(app, [command, "--config", str(file), "--print-config"])
+    assert again.output == printed.output and "seed: 7" in printed.output
+    assert (
+        save(compose(name, [*read_overrides(name, file), "model.seed=8"])).get("model", {}).get("seed") == 8
+    )
+
+
+def test_a_file_that_holds_no_settings_is_refused(tmp_path):
+    for text, reason in (
+        ("- 1", "not a mapping"),
+        ("a: [", "can't be read"),
+        ("trainer: {nothing: 1}", "nothing"),
+    ):
+        (tmp_path / "settings.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=reason):
+            compose("sft", read_overrides("sft", tmp_path / "settings.yaml"))
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_overrides("sft", tmp_path / "missing.yaml")
+
+
+COMPLETED = {
+    "aligner expl": ["explain"],
+    "aligner ppo trainer.ppo.prompt_b": ["trainer.ppo.prompt_baseline="],
+    "aligner ppo trainer.ppo.prompt_baseline=l": ["leave_one_out"],
+    "aligner dpo ++model.data.chat_t": ["++model.data.chat_template=", "++model.data.chat_template_date="],
+    "aligner sft --profile lap": ["laptop"],
+    "aligner show mine": ["mine/ppo"],
+}
+
+
+@pytest.mark.parametrize("line", COMPLETED)
+def test_bash_completes(line, tmp_path):
+    (tmp_path / "runs" / "mine" / "ppo").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "ppo" / "run.json").write_text("{}")
+    ask = f"COMP_LINE='{line}' COMP_POINT={len(line)}\n_aligner_completion 2>/dev/null\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+    script = f"{script_of('bash')}COMP_WORDBREAKS=' ='\ncompopt() {{ :; }}\n{ask}"
+    assert _answers(["bash", "-c", script], tmp_path) == COMPLETED[line]
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed")
+@pytest.mark.parametrize("line", ["aligner expl", "aligner ppo trainer.ppo.prompt_b"])
+def test_zsh_completes(line, tmp_path):
+    words = line.split()
+    stand_ins = "compdef() { : }\n_files() { : }\ncompadd() { print -l -- ${@:#-*} }\n"
+    script = f"{stand_ins}{script_of('zsh')}words=({line})\nCURRENT={len(words)}\n_aligner_completion"
+    assert [word for word in _answers(["zsh", "-fc", script], tmp_path) if word] == COMPLETED[line]
+
+
+def _answers(command: list[str], folder: Path) -> list[str]:
+    env = os.environ | {"PATH": f"{ALIGNER.parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, check=True)
+    return done.stdout.split("\n")[:-1]
+
+
+def test_another_shell_is_refused():
+    with pytest.raises(UserError, match="there is one for bash and zsh"):
+        script_of("fish")
