@@ -18,9 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.config import compose as composition
 from aligner_lib.config import schema, validation
+from aligner_lib.config.compose import written
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import ConfigError
-from aligner_lib.jobs.command_line import written
 from aligner_lib.run_folder.exporters.services import options, requested
 
 Reads = dict[str, list[str]]  # setting → modules

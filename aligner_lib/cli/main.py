@@ -199,8 +199,7 @@ def _add_job(kind: JobKind) -> None:
     ) -> None:
         from omegaconf import OmegaConf
 
-        from aligner_lib.config.compose import compose, read_overrides
-        from aligner_lib.jobs.command_line import written
+        from aligner_lib.config.compose import compose, read_overrides, written
         from aligner_lib.jobs.torchrun import needs_launcher, relaunch
 
         if show_help:
@@ -276,7 +275,7 @@ def profile_step(
         settings_of_profile,
         show_profile,
     )
-    from aligner_lib.jobs.command_line import written
+    from aligner_lib.config.compose import written
 
     check_kind(kind)
     out = out or RUNS / f"profile-{kind}-{time.strftime('%Y%m%d-%H%M%S')}.json"

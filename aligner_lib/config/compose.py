@@ -28,6 +28,9 @@ from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.reader import flatten
 
 PROFILES = Path(__file__).parent / "profiles"
+# needs no quotes, unless it would be read as another value:
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_OTHER_VALUES = {"null", "true", "false", "inf", "nan"}
 
 
 def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None) -> DictConfig:
@@ -77,8 +80,6 @@ def read_overrides(kind: str, file: Path) -> list[str]:
 
     Raises ConfigError for a file that can't be read or is no YAML mapping.
     """
-    from aligner_lib.jobs.command_line import written
-
     try:
         plain = OmegaConf.to_container(OmegaConf.load(file))
     except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
@@ -157,6 +158,23 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"{text!r}: {override.package!r} after @ is a package, which these settings don't have: leave it out"
         )
     return override.key_or_group.replace("/", "."), override.value()
+
+
+def written(value: object) -> str:
+    """A value in the grammar of the overrides."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(written(item) for item in value) + "]"
+    if isinstance(value, Path | str):
+        if _PLAIN.fullmatch(str(value)) and str(value).lower() not in _OTHER_VALUES:
+            return str(value)
+        # a backslash stands for itself, except before a quote: there it is doubled, and the quote gets one, too
+        text = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), str(value))
+        return f"'{text}'"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
 
 
 def _leaves(key: str, value: Any, config: DictConfig) -> Iterator[tuple[str, Any]]:

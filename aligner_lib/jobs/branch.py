@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aligner_lib.config.compose import compose, settings_of
+from aligner_lib.config.compose import compose, settings_of, written
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.command_line import command, written
+from aligner_lib.jobs.command_line import command
 from aligner_lib.run_folder.branch import begin_branch
 from aligner_lib.run_folder.reader import RunFolder, step_of
 

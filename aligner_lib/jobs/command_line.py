@@ -5,20 +5,16 @@ job_commands("sft", "runs/sft", {"model.optim.lr": 5e-6}, {"main": Resources(nod
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from aligner_lib.config.compose import compose
+from aligner_lib.config.compose import compose, written
 from aligner_lib.config.kind import Component
 from aligner_lib.config.kinds import kind_of
 from cluster.resources import Resources
 
 Settings = Mapping[str, object]
-# needs no quotes, unless it would be read as another value:
-_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
-_OTHER_VALUES = {"null", "true", "false", "inf", "nan"}
 
 
 def job_commands(
@@ -85,20 +81,3 @@ def command(
     words = [python, "-m", "aligner_lib", kind_of(kind).command]
     words += ["--profile", profile] if profile else []
     return [*words, "--run", str(run), *overrides]
-
-
-def written(value: object) -> str:
-    """A value in the grammar of the overrides."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(written(item) for item in value) + "]"
-    if isinstance(value, Path | str):
-        if _PLAIN.fullmatch(str(value)) and str(value).lower() not in _OTHER_VALUES:
-            return str(value)
-        # a backslash stands for itself, except before a quote: there it is doubled, and the quote gets one, too
-        text = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), str(value))
-        return f"'{text}'"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)

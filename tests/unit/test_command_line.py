@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aligner_lib.config.compose import parse_override
+from aligner_lib.config.compose import parse_override, written
 from aligner_lib.errors import ConfigError
-from aligner_lib.jobs.command_line import job_commands, written
+from aligner_lib.jobs.command_line import job_commands
 from cluster import Resources
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Zl", "Zp")), max_size=20)

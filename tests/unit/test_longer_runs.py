@@ -2,8 +2,7 @@
 
 import pytest
 
-from aligner_lib.config.compose import compose
-from aligner_lib.jobs.command_line import written
+from aligner_lib.config.compose import compose, written
 from aligner_lib.tutorial.workspace import longer_runs
 from aligner_lib.tutorial.workspace.longer_runs import BROKEN, LEFT_TO_BREAK, PPO_ON_FORMS
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aligner_lib.config.compose import compose, save
+from aligner_lib.config.compose import compose, save, written
 from aligner_lib.config.kinds import alarms_of, kind_of
-from aligner_lib.jobs.command_line import written
 from aligner_lib.run_folder.alarms import Thresholds, Watch
 from aligner_lib.run_folder.reader import flatten
 from aligner_lib.tutorial.comparison.over_optimisation import best_of_n_points, ppo_points

@@ -178,7 +178,7 @@ def describe(run: RunFolder) -> str:
 
 
 def _settings(kind: str, profile: str, inputs: Mapping[str, object]) -> dict:
-    from aligner_lib.jobs.command_line import written
+    from aligner_lib.config.compose import written
 
     return without_paths(
         save(compose(kind, [f"{key}={written(value)}" for key, value in inputs.items()], profile))
