@@ -13,8 +13,8 @@ class EnvironmentSettings:
     """model.environments.NAME: an environment, which gives prompts and judges responses."""
 
     use: str = ""
-    """sums, form_rules, instructions, calculator, guess_the_number, answers, reasoning_gym, verifiers, reward_model, or
-    FILE.py; empty: the environment's name."""
+    """sums, form_rules, instructions, calculator, guess_the_number, answers, reasoning_gym, verifiers, reward_model,
+    judge, or FILE.py; empty: the environment's name."""
     weight: float = setting(1.0, at_least(0))
     """Its share of the prompts, relative to the other weights."""
     timeout: float = setting(10.0, above(0))

@@ -29,6 +29,16 @@ class Step:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class NoVerdict:
+    """The reason why a response has no reward; its sample is left out."""
+
+    reason: str
+    """A word that metrics and messages show, such as budget."""
+    text: str
+    """A sentence, or a traceback."""
+
+
 class Environment(ABC):
     """Gives prompts and judges responses. An episode depends only on its seed and on the responses.
 
@@ -40,6 +50,8 @@ class Environment(ABC):
     """Number of different episodes of the split, with seeds 0 to size - 1; None: endless."""
     max_turns: int = 1
     """An episode ends after this many responses, done or not."""
+    judges_together: bool = False
+    """Whether all responses of a rollout go to `step_all` in one call; episodes then have a single response."""
 
     def __init__(self, split: str = "train"):
         assert split in SPLITS, split
@@ -52,6 +64,10 @@ class Environment(ABC):
     @abstractmethod
     def step(self, response: str) -> Step:
         """The answer to the policy's response, a text without the stop token."""
+
+    def step_all(self, seeds: Sequence[int], responses: Sequence[str]) -> list[Step | NoVerdict]:
+        """The answers to responses to the prompts of these seeds, in their order; responses of one seed are a group."""
+        raise NotImplementedError(f"{type(self).__name__} judges each response by itself")
 
 
 def hold_out(items: Sequence[Item], share: float) -> dict[str, list[Item]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class EnvironmentFailure:
     environment: str
     seed: int
     reason: str
-    """raised, timeout, not_finite, died or too_long."""
+    """raised, timeout, not_finite, died, too_long, or the word of a NoVerdict."""
     text: str
     """A traceback or a sentence."""
 
@@ -96,7 +96,16 @@ class Environments:
 
     def step(self, episodes: Sequence[Episode]) -> list[Step | EnvironmentFailure]:
         """Each episode's answer to its last response; earlier responses are replayed. Rewards and metrics are finite."""
-        return self._ask(worker.step, episodes)
+        together = [name for name in self.names if self._descriptions[name].judges_together]
+        alone = [episode for episode in episodes if episode.environment not in together]
+        answers: dict[str, Iterator] = {
+            name: iter(
+                self._ask_together(name, [episode for episode in episodes if episode.environment == name])
+            )
+            for name in together
+        }
+        answers |= dict.fromkeys(set(self.names) - set(together), iter(self._ask(worker.step, alone)))
+        return [next(answers[episode.environment]) for episode in episodes]
 
     def close(self) -> None:
         """End the processes."""
@@ -140,17 +149,30 @@ class Environments:
             _EnvironmentRequest(self, episode.environment, function, episode.seed, episode.responses)
             for episode in episodes
         ]
-        return [
-            EnvironmentFailure(episode.environment, episode.seed, answer.reason, answer.text)
-            if isinstance(answer, Problem)
-            else answer
-            for episode, answer in zip(episodes, [request.result() for request in requests])
-        ]
+        return _as_failures(episodes, [request.result() for request in requests])
 
-    def _schedule(self, name: str, function: Callable, args: Iterable) -> Future:
+    def _ask_together(self, name: str, episodes: Sequence[Episode]) -> list[Step | EnvironmentFailure]:
+        """The answers of an environment that judges all responses in one call."""
+        if not episodes:
+            return []
+        assert all(len(episode.responses) == 1 for episode in episodes), (
+            "an episode has a single response here"
+        )
+        seeds, responses = zip(*((episode.seed, episode.responses[0]) for episode in episodes))
+        answer = _EnvironmentRequest(self, name, worker.step_all, seeds, responses).result()
+        answers = [answer] * len(episodes) if isinstance(answer, Problem) else answer
+        return _as_failures(episodes, answers)
+
+    def _seconds(self, name: str, function: Callable, args: Sequence) -> float:
+        """The time limit of a request, in seconds."""
+        if function is worker.describe:
+            return worker.BUILD_SECONDS
+        return self._blueprints[name].timeout * (len(args[0]) if function is worker.step_all else 1)
+
+    def _schedule(self, name: str, function: Callable, args: Sequence) -> Future:
         blueprint, pool = self._blueprints[name], self._pools.get(name) or self._start(name)
         # A process limits its own time (worker._bounded). This limit is for a process that was stopped (SIGSTOP).
-        timeout = worker.BUILD_SECONDS + blueprint.timeout
+        timeout = worker.BUILD_SECONDS + self._seconds(name, function, args)
         return pool.schedule(function, args=[blueprint, *args], timeout=timeout)
 
     def _start(self, name: str) -> ProcessPool:
@@ -189,8 +211,7 @@ class _EnvironmentRequest:
         self._pool = pools[self._name]
 
     def _outcome(self) -> Any:
-        building = self._function is worker.describe
-        seconds = worker.BUILD_SECONDS if building else self._environments._blueprints[self._name].timeout
+        seconds = self._environments._seconds(self._name, self._function, self._args)
         if not self._future.done():
             raise BrokenProcessPool
         try:
@@ -209,6 +230,16 @@ class _EnvironmentRequest:
         """The traceback of a process that ran out of time; empty for a process that ended otherwise."""
         file = Path(self._environments._folder.name) / str(pid)
         return tracebacks.of_dump(file.read_text()) if file.exists() else ""
+
+
+def _as_failures(episodes: Sequence[Episode], answers: Sequence) -> list:
+    """The answers to episodes, with the failure of its episode in place of each Problem."""
+    return [
+        EnvironmentFailure(episode.environment, episode.seed, answer.reason, answer.text)
+        if isinstance(answer, Problem)
+        else answer
+        for episode, answer in zip(episodes, answers)
+    ]
 
 
 def _in_settings(name: str, message: str) -> UserError:

@@ -22,6 +22,7 @@ BUILT_IN = {
     "reasoning_gym": "reasoning_gym:ReasoningGym",
     "verifiers": "verifiers:Verifiers",
     "reward_model": "reward_model:RewardModelPrompts",
+    "judge": "judge:JudgedPrompts",
 }
 
 

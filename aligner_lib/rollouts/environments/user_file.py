@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks
-from aligner_lib.rollouts.environments.base import Environment, Step, require
+from aligner_lib.rollouts.environments.base import Environment, NoVerdict, Step, require
 from aligner_lib.rollouts.environments.prompt_files import PromptFiles, PromptRecord
 
 EXAMPLE = "def reward(prompt, response, **fields): return float(len(response) < 40)"
@@ -68,7 +69,12 @@ class UserFile:
         except Exception as error:
             raise UserError(f"{self.path} raises when it is run:\n{tracebacks.of_error(error)}") from error
         chosen = self._chosen(module)
-        return chosen if inspect.isclass(chosen) else partial(RewardFunction, chosen)
+        if inspect.isclass(chosen):
+            return chosen
+        together = (
+            inspect.iscoroutinefunction(chosen) or "completions" in inspect.signature(chosen).parameters
+        )
+        return partial(RewardsTogether if together else RewardFunction, chosen)
 
     def _chosen(self, module: ModuleType) -> Any:
         own = {
@@ -124,26 +130,78 @@ class RewardFunction(PromptFiles):
         try:
             inspect.signature(function).bind(**self._arguments(self.records[0], ""))
         except TypeError as error:
-            arguments = ", ".join(["prompt", "response", *fields])
+            arguments = ", ".join([*self._names(), *fields])
             raise UserError(
                 f"{function.__name__}{inspect.signature(function)} can't be called with {arguments} ({error}); "
                 f"write {EXAMPLE.partition(':')[0]}"
             ) from None
 
     def step(self, response: str) -> Step:
-        answer = self.function(**self._arguments(self.record, response))
-        if not isinstance(answer, Mapping):
-            return Step(answer)
-        if "reward" not in answer:
-            raise KeyError(f"the function returned {dict(answer)!r}, a dict without 'reward'")
-        return Step(
-            answer["reward"], metrics={name: value for name, value in answer.items() if name != "reward"}
-        )
+        return as_step(self.function(**self._arguments(self.record, response)))
+
+    def _names(self) -> tuple[str, str]:
+        """The names of the arguments for a prompt and for its response."""
+        return "prompt", "response"
 
     def _arguments(self, record: PromptRecord, response: str) -> dict[str, Any]:
-        fields = {
+        prompt, own = self._names()
+        wants_prompt = self._passed is None or prompt in self._passed or own == "response"
+        return ({prompt: record.question} if wants_prompt else {}) | {own: response, **self._fields(record)}
+
+    def _fields(self, record: PromptRecord) -> dict[str, Any]:
+        return {
             name: value
             for name, value in record.fields.items()
             if self._passed is None or name in self._passed
         }
-        return {"prompt": record.question, "response": response, **fields}
+
+
+class RewardsTogether(RewardFunction):
+    """A user's reward function that judges all responses of a rollout at the same time.
+
+    Either `reward(prompts, completions, **fields)` as TRL has it, where every argument is a list and the result a list of
+    numbers or of dicts with "reward" and metrics; or `async def reward(prompt, response, **fields)`, whose calls run at the same
+    time. The first form may be async, too. None in place of a reward leaves the response out.
+    """
+
+    judges_together = True
+
+    def step(self, response: str) -> Step:
+        (answer,) = self._judge([self.record], [response])
+        return as_step(answer)
+
+    def step_all(self, seeds: Sequence[int], responses: Sequence[str]) -> list[Step | NoVerdict]:
+        answers = self._judge([self.records[seed % self.size] for seed in seeds], responses)
+        missing = NoVerdict("no_reward", "the reward function returned None")
+        return [missing if answer is None else as_step(answer) for answer in answers]
+
+    def _judge(self, records: Sequence[PromptRecord], responses: Sequence[str]) -> list[Any]:
+        if self._is_of_lists():
+            arguments = [self._arguments(record, response) for record, response in zip(records, responses)]
+            answers = self.function(**{name: [given[name] for given in arguments] for name in arguments[0]})
+            return list(asyncio.run(_awaited(answers)) if inspect.isawaitable(answers) else answers)
+
+        async def all_at_once() -> list[Any]:
+            arguments = (self._arguments(record, response) for record, response in zip(records, responses))
+            return await asyncio.gather(*(self.function(**given) for given in arguments))
+
+        return asyncio.run(all_at_once())
+
+    def _names(self) -> tuple[str, str]:
+        return ("prompts", "completions") if self._is_of_lists() else super()._names()
+
+    def _is_of_lists(self) -> bool:
+        return "completions" in inspect.signature(self.function).parameters
+
+
+def as_step(answer: Any) -> Step:
+    """A reward function's answer, a number or a dict with "reward" and metrics, as a step that ends the episode."""
+    if not isinstance(answer, Mapping):
+        return Step(answer)
+    if "reward" not in answer:
+        raise KeyError(f"the function returned {dict(answer)!r}, a dict without 'reward'")
+    return Step(answer["reward"], metrics={name: value for name, value in answer.items() if name != "reward"})
+
+
+async def _awaited(answers: Awaitable[Any]) -> Any:
+    return await answers

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks
-from aligner_lib.rollouts.environments.base import Environment, Prompt, Step
+from aligner_lib.rollouts.environments.base import Environment, NoVerdict, Prompt, Step
 from aligner_lib.rollouts.environments.registry import build
 from aligner_lib.rollouts.environments.user_file import UserFile
 
@@ -41,6 +41,7 @@ class Description:
 
     size: int | None
     max_turns: int
+    judges_together: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def describe(blueprint: Blueprint) -> Description | Problem:
     """Build the environment. The text of a Problem is a message for the user, or the traceback of an exception."""
     try:
         environment = _built(blueprint)
-        return Description(environment.size, environment.max_turns)
+        return Description(environment.size, environment.max_turns, environment.judges_together)
     except UserError as error:
         return Problem("refused", str(error))
     except BaseException as error:
@@ -106,6 +107,23 @@ def step(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Step | 
     return _bounded_call(blueprint, play)
 
 
+def step_all(
+    blueprint: Blueprint, seeds: tuple[int, ...], responses: tuple[str, ...]
+) -> list[Step | Problem] | Problem:
+    """The answers to many responses, from one call of the environment, which may take as many times its timeout."""
+
+    def judge(environment: Environment) -> list[Step | Problem]:
+        answers = environment.step_all(seeds, responses)
+        if len(answers) != len(responses):
+            raise ValueError(f"{len(answers)} rewards were returned for {len(responses)} responses")
+        return [
+            Problem(answer.reason, answer.text) if isinstance(answer, NoVerdict) else _checked(answer, str)
+            for answer in answers
+        ]
+
+    return _bounded_call(blueprint, judge, times=len(responses))
+
+
 def _built(blueprint: Blueprint) -> Environment:
     if _process.environment is None:
         _process.tracebacks = open(os.path.join(blueprint.folder, str(os.getpid())), "w")  # noqa: SIM115
@@ -114,11 +132,11 @@ def _built(blueprint: Blueprint) -> Environment:
     return _process.environment
 
 
-def _bounded_call(blueprint: Blueprint, call) -> Any:
+def _bounded_call(blueprint: Blueprint, call, times: int = 1) -> Any:
     """Call `call` with the environment. Returns its answer or a Problem. A call that hangs ends this process."""
     try:
         environment = _built(blueprint)
-        with _bounded(blueprint.timeout):
+        with _bounded(times * blueprint.timeout):
             return call(environment)
     except BaseException as error:  # sys.exit() in a reward function costs one sample, too
         return Problem("raised", tracebacks.of_error(error))

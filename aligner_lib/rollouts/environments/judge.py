@@ -1,0 +1,201 @@
+"""A language model as the judge of responses: a rubric of weighted criteria, or comparisons within the group."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+from aligner_lib.rollouts.environments.base import Message, NoVerdict, Step, require
+from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
+from aligner_lib.rollouts.environments.prompt_files import PromptFiles, PromptRecord
+
+HIGHEST = 10  # points for a criterion
+BY_RUBRIC = """\
+You judge an answer to a user. The criteria are:
+{criteria}
+
+Write one sentence on each criterion. Then end with one line for each criterion, its name, a colon, and its points, a whole number \
+from 0 to {highest}, as in
+{example}: 7"""
+BY_COMPARISON = """\
+You compare two answers to the same user. Which one is better by these criteria?
+{criteria}
+
+The order of the answers means nothing, and length alone is no virtue. Write one sentence. Then end with a line of one word: FIRST, \
+SECOND or TIE."""
+WINS = {"FIRST": 1.0, "TIE": 0.5, "SECOND": 0.0}
+VERDICT = re.compile(rf"\W*(?:verdict\s*:)?\W*({'|'.join(WINS)})\W*", re.IGNORECASE)
+
+
+class JudgedPrompts(PromptFiles):
+    """Prompts whose responses a language model judges.
+
+    rubric: criterion → its weight, or a list of criteria of equal weight. By the rubric, the reward is the weighted mean of
+    the criteria's points, from 0 to 1. compare=True: the reward is the share of wins against the other responses to the same
+    prompt, each pair judged in both orders. A response whose verdict is missing or not understood is left out and counted.
+    The other arguments are those of JudgeEndpoint; cache: a file, by default judge.sqlite in the cache folder of the project;
+    false: nothing is remembered.
+
+    Sources: Zheng et al. 2023 (arXiv:2306.05685) for both orders; Gunjal et al. 2025 (arXiv:2507.17746) for rubrics as rewards.
+    """
+
+    judges_together = True
+
+    def __init__(
+        self,
+        split: str = "train",
+        *,
+        prompts: Any,
+        url: str,
+        model: str,
+        rubric: Mapping[str, float] | Sequence[str] = (
+            "The answer is right, to the point and in plain words.",
+        ),
+        compare: bool = False,
+        held_out: float = 0.2,
+        cache: str | bool = True,
+        **endpoint: Any,
+    ):
+        super().__init__(split, prompts=prompts, held_out=held_out)
+        weights = dict(rubric) if isinstance(rubric, Mapping) else dict.fromkeys(rubric, 1.0)
+        require(bool(weights), "rubric: give at least one criterion")
+        wrong = [f"{text}: {weight}" for text, weight in weights.items() if not weight > 0]
+        require(not wrong, f"rubric: {', '.join(wrong)}; a weight must be above 0")
+        # a criterion is a sentence, and the judge's lines need short names
+        self.criteria = {f"C{number}": text for number, text in enumerate(weights, start=1)}
+        whole = sum(weights.values())
+        self.weights = {name: weights[text] / whole for name, text in self.criteria.items()}
+        self.compare = compare
+        known = {
+            "key_variable",
+            "max_tokens",
+            "temperature",
+            "concurrency",
+            "retries",
+            "timeout",
+            "max_calls",
+        }
+        unknown = sorted(set(endpoint) - known)
+        require(
+            not unknown,
+            f"there is no args.{(unknown or [''])[0]}; a judge also takes {', '.join(sorted(known))}",
+        )
+        key = endpoint.get("key_variable")
+        require(not key or key in os.environ, f"key_variable={key}: this environment variable is not set")
+        self.endpoint = JudgeEndpoint(url, model, cache=_cache_file(cache), **endpoint)
+
+    def step(self, response: str) -> Step:
+        require(
+            not self.compare, "compare=True judges the responses to a prompt beside each other: use step_all"
+        )
+        (answer,) = self._by_rubric([self.record], [response])
+        if isinstance(answer, NoVerdict):
+            raise RuntimeError(f"{answer.reason}: {answer.text}")
+        return answer
+
+    def step_all(self, seeds: Sequence[int], responses: Sequence[str]) -> list[Step | NoVerdict]:
+        records = [self.records[seed % self.size] for seed in seeds]
+        return (
+            self._by_comparison(seeds, records, responses)
+            if self.compare
+            else self._by_rubric(records, responses)
+        )
+
+    # -- by a rubric ----------------------------------------------------------------------------------------------
+
+    def _by_rubric(self, records: Sequence[PromptRecord], responses: Sequence[str]) -> list[Step | NoVerdict]:
+        answers = self.endpoint.ask([self._rubric_asked(*pair) for pair in zip(records, responses)])
+        return [answer if isinstance(answer, NoVerdict) else self._points(answer) for answer in answers]
+
+    def _rubric_asked(self, record: PromptRecord, response: str) -> list[Message]:
+        instruction = BY_RUBRIC.format(
+            criteria=self._listed(), highest=HIGHEST, example=next(iter(self.criteria))
+        )
+        return [
+            {"role": "system", "content": instruction},
+            {"role": "user", "content": f"{_conversation(record)}\n\nTHE ANSWER:\n{response}"},
+        ]
+
+    def _points(self, answer: str) -> Step | NoVerdict:
+        """The weighted mean of the points. Each criterion needs exactly one line among the last ones."""
+        found: dict[str, float] = {}
+        for line in answer.strip().splitlines()[-len(self.criteria) :]:
+            match = re.fullmatch(rf"\W*(C\d+)\W*:\W*(\d+)(?:\s*/\s*{HIGHEST})?\W*", line.strip())
+            if match and match[1] in self.criteria and int(match[2]) <= HIGHEST:
+                found[match[1]] = int(match[2]) / HIGHEST
+        if set(found) != set(self.criteria):
+            return NoVerdict(
+                "not_understood",
+                f"the judge's last lines are no points for each criterion: {answer[-200:]!r}",
+            )
+        reward = sum(self.weights[name] * points for name, points in found.items())
+        return Step(reward, metrics={f"criterion_{name[1:]}": points for name, points in found.items()})
+
+    # -- by comparisons -------------------------------------------------------------------------------------------
+
+    def _by_comparison(
+        self, seeds: Sequence[int], records: Sequence[PromptRecord], responses: Sequence[str]
+    ) -> list[Step | NoVerdict]:
+        """The share of wins of each response; a pair without a verdict in one of its orders counts for neither response."""
+        pairs = [(i, j) for i, j in permutations(range(len(seeds)), 2) if seeds[i] == seeds[j]]
+        answers = self.endpoint.ask(
+            [self._comparison_asked(records[i], responses[i], responses[j]) for i, j in pairs]
+        )
+        wins = dict(zip(pairs, map(_win, answers)))
+        steps: list[Step | NoVerdict] = []
+        for i in range(len(seeds)):
+            others = [j for (first, j) in pairs if first == i]
+            decided = [j for j in others if None not in (wins[i, j], wins[j, i])]
+            if not decided:
+                reasons = [answer for answer in answers if isinstance(answer, NoVerdict)]
+                steps.append(
+                    reasons[0] if reasons else NoVerdict("not_understood", _why_undecided(others, answers))
+                )
+                continue
+            shares = [(wins[i, j] + 1 - wins[j, i]) / 2 for j in decided]
+            swayed = [wins[i, j] == wins[j, i] != 0.5 for j in decided]  # the same place won twice
+            metrics = {"decided": len(decided) / len(others), "swayed_by_order": sum(swayed) / len(decided)}
+            steps.append(Step(sum(shares) / len(shares), metrics=metrics))
+        return steps
+
+    def _comparison_asked(self, record: PromptRecord, first: str, second: str) -> list[Message]:
+        text = f"{_conversation(record)}\n\nTHE FIRST ANSWER:\n{first}\n\nTHE SECOND ANSWER:\n{second}"
+        return [
+            {"role": "system", "content": BY_COMPARISON.format(criteria=self._listed())},
+            {"role": "user", "content": text},
+        ]
+
+    def _listed(self) -> str:
+        return "\n".join(f"{name}: {text}" for name, text in self.criteria.items())
+
+
+def _win(answer: str | NoVerdict) -> float | None:
+    """The first answer's win by the last line of a verdict; None where it says neither of WINS."""
+    if isinstance(answer, NoVerdict) or not answer.strip():
+        return None
+    match = VERDICT.fullmatch(answer.strip().splitlines()[-1])
+    return WINS[match[1].upper()] if match else None
+
+
+def _why_undecided(others: Sequence[int], answers: Sequence[str | NoVerdict]) -> str:
+    if not others:
+        return "the prompt has a single response, and compare=True needs several (num_generations_per_prompt)"
+    return f"no comparison ended with FIRST, SECOND or TIE; one ends with {str(answers[0])[-100:]!r}"
+
+
+def _conversation(record: PromptRecord) -> str:
+    if isinstance(record.prompt, str):
+        return f"THE PROMPT:\n{record.prompt}"
+    return "\n\n".join(f"THE {turn['role'].upper()}:\n{turn['content']}" for turn in record.prompt)
+
+
+def _cache_file(cache: str | bool) -> Path | None:
+    if cache is False:
+        return None
+    if cache is True:
+        return Path(os.environ.get("ALIGNER_CACHE", "~/.cache/aligner-lab")).expanduser() / "judge.sqlite"
+    return Path(cache).expanduser()

@@ -1,0 +1,147 @@
+"""Requests to a judge behind an OpenAI-compatible endpoint: many at a time, repeated where it is busy, and remembered on disk.
+
+Imports neither torch nor a client library: the processes of environments start quickly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import sqlite3
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aligner_lib.rollouts.environments.base import Message, NoVerdict
+
+BUSY = (408, 409, 425, 429, 500, 502, 503, 504)  # a later request may succeed
+LONGEST_PAUSE_S = 60.0
+
+
+@dataclass
+class JudgeEndpoint:
+    """A model at an OpenAI-compatible endpoint."""
+
+    url: str
+    """With or without /v1."""
+    model: str
+    key_variable: str = ""
+    """The environment variable that holds the key; empty: no key is sent. The key itself is stored nowhere."""
+    max_tokens: int = 256
+    temperature: float = 0.0
+    concurrency: int = 16
+    """Requests at the same time."""
+    retries: int = 4
+    timeout: float = 60.0
+    """Seconds for a request."""
+    max_calls: int | None = None
+    """Requests of this process; answers from the cache and repeated requests do not count. None: no limit."""
+    cache: Path | None = None
+    """A file for answers; None: nothing is remembered."""
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    _calls: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def ask(self, conversations: Sequence[list[Message]]) -> list[str | NoVerdict]:
+        """The judge's text to each conversation, in their order. Equal conversations are asked once."""
+        different = {self._identity(messages): messages for messages in conversations}
+        answers = self._remembered(list(different))
+        missing = {identity: messages for identity, messages in different.items() if identity not in answers}
+        with ThreadPoolExecutor(max(1, min(self.concurrency, len(missing)))) as threads:
+            answers |= dict(zip(missing, threads.map(self._asked, missing.values())))
+        self._remember({name: answers[name] for name in missing if isinstance(answers[name], str)})
+        return [answers[self._identity(messages)] for messages in conversations]
+
+    def _asked(self, messages: list[Message]) -> str | NoVerdict:
+        with self._lock:
+            if self.max_calls is not None and self._calls >= self.max_calls:
+                return NoVerdict("budget", f"the judge was asked max_calls={self.max_calls} times already")
+            self._calls += 1
+        for attempt in range(self.retries + 1):
+            try:
+                return self._request(messages)
+            except urllib.error.HTTPError as error:
+                problem, again = f"{error.code} {_message_of(error)}", error.code in BUSY
+                pause = _number(error.headers.get("Retry-After"))
+            except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+                problem, again, pause = (
+                    str(getattr(error, "reason", error)) or type(error).__name__,
+                    True,
+                    None,
+                )
+            except (ValueError, KeyError, IndexError, TypeError) as error:
+                problem, again, pause = f"its answer is none of OpenAI's API ({error})", False, None
+            if not again or attempt == self.retries:
+                return NoVerdict("judge", f"the judge at {self.url} gave no answer: {problem}")
+            doubled = 2.0**attempt * (0.5 + random.random())  # not all of the threads at the same moment
+            self.sleep(min(LONGEST_PAUSE_S, doubled if pause is None else pause))
+        raise AssertionError("the last attempt returns")
+
+    def _request(self, messages: list[Message]) -> str:
+        headers = {"Content-Type": "application/json"}
+        if self.key_variable:
+            headers["Authorization"] = f"Bearer {os.environ.get(self.key_variable, '')}"
+        root = f"{self.url.rstrip('/').removesuffix('/v1')}/v1"
+        data = json.dumps(self._body(messages)).encode()
+        request = urllib.request.Request(f"{root}/chat/completions", data, headers)
+        with urllib.request.urlopen(request, timeout=self.timeout) as answer:
+            text = json.load(answer)["choices"][0]["message"]["content"]
+        if not isinstance(text, str):
+            raise ValueError(f"the content is {text!r}")
+        return text
+
+    def _body(self, messages: list[Message]) -> dict[str, object]:
+        settings = {"model": self.model, "max_tokens": self.max_tokens, "temperature": self.temperature}
+        return settings | {"messages": messages}
+
+    # -- the cache ------------------------------------------------------------------------------------------------
+
+    def _identity(self, messages: list[Message]) -> str:
+        """All that decides an answer, as a hash."""
+        return hashlib.sha256(
+            json.dumps([self.url, self._body(messages)], sort_keys=True).encode()
+        ).hexdigest()
+
+    def _remembered(self, identities: list[str]) -> dict[str, str | NoVerdict]:
+        if self.cache is None or not self.cache.exists():
+            return {}
+        with closing(self._table()) as table:
+            rows = (
+                table.execute("SELECT text FROM answers WHERE identity = ?", [name]).fetchone()
+                for name in identities
+            )
+            return {name: row[0] for name, row in zip(identities, rows) if row is not None}
+
+    def _remember(self, answers: dict[str, str]) -> None:
+        if self.cache is None or not answers:
+            return
+        self.cache.parent.mkdir(parents=True, exist_ok=True)
+        with closing(self._table()) as table, table:
+            table.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", answers.items())
+
+    def _table(self) -> sqlite3.Connection:
+        table = sqlite3.connect(self.cache, timeout=60)
+        table.execute("CREATE TABLE IF NOT EXISTS answers (identity TEXT PRIMARY KEY, text TEXT)")
+        return table
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def _message_of(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return str(error.reason)
