@@ -39,7 +39,11 @@ STAGES = {
     "08": ("08_compare", "compare"),
 }
 # notebooks beside the way from a model to an aligned one
-FURTHER = {"09": ("09_scale_out", "scale out"), "10": ("10_bug_hunt", "bug hunt")}
+FURTHER = {
+    "09": ("09_scale_out", "scale out"),
+    "10": ("10_bug_hunt", "bug hunt"),
+    "11": ("11_capstone", "RLHF in a hundred lines"),
+}
 PROFILES = ("smoke", "laptop")
 
 

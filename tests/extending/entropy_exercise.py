@@ -12,7 +12,7 @@ def _entropy(logits):
 
 ENTROPY = Exercise(
     name="entropy",
-    notebook="11",
+    notebook="20",
     title="the entropy of each next-token distribution",
     minutes=5,
     difficulty=1,

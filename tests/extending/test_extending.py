@@ -250,13 +250,13 @@ def test_a_scheduler_runs_a_job(tmp_path, monkeypatch):
 
 @pytest.fixture
 def exercise(monkeypatch):
-    """The example is registered as the exercises of notebook 11."""
+    """The example is registered as the exercises of notebook 20."""
     import entropy_exercise
 
     from aligner_lib.tutorial.exercises import registry
 
-    monkeypatch.setitem(sys.modules, "aligner_lib.tutorial.exercises.notebook_11", entropy_exercise)
-    monkeypatch.setattr(registry, "NOTEBOOKS", (*registry.NOTEBOOKS, "11"))
+    monkeypatch.setitem(sys.modules, "aligner_lib.tutorial.exercises.notebook_20", entropy_exercise)
+    monkeypatch.setattr(registry, "NOTEBOOKS", (*registry.NOTEBOOKS, "20"))
     return registry.exercise("entropy")
 
 
@@ -273,16 +273,16 @@ def test_a_quiz_s_questions_are_read(tmp_path, monkeypatch):
     from aligner_lib.tutorial.quiz import quiz_file
 
     monkeypatch.setattr(quiz_file, "FOLDER", tmp_path)
-    (tmp_path / "11.toml").write_text((HERE / "entropy_quiz.toml").read_text())
-    (question,) = quiz_file.load_quiz("11").questions
+    (tmp_path / "20.toml").write_text((HERE / "entropy_quiz.toml").read_text())
+    (question,) = quiz_file.load_quiz("20").questions
     assert question.choices[0].text == "The uniform one"
 
 
 def test_a_notebook_is_built_and_its_cells_run(build, exercise, tmp_path, monkeypatch):
-    monkeypatch.setitem(build.FURTHER, "11", ("11_entropy", "entropy"))
+    monkeypatch.setitem(build.FURTHER, "20", ("20_entropy", "entropy"))
     monkeypatch.chdir(tmp_path)
     for solved in (False, True):
-        notebook = json.loads(build.build(HERE / "11_entropy.py", build.read_figures(ROOT), solved))
+        notebook = json.loads(build.build(HERE / "20_entropy.py", build.read_figures(ROOT), solved))
         code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
         prose = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"]
         assert "**entropy**" in prose[0] and exercise.hint in prose[1]

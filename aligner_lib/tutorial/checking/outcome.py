@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,8 @@ class Difference:
 
 def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ...]) -> AnswerOutcome:
     """Call the function on copies of the inputs; an error of it is an outcome, too."""
-    arguments = {name: _copy(value, learns=name in gradients) for name, value in inputs.items()}
+    copied: dict[int, Any] = {}  # an optimizer's copy steps the weights of the models' copies
+    arguments = {name: _copy(value, name in gradients, copied) for name, value in inputs.items()}
     try:
         with time_limit(SECONDS):
             returned = function(*arguments.values())
@@ -234,10 +236,12 @@ def _zeros_for_none(first: Tensor | None, second: Tensor | None) -> tuple[Tensor
 # ---- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _copy(value: Any, learns: bool) -> Any:
+def _copy(value: Any, learns: bool, copied: dict[int, Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone().requires_grad_(learns)
-    return type(value)(_copy(part, learns) for part in value) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return type(value)(_copy(part, learns, copied) for part in value)
+    return deepcopy(value, copied)
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:

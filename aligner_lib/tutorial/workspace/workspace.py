@@ -172,7 +172,7 @@ class Workspace:
         if fault is not None:
             settings = {**fault_of(fault, kind).functions, **settings}
         texts = _texts(settings, kind_of(kind))
-        own = self._inputs_of(kind_of(kind)) | self._adapters_of(kind)
+        own = self._inputs_of(kind_of(kind), settings) | self._adapters_of(kind)
         if callable(settings.get(REWARD)):
             prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
             own[f"model.environments.{REWARD}.args.prompts"] = prompts
@@ -273,11 +273,14 @@ class Workspace:
         (folder / f"{number}.json").write_text(json.dumps(without_nan(figures), indent=1) + "\n")
         learning_progress.record_finished_runs()
 
-    def _inputs_of(self, kind: JobKind) -> dict[str, object]:
-        """What the profile does not know: the files and the models that a job of this kind starts from."""
+    def _inputs_of(self, kind: JobKind, given: Mapping[str, object]) -> dict[str, object]:
+        """What the profile does not know: the files and the models that a job of this kind starts from.
+
+        given: settings; no model is made up in place of one that is among them.
+        """
         models = {"model": self.model, "policy": self.policy, "reward_model": self.reward_model}
         data = {key: self._formatted(file) for key, file in kind.data.items()}
-        return data | {key: models[stage]() for key, stage in kind.models.items()}
+        return data | {key: models[stage]() for key, stage in kind.models.items() if key not in given}
 
     def _adapters_of(self, kind: str) -> dict[str, object]:
         """With `lora`: adapters for each model that a job of this kind trains, and a learning rate that suits them."""
@@ -356,7 +359,9 @@ class Workspace:
                 f"start=recorded: your own code trains {run.name} ({', '.join(own)}), so the run is trained now"
             )
             return None
-        inputs = self._inputs_of(kind_of(kind)) | self._adapters_of(kind) | _without_functions(settings)
+        inputs = (
+            self._inputs_of(kind_of(kind), settings) | self._adapters_of(kind) | _without_functions(settings)
+        )
         if differs := recorded_runs.difference(recording, kind, self.profile, inputs):
             print(
                 f"start=recorded: the recorded run {run.name} differs ({differs}), so the run is trained now"
