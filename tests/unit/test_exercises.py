@@ -103,16 +103,16 @@ def test_each_planted_mistake_is_rejected_by_name(name, mistake):
 @pytest.mark.parametrize(
     ("name", "mistake", "words"),
     [
-        ("bradley_terry", "rejected_detached", "to rejected is 0 everywhere"),
-        ("clipped_loss", "ratio_detached", "to ratio is 0 everywhere"),
-        ("masked_loss", "only_the_last_learns", "to logprobs[0] is 0 everywhere"),
-        ("clipped_loss", "stop_gradient", "to ratio["),
-        ("kl_estimators", "detached", "to logprobs is 0 everywhere"),
+        ("bradley_terry", "rejected_detached", "the gradient to rejected is 0 everywhere"),
+        ("clipped_loss", "ratio_detached", "the gradient to ratio is 0 everywhere"),
+        ("masked_loss", "only_the_last_learns", "the gradient to logprobs[0] is 0 everywhere"),
+        ("clipped_loss", "stop_gradient", "clipped has no gradient"),
+        ("kl_estimators", "detached", "the gradient to logprobs is 0 everywhere"),
     ],
 )
 def test_wrong_gradients_are_rejected_although_the_values_are_right(name, mistake, words):
     verdict = judge(ALL[name], planted_mistake(name, mistake).answer, SEED)
-    assert f"the gradient {words}" in verdict.sentence
+    assert f"The values are right, but {words}" in verdict.sentence
 
 
 # ---- as a learner writes them: not the planted code, and yet told ---------------------------------------------------
@@ -271,6 +271,9 @@ def reference_of(name, change):
         ("next_logprobs", lambda values: torch.nn.functional.pad(values, (1, -1)), "one place too far to the right."),
         ("next_logprobs", lambda values: torch.nn.functional.pad(values, (-1, 1)), "one place too far to the left."),
         ("token_rewards", lambda values: values.mT, "token_rewards is transposed: its rows should be its columns."),
+        ("next_logprobs", lambda values: values.clamp(min=-20), "No value of logprobs is below -20, and the right ones reach"),
+        ("dpo_losses", lambda values: -((-values).exp() + 1e-8).log(), "No value of loss is above 18.42, and the right ones reach"),
+        ("clipped_loss", lambda both: (both[0].detach(), both[1]), "The values are right, but loss has no gradient."),
         ("gae", lambda both: torch.tensor(1.0), "Your function returns one value; it should return 2: advantages, returns."),
         ("gae", lambda both: torch.stack(both).numpy(), "returns one ndarray of 2 values; it should return 2: advantages, returns."),
         ("first_losses", list, "Your function returns one list of 4 values; it should return 4: sft, reward_model, dpo, ipo."),

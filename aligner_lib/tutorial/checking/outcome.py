@@ -25,6 +25,8 @@ class AnswerOutcome:
 
     outputs: tuple[Any, ...] = ()
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
+    attached: tuple[bool, ...] = ()
+    """Whether each output has a gradient."""
     error: Exception | LoopWithoutEnd | None = None
     changed: str = ""  # an input that the function has written to
 
@@ -48,10 +50,11 @@ def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ..
             returned = function(*arguments.values())
         outputs = tuple(returned) if isinstance(returned, tuple) else (returned,)
         by_name = _gradients(outputs, arguments, gradients)
+        attached = tuple(isinstance(output, torch.Tensor) and output.requires_grad for output in outputs)
     except (Exception, LoopWithoutEnd) as error:  # whatever a learner's function raises is told, not raised
         return AnswerOutcome(error=error)
     outputs = tuple(_without_gradient(output) for output in outputs)
-    return AnswerOutcome(outputs, by_name, changed=_changed(inputs, arguments))
+    return AnswerOutcome(outputs, by_name, attached, changed=_changed(inputs, arguments))
 
 
 def first_difference(
@@ -63,6 +66,12 @@ def first_difference(
     for name, right, yours in zip(names, expected.outputs, got.outputs):
         if difference := _of_values(name, right, yours):
             return difference
+    if expected.gradients and any(got.attached):
+        for name, right, yours in zip(names, expected.attached, got.attached):
+            if right and not yours:
+                return Difference(
+                    name, f"The values are right, but {name} has no gradient. Did you detach a tensor?"
+                )
     for name, right in expected.gradients.items():
         if difference := _of_gradients(f"the gradient to {name}", right, got.gradients[name]):
             return difference
@@ -118,7 +127,7 @@ def _of_gradients(name: str, right: Tensor | None, yours: Tensor | None) -> Diff
     right, given = _zeros_for_none(right, yours)
     if close(given, right):
         return None
-    sentence = _first_place(name, given, right)
+    sentence = f"The values are right, but {_first_place(name, given, right)}"
     if yours is None or not given.any():
         sentence = f"The values are right, but {name} is 0 everywhere. Did you detach a tensor?"
     elif not right.any():

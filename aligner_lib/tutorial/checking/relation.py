@@ -1,4 +1,4 @@
-"""What a wrong result has to do with the right one: another order, another sign, a constant, a shift."""
+"""What a wrong result has to do with the right one: another order, another sign, a constant, a shift, a limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from aligner_lib.tutorial.checking.outcome import AnswerOutcome, close, numbers_of
+from aligner_lib.tutorial.checking.outcome import ABSOLUTE, RELATIVE, AnswerOutcome, close, numbers_of
 from aligner_lib.tutorial.exercises.exercise import ImportedLate
 
 if TYPE_CHECKING:
@@ -108,4 +108,32 @@ def _shifted(pairs: Pairs) -> str:
     return ""
 
 
-RELATIONS: tuple[Callable[[Pairs], str], ...] = (_another_sign, _scaled, _too_large, _transposed, _shifted)
+def _limited(pairs: Pairs) -> str:
+    """Right but for the most extreme values, which all stop near the same number."""
+    if not _same_shapes(pairs):
+        return ""
+    right, yours = _flat(pairs)
+    wrong = ~torch.isclose(right, yours, RELATIVE, ABSOLUTE)
+    if wrong.sum() < 2 or wrong.all():
+        return ""
+    for side, sign in (("above", 1), ("below", -1)):
+        limit = (sign * yours).max()
+        beyond = (sign * right)[wrong].min() > (sign * right)[~wrong].max()
+        near = limit - (sign * yours)[wrong].min() <= 0.2 * abs(limit)
+        if beyond and near and (sign * (right - yours)[wrong] > 0).all():
+            most = (sign * right).max()
+            return (
+                f"No value of {{name}} is {side} {sign * limit:.4g}, and the right ones reach {sign * most:.4g}. "
+                "Is something clamped, or a small number added?"
+            )
+    return ""
+
+
+RELATIONS: tuple[Callable[[Pairs], str], ...] = (
+    _another_sign,
+    _scaled,
+    _too_large,
+    _transposed,
+    _shifted,
+    _limited,
+)
