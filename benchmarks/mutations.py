@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 
@@ -87,7 +87,7 @@ def off_by_one(node: ast.AST) -> Iterator[ast.AST]:
         places = node.comparators
     for place in places:
         if isinstance(place, ast.Constant) and type(place.value) is int:
-            yield _replaced(node, place, ast.Constant(place.value + 1))
+            yield replaced(node, place, ast.Constant(place.value + 1))
 
 
 def comparison(node: ast.AST) -> Iterator[ast.AST]:
@@ -131,10 +131,12 @@ def flag(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Call):
         for keyword in node.keywords:
             if isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, bool):
-                yield _replaced(node, keyword.value, ast.Constant(not keyword.value.value))
+                yield replaced(node, keyword.value, ast.Constant(not keyword.value.value))
 
 
-MISTAKES: dict[str, Callable[[ast.AST], Iterator[ast.AST]]] = {
+Mistake = Callable[[ast.AST], Iterator[ast.AST]]
+
+MISTAKES: dict[str, Mistake] = {
     "sign": sign,
     "unit": unit,
     "off by one": off_by_one,
@@ -150,7 +152,7 @@ def _are_names(nodes: list[ast.expr]) -> bool:
     return len(nodes) >= 2 and all(isinstance(node, ast.Name | ast.Attribute) for node in nodes[:2])
 
 
-def _replaced(node: ast.AST, old: ast.AST, new: ast.AST) -> ast.AST:
+def replaced(node: ast.AST, old: ast.AST, new: ast.AST) -> ast.AST:
     """A copy of a node in which one of its descendants is another."""
     return copy.deepcopy(node, {id(old): new})
 
@@ -158,11 +160,11 @@ def _replaced(node: ast.AST, old: ast.AST, new: ast.AST) -> ast.AST:
 # ---- a module's mutants -------------------------------------------------------------------------------------------------------
 
 
-def mutants_of(path: str, source: str) -> Iterator[Mutant]:
+def mutants_of(path: str, source: str, mistakes: Mapping[str, Mistake] = MISTAKES) -> Iterator[Mutant]:
     """All mutants of a module. Messages, annotations and what runs for type checkers alone are left as they are."""
     lines = source.encode().split(b"\n")
     for node in _computing(ast.parse(source)):
-        for mistake, change in MISTAKES.items():
+        for mistake, change in mistakes.items():
             for changed in change(node):
                 before = ast.get_source_segment(source, node)
                 after = ast.unparse(ast.fix_missing_locations(changed))

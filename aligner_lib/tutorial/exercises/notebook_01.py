@@ -117,7 +117,8 @@ def _of_rows(logprobs, mask):
 
 def _logprobs_and_mask(draw: Draw) -> dict:
     rows, size = draw.one_of((2, 3, 4)), draw.one_of((6, 7, 8))
-    return {"logprobs": draw.logprobs(rows, size), "mask": draw.response_mask(rows, size)}
+    rarity = draw.in_turn((1.0, 8.0))  # in every second batch, some tokens are nearly impossible
+    return {"logprobs": rarity * draw.logprobs(rows, size), "mask": draw.response_mask(rows, size)}
 
 
 PERPLEXITY = Exercise(

@@ -17,7 +17,7 @@ def _reinforce_loss(logits, responses, rewards):
 def _drawn_responses(draw: Draw) -> dict:
     count = draw.one_of((5, 6, 8))
     return {
-        "logits": draw.normal(8),
+        "logits": draw.normal(8, scale=draw.in_turn((1.0, 10.0))),
         "responses": draw.integers(0, 8, count),
         "rewards": draw.normal(count),
     }
@@ -86,7 +86,8 @@ def _leave_one_out(rewards):
 
 
 def _some_rewards(draw: Draw) -> dict:
-    return {"rewards": draw.normal(draw.in_turn((4, 7, 2))) + draw.between(-2.0, 5.0)}
+    scale = draw.in_turn((1.0, 30.0))
+    return {"rewards": draw.normal(draw.in_turn((4, 7, 2)), scale=scale) + draw.between(-2.0, 5.0)}
 
 
 LEAVE_ONE_OUT = Exercise(
@@ -208,11 +209,15 @@ def _off_policy_loss(logits, responses, old_logprobs, advantages):
 
 
 def _old_responses(draw: Draw) -> dict:
-    """Of a policy that has moved since the responses were drawn."""
+    """Of a policy that has moved since the responses were drawn. In turn, one response was no rarer than others, was hardly
+    possible, or still is."""
     old, count = draw.normal(8), draw.one_of((5, 6, 8))
     responses = draw.integers(0, 8, count)
+    logits = old + 0.5 * draw.normal(8)
+    old[responses[0]] -= draw.in_turn((0.0, 15.0, 15.0))
+    logits[responses[0]] -= draw.in_turn((0.0, 0.0, 15.0))
     return {
-        "logits": old + 0.5 * draw.normal(8),
+        "logits": logits,
         "responses": responses,
         "old_logprobs": old.log_softmax(-1)[responses],
         "advantages": draw.normal(count),

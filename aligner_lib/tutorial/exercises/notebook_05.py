@@ -116,7 +116,7 @@ TOKEN_REWARDS = Exercise(
             "absolute_kl",
             "The penalty uses the absolute value of the KL, so a token also pays where the policy finds it less "
             "likely than the reference does. Keep the sign: only with its negative terms is the mean over many "
-            "draws the KL.",
+            "draws the KL. (A run with `use_absolute_kl` takes the absolute value on purpose, before it calls your function.)",
             _with_kl(lambda kl, mask: kl.abs()),
         ),
         Mistake(
@@ -166,7 +166,7 @@ def _values_and_rewards(draw: Draw) -> dict:
     mask[0, : mask[0].int().argmax()] = True
     return {
         "values": draw.normal(rows, size),
-        "rewards": draw.normal(rows, size),
+        "rewards": draw.normal(rows, size, scale=draw.in_turn((1.0, 1.0, 30.0))),
         "mask": mask,
         "discount": draw.in_turn((0.9, 1.0)),
         "gae_lambda": draw.in_turn((0.95, 0.0, 1.0)),
@@ -502,15 +502,22 @@ def _with(**changes):
 
 
 def _one_token_answers(draw: Draw) -> dict:
-    """Of a policy that has moved a little since the tokens were drawn."""
+    """Of a policy that has moved a little since the tokens were drawn.
+
+    In turn, one token was no rarer than others, was hardly possible, or still is; another one is so for the reference.
+    """
     old, reference = draw.normal(8), draw.normal(8)
     tokens = draw.integers(0, 8, draw.one_of((12, 16)))
+    logits = old + 0.5 * draw.normal(8)
+    old[tokens[0]] -= draw.in_turn((0.0, 15.0, 15.0))
+    logits[tokens[0]] -= draw.in_turn((0.0, 0.0, 15.0))
+    reference[tokens[1]] -= draw.in_turn((0.0, 15.0))
     return {
-        "logits": old + 0.5 * draw.normal(8),
+        "logits": logits,
         "tokens": tokens,
         "old_logprobs": old.log_softmax(-1)[tokens],
         "reference_logprobs": reference.log_softmax(-1)[tokens],
-        "rewards": draw.normal(len(tokens)) + 1.0,
+        "rewards": draw.normal(len(tokens), scale=draw.in_turn((1.0, 1.0, 30.0))) + 1.0,
         "coefficient": draw.between(0.1, 0.5),
         "epsilon": draw.one_of((0.1, 0.2)),
     }

@@ -17,8 +17,9 @@ def _implicit_reward(logprobs, reference_logprobs, mask, beta):
 
 def _both_models(draw: Draw) -> dict:
     rows, size = draw.one_of((2, 3, 4)), draw.one_of((6, 7, 8))
+    rarity = draw.in_turn((1.0, 10.0))  # in every second batch, some tokens are nearly impossible
     return {
-        "logprobs": draw.logprobs(rows, size),
+        "logprobs": rarity * draw.logprobs(rows, size),
         "reference_logprobs": draw.logprobs(rows, size),
         "mask": draw.response_mask(rows, size),
         "beta": draw.between(0.05, 0.5),
@@ -94,6 +95,7 @@ def _sums(draw: Draw) -> dict:
     names = "chosen rejected reference_chosen reference_rejected".split()
     sums = {name: draw.normal(pairs, scale=4.0) - 15.0 for name in names}
     sums["chosen"][-1] -= 150.0 / beta
+    sums["rejected"][0] -= 30.0
     return sums | {"beta": beta}
 
 

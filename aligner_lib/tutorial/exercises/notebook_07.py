@@ -47,7 +47,7 @@ def _groups(draw: Draw) -> dict:
     group = [number for number, size in enumerate(sizes) for _ in range(size)]
     draw.random.shuffle(group)
     group = torch.tensor(group)
-    rewards = draw.normal(len(group)) + 0.5
+    rewards = draw.normal(len(group), scale=draw.in_turn((1.0, 30.0))) + 0.5
     rewards[group == 2] = draw.one_of((0.0, 1.0))
     return {"rewards": rewards, "group": group}
 
@@ -151,7 +151,7 @@ def _digits_joined(response, answer):
 
 RESPONSES = (
     "{a}", "1{a}", "The answer is {a}.", "{a}{d}", "{d} + 1 = {a}", "{a} is wrong, it is {b}", "-{a}", "{b}, no: {a}",
-    "{a}.5", "{a}.3", "{a}.04", "no idea", "{a}.0", "", "{b}", "it is {a}, I think", "{a}\n",
+    "{a}.5", "{a}.3", "{a}.04", "{a}.001", "no idea", "{a}.0", "", "{b}", "it is {a}, I think", "{a}\n",
 )  # fmt: skip
 
 
@@ -244,10 +244,10 @@ def _k1_k2_k3(d):
 
 
 def _of_two_models(draw: Draw) -> dict:
-    """One drawn token has become far rarer under the policy."""
+    """One drawn token has become far rarer under the policy, in some batches too rare for any clamp."""
     tokens = draw.one_of((5, 6, 8))
     logprobs, reference = draw.logprobs(tokens), draw.logprobs(tokens)
-    logprobs[0] = reference[0] - 7.5
+    logprobs[0] = reference[0] - draw.in_turn((7.5, 12.0, 21.0))
     return {"logprobs": logprobs, "reference_logprobs": reference}
 
 
@@ -322,10 +322,10 @@ def _of_ratio(weights):
 
 
 def _of_an_older_policy(draw: Draw) -> dict:
-    """Two tokens lie above the cap, one far below its inverse."""
+    """Two tokens lie above the cap, one of them even by its logarithm, and one far below its inverse."""
     sampler_logprobs = draw.logprobs(2, 4)
     logprobs = sampler_logprobs + draw.normal(2, 4, scale=0.3)
-    logprobs[0, 0], logprobs[1, 2] = sampler_logprobs[0, 0] + 1.5, sampler_logprobs[1, 2] + 2.5
+    logprobs[0, 0], logprobs[1, 2] = sampler_logprobs[0, 0] + 1.5, sampler_logprobs[1, 2] + 4.0
     logprobs[1, 0] = sampler_logprobs[1, 0] - 2.0
     return {"logprobs": logprobs, "sampler_logprobs": sampler_logprobs, "cap": draw.one_of((2.0, 2.5, 3.0))}
 

@@ -231,6 +231,7 @@ def _before_and_after(draw: Draw) -> dict:
         ]
     )
     rewards = draw.normal(2, count, scale=0.5) + kinds + torch.tensor([[0.0], [0.4]])
+    rewards = rewards * draw.in_turn((1.0, 30.0))
     right = kinds == 2
     right[:, 0] = True
     return {"rewards": rewards, "ended": kinds > 0, "right": right}

@@ -314,7 +314,10 @@ def _an_experience(draw: Draw) -> dict:
     tokens = draw.integers(1, VOCABULARY, rows, size + 1)
     with torch.no_grad():
         old_logprobs = logprobs_of(policy, tokens) + draw.normal(rows, size, scale=0.3)
-    batch = tokens, mask, old_logprobs, draw.normal(rows, size), draw.normal(rows, size)
+    advantages, returns = draw.normal(rows, size), draw.normal(rows, size, scale=draw.in_turn((1.0, 20.0)))
+    bad = int(mask[0].int().argmax())  # a bad token that has become twenty times as likely
+    old_logprobs[0, bad], advantages[0, bad] = old_logprobs[0, bad] - 3.0, -1.0
+    batch = tokens, mask, old_logprobs, advantages, returns
     return {
         "policy": policy,
         "critic": critic,
@@ -466,7 +469,7 @@ def _whole_step(draw: Draw) -> dict:
         ),
         "policy": policy,
         "critic": critic,
-        "reference": _policy(draw),
+        "reference": _policy(draw, scale=draw.in_turn((1.0, 6.0))),
         "optimizer": _optimizer(policy, critic),
         "prompts": draw.integers(1, VOCABULARY, draw.one_of((5, 7)), draw.in_turn((1, 2))),
         "score": _score,
