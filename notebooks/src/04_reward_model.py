@@ -219,8 +219,10 @@ curves(
 # A model judge has habits that people do not have: it prefers the response in the first place, long responses, and
 # responses in its own style. So ask in both orders and count a changed verdict as a tie, compare responses of similar
 # length, and never let a model judge its own training. Above all, label forty pairs yourself and measure how often the
-# judge agrees with you, before you train on ten thousand of its verdicts. A judge that agrees as often as two people
-# agree with each other is as good as you can measure.
+# judge agrees with you, before you train on ten thousand of its verdicts. Even a perfect judge does not agree with you
+# always, because you err. But a perfect judge agrees with a person more often than two people agree with each other: if
+# each person errs in 15 of 100 pairs, the perfect judge agrees in 85 of them and the second person in
+# $100 \cdot (0.85^2 + 0.15^2) \approx 74$.
 #
 # Notebook 08 has such a judge: with `judge_url`, a language model compares two policies' answers in both orders.
 

@@ -193,8 +193,9 @@ print(conclusion(table, "SFT"))
 # The intervals of these runs were computed with a bootstrap, which draws the prompts again. With 264 prompts, a
 # bootstrap and today's formulas hardly differ. With four prompts they do.
 #
-# The intervals separate policies. PPO and DPO obey equally often, but half of DPO's answers are cut off, because
-# nothing in a pair of whole answers teaches when to end. PPO and GRPO paid a penalty for a missing end. Without the
+# The intervals separate policies. PPO and DPO obey equally often, but half of DPO's answers are cut off. Both answers of
+# each of these pairs end, so no pair says that an end is better than a cut. (The pairs of `laptop` say so: cut answers are
+# among the rejected ones.) PPO and GRPO paid a penalty for a missing end. Without the
 # penalty, a reward model trained on whole answers alone prefers cut answers. For example, with a reward model of half
 # the training, PPO without `missing_eos_penalty` soon cut off every second answer, and GRPO all of them.
 #

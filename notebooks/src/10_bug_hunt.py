@@ -138,8 +138,8 @@ print(inspect.getsource(kl_sign))
 
 # %%
 def token_rewards(rewards, kl, mask, coefficient):
-    """float [B], [B, S-1] and bool [B, S-1]: −coefficient · kl at every token, plus the score at a response's last token."""
-    per_token = -coefficient * kl
+    """float [B], [B, S-1] and bool [B, S-1]: −coefficient · kl at each response token, plus the score at the last one."""
+    per_token = -coefficient * kl * mask
     for row, reward in enumerate(rewards):
         last = mask[row].nonzero()[-1]
         per_token[row, last] += reward

@@ -412,6 +412,15 @@ def test_solutions_that_train_equal_the_library_bit_for_bit(name):
         assert all(map(torch.equal, own, library)) if isinstance(own, tuple) else torch.equal(own, library)
 
 
+def test_the_function_that_mends_a_run_in_the_bug_hunt_passes_the_check_of_05():
+    cells = code(ROOT / "notebooks" / "10_bug_hunt.ipynb")
+    (source,) = (source for source, _ in cells if source.startswith("def token_rewards("))
+    names = {"torch": torch}
+    exec(compile(source, "10_bug_hunt", "exec"), names)
+    verdict = judge(ALL["token_rewards"], names["token_rewards"], SEED)
+    assert verdict, repr(verdict)
+
+
 @pytest.mark.parametrize("path", notebooks_with_exercises("notebooks"), ids=lambda path: path.stem)
 def test_a_notebook_uses_a_learner_s_function_only_after_its_check(path):
     """Only check gets a learner's function; a run takes it if it has passed."""
