@@ -17,7 +17,7 @@ from aligner_lib.tutorial.workspace import recorded_runs
 
 def record_run(lab: Workspace, kind: str, **settings) -> RunFolder:
     """A finished run as its job would have left it, without the training; its model is the downloaded one."""
-    inputs = lab._inputs_of(kind_of(kind))
+    inputs = lab._inputs_of(kind_of(kind), settings)
     texts = [
         f"{key}={json.dumps(str(value)) if key in inputs else value}"
         for key, value in (inputs | settings).items()
