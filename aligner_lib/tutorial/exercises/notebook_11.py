@@ -46,8 +46,15 @@ def _draw_token(probabilities):
     return below.sum(-1).clamp(max=probabilities.shape[-1] - 1)
 
 
-def _shuffle(count):
-    return torch.randperm(count, generator=torch.Generator().manual_seed(count))
+class _Shuffle:
+    """Another order at each call, and the same orders for each copy that has not been called."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, count):
+        self.calls += 1
+        return torch.randperm(count, generator=torch.Generator().manual_seed(self.calls))
 
 
 def _score(tokens, mask):
@@ -66,7 +73,7 @@ def _settings(draw: Draw) -> SimpleNamespace:
         epochs=2,
         minibatch=draw.one_of((2, 3)),
         epsilon=0.2,
-        shuffle=_shuffle,
+        shuffle=_Shuffle(),
     )
 
 
@@ -241,13 +248,18 @@ def _updated_with(loss_of):
 
 
 def _with_settings(**changes):
-    """The right loop with other settings; a change is a function of the batch."""
+    """The right loop with other settings; a change is a function of batch and settings."""
 
     def answer(policy, critic, optimizer, batch, loss, settings):
-        others = {name: change(batch) for name, change in changes.items()}
+        others = {name: change(batch, settings) for name, change in changes.items()}
         return _update(policy, critic, optimizer, batch, loss, SimpleNamespace(**vars(settings) | others))
 
     return answer
+
+
+def _one_order(batch, settings):
+    order = settings.shuffle(len(batch[0]))
+    return lambda count: order
 
 
 def _without(*steps):
@@ -307,6 +319,12 @@ def _without_a_critic(policy, critic, batch, loss, settings):
     return _loss_of_minibatch(policy, lambda tokens: torch.zeros(tokens.shape), nothing, loss, settings)
 
 
+def _critic_twice(policy, critic, batch, loss, settings):
+    tokens, mask, *_, returns = batch
+    half = 0.5 * (critic(tokens)[:, :-1] - returns) ** 2
+    return _loss_of_minibatch(policy, critic, batch, loss, settings) + (half * mask).sum() / mask.sum()
+
+
 def _an_experience(draw: Draw) -> dict:
     policy, critic = _policy(draw), _critic(draw)
     rows, size = draw.one_of((5, 7)), 6
@@ -359,17 +377,22 @@ UPDATE = Exercise(
         Mistake(
             "one_epoch",
             "The responses are used once. Drawing them was the expensive part: use them for `settings.epochs` passes.",
-            _with_settings(epochs=lambda batch: 1),
+            _with_settings(epochs=lambda batch, settings: 1),
         ),
         Mistake(
             "one_minibatch",
             "All responses form a single minibatch. Split the shuffled rows into parts of `settings.minibatch`.",
-            _with_settings(minibatch=lambda batch: len(batch[0])),
+            _with_settings(minibatch=lambda batch, settings: len(batch[0])),
         ),
         Mistake(
             "not_shuffled",
             "The minibatches are the same in every epoch: the rows in their order. Use `settings.shuffle`.",
-            _with_settings(shuffle=lambda batch: lambda count: torch.arange(count)),
+            _with_settings(shuffle=lambda batch, settings: torch.arange),
+        ),
+        Mistake(
+            "shuffled_once",
+            "The rows are shuffled once, so every epoch has the same minibatches. Shuffle at the beginning of each epoch.",
+            _with_settings(shuffle=_one_order),
         ),
         Mistake(
             "padding_counts",
@@ -401,6 +424,11 @@ UPDATE = Exercise(
             "no_critic",
             "The critic has no loss and never learns, so its values stay random.",
             _updated_with(_without_a_critic),
+        ),
+        Mistake(
+            "critic_counts_twice",
+            "The factor ½ of the critic's squared error is missing.",
+            _updated_with(_critic_twice),
         ),
     ),
 )
