@@ -167,3 +167,5 @@ else:
 #
 # **Questions.** Which of the ten faults would also occur with a larger model, and become visible only after days? Which
 # of them would a test of a single function have found?
+#
+# Next: [11 · RLHF in a hundred lines](11_capstone.ipynb), where every line of the loop is yours.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # RLHF in a hundred lines
 #
-# Write a whole PPO loop yourself, train a two-layer model with it in seconds, watch the model cheat, and then train
-# SmolLM2 with the same functions.
+# Write a whole PPO loop yourself, train a two-layer model with it in seconds, watch the model cheat, and then let your
+# functions train SmolLM2.
 #
 # {{map}}
 #
@@ -399,8 +399,11 @@ for written, history in held:
 # The right side needs no training: draw from the reference, and average.
 
 # %%
-tokens, mask = rollout_check.function(reference, torch.randint(2, (20_000, 1)), LENGTH, END, draw)
-best = 0.3 * (score(tokens, mask) / 0.3).exp().mean().log().item()
+drawn = [
+    score(*rollout_check.function(reference, torch.randint(2, (2_000, 1)), LENGTH, END, draw))
+    for _ in range(10)
+]
+best = 0.3 * (torch.cat(drawn) / 0.3).exp().mean().log().item()
 values = [(history[-5:, 0] - 0.3 * history[-5:, 1]).mean().item() for _, history in held]
 print(f"the best policy: {best:.2f}; your trainings:", *(f"{value:.2f}" for value in values))
 
@@ -451,12 +454,13 @@ for name, figures in {"β = 0.3": toy["held"], "β = 0": toy["free"]}.items():
 # %% [markdown]
 # ### What you should see
 #
-# With the penalty, the mean score rises from {{laptop.capstone.score_before:.1f}} to a value between
+# With the penalty, the mean score rises from about 0 to a value between
 # {{laptop.capstone.held.score.0:.1f}} and {{laptop.capstone.held.score.1:.1f}}, the KL stays between
 # {{laptop.capstone.held.kl.0:.1f}} and {{laptop.capstone.held.kl.1:.1f}} nats, and
 # {{laptop.capstone.held.sentences.0:.2f}} to {{laptop.capstone.held.sentences.1:.2f}} of the responses are sentences. The
-# objective reaches {{laptop.capstone.values.0:.2f}} to {{laptop.capstone.values.1:.2f}} of the best policy's
-# {{laptop.capstone.best:.2f}}.
+# objective reaches {{laptop.capstone.values.0:.2f}} to {{laptop.capstone.values.1:.2f}}, and the best policy's value is
+# about {{laptop.capstone.best:.2f}}. (All these figures are means of drawn responses, so a training may seem to exceed the
+# best policy by a little.)
 #
 # Without the penalty, all three trainings end with the same response to every prompt: "happy" ten times. The score is
 # {{laptop.capstone.free.score.0:.0f}}, the highest that ten words can have, the KL is
@@ -557,11 +561,18 @@ await monitor
 # %% [markdown]
 # ### What you should see
 #
-# With the laptop profile, the reward rises within four steps from −0.16 to 0.39. The mean response becomes shorter, from 33
-# to 22 tokens, and 0.81 of the responses end, 0.34 before. The reward asked for these changes. Now read the
-# responses with the highest rewards: "<<For Beginners>>", "The offside rule: 58". The reward forgot that a short answer
-# should still answer. The KL is 0.26 nats per token already. A larger penalty would slow the decay down, and a better
-# reward would ask for more than shortness, as the program `data/gold.py` does.
+# With the laptop profile, the mean reward of the training prompts rises within four steps from −0.16 to 0.35. The mean
+# response becomes shorter, from 33 to 22 tokens, and 0.81 of the responses end, compared with 0.34 before. The reward asked
+# for these changes. Now read the responses with the highest rewards:
+#
+# - "The offside rule: 58" and "<<For Beginners>>" are short, and they answer nothing.
+# - "S-A-L-I-N-T-Y-I-N-U-R-I-A-…" has the highest reward of all. The reward splits a response at its spaces, so letters
+#   with hyphens between them are a single word.
+#
+# The reward forgot that a short answer should still answer. The KL is 0.26 nats per token already. A larger penalty would
+# slow the decay down, and a better reward would ask for more than shortness, as the program `data/gold.py` does.
+#
+# (The random `smoke` model hardly changes in four steps.)
 
 # %%
 run = lab.run("capstone")
