@@ -33,7 +33,6 @@ class Conversion:
     form: RawForm
     to: str
     report: Report
-    renamed: Mapping[str, str]
     ignored: tuple[str, ...]
     paths: tuple[Path, ...] = ()
     """The files of the splits in SPLITS."""
@@ -97,9 +96,10 @@ def convert(
     head, records = _first(records, source.name)
     form = _form_of(head, columns, ignore, source.name)
     paths = tuple(Path(out) / f"{split}.jsonl" for split in SPLITS)
-    conversion = Conversion(form, to, Report(strict=strict), columns, ignore, paths)
+    conversion = Conversion(form, to, Report(strict=strict), ignore, paths)
     split_of = _Split(source.paths, validation_fraction, seed)
-    _write(conversion, _samples(records, form, columns, ignore, conversion.report), split_of, source.name)
+    samples = _samples(_read(records, form, columns, ignore, conversion.report), conversion.report)
+    _write(conversion, samples, split_of, source.name)
     return conversion
 
 
@@ -144,14 +144,9 @@ def _renamed(record: dict[str, Any], columns: Mapping[str, str], ignore: tuple[s
 
 
 def _samples(
-    records: Iterator[RawRecord | Skip],
-    form: RawForm,
-    columns: Mapping[str, str],
-    ignore: tuple[str, ...],
-    report: Report,
+    read: Iterator[tuple[RawRecord, RawSample]], report: Report
 ) -> Iterator[tuple[RawRecord, RawSample]]:
     """Each record's sample; neighbours with scored answers to one prompt are one sample."""
-    read = _read(records, form, columns, ignore, report)
     for _, group in groupby(
         read, key=lambda item: item[1].prompt if isinstance(item[1], RawScored) else object()
     ):

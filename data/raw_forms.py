@@ -103,9 +103,10 @@ def _side(value: Any, key: str) -> list[Message]:
 
 def _labelled(answer: str) -> Callable[[dict[str, Any]], RawLabelled]:
     def read(record: dict[str, Any]) -> RawLabelled:
-        if not isinstance(record["label"], bool):
+        label = {"true": True, "false": False}.get(str(record["label"]).lower())  # CSV has texts alone
+        if label is None:
             raise Unusable(Reason.WRONG_TYPE, f"'label' is {record['label']!r}; it must be true or false")
-        return RawLabelled(_prompt(record, "prompt"), answer_of(record[answer], answer), record["label"])
+        return RawLabelled(_prompt(record, "prompt"), answer_of(record[answer], answer), label)
 
     return read
 

@@ -37,6 +37,7 @@ RECOGNISED = {
     "HH": ({"chosen": hh("It is water."), "rejected": hh(WORSE)}, "preferences", PAIR | {"chosen": "It is water."}),
     "NeMo-Aligner's": ({"prompt": Q, "chosen_response": ANSWER, "rejected_response": WORSE, "chosen_reward": 2.0}, "preferences", PAIR),
     "labels": ({"prompt": Q, "completion": ANSWER, "label": True}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": True}),
+    "labels of a CSV": ({"prompt": Q, "response": ANSWER, "label": "FALSE"}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": False}),
     "UltraFeedback's answers": ({"instruction": Q, "completions": [{"response": WORSE, "overall_score": 2}, {"response": ANSWER, "overall_score": 9.5}]}, "preferences", PAIR),
     "a pair for SFT": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "sft", DIALOGUE),
     "prompt and completion": ({"prompt": Q, "completion": ANSWER}, "sft", DIALOGUE),
