@@ -19,7 +19,7 @@ class BranchForm {
     this.element = make("div", { class: "lab-branch", hidden: true },
       make("form", { class: "lab-tools", onsubmit: (event) => { event.preventDefault(); send(); } },
         make("label", {}, "Go on from step ", this.step), make("label", {}, "with ", this.setting), make("label", {}, "= ", this.value),
-        make("button", { type: "submit", title: "A new run shares the steps up to this one; only the setting differs from there on" }, "Start a branch"),
+        make("button", { type: "submit", title: "A new run shares the steps up to this one; only the setting differs from there on" }, "Branch"),
         this.names),
       this.said);
   }
