@@ -116,7 +116,7 @@ TOKEN_REWARDS = Exercise(
             "absolute_kl",
             "The penalty uses the absolute value of the KL, so a token also pays where the policy finds it less "
             "likely than the reference does. Keep the sign: only with its negative terms is the mean over many "
-            "draws the KL. (A run with `use_absolute_kl` takes the absolute value on purpose, before it calls your function.)",
+            "draws the KL. A run with `use_absolute_kl` takes the absolute value on purpose, before it calls your function.",
             _with_kl(lambda kl, mask: kl.abs()),
         ),
         Mistake(
