@@ -565,8 +565,8 @@ await monitor
 # response becomes shorter, from 33 to 22 tokens, and 0.81 of the responses end, compared with 0.34 before. The reward asked
 # for these changes. Now read the responses with the highest rewards:
 #
-# - "The offside rule: 58" and "<<For Beginners>>" are short, and they answer nothing.
-# - "S-A-L-I-N-T-Y-I-N-U-R-I-A-…" has the highest reward of all. The reward splits a response at its spaces, so letters
+# - `The offside rule: 58` and `<<For Beginners>>` are short, and they answer nothing.
+# - `S-A-L-I-N-T-Y-I-N-U-R-I-A-…` has the highest reward of all. The reward splits a response at its spaces, so letters
 #   with hyphens between them are a single word.
 #
 # The reward forgot that a short answer should still answer. The KL is 0.26 nats per token already. A larger penalty would
