@@ -8,7 +8,17 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from aligner_lib.megatron import cpu
-from aligner_lib.megatron.kernels import LayerNorm, RMSNorm, embedding, rotate, squared_relu, swiglu
+from aligner_lib.megatron.kernels import (
+    FEW_ROWS,
+    PART,
+    LayerNorm,
+    RMSNorm,
+    embedding,
+    float32_product,
+    rotate,
+    squared_relu,
+    swiglu,
+)
 
 
 def randn(*shape, **options):
@@ -119,3 +129,11 @@ def test_a_group_of_one_rank_calls_no_collective():
     assert calls == []
     collect(whole[:2], whole, group=SimpleNamespace(size=lambda: 2))
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("rows", [1, FEW_ROWS, FEW_ROWS + 1])
+def test_logits_of_bf16_numbers_are_sums_in_float32(rows):
+    x, weight = randn(rows, 24).bfloat16(), randn(2 * PART + 3, 24).bfloat16()
+    logits = float32_product(x, weight)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits.double(), x.double() @ weight.double().t(), rtol=0, atol=1e-5)
