@@ -38,6 +38,7 @@ def main() -> None:
             Path(folder),
             model=options.model,
             clock=options.clock,
+            precision=options.precision,
             raw_pairs=options.pairs,
             **_sizes(options),
         )
@@ -178,6 +179,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         help="preference pairs in HH's format [%(default)s]",
     )
     parser.add_argument("--quick", action="store_true", help="two short rounds: does it run?")
+    parser.add_argument("--precision", choices=["32", "bf16"], default="32", help="of all sides [32]")
     parser.add_argument("--threads", type=int, help="threads of each side [as many as torch takes]")
     parser.add_argument(
         "--clock", choices=["wall", "cpu"], default="wall", help="cpu: processor time, on a busy machine"
@@ -203,6 +205,9 @@ def _sizes(options: argparse.Namespace) -> dict[str, int]:
 
 
 def _described(setting: Setting, options: argparse.Namespace) -> dict:
+    import torch  # not before the sides have run: this process needs none
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     versions = {}
     for library in LIBRARIES:
         try:
@@ -213,7 +218,8 @@ def _described(setting: Setting, options: argparse.Namespace) -> dict:
         "command": " ".join(["./lab bench", *sys.argv[1:]]),
         "model": setting.model,
         "parameters": setting.architecture().num_parameters,
-        "device": "cpu",
+        "device": device,
+        "precision": setting.precision,
         "cores": os.cpu_count(),
         "threads": options.threads or "torch's default",
         "clock": setting.clock,
@@ -243,7 +249,7 @@ def _described(setting: Setting, options: argparse.Namespace) -> dict:
 def _title(described: dict) -> str:
     libraries = ", ".join(f"{name} {number}" for name, number in described["versions"].items())
     return (
-        f"\n{described['command']}\n{described['model']} ({described['parameters'] / 1e6:.1f} M parameters), float32, "
+        f"\n{described['command']}\n{described['model']} ({described['parameters'] / 1e6:.1f} M parameters), precision {described['precision']}, {described['device']}, "
         f"{described['cores']} cores, {described['clock']} clock, pairs of {described['pairs']}; "
         f"Python {described['python']}, {libraries}"
     )

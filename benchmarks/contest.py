@@ -24,6 +24,10 @@ from benchmarks.setting import Setting
 
 START_SECONDS = 600  # imports and models on a busy machine
 ROUND_SECONDS = 1800
+ROUNDING = {
+    "32": 1.0,
+    "bf16": 200.0,
+}  # a bf16 number has 16 bits fewer than a float32, and losses are means of many
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -80,7 +84,7 @@ def compete(
                 side.rounds.append(process.round())
             speeds = ", ".join(f"{side.name} {side.speeds[-1]:,.0f}" for side in sides)
             say(f"{name}, round {number} of {setting.repeats}: {speeds} tokens/s")
-    comparison = Comparison(name, "real tokens/s", sides, aim)
+    comparison = Comparison(name, "real tokens/s", sides, aim, ROUNDING[setting.precision])
     comparison.check_equal_work()
     return comparison
 

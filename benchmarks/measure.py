@@ -50,6 +50,7 @@ class Comparison:
     unit: str
     sides: list[Side]
     aim: float | None  # the speed to reach, as a multiple of the second side's, where there is one
+    rounding: float = 1.0  # times FIRST_STEP and LATER_STEPS, for a precision below float32
 
     def check_equal_work(self) -> None:
         """Every side counted the same tokens, read and generated, in each round, and began with the same losses.
@@ -74,7 +75,7 @@ class Comparison:
     def _check_equal(self, what: str, side: Side, ours: tuple[float, ...], theirs: tuple[float, ...]) -> None:
         """Of the warm-up's steps: the first is of equal weights, and Adam turns its rounding into more."""
         for step, (a, b) in enumerate(zip(ours, theirs), 1):
-            tolerance = FIRST_STEP if step == 1 else LATER_STEPS
+            tolerance = self.rounding * (FIRST_STEP if step == 1 else LATER_STEPS)
             assert math.isclose(a, b, rel_tol=tolerance, abs_tol=ABOUT_ZERO), (
                 f"{self.name}, step {step}: the {what} of {self.sides[0].name} is {a:.6f}, that of {side.name} {b:.6f}"
             )

@@ -166,7 +166,7 @@ def make_engine(setting: Setting, architecture, optim: dict | None = None):
     from aligner_lib.megatron.model import Numerics
 
     parallel.initialize()
-    engine = Engine(architecture, Numerics(), optim=optim, clip=setting.clip)
+    engine = Engine(architecture, Numerics(bf16=setting.precision == "bf16"), optim=optim, clip=setting.clip)
     engine.load(setting.model_folder, new_head=architecture.head == "scalar")
     return engine
 

@@ -63,6 +63,7 @@ class Setting:
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0
+    precision: str = "32"  # or bf16: the weights of the optimiser stay float32 on all sides
     clock: str = (
         "wall"  # or "cpu": the process's own processor time, for machines that others use at the same time
     )

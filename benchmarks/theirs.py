@@ -9,6 +9,7 @@ from benchmarks.contest import Rounds
 from benchmarks.forced_stops import StopsAtProcessor
 from benchmarks.setting import Setting, reward
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ENDLESS = 10_000  # epochs; the parent ends the process
 
 
@@ -168,7 +169,7 @@ def _with(options: dict, arguments: dict) -> dict:
 
 
 def _arguments(setting: Setting, global_batch: int, micro_batch: int) -> dict:
-    """What all of TRL's trainers are told: our optimiser and batch, float32, nothing recomputed, nothing saved."""
+    """What all of TRL's trainers are told: our optimiser, batch and precision, nothing recomputed, nothing saved."""
     return {
         "output_dir": str(setting.folder / "trl"),
         "per_device_train_batch_size": micro_batch,
@@ -181,7 +182,7 @@ def _arguments(setting: Setting, global_batch: int, micro_batch: int) -> dict:
         "max_grad_norm": setting.clip,
         "lr_scheduler_type": "constant",
         "num_train_epochs": ENDLESS,
-        "bf16": False,
+        "bf16": setting.precision == "bf16",
         "gradient_checkpointing": False,
         "logging_steps": 1,
         "save_strategy": "no",
@@ -231,7 +232,7 @@ def _train(trainer, rounds: Rounds, ordered: bool) -> None:
 
 def plain_sft(setting: Setting, connection) -> None:
     """Forward, backward, clip and AdamW with no trainer around them; batches are padded in order of arrival."""
-    model = as_transformers.causal_lm(setting).train()
+    model = as_transformers.causal_lm(setting).train().to(DEVICE)
     pad_id = as_transformers.tokenizer(setting).pad_token_id
     samples = setting.in_first_epoch(setting.answers(setting.samples_a_round))
     optimizer = _adamw(model, setting)
@@ -244,7 +245,8 @@ def plain_sft(setting: Setting, connection) -> None:
             loss = 0.0
             for micro_batch in _batches(batch, setting.micro_batch):
                 inputs = _padded(micro_batch, pad_id)
-                part = model(**inputs, use_cache=False, num_items_in_batch=answers).loss
+                with torch.autocast(DEVICE, torch.bfloat16, enabled=setting.precision == "bf16"):
+                    part = model(**inputs, use_cache=False, num_items_in_batch=answers).loss
                 part.backward()
                 loss += part.item()
                 tokens += int(inputs["attention_mask"].sum())
@@ -257,7 +259,8 @@ def plain_sft(setting: Setting, connection) -> None:
 
 def generation(setting: Setting, connection) -> None:
     """transformers' `generate`: left padding, a static batch that runs to its longest response."""
-    model = as_transformers.causal_lm(setting).eval()
+    dtype = torch.bfloat16 if setting.precision == "bf16" else torch.float32
+    model = as_transformers.causal_lm(setting).eval().to(DEVICE, dtype)
     stop_id, pad_id = setting.tokenizer().eos_id, as_transformers.tokenizer(setting).pad_token_id
     samples = setting.answers(setting.prompts)
     rounds = Rounds(setting, connection)
@@ -304,7 +307,8 @@ def _padded(samples: list, pad_id: int) -> dict[str, torch.Tensor]:
     lengths = torch.tensor([len(sample) for sample in samples])[:, None]
     starts = torch.tensor([sample.answer_start for sample in samples])[:, None]
     labels = ids.masked_fill((columns < starts) | (columns >= lengths), -100)
-    return {"input_ids": ids, "attention_mask": (columns < lengths).long(), "labels": labels}
+    batch = {"input_ids": ids, "attention_mask": (columns < lengths).long(), "labels": labels}
+    return {name: tensor.to(DEVICE) for name, tensor in batch.items()}
 
 
 def _left_padded(prompts: list[list[int]], pad_id: int) -> dict[str, torch.Tensor]:
@@ -312,4 +316,7 @@ def _left_padded(prompts: list[list[int]], pad_id: int) -> dict[str, torch.Tenso
     padding = [width - len(prompt) for prompt in prompts]
     ids = [[pad_id] * left + prompt for left, prompt in zip(padding, prompts)]
     mask = [[0] * left + [1] * (width - left) for left in padding]
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+    return {
+        "input_ids": torch.tensor(ids, device=DEVICE),
+        "attention_mask": torch.tensor(mask, device=DEVICE),
+    }

@@ -26,6 +26,15 @@ FEW_ROWS = 64
 _prepared = False
 
 
+def peak_memory() -> float | None:
+    """GiB of the GPU's memory that tensors took at most since the last call; None without CUDA."""
+    if not HAS_CUDA:
+        return None
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    torch.cuda.reset_peak_memory_stats()
+    return peak
+
+
 def prepare() -> None:
     """Make `import megatron.core` possible without CUDA, and fast. Further calls do nothing."""
     global _prepared

@@ -62,17 +62,7 @@ class SmokeModel:
     def _write(self, folder: Path) -> None:
         self.architecture.save(folder)
         _train_tokenizer(self.architecture, folder)
-        write_store(folder / "weights", list(self._weights()), progress=None)
-
-    def _weights(self) -> Iterator[StreamedTensor]:
-        for index, weight in enumerate(weights(self.architecture)):
-            random = np.random.default_rng([self.seed, index])
-            yield StreamedTensor(
-                weight.megatron,
-                "F32",
-                weight.shape,
-                lambda w=weight, r=random: _initial(w, r, self.architecture.num_layers),
-            )
+        write_store(folder / "weights", list(random_weights(self.architecture, self.seed)), progress=None)
 
     def _origin(self) -> str:
         """Identifies everything that determines the model's bytes."""
@@ -80,6 +70,18 @@ class SmokeModel:
         for path in _samples():
             digest.update(path.read_bytes())
         return f"smoke {digest.hexdigest()}"
+
+
+def random_weights(architecture: Architecture, seed: int) -> Iterator[StreamedTensor]:
+    """A model's weights with Megatron's initial values, float32, each computed when it is read."""
+    for index, weight in enumerate(weights(architecture)):
+        random = np.random.default_rng([seed, index])
+        yield StreamedTensor(
+            weight.megatron,
+            "F32",
+            weight.shape,
+            lambda w=weight, r=random: _initial(w, r, architecture.num_layers),
+        )
 
 
 def _initial(weight: Weight, random: np.random.Generator, num_layers: int) -> np.ndarray:

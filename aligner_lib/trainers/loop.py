@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from aligner_lib.errors import FunctionError, Interruption, UnmatchedCheckpoint, UserError
-from aligner_lib.megatron import parallel
+from aligner_lib.megatron import cpu, parallel
 from aligner_lib.models.tensor_store import check_store
 from aligner_lib.run_folder.ranking import Ranking
 from aligner_lib.run_folder.writer import RunWriter
@@ -161,6 +161,8 @@ class TrainingLoop:
         metrics["timers/step_time"] = time.perf_counter() - started
         if (waited := processor.seconds()) is not None:
             metrics["timers/processor_wait"] = waited
+        if (peak := cpu.peak_memory()) is not None:
+            metrics["memory/peak"] = peak
         try:
             if self._is_validated():
                 metrics |= self._validate(self.done)

@@ -1,0 +1,309 @@
+"""`python -m benchmarks.gpu`: what a GPU alone can show, with one command and one JSON file.
+
+figures   steps of each kind in float32 with the smoke model, here and on this machine's CPU: losses and rewards agree within BOUNDS
+kinds     seconds, tokens a second and peak memory of a step of each kind, in float32 and in bf16
+size      the same for SFT, reward model and DPO on random weights of LARGE's shape in bf16, beside what `aligner size` says
+beside    SFT, reward model, DPO, GRPO and generation beside TRL and transformers, in float32 and in bf16 (`./lab bench`)
+
+    --only figures,kinds    some of the parts
+    --kinds sft,ppo         some of the kinds, in `figures` and `kinds`
+    --profile laptop        whose settings `kinds` has; smoke: does it run?
+    --quick                 two steps and two rounds of everything; without `size`
+    --out FOLDER            runs, logs and gpu.json
+
+Without a GPU every part runs on the CPU, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.convert import write_model_folder
+from aligner_lib.models.fetch import fetch
+from aligner_lib.models.smoke import random_weights
+from aligner_lib.models.stream import write_store
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.workspace.workspace import Workspace
+from cluster.sizing import MODELS, Parallelism, memory, step_flops
+
+PARTS = ("figures", "kinds", "size", "beside")
+KINDS = ("sft", "rm", "dpo", "ppo", "grpo")
+PRECISIONS = ("32", "bf16")
+COMPARISONS = ("sft", "rm", "dpo", "grpo", "generation")
+WARM_UP = 2  # steps in which libraries set themselves up; they count in no median
+LARGE, LARGE_TOKENS, LARGE_BATCH = "SmolLM2-1.7B", 1024, 8
+ROLES = {"sft": "sft", "rm": "reward model"}
+PEAK_TFLOPS = {
+    "H100": 989.0,
+    "H200": 989.0,
+    "A100": 312.0,
+}  # bf16 without sparsity, of the makers' data sheets
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+FIGURES = {
+    "sft": ("train/loss", "validation/loss"),
+    "rm": ("train/loss", "validation/loss"),
+    "dpo": ("train/loss", "validation/loss"),
+    "ppo": ("train_rollouts/rewards", "train_rollouts/init_policy_kl"),
+    "grpo": ("train_rollouts/entropy", "train_rollouts/init_policy_kl"),
+}
+BOUNDS = {"sft": 1e-3, "rm": 1e-3, "dpo": 1e-3, "ppo": 0.05, "grpo": 0.05}
+"""How far a figure may be from the CPU's: a share of the CPU's figure, or of 1 where that is larger. A drawn response that differs in
+one token changes PPO's and GRPO's figures by far more than rounding does."""
+
+
+@dataclass(frozen=True)
+class StepSpeed:
+    """A step of a kind of job. seconds: the median; tokens: read in a step, on average; peak: GiB of tensors, None on a CPU."""
+
+    kind: str
+    precision: str
+    seconds: float
+    tokens: float
+    peak: float | None
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+
+# ---- jobs ------------------------------------------------------------------------------------------------------------
+
+
+def run(
+    lab: Workspace, kind: str, name: str, settings: dict, environment: dict[str, str] | None = None
+) -> RunFolder:
+    """A job in a process of its own, to its end. Ends the program when the job fails."""
+    [command] = lab.commands(kind, name, **settings).values()
+    log = lab.out / f"{name}.log"
+    if code := execute(command, log, environment or {}):
+        sys.exit(f"{name} ended with {code}:\n" + log.read_text(errors="replace")[-3000:])
+    return lab.run(name)
+
+
+def execute(command: list[str], log: Path, environment: dict[str, str]) -> int:
+    """The exit code of a command, whose output goes to the log."""
+    with log.open("wb") as output:
+        return subprocess.run(command, stdout=output, stderr=output, env=os.environ | environment).returncode
+
+
+def steps_of(kind: str, steps: int, precision: str) -> dict[str, object]:
+    """The settings of a job of a few steps."""
+    settings = {f"trainer.{kind}.max_steps": steps, f"trainer.{kind}.val_check_interval": steps}
+    settings |= {f"trainer.{kind}.save_interval": steps, "trainer.precision": precision}
+    return settings | ({"critic.trainer.precision": precision} if kind == "ppo" else {})
+
+
+def speed_of(kind: str, precision: str, folder: RunFolder) -> StepSpeed:
+    """A run's speed without its warm-up."""
+    steps = [record for record in folder.metrics() if "timers/step_time" in record][WARM_UP:]
+    tokens = [record.get("train_rollouts/tokens") or record["train/tokens"] for record in steps]
+    peaks = [record["memory/peak"] for record in steps if "memory/peak" in record]
+    seconds = median(record["timers/step_time"] for record in steps)
+    return StepSpeed(kind, precision, seconds, sum(tokens) / len(tokens), max(peaks, default=None))
+
+
+# ---- the parts -------------------------------------------------------------------------------------------------------
+
+
+def figures(out: Path, options: argparse.Namespace) -> list[dict]:
+    """Each kind's figures here beside the CPU's, and the largest difference as a share."""
+    here, there = Workspace(out / "here", "smoke"), Workspace(out / "on-cpu", "smoke")
+    rows = []
+    for kind in options.kinds:
+        series = []
+        for lab, environment in ((here, {}), (there, NO_GPU)):
+            settings = steps_of(kind, 4, "32") | (lab.conversations() if kind == "ppo" else {})
+            folder = run(lab, kind, kind, settings, environment)
+            series.append({name: folder.series(name)[1] for name in FIGURES[kind]})
+        for name in FIGURES[kind]:
+            pairs = list(zip(*(of_one[name] for of_one in series), strict=True))
+            apart = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs)
+            rows.append({"kind": kind, "figure": name, "apart": apart, "bound": BOUNDS[kind], "pairs": pairs})
+    return rows
+
+
+def kinds(out: Path, options: argparse.Namespace) -> list[dict]:
+    """Each kind's step with the profile's settings, in both precisions."""
+    rows = []
+    for precision in PRECISIONS:
+        lab = Workspace(out / f"kinds-{precision}", options.profile)
+        for kind in options.kinds:
+            settings = steps_of(kind, WARM_UP + options.steps, precision)
+            settings |= lab.conversations() if kind == "ppo" else {}
+            rows.append(asdict(speed_of(kind, precision, run(lab, kind, kind, settings))))
+    return rows
+
+
+def size(out: Path, options: argparse.Namespace) -> list[dict]:
+    """Steps of a model of LARGE's shape, with the share of the GPU's peak that they reach and the estimated memory."""
+    shape = MODELS[LARGE]
+    folder = out / "large"
+    if not folder.exists():
+        write_model_folder(folder, write_large, {"name": LARGE, "origin": "random weights"})
+    lab = Workspace(out / "size", "smoke")
+    peak = next((tflops for name, tflops in PEAK_TFLOPS.items() if name in device_name()), None)
+    rows = []
+    for kind in ROLES:
+        settings = large_settings(kind, folder, str(long_texts(out, kind, folder)))
+        settings |= steps_of(kind, WARM_UP + options.steps, "bf16")
+        speed = speed_of(kind, "bf16", run(lab, kind, kind, settings))
+        estimate = memory(shape, Parallelism(1, 1, 1), ROLES[kind], LARGE_TOKENS, LARGE_BATCH // 2)
+        flops, _ = step_flops(shape.parameters, 1, int(speed.tokens))
+        mfu = flops / speed.seconds / (peak * 1e12) if peak else None
+        rows.append(asdict(speed) | {"mfu": mfu, "estimated_gib": estimate.total})
+    return rows
+
+
+def large_settings(kind: str, model: Path, data: str) -> dict[str, object]:
+    """The settings of a job of `size`. data: a file of samples."""
+    batches = {"micro_batch_size": LARGE_BATCH // 2, "global_batch_size": LARGE_BATCH}
+    shared = {"model.encoder_seq_length": LARGE_TOKENS, f"trainer.{kind}.limit_val_batches": 1}
+    if kind == "rm":
+        files = {"model.data.data_prefix": {"train": [data], "validation": [data]}}
+        own = {f"model.{name}": size for name, size in batches.items()}
+        return shared | files | own | {"pretrained_checkpoint.restore_from_path": str(model)}
+    own = {"model.restore_from_path": str(model)}
+    for split in ("train_ds", "validation_ds"):
+        own[f"model.data.{split}.file_path"] = data
+        own |= {f"model.data.{split}.{name}": size for name, size in batches.items()}
+    return shared | own
+
+
+def write_large(folder: Path) -> None:
+    """Random weights of LARGE's shape, with the tokenizer of a model that has the same vocabulary."""
+    architecture, tokenizer = architecture_of(LARGE), fetch("smollm2-135m", progress=False)
+    architecture.save(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / name, folder)
+    write_store(folder / "weights", list(random_weights(architecture, seed=1234)), progress=None)
+
+
+def architecture_of(name: str) -> Architecture:
+    """The architecture of a model of the sizing table."""
+    shape = MODELS[name]
+    return Architecture(
+        num_layers=shape.layers,
+        hidden_size=shape.hidden,
+        num_attention_heads=shape.heads,
+        num_query_groups=shape.kv_heads,
+        ffn_hidden_size=shape.feed_forward,
+        vocab_size=shape.vocabulary,
+        max_position_embeddings=2 * LARGE_TOKENS,
+        kv_channels=shape.hidden // shape.heads,
+        tied_embeddings=shape.tied,
+    )
+
+
+def long_texts(out: Path, kind: str, model: Path) -> Path:
+    """A file of samples of nearly LARGE_TOKENS tokens."""
+    tokenizer = Tokenizer(model)
+    words = [str(number) for number in range(LARGE_TOKENS)]
+    while len(tokenizer.encode(" ".join(words))) > LARGE_TOKENS - 100:
+        words = words[: len(words) * 9 // 10]
+    text, other = " ".join(words), " ".join(reversed(words))
+    record = {"input": "Count.", "output": text}
+    if kind == "rm":
+        record = {"prompt": "Count.", "chosen": text, "rejected": other}
+    path = out / f"long-{kind}.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for _ in range(64)))
+    return path
+
+
+def beside(out: Path, options: argparse.Namespace) -> list[dict]:
+    """`./lab bench` in both precisions."""
+    rows = []
+    for precision in PRECISIONS:
+        report = out / f"beside-{precision}.json"
+        rounds = ["--quick"] if options.quick else ["--repeats", "3"]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks",
+            "--only",
+            ",".join(COMPARISONS),
+            "--precision",
+            precision,
+        ]
+        command += ["--model", options.model, "--json", str(report), *rounds]
+        bench = subprocess.run(command)
+        rows.append(json.loads(report.read_text()) if bench.returncode == 0 else {"failed": command})
+    return rows
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def device_name() -> str:
+    """The GPU's name, or `CPU`."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+
+
+def tables(results: dict) -> Iterator[Table]:
+    """The parts but `beside`, which has printed its own."""
+    for part in set(results) & {"figures", "kinds", "size"}:
+        rows = results[part]
+        table = Table(title=part, title_justify="left", box=None, header_style="bold")
+        names = [name for name in rows[0] if name != "pairs"]
+        for name in names:
+            table.add_column(name)
+        for row in rows:
+            table.add_row(*(f"{row[n]:.4g}" if isinstance(row[n], float) else str(row[n]) for n in names))
+        yield table
+
+
+def main(options: argparse.Namespace) -> None:
+    import torch
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    report = options.out / "gpu.json"
+    results = {"device": device_name(), "torch": torch.__version__, "parts": {}}
+    for part in options.only:
+        started = time.perf_counter()
+        results["parts"][part] = globals()[part](options.out, options)
+        print(f"{part}: {time.perf_counter() - started:.0f} s", flush=True)
+        report.write_text(json.dumps(results, indent=1) + "\n")
+    Console(width=140).print(results["device"], *tables(results["parts"]), sep="\n")
+    apart = [row for row in results["parts"].get("figures", []) if not row["apart"] <= row["bound"]]
+    print(f"all figures: {report}")
+    if apart:
+        sys.exit(
+            "farther from the CPU's than allowed: " + ", ".join(f"{r['kind']} {r['figure']}" for r in apart)
+        )
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(PARTS))
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
+    parser.add_argument("--profile", default="laptop")
+    parser.add_argument("--model", default="smollm2-135m", help="of the comparisons [smollm2-135m]")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("runs") / f"gpu-{time.strftime('%Y%m%d-%H%M%S')}")
+    options = parser.parse_args(arguments)
+    options.out = options.out.absolute()
+    options.steps = 2 if options.quick else 8
+    return options
+
+
+if __name__ == "__main__":
+    main(parse(sys.argv[1:]))

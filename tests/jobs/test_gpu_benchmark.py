@@ -1,0 +1,55 @@
+"""`python -m benchmarks.gpu` on the simulated accelerator: the part that compares figures, at smoke size."""
+
+import json
+import sys
+from contextlib import nullcontext
+
+import forks
+import pytest
+from simulated_accelerator import simulated_accelerator
+
+from benchmarks import gpu
+
+
+def run_command(arguments: list[str], on_device: bool) -> None:
+    from aligner_lib.cli.main import main
+
+    sys.argv = ["aligner", *arguments]
+    with simulated_accelerator() if on_device else nullcontext() as copies:
+        try:
+            main()
+        finally:
+            assert copies is None or copies.seen
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """Jobs run on the simulated accelerator unless the benchmark hides GPUs from them."""
+
+    def execute(command, log, environment):
+        process = forks.start(run_command, command[3:], environment != gpu.NO_GPU, log=log)
+        process.join(forks.BOUND_S)
+        return process.exitcode
+
+    monkeypatch.setattr(gpu, "execute", execute)
+
+
+def test_figures_of_the_device_are_beside_the_cpu_s(simulated, tmp_path, capsys):
+    gpu.main(gpu.parse(["--only", "figures", "--kinds", "sft", "--quick", "--out", str(tmp_path)]))
+    rows = json.loads((tmp_path / "gpu.json").read_text())["parts"]["figures"]
+    assert [row["figure"] for row in rows] == ["train/loss", "validation/loss"]
+    for row in rows:
+        assert len(row["pairs"]) >= 2 and row["apart"] <= row["bound"]
+        assert all(here > 1 and there > 1 for here, there in row["pairs"])
+    assert "train/loss" in capsys.readouterr().out
+
+
+def test_figures_that_are_too_far_apart_end_the_command(simulated, tmp_path, monkeypatch):
+    monkeypatch.setitem(gpu.BOUNDS, "sft", -1.0)
+    with pytest.raises(SystemExit, match="farther from the CPU's than allowed: sft train/loss"):
+        gpu.main(gpu.parse(["--only", "figures", "--kinds", "sft", "--quick", "--out", str(tmp_path)]))
+
+
+def test_the_shape_of_the_sizing_table_becomes_an_architecture():
+    parameters = gpu.architecture_of(gpu.LARGE).num_parameters
+    assert parameters == gpu.MODELS[gpu.LARGE].parameters
