@@ -56,6 +56,23 @@ def finished(notebooks, tmp_path_factory) -> Path:
     return out
 
 
+def test_the_report_links_a_page_of_each_run_that_has_figures(notebooks, tmp_path):
+    for name, records in (("sft", '{"step": 1, "time": 1.0, "train/loss": 2.0}\n'), ("waiting", "")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text(
+            f'{{"name": "{name}", "kind": "sft", "status": "finished"}}'
+        )
+        (tmp_path / "runs" / name / "metrics.jsonl").write_text(records)
+
+    def write_page(run, path):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(run.name)
+
+    assert run_notebooks.run(run_notebooks.choose(notebooks, "02"), "smoke", tmp_path, {}, write_page)
+    assert [page.read_text() for page in (tmp_path / "pages").iterdir()] == ["sft"]
+    assert '<a href="pages/sft.html">sft</a>' in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.notebooks
 def test_summary_merges_what_the_notebooks_measured(finished):
     summary = json.loads((finished / "summary.json").read_text())

@@ -22,17 +22,17 @@ SHEETS = ("base", "cards", "monitor", "quiz", "classroom")  # the general first
 
 def script(*names: str) -> str:
     """One ES module of the files {name}.js, which begins by giving the page the widgets' style sheet."""
-    files = [_text(f"{name}.js") for name in ("style", *names)]
+    files = [text_of(f"{name}.js") for name in ("style", *names)]
     return "\n".join([f"const STYLE_SHEET = {json.dumps(style())};", *files])
 
 
 def style() -> str:
     """The style sheet of all widgets, joined from their files."""
-    return "\n".join(_text(f"{name}.css") for name in SHEETS)
+    return "\n".join(text_of(f"{name}.css") for name in SHEETS)
 
 
-def _text(name: str) -> str:
-    """A file's text. Its name is unique among the widgets' folders."""
+def text_of(name: str) -> str:
+    """The text of a script or style sheet of the widgets. Its name is unique among the widgets' folders."""
     [path] = FOLDERS.glob(f"*/{name}")
     return path.read_text()
 

@@ -92,7 +92,7 @@ def _alarms(kind: str, metrics: list[dict]) -> list[dict]:
 
 
 def _first_of_each_step(rollouts: list[dict], most: dict[str, int]) -> list[dict]:
-    """most: by split."""
+    """most: by split; an evaluation's responses count as a validation's."""
     seen: dict[tuple, int] = {}
     begun: set[tuple] = set()
     kept = []
@@ -100,7 +100,9 @@ def _first_of_each_step(rollouts: list[dict], most: dict[str, int]) -> list[dict
         key = (rollout["step"], rollout["split"])
         group = (*key, rollout.get("group"))
         seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= most[rollout["split"]] or (group in begun and "group" in rollout):
+        if seen[key] <= most["train" if rollout["split"] == "train" else "validation"] or (
+            group in begun and "group" in rollout
+        ):
             begun.add(group)
             kept.append(rollout)
     return kept

@@ -4,6 +4,7 @@ OUT/notebooks/      the executed notebooks
 OUT/results/        what each notebook measured, NN.json, written by the notebook
 OUT/summary.json    all results in one record, with seconds and memory
 OUT/report.html     the notebooks as one page that opens offline
+OUT/pages/          a page of each run, which the report links
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Any
 
 from aligner_lib.config.compose import nearest, profiles
 from aligner_lib.errors import UserError
-from aligner_lib.run_folder.reader import find_runs
+from aligner_lib.run_folder.reader import RunFolder, find_runs
 from aligner_lib.tutorial.execution.peak_memory import PeakMemory
 from aligner_lib.tutorial.execution.progress_bars import Progress
+from aligner_lib.tutorial.report.summary import PAGES
 from aligner_lib.tutorial.workspace.results import merge, read_object, read_results
 from cluster.record import write_json
 
@@ -114,8 +116,14 @@ def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
     return parameters
 
 
-def run(notebooks: list[Notebook], profile: str, out: Path, parameters: dict[str, Any]) -> bool:
-    """Run notebooks one after another; True if all of them ran to the end.
+def run(
+    notebooks: list[Notebook],
+    profile: str,
+    out: Path,
+    parameters: dict[str, Any],
+    write_page: Callable[[RunFolder, Path], object] | None = None,
+) -> bool:
+    """Run notebooks one after another; True if all of them ran to the end. write_page: writes a run's page for the report.
 
     A failing cell ends the tutorial with one message; the report still covers what ran before it. Raises
     UserError for a profile or a parameter that no notebook has.
@@ -142,6 +150,10 @@ def run(notebooks: list[Notebook], profile: str, out: Path, parameters: dict[str
                 _stop_runs(out)
                 break
     summary = _write_summary(out, profile, seconds, peak_gib, failure, progress.echo)
+    if write_page is not None:
+        for folder in find_runs(out / "runs"):
+            if folder.metrics():
+                write_page(folder, out / PAGES / f"{folder.name}.html")
     _tell(out, summary, failure, progress)
     return failure is None
 

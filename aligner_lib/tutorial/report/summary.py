@@ -10,6 +10,9 @@ from aligner_lib.tutorial.report.answers import answers_section
 from aligner_lib.tutorial.report.curves import curves_figure
 from aligner_lib.tutorial.report.stages import stages_table
 
+PAGES = "pages"
+"""The folder beside the report with a page of each run."""
+
 
 def summary_section(summary: dict, runs: Path) -> str:
     """The section as HTML. summary: the figures of the notebooks, as in summary.json; runs: the folder of their runs."""
@@ -33,9 +36,17 @@ def summary_section(summary: dict, runs: Path) -> str:
             stages_table(summary),
             answers_section(runs),
             f"<h2>Training curves</h2>{curves}" if curves else "",
+            _links(runs.parent / PAGES),
             f"<details><summary>All figures</summary>{_figures(summary)}</details>",
         ]
     )
+
+
+def _links(pages: Path) -> str:
+    """Links to the runs' pages, in the order in which the runs began; "" where there are none."""
+    written = sorted(pages.glob("*.html"), key=lambda page: page.stat().st_mtime, reverse=True)
+    links = [f'<a href="{PAGES}/{html.escape(page.name)}">{html.escape(page.stem)}</a>' for page in written]
+    return f"<p>Charts and responses of each run: {', '.join(links)}.</p>" if links else ""
 
 
 def _figures(summary: dict) -> str:

@@ -1,0 +1,116 @@
+"""The page of `aligner share` in a browser: it draws without a kernel, and answers queries as the kernel does."""
+
+import itertools
+
+import pytest
+
+from widgets.completions.completions import COLOURS, SORTS, CompletionPages
+from widgets.frontend.widget import text_of
+from widgets.recordings.replay import Recording
+from widgets.share.page import _texts, write_page
+
+QUERIES = [
+    {"sort": sort, "colour": colour, "split": split, "together": together}
+    for sort, colour, split, together in itertools.product(SORTS, COLOURS, ("train", "validation"), (True, False))
+] + [
+    {},
+    {"step": 5}, {"step": -1}, {"step": 3, "split": "validation"}, {"step": 10**6},
+    {"every": True, "start": 16}, {"every": True, "start": 10**6}, {"start": 3},
+    {"cut": True, "every": True}, {"failed": True, "every": True}, {"end": True, "colour": "KL", "split": "train"},
+    {"text": "Number", "every": True}, {"text": "no such words", "every": True}, {"beside": False}, {"split": "nothing"},
+    {"sort": "nothing", "colour": "nothing", "environment": "conversations"}, {"environment": "nothing"},
+]  # fmt: skip
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    """A function that opens the page of some runs from the disk, without a network."""
+    pages, errors = [], []
+
+    def opened(runs, width: int = 838):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.context.set_offline(True)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        pages.append(page)
+        page.goto(write_page(runs, tmp_path / "run.html").as_uri())
+        page.wait_for_function("document.querySelectorAll('.lab-chart svg path').length")
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert not errors
+
+
+def of_kernel(run, query: dict) -> dict:
+    """The kernel's answer, without what the page keeps once: a row's prompt."""
+    page = CompletionPages(run).find(query)
+    for row in page["rows"]:
+        row.pop("prompt", None)
+        for member in row.get("members", []):
+            member.pop("prompt", None)
+    return page
+
+
+def assert_same(mine, theirs, where: str) -> None:
+    """The page's answer has all that the kernel's has; numbers of tokens have four digits there."""
+    assert type(mine) is type(theirs) or isinstance(theirs, float), where
+    if isinstance(theirs, dict):
+        for key, value in theirs.items():
+            assert key in mine or value is None, f"{where}.{key}"
+            assert_same(mine.get(key), value, f"{where}.{key}")
+    elif isinstance(theirs, list):
+        assert len(mine) == len(theirs), where
+        for place, pair in enumerate(zip(mine, theirs)):
+            assert_same(*pair, f"{where}[{place}]")
+    elif isinstance(theirs, float):
+        assert mine == pytest.approx(theirs, rel=2e-3, abs=1e-6), where
+    else:
+        assert mine == theirs, where
+
+
+@pytest.mark.parametrize("name", ["ppo-drawn", "grpo-forms"])
+def test_queries_are_answered_as_by_the_kernel(browser, name):
+    run = Recording(name, speed=float("inf"))
+    page = browser.new_page()
+    answers = page.evaluate(
+        "([run, queries]) => {"
+        + text_of("still.js")
+        + "return queries.map((query) => findCompletions(run, query)); }",
+        [_texts(run), QUERIES],
+    )
+    page.close()
+    found = 0
+    for query, mine in zip(QUERIES, answers, strict=True):
+        theirs = of_kernel(run, query)
+        found += theirs["total"]
+        assert_same(mine, theirs, str(query))
+    assert found > 100
+
+
+def test_charts_axes_numbers_and_responses_work_without_a_kernel(open_page):
+    page = open_page(Recording("ppo-drawn"))
+    assert page.locator(".lab-chart").count() >= 6
+    assert page.locator(".lab-texts .lab-card").count() == 3  # groups, open from the start
+    page.get_by_role("slider", name="step", exact=True).evaluate(
+        "(slider) => { slider.value = 0; slider.dispatchEvent(new Event('input')); }"
+    )
+    page.wait_for_function("document.querySelector('.lab-texts .lab-step output').textContent === 'step 1'")
+    page.get_by_label("over").select_option("time")
+    page.wait_for_function("document.querySelector('.lab-monitor').lab.store.head.axis === 'time'")
+    page.get_by_role("button", name="Numbers").click()
+    page.wait_for_selector(".lab-numbers tbody tr")
+    assert page.locator(".lab-numbers tbody tr").count() == 13
+    for hidden in ("Stop after this step", "Change settings", "Play again"):
+        assert not page.get_by_role("button", name=hidden).is_visible()
+    page.get_by_text("All settings").click()
+    assert "trainer.ppo.max_steps" in page.locator("details", has_text="All settings").inner_text()
+
+
+def test_two_runs_share_charts_and_fit_a_phone(open_page):
+    page = open_page([Recording("ppo-forms"), Recording("ppo-forms-both")], width=360)
+    assert page.locator(".lab-runs li").count() == 2
+    assert page.locator(".lab-alarms").inner_text()
+    assert page.evaluate(
+        "document.querySelector('#widget').scrollWidth <= document.documentElement.clientWidth"
+    )

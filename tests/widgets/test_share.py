@@ -1,0 +1,112 @@
+"""`aligner share`: one page of runs, whose content is that of the run folders without what is private."""
+
+import base64
+import getpass
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from aligner_lib.cli.main import app
+from aligner_lib.run_folder.reader import RunFolder
+from widgets.frontend.wire import unpack
+from widgets.recordings.replay import Recording
+from widgets.runs.series import AXES
+from widgets.share.page import write_page
+
+MARKUP = "</script><img src=x onerror=alert(1)> & <b>bold</b>"
+
+
+def a_run(
+    folder: Path, response: str = "Cats purr.", status: str = "finished", split: str = "train", **info
+) -> Path:
+    """A run folder of two steps with two responses each, of which the second was never over."""
+    folder.mkdir(parents=True)
+    config = {"trainer": {"precision": "32"}, "exp_manager": {"explicit_log_dir": str(folder)}}
+    about = {"name": "mine", "kind": "ppo", "status": status, "host": socket.gethostname(), "config": config}
+    (folder / "run.json").write_text(json.dumps(about | info))
+    records, rollouts = [], []
+    for step in (1, 2):
+        records.append({"step": step, "time": 100.0 + step, "train_rollouts/rewards": 0.5 * step})
+        for number in (0, 1):
+            rollouts.append(
+                {"step": step, "split": split, "prompt": f"User: Why {number}?\n\nAssistant:", "length": 2}
+                | {"response": response, "reward": float(number), "finished": True, "tokens": ["a", "b"]}
+                | {"token_kl": [0.123456789, -1.0]}
+            )
+    for name, lines in (("metrics", records), ("rollouts", rollouts), ("alarms", [])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def content_of(page: Path) -> dict:
+    text = page.read_text(encoding="utf-8")
+    return json.loads(
+        re.search(r'<script type="application/json" id="content">(.*?)</script>', text, re.DOTALL)[1]
+    )
+
+
+def test_the_page_has_figures_responses_and_settings_of_the_run(tmp_path):
+    page = write_page(a_run(tmp_path / "run"), tmp_path / "out" / "run.html")
+    content = content_of(page)
+    assert set(content["axes"]) == set(AXES)
+    head, points = unpack(base64.b64decode(content["axes"]["step"]))
+    assert [run["name"] for run in head["runs"]] == ["mine"]
+    reward = next(p for line, p in zip(head["lines"], points) if line["key"] == "0/0/0")
+    assert reward[:, :2].tolist() == [[1.0, 0.5], [2.0, 1.0]]
+    [rows] = content["rows"]
+    assert [row["train_rollouts/rewards"] for row in rows["rows"]] == [0.5, 1.0]
+    [texts] = content["texts"]
+    assert [prompt["turns"][-1]["text"] for prompt in texts["prompts"]] == ["Why 0?", "Why 1?"]
+    assert [(one["step"], one["prompt"], one["first"]) for one in texts["records"]] == [
+        (1, 0, 0), (1, 1, 1), (2, 0, 0), (2, 1, 1),
+    ]  # fmt: skip
+    assert texts["records"][0]["token_kl"] == [0.1235, -1.0]
+    assert "<th>trainer.precision</th><td>32</td>" in page.read_text()
+
+
+def test_nothing_private_is_in_the_page(tmp_path):
+    page = write_page(a_run(tmp_path / "run"), tmp_path / "run.html").read_text()
+    for private in (str(tmp_path), str(Path.home()), socket.gethostname(), f"/{getpass.getuser()}/"):
+        assert private not in page, private
+
+
+def test_texts_are_texts_and_never_markup(tmp_path):
+    page = write_page(a_run(tmp_path / "run", MARKUP, message=MARKUP), tmp_path / "run.html")
+    assert "<img" not in page.read_text() and page.read_text().count("</script>") == 2
+    assert content_of(page)["texts"][0]["records"][0]["response"] == MARKUP
+
+
+def test_a_run_that_goes_on_is_shown_as_it_was(tmp_path):
+    page = write_page(a_run(tmp_path / "run", status="running"), tmp_path / "run.html")
+    head, _ = unpack(base64.b64decode(content_of(page)["axes"]["step"]))
+    assert head["runs"][0]["status"] == "stopped" and not head["can_stop"] and not head["players"]
+
+
+def test_an_evaluation_has_a_page(tmp_path):
+    page = write_page(a_run(tmp_path / "run", split="evaluation", kind="evaluate"), tmp_path / "run.html")
+    assert {one["split"] for one in content_of(page)["texts"][0]["records"]} == {"evaluation"}
+
+
+def test_a_run_of_the_tutorial_is_less_than_a_megabyte(tmp_path):
+    assert write_page(Recording("ppo-drawn"), tmp_path / "run.html").stat().st_size < 1e6
+
+
+def test_nothing_is_loaded_from_elsewhere(tmp_path):
+    page = write_page([Recording("ppo-forms"), Recording("ppo-forms-both")], tmp_path / "runs.html")
+    assert not re.search(r'(?:src|href)="|url\((?!#)|@import|fetch\(', page.read_text())
+
+
+def test_the_command_writes_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["share", str(a_run(tmp_path / "run")), "--out", "page.html"])
+    assert done.exit_code == 0 and "page.html" in done.output
+    assert content_of(tmp_path / "page.html")["texts"][0]["name"] == "mine"
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no run"):
+        write_page(RunFolder(tmp_path / "nothing"), tmp_path / "run.html")

@@ -1,0 +1,183 @@
+"""One file with the charts, completions, alarms and settings of runs, drawn by the monitor's own script.
+
+The file opens without a kernel, a server or a network. What the monitor would ask its kernel for lies in the page, and still.js
+answers it.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import tempfile
+from pathlib import Path
+
+from aligner_lib.run_folder.reader import flatten
+from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.tutorial.report.html_page import html_page
+from widgets.frontend.widget import Widget, text_of
+from widgets.frontend.wire import finite, pack, unpack
+from widgets.monitor.monitor import Monitor
+from widgets.quiz.quiz import Quiz
+from widgets.recordings.recording_file import record, shipped
+from widgets.recordings.replay import Recording
+from widgets.runs.feed import Feed, open_feed
+from widgets.runs.rollouts import RunRollouts
+from widgets.runs.series import AXES, as_runs
+
+RESPONSES_A_STEP = 16
+VALIDATION_RESPONSES = 128
+DIGITS = 4  # of a token's weight: a colour shows fewer
+FACTS = ("kind", "status", "message", "seed", "precision", "max_steps", "versions")
+EXPORT = "export default "
+NO_KERNEL = {"players": [], "steering": None, "branching": None, "can_stop": False, "metrics": []}
+"""What a page without a kernel leaves out: the player, the buttons that change a run, and charts of other metrics."""
+
+STYLE = """
+:root { --jp-ui-font-color1: var(--ink); --jp-layout-color0: var(--paper); --jp-layout-color1: var(--raised); --jp-border-color2: var(--edge); }
+main.alone { max-width: 70rem; }
+.lab-monitor select[aria-label="add a chart"] { display: none; }
+details { margin: .5rem 0; }
+.framed main.alone { padding: 0 .5rem; max-width: none; }
+.framed h1 { display: none; }
+"""
+
+
+def write_page(runs, out: Path) -> Path:
+    """Write the page of a run folder, a Recording or the name of one, or a list of them, and return its path.
+
+    Each step's first RESPONSES_A_STEP responses are kept, and VALIDATION_RESPONSES of each validation. Host, user and paths are
+    left out as in a recording. Raises ValueError for an empty list, FileNotFoundError for a folder that holds no run.
+    """
+    with tempfile.TemporaryDirectory(prefix="aligner-share-") as tmp_dir:
+        given = runs if isinstance(runs, list) else [runs]
+        named = [Recording(run) if run in shipped() else run for run in given]
+        stills = [_still(run, Path(tmp_dir) / str(place)) for place, run in enumerate(as_runs(named))]
+        names = ", ".join(run.name for run in stills)
+        body = (
+            f"<main class='alone'><h1>{html.escape(names)}</h1><div id='widget'></div>{_facts(stills)}</main>"
+        )
+        body += _data("content", _content(stills)) + _module(Monitor)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(html_page(names, body, STYLE), encoding="utf-8")
+    return out
+
+
+def write_quiz(name: str, out: Path) -> Path:
+    """Write the page of a notebook's quiz, as in `Quiz("03")`, and return its path. Answers are kept while the page is open."""
+    quiz = Quiz(name)
+    content = {"title": quiz.title, "questions": quiz.questions, "answers": {}}
+    quiz.close()
+    body = "<main class='alone'><div id='widget'></div></main>" + _data("content", content) + _module(Quiz)
+    out.write_text(html_page(f"Quiz {name}", body, STYLE), encoding="utf-8")
+    return out
+
+
+def _still(run, path: Path) -> Recording:
+    """The run as a recording that shows its end at once."""
+    if isinstance(run, Recording):
+        return Recording(run.path, speed=float("inf"))
+    if not run.info:
+        raise FileNotFoundError(f"{run.path} holds no run: there is no run.json in it")
+    packed = record(run, path, None, RESPONSES_A_STEP, VALIDATION_RESPONSES)
+    return Recording(packed, speed=float("inf"))
+
+
+# ---- what the kernel would answer ------------------------------------------------------------------------------------
+
+
+def _content(runs: list[Recording]) -> dict:
+    """axes: the charts' data by axis; rows: the table of numbers of each run; texts: the responses of each run."""
+    feed = open_feed(runs)
+    axes = {}
+    for axis in AXES:
+        feed.axis = axis
+        axes[axis] = base64.b64encode(_without_kernel(feed.snapshot())).decode()
+    return {
+        "axes": axes,
+        "rows": [_rows(feed, run) for run in range(len(runs))],
+        "texts": list(map(_texts, runs)),
+    }
+
+
+def _without_kernel(snapshot: bytes) -> bytes:
+    head, points = unpack(snapshot)
+    for run in head["runs"]:
+        if run["status"] in ("running", "waiting"):  # nothing more of it will come
+            run["status"], run["message"] = "stopped", "it was not over when this page was made"
+    return pack(head | NO_KERNEL, points)
+
+
+def _rows(feed: Feed, run: int) -> dict:
+    series = feed.series[run]
+    drawn = dict.fromkeys(m for chart in feed.charts for line in chart.lines for m in line.metrics)
+    metrics = [metric for metric in drawn if metric in series.metrics]
+    return {"metrics": metrics, "rows": finite(series.table(metrics, 0, len(series)))}
+
+
+def _texts(run: Recording) -> dict:
+    """A run's responses, with each prompt once."""
+    rollouts = RunRollouts(run)
+    rollouts.poll()
+    prompts = list(dict.fromkeys(record["prompt"] for record in rollouts.records))
+    place_of = {prompt: place for place, prompt in enumerate(prompts)}
+    records = []
+    for light in rollouts.records:
+        tokens = {
+            name: [_short(value) for value in values] if name != "tokens" else values
+            for name, values in rollouts.tokens(light["id"]).items()
+        }
+        places = {
+            "prompt": place_of[light["prompt"]],
+            "first": rollouts.first_of(light),
+            "members": [member["id"] for member in rollouts.group_of(light)],
+        }
+        records.append({"split": "", **light, **tokens, **places})
+    return {
+        "name": run.name,
+        "verdicts": rollouts.verdicts,
+        "splits_with_groups": sorted(rollouts.splits_with_groups),
+        "environments": list(dict.fromkeys(r["environment"] for r in records if "environment" in r)),
+        "prompts": [{"text": prompt, "turns": turns_of(prompt)} for prompt in prompts],
+        "records": finite(records),
+    }
+
+
+def _short(value):
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def _facts(runs: list[Recording]) -> str:
+    """What each run is, and its settings."""
+    return "".join(
+        f"<section><h2>About {html.escape(run.name)}</h2>{_table({name: run.info[name] for name in FACTS if run.info.get(name)})}"
+        f"<details><summary>All settings</summary>{_table(flatten(run.info.get('config', {})))}</details></section>"
+        for run in runs
+    )
+
+
+def _table(values: dict) -> str:
+    cells = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(_as_text(value))}</td></tr>"
+        for name, value in values.items()
+    )
+    return f"<table>{cells}</table>"
+
+
+def _as_text(value) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _data(name: str, value) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{text}</script>'
+
+
+def _module(widget: type[Widget]) -> str:
+    """The widget's script, what answers it, and what mounts it, as one script of the page."""
+    before, export, after = widget._esm.rpartition(EXPORT)
+    assert export and EXPORT not in before, f"the script of {widget.__name__} exports one widget"
+    return f'<script type="module">{before}const WIDGET = {after}\n{text_of("still.js")}\n{text_of("share.js")}</script>'

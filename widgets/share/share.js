@@ -1,0 +1,17 @@
+// Mounts the widget in the page, with the content that lies beside it. A page in a frame tells its height.
+
+{
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const follow = () => { document.body.dataset.jpThemeLight = !dark.matches; };
+  dark.addEventListener("change", follow);
+  follow();
+  const content = JSON.parse(document.getElementById("content").textContent);
+  const model = content.axes ? new StillMonitor(content) : new StillModel(content);
+  const widget = typeof WIDGET === "function" ? WIDGET() : WIDGET;
+  widget.initialize?.({ model });
+  widget.render({ model, el: document.getElementById("widget") });
+  if (parent !== window) {
+    document.body.classList.add("framed");
+    new ResizeObserver(() => parent.postMessage({ labHeight: document.documentElement.scrollHeight }, "*")).observe(document.body);
+  }
+}
