@@ -96,6 +96,7 @@ def tutorial(
 ):
     """Run the notebooks in order and write a report: data, SFT, reward model, PPO, comparison."""
     from aligner_lib.tutorial.execution import run_notebooks
+    from widgets.share.page import write_page
 
     if bundle:
         setup(bundle)
@@ -104,8 +105,23 @@ def tutorial(
         profile=profile,
         out=out or run_notebooks.default_output(RUNS, profile, partial=only is not None),
         parameters=run_notebooks.parse_parameters(parameter or ()),
+        write_page=write_page,
     )
     raise typer.Exit(0 if finished else 1)
+
+
+@app.command()
+def site(
+    source: Annotated[
+        Path | None, typer.Option("--from", help="The folder of a tutorial (else the newest below runs/).")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to build it.")] = Path("site"),
+):
+    """Build the executed notebooks and the docs as static pages, with monitors and quizzes that need no kernel."""
+    from aligner_lib.tutorial.site.build_site import build, newest_tutorial
+    from widgets.share.page import write_page, write_quiz
+
+    typer.echo(build(ROOT, source or newest_tutorial(RUNS), out, write_page, write_quiz))
 
 
 @app.command()
@@ -411,6 +427,24 @@ def log(
 
     last = tail.follow(find_run(run, RUNS), to, until_over=follow)
     typer.echo(f"{to} has all of {run}, up to step {last}")
+
+
+@app.command()
+def share(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN…", help="Run folders, or their names below runs/.", autocompletion=_runs_that_begin
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("run.html"),
+):
+    """Write one page of runs: charts, responses, alarms and settings. It opens in a browser without a network."""
+    from aligner_lib.cli.run_tables import find_run
+    from widgets.share.page import write_page
+
+    page = write_page([find_run(run, RUNS) for run in runs], out)
+    typer.echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
 
 
 @app.command()

@@ -24,7 +24,7 @@ import aligner_lib
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-EXTRAS = ("pytriton", "bench", "environments", "exporters", "hub", "gpu")
+EXTRAS = ("pytriton", "bench", "environments", "exporters", "hub", "site", "gpu")
 MACHINES = {
     f"{system} {python}": {
         "python_version": python, "python_full_version": f"{python}.5", "sys_platform": system,
@@ -86,7 +86,7 @@ def test_every_pin_has_a_hash():
 
 
 # the extra `pytriton`, and packages with an adapter, which says how to install them
-OPTIONAL = set("pytriton tritonclient reasoning_gym verifiers wandb mlflow trackio".split())
+OPTIONAL = set("docutils pytriton tritonclient reasoning_gym verifiers wandb mlflow trackio".split())
 
 
 def test_what_the_project_imports_is_asked_for_or_comes_with_what_is():
@@ -163,7 +163,7 @@ def test_an_editable_install_asks_for_the_locks_pins():
 
     for machine in MACHINES:
         assert asked(machine, "") == pinned(machine, "requirements.lock")
-        for extra in ("pytriton", "bench", "exporters", "hub", "gpu"):
+        for extra in ("pytriton", "bench", "exporters", "hub", "site", "gpu"):
             locks = "requirements.lock", f"requirements-{extra}.lock"
             assert asked(machine, extra) == pinned(machine, *locks), f"{machine}, {extra}"
 

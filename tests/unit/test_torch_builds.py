@@ -113,7 +113,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
         wheel.writestr(f"{info}/RECORD", "")
     return "aligner_lab-1.0-py3-none-any.whl"
 """
-GROUPS = "lab pytriton bench environments exporters hub gpu".split()
+GROUPS = "lab pytriton bench environments exporters hub site gpu".split()
 PROJECT = """
 [build-system]
 requires = []

@@ -1,0 +1,1 @@
+"""The course and the docs as a site of static pages."""

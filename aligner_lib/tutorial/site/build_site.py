@@ -1,0 +1,199 @@
+"""`aligner site`: the executed notebooks and the docs as one folder of static pages, from a disk or a web server.
+
+Sphinx makes the pages, with search and a dark mode. Monitors and quizzes are pages of their own in frames, drawn by the widgets'
+scripts without a kernel (widgets/share).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from aligner_lib.errors import UserError
+from aligner_lib.tutorial.site.links import FIRST, within_site
+
+HERE = Path(__file__).parent
+PAGES = "_static/pages"
+"""Where the widgets' pages lie, below the site."""
+SHOWN = re.compile(r"^Monitor of (?P<runs>.+)$")
+RUN = re.compile(r"(?P<name>[\w.-]+) \([\w ]+\)")
+QUIZ = re.compile(r"Quiz\(\"(?P<name>\w+)\"\)")
+WIDGET = "application/vnd.jupyter.widget-view+json"
+TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY_NOTICES.md", "data/samples/README.md")
+CONTENTS = """
+
+```{toctree}
+:caption: The course
+:hidden:
+:glob:
+notebooks/solved/*
+```
+```{toctree}
+:caption: Docs
+:hidden:
+:glob:
+docs/*
+docs/decisions/*
+CONTRIBUTING
+CHANGELOG
+THIRD_PARTY_NOTICES
+data/samples/README
+```
+"""
+
+WritePage = Callable[[list, Path], object]
+
+
+def build(
+    root: Path, tutorial: Path, out: Path, write_runs: WritePage, write_quiz: Callable[[str, Path], object]
+) -> Path:
+    """Build the site and return its first page. A link without a target ends it.
+
+    root: the project; tutorial: the folder of a finished `aligner tutorial`. write_runs, write_quiz: write the page of runs and
+    of a notebook's quiz. Raises UserError where Sphinx is not installed, for a folder without executed notebooks, and for
+    Sphinx's complaints.
+    """
+    if importlib.util.find_spec("myst_nb") is None:
+        raise UserError("the site needs Sphinx: `./lab site` installs it (requirements-site.lock)")
+    executed = {path.name: path for path in sorted((tutorial / "notebooks").glob("*.ipynb"))}
+    if not executed:
+        raise UserError(f"{tutorial} has no executed notebooks: `aligner tutorial` writes them")
+    with tempfile.TemporaryDirectory(prefix="aligner-site-") as tmp_dir:
+        source = Path(tmp_dir) / "source"
+        pages = _copy_texts(root, source)
+        frames = _Frames(tutorial / "runs", Path(tmp_dir) / "pages", write_runs, write_quiz)
+        for solved in sorted((root / "notebooks" / "solved").glob("[0-9]*.ipynb")):
+            place = f"notebooks/solved/{solved.name}"
+            notebook = json.loads(executed.get(solved.name, solved).read_text(encoding="utf-8"))
+            _prepare(notebook, place, pages, frames)
+            _write(source / place, json.dumps(notebook))
+        _run_sphinx(source, out)
+        shutil.copytree(frames.folder, out / PAGES, dirs_exist_ok=True)
+    return out / "index.html"
+
+
+def newest_tutorial(runs: Path) -> Path:
+    """The newest folder of a tutorial. Raises UserError where there is none."""
+    tutorials = sorted(runs.glob("tutorial-*/notebooks"), key=lambda folder: folder.stat().st_mtime)
+    if not tutorials:
+        raise UserError(f"no tutorial in {runs}/: `aligner tutorial` makes one")
+    return tutorials[-1].parent
+
+
+def _copy_texts(root: Path, source: Path) -> set[str]:
+    """Copy all but the notebooks, with links that lead within the site. Returns the paths of all pages."""
+    docs = [str(path.relative_to(root)) for path in (root / "docs").rglob("*.md")]
+    notebooks = [
+        f"notebooks/solved/{path.name}" for path in (root / "notebooks" / "solved").glob("[0-9]*.ipynb")
+    ]
+    texts = [name for name in (*TEXTS, *docs) if (root / name).is_file()]
+    pages = {*texts, *notebooks}
+    for name in texts:
+        text = within_site((root / name).read_text(encoding="utf-8"), name, pages)
+        _write(source / name, text)
+    index = (source / "README.md").read_text(encoding="utf-8")
+    (source / "README.md").unlink()
+    _write(source / FIRST, index + CONTENTS)
+    for picture in (*(root / "docs").glob("*.png"), *(root / "docs").glob("*.svg")):
+        shutil.copy(picture, source / "docs")
+    (source / "static").mkdir()
+    for name in ("frames.js", "frames.css"):
+        shutil.copy(HERE / name, source / "static")
+    shutil.copy(HERE / "sphinx_conf.py", source / "conf.py")
+    return pages
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+# ---- notebooks -------------------------------------------------------------------------------------------------------
+
+
+class _Frames:
+    """The widgets' pages, each written when a notebook shows the widget for the first time."""
+
+    def __init__(
+        self, runs: Path, folder: Path, write_runs: WritePage, write_quiz: Callable[[str, Path], object]
+    ):
+        self.folder, self._runs = folder, runs
+        self._write_runs, self._write_quiz = write_runs, write_quiz
+        folder.mkdir()
+
+    def of_runs(self, names: list[str]) -> str:
+        """The frame of a monitor of runs: those of the tutorial, else recordings."""
+        page = self.folder / f"{'-and-'.join(names)}.html"
+        if not page.exists():
+            folders = [self._runs / name for name in names]
+            self._write_runs(
+                [folder if (folder / "run.json").exists() else folder.name for folder in folders], page
+            )
+        return self._frame(page, f"monitor of {', '.join(names)}")
+
+    def of_quiz(self, name: str) -> str:
+        page = self.folder / f"quiz-{name}.html"
+        if not page.exists():
+            self._write_quiz(name, page)
+        return self._frame(page, f"quiz {name}")
+
+    @staticmethod
+    def _frame(page: Path, title: str) -> str:
+        return f'<iframe class="lab-frame" loading="lazy" title="{title}" src="../../{PAGES}/{page.name}"></iframe>'
+
+
+def _prepare(notebook: dict, place: str, pages: set[str], frames: _Frames) -> None:
+    """Links that lead within the site, and frames in place of widgets."""
+    notebook["metadata"].pop("widgets", None)
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            cell["source"] = within_site(text, place, pages)
+        elif (quiz := QUIZ.search(text)) is not None:
+            cell["outputs"] = [_html(frames.of_quiz(quiz["name"]))]
+        elif cell["cell_type"] == "code":
+            cell["outputs"] = [shown for output in cell["outputs"] if (shown := _static(output, frames))]
+
+
+def _static(output: dict, frames: _Frames) -> dict | None:
+    """An output that needs no kernel; None for one that shows nothing without."""
+    data = output.get("data", {})
+    if WIDGET not in data:
+        return output
+    if (monitor := SHOWN.match("".join(data.get("text/plain", "")))) is not None:
+        return _html(frames.of_runs([run["name"] for run in RUN.finditer(monitor["runs"])]))
+    if "text/html" not in data:
+        return None
+    return output | {"data": {kind: value for kind, value in data.items() if kind != WIDGET}}
+
+
+def _html(text: str) -> dict:
+    return {"output_type": "display_data", "metadata": {}, "data": {"text/html": text, "text/plain": ""}}
+
+
+# ---- Sphinx ----------------------------------------------------------------------------------------------------------
+
+
+def _run_sphinx(source: Path, out: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-b",
+        "html",
+        "-W",
+        "--keep-going",
+        "-q",
+        str(source),
+        str(out),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"Sphinx refuses the pages:\n{done.stderr.replace(str(source), '')}")

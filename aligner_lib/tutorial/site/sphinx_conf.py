@@ -1,0 +1,46 @@
+"""Sphinx's settings for the site: executed notebooks as they are, equations as MathML, which browsers draw without a download."""
+
+import html
+
+from docutils import nodes
+from latex2mathml.converter import convert
+
+project = "Aligner Lab"
+html_title = "Aligner Lab"
+root_doc = "index"
+extensions = ["myst_nb"]
+nb_execution_mode = "off"
+nb_merge_streams = True
+myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_heading_anchors = 4
+html_theme = "furo"
+html_static_path = ["static"]
+html_js_files = ["frames.js"]
+html_css_files = ["frames.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+html_math_renderer = "mathml"
+# a page's own text, in which a keyword of a lexer's is missing
+suppress_warnings = ["misc.highlighting_failure", "mystnb.unknown_mime_type"]
+
+
+def _mathml(text: str, display: str) -> str:
+    try:
+        return convert(text.strip(), display=display)
+    except Exception:  # the converter has no base class for what it can't read; the source is still readable
+        return f"<code>{html.escape(text)}</code>"
+
+
+def _inline(translator, node) -> None:
+    translator.body.append(_mathml(node.astext(), "inline"))
+    raise nodes.SkipNode
+
+
+def _block(translator, node) -> None:
+    translator.body.append(f"<div class='math'>{_mathml(node.astext(), 'block')}</div>")
+    raise nodes.SkipNode
+
+
+def setup(app) -> None:
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
