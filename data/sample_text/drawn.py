@@ -1,5 +1,7 @@
 """Questions with an instruction that asks for something drawn for the prompt, and answers that obey it: a word of the topic, a
-number, a title, first and last words. No constant answer obeys, so a policy has to read its prompt.
+number, first and last words. No constant answer obeys, so a policy has to read its prompt.
+
+No prompt asks for a title. Where some did, one of four reward models paid for a title that nobody had asked for.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from data.sample_text.verifiable import (
     some_of,
 )
 
-ASKED = ("first_word", "includes", "last_words", "postscript_word", "this_number", "this_title")
-PROMPTS_A_TOPIC = 12  # each form twice
+ASKED = ("first_word", "includes", "last_words", "postscript_word", "this_number")
+EACH_FORM = 3  # prompts of each form for a topic
 LEAST_LETTERS = 4  # of a word that is asked for
 NUMBERS = range(2, 60)
 OPENERS = (
@@ -106,11 +108,11 @@ WITH_NUMBER = (
 
 
 def prompts(topics: list[Topic], rng: random.Random) -> dict[str, Topic]:
-    """Users' turns with their topics, shuffled: each form twice for each topic."""
+    """Users' turns with their topics, shuffled: each form three times for each topic."""
     turns: dict[str, Topic] = {}
     for topic in topics:
         questions = rng.sample(phrasings(topic), 8)
-        for number, form in enumerate(rng.sample(ASKED * 2, PROMPTS_A_TOPIC)):
+        for number, form in enumerate(rng.sample(ASKED * EACH_FORM, EACH_FORM * len(ASKED))):
             turns[prompt_of(questions[number % len(questions)], _instruction(form, topic, rng), rng)] = topic
     return dict(rng.sample([*turns.items()], len(turns)))
 
@@ -138,7 +140,6 @@ def choices(topic: Topic) -> dict[str, dict[str, Sequence[str]]]:
         "last_words": {"phrase": ENDINGS},
         "postscript_word": {"word": own},
         "this_number": {"n": [str(number) for number in NUMBERS]},
-        "this_title": {"title": TITLES},
     }
 
 
@@ -191,5 +192,4 @@ WRITERS: dict[str, Callable[..., str]] = {
     "last_words": lambda topic, rng, phrase: f"{some_of(topic, rng, 1, 2)} {phrase}",
     "postscript_word": _postscript,
     "this_number": _with_number,
-    "this_title": lambda topic, rng, title: f"<<{title}>>\n{some_of(topic, rng, 1, 2)}",
 }

@@ -2,8 +2,8 @@
 
 The better answer of a pair is good by the word of data/gold.py: the policy's, or a written one where the policy has no good
 answer. The worse one is mostly another answer of the policy to the same prompt. The others have the faults that a policy finds
-when it is rewarded: it repeats its prompt, stops in the middle, answers another question, repeats itself, has another word,
-number or title than the one that was asked for, or a title that was not asked for at all.
+when it is rewarded: it repeats its prompt, stops in the middle, answers another question, repeats itself, has another word
+or number than the one that was asked for, or a title, which is never asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from data.atomic_files import atomic_text_files
 from data.forms import ended, has_word, instruction_in, sentences, without_instruction
-from data.gold import TITLE, judge, topic_of
+from data.gold import judge, topic_of
 from data.sample_text import drawn, verifiable
 from data.sample_text.make_samples import SEED
 from data.sample_text.topics import Topic, load_topics
@@ -36,7 +36,7 @@ SHARES = {
     "constant": 0.04,
 }
 """How often each fault of the worse answer is drawn: another form, the better answer without what the prompt asks for, another word
-or number or title than the one that the prompt asks for, an echo of the prompt, a title or a postscript that the prompt does not ask for, a cut answer, one to another question, one
+or number than the one that the prompt asks for, an echo of the prompt, a title or a postscript that the prompt does not ask for, a cut answer, one to another question, one
 that repeats itself, one that says nothing."""
 TRIES = 8  # for each pair: not every prompt has an answer with every fault
 SHORTEST_CUT = 5  # words of an answer that is cut
@@ -219,14 +219,12 @@ def _is_good(turn: str, answer: PolicyAnswer) -> bool:
 
 
 def _with_item(text: str, item: str, other: str) -> str:
-    """A text that has another word, number, phrase or title in place of the one that it was asked for."""
+    """A text that has another word, number or phrase in place of the one that it was asked for."""
     return text.replace(item, other) if item in text else text.replace(item.capitalize(), other.capitalize())
 
 
 def without_item(text: str, form: str, item: str) -> str:
-    """A text without the title, the words or the postscript that it was asked for; "" where nothing else is left."""
-    if form == "this_title":
-        return TITLE.sub("", text).strip()
+    """A text without the words or the postscript that it was asked for; "" where nothing else is left."""
     if form == "postscript_word":
         return text[: text.find("P.S.")].strip() if "P.S." in text else ""
     if form == "first_word":
@@ -250,5 +248,4 @@ def _obeying(form: str, text: str, item: str) -> str:
         "last_words": f"{text} {item}",
         "postscript_word": f"{text} P.S. Think of {item}.",
         "this_number": f"{text} I said it {item} times.",
-        "this_title": f"<<{item}>>\n{text}",
     }[form]

@@ -73,7 +73,7 @@ Pairs(preferences / "train_comparisons.jsonl")
 # instruction with something drawn for this question ("Start your answer with "Look"."), and the chosen answer is good.
 # The answers were written by a policy of this project after SFT, as in InstructGPT, because the reward model will have to
 # judge such answers. A rejected answer has a fault: it does not do what was asked, repeats the prompt, has no end,
-# answers another question, or adds a title that nobody asked for. The program is therefore a gold standard, because later
+# answers another question, or has a title. The program is therefore a gold standard, because later
 # the program can check every judgement of the reward model.
 #
 # People make mistakes, so the training labels contain mistakes too: in 10 % of the training pairs, chosen and rejected
@@ -139,7 +139,7 @@ print(f"{'a coin':36}0.500")
 
 # %% [markdown]
 # With the laptop's pairs the rules know something: the words of an instruction or the missing end betray echoes and cut
-# answers. But an answer to another question, or one without the title that was asked for, looks good by itself, so a
+# answers. But an answer to another question, or one without the word that was asked for, looks good by itself, so a
 # judge has to read the question. With `smoke`, the words of the answer are enough.
 
 # %%

@@ -262,8 +262,8 @@ Pairs(pairs, scores)
 # %% [markdown]
 # What does the model see, and what does it overlook? PPO will find every fault that the reward model does not see. A
 # program names the fault of each rejected answer of `laptop`: an answer of another *form* than the prompt asks for, an
-# *echo* of the prompt, an answer that is *cut*, *off topic* or *repeated*, or something *unasked*, such as a title that
-# the prompt does not ask for. A fault without pairs was never shown to the reward model, either. Which fault can you think
+# *echo* of the prompt, an answer that is *cut*, *off topic* or *repeated*, or something *unasked*, such as a title:
+# no prompt asks for one. A fault without pairs was never shown to the reward model, either. Which fault can you think
 # of that is missing from the table?
 
 # %%

@@ -251,9 +251,9 @@ print("KL penalty        ", config.trainer.ppo.initial_policy_kl_penalty)
 # %% [markdown]
 # **Your code trains the model.** If your `token_rewards`, `gae` or `clipped_loss` has passed its check, your function
 # replaces the library's function. The run folder stores the text of your functions, and the training process reads the
-# text there ([how](../docs/your-code.md)). Correct functions give the library's figures to the last digit. (Here your
-# `token_rewards` receives the absolute value of the KL, as in NeMo-Aligner. `trainer.ppo.use_absolute_kl=False` keeps
-# the sign.)
+# text there ([how](../docs/your-code.md)). Correct functions give the library's figures to the last digit. (With
+# `laptop`, your `token_rewards` receives the KL itself. With `smoke` it receives the absolute value, which is
+# NeMo-Aligner's default: `trainer.ppo.use_absolute_kl=True`.)
 
 # %%
 checked = {"token_rewards": rewards_check, "advantages": gae_check, "loss": clipped_check}
@@ -500,19 +500,21 @@ print(
 # %% [markdown]
 # ### Is it a gain?
 #
-# In this notebook's run, the share of good answers went from {{laptop.ppo.good_sft}} to {{laptop.ppo.good_ppo}} on 128
+# In this notebook's run, the share of good answers went from {{laptop.ppo.good_sft}} to {{laptop.ppo.good_ppo}} on 256
 # held-out prompts. The 95 % interval of the gain begins at {{laptop.ppo.good_gain_low:+.2f}}. Echoes went from
 # {{laptop.ppo.echo_sft}} to {{laptop.ppo.echo_ppo}} of the answers, and the mean length is {{laptop.ppo.length_ratio}}
 # times that of before.
 #
-# That is one seed. Another seed draws other samples, pairs and responses, and trains other models. Three more runs of
-# notebooks 03 to 05 (`python notebooks/record.py --drawn`) gained less, and two intervals begin just above 0:
+# That is one seed. Another seed draws other samples, pairs and responses, and trains other models. On an H100, notebooks 03
+# to 05 ran with four seeds, up to PPO's step 11. The table counts good answers among 192 *training* responses. The prompts of the steps
+# differ, so only the direction can be trusted:
 #
-# | seed | SFT good | PPO good | gain, 95 % interval | tokens, PPO / SFT |
-# | --- | --- | --- | --- | --- |
-# | 1 | {{seed_1.ppo.good_sft}} | {{seed_1.ppo.good_ppo}} | {{seed_1.ppo.good_gain:+.2f}} ({{seed_1.ppo.good_gain_low:+.2f}} to {{seed_1.ppo.good_gain_high:+.2f}}) | {{seed_1.ppo.length_ratio}} |
-# | 2 | {{seed_2.ppo.good_sft}} | {{seed_2.ppo.good_ppo}} | {{seed_2.ppo.good_gain:+.2f}} ({{seed_2.ppo.good_gain_low:+.2f}} to {{seed_2.ppo.good_gain_high:+.2f}}) | {{seed_2.ppo.length_ratio}} |
-# | 7 | {{seed_7.ppo.good_sft}} | {{seed_7.ppo.good_ppo}} | {{seed_7.ppo.good_gain:+.2f}} ({{seed_7.ppo.good_gain_low:+.2f}} to {{seed_7.ppo.good_gain_high:+.2f}}) | {{seed_7.ppo.length_ratio}} |
+# | seed | steps 1 to 3 | last three steps |
+# | --- | --- | --- |
+# | 1234 | 0.33 | 0.50 |
+# | 1 | 0.35 | 0.45 |
+# | 2 | 0.27 | 0.55 |
+# | 7 | 0.35 | 0.48 |
 #
 # A single seed can mislead. An earlier profile drew 32 responses per step and had no warm-up of the learning rate. With
 # seed 1234 it gained 0.23, and nobody had tried another seed. With seed 1 it gained 0.06, and with seed 2 the first
@@ -605,11 +607,12 @@ show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random"
 # answers are good. A program sees only those faults that its author thought of. So before you believe a figure, read
 # some answers that nobody chose.
 #
-# Is the present reward model safe from titles? Not quite. With the profile's seed it pays 0.26 for a title that nobody asked
-# for. At a KL coefficient of 0.05, PPO found this after six steps, and in the last step 0.46 of the training answers had
-# such a title. At 0.1, from the same SFT policy and reward model, no answer of the last step had one. A title costs KL,
-# because the SFT policy hardly ever writes one. The KL penalty makes improbable texts expensive, and most hacks are
-# improbable.
+# Rejected answers with titles were not enough. Some prompts of that sample asked for a title, so some chosen answers had
+# one, and the reward model of one training seed of four still paid 0.26 for a title that nobody asked for. At a KL
+# coefficient of 0.05, PPO found this after six steps, and in the last step 0.46 of the training answers had such a title. Two
+# changes ended it. Now no prompt asks for a title, so only rejected answers have one. And at a coefficient of 0.1, from the same
+# SFT policy and reward model, no answer of the last step had a title: the KL penalty makes improbable texts expensive,
+# and most hacks are improbable.
 
 # %% [markdown]
 # ## Break it

@@ -458,7 +458,7 @@ curves(
 # ## A second task: instructions with a form
 #
 # *Say something about honey. Your answer must contain the word "kites".* Each prompt asks for something of its own: a
-# word, a number, a title, first or last words. The environment `form_rules` gives the reward 1 to a good answer, which
+# word, a number, first or last words. The environment `form_rules` gives the reward 1 to a good answer, which
 # obeys, has words of its own, stays on the topic and ends (`data/gold.py`), and 0 to any other. Why not reward the form
 # alone? In an earlier version the forms were the same for every topic ("Use at least thirty words"), and a single
 # constant answer had seven of the twelve forms.

@@ -47,11 +47,11 @@ def pairs(count: int = 200) -> list:
 
 def test_prompts_of_train_and_test_have_topics_of_their_own_and_each_form():
     train, test = prompts_of("train"), prompts_of("test")
-    assert len(set(train)) == len(train) and len(set(test)) == len(test) == 264
+    assert len(set(train)) == len(train) and len(set(test)) == len(test) == 329
     assert not set(train) & set(test)
     for turns in (train, test):
         forms = Counter(instruction_in(turn).form for turn in turns)
-        assert set(forms) == set(drawn.ASKED) and max(forms.values()) <= 1.01 * min(forms.values())
+        assert set(forms) == set(drawn.ASKED) and max(forms.values()) <= 1.02 * min(forms.values())
 
 
 def test_a_word_that_is_asked_for_is_of_the_topic_and_not_in_its_question():
@@ -72,11 +72,12 @@ def test_no_policy_that_does_not_read_its_prompt_is_good(name):
     assert shares(turns, cheating_answers(turns)[name])["good"].value == 0
 
 
-def test_what_was_asked_for_before_a_constant_sentence_wins_half_of_the_prompts_alone_and_none_beside_the_others():
-    """Three forms of six ask for nothing else."""
+def test_what_was_asked_for_before_a_constant_sentence_wins_three_prompts_of_five_alone_and_none_beside_the_others():
+    """Three forms of five ask for nothing else."""
     turns = prompts_of("test")
     figures = shares(turns, cheating_answers(turns)[READS_ITS_PROMPT])
-    assert (figures["good_alone"].value, figures["good"].value) == (0.5, 0)
+    assert figures["good_alone"].value == pytest.approx(0.6, abs=0.01)
+    assert figures["good"].value == 0
 
 
 def test_no_constant_is_good_for_many_prompts():
@@ -94,7 +95,7 @@ def sft() -> list[dict]:
 def test_written_answers_obey_and_nearly_all_are_good():
     asked = [record for record in sft() if record["category"] == "instruction_following"]
     verdicts = [judge(record["instruction"], record["response"], True) for record in asked]
-    assert len(asked) == 6 * 140 and all(verdict.obeys for verdict in verdicts)
+    assert len(asked) == 5 * 140 and all(verdict.obeys for verdict in verdicts)
     assert sum(verdict.good for verdict in verdicts) >= 0.9 * len(verdicts)
 
 
@@ -118,7 +119,6 @@ def test_every_fault_occurs_and_a_program_sees_it():
 @pytest.mark.parametrize(
     ("form", "item", "text", "rest"),
     [
-        ("this_title", "My answer", "<<My answer>>\nSow thinly.", "Sow thinly."),
         ("first_word", "Well", "Well, sow thinly.", "Sow thinly."),
         ("last_words", "Good luck.", "Sow thinly. Good luck.", "Sow thinly."),
         ("postscript_word", "damp", "Sow thinly. P.S. Keep it damp.", "Sow thinly."),
@@ -180,7 +180,7 @@ def test_bundled_pairs_ask_the_prompts_of_their_split():
     for split in ("train", "test"):
         assert {turn for turn, *_ in bundled(split)} <= set(prompts_of(split))
     held_out = bundled("test")
-    assert len({turn for turn, *_ in held_out}) == len(held_out) >= 250
+    assert len({turn for turn, *_ in held_out}) == len(held_out) >= 300
 
 
 def test_no_held_out_label_is_turned_and_a_tenth_of_the_others_is():

@@ -96,9 +96,8 @@ ABOUT_HONEY = {
     "last_words": "Honey is made by bees. Good question.",
     "postscript_word": "Honey is made by bees. P.S. I like apples.",
     "this_number": "A jar of honey has 7 spoons in it.",
-    "this_title": "<<My answer>>\nHoney is made by bees.",
 }
-ASKS = {"word": "apples", "phrase": "Good question.", "n": "7", "title": "My answer"}
+ASKS = {"word": "apples", "phrase": "Good question.", "n": "7"}
 
 
 @pytest.mark.parametrize("form", ASKED)

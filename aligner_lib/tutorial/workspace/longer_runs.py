@@ -12,6 +12,7 @@ PPO_ON_SUMS = {
     "trainer.ppo.val_check_interval": 10,
     "trainer.ppo.save_interval": 20,
     "trainer.ppo.initial_policy_kl_penalty": 0.0,
+    "trainer.ppo.use_absolute_kl": True,
     "trainer.ppo.prompt_baseline": "none",
     "trainer.ppo.gae_lambda": 0.95,
     "trainer.ppo.missing_eos_penalty": 0.0,
@@ -67,6 +68,7 @@ PPO_ON_FORMS = {
     "trainer.ppo.val_check_interval": 8,
     "trainer.ppo.save_interval": 8,
     "trainer.ppo.initial_policy_kl_penalty": 0.03,
+    "trainer.ppo.use_absolute_kl": True,
     "trainer.ppo.prompt_baseline": "none",
     "trainer.ppo.gae_lambda": 0.95,
     "trainer.ppo.missing_eos_penalty": 0.0,
@@ -185,7 +187,7 @@ ANSWERS_FOR_PAIRS = {
     "model.ppo.val_rollout_micro_batch_size": 128,
     "model.ppo.logprob_forward_micro_batch_size": 64,
 }
-PROMPTS_FOR_PAIRS = {"train": 400, "test": 264}
+PROMPTS_FOR_PAIRS = {"train": 400, "test": 330}
 
 # Instructions that ask for something drawn for the prompt, from the SFT policy of `drawn`; a program gives the reward.
 GRPO_ON_FORMS = {
