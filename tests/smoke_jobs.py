@@ -13,6 +13,8 @@ import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
 
+# metrics that are missing on a CPU
+ON_A_GPU = {"memory/peak"}
 # an exporter is a process that each run would start, and wait for at its end
 UNEXPORTED = {"exp_manager.create_tensorboard_logger": False}
 EXPORTED = {"exp_manager__create_tensorboard_logger": True}
