@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aligner_lib.cli.main import app
+from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import RunFolder
 from widgets.frontend.wire import unpack
 from widgets.recordings.replay import Recording
@@ -69,7 +70,11 @@ def test_the_page_has_figures_responses_and_settings_of_the_run(tmp_path):
 
 
 def test_nothing_private_is_in_the_page(tmp_path):
-    page = write_page(a_run(tmp_path / "run"), tmp_path / "run.html").read_text()
+    told = (
+        f"ValueError: {tmp_path}/data/mine.jsonl:3 is empty; see '{Path.home()}/notes' and https://a.org/b/c"
+    )
+    page = write_page(a_run(tmp_path / "run", message=told), tmp_path / "run.html").read_text()
+    assert "…/mine.jsonl:3 is empty" in page and "https://a.org/b/c" in page
     for private in (str(tmp_path), str(Path.home()), socket.gethostname(), f"/{getpass.getuser()}/"):
         assert private not in page, private
 
@@ -108,5 +113,5 @@ def test_the_command_writes_the_page(tmp_path, monkeypatch):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no run"):
+    with pytest.raises(UserError, match="there is no run"):
         write_page(RunFolder(tmp_path / "nothing"), tmp_path / "run.html")

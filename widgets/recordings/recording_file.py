@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from aligner_lib.run_folder.reader import RunFolder, without_paths
 
 SHIPPED = Path(__file__).parent
 PACKED = ".json.gz"
+ABOVE = re.compile(r"(?<![\w./:])(?:/[^\s/:'\"]+)+/")
+"""The folders above a file or folder that a message names."""
 KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at".split()
 
 
@@ -45,6 +48,7 @@ def record(
     """
     content = _read_folder(RunFolder(getattr(run, "path", run)))
     info = {key: content.info[key] for key in KEPT if key in content.info}
+    info["message"] = ABOVE.sub("…/", info.get("message", ""))
     config = without_paths(content.info.get("config", {}))
     config.pop("functions", None)  # files of that machine, and the answer to notebook 10's questions
     if "alarms" in config.get("exp_manager", {}):

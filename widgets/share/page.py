@@ -12,6 +12,7 @@ import json
 import tempfile
 from pathlib import Path
 
+from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import flatten
 from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial.report.html_page import html_page
@@ -47,7 +48,7 @@ def write_page(runs, out: Path) -> Path:
     """Write the page of a run folder, a Recording or the name of one, or a list of them, and return its path.
 
     Each step's first RESPONSES_A_STEP responses are kept, and VALIDATION_RESPONSES of each validation. Host, user and paths are
-    left out as in a recording. Raises ValueError for an empty list, FileNotFoundError for a folder that holds no run.
+    left out as in a recording. Raises ValueError for an empty list, UserError for a folder that holds no run.
     """
     with tempfile.TemporaryDirectory(prefix="aligner-share-") as tmp_dir:
         given = runs if isinstance(runs, list) else [runs]
@@ -78,7 +79,9 @@ def _still(run, path: Path) -> Recording:
     if isinstance(run, Recording):
         return Recording(run.path, speed=float("inf"))
     if not run.info:
-        raise FileNotFoundError(f"{run.path} holds no run: there is no run.json in it")
+        raise UserError(
+            f"{run.path} holds no run yet: there is no run.json in it, which a job writes when it starts"
+        )
     packed = record(run, path, None, RESPONSES_A_STEP, VALIDATION_RESPONSES)
     return Recording(packed, speed=float("inf"))
 
