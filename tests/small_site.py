@@ -36,9 +36,10 @@ def write_tutorial(folder: Path) -> Path:
         notebook(
             cell("# PPO\n\nOf $\\pi$, see [data](../../docs/data.md) and [a test](../../tests/pages.py).", kind="markdown"),
             cell("display(monitor)", output("Monitor of ppo-drawn (finished)", **WIDGET)),
+            cell("display(gone)", output("Monitor of a-run-that-is-gone (finished)", **WIDGET)),
             cell("table", output("a table", **WIDGET, **{"text/html": "<b>static</b>"})),
             cell("slider", output("nothing without a kernel", **WIDGET)),
-            cell("print(1)", {"output_type": "stream", "name": "stdout", "text": "printed\n"}),
+            cell("print(1)", {"output_type": "stream", "name": "stdout", "text": f"printed\n{folder}/data is formatted\n"}),
             cell('Quiz("05")', output("", **WIDGET)),
         )
     )  # fmt: skip

@@ -50,6 +50,15 @@ def test_the_site_has_the_course_the_docs_and_frames(site):
     )
 
 
+def test_no_place_of_this_machine_is_in_the_site(site):
+    places = (str(site.parent), str(ROOT), str(Path.home()))
+    for path in site.rglob("*"):
+        if path.suffix in (".html", ".js", ".ipynb", ".pickle", ".doctree"):
+            text = path.read_bytes().decode(errors="replace")
+            assert not [place for place in places if place in text], path
+    assert "runs/tutorial/data is formatted" in (site / "notebooks" / "solved" / "05_ppo.html").read_text()
+
+
 def test_a_folder_without_notebooks_is_refused(tmp_path):
     pytest.importorskip("myst_nb", reason="`./lab test` installs Sphinx")
     with pytest.raises(UserError, match="has no executed notebooks"):
@@ -65,4 +74,4 @@ def test_a_link_without_a_target_ends_it(tmp_path):
     )
     (tmp_path / "index.md").write_text("# Title\n\n[a](#no-such-heading)\n")
     with pytest.raises(UserError, match="no-such-heading"):
-        build_site._run_sphinx(tmp_path, tmp_path / "out")
+        build_site._run_sphinx(tmp_path, tmp_path / "out", tmp_path / "doctrees")

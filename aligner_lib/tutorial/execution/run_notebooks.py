@@ -151,9 +151,7 @@ def run(
                 break
     summary = _write_summary(out, profile, seconds, peak_gib, failure, progress.echo)
     if write_page is not None:
-        for folder in find_runs(out / "runs"):
-            if folder.metrics():
-                write_page(folder, out / PAGES / f"{folder.name}.html")
+        _write_pages(out, write_page, progress.echo)
     _tell(out, summary, failure, progress)
     return failure is None
 
@@ -262,6 +260,19 @@ def _write_summary(
         summary["failed"] = str(failure)
     write_json(path, summary)
     return summary
+
+
+def _write_pages(
+    out: Path, write_page: Callable[[RunFolder, Path], object], echo: Callable[[str], None]
+) -> None:
+    """A page of each run that has figures. A full disk costs the pages, and not the report."""
+    for folder in find_runs(out / "runs"):
+        name = "-".join(folder.path.relative_to(out / "runs").parts)
+        if folder.metrics():
+            try:
+                write_page(folder, out / PAGES / f"{name}.html")
+            except OSError as error:
+                echo(f"the page of {name} could not be written: {error}")
 
 
 def _tell(out: Path, summary: dict, failure: NotebookFailure | None, progress: Progress) -> None:

@@ -71,10 +71,11 @@ def build(
         frames = _Frames(tutorial / "runs", Path(tmp_dir) / "pages", write_runs, write_quiz)
         for solved in sorted((root / "notebooks" / "solved").glob("[0-9]*.ipynb")):
             place = f"notebooks/solved/{solved.name}"
-            notebook = json.loads(executed.get(solved.name, solved).read_text(encoding="utf-8"))
+            text = executed.get(solved.name, solved).read_text(encoding="utf-8")
+            notebook = json.loads(_without_places(text, root, tutorial))
             _prepare(notebook, place, pages, frames)
             _write(source / place, json.dumps(notebook))
-        _run_sphinx(source, out)
+        _run_sphinx(source, out, Path(tmp_dir) / "doctrees")
         shutil.copytree(frames.folder, out / PAGES, dirs_exist_ok=True)
     return out / "index.html"
 
@@ -129,13 +130,16 @@ class _Frames:
         folder.mkdir()
 
     def of_runs(self, names: list[str]) -> str:
-        """The frame of a monitor of runs: those of the tutorial, else recordings."""
+        """The frame of a monitor of runs: those of the tutorial, else recordings. Empty where a run is gone: the picture above the
+        monitor stays."""
         page = self.folder / f"{'-and-'.join(names)}.html"
         if not page.exists():
             folders = [self._runs / name for name in names]
-            self._write_runs(
-                [folder if (folder / "run.json").exists() else folder.name for folder in folders], page
-            )
+            runs = [folder if (folder / "run.json").exists() else folder.name for folder in folders]
+            try:
+                self._write_runs(runs, page)
+            except UserError:
+                return ""
         return self._frame(page, f"monitor of {', '.join(names)}")
 
     def of_quiz(self, name: str) -> str:
@@ -162,13 +166,22 @@ def _prepare(notebook: dict, place: str, pages: set[str], frames: _Frames) -> No
             cell["outputs"] = [shown for output in cell["outputs"] if (shown := _static(output, frames))]
 
 
+def _without_places(text: str, root: Path, tutorial: Path) -> str:
+    """An executed notebook's text without the places of this machine: the tutorial's folder, the project's and the user's."""
+    names = {tutorial.resolve(): f"runs/{tutorial.name}", root.resolve(): ".", Path.home(): "~"}
+    for place, name in names.items():
+        text = text.replace(str(place), name)
+    return text
+
+
 def _static(output: dict, frames: _Frames) -> dict | None:
     """An output that needs no kernel; None for one that shows nothing without."""
     data = output.get("data", {})
     if WIDGET not in data:
         return output
     if (monitor := SHOWN.match("".join(data.get("text/plain", "")))) is not None:
-        return _html(frames.of_runs([run["name"] for run in RUN.finditer(monitor["runs"])]))
+        frame = frames.of_runs([run["name"] for run in RUN.finditer(monitor["runs"])])
+        return _html(frame) if frame else None
     if "text/html" not in data:
         return None
     return output | {"data": {kind: value for kind, value in data.items() if kind != WIDGET}}
@@ -181,19 +194,10 @@ def _html(text: str) -> dict:
 # ---- Sphinx ----------------------------------------------------------------------------------------------------------
 
 
-def _run_sphinx(source: Path, out: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-b",
-        "html",
-        "-W",
-        "--keep-going",
-        "-q",
-        str(source),
-        str(out),
-    ]
+def _run_sphinx(source: Path, out: Path, doctrees: Path) -> None:
+    """Make the pages. doctrees: for Sphinx's own files, which name places of this machine."""
+    options = "-b html -W --keep-going -q -d".split()
+    command = [sys.executable, "-m", "sphinx", *options, str(doctrees), str(source), str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"Sphinx refuses the pages:\n{done.stderr.replace(str(source), '')}")

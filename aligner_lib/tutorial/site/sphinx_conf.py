@@ -21,7 +21,7 @@ html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
 html_math_renderer = "mathml"
-# a page's own text, in which a keyword of a lexer's is missing
+# an excerpt need not be whole in its language; a notebook may have kinds of output that no page shows
 suppress_warnings = ["misc.highlighting_failure", "mystnb.unknown_mime_type"]
 
 
