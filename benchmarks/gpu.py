@@ -2,13 +2,13 @@
 
 figures   steps of each kind in float32 with the smoke model, here and on this machine's CPU: losses and rewards agree within BOUNDS
 kinds     seconds, tokens a second and peak memory of a step of each kind, in float32 and in bf16
-size      the same for SFT, reward model and DPO on random weights of LARGE's shape in bf16, beside what `aligner size` says
+size      the same for SFT and reward model on random weights of LARGE's shape in bf16, beside what `aligner size` says
 beside    SFT, reward model, DPO, GRPO and generation beside TRL and transformers, in float32 and in bf16 (`./lab bench`)
 
     --only figures,kinds    some of the parts
     --kinds sft,ppo         some of the kinds, in `figures` and `kinds`
     --profile laptop        whose settings `kinds` has; smoke: does it run?
-    --quick                 two steps and two rounds of everything; without `size`
+    --quick                 two steps and two rounds of everything
     --out FOLDER            runs, logs and gpu.json
 
 Without a GPU every part runs on the CPU, and says so.
@@ -23,8 +23,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -41,18 +42,14 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.workspace.workspace import Workspace
 from cluster.sizing import MODELS, Parallelism, memory, step_flops
 
-PARTS = ("figures", "kinds", "size", "beside")
 KINDS = ("sft", "rm", "dpo", "ppo", "grpo")
 PRECISIONS = ("32", "bf16")
 COMPARISONS = ("sft", "rm", "dpo", "grpo", "generation")
 WARM_UP = 2  # steps in which libraries set themselves up; they count in no median
 LARGE, LARGE_TOKENS, LARGE_BATCH = "SmolLM2-1.7B", 1024, 8
 ROLES = {"sft": "sft", "rm": "reward model"}
-PEAK_TFLOPS = {
-    "H100": 989.0,
-    "H200": 989.0,
-    "A100": 312.0,
-}  # bf16 without sparsity, of the makers' data sheets
+PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "A100": 312.0}
+"""In bf16 without sparsity, of the makers' data sheets."""
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 FIGURES = {
@@ -77,9 +74,9 @@ class StepSpeed:
     tokens: float
     peak: float | None
 
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds
+    def as_row(self) -> dict:
+        """The speed with its tokens a second."""
+        return asdict(self) | {"tokens_per_second": self.tokens / self.seconds}
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
@@ -146,7 +143,7 @@ def kinds(out: Path, options: argparse.Namespace) -> list[dict]:
         for kind in options.kinds:
             settings = steps_of(kind, WARM_UP + options.steps, precision)
             settings |= lab.conversations() if kind == "ppo" else {}
-            rows.append(asdict(speed_of(kind, precision, run(lab, kind, kind, settings))))
+            rows.append(speed_of(kind, precision, run(lab, kind, kind, settings)).as_row())
     return rows
 
 
@@ -166,7 +163,7 @@ def size(out: Path, options: argparse.Namespace) -> list[dict]:
         estimate = memory(shape, Parallelism(1, 1, 1), ROLES[kind], LARGE_TOKENS, LARGE_BATCH // 2)
         flops, _ = step_flops(shape.parameters, 1, int(speed.tokens))
         mfu = flops / speed.seconds / (peak * 1e12) if peak else None
-        rows.append(asdict(speed) | {"mfu": mfu, "estimated_gib": estimate.total})
+        rows.append(speed.as_row() | {"mfu": mfu, "estimated_gib": estimate.total})
     return rows
 
 
@@ -241,9 +238,13 @@ def beside(out: Path, options: argparse.Namespace) -> list[dict]:
             precision,
         ]
         command += ["--model", options.model, "--json", str(report), *rounds]
-        bench = subprocess.run(command)
-        rows.append(json.loads(report.read_text()) if bench.returncode == 0 else {"failed": command})
+        if code := subprocess.run(command).returncode:
+            sys.exit(f"{' '.join(command)} ended with {code}")
+        rows.append(json.loads(report.read_text()))
     return rows
+
+
+PARTS = {"figures": figures, "kinds": kinds, "size": size, "beside": beside}
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ def main(options: argparse.Namespace) -> None:
     results = {"device": device_name(), "torch": torch.__version__, "parts": {}}
     for part in options.only:
         started = time.perf_counter()
-        results["parts"][part] = globals()[part](options.out, options)
+        results["parts"][part] = PARTS[part](options.out, options)
         print(f"{part}: {time.perf_counter() - started:.0f} s", flush=True)
         report.write_text(json.dumps(results, indent=1) + "\n")
     Console(width=140).print(results["device"], *tables(results["parts"]), sep="\n")
@@ -289,12 +290,20 @@ def main(options: argparse.Namespace) -> None:
         )
 
 
+def some_of(known: Iterable[str], text: str) -> list[str]:
+    """The names in a text with commas between them. Raises ArgumentTypeError for an unknown one."""
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(known)):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(known)}")
+    return names
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(PARTS))
-    parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
+    parser.add_argument("--only", type=partial(some_of, PARTS), default=[*PARTS])
+    parser.add_argument("--kinds", type=partial(some_of, KINDS), default=[*KINDS])
     parser.add_argument("--profile", default="laptop")
     parser.add_argument("--model", default="smollm2-135m", help="of the comparisons [smollm2-135m]")
     parser.add_argument("--quick", action="store_true")

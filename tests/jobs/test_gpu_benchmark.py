@@ -50,6 +50,13 @@ def test_figures_that_are_too_far_apart_end_the_command(simulated, tmp_path, mon
         gpu.main(gpu.parse(["--only", "figures", "--kinds", "sft", "--quick", "--out", str(tmp_path)]))
 
 
+@pytest.mark.parametrize("options", [["--only", "figure"], ["--kinds", "sft,pppo"]])
+def test_unknown_names_are_refused_with_the_known_ones(options, capsys):
+    with pytest.raises(SystemExit):
+        gpu.parse(options)
+    assert ": there are " in capsys.readouterr().err
+
+
 def test_the_shape_of_the_sizing_table_becomes_an_architecture():
     parameters = gpu.architecture_of(gpu.LARGE).num_parameters
     assert parameters == gpu.MODELS[gpu.LARGE].parameters
