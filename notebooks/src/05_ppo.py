@@ -506,7 +506,7 @@ print(
 # times that of before.
 #
 # That is one seed. Another seed draws other samples, pairs and responses, and trains other models. On an H100, notebooks 03
-# to 05 ran with four seeds, up to PPO's step 11. The table counts good answers among 192 *training* responses. The prompts of the steps
+# to 05 ran with four seeds, up to PPO's step 10 or 11. The table counts good answers among 192 *training* responses. The prompts of the steps
 # differ, so only the direction can be trusted:
 #
 # | seed | steps 1 to 3 | last three steps |
@@ -609,10 +609,10 @@ show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random"
 #
 # Rejected answers with titles were not enough. Some prompts of that sample asked for a title, so some chosen answers had
 # one, and the reward model of one training seed of four still paid 0.26 for a title that nobody asked for. At a KL
-# coefficient of 0.05, PPO found this after six steps, and in the last step 0.46 of the training answers had such a title. Two
-# changes ended it. Now no prompt asks for a title, so only rejected answers have one. And at a coefficient of 0.1, from the same
-# SFT policy and reward model, no answer of the last step had a title: the KL penalty makes improbable texts expensive,
-# and most hacks are improbable.
+# coefficient of 0.05, PPO found this after six steps, and in the last step 0.46 of the training answers had such a title.
+# At 0.1, from the same SFT policy and reward model, no answer of the last step had one: the KL penalty makes improbable
+# texts expensive, and most hacks are improbable. Now no prompt asks for a title either, so among the pairs with correct labels
+# only rejected answers have one.
 
 # %% [markdown]
 # ## Break it
