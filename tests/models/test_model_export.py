@@ -98,6 +98,23 @@ def test_dtypes_are_kept_weight_by_weight(tmp_path, smoke):
     assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == "bfloat16"
 
 
+@pytest.mark.parametrize("wide", ["model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"])
+def test_a_model_with_some_matrices_in_float32_is_loaded_in_float32(tmp_path, smoke, wide):
+    """As a run in bf16 with frozen layers stores it: in bfloat16 the trained layers would lose what they learnt."""
+    from transformers import AutoModelForCausalLM
+
+    mixed = {
+        name: torch.from_numpy(array).to(torch.float32 if name == wide else torch.bfloat16)
+        for name, array in random_weights(ARCH).items()
+    }
+    hf = write_hf(tmp_path / "hf", ARCH, {}, smoke)
+    save_file(mixed, hf / "model.safetensors")
+    model = import_hf(hf, tmp_path / "model")
+    export(model, "hf", tmp_path / "out")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
+    assert torch.equal(loaded.get_parameter(wide), mixed[wide])
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_another_dtype_is_torch_s_rounding(tmp_path, model, hf, dtype):
     export(model, "hf", tmp_path / "out", Options(dtype=dtype))

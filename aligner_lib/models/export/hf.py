@@ -57,7 +57,7 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     elif recorded_template(trained.folder) == PLAIN:
         _write_template(tokenizer, out, _plain(tokenizer, PLAIN_TEMPLATE))
     tensors = list(_tensors(trained, dtype))
-    config = _config(trained, tokenizer, tensors[0].dtype)
+    config = _config(trained, tokenizer, _loading_dtype(tensors))
     notes = []
     if is_policy:
         write_json(out / "generation_config.json", _generation_config(trained, tokenizer))
@@ -119,6 +119,17 @@ def _tensors(trained: Trained, target: str | None) -> Iterator[StreamedTensor]:
                 yield StreamedTensor(
                     name, dtype, shape, lambda w=weight, p=part: _read(trained, w, p, target)
                 )
+
+
+def _loading_dtype(tensors: list[StreamedTensor]) -> str:
+    """The dtype to load the model in: the widest one of its matrices.
+
+    A run in bf16 with `num_layers_unfrozen` trains float32 masters of some layers and keeps the frozen ones in bfloat16. Loaded
+    in bfloat16, the masters would lose most of what the run taught them. Norms and the head don't count: they may be wider than
+    everything else.
+    """
+    matrices = [tensor.dtype for tensor in tensors if len(tensor.shape) > 1 and tensor.name != SCORE]
+    return min(matrices, key=[*TORCH_NAMES].index)
 
 
 def _read(trained: Trained, weight: Weight, part: int, dtype: str | None) -> np.ndarray:
