@@ -152,7 +152,7 @@ FORMS = (
         for score in SCORES
     ),
     *(
-        RawForm("prompt and answer", columns, lambda record, columns=columns: _answered(record, *columns), SYSTEM)
+        RawForm("prompts and answers", columns, lambda record, columns=columns: _answered(record, *columns), SYSTEM)
         for columns in (("prompt", "completion"), ("prompt", "response"), ("question", "answer"), ("input", "output"))
     ),
     RawForm("conversations", ("messages",), _conversation("messages"), SYSTEM, frozenset({"prompt"})),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from aligner_lib.errors import UserError
 from data.fields import METADATA, is_empty
+from data.raw_forms import recognise
 
 # Values with which another key may be there, because they change nothing. None and empty values are allowed for all keys.
 WITHOUT_EFFECT = {"mask": ("User",)}
@@ -37,7 +38,6 @@ PAIR = RecordForm(frozenset({"prompt", "chosen", "rejected"}), ("prompt", "chose
 LABELLED = RecordForm(frozenset({"prompt", "response", "label"}), ("prompt", "response"), TURN)
 
 CURES = {
-    "instruction": "join the instruction and its input into one text, and give that text as 'input'",
     "context": "join the context and the question into one text, and give that text as 'input'",
     "mask": "the loss covers exactly the assistant's turns: give a conversation for which that is right",
     "tools": "write the tools into the system turn, as the model should read them",
@@ -85,6 +85,14 @@ def _unread(record: dict, keys: frozenset[str], place: str) -> list[str]:
             continue
         raise UnreadKey(
             f"the key {key!r}{place} is not read (only {', '.join(sorted(keys))} {'is' if len(keys) == 1 else 'are'}), so "
-            f"its content would be missing from training: {CURES.get(key, REMOVE)}"
+            f"its content would be missing from training: {_cure(record, key, place)}"
         )
     return [key for key in record if key in METADATA and key not in keys]
+
+
+def _cure(record: dict, key: str, place: str) -> str:
+    """What to do about a key that is not read: convert a record of another data set's form, else what the key itself needs."""
+    form = None if place else recognise(name for name, value in record.items() if not is_empty(value))
+    if form is None or key not in {*form.columns, *form.optional}:
+        return CURES.get(key, REMOVE)
+    return f"convert the file with `aligner data`, which reads {form.name}"

@@ -29,7 +29,8 @@ def with_key(turns: list[dict], number: int, **more) -> dict:
 
 
 REFUSED = {
-    "alpaca": ({"instruction": "Translate.", "input": "Hund", "output": "dog"}, "'instruction'", "into one text"),
+    "alpaca": ({"instruction": "Translate.", "input": "Hund", "output": "dog"}, "'instruction'", "`aligner data`, which reads Alpaca's instructions"),
+    "prompt and completion": ({"prompt": "a", "completion": "b"}, "'prompt'", "`aligner data`, which reads prompts and answers"),
     "context": ({"input": "a", "output": "b", "context": "c"}, "'context'", "into one text"),
     "weight": ({"input": "a", "output": "b", "weight": 0.5}, "'weight'", "remove the key"),
     "tools": ({"messages": TURNS, "tools": [{"name": "add"}]}, "'tools'", "system turn"),
