@@ -505,16 +505,17 @@ print(
 # {{laptop.ppo.echo_sft}} to {{laptop.ppo.echo_ppo}} of the answers, and the mean length is {{laptop.ppo.length_ratio}}
 # times that of before.
 #
-# That is one seed. Another seed draws other samples, pairs and responses, and trains other models. On an H100, notebooks 03
-# to 05 ran with four seeds, up to PPO's step 10 or 11. The table counts good answers among 192 *training* responses. The prompts of the steps
-# differ, so only the direction can be trusted:
+# That is one seed. Another seed draws other samples, pairs and responses, and trains other models. Notebooks 03 to 05 ran
+# with three more seeds (`python notebooks/record.py --drawn`). Their policies answered the same 256 held-out prompts:
 #
-# | seed | steps 1 to 3 | last three steps |
-# | --- | --- | --- |
-# | 1234 | 0.33 | 0.50 |
-# | 1 | 0.35 | 0.45 |
-# | 2 | 0.27 | 0.55 |
-# | 7 | 0.35 | 0.48 |
+# | seed | good, SFT | good, PPO | gain, 95 % interval | echoes |
+# | --- | --- | --- | --- | --- |
+# | 1 | {{seed_1.ppo.good_sft}} | {{seed_1.ppo.good_ppo}} | {{seed_1.ppo.good_gain}} ({{seed_1.ppo.good_gain_low}} to {{seed_1.ppo.good_gain_high}}) | {{seed_1.ppo.echo_sft}} → {{seed_1.ppo.echo_ppo}} |
+# | 2 | {{seed_2.ppo.good_sft}} | {{seed_2.ppo.good_ppo}} | {{seed_2.ppo.good_gain}} ({{seed_2.ppo.good_gain_low}} to {{seed_2.ppo.good_gain_high}}) | {{seed_2.ppo.echo_sft}} → {{seed_2.ppo.echo_ppo}} |
+# | 7 | {{seed_7.ppo.good_sft}} | {{seed_7.ppo.good_ppo}} | {{seed_7.ppo.good_gain}} ({{seed_7.ppo.good_gain_low}} to {{seed_7.ppo.good_gain_high}}) | {{seed_7.ppo.echo_sft}} → {{seed_7.ppo.echo_ppo}} |
+#
+# The gain is real on each seed, and its size depends on the seed. Echoes become more frequent on each: most are honest
+# answers with the instruction behind them ("Mention the number 8."), and the reward model does not punish that enough.
 #
 # A single seed can mislead. An earlier profile drew 32 responses per step and had no warm-up of the learning rate. With
 # seed 1234 it gained 0.23, and nobody had tried another seed. With seed 1 it gained 0.06, and with seed 2 the first
