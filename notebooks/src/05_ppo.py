@@ -514,8 +514,9 @@ print(
 # | 2 | {{seed_2.ppo.good_sft}} | {{seed_2.ppo.good_ppo}} | {{seed_2.ppo.good_gain}} ({{seed_2.ppo.good_gain_low}} to {{seed_2.ppo.good_gain_high}}) | {{seed_2.ppo.echo_sft}} → {{seed_2.ppo.echo_ppo}} |
 # | 7 | {{seed_7.ppo.good_sft}} | {{seed_7.ppo.good_ppo}} | {{seed_7.ppo.good_gain}} ({{seed_7.ppo.good_gain_low}} to {{seed_7.ppo.good_gain_high}}) | {{seed_7.ppo.echo_sft}} → {{seed_7.ppo.echo_ppo}} |
 #
-# The gain is real on each seed, and its size depends on the seed. Echoes become more frequent on each: most are honest
-# answers with the instruction behind them ("Mention the number 8."), and the reward model does not punish that enough.
+# The gain is real on each seed, and its size depends on the seed. Echoes become more frequent on each. Most of
+# those that were read are honest answers with the instruction behind them ("Mention the number 8."), which the reward
+# model does not punish enough.
 #
 # A single seed can mislead. An earlier profile drew 32 responses per step and had no warm-up of the learning rate. With
 # seed 1234 it gained 0.23, and nobody had tried another seed. With seed 1 it gained 0.06, and with seed 2 the first
