@@ -293,6 +293,7 @@ FORMS: dict[str, Form] = {
             "Your answer must contain the number {n}.",
             "Mention the number {n}, written in digits.",
             "The number {n} has to appear in your answer.",
+            "Put the number {n} somewhere in your answer.",
         ),
         lambda text, n: re.search(rf"(?<!\d)(?<!\d[.,]){n}(?![.,]?\d)", text) is not None,
         {"n": r"\d+"},

@@ -1,7 +1,8 @@
 """Questions with an instruction that asks for something drawn for the prompt, and answers that obey it: a word of the topic, a
 number, first and last words. No constant answer obeys, so a policy has to read its prompt.
 
-No prompt asks for a title. Where some did, one of four reward models paid for a title that nobody had asked for.
+No prompt asks for a title. Where some did, one of four reward models paid for a title that nobody had asked for. No instruction can
+stand as a sentence of an answer. Where "The number 8 has to appear in your answer." did, policies copied it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from data.forms import Instruction, has_word, words
+from data.forms import FORMS, Instruction, has_word, words
 from data.gold import judge, topic_of
 from data.sample_text.asking import phrasings
 from data.sample_text.topics import Topic
@@ -27,6 +28,7 @@ ASKED = ("first_word", "includes", "last_words", "postscript_word", "this_number
 EACH_FORM = 3  # prompts of each form for a topic
 LEAST_LETTERS = 4  # of a word that is asked for
 NUMBERS = range(2, 60)
+STATEMENT = "has to appear in your answer"  # a wording with it could be a sentence of an answer
 OPENERS = (
     "Well",
     "Sure",
@@ -113,7 +115,7 @@ def prompts(topics: list[Topic], rng: random.Random) -> dict[str, Topic]:
     for topic in topics:
         questions = rng.sample(phrasings(topic), 8)
         for number, form in enumerate(rng.sample(ASKED * EACH_FORM, EACH_FORM * len(ASKED))):
-            turns[prompt_of(questions[number % len(questions)], _instruction(form, topic, rng), rng)] = topic
+            turns[_prompt(questions[number % len(questions)], _instruction(form, topic, rng), rng)] = topic
     return dict(rng.sample([*turns.items()], len(turns)))
 
 
@@ -122,8 +124,13 @@ def obeying(topic: Topic, rng: random.Random) -> Iterator[tuple[str, str]]:
     questions = rng.sample(phrasings(topic), 8)
     for question, form in zip(questions, rng.sample(ASKED, len(ASKED))):
         instruction = _instruction(form, topic, rng)
-        prompt = prompt_of(question, instruction, rng)
+        prompt = _prompt(question, instruction, rng)
         yield prompt, written(topic, prompt, instruction, rng)
+
+
+def _prompt(question: str, instruction: Instruction, rng: random.Random) -> str:
+    wordings = [wording for wording in FORMS[instruction.form].wordings if STATEMENT not in wording]
+    return prompt_of(question, instruction, rng, wordings)
 
 
 def _instruction(form: str, topic: Topic, rng: random.Random) -> Instruction:

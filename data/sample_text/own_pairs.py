@@ -25,10 +25,10 @@ from data.sources import SAMPLES
 
 NOISE = 0.1  # share of the training pairs whose label is turned
 SHARES = {
-    "form": 0.22,
+    "form": 0.19,
     "missing": 0.18,
     "item": 0.12,
-    "echo": 0.17,
+    "echo": 0.2,
     "unasked": 0.06,
     "cut": 0.08,
     "off_topic": 0.09,
@@ -84,7 +84,7 @@ def own_pairs(
         made: dict[Pair, None] = {}
         for fault in rng.choices([*SHARES], [*SHARES.values()], k=TRIES * count):
             chosen = rng.choice(good[turn])
-            rejected = _with_fault(chosen, fault, rng) or (worse[fault].pop() if worse[fault] else "")
+            rejected = _with_fault(turn, chosen, fault, rng) or (worse[fault].pop() if worse[fault] else "")
             if rejected not in ("", chosen) and (fault == "cut" or not judge(turn, rejected, True).good):
                 made[Pair(turn, chosen, rejected, fault)] = None
             if len(made) == count:
@@ -146,8 +146,10 @@ def is_turned(turn: str, chosen: str, rejected: str) -> bool:
     return judge(turn, rejected, ended(rejected)).good or not judge(turn, chosen, True).good
 
 
-def _with_fault(chosen: str, fault: str, rng: random.Random) -> str:
-    """An answer with a fault that any answer can be given; "" for the others."""
+def _with_fault(turn: str, chosen: str, fault: str, rng: random.Random) -> str:
+    """An answer with a fault that any answer can be given; "" for the others, and for half of the echoes."""
+    if fault == "echo" and rng.random() < 0.5:
+        return f"{chosen} {_asked(turn)}"  # where only bad answers end so, a policy's good ones do
     parts = chosen.split(" ")
     if fault == "cut" and len(parts) >= SHORTEST_CUT:
         return " ".join(parts[: max(2, round(len(parts) * rng.uniform(0.3, 0.85)))]).rstrip(".!?,;:")
@@ -166,7 +168,7 @@ def _worse(
     """Worse answers to a prompt, by their fault. good: good answers to it; elsewhere: good ones to all prompts, each with its
     user's turn."""
     instruction, question = instruction_in(turn), without_instruction(turn)
-    asked, ((_, item),) = turn.replace(question, "").strip(), instruction.gaps
+    asked, ((_, item),) = _asked(turn), instruction.gaps
     verdicts = [(answer.text, judge(turn, *answer)) for answer in given]
     topic = rng.choice(sorted(topic_of(question)) or [""])
     some = rng.choice(given).text
@@ -216,6 +218,11 @@ def _worse(
 
 def _is_good(turn: str, answer: PolicyAnswer) -> bool:
     return judge(turn, *answer).good and ended(answer.text)
+
+
+def _asked(turn: str) -> str:
+    """The instruction as a user's turn words it."""
+    return turn.replace(without_instruction(turn), "").strip()
 
 
 def _with_item(text: str, item: str, other: str) -> str:

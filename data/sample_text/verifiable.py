@@ -7,7 +7,7 @@ what makes it miss another: so no word and no length of an answer says by itself
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from data.forms import FORMS, Instruction, instruction_in, words
@@ -153,8 +153,11 @@ def _instruction(form: str, rng: random.Random) -> Instruction:
     return Instruction(form, tuple(sorted(gaps.items())))
 
 
-def prompt_of(question: str, instruction: Instruction, rng: random.Random) -> str:
-    wording = instruction.worded(rng.choice(FORMS[instruction.form].wordings))
+def prompt_of(
+    question: str, instruction: Instruction, rng: random.Random, wordings: Sequence[str] | None = None
+) -> str:
+    """A user's turn. wordings: those that may ask for it; None: all of its form."""
+    wording = instruction.worded(rng.choice(wordings or FORMS[instruction.form].wordings))
     text = f"{wording} {question}" if rng.random() < INSTRUCTION_FIRST else f"{question} {wording}"
     assert instruction_in(text) == instruction, text
     return text

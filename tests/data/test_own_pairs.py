@@ -66,6 +66,12 @@ def test_a_word_that_is_asked_for_is_of_the_topic_and_not_in_its_question():
 READS_ITS_PROMPT = "what was asked for, the topic and a sentence"
 
 
+def test_no_instruction_could_be_a_sentence_of_an_answer():
+    """Where a number "has to appear in your answer", policies wrote that it does."""
+    turns = [*prompts_of("train"), *prompts_of("test"), *(record["instruction"] for record in sft())]
+    assert not [turn for turn in turns if drawn.STATEMENT in turn]
+
+
 @pytest.mark.parametrize("name", sorted(cheating_answers([TURN]).keys() - {READS_ITS_PROMPT}))
 def test_no_policy_that_does_not_read_its_prompt_is_good(name):
     turns = prompts_of("test")
@@ -149,6 +155,12 @@ def test_an_instruction_is_repeated_in_place_of_what_it_asks_for():
     assert f'{HONEST} Use the word "damp".' in repeated
 
 
+def test_a_better_answer_is_worse_with_its_instruction_behind_it():
+    """Where only answers without what was asked for ended so, PPO's policies put the instruction behind their best answers."""
+    echoes = {(pair.chosen, pair.rejected) for pair in pairs() if pair.turn == TURN}
+    assert (GOOD, f'{GOOD} Use the word "damp".') in echoes
+
+
 def test_noise_turns_so_many_pairs_round():
     some = pairs()
     good = [record["chosen"].endswith(GOOD) for record in raw_records(some, random.Random(1), 0.25)]
@@ -202,4 +214,4 @@ def test_what_a_prompt_asks_for_is_no_fault():
 
 def test_bundled_faults_are_mixed():
     faults = Counter(fault_of(turn, rejected) for turn, _, rejected in bundled("test"))
-    assert min(faults[fault] for fault in ("form", "echo", "cut", "off_topic", "repeated")) >= 8
+    assert min(faults[fault] for fault in ("form", "echo", "cut", "off_topic", "repeated")) >= 5
