@@ -1,6 +1,7 @@
 """`python -m benchmarks.gpu`: what a GPU alone can show, with one command and one JSON file.
 
-figures   steps of each kind in float32 with the smoke model, here and on this machine's CPU: losses and rewards agree within BOUNDS
+figures   steps of each kind in float32 with the smoke model, here and on this machine's CPU: losses agree within BOUND; rewards and
+          gradients of PPO and GRPO agree at the first step, whose responses no rounding has changed yet
 kinds     seconds, tokens a second and peak memory of a step of each kind, in float32 and in bf16
 size      the same for SFT and reward model on random weights of LARGE's shape in bf16, beside what `aligner size` says
 beside    SFT, reward model, DPO, GRPO and generation beside TRL and transformers, in float32 and in bf16 (`./lab bench`)
@@ -56,12 +57,14 @@ FIGURES = {
     "sft": ("train/loss", "validation/loss"),
     "rm": ("train/loss", "validation/loss"),
     "dpo": ("train/loss", "validation/loss"),
-    "ppo": ("train_rollouts/rewards", "train_rollouts/init_policy_kl"),
-    "grpo": ("train_rollouts/entropy", "train_rollouts/init_policy_kl"),
+    "ppo": ("train_rollouts/rewards", "train_optim/grad_norm"),
+    "grpo": ("train_rollouts/entropy", "train_optim/grad_norm"),
 }
-BOUNDS = {"sft": 1e-3, "rm": 1e-3, "dpo": 1e-3, "ppo": 0.05, "grpo": 0.05}
-"""How far a figure may be from the CPU's: a share of the CPU's figure, or of 1 where that is larger. A drawn response that differs in
-one token changes PPO's and GRPO's figures by far more than rounding does."""
+BOUND = 1e-3
+"""How far a figure may be from the CPU's: a share of the CPU's figure, or of 1 where that is larger."""
+COMPARED = {"ppo": 1, "grpo": 1}
+"""Steps whose figures are compared, all if a kind is not here. After PPO's first update rounding draws other responses: on an H200 the
+rewards of the steps 1 to 4 were 1e-6, 0.02, 0.09 and 0.10 from the CPU's."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,10 @@ def execute(command: list[str], log: Path, environment: dict[str, str]) -> int:
 def steps_of(kind: str, steps: int, precision: str) -> dict[str, object]:
     """The settings of a job of a few steps."""
     settings = {f"trainer.{kind}.max_steps": steps, f"trainer.{kind}.val_check_interval": steps}
-    settings |= {f"trainer.{kind}.save_interval": steps, "trainer.precision": precision}
+    settings |= {
+        "exp_manager.create_checkpoint_callback": False,
+        "trainer.precision": precision,
+    }  # LARGE's takes 27 GB
     return settings | ({"critic.trainer.precision": precision} if kind == "ppo" else {})
 
 
@@ -130,8 +136,8 @@ def figures(out: Path, options: argparse.Namespace) -> list[dict]:
             series.append({name: folder.series(name)[1] for name in FIGURES[kind]})
         for name in FIGURES[kind]:
             pairs = list(zip(*(of_one[name] for of_one in series), strict=True))
-            apart = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs)
-            rows.append({"kind": kind, "figure": name, "apart": apart, "bound": BOUNDS[kind], "pairs": pairs})
+            apart = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs[: COMPARED.get(kind)])
+            rows.append({"kind": kind, "figure": name, "apart": apart, "bound": BOUND, "pairs": pairs})
     return rows
 
 

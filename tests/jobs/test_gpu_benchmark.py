@@ -45,7 +45,7 @@ def test_figures_of_the_device_are_beside_the_cpu_s(simulated, tmp_path, capsys)
 
 
 def test_figures_that_are_too_far_apart_end_the_command(simulated, tmp_path, monkeypatch):
-    monkeypatch.setitem(gpu.BOUNDS, "sft", -1.0)
+    monkeypatch.setattr(gpu, "BOUND", -1.0)
     with pytest.raises(SystemExit, match="farther from the CPU's than allowed: sft train/loss"):
         gpu.main(gpu.parse(["--only", "figures", "--kinds", "sft", "--quick", "--out", str(tmp_path)]))
 
