@@ -514,16 +514,22 @@ print(
 # | 2 | {{seed_2.ppo.good_sft}} | {{seed_2.ppo.good_ppo}} | {{seed_2.ppo.good_gain}} ({{seed_2.ppo.good_gain_low}} to {{seed_2.ppo.good_gain_high}}) | {{seed_2.ppo.echo_sft}} → {{seed_2.ppo.echo_ppo}} |
 # | 7 | {{seed_7.ppo.good_sft}} | {{seed_7.ppo.good_ppo}} | {{seed_7.ppo.good_gain}} ({{seed_7.ppo.good_gain_low}} to {{seed_7.ppo.good_gain_high}}) | {{seed_7.ppo.echo_sft}} → {{seed_7.ppo.echo_ppo}} |
 #
-# The gain is real on each seed, and its size depends on the seed. Echoes become more frequent on each. Most of
-# those that were read are honest answers with the instruction behind them ("Mention the number 8."), which the reward
-# model does not punish enough.
-#
-# A single seed can mislead. An earlier profile drew 32 responses per step and had no warm-up of the learning rate. With
-# seed 1234 it gained 0.23, and nobody had tried another seed. With seed 1 it gained 0.06, and with seed 2 the first
-# update made most answers bad.
+# The gain is real on each seed, and its size depends on the seed. A single seed can mislead. An earlier profile drew 32
+# responses per step and had no warm-up of the learning rate. With seed 1234 it gained 0.23, and nobody had tried
+# another seed. With seed 1 it gained 0.06, and with seed 2 the first update made most answers bad.
 #
 # Not every form gains equally. PPO strengthens what the SFT policy shows sometimes, such as a word to use or the last
 # words. It cannot reward a response that the policy never draws.
+
+# %% [markdown]
+# ### The cure for echoes
+#
+# Echoes are rare in the table above. With an earlier version of the pairs, they became more frequent on each of four
+# seeds, up to 0.08 of the answers. Most were honest answers with the instruction behind them ("Mention the number
+# 8."), and the reward model paid for them: in its pairs, only answers without the requested word ended like that. Two
+# changes to the data cured the policy. In half of the pairs with an echo, the worse answer is now the better answer
+# with its instruction behind it. And no instruction can be a sentence of an answer any more: most echoes of one seed
+# had copied "The number 8 has to appear in your answer."
 
 # %% [markdown]
 # ## With other pairs: a reward hack
