@@ -15,7 +15,7 @@ not made again.
                           half an hour
     --drawn               SFT, reward model and PPO as in the tutorial, with four training seeds, in their place; PPO of the
                           first is a recording. Ten minutes a seed and two cores in bf16
-    --hunt                notebook 10's runs in their place: ten faults and two healthy ones, smoke, ten minutes
+    --hunt                notebook 10's runs in their place: seventeen, smoke, ten minutes
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial import Workspace, compare_policies
 from aligner_lib.tutorial.comparison.gold import before_and_after, gained
 from aligner_lib.tutorial.hunt import bug_hunt
+from aligner_lib.tutorial.hunt.faults import FAULTS, UNLISTED
 from aligner_lib.tutorial.workspace.longer_runs import (
     ALL_HELD_OUT,
     ANSWERS_FOR_PAIRS,
@@ -208,7 +209,9 @@ def record_hunt(out: Path) -> None:
     for kind in ("sft", "rm"):
         made(lab, kind, kind, {})
     runs = {name: {"model.seed": seed} for name, seed in bug_hunt.HEALTHY.items()}
-    runs |= {name: {"fault": fault} for name, fault in bug_hunt.HUNTED.items()}
+    for name, hidden in bug_hunt.HUNTED.items():
+        fault = UNLISTED if hidden.fault == UNLISTED.name else FAULTS.get(hidden.fault)
+        runs[name] = {"model.seed": hidden.seed} | (dict(fault.functions) if fault else {})
     for name, changed in runs.items():
         put(made(lab, "ppo", name, bug_hunt.SETTINGS | changed), ROLLOUTS_A_STEP_OF_THE_HUNT)
 

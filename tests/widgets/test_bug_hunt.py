@@ -1,20 +1,39 @@
-"""The recorded runs of notebook 10: each shows its fault, none names it, and the healthy ones show none."""
+"""The recorded runs of notebook 10: each shows its fault, none names it, and a wrong choice tells nothing of other runs."""
 
 import gzip
 import json
+from collections import Counter
 from functools import cache
 
 import pytest
 
-from aligner_lib.tutorial.hunt.bug_hunt import CHARTS, EVIDENCE, HEALTHY, HUNTED, first_difference, question
-from aligner_lib.tutorial.hunt.faults import FAULTS
+from aligner_lib.run_folder.reader import flatten
+from aligner_lib.tutorial.hunt.bug_hunt import (
+    CHARTS,
+    EVIDENCE,
+    HEALTHY,
+    HEALTHY_CHOICE,
+    HUNTED,
+    NO_FAULT,
+    NO_FIGURE,
+    NO_STEP,
+    SEED,
+    UNLISTED_CHOICE,
+    first_difference,
+    question_ids,
+    questions,
+)
+from aligner_lib.tutorial.hunt.faults import FAULTS, UNLISTED
+from aligner_lib.tutorial.quiz.quiz_file import QuizFile
 from widgets.quiz.quiz import Quiz
 from widgets.recordings.recording_file import PACKED, SHIPPED
 from widgets.recordings.replay import Recording
 
 # the step by which the evidence of a fault is in its run
 STEPS = dict.fromkeys(["mask_shift", "padding", "temperature", "reward_token", "learning_rate"], 1)
-STEPS |= {"reward_scale": 0, "moving_reference": 2, "stale_rollouts": 2, "stop_token": 5, "kl_sign": 3}
+STEPS |= {"reward_scale": 0, "moving_reference": 2, "stale_rollouts": 2, "stop_token": 5, "kl_sign": 4}
+STEPS |= {UNLISTED.name: 20}
+FAULTY = [name for name, hidden in HUNTED.items() if hidden.fault != NO_FAULT]
 
 
 @cache
@@ -22,59 +41,107 @@ def whole(name: str) -> Recording:
     return Recording(name, speed=float("inf"))
 
 
+@cache
+def asked(name: str) -> QuizFile:
+    return questions(name, whole(name).metrics(), *(whole(usual).metrics() for usual in HEALTHY))
+
+
 @pytest.fixture(scope="module")
 def healthy() -> Recording:
     return whole(next(iter(HEALTHY)))
 
 
-def test_every_fault_has_a_run_and_evidence():
-    assert sorted(HUNTED.values()) == sorted(FAULTS) == sorted(EVIDENCE)
-    assert list(HUNTED.values()) != list(FAULTS), "the numbers are in the order of the list"
+# ---- the runs --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", HUNTED)
+def test_ten_faults_two_of_them_again_one_that_no_list_has_and_two_healthy_runs():
+    counts = Counter(hidden.fault for hidden in HUNTED.values())
+    assert counts.keys() == {*FAULTS, UNLISTED.name, NO_FAULT} and len(HUNTED) == 15
+    assert sorted(counts.values()) == [1] * 9 + [2] * 3 and counts[NO_FAULT] == 2
+    assert {*EVIDENCE} == {*FAULTS, UNLISTED.name} and UNLISTED.name not in FAULTS
+    assert [hidden.fault for hidden in HUNTED.values()][:10] != list(FAULTS), "the order is the list's"
+
+
+def test_a_seed_does_not_tell_a_healthy_run():
+    own = [hidden.fault for hidden in HUNTED.values() if hidden.seed != SEED]
+    assert own.count(NO_FAULT) == len(own) / 2 == 2
+
+
+@pytest.mark.parametrize("name", FAULTY)
 def test_the_evidence_of_a_fault_is_in_its_run(name, healthy):
-    evidence, run = EVIDENCE[HUNTED[name]], whole(name)
+    fault = HUNTED[name].fault
+    evidence, run = EVIDENCE[fault], whole(name)
     step, value, _ = evidence.first(run.metrics(), healthy.metrics())
-    assert step <= STEPS[HUNTED[name]]
+    assert step <= STEPS[fault]
     sentence = evidence.sentence(run.metrics(), healthy.metrics())
     assert f"At step {step} `{evidence.metric}` is {value:.3g}" in sentence
-    shown = [metric for one in CHARTS for metric in ([one] if isinstance(one, str) else one)]
-    assert evidence.metric in shown
+    assert evidence.metric in [m for one in CHARTS for m in ([one] if isinstance(one, str) else one)]
 
 
 @pytest.mark.parametrize("fault", EVIDENCE)
-def test_no_evidence_is_found_in_a_healthy_run_with_another_seed(fault, healthy):
-    other = whole(list(HEALTHY)[1])
+@pytest.mark.parametrize(
+    "name", [*list(HEALTHY)[1:], *(name for name in HUNTED if HUNTED[name].fault == NO_FAULT)]
+)
+def test_no_evidence_is_found_in_a_healthy_run_with_another_seed(fault, name, healthy):
     with pytest.raises(ValueError, match="nowhere apart"):
-        EVIDENCE[fault].first(other.metrics(), healthy.metrics())
+        EVIDENCE[fault].first(whole(name).metrics(), healthy.metrics())
 
 
 @pytest.mark.parametrize("name", HUNTED)
 def test_a_recording_does_not_reveal_its_fault(name, healthy):
     file = SHIPPED / f"{name}{PACKED}"
     text = gzip.decompress(file.read_bytes()).decode()
-    assert "functions" not in text and FAULTS[HUNTED[name]].title not in text
+    titles = {**{fault: FAULTS[fault].title for fault in FAULTS}, UNLISTED.name: UNLISTED.title}
+    assert "functions" not in text and not [title for title in titles.values() if title in text]
     run = json.loads(text)
-    assert run["info"]["config"] == healthy.info["config"]
+    of_run, usual = flatten(run["info"]["config"]), flatten(healthy.info["config"])
+    assert {key for key in of_run.keys() | usual.keys() if of_run.get(key) != usual.get(key)} <= {
+        "model.seed",
+        "critic.model.seed",
+    }
     assert run["info"]["name"] == name and run["info"]["status"] == "finished"
     assert file.stat().st_size < 60_000
 
 
-def test_every_question_lists_all_faults_in_the_same_order(healthy):
+# ---- the questions ---------------------------------------------------------------------------------------------------
+
+
+def test_every_run_has_three_questions_and_all_list_the_same_faults_in_the_same_order():
     orders = set()
-    quiz = Quiz(question(next(iter(HUNTED)), whole(next(iter(HUNTED))).metrics(), healthy.metrics()))
-    assert "What is wrong with run 1?" in quiz.static_html()
-    for name, fault in HUNTED.items():
-        (asked,) = question(name, whole(name).metrics(), healthy.metrics()).questions
-        assert {choice.text for choice in asked.choices} == {one.title for one in FAULTS.values()}
-        assert asked.choices[0].text == FAULTS[fault].title
-        orders.add(tuple(choice.text for choice in asked.shuffled(0)))
-        assert all(choice.why.startswith("This fault would show in `") for choice in asked.choices[1:])
-    assert len(orders) == 1
+    for name, hidden in HUNTED.items():
+        which, figure, step = asked(name).questions
+        assert (which.id, figure.id, step.id) == question_ids(name)
+        right = {NO_FAULT: HEALTHY_CHOICE, UNLISTED.name: UNLISTED_CHOICE}
+        assert which.choices[0].text == (right.get(hidden.fault) or FAULTS[hidden.fault].title)
+        orders.add(tuple(choice.text for choice in which.shuffled(0)))
+    assert orders == {(*sorted(fault.title for fault in FAULTS.values()), UNLISTED_CHOICE, HEALTHY_CHOICE)}
+    assert "What is wrong with run 1?" in Quiz(asked("hunt-01")).static_html()
+
+
+@pytest.mark.parametrize("name", HUNTED)
+def test_the_right_figure_and_step_are_those_of_the_evidence(name, healthy):
+    _, figure, step = asked(name).questions
+    if name not in FAULTY:
+        assert (figure.choices[0].text, step.choices[0].text) == (NO_FIGURE, NO_STEP)
+        return
+    evidence = EVIDENCE[HUNTED[name].fault]
+    first, *_ = evidence.first(whole(name).metrics(), healthy.metrics())
+    assert figure.choices[0].text == f"`{evidence.metric}`" and step.choices[0].text == f"at step {first}"
+    assert len(figure.choices) >= 3 and len(step.choices) >= 5
+    assert figure.choices[-1].text == NO_FIGURE and step.choices[-1].text == NO_STEP
+
+
+@pytest.mark.parametrize("name", HUNTED)
+def test_a_wrong_choice_speaks_of_this_run_alone(name):
+    """What a fault looks like would tell the answer of the run that has it."""
+    of_others = {evidence.why for fault, evidence in EVIDENCE.items() if fault != HUNTED[name].fault}
+    for question in asked(name).questions:
+        assert len({choice.text for choice in question.choices}) == len(question.choices)
+        for choice in question.choices:
+            assert choice.why.endswith(".") and not [why for why in of_others if why in choice.why]
 
 
 def test_the_first_difference_of_two_runs_is_reported(healthy):
     assert first_difference(healthy, healthy) == ""
-    stale = next(name for name, fault in HUNTED.items() if fault == "kl_sign")
-    assert first_difference(whole(stale), healthy).startswith("at step 2 train_rollouts/")
+    turned = next(name for name in FAULTY if HUNTED[name] == type(HUNTED[name])("kl_sign"))
+    assert first_difference(whole(turned), healthy).startswith("at step 2 train_rollouts/")

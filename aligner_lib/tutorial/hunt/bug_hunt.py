@@ -1,6 +1,7 @@
-"""The bug hunt of notebook 10: ten recorded runs with a fault each, and the figure that reveals each fault.
+"""The bug hunt of notebook 10: fifteen recorded runs, and the figure that reveals each fault.
 
-The runs have numbers for names, and their settings do not reveal the faults. The figures in the explanations are read from
+Ten runs have a fault each of `faults.FAULTS`. Two of these faults occur again with other seeds, one fault is in no list, and two runs are
+healthy. The runs have numbers for names, and their settings do not reveal the faults. The figures in the explanations are read from
 the recordings.
 """
 
@@ -10,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aligner_lib.tutorial.hunt.faults import FAULTS
+from aligner_lib.tutorial.hunt.faults import FAULTS, UNLISTED
 from aligner_lib.tutorial.quiz.quiz_file import QuizChoice, QuizFile, QuizQuestion
 
 # settings of all runs of the hunt on top of the smoke profile: enough steps to see a fault, and no limit that ends a bad run
@@ -19,13 +20,34 @@ SETTINGS = {
     "trainer.ppo.val_check_interval": 5,
     "trainer.ppo.max_init_policy_kl": None,
 }
-# recording → seed; the hunted runs have the seed of the first
+# recording → seed; most hunted runs have the seed of the first
 HEALTHY = {
     "hunt-healthy-1": 1234,
     "hunt-healthy-2": 4321,
 }
-ORDER = random.Random(10).sample(sorted(FAULTS), len(FAULTS))  # the faults of runs 1 to 10
-HUNTED = {f"hunt-{number:02d}": fault for number, fault in enumerate(ORDER, 1)}  # recording → fault
+SEED = HEALTHY["hunt-healthy-1"]
+NO_FAULT = ""
+
+
+@dataclass(frozen=True)
+class HuntedRun:
+    """What a recording of the hunt hides."""
+
+    fault: str
+    """A key of FAULTS, UNLISTED's name, or NO_FAULT."""
+    seed: int = SEED
+
+
+_RUNS = [
+    *map(HuntedRun, FAULTS),
+    HuntedRun("kl_sign", 7),
+    HuntedRun("temperature", 8),
+    HuntedRun(UNLISTED.name),
+    HuntedRun(NO_FAULT, 9),
+    HuntedRun(NO_FAULT, 10),
+]
+ORDER = random.Random(10).sample(_RUNS, len(_RUNS))
+HUNTED = {f"hunt-{number:02d}": run for number, run in enumerate(ORDER, 1)}  # recording → what it hides
 
 
 @dataclass(frozen=True)
@@ -54,24 +76,164 @@ class FaultEvidence:
         return f"At step {step} `{self.metric}` is {value:.3g}, compared with {usual:.3g} in the healthy run. {self.why}"
 
 
-def question(recording: str, run: Sequence[dict], healthy: Sequence[dict]) -> QuizFile:
-    """A quiz with a single question: which fault does the run have? The choices are all faults, in the same order for each run.
+HEALTHY_CHOICE = "nothing: this run is healthy"
+UNLISTED_CHOICE = "a fault that is not in this list"
+NO_FIGURE, NO_STEP = "no figure: all are within the noise", "at no step"
+STEPS = (0, 1, 2, 5, 10, 20)  # choices of the first step
+WRONG_FIGURES = 4
 
-    run, healthy: metrics records, of the recording and of HEALTHY's first.
+
+def question_ids(recording: str) -> tuple[str, str, str]:
+    """Under which the answers to a run's three questions are kept."""
+    return recording, f"{recording}-figure", f"{recording}-step"
+
+
+def questions(
+    recording: str, run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]
+) -> QuizFile:
+    """The three questions about a run: which fault, which figure shows it first, and at which step.
+
+    run, healthy, other: metrics records, of the recording and of both healthy runs. What is said to a wrong choice speaks of this
+    run's figures alone, and so tells nothing of the other runs.
     """
-    fault, number = HUNTED[recording], recording.rpartition("-")[2]
-    wrong = [name for name in FAULTS if name != fault]
-    choices = [QuizChoice(0, FAULTS[fault].title, EVIDENCE[fault].sentence(run, healthy))]
-    choices += [
-        QuizChoice(
-            place,
-            FAULTS[name].title,
-            f"This fault would show in `{EVIDENCE[name].metric}`. {EVIDENCE[name].why}",
+    number = int(recording.rpartition("-")[2])
+    of_fault, of_figure, of_step = question_ids(recording)
+    found = _found(HUNTED[recording].fault, run, healthy)
+    asked = (
+        InOrder(of_fault, f"What is wrong with run {number}?", _faults(recording, run, healthy)),
+        QuizQuestion(
+            of_figure, "Which of these figures shows it first?", _figures(found, run, healthy, other)
+        ),
+        InOrder(of_step, "At which step is this figure out of range first?", _steps(found, run, healthy)),
+    )
+    return QuizFile("10", f"run {number}", (), asked)
+
+
+def _found(
+    fault: str, run: Sequence[dict], healthy: Sequence[dict]
+) -> tuple[FaultEvidence, int] | tuple[None, None]:
+    if fault == NO_FAULT:
+        return None, None
+    evidence = EVIDENCE[fault]
+    return evidence, evidence.first(run, healthy)[0]
+
+
+def _faults(recording: str, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[QuizChoice, ...]:
+    fault = HUNTED[recording].fault
+    if fault == NO_FAULT:
+        right = (
+            HEALTHY_CHOICE,
+            "No figure is farther from a healthy run's than the two healthy runs' are from each other.",
         )
-        for place, name in enumerate(wrong, 1)
-    ]
-    shown = InOrder(recording, f"What is wrong with run {int(number)}?", tuple(choices))
-    return QuizFile("10", f"run {int(number)}", (), (shown,))
+    elif fault == UNLISTED.name:
+        right = UNLISTED_CHOICE, f"The fault: {UNLISTED.title}. {EVIDENCE[fault].sentence(run, healthy)}"
+    else:
+        right = FAULTS[fault].title, EVIDENCE[fault].sentence(run, healthy)
+    wrong = [(FAULTS[name].title, _not_this(name, run, healthy)) for name in FAULTS if name != fault]
+    others = {
+        HEALTHY_CHOICE: "A figure of this run is farther from the healthy runs' than theirs are from each other.",
+        UNLISTED_CHOICE: "A choice of the list fits all figures of this run.",
+    }
+    return _choices(right, wrong + [choice for choice in others.items() if choice[0] != right[0]])
+
+
+def _not_this(fault: str, run: Sequence[dict], healthy: Sequence[dict]) -> str:
+    """Why a fault is not this run's: its figure is in range, or the figure alone does not decide."""
+    metric = EVIDENCE[fault].metric
+    try:
+        EVIDENCE[fault].first(run, healthy)
+    except ValueError:
+        step, value, usual = _last(metric, run, healthy)
+        return (
+            f"This fault would show in `{metric}`. Here the figure is in range: {value:.3g} at step {step}, and {usual:.3g} in the "
+            "healthy run."
+        )
+    return (
+        f"`{metric}` is out of range here, as with this fault. But this fault does not explain when the figure differs, or which other "
+        "figures do."
+    )
+
+
+def _last(metric: str, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[int, float, float]:
+    both = [(now, usual) for now, usual in zip(run, healthy) if metric in now and metric in usual]
+    now, usual = both[-1]
+    return now["step"], now[metric], usual[metric]
+
+
+def _figures(
+    found: tuple, run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]
+) -> tuple[QuizChoice, ...]:
+    evidence, step = found
+    none = (
+        NO_FIGURE,
+        "Compare this run's figures with both healthy runs, step by step: one is out of range.",
+    )
+    if evidence is None:
+        right = NO_FIGURE, "Each figure is as close to one healthy run as the other healthy run is."
+        wrong = [(f"`{name}`", _beside(name, *_last(name, run, healthy))) for name in _evident()]
+    else:
+        right = f"`{evidence.metric}`", evidence.sentence(run, healthy)
+        wrong = [
+            (f"`{name}`", why)
+            for name in _charted()
+            if name != evidence.metric and (why := _in_range(name, step, run, healthy, other))
+        ]
+        wrong = [*wrong[: WRONG_FIGURES - 1], none]
+    pairs = [right, *wrong[:WRONG_FIGURES]]
+    return tuple(QuizChoice(place, text, why) for place, (text, why) in enumerate(pairs))
+
+
+def _charted() -> list[str]:
+    return [name for one in CHARTS for name in ([one] if isinstance(one, str) else one)]
+
+
+def _evident() -> list[str]:
+    return [*dict.fromkeys(evidence.metric for evidence in EVIDENCE.values())]
+
+
+def _beside(metric: str, step: int, value: float, usual: float) -> str:
+    return f"At step {step} `{metric}` is {value:.3g}, and {usual:.3g} in the healthy run: no more apart than two healthy runs."
+
+
+def _in_range(
+    metric: str, step: int, run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]
+) -> str:
+    """What a figure is up to a step, "" if it is farther from the healthy run's than the other healthy run's largest distance."""
+    three = [records for records in zip(run, healthy, other) if all(metric in record for record in records)]
+    noise = max((abs(again[metric] - usual[metric]) for _, usual, again in three), default=0.0)
+    so_far = [(now["step"], now[metric], usual[metric]) for now, usual, _ in three if now["step"] <= step]
+    if not so_far:
+        return f"`{metric}` is measured after step {step} only, and another figure is out of range there."
+    if any(abs(value - usual) > noise for _, value, usual in so_far):
+        return ""
+    return _beside(metric, *so_far[-1])
+
+
+def _steps(found: tuple, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[QuizChoice, ...]:
+    evidence, first = found
+    if evidence is None:
+        whys = [(f"at step {step}", "No figure of this step is out of range.") for step in STEPS[:4]]
+        return _choices((NO_STEP, "There is nothing to find in this run."), whys)
+    values = {now["step"]: (now, usual) for now, usual in zip(run, healthy) if evidence.metric in now}
+
+    def why(step: int) -> str:
+        if step > first:
+            return f"The figure is out of range at step {step}, but not there for the first time."
+        if step not in values:
+            return f"The figure was not measured at step {step}."
+        now, usual = (record[evidence.metric] for record in values[step])
+        return (
+            f"At step {step} the figure is {now:.3g}, and {usual:.3g} in the healthy run. That is in range."
+        )
+
+    wrong = [(f"at step {step}", why(step)) for step in STEPS if step != first]
+    before = "is the validation before any training" if first == 0 else "is the first that is out of range"
+    right = f"at step {first}", f"Step {first} {before}."
+    return _choices(right, [*wrong[:4], (NO_STEP, "The figure is out of range somewhere.")])
+
+
+def _choices(right: tuple[str, str], wrong: Sequence[tuple[str, str]]) -> tuple[QuizChoice, ...]:
+    return tuple(QuizChoice(place, text, why) for place, (text, why) in enumerate([right, *wrong]))
 
 
 def first_difference(run, other) -> str:
@@ -89,10 +251,16 @@ def first_difference(run, other) -> str:
 
 
 class InOrder(QuizQuestion):
-    """A question whose choices have the same order for all seeds."""
+    """A question whose choices have the same order for all runs: faults by their names, steps by their numbers, others last."""
 
     def shuffled(self, seed: int) -> list[QuizChoice]:
-        return sorted(self.choices, key=lambda choice: choice.text)
+        return sorted(self.choices, key=lambda choice: _place(choice.text))
+
+
+def _place(choice: str) -> tuple[bool, int, str]:
+    number = choice.rpartition(" ")[2]
+    last = choice in (HEALTHY_CHOICE, UNLISTED_CHOICE, NO_STEP)
+    return last, int(number) if number.isdigit() else 0, choice
 
 
 # ---- where they show ------------------------------------------------------------------------------------------------
@@ -171,6 +339,12 @@ EVIDENCE: Mapping[str, FaultEvidence] = {
         lambda value, usual: value > 10 * usual,
         "The rate of the optimizer differs from the rate in the settings. A single update moves the policy nats "
         "away from the reference, the entropy collapses, and the run never recovers.",
+    ),
+    UNLISTED.name: FaultEvidence(
+        "val_rollouts/rewards",
+        lambda value, usual: value < usual - 0.3,
+        "All exact figures are right, and the policy moves as far as in the healthy run, but the reward does not rise. So the "
+        "policy learns, and not from its rewards: the advantages do not belong to the responses beside which they stand.",
     ),
     "reward_scale": FaultEvidence(
         "val_rollouts/rewards",

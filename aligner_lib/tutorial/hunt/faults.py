@@ -52,6 +52,13 @@ def reward_token(rewards, kl, mask, coefficient):
     return (-coefficient * kl).scatter_add(1, first[:, None], rewards[:, None])
 
 
+def rewards_shuffled(rewards, kl, mask, coefficient):
+    """Each response with the reward of another response."""
+    from aligner_lib.algorithms.ppo import rewards_with_kl
+
+    return rewards_with_kl(rewards.roll(1), kl, mask, coefficient)
+
+
 def mask_shift(response_mask, learnt):
     """The mask shifted to the right by one: index i is used for token i in place of the prediction of token i+1."""
     shifted = response_mask.new_zeros(response_mask.shape)
@@ -171,3 +178,9 @@ FAULTS = {
         Fault("reward_scale", "rewards are 10 times too large", {"trainer": reward_scale}),
     )
 }
+UNLISTED = Fault(
+    "rewards_shuffled",
+    "each response has the reward of another response",
+    {"token_rewards": rewards_shuffled},
+)
+"""A fault of the hunt that no list of choices contains."""

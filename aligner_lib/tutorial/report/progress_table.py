@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from aligner_lib.tutorial.exercises.registry import exercises
-from aligner_lib.tutorial.hunt.bug_hunt import HUNTED
+from aligner_lib.tutorial.hunt.bug_hunt import HUNTED, question_ids
 from aligner_lib.tutorial.quiz.quiz_file import FINAL, load_quiz, quiz_names
 from aligner_lib.tutorial.workspace.learning_progress import LearningProgress, QuizResult, read_progress
 
@@ -119,7 +119,7 @@ def _parts() -> Iterator[tuple[str, str, tuple[str, ...], set[str]]]:
     """(notebook, title, runs that finish it, ids of its questions), in order."""
     for name in sorted([*quiz_names(), BUG_HUNT]):
         if name == BUG_HUNT:  # its questions are made of its recordings
-            yield name, "The bug hunt", (), set(HUNTED)
+            yield name, "The bug hunt", (), {id for run in HUNTED for id in question_ids(run)}
         else:
             quiz = load_quiz(name)
             yield name, quiz.title, quiz.runs, {question.id for question in quiz.questions}
