@@ -59,8 +59,9 @@ print("answer only", -(probabilities.log() * mask).sum().item() / mask.sum().ite
 # ### The mask
 #
 # Which predictions belong to the answer? Count from 0. In a text of $L$ tokens whose first $P$ tokens are the prompt,
-# the answer consists of tokens $P \dots L-1$, and token $L-1$ is the stop token. Prediction $i$ predicts token $i+1$.
-# Most home-made trainers go wrong at exactly this shift, and no error appears: the loss falls all the same.
+# the answer consists of tokens $P \dots L-1$, and token $L-1$ is the stop token. A row of a batch is as long as the
+# longest text. Most home-made trainers go wrong here, and no error appears: the loss falls all the same. Before you
+# write the function, say for $P = 2$ and $L = 4$ which predictions count.
 
 
 # %% tags=["solution"]

@@ -34,11 +34,10 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # reward model keeps the transformer and replaces the output layer by a linear layer with a single output, the *head*.
 # The head maps the hidden state of the last token to a reward $r$. Let $r_c$ be the reward of the chosen answer and
 # $r_r$ the reward of the rejected answer. In the Bradley–Terry model, people prefer the chosen answer with probability
-# $\sigma(r_c - r_r)$. The loss is the negative log-probability of the label:
+# $\sigma(r_c - r_r)$. The loss is the negative log-probability of the label.
 #
-# $$ L = -\log \sigma(r_c - r_r) $$
-#
-# By hand: rewards of 2 and 0 give $-\ln \sigma(2) = \ln(1 + e^{-2}) = 0.127$.
+# By hand: rewards of 2 and 0 give a loss of 0.127, rewards of 0 and 2 a loss of 2.127. For rewards of −200 and 0,
+# $\sigma$ is 0 in float32. What is the loss there?
 
 
 # %% tags=["solution"]
@@ -60,6 +59,9 @@ bradley_terry_check = check("bradley_terry", bradley_terry)
 display(bradley_terry_check)
 
 # %% [markdown]
+# As an equation, the loss is $L = -\log \sigma(r_c - r_r)$. A function of torch computes the logarithm of $\sigma$ in a
+# single step, so that the loss is 200 at a difference of −200, and not infinite.
+#
 # Which changes of the rewards leave the loss unchanged? Only the difference of two rewards counts, so the zero point of
 # a reward model is arbitrary, and PPO has to cope with an arbitrary zero point. The scale does matter, as the third
 # line shows.

@@ -193,13 +193,18 @@ def no_gradient(ratio, advantages, epsilon):
 check("no_gradient", no_gradient)
 
 # %% [markdown]
-# Here is the loss as an equation, with the ratio $\rho_t = \pi(x_t) / \pi_{old}(x_t)$:
+# Now write the loss of the plots. With the ratio $\rho_t = \pi(x_t) / \pi_{old}(x_t)$, the loss without a clip is
+# $-A_t \rho_t$. A clip bounds the ratio to $1 \pm \epsilon$. The loss is one of the two, with and without the clip. Which
+# one? By hand, with $\epsilon = 0.2$:
 #
-# $$ L_t = \max\bigl(-A_t \, \rho_t, \; -A_t \, \mathrm{clip}(\rho_t, 1 - \epsilon, 1 + \epsilon)\bigr) $$
+# | $\rho$ | $A$ | loss |
+# | --- | --- | --- |
+# | 1.5 | 1 | −1.2 |
+# | 1.5 | −1 | 1.5 |
+# | 0.5 | 1 | −0.5 |
+# | 0.5 | −1 | 0.8 |
 #
-# By hand: $\rho = 1.5$, $A = 1$ and $\epsilon = 0.2$ give $\max(-1.5, -1.2) = -1.2$. With $A = -1$ the loss is
-# $\max(1.5, 1.2) = 1.5$. Some papers give the ratio more room above 1 than below, so the function takes two values of
-# $\epsilon$.
+# Some papers give the ratio more room above 1 than below, so the function takes two values of $\epsilon$.
 
 
 # %% tags=["solution"]
@@ -216,6 +221,11 @@ def clipped_loss(ratio, advantages, low, high):
 # %%
 clipped_check = check("clipped_loss", clipped_loss)
 display(clipped_check)
+
+# %% [markdown]
+# As an equation, the loss always takes the worse of the two, so a policy never gains from a ratio that is far off:
+#
+# $$ L_t = \max\bigl(-A_t \, \rho_t, \; -A_t \, \mathrm{clip}(\rho_t, 1 - \epsilon, 1 + \epsilon)\bigr) $$
 
 # %%
 show_source(ppo.clipped_surrogate)

@@ -62,10 +62,9 @@ from aligner_lib.tutorial import check, show_source
 check("implicit_reward", implicit_reward)
 
 # %% [markdown]
-# With $y_c$ for the chosen and $y_r$ for the rejected response of a pair, the DPO loss is equation 7 of [the
-# paper](https://arxiv.org/abs/2305.18290):
-#
-# $$ L = -\log \sigma\Bigl(\beta \log \frac{\pi(y_c|x)}{\pi_{ref}(y_c|x)} - \beta \log \frac{\pi(y_r|x)}{\pi_{ref}(y_r|x)}\Bigr) $$
+# Now insert the implicit rewards of a pair into the loss of the reward model, and you have DPO. By hand, with
+# $\beta = 0.1$: the chosen response has gained 4 nats, from −12 to −8, and the rejected response 2 nats, from −10 to −8.
+# The loss is 0.598. With a gain of 2 nats for both, it is $\ln 2$.
 
 
 # %% tags=["solution"]
@@ -84,6 +83,11 @@ dpo_check = check("dpo_losses", dpo_losses)
 display(dpo_check)
 
 # %% [markdown]
+# This is equation 7 of [the paper](https://arxiv.org/abs/2305.18290), with $y_c$ for the chosen and $y_r$ for the
+# rejected response of a pair:
+#
+# $$ L = -\log \sigma\Bigl(\beta \log \frac{\pi(y_c|x)}{\pi_{ref}(y_c|x)} - \beta \log \frac{\pi(y_r|x)}{\pi_{ref}(y_r|x)}\Bigr) $$
+#
 # Compare your function with the library's:
 
 # %%

@@ -178,8 +178,8 @@ for response in ("8", " 8.", "9", "The answer is 8", ""):
 # with all ten digits would pass.
 #
 # The reward above is strict: the response "The answer is 8." gets almost nothing. A more useful judge reads the last
-# number of the response. The rule sounds easy, but has many cases: 17 is not 7, −7 is not 7, and 7.5 is not 7, but 7.0
-# is 7, and "3 + 4 = 7." also ends with 7.
+# number of the response. The rule sounds easy, but has many cases. Before you write the function, find five responses
+# to a sum with the answer 7 that a careless function judges wrongly.
 
 
 # %% tags=["solution"]
@@ -239,10 +239,16 @@ display(monitor)
 # ### While it trains: how far has the policy moved?
 #
 # GRPO's loss contains the KL to the reference. The exact KL is a sum over the whole vocabulary at every token, but only
-# the drawn token is available. With $d = \log \pi - \log \pi_{ref}$ at the drawn token, there are [three
-# estimates](http://joschu.net/blog/kl-approx.html): $k_1 = d$, $k_2 = d^2 / 2$ and $k_3 = e^{-d} - 1 + d$. By hand,
-# with $d = -0.5$: $k_1 = -0.5$ (an estimate below 0, although a KL never is), $k_2 = 0.125$,
-# $k_3 = 1.649 - 1 - 0.5 = 0.149$.
+# the drawn token is available. Let $d = \log \pi - \log \pi_{ref}$ at the drawn token. There are [three
+# estimates](http://joschu.net/blog/kl-approx.html):
+#
+# - $k_1$ is what the KL is the mean of.
+# - $k_2$ is half the square of $k_1$. For small $d$, its mean is near the KL.
+# - $k_3$ adds a multiple of $\pi_{ref}/\pi - 1$ to $k_1$. The mean of this term under $\pi$ is 0 (why?), so $k_3$ keeps
+#   the mean of $k_1$. The multiple is the one for which $k_3$ is never below 0, and 0 only at $d = 0$. Which multiple
+#   is that?
+#
+# By hand, with $d = -0.5$: $k_1 = -0.5$ (below 0, although a KL never is), $k_2 = 0.125$, $k_3 = 0.149$.
 
 
 # %% tags=["solution"]
@@ -261,6 +267,9 @@ kl_check = check("kl_estimators", kl_estimators)
 display(kl_check)
 
 # %% [markdown]
+# $\pi_{ref}/\pi$ is $e^{-d}$, and its mean under $\pi$ is the sum of all $\pi_{ref}$, which is 1. With the multiple
+# 1, $k_3 = d + e^{-d} - 1$ has its lowest point at $d = 0$.
+#
 # Which estimate is right? Draw many tokens from a policy and compare with the true KL. The mean of a good estimate
 # equals the KL. The spread shows how many tokens a precise mean needs.
 

@@ -32,8 +32,8 @@ BRADLEY_TERRY = Exercise(
     name="bradley_terry",
     notebook="04",
     title="the loss of each pair",
-    minutes=6,
-    difficulty=1,
+    minutes=8,
+    difficulty=2,
     hint="`torch.nn.functional.logsigmoid` computes the log of a sigmoid without the sigmoid itself. The sigmoid is "
     "exactly 0 for margins below about −104, and the log of 0 is infinite. Each pair has its own loss, so do not "
     "average.",

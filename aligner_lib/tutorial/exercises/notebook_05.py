@@ -389,7 +389,7 @@ CLIPPED_LOSS = Exercise(
     name="clipped_loss",
     notebook="05",
     title="PPO's clipped loss",
-    minutes=8,
+    minutes=10,
     difficulty=3,
     hint="PPO maximises the *smaller* of two terms: ratio times advantage, and clipped ratio times advantage. So the "
     "loss is the larger of the two negative terms: `torch.maximum`. `ratio.clamp(1 - low, 1 + high)` clips the "

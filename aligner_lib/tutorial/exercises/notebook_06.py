@@ -103,10 +103,10 @@ DPO_LOSSES = Exercise(
     name="dpo_losses",
     notebook="06",
     title="DPO's loss",
-    minutes=7,
-    difficulty=2,
-    hint="Insert the implicit rewards of both answers into the loss of the reward model: `-logsigmoid(beta * "
-    "(gain_of_the_chosen - gain_of_the_rejected))`. A gain is the policy's log-probability minus the reference's.",
+    minutes=10,
+    difficulty=3,
+    hint="A gain is the policy's log-probability minus the reference's, and the implicit reward is beta times the gain. Call "
+    "`bradley_terry` of notebook 04 with both implicit rewards.",
     reference=lambda *inputs: preference.dpo_loss(*inputs),
     library="aligner_lib.algorithms.preference.dpo_loss",
     trains=("dpo", "loss"),

@@ -165,7 +165,7 @@ EXACT_MATCH = Exercise(
     name="exact_match",
     notebook="07",
     title="a reward that rejects 17 for 7",
-    minutes=8,
+    minutes=10,
     difficulty=2,
     hint=r"`re.findall(r'-?\d+(?:\.\d+)?', response)` returns all numbers of a text, with sign and decimals, as strings. "
     "Compare the last number with the answer as numbers: 7.0 equals 7.",
@@ -255,10 +255,10 @@ KL_ESTIMATORS = Exercise(
     name="kl_estimators",
     notebook="07",
     title="three estimates of the KL from one token",
-    minutes=8,
-    difficulty=3,
-    hint=r"With $d = \log \pi - \log \pi_{ref}$ of the drawn token: $k_1 = d$, $k_2 = d^2/2$, $k_3 = e^{-d} - 1 + d$. "
-    r"$k_3$ is never below 0, because $e^{-d} \ge 1 - d$.",
+    minutes=12,
+    difficulty=4,
+    hint=r"$\pi_{ref}/\pi = e^{-d}$, so $k_3 = d + c \, (e^{-d} - 1)$ with a number $c$. $k_3$ is 0 at $d = 0$ and never below 0, so "
+    r"its slope is 0 there: $1 - c \, e^0 = 0$.",
     reference=_kl_estimators,
     library="aligner_lib.algorithms.policy_gradient.kl_loss",
     inputs=_of_two_models,
