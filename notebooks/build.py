@@ -1,6 +1,7 @@
 """Make the notebooks from their sources, and fill in the pages' figures: `python notebooks/build.py` (`--check` only compares).
 
     python notebooks/build.py --record runs/tutorial-laptop-…/summary.json    take over a run's figures
+    python notebooks/build.py --outputs runs/tutorial-laptop-…                and the outputs of its notebooks (outputs.py)
 
 Sources are py:percent files in src/. `{{laptop.sft.val_loss_after}}` stands for a figure in recorded.json, which a run
 of this project wrote, or in measured.toml; README.md and docs/ have `2.15<!--laptop.sft.val_loss_after-->` in its place
@@ -22,6 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 from figures import fill_markers, fill_placeholders, read_figures
+from outputs import key, outputs_of, record_outputs
 
 from aligner_lib.tutorial.exercises import registry
 from aligner_lib.tutorial.exercises.exercise import Exercise
@@ -48,7 +50,7 @@ PROFILES = ("smoke", "laptop")
 
 
 def build(source: Path, figures: dict, solved: bool = False) -> str:
-    """The notebook of a source as JSON text, the learner's or the solved one: fixed cell ids, no outputs."""
+    """The notebook of a source as JSON text, the learner's or the solved one: fixed cell ids; the solved one has recorded outputs."""
     import jupytext
     from nbformat.v4 import new_markdown_cell
 
@@ -67,9 +69,12 @@ def build(source: Path, figures: dict, solved: bool = False) -> str:
             notebook.cells.insert(notebook.cells.index(cell), new_markdown_cell(task(exercise)))
             if not solved:
                 cell.source, cell.metadata["tags"] = stub(cell.source, exercise), ["exercise"]
+    recorded = outputs_of(source.stem) if solved else {}
     for index, cell in enumerate(notebook.cells):
         if solved:  # a folder deeper
             cell.source = re.sub(r"""(?<=["'(])\.\./""", "../../", cell.source)
+        if cell.cell_type == "code":
+            cell.outputs = recorded.get(key(cell.source), [])
         cell["id"] = f"{number}-{index:02d}"
         cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
         if cell.cell_type == "markdown" and cell.source.startswith("#"):
@@ -165,4 +170,7 @@ def record(summary: Path, path: Path = HERE / "recorded.json") -> None:
 if __name__ == "__main__":
     if "--record" in sys.argv:
         record(Path(sys.argv[sys.argv.index("--record") + 1]))
+    if "--outputs" in sys.argv:
+        tutorial = Path(sys.argv[sys.argv.index("--outputs") + 1])
+        record_outputs(tutorial, tutorial.resolve().parents[1])
     sys.exit(main("--check" in sys.argv))

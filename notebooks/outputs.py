@@ -1,0 +1,81 @@
+"""The outputs of the solved notebooks, so that the repository's pages show the course.
+
+`outputs/NN_name.json` has the outputs of each code cell by the hash of its source: a cell whose source changes loses its outputs.
+Kept is what needs no kernel: printed text, tables, and pictures of few colours. Places of the machine are left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+from pathlib import Path
+
+OUTPUTS = Path(__file__).parent / "outputs"
+KINDS = ("text/html", "image/png", "text/markdown", "text/latex", "text/plain")
+LARGEST = 130_000  # characters of a table or a picture
+COLOURS = 64
+
+
+def outputs_of(stem: str, folder: Path = OUTPUTS) -> dict[str, list[dict]]:
+    """The outputs of a notebook's cells, by `key`; none for a notebook that was not recorded."""
+    path = folder / f"{stem}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def key(source: str) -> str:
+    """Of a code cell's source in a solved notebook."""
+    return hashlib.sha256(source.strip().encode()).hexdigest()[:16]
+
+
+def record_outputs(tutorial: Path, root: Path, folder: Path = OUTPUTS) -> list[Path]:
+    """Take over the outputs of a tutorial's executed notebooks, and return the files that were written.
+
+    tutorial: a folder of `aligner tutorial`; root: the project whose notebooks it executed.
+    """
+    folder.mkdir(exist_ok=True)
+    places = {
+        str(tutorial.resolve()): f"runs/{tutorial.name}",
+        str(root.resolve()): ".",
+        str(Path.home()): "~",
+    }
+    paths = []
+    for executed in sorted((tutorial / "notebooks").glob("[0-9]*.ipynb")):
+        text = executed.read_text(encoding="utf-8")
+        for place, name in places.items():
+            text = text.replace(place, name)
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        kept = {
+            key("".join(cell["source"])): shown
+            for cell in cells
+            if (shown := [small for output in cell["outputs"] if (small := static(output))])
+        }
+        paths.append(folder / f"{executed.stem}.json")
+        paths[-1].write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return paths
+
+
+def static(output: dict) -> dict | None:
+    """An output as far as it needs no kernel; None for warnings, and for an output of which nothing is left."""
+    if output["output_type"] == "stream":
+        return None if output["name"] == "stderr" else {**output, "text": "".join(output["text"])}
+    data = {
+        kind: value
+        for kind in KINDS
+        if kind in output.get("data", {})
+        and len(value := _small(kind, "".join(output["data"][kind]))) <= LARGEST
+    }
+    if not data or (data.keys() == {"text/plain"} and len(output["data"]) > 1):
+        return None  # the name of a widget, or of a table that is too large
+    return {"output_type": "display_data", "metadata": {}, "data": data}
+
+
+def _small(kind: str, value: str) -> str:
+    if kind != "image/png":
+        return value
+    from PIL import Image
+
+    picture, file = Image.open(io.BytesIO(base64.b64decode(value))), io.BytesIO()
+    picture.convert("RGB").quantize(COLOURS).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
