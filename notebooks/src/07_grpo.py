@@ -506,9 +506,9 @@ print(f"{'words':24}{first[words]:8.1f}{last[words]:8.1f}")
 show_completions(forms, n=6, sort="reward", split="validation")
 
 # %% [markdown]
-# In twenty steps, the share of good answers to held-out prompts went from 0.16 to 0.67. Nearly every answer has the word
-# or the first word that its prompt asks for. A third of the postscripts are right, and none was before. How could the
-# policy learn a form that it did not show? None of 30 is not never: in the first ten steps, 4 of 128 drawn responses to
+# In twenty steps, the share of good answers to held-out prompts went from 0.18 to 0.66. Nearly every answer has the word
+# or the first word that its prompt asks for. Half of the postscripts are right, and none was before. How could the
+# policy learn a form that it did not show? None of 36 is not never: in the first ten steps, 4 of 136 drawn responses to
 # such prompts were good, and each of them stood out in its group.
 #
 # Is the reward safe now? No: an answer that consists of the word, the topic and a constant sentence gets the reward 1 for
