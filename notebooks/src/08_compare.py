@@ -273,7 +273,8 @@ def best_of_n(proxy, gold, n):
     proxy, gold: float [P, N], both judges' scores of N answers to each of P prompts; n: the number of answers to choose from,
     the first n → the mean proxy score and the mean gold score of the chosen answers, float [], and the bound, a float.
     """
-    rows, best = torch.arange(len(proxy)), proxy[:, :n].argmax(dim=1)
+    rows = torch.arange(len(proxy))
+    best = proxy[:, :n].argmax(dim=1)
     return proxy[rows, best].mean(), gold[rows, best].mean(), log(n) - (n - 1) / n
 
 

@@ -251,6 +251,6 @@ def test_the_recorded_runs_obey_more_and_are_no_better(recording, obeys, good):
 
 def test_the_recorded_default_run_has_more_good_answers_and_no_more_echoes_or_titles():
     before, after = before_and_after(Recording("ppo-drawn", speed=float("inf"))).figures.values()
-    assert [round(figures["good"].value, 2) for figures in (before, after)] == [0.29, 0.42]
-    assert after["good_gain"].low > 0 and abs(after["own_words"] - before["own_words"]) < 0.02
+    assert [round(figures["good"].value, 2) for figures in (before, after)] == [0.32, 0.43]
+    assert after["good_gain"].low > 0 and after["own_words"] >= before["own_words"]
     assert after["plain"] >= before["plain"] and 0.67 < after["tokens"] / before["tokens"] < 1.33
