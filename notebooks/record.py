@@ -15,6 +15,8 @@ not made again.
                           half an hour
     --drawn               SFT, reward model and PPO as in the tutorial, with four training seeds, in their place; PPO of the
                           first is a recording. Ten minutes a seed and two cores in bf16
+    --mistakes            aligner_lib/tutorial/mistakes/trained.jsonl in their place: ten steps with each planted mistake of the exercises
+                          that train, smoke, half an hour
     --hunt                notebook 10's runs in their place: seventeen, smoke, ten minutes
 """
 
@@ -24,16 +26,21 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial import Workspace, compare_policies
 from aligner_lib.tutorial.comparison.gold import before_and_after, gained
+from aligner_lib.tutorial.exercises.registry import exercises
 from aligner_lib.tutorial.hunt import bug_hunt
 from aligner_lib.tutorial.hunt.faults import FAULTS, UNLISTED
+from aligner_lib.tutorial.mistakes.evidence import MistakenRun, evidence_of
+from aligner_lib.tutorial.mistakes.recorded import function_text, write
 from aligner_lib.tutorial.workspace.longer_runs import (
     ALL_HELD_OUT,
     ANSWERS_FOR_PAIRS,
@@ -52,7 +59,7 @@ from aligner_lib.tutorial.workspace.longer_runs import (
     SIXTEEN_ANSWERS,
     TRAINING_SEEDS,
 )
-from cluster import submit
+from cluster import JobFailed, submit
 from cluster.record import write_json
 from data.sample_text import own_pairs
 from widgets.recordings.recording_file import SHIPPED, read, record
@@ -64,6 +71,19 @@ ROLLOUTS_A_STEP, ROLLOUTS_A_STEP_OF_THE_HUNT = 16, 2
 POLICIES = ("sft", "ppo", "dpo", "grpo")
 ALL = 512  # 32 prompts, 16 answers each; PPO has 128 answers at most
 TUTORIAL_SEEDS = 1234, 1, 2, 7  # the first is the notebooks'
+RIGHT_SEEDS = 1234, 1, 2, 3, 4  # of runs beside those with a mistake, which have the first
+MISTAKEN = {
+    kind: {
+        f"trainer.{kind}.max_steps": 10,
+        f"trainer.{kind}.val_check_interval": 5,
+        f"trainer.{kind}.save_interval": 10,
+    }
+    for kind in ("rm", "dpo", "ppo", "grpo")
+}
+MISTAKEN["ppo"]["trainer.ppo.max_init_policy_kl"] = None  # a policy that runs away is to be seen
+MISTAKEN["grpo"]["model.grpo.scale"] = "group_std"  # the formula that the exercise replaces
+FOUR_UPDATES = {"model.global_batch_size": 8, "model.micro_batch_size": 8}
+"""For the clip: before the first update of a step the ratio is 1."""
 
 
 def main(profile: str, out: Path) -> None:
@@ -203,6 +223,50 @@ def record_drawn(out: Path, profile: str) -> None:
         )
 
 
+def short(prompt, response):
+    """A reward that a random model can raise: groups of sums would all have the reward 0, and no gradient."""
+    return -len(response) / 100
+
+
+def record_mistakes(out: Path) -> None:
+    """Ten steps with each planted mistake of the exercises that train, beside right runs of RIGHT_SEEDS.
+
+    Raises RuntimeError if the exercise's own solution does not give the right run's figures.
+    """
+    lab = Workspace(out / "mistakes", "smoke")
+    for kind in ("sft", "rm"):
+        made(lab, kind, kind, {})
+    (lab.out / "functions").mkdir(exist_ok=True)
+    shown: dict[tuple[str, str], MistakenRun] = {}
+    for exercise in (exercise for exercise in exercises().values() if exercise.trains):
+        kind, function = exercise.trains
+        settings = MISTAKEN[kind] | ({"reward": short} if kind == "grpo" else {})
+        settings |= FOUR_UPDATES if exercise.name == "clipped_loss" else {}
+        right, *others = (
+            made(lab, kind, f"{exercise.name}-right-{seed}", settings | {"model.seed": seed})
+            for seed in RIGHT_SEEDS
+        )
+        for name in ("", *(mistake.name for mistake in exercise.mistakes)):
+            file = lab.out / "functions" / f"{exercise.name}-{name or 'right'}.py"
+            file.write_text(function_text(exercise, name))
+            run = lab.run(file.stem)
+            if not run.is_over:
+                own = {"model.seed": RIGHT_SEEDS[0], f"functions.{function}": str(file)}
+                job = lab.submit(kind, run.name, **settings | own)
+                with suppress(JobFailed):  # a job that ends with an error is what the mistake does
+                    job.wait()
+            steps = settings[f"trainer.{kind}.max_steps"]
+            of_one = evidence_of(run, right, others, kind_of(kind).charts, steps)
+            print(f"{run.name}: {of_one.sentence}", flush=True)
+            if name:
+                shown[exercise.name, name] = of_one
+            elif of_one.ended or of_one.differs_at is not None:
+                raise RuntimeError(
+                    f"the solution of {exercise.name} does not train as the library does: {of_one.sentence}"
+                )
+    write(shown)
+
+
 def record_hunt(out: Path) -> None:
     """The runs of notebook 10, in their folders named as their recordings: those say nothing of the faults."""
     lab = Workspace(out, "smoke")
@@ -258,9 +322,12 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", action="store_true")
     parser.add_argument("--pairs", action="store_true")
     parser.add_argument("--drawn", action="store_true")
+    parser.add_argument("--mistakes", action="store_true")
     parser.add_argument("--hunt", action="store_true")
     arguments = parser.parse_args()
-    if arguments.hunt:
+    if arguments.mistakes:
+        record_mistakes(arguments.out)
+    elif arguments.hunt:
         record_hunt(arguments.out)
     elif arguments.pairs:
         record_pairs(arguments.out, arguments.profile)

@@ -8,6 +8,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from aligner_lib.tutorial.exercises.exercise import Exercise, Mistake
+from aligner_lib.tutorial.mistakes.drawing import drawing
+from aligner_lib.tutorial.mistakes.evidence import MistakenRun
+from aligner_lib.tutorial.mistakes.recorded import mistaken_run
 
 if TYPE_CHECKING:
     from aligner_lib.tutorial.checking.outcome import Difference
@@ -30,6 +33,7 @@ STYLE = """<style>
 .lab-check.lab-check pre {font: 12px/1.4 var(--jp-code-font-family, ui-monospace, monospace); margin: 0; background: none; color: inherit; white-space: pre}
 .lab-check.lab-check u {background: rgba(213, 94, 0, .25); text-decoration-color: #D55E00; text-underline-offset: 2px}
 .lab-check.lab-check summary {cursor: pointer; opacity: .75}
+.lab-check.lab-check summary.trained {display: inline-block; opacity: 1; border: 1px solid #8888; border-radius: 4px; padding: 1px 10px; margin: 0 0 6px}
 </style>"""
 
 
@@ -70,13 +74,15 @@ class ExerciseVerdict:
         colour = f"border-color: {COLOURS[self.status]}"
         return (
             f'{STYLE}<div class="lab-check" role="status" style="{colour}"><p><b>{escape(self.headline)}</b>. '
-            f"{escape(self._sentence)}</p>{named}{self._tables()}</div>"
+            f"{escape(self._sentence)}</p>{named}{self._trained()}{self._tables()}</div>"
         )
 
     def __repr__(self) -> str:
         lines = [f"{self.headline}. {self._sentence}"]
         if self.mistake:
             lines.append(self.mistake_in_words)
+        if self.training:
+            lines.append(f"Trained with this mistake: {self.training.sentence}")
         if self.difference and self.difference.expected is not None:
             for who, value in (("yours", self.difference.yours), ("expected", self.difference.expected)):
                 lines += [f"{who}: {_kind(value)}", *(f"    {line}" for line in _plain(value))]
@@ -94,6 +100,20 @@ class ExerciseVerdict:
     def mistake_in_words(self) -> str:
         """The planted mistake's name and meaning."""
         return f"{_capital(self.mistake.name.replace('_', ' '))}: {self.mistake.meaning}"
+
+    @property
+    def training(self) -> MistakenRun | None:
+        """The recorded run with the named mistake; None if there is none."""
+        return mistaken_run(self.exercise.name, self.mistake.name) if self.mistake else None
+
+    def _trained(self) -> str:
+        if not (run := self.training):
+            return ""
+        what = f"{run.steps} steps of `aligner {run.kind}` with the smallest model. {run.sentence}"
+        return (
+            '<details><summary class="trained">Train with this mistake</summary>'
+            f"<p>{_with_code(what)}</p>{drawing(run)}</details>"
+        )
 
     def _tables(self) -> str:
         if not self.difference or self.difference.expected is None:
@@ -115,6 +135,12 @@ class ExerciseVerdict:
             for name, value in self.inputs.items()
         )
         return f"<details><summary>the input of the failed case</summary><table>{rows}</table></details>"
+
+
+def _with_code(text: str) -> str:
+    """A text as HTML, with code between backticks."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
 
 
 def _capital(text: str) -> str:

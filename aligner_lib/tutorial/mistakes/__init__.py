@@ -1,0 +1,1 @@
+"""Recorded runs with the planted mistakes of the exercises that train."""
