@@ -1,6 +1,6 @@
 """The outputs of the solved notebooks, so that the repository's pages show the course.
 
-`outputs/NN_name.json` has the outputs of each code cell by the hash of its source: a cell whose source changes loses its outputs.
+`src/outputs/NN_name.json` has the outputs of each code cell by the hash of its source: a cell whose source changes loses its outputs.
 Kept is what needs no kernel: printed text, tables, and pictures of few colours. Places of the machine are left out.
 """
 
@@ -12,7 +12,7 @@ import io
 import json
 from pathlib import Path
 
-OUTPUTS = Path(__file__).parent / "outputs"
+OUTPUTS = Path(__file__).parent / "src" / "outputs"
 KINDS = ("text/html", "image/png", "text/markdown", "text/latex", "text/plain")
 LARGEST = 130_000  # characters of a table or a picture
 COLOURS = 64

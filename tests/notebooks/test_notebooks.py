@@ -66,7 +66,9 @@ def test_a_committed_notebook_has_literal_parameters_and_short_cells(path):
         assert "".join(cell["source"]).count("\n") < 25
 
 
-EXECUTED = [path for path in SOLVED if (ROOT / "notebooks" / "outputs" / f"{path.stem}.json").exists()]
+EXECUTED = [
+    path for path in SOLVED if (ROOT / "notebooks" / "src" / "outputs" / f"{path.stem}.json").exists()
+]
 PLACE = re.compile(r"/(tmp|home|root|work|Users)/|/dev/shm")
 PICTURE = re.compile(r'"image/png": "[^"]*"')
 
