@@ -123,7 +123,7 @@ def _faults(recording: str, run: Sequence[dict], healthy: Sequence[dict]) -> tup
     if fault == NO_FAULT:
         right = (
             HEALTHY_CHOICE,
-            "No figure is farther from a healthy run's than the two healthy runs' are from each other.",
+            "The exact figures are right, and the others differ from the healthy runs' as by another seed.",
         )
     elif fault == UNLISTED.name:
         right = UNLISTED_CHOICE, f"The fault: {UNLISTED.title}. {EVIDENCE[fault].sentence(run, healthy)}"
@@ -154,9 +154,12 @@ def _not_this(fault: str, run: Sequence[dict], healthy: Sequence[dict]) -> str:
     )
 
 
-def _last(metric: str, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[int, float, float]:
+def _last(
+    metric: str, run: Sequence[dict], healthy: Sequence[dict], until: int | None = None
+) -> tuple[int, float, float]:
+    """The last step with a figure in both runs, no later than `until`, and both figures."""
     both = [(now, usual) for now, usual in zip(run, healthy) if metric in now and metric in usual]
-    now, usual = both[-1]
+    now, usual = [records for records in both if until is None or records[0]["step"] <= until][-1]
     return now["step"], now[metric], usual[metric]
 
 
@@ -164,23 +167,17 @@ def _figures(
     found: tuple, run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]
 ) -> tuple[QuizChoice, ...]:
     evidence, step = found
-    none = (
-        NO_FIGURE,
-        "Compare this run's figures with both healthy runs, step by step: one is out of range.",
-    )
+    names = _evident() if evidence is None else [name for name in _charted() if name != evidence.metric]
+    until = run[-1]["step"] if evidence is None else step
+    whys = {name: _in_range(name, until, run, healthy, other) for name in names}
+    in_range = [(f"`{name}`", why) for name, why in whys.items() if why]
     if evidence is None:
-        right = NO_FIGURE, "Each figure is as close to one healthy run as the other healthy run is."
-        wrong = [(f"`{name}`", _beside(name, *_last(name, run, healthy))) for name in _evident()]
-    else:
-        right = f"`{evidence.metric}`", evidence.sentence(run, healthy)
-        wrong = [
-            (f"`{name}`", why)
-            for name in _charted()
-            if name != evidence.metric and (why := _in_range(name, step, run, healthy, other))
-        ]
-        wrong = [*wrong[: WRONG_FIGURES - 1], none]
-    pairs = [right, *wrong[:WRONG_FIGURES]]
-    return tuple(QuizChoice(place, text, why) for place, (text, why) in enumerate(pairs))
+        return _choices(
+            (NO_FIGURE, "The figures that would reveal a fault are in range."), in_range[:WRONG_FIGURES]
+        )
+    none = NO_FIGURE, "Compare this run's figures with both healthy runs, step by step: one is out of range."
+    right = f"`{evidence.metric}`", evidence.sentence(run, healthy)
+    return _choices(right, [*in_range[: WRONG_FIGURES - 1], none])
 
 
 def _charted() -> list[str]:
@@ -198,15 +195,18 @@ def _beside(metric: str, step: int, value: float, usual: float) -> str:
 def _in_range(
     metric: str, step: int, run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]
 ) -> str:
-    """What a figure is up to a step, "" if it is farther from the healthy run's than the other healthy run's largest distance."""
-    three = [records for records in zip(run, healthy, other) if all(metric in record for record in records)]
-    noise = max((abs(again[metric] - usual[metric]) for _, usual, again in three), default=0.0)
-    so_far = [(now["step"], now[metric], usual[metric]) for now, usual, _ in three if now["step"] <= step]
+    """What a figure is up to a step, "" if it is farther from the healthy run's than the other healthy run's largest distance so far."""
+    so_far = [
+        tuple(record[metric] for record in records)
+        for records in zip(run, healthy, other)
+        if all(metric in record for record in records) and records[0]["step"] <= step
+    ]
     if not so_far:
         return f"`{metric}` is measured after step {step} only, and another figure is out of range there."
-    if any(abs(value - usual) > noise for _, value, usual in so_far):
+    noise = max(abs(again - usual) for _, usual, again in so_far)
+    if any(abs(value - usual) > noise for value, usual, _ in so_far):
         return ""
-    return _beside(metric, *so_far[-1])
+    return _beside(metric, *_last(metric, run, healthy, step))
 
 
 def _steps(found: tuple, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[QuizChoice, ...]:
