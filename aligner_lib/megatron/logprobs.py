@@ -11,6 +11,9 @@ from torch import Tensor
 
 from aligner_lib.megatron.parallel import tp_group
 
+ROWS_ON_CPU, ROWS_ON_GPU = 128, 4096
+"""Tokens whose logits are computed at a time where no backward pass needs them later."""
+
 
 def selected_logprobs(
     model, tokens: Tensor, hidden: Tensor, mask: Tensor, temperature: float = 1.0, with_entropy: bool = False
@@ -22,23 +25,34 @@ def selected_logprobs(
     [T] in nats or None.
     """
     mask = mask.to(hidden.device)
-    logits = model.logits(hidden[:-1].transpose(0, 1)[mask])
-    if temperature != 1.0:
-        logits = logits.float() / temperature  # in bf16 the quotients would be rounded to 3 digits
-    targets = tokens[:, 1:].to(hidden.device)[mask]
-    if with_entropy:
-        return logprobs_and_entropy(logits, targets, tp_group())
-    return token_logprobs(logits, targets, tp_group()), None
+    chosen, targets = hidden[:-1].transpose(0, 1)[mask], tokens[:, 1:].to(hidden.device)[mask]
+    if torch.is_grad_enabled():
+        logits = model.logits(chosen)
+        if with_entropy:
+            if temperature != 1.0:
+                logits = logits.float() / temperature  # in bf16 the quotients would be rounded to 3 digits
+            return logprobs_and_entropy(logits, targets, tp_group())
+        return token_logprobs(logits, targets, tp_group(), temperature), None
+    # without a backward pass no logits have to stay, so a part of them is enough at a time
+    rows = ROWS_ON_CPU if hidden.device.type == "cpu" else ROWS_ON_GPU
+    parts = [
+        _logprobs_and_entropy_once(model.logits(some).float(), of_some, tp_group(), temperature, with_entropy)
+        for some, of_some in zip(chosen.split(rows), targets.split(rows))
+    ]
+    logprobs, entropies = zip(*parts)
+    return torch.cat(logprobs), torch.cat(entropies) if with_entropy else None
 
 
-def token_logprobs(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+def token_logprobs(
+    logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None, temperature: float = 1.0
+) -> Tensor:
     """Natural log-probability of each target. Overwrites the logits: do not read them afterwards.
 
     logits: float [T, V], this rank's part; targets: int64 [T], ids in the whole vocabulary; group: the
-    tensor-parallel ranks. Returns float32 [T], differentiable once. Megatron's vocab-parallel cross entropy
-    splits the softmax over ranks in the same way.
+    tensor-parallel ranks; temperature: the logits are divided by it. Returns float32 [T], differentiable once. Megatron's
+    vocab-parallel cross entropy splits the softmax over ranks in the same way.
     """
-    return _TokenLogprobs.apply(logits, targets, _split(group))
+    return _TokenLogprobs.apply(logits, targets, _split(group), temperature)
 
 
 def logprobs_and_entropy(
@@ -72,16 +86,18 @@ class _TokenLogprobs(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, logits, targets, group):
+    def forward(ctx, logits, targets, group, temperature):
         buffer = logits.detach()
         buffer = buffer if buffer.dtype == torch.float32 else buffer.float()
+        if temperature != 1.0:
+            buffer.div_(temperature)
         rows = torch.arange(len(targets), device=targets.device)
         local, is_local = _local_targets(targets, buffer.shape[1], group)
         buffer.sub_(_reduce(buffer.amax(dim=1), dist.ReduceOp.MAX, group)[:, None])
         target_logits = _reduce(buffer[rows, local] * is_local, dist.ReduceOp.SUM, group)
         total = _reduce(buffer.exp_().sum(dim=1), dist.ReduceOp.SUM, group)
         ctx.save_for_backward(total, local, is_local)
-        ctx.exponentials, ctx.dtype = buffer, logits.dtype
+        ctx.exponentials, ctx.dtype, ctx.temperature = buffer, logits.dtype, temperature
         return target_logits - total.log()
 
     @staticmethod
@@ -89,9 +105,10 @@ class _TokenLogprobs(torch.autograd.Function):
         total, local, is_local = ctx.saved_tensors
         assert ctx.exponentials is not None, "the buffer serves one backward only"
         buffer, ctx.exponentials = ctx.exponentials, None
+        grad = grad / ctx.temperature
         buffer.mul_((-grad / total)[:, None])  # -g · softmax
         buffer[torch.arange(len(local), device=local.device), local] += grad * is_local
-        return buffer.to(ctx.dtype), None, None
+        return buffer.to(ctx.dtype), None, None, None
 
 
 class _Entropy(torch.autograd.Function):
@@ -112,6 +129,29 @@ class _Entropy(torch.autograd.Function):
     def backward(ctx, grad):
         logprobs, entropy = ctx.saved_tensors
         return (-grad[:, None] * logprobs.exp() * (logprobs + entropy[:, None])).to(ctx.dtype), None
+
+
+def _logprobs_and_entropy_once(
+    logits: Tensor, targets: Tensor, group, temperature: float, with_entropy: bool
+) -> tuple[Tensor, Tensor]:
+    """`logprobs_and_entropy` without gradients, in two buffers of [T, V]; without an entropy its second tensor is empty.
+
+    With z the logits less their largest: H = log Σ eᶻ − Σ z eᶻ / Σ eᶻ.
+    """
+    group = _split(group)
+    if temperature != 1.0:
+        logits.div_(temperature)
+    local, is_local = _local_targets(targets, logits.shape[1], group)
+    logits.sub_(_reduce(logits.amax(dim=1), dist.ReduceOp.MAX, group)[:, None])
+    rows = torch.arange(len(targets), device=targets.device)
+    target_logits = _reduce(logits[rows, local] * is_local, dist.ReduceOp.SUM, group)
+    exponentials = logits.exp() if with_entropy else logits.exp_()
+    total = _reduce(exponentials.sum(dim=1), dist.ReduceOp.SUM, group)
+    logprobs = target_logits - total.log()
+    if not with_entropy:
+        return logprobs, logprobs.new_empty(0)
+    weighted = _reduce(torch.einsum("tv,tv->t", exponentials, logits), dist.ReduceOp.SUM, group)
+    return logprobs, total.log() - weighted / total
 
 
 def _split(group):

@@ -9,7 +9,6 @@ from torch.autograd import gradcheck
 
 from aligner_lib.megatron import cpu
 from aligner_lib.megatron.kernels import (
-    FEW_ROWS,
     PART,
     LayerNorm,
     RMSNorm,
@@ -131,7 +130,7 @@ def test_a_group_of_one_rank_calls_no_collective():
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("rows", [1, FEW_ROWS, FEW_ROWS + 1])
+@pytest.mark.parametrize("rows", [1, 300])
 def test_logits_of_bf16_numbers_are_sums_in_float32(rows):
     x, weight = randn(rows, 24).bfloat16(), randn(2 * PART + 3, 24).bfloat16()
     logits = float32_product(x, weight)

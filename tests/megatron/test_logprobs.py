@@ -46,11 +46,43 @@ def test_a_table_by_hand():
     assert_close(entropy, torch.tensor([math.log(4) - 0.75 * math.log(3), math.log(2)]))
 
 
-def test_a_temperature_divides_logits_of_bf16_in_float32():
-    class Table:
-        def logits(self, hidden):
-            return hidden
+class Table:
+    """A model whose hidden states are its logits."""
 
+    def logits(self, hidden):
+        return hidden
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("rows", [2, 256], ids=["in three parts", "at once"])
+def test_without_gradients_the_numbers_are_the_same(monkeypatch, rows):
+    monkeypatch.setattr("aligner_lib.megatron.logprobs.ROWS_ON_CPU", rows)
+    hidden = 3 * torch.randn(4, 2, 7, generator=torch.Generator().manual_seed(0))  # [S, B, V]
+    tokens = torch.tensor([[0, 1, 2, 3], [0, 6, 5, 4]])
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    expected = selected_logprobs(Table(), tokens, hidden.clone(), mask, temperature=0.7, with_entropy=True)
+    with torch.no_grad():
+        logprobs, none = selected_logprobs(Table(), tokens, hidden.clone(), mask, temperature=0.7)
+        both = selected_logprobs(Table(), tokens, hidden.clone(), mask, temperature=0.7, with_entropy=True)
+    assert none is None
+    assert_close((logprobs, both[1]), expected)
+    assert torch.equal(both[0], logprobs)
+
+
+def test_gradients_of_a_temperature_are_those_of_divided_logits():
+    logits, targets = (
+        torch.randn(4, 7, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 6, 3, 3]),
+    )
+    leaves = [logits.clone().requires_grad_() for _ in range(2)]
+    ours, torchs = token_logprobs(leaves[0] * 1, targets, None, 0.7), by_torch(leaves[1] / 0.7, targets)[0]
+    (ours.sum() + torchs.sum()).backward()
+    assert_close(ours, torchs)
+    assert_close(leaves[0].grad, leaves[1].grad)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_temperature_divides_logits_of_bf16_in_float32():
     logits = torch.tensor([[[3.0, 1.0]], [[0.0, 0.0]]], dtype=torch.bfloat16)  # [S, B, V]
     tokens, mask = torch.tensor([[0, 0]]), torch.tensor([[True]])
     logprobs, _ = selected_logprobs(Table(), tokens, logits, mask, temperature=0.9)
