@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -223,6 +223,23 @@ class Engine:
                 collect_non_loss_data=collect_non_loss_data,
             )
 
+    @contextmanager
+    def keeping_frozen_outputs(self) -> Iterator[None]:
+        """Inside, passes keep what the frozen layers put out, and later passes over the same rows leave these layers out."""
+        frozen = self.module.frozen_outputs
+        if frozen is not None:
+            frozen.keeps = True
+        try:
+            yield
+        finally:
+            if frozen is not None:
+                frozen.keeps = False
+
+    def forget_frozen_outputs(self) -> None:
+        """Drop what `keeping_frozen_outputs` has kept."""
+        if self.module.frozen_outputs is not None:
+            self.module.frozen_outputs.forget()
+
     def offload_optimizer(self) -> None:
         """With `offloads_adam`, move Adam's moments to the CPU until the next optimizer step.
 
@@ -246,6 +263,7 @@ class Engine:
         an engine with other adapters, or with none, has left.
         """
         self._reload_optimizer()
+        self.forget_frozen_outputs()
         folder = Path(folder)
         if with_optimizer:
             self._check_adapters(folder)

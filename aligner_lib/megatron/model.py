@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.megatron import cpu, parallel
 from aligner_lib.megatron.attention import FusedSelfAttention
+from aligner_lib.megatron.frozen_outputs import FrozenOutputs
 from aligner_lib.megatron.kernels import LayerNorm, RMSNorm, float32_product, gelu_tanh, squared_relu
 from aligner_lib.megatron.unpadding import Unpadding
 
@@ -67,6 +68,7 @@ class Transformer(GPTModel):
 
     def __init__(self, architecture: Architecture, numerics: Numerics, config: TransformerConfig):
         self.architecture, self.shares_prefixes = architecture, numerics.share_prefix
+        self.frozen_outputs: FrozenOutputs | None = None
         super().__init__(
             config=config,
             transformer_layer_spec=_block_spec(architecture),
@@ -113,23 +115,37 @@ class Transformer(GPTModel):
         """
         if cache is not None:
             cache.prepare(tokens.shape[1], self.windows)
-        unpadding = None
-        if lengths is not None:
-            shared = tokens if self.shares_prefixes else None
-            ranks = parallel.tp_size() if self.config.sequence_parallel else 1
-            unpadding = Unpadding(lengths, tokens.shape[1], shared, multiple=ranks)
-        if unpadding is not None:
-            tokens = unpadding.remove(tokens)[None]
+        if lengths is None:
+            return self._hidden(tokens, None, cache)
+        shared = tokens if self.shares_prefixes else None
+        ranks = parallel.tp_size() if self.config.sequence_parallel else 1
+        unpadding = Unpadding(lengths, tokens.shape[1], shared, multiple=ranks)
+        frozen = self.frozen_outputs
+        kept = None if frozen is None else frozen.of(tokens, lengths)
+        if kept is not None:
+            with frozen.in_place_of_layers():
+                hidden = self._hidden(tokens, unpadding, decoder_input=unpadding.remove(kept)[:, None])
+        else:
+            hidden = self._hidden(unpadding.remove(tokens)[None], unpadding)
+            if frozen is not None:
+                frozen.keep(tokens, lengths, unpadding.restore)
+        return unpadding.restore(hidden[:, 0]).transpose(0, 1) if self.post_process else hidden
+
+    def _hidden(self, tokens: Tensor, unpadding: Unpadding | None, cache=None, decoder_input=None) -> Tensor:
+        """tokens int64 [B, S] → hidden states [S, B, H]. decoder_input: in place of the embeddings, for the layers that are left."""
         hidden = super().forward(
-            tokens, None, attention_mask=None, inference_context=cache, packed_seq_params=unpadding
+            tokens,
+            None,
+            attention_mask=None,
+            decoder_input=decoder_input,
+            inference_context=cache,
+            packed_seq_params=unpadding,
         )
         if not self.post_process:
             return hidden
         if self.config.sequence_parallel:  # every rank computes the same from here on
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
-        if unpadding is None:
-            return hidden
-        return unpadding.restore(hidden[:, 0]).transpose(0, 1)
+        return hidden
 
     def _postprocess(self, hidden_states, *_, **__):
         return hidden_states
@@ -170,6 +186,10 @@ class Transformer(GPTModel):
         for layer in self.decoder.layers:
             if layer.layer_number <= frozen:  # counted from 1, over all stages
                 layer.requires_grad_(False)
+        # recomputation finds a layer by its place, and a sequence-parallel rank has a part of the tokens
+        recomputes = self.config.recompute_granularity == "full"
+        if frozen and stages == 1 and not recomputes and not self.config.sequence_parallel:
+            self.frozen_outputs = FrozenOutputs(self.decoder, frozen)
 
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None

@@ -60,6 +60,8 @@ class Critic:
     new_head: bool = False
     """True: the values begin at 0; False: they begin as the reward model's outputs."""
     _reward_weights: FrozenWeights | None = field(default=None, init=False)
+    _has_learnt: bool = field(default=False, init=False)
+    """Since the last values: the next ones are of another rollout."""
 
     def __post_init__(self):
         self.engine.standardize_values(self.scale)  # values are in units of rewards from the start
@@ -76,13 +78,19 @@ class Critic:
 
     def values(self, rollouts: TokenBatch) -> Future[Tensor]:
         self._put_own_weights_in()
-        return _done(_at_tokens(self.engine, rollouts, self.inference_micro_batch_size)[:, :-1])
+        if self._has_learnt:
+            self.engine.forget_frozen_outputs()
+            self._has_learnt = False
+        # the reward model and the critic's epochs read the same rows, and have the same frozen layers
+        with self.engine.keeping_frozen_outputs():
+            return _done(_at_tokens(self.engine, rollouts, self.inference_micro_batch_size)[:, :-1])
 
     def collect(self, requested: list[Future[Tensor]]) -> list[Tensor]:
         return [values.result() for values in requested]
 
     def train(self, experience: CriticExperience, lr: float) -> Future[dict[str, float]]:
         self._put_own_weights_in()
+        self._has_learnt = True
         groups = length_grouped(experience.lengths.tolist(), self.micro_batch_size)
         micro_batches = [experience.rows(group) for group in groups]
         try:

@@ -141,6 +141,36 @@ def test_critic_and_reward_model_exchange_their_weights_once_a_step(starts, exch
     assert torch.equal(judged()[0], first_values)
 
 
+def test_frozen_layers_are_computed_once_for_values_rewards_and_epochs(starts):
+    """Beside a critic whose passes compute them each time: values, rewards and two epochs of two rollouts are the same."""
+    from aligner_lib.rollouts.critic import Critic
+
+    samples = tiny.Samples.draw(6, seed=0)
+    rollouts = [TokenBatch(samples.tokens, samples.lengths).rows(rows) for rows in ([0, 1, 2], [3, 4, 5])]
+
+    def learnt(once: bool) -> tuple[list[torch.Tensor], list[int]]:
+        engine = tiny.new_engine("scalar", starts / "scalar", num_layers_unfrozen=1)
+        if not once:
+            engine.module.frozen_outputs = None
+        passes: list[int] = []  # of the lowest layer: the rows' tokens
+        layers = engine.module.decoder.layers
+        layers[0].register_forward_hook(lambda layer, arguments, output: passes.append(len(output[0])))
+        critic = Critic(engine, 0.2, 2, 2, RewardScale(0.5, 2.0))
+        reward_model, numbers = critic.reward_model(), []
+        for batch in rollouts:
+            numbers += [critic.values(batch).result(), reward_model.score(batch).result()]
+            for _ in range(2):
+                numbers.append(torch.tensor(critic.train(learnable(batch), lr=1e-2).result()["loss"]))
+        assert engine.module.decoder.layers is layers
+        return numbers, passes
+
+    (numbers, passes), (expected, all_passes) = learnt(once=True), learnt(once=False)
+    torch.testing.assert_close(numbers, expected)
+    # two micro batches a rollout: once in place of values, rewards and two epochs
+    assert len(passes) == 4 and len(all_passes) == 16
+    assert not torch.allclose(numbers[0], numbers[4][:, : numbers[0].shape[1]], atol=1e-3)
+
+
 def test_a_critic_begins_in_the_units_of_rewards(starts):
     """Rewards leave the reward model as (r − 0.5) / 2; what predicts them is not to learn that first."""
     from aligner_lib.rollouts.critic import Critic, RewardModel
