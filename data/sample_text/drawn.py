@@ -1,8 +1,9 @@
 """Questions with an instruction that asks for something drawn for the prompt, and answers that obey it: a word of the topic, a
 number, first and last words. No constant answer obeys, so a policy has to read its prompt.
 
-No prompt asks for a title. Where some did, one of four reward models paid for a title that nobody had asked for. No instruction can
-stand as a sentence of an answer. Where "The number 8 has to appear in your answer." did, policies copied it.
+No prompt asks for a title. Where some did, one of four reward models paid for a title that nobody had asked for. Every instruction is a
+request. Where some were statements, such as "The number 8 has to appear in your answer.", policies copied them as sentences of their
+answers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ASKED = ("first_word", "includes", "last_words", "postscript_word", "this_number
 EACH_FORM = 3  # prompts of each form for a topic
 LEAST_LETTERS = 4  # of a word that is asked for
 NUMBERS = range(2, 60)
-STATEMENT = "has to appear in your answer"  # a wording with it could be a sentence of an answer
+STATEMENTS = ("The ", "Your ", '"')  # a wording that begins so says what the answer is, and requests nothing
 OPENERS = (
     "Well",
     "Sure",
@@ -129,8 +130,12 @@ def obeying(topic: Topic, rng: random.Random) -> Iterator[tuple[str, str]]:
 
 
 def _prompt(question: str, instruction: Instruction, rng: random.Random) -> str:
-    wordings = [wording for wording in FORMS[instruction.form].wordings if STATEMENT not in wording]
-    return prompt_of(question, instruction, rng, wordings)
+    return prompt_of(question, instruction, rng, requests(instruction.form))
+
+
+def requests(form: str) -> list[str]:
+    """The wordings of a form that are requests."""
+    return [wording for wording in FORMS[form].wordings if not wording.startswith(STATEMENTS)]
 
 
 def _instruction(form: str, topic: Topic, rng: random.Random) -> Instruction:

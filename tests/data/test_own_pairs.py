@@ -66,10 +66,19 @@ def test_a_word_that_is_asked_for_is_of_the_topic_and_not_in_its_question():
 READS_ITS_PROMPT = "what was asked for, the topic and a sentence"
 
 
-def test_no_instruction_could_be_a_sentence_of_an_answer():
+def test_every_instruction_is_a_request():
     """Where a number "has to appear in your answer", policies wrote that it does."""
+    assert {form: len(drawn.requests(form)) for form in drawn.ASKED} == {
+        "first_word": 2,
+        "includes": 2,
+        "last_words": 2,
+        "postscript_word": 4,
+        "this_number": 3,
+    }
     turns = [*prompts_of("train"), *prompts_of("test"), *(record["instruction"] for record in sft())]
-    assert not [turn for turn in turns if drawn.STATEMENT in turn]
+    assert not [
+        turn for turn in turns if "has to appear in" in turn or " must " in turn or " should close " in turn
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(cheating_answers([TURN]).keys() - {READS_ITS_PROMPT}))

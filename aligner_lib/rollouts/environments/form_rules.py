@@ -9,7 +9,7 @@ from aligner_lib.rollouts.environments.base import Environment, Message, Step, h
 from aligner_lib.rollouts.environments.instructions import form_metrics
 from data.forms import FORMS, Instruction, ended, has_word
 from data.gold import judge
-from data.sample_text.drawn import ASKED, ENDINGS, NUMBERS, OPENERS, TITLES
+from data.sample_text.drawn import ASKED, ENDINGS, NUMBERS, OPENERS, TITLES, requests
 
 
 class FormRules(Environment):
@@ -43,7 +43,7 @@ class FormRules(Environment):
         row, column = divmod(seed % self.size, len(self.forms))
         topic, draw = self.topics[(row + column) % len(self.topics)], Random(seed)
         instruction = drawn_instruction(self.forms[column], topic, draw)
-        wording = instruction.worded(draw.choice(FORMS[instruction.form].wordings))
+        wording = instruction.worded(draw.choice(requests(instruction.form)))
         self.turn = f"{draw.choice(OPENINGS).format(topic=topic)} {wording}"
         return [{"role": "user", "content": self.turn}]
 
