@@ -15,6 +15,8 @@ not made again.
                           half an hour
     --drawn               SFT, reward model and PPO as in the tutorial, with four training seeds, in their place; PPO of the
                           first is a recording. Ten minutes a seed and two cores in bf16
+    --long                PPO, DPO and GRPO with as many steps as an hour has, for three of these seeds, in their place; prints what
+                          they gained
     --mistakes            aligner_lib/tutorial/mistakes/trained.jsonl in their place: ten steps with each planted mistake of the exercises
                           that train, smoke, half an hour
     --hunt                notebook 10's runs in their place: seventeen, smoke, ten minutes
@@ -48,7 +50,11 @@ from aligner_lib.tutorial.workspace.longer_runs import (
     DPO_ON_FORMS,
     GRPO_ON_FORMS,
     GRPO_WITH_REWARD_MODEL,
+    HELD_OUT_OF_DRAWN,
     LEFT_TO_BREAK,
+    LONG_DPO,
+    LONG_GRPO,
+    LONG_PPO,
     PPO_FOR_SEEDS,
     PPO_ON_FORMS,
     PPO_ON_SUMS,
@@ -86,7 +92,8 @@ FOUR_UPDATES = {"model.global_batch_size": 8, "model.micro_batch_size": 8}
 """For the clip: before the first update of a step the ratio is 1."""
 
 
-def main(profile: str, out: Path) -> None:
+def record_shown(out: Path, profile: str) -> None:
+    """What notebooks 05 and 07 show."""
     lab = Workspace(out, profile)
     record_forms(out, profile)
     begins = {f"{of}pretrained_checkpoint.restore_from_path": lab.model() for of in ("", "critic.")}
@@ -223,12 +230,29 @@ def record_drawn(out: Path, profile: str) -> None:
         )
 
 
+def record_long(out: Path, profile: str) -> None:
+    """PPO, DPO and GRPO with more steps than the tutorial has, for three of its seeds: prints what each gained."""
+    for seed in TUTORIAL_SEEDS[:3]:
+        lab, seeded = Workspace(out / f"drawn-{seed}", profile, "drawn"), {"model.seed": seed}
+        made(lab, "sft", "sft", seeded)
+        made(lab, "rm", "rm", seeded)
+        begins = {"pretrained_checkpoint.restore_from_path": lab.policy()}
+        ppo = made(lab, "ppo", "ppo-long", LONG_PPO | lab.conversations() | seeded)
+        made(lab, "dpo", "dpo-long", LONG_DPO | seeded)
+        grpo = made(lab, "grpo", "grpo-long", LONG_GRPO | begins | seeded)
+        for policy in ("sft", "dpo-long"):
+            answers = HELD_OUT_OF_DRAWN | {"policy.restore_from_path": lab.run(policy).path}
+            made(lab, "evaluate", f"evaluate-{policy}", answers | lab.conversations() | seeded)
+        dpo = gained(lab.run("evaluate-sft"), lab.run("evaluate-dpo-long"))
+        print(f"seed {seed}\n{before_and_after(ppo)}\n{dpo}\n{before_and_after(grpo)}", flush=True)
+
+
 def short(prompt, response):
     """A reward that a random model can raise: groups of sums would all have the reward 0, and no gradient."""
     return -len(response) / 100
 
 
-def record_mistakes(out: Path) -> None:
+def record_mistakes(out: Path, _: str) -> None:
     """Ten steps with each planted mistake of the exercises that train, beside right runs of RIGHT_SEEDS.
 
     Raises RuntimeError if the exercise's own solution does not give the right run's figures.
@@ -267,7 +291,7 @@ def record_mistakes(out: Path) -> None:
     write(shown)
 
 
-def record_hunt(out: Path) -> None:
+def record_hunt(out: Path, _: str) -> None:
     """The runs of notebook 10, in their folders named as their recordings: those say nothing of the faults."""
     lab = Workspace(out, "smoke")
     for kind in ("sft", "rm"):
@@ -312,30 +336,26 @@ def stop_within(job, run: RunFolder, step: int) -> None:
         time.sleep(1)
 
 
+IN_PLACE = {
+    "sweep": record_sweep,
+    "seeds": record_seeds,
+    "pairs": record_pairs,
+    "drawn": record_drawn,
+    "long": record_long,
+    "mistakes": record_mistakes,
+    "hunt": record_hunt,
+}
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--profile", default="laptop")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "recordings")
-    parser.add_argument("--sweep", action="store_true")
-    parser.add_argument("--seeds", action="store_true")
-    parser.add_argument("--pairs", action="store_true")
-    parser.add_argument("--drawn", action="store_true")
-    parser.add_argument("--mistakes", action="store_true")
-    parser.add_argument("--hunt", action="store_true")
+    in_place = parser.add_mutually_exclusive_group()
+    for name, function in IN_PLACE.items():
+        in_place.add_argument(
+            f"--{name}", dest="make", action="store_const", const=function, default=record_shown
+        )
     arguments = parser.parse_args()
-    if arguments.mistakes:
-        record_mistakes(arguments.out)
-    elif arguments.hunt:
-        record_hunt(arguments.out)
-    elif arguments.pairs:
-        record_pairs(arguments.out, arguments.profile)
-    elif arguments.drawn:
-        record_drawn(arguments.out, arguments.profile)
-    elif arguments.seeds:
-        record_seeds(arguments.out, arguments.profile)
-    elif arguments.sweep:
-        record_sweep(arguments.out, arguments.profile)
-    else:
-        main(arguments.profile, arguments.out)
+    arguments.make(arguments.out, arguments.profile)

@@ -23,6 +23,10 @@ RUNS = {
     "ALL_HELD_OUT": ("evaluate", JUDGED),
     "SIXTEEN_ANSWERS": ("evaluate", JUDGED),
     "ANSWERS_FOR_PAIRS": ("evaluate", JUDGED),
+    "LONG_PPO": ("ppo", JUDGED),
+    "LONG_DPO": ("dpo", {}),
+    "LONG_GRPO": ("grpo", {}),
+    "HELD_OUT_OF_DRAWN": ("evaluate", JUDGED),
 }
 
 

@@ -200,3 +200,24 @@ GRPO_ON_FORMS = {
     "trainer.grpo.save_interval": 20,
     "model.optim.sched.min_lr": 1e-5,
 }
+
+# The tutorial's PPO, DPO and GRPO on `drawn` with as many steps as an hour has, three training seeds each; and the answers of the
+# policies that have no validation of their own, to the held-out prompts of PPO's.
+LONG_PPO = {
+    "trainer.ppo.max_steps": 48,
+    "trainer.ppo.val_check_interval": 24,
+    "trainer.ppo.save_interval": 24,
+}
+LONG_DPO = {
+    "trainer.dpo.max_steps": 192,
+    "trainer.dpo.val_check_interval": 96,
+    "trainer.dpo.save_interval": 96,
+    "model.optim.sched.warmup_steps": 8,
+}
+LONG_GRPO = GRPO_ON_FORMS | {"model.grpo.num_val_samples": 256}
+HELD_OUT_OF_DRAWN = {
+    "model.ppo.num_val_samples": 256,
+    "model.ppo.val_rollout_micro_batch_size": 64,
+    "model.ppo.logprob_forward_micro_batch_size": 32,
+    "critic.trainer.ppo.inference_micro_batch_size": 32,
+}
