@@ -15,6 +15,9 @@ not made again.
                           half an hour
     --drawn               SFT, reward model and PPO as in the tutorial, with four training seeds, in their place; PPO of the
                           first is a recording. Ten minutes a seed and two cores in bf16
+    --changed             "Break it" of notebook 05 in their place: PPO of the first of these seeds with a setting changed
+    --second-round        pairs of this PPO policy's answers, a second reward model and a second PPO, in their place; prints what they
+                          mend
     --long                PPO, DPO and GRPO with as many steps as an hour has, for three of these seeds, in their place; prints what
                           they gained
     --mistakes            aligner_lib/tutorial/mistakes/trained.jsonl in their place: ten steps with each planted mistake of the exercises
@@ -34,10 +37,12 @@ from statistics import mean
 
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.jobs.command_line import job_commands
+from aligner_lib.jobs.inference import scoring
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial import Workspace, compare_policies
 from aligner_lib.tutorial.comparison.gold import before_and_after, gained
+from aligner_lib.tutorial.comparison.pair_faults import right_by_fault
 from aligner_lib.tutorial.exercises.registry import exercises
 from aligner_lib.tutorial.hunt import bug_hunt
 from aligner_lib.tutorial.hunt.faults import FAULTS, UNLISTED
@@ -47,6 +52,7 @@ from aligner_lib.tutorial.workspace.longer_runs import (
     ALL_HELD_OUT,
     ANSWERS_FOR_PAIRS,
     BROKEN,
+    CHANGED,
     DPO_ON_FORMS,
     GRPO_ON_FORMS,
     GRPO_WITH_REWARD_MODEL,
@@ -67,13 +73,17 @@ from aligner_lib.tutorial.workspace.longer_runs import (
 )
 from cluster import JobFailed, submit
 from cluster.record import write_json
+from data import format_hh
 from data.sample_text import own_pairs
+from data.sources import SAMPLES
+from widgets import Pairs
 from widgets.recordings.recording_file import SHIPPED, read, record
 
 ROOT = Path(__file__).resolve().parents[1]
 PPO_ON_SUMS_STOPPED_AFTER = 8  # steps
 BROKEN_STOPPED_AFTER = 9  # one more than the validation, whose policy's KL is that of this step's answers
 ROLLOUTS_A_STEP, ROLLOUTS_A_STEP_OF_THE_HUNT = 16, 2
+SIDES = ("chosen", "rejected")
 POLICIES = ("sft", "ppo", "dpo", "grpo")
 ALL = 512  # 32 prompts, 16 answers each; PPO has 128 answers at most
 TUTORIAL_SEEDS = 1234, 1, 2, 7  # the first is the notebooks'
@@ -183,44 +193,54 @@ def record_pairs(out: Path, profile: str) -> None:
     """The bundled pairs of a policy's own answers, `data/samples/drawn-{train,test}.jsonl`."""
     lab = Workspace(out / "pairs", profile, "drawn")
     made(lab, "sft", "sft", {})
-    for split, count in PROMPTS_FOR_PAIRS.items():
-        prompts = lab.out / "data" / f"{split}_prompts.jsonl"
-        turns = [*own_pairs.prompts_of(split)][:count]
-        prompts.write_text(
-            "".join(json.dumps({"text": f"User: {turn}\n\nAssistant:"}) + "\n" for turn in turns)
-        )
-        environment = {
-            "use": "instructions",
-            "args": {"prompts": {"train": str(prompts), "validation": str(prompts)}},
-        }
-        settings = ANSWERS_FOR_PAIRS | {
-            "policy.restore_from_path": lab.policy(),
-            "pretrained_checkpoint.restore_from_path": lab.policy(),
-            "model.environments": {"instructions": environment},
-            "model.ppo.num_val_samples": count,
-        }
-        run = lab.run(f"answers-{split}")
-        if (
-            not run.is_over
-        ):  # not by the workspace, which would first train a reward model on the pairs that are to be made
-            print(
-                submit(job_commands("evaluate", run.path, settings, None, profile), run.path).wait(),
-                flush=True,
-            )
-        answers: dict[str, list[own_pairs.PolicyAnswer]] = {turn: [] for turn in turns}
-        for rollout in run.rollouts():
-            turn = turns_of(rollout["prompt"])[-1]["text"]
-            answers[turn].append(own_pairs.PolicyAnswer(rollout["response"], rollout["finished"]))
+    for split in PROMPTS_FOR_PAIRS:
+        answers = answers_for_pairs(lab, lab.policy(), f"answers-{split}", split)
         print(own_pairs.write_pairs(answers, split), flush=True)
+
+
+def answers_for_pairs(
+    lab: Workspace, policy: Path, name: str, split: str
+) -> dict[str, list[own_pairs.PolicyAnswer]]:
+    """A policy's answers to the prompts of a split, by the user's turn. name: of the run that draws them."""
+    prompts = lab.out / "data" / f"{split}_prompts.jsonl"
+    turns = [*own_pairs.prompts_of(split)][: PROMPTS_FOR_PAIRS[split]]
+    prompts.write_text("".join(json.dumps({"text": f"User: {turn}\n\nAssistant:"}) + "\n" for turn in turns))
+    environment = {
+        "use": "instructions",
+        "args": {"prompts": {"train": str(prompts), "validation": str(prompts)}},
+    }
+    settings = ANSWERS_FOR_PAIRS | {
+        "policy.restore_from_path": policy,
+        "pretrained_checkpoint.restore_from_path": policy,
+        "model.environments": {"instructions": environment},
+        "model.ppo.num_val_samples": len(turns),
+    }
+    run = lab.run(name)
+    if not run.is_over:
+        # not by the workspace, which would first train a reward model on the pairs that are to be made
+        job = submit(job_commands("evaluate", run.path, settings, None, lab.profile), run.path)
+        print(job.wait(), flush=True)
+    answers: dict[str, list[own_pairs.PolicyAnswer]] = {turn: [] for turn in turns}
+    for rollout in run.rollouts():
+        turn = turns_of(rollout["prompt"])[-1]["text"]
+        answers[turn].append(own_pairs.PolicyAnswer(rollout["response"], rollout["finished"]))
+    return answers
+
+
+def chain(out: Path, profile: str, seed: int) -> tuple[Workspace, dict]:
+    """The tutorial's three stages with a seed: the workspace, and the settings of a further run with this seed."""
+    lab, seeded = Workspace(out / f"drawn-{seed}", profile, "drawn"), {"model.seed": seed}
+    made(lab, "sft", "sft", seeded)
+    made(lab, "rm", "rm", seeded)
+    made(lab, "ppo", "ppo-drawn", lab.conversations() | seeded)
+    return lab, seeded
 
 
 def record_drawn(out: Path, profile: str) -> None:
     """The tutorial's three stages with each of its seeds: prints what PPO gained. The first seed's PPO is the recording."""
     for seed in TUTORIAL_SEEDS:
-        lab, seeded = Workspace(out / f"drawn-{seed}", profile, "drawn"), {"model.seed": seed}
-        made(lab, "sft", "sft", seeded)
-        made(lab, "rm", "rm", seeded)
-        ppo = made(lab, "ppo", "ppo-drawn", lab.conversations() | seeded)
+        lab, _ = chain(out, profile, seed)
+        ppo = lab.run("ppo-drawn")
         if seed == TUTORIAL_SEEDS[0]:
             put(ppo, validation_rollouts=ALL)
         accuracy = lab.run("rm").series("validation/acc")[1][-1]
@@ -230,12 +250,45 @@ def record_drawn(out: Path, profile: str) -> None:
         )
 
 
+def record_changed(out: Path, profile: str) -> None:
+    """Notebook 05's "Break it": the tutorial's PPO with a setting changed."""
+    lab, seeded = chain(out, profile, TUTORIAL_SEEDS[0])
+    for name, change in CHANGED.items():
+        run = made(lab, "ppo", f"ppo-drawn-{name}", lab.conversations() | seeded | change)
+        put(run, validation_rollouts=ALL)
+        print(before_and_after(run), flush=True)
+
+
+def record_second_round(out: Path, profile: str) -> None:
+    """Pairs of the PPO policy's own answers, a reward model of both rounds' pairs, and PPO with it: prints what they mend."""
+    lab, seeded = chain(out, profile, TUTORIAL_SEEDS[0])
+    folder = lab.out / "data" / "second"
+    folder.mkdir(exist_ok=True)
+    for split, earlier in (("train", [SAMPLES / "drawn-train.jsonl"]), ("test", [])):
+        answers = answers_for_pairs(lab, lab.run("ppo-drawn").path, f"second-answers-{split}", split)
+        pairs = own_pairs.write_pairs(answers, split, folder)
+        print(format_hh([*earlier, pairs], folder, split), flush=True)
+    files = {
+        "model.data.data_prefix.train": [str(folder / "train_comparisons.jsonl")],
+        "model.data.data_prefix.validation": [str(folder / "test_comparisons.jsonl")],
+    }
+    second = made(lab, "rm", "rm-second", files | seeded)
+    with_second = {"critic.pretrained_checkpoint.restore_from_path": second.path}
+    ppo = made(lab, "ppo", "ppo-second", lab.conversations() | seeded | with_second)
+    for name in ("rm", "rm-second"):
+        score = scoring(lab.run(name).path)
+        for of_round, of_pairs in (("first", lab.preference_data()), ("second", folder)):
+            pairs = Pairs(of_pairs / "test_comparisons.jsonl").pairs
+            sides = (score.of_all([(pair["prompt"], pair[side]) for pair in pairs]) for side in SIDES)
+            table = right_by_fault(pairs, [*zip(*sides)])
+            print(f"{name} on the pairs of the {of_round} policy\n{table}", flush=True)
+    print(before_and_after(lab.run("ppo-drawn")), before_and_after(ppo), sep="\n", flush=True)
+
+
 def record_long(out: Path, profile: str) -> None:
     """PPO, DPO and GRPO with more steps than the tutorial has, for three of its seeds: prints what each gained."""
     for seed in TUTORIAL_SEEDS[:3]:
-        lab, seeded = Workspace(out / f"drawn-{seed}", profile, "drawn"), {"model.seed": seed}
-        made(lab, "sft", "sft", seeded)
-        made(lab, "rm", "rm", seeded)
+        lab, seeded = chain(out, profile, seed)
         begins = {"pretrained_checkpoint.restore_from_path": lab.policy()}
         ppo = made(lab, "ppo", "ppo-long", LONG_PPO | lab.conversations() | seeded)
         made(lab, "dpo", "dpo-long", LONG_DPO | seeded)
@@ -341,6 +394,8 @@ IN_PLACE = {
     "seeds": record_seeds,
     "pairs": record_pairs,
     "drawn": record_drawn,
+    "changed": record_changed,
+    "second-round": record_second_round,
     "long": record_long,
     "mistakes": record_mistakes,
     "hunt": record_hunt,

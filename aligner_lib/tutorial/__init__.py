@@ -16,7 +16,7 @@ Each name is imported at its first use, since some import torch.
 from importlib import import_module
 
 _HOMES = {
-    "PipelineDrawing": "displays.pipeline_drawing",
+    "Diagram": "displays.diagram",
     "ProgressTable": "report.progress_table",
     "Workspace": "workspace.workspace",
     "check": "checking.check",

@@ -64,9 +64,9 @@ print(
 #    penalty keeps the model close to its starting point.
 
 # %%
-from aligner_lib.tutorial import PipelineDrawing
+from aligner_lib.tutorial import Diagram
 
-PipelineDrawing()
+Diagram("pipeline")
 
 # %% [markdown]
 # PPO uses four models. Two of them are trained: the *actor* generates responses, and the *critic* predicts rewards. The

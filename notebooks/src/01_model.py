@@ -18,7 +18,7 @@ out = "../runs/tutorial"
 dataset = "sample"
 
 # %%
-from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial import Diagram, Workspace
 
 lab = Workspace(out, profile, dataset)
 folder = lab.model()
@@ -43,6 +43,9 @@ for name, value in asdict(architecture).items():
     if value:
         print(f"{name:26} {value}")
 print(f"{'parameters':26} {architecture.num_parameters:,}")
+
+# %%
+Diagram("model")
 
 # %% [markdown]
 # ## Where are the parameters?

@@ -19,9 +19,12 @@ out = "../runs/tutorial"
 dataset = "sample"
 
 # %%
-from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial import Diagram, Workspace
 
 lab = Workspace(out, profile, dataset)
+
+# %%
+Diagram("data")
 
 # %% [markdown]
 # ## Instructions

@@ -22,7 +22,7 @@ start = "fresh"  # recorded: play a bundle's run instead of training, if its set
 seed = 1234  # for the order of the samples
 
 # %%
-from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial import Diagram, Workspace
 from widgets import Chat, Monitor
 
 lab = Workspace(out, profile, dataset, where, lora, start)
@@ -37,6 +37,9 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 #
 # The mask $m$ is 1 on the answer and its stop token, and 0 on the input, because the model should learn to answer and
 # not to ask. Input and answer are tokenised as one text. A token that spans both counts as part of the answer.
+
+# %%
+Diagram("sft")
 
 # %% [markdown]
 # ### By hand

@@ -22,7 +22,7 @@ start = "fresh"  # recorded: play a bundle's run instead of training, if its set
 seed = 1234  # for the order of the pairs
 
 # %%
-from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial import Diagram, Workspace
 from widgets import Chat, Monitor, curves
 
 lab = Workspace(out, profile, dataset, where, lora, start)
@@ -39,6 +39,9 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # By hand: rewards of 2 and 0 give a loss of 0.127, rewards of 0 and 2 a loss of 2.127. For rewards of −200 and 0,
 # $\sigma$ is 0 in float32. What is the loss there?
 
+
+# %%
+Diagram("reward-model")
 
 # %% tags=["solution"]
 import torch

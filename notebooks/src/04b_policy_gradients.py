@@ -22,7 +22,7 @@ seed = 1234  # for the drawn responses
 import matplotlib.pyplot as plt
 import torch
 
-from aligner_lib.tutorial import check
+from aligner_lib.tutorial import Diagram, check
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "0.6"
 
@@ -273,6 +273,9 @@ for name, advantages_of in {
 # A baseline may depend on anything but the drawn response. PPO's critic is a baseline that a model predicts for every
 # token. GRPO's baseline is the mean reward of the responses to the same prompt. Both answer the same question: how much
 # better was this response than expected?
+
+# %%
+Diagram("policy-gradient")
 
 # %% [markdown]
 # ## Why do rewards need a reference?

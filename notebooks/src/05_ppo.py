@@ -26,7 +26,7 @@ exercise = "recorded"  # recorded: "break it" plays a recorded run · live: "bre
 change = "high-lr"  # the change in "break it": no-kl · high-lr · both
 
 # %%
-from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial import Diagram, Workspace
 from widgets import (
     Completions,
     JobPanel,
@@ -50,7 +50,11 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 #
 # The KL is the expectation of $\log \pi(x) - \log \pi_{ref}(x)$, and the log-probability of a response is a sum over its
 # tokens. So the penalty can be charged token by token, as a part of the reward.
-#
+
+# %%
+Diagram("four-models")
+
+# %% [markdown]
 # ## One step, by hand
 #
 # What does PPO compute from one response? Take a response of three tokens. `logprobs` are the log-probabilities of the
@@ -70,6 +74,9 @@ kl = logprobs - reference_logprobs
 rewards = ppo.rewards_with_kl(torch.tensor([1.0]), kl, mask, coefficient=0.5)
 for name, row in {"mask": mask, "kl": kl, "rewards": rewards}.items():
     print(f"{name:8}", [round(value, 4) or 0.0 for value in row[0].tolist()])
+
+# %%
+Diagram("token-rewards")
 
 # %% [markdown]
 # Index 0 predicts the second prompt token, so its mask is 0. At the last index, the reward of 1 minus the penalty
@@ -703,6 +710,9 @@ compare_runs([original, broken])
 #
 # The form below the charts of your finished run does the same. The first answers after the fork are still equal, because
 # the parent's policy draws them. Only then do the runs part.
+
+# %%
+Diagram("fork")
 
 # %%
 display(show_completions(broken, n=3, sort="reward", split="train"))

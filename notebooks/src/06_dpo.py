@@ -22,7 +22,7 @@ start = "fresh"  # recorded: play a bundle's run instead of training, if its set
 seed = 1234  # for the order of the pairs and the sampling
 
 # %%
-from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial import Diagram, Workspace
 from widgets import Chat, Monitor, Pairs, curves
 
 lab = Workspace(out, profile, dataset, where, lora, start)
@@ -42,6 +42,10 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 #
 # By hand: take a response of two tokens with log-probabilities −1 and −2 under the policy, and −1.5 and −3 under the
 # reference. The response has gained 1.5 nats. With $\beta = 0.1$ its implicit reward is 0.15.
+
+
+# %%
+Diagram("dpo")
 
 
 # %% tags=["solution"]

@@ -24,7 +24,7 @@ seed = 1234  # for the order of the prompts and the sampling
 beside = "recorded"  # recorded: PPO and the second task play recorded runs · live: both train
 
 # %%
-from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial import Diagram, Workspace
 from widgets import Completions, Monitor, Recording, curves, show_completions
 
 lab = Workspace(out, profile, dataset, where, lora, start)
@@ -42,6 +42,9 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # By hand: rewards 1, 0, 0, 1 have the mean 0.5 and, dividing by $n - 1 = 3$, the deviation 0.577. The advantages are
 # ±0.866.
 
+
+# %%
+Diagram("group")
 
 # %% tags=["solution"]
 import torch

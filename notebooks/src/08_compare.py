@@ -27,7 +27,7 @@ judge_model = ""
 judge_token = ""
 
 # %%
-from aligner_lib.tutorial import Workspace, compare_policies
+from aligner_lib.tutorial import Diagram, Workspace, compare_policies
 from widgets import compare_completions
 
 lab = Workspace(out, profile, dataset, start=start)
@@ -40,6 +40,9 @@ lab = Workspace(out, profile, dataset, start=start)
 # with this reward model and DPO was not, so a lower reward does not prove that DPO's answers are worse. The other half
 # are sums, which a program judges. Only GRPO was trained on sums, and never on these. The KL is measured to the SFT policy, so
 # the KL of the SFT policy itself must be exactly 0.
+
+# %%
+Diagram("comparison")
 
 # %%
 POLICIES = {

@@ -21,7 +21,7 @@ where = "auto"  # auto: Slurm if available, else this machine · local · slurm 
 gpus_per_node = 0  # 0: processes on CPUs
 
 # %%
-from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial import Diagram, Workspace
 
 lab = Workspace(out, profile, dataset, where)
 print("runs go to:", lab.where)
@@ -201,6 +201,9 @@ data = {"train": "/shared/hh/train_prompts.jsonl", "validation": "/shared/hh/tes
 models = {"policy": "/shared/runs/sft", "reward_model": "/shared/runs/rm"}
 plan = slurm_recipes.ppo("/shared/runs/ppo", **models, **data, where="print", resources="ppo_1_1", site=site)
 print(plan.nodes, "nodes,", plan.gpus, "GPUs")
+
+# %%
+Diagram("two-jobs")
 
 # %% [markdown]
 # ## What changes with 70 billion parameters?

@@ -23,7 +23,7 @@ exercise = "recorded"  # recorded: show recorded runs only · live: also plant a
 # %%
 from aligner_lib.run_folder.explain import explain
 from aligner_lib.run_folder.reader import flatten
-from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial import Diagram, Workspace
 from aligner_lib.tutorial.hunt import bug_hunt
 from widgets import Completions, Quiz, Recording, curves, explore
 
@@ -55,6 +55,9 @@ curves([healthy, other], metrics=bug_hunt.CHARTS)
 #
 # Compare all other figures with a healthy run. Ask **from which step on** the curves differ: a fault in the data or the
 # models is visible before the first update, and a fault in the loss only after the first update.
+
+# %%
+Diagram("when-it-shows")
 
 # %%
 first = healthy.metrics()[1]

@@ -31,7 +31,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
-from aligner_lib.tutorial import Workspace, check
+from aligner_lib.tutorial import Diagram, Workspace, check
 
 lab = Workspace(out, profile, dataset, where)
 torch.set_num_threads(1)  # more threads make a model of this size slower
@@ -156,6 +156,9 @@ one_of = {part: f"({'|'.join(words)})" for part, words in PARTS.items()}
 somebody = f"{one_of['article']} ({one_of['adjective']} )?{one_of['noun']}"
 SENTENCE = re.compile(rf"{somebody} {one_of['verb']} {somebody} \.")
 print(bool(SENTENCE.fullmatch("the cat loves a happy dog .")), bool(SENTENCE.fullmatch("the happy happy .")))
+
+# %%
+Diagram("loop")
 
 # %% [markdown]
 # ## Five functions

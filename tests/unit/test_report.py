@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from import_graph import ROOT
 from pages import external_references
 
-from aligner_lib.tutorial import PipelineDrawing, Workspace, write_portfolio
+from aligner_lib.tutorial import Workspace, write_portfolio
 from aligner_lib.tutorial.report.summary import summary_section
 from aligner_lib.tutorial.workspace import learning_progress
 from aligner_lib.tutorial.workspace.learning_progress import record_answer, record_exercise
@@ -187,10 +186,3 @@ def test_nothing_of_the_machine_or_its_user_is_on_the_page_but_a_given_name(lab,
 def test_an_empty_workspace_has_a_portfolio_too(tmp_path):
     page = write_portfolio(tmp_path / "p.html", tmp_path).read_text()
     assert "Progress" in page and "Results" not in page and "Answers of the policies" not in page
-
-
-def test_the_drawing_of_the_readme_is_that_of_the_first_notebook():
-    command = "python -m aligner_lib.tutorial.displays.pipeline_drawing > docs/pipeline.svg"
-    drawn = PipelineDrawing().svg(on_paper=True) + "\n"
-    assert (ROOT / "docs" / "pipeline.svg").read_text() == drawn, f"run `{command}`"
-    assert PipelineDrawing()._repr_html_().count("currentColor") >= 4, "it is read on a dark page, too"

@@ -168,6 +168,15 @@ HIGH_LR = {"model.optim.lr": 1.5e-4}
 BROKEN = {"no-kl": NO_KL, "high-lr": HIGH_LR, "both": NO_KL | HIGH_LR}
 LEFT_TO_BREAK = {"trainer.ppo.val_check_interval": 4, "trainer.ppo.max_init_policy_kl": None}
 
+# The tutorial's PPO with the same changes: its rate is higher and its penalty three times as large. The bound on the KL is off.
+UNBOUNDED = {"trainer.ppo.max_init_policy_kl": None}
+HIGHER_LR = {"model.optim.lr": 3.75e-4}
+CHANGED = {
+    "no-kl": UNBOUNDED | NO_KL,
+    "high-lr": UNBOUNDED | HIGHER_LR,
+    "both": UNBOUNDED | NO_KL | HIGHER_LR,
+}
+
 # Best of n: sixteen answers of the SFT policy to each of the first 32 of PPO's 64 held-out prompts, judged by the same reward model.
 SIXTEEN_ANSWERS = {
     "evaluation.num_generations_per_prompt": 16,

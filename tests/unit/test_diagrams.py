@@ -1,0 +1,102 @@
+"""The notebooks' diagrams: every part has its place, and a reader of either theme sees it."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from aligner_lib.tutorial import Diagram
+from aligner_lib.tutorial.displays.diagram import BOX, TOKEN_HEIGHT, diagrams
+
+ROOT = Path(__file__).parents[2]
+SHOWN = re.compile(r'^Diagram\("([\w-]+)"\)$', re.MULTILINE)
+NUMBER = re.compile(r"-?[\d.]+")
+WIDTH_OF_A_LETTER, WIDTH_OF_A_SAID_LETTER = 7.8, 6.4  # pixels at most, on average, of 14 and of 12 pixels
+
+
+def boxes_of(parts: dict) -> list[tuple[str, float, float, float, float]]:
+    """Text, left, top, width and height of each box and each token."""
+    boxes = [(box["text"], *box["at"], *box.get("size", BOX)) for box in parts.get("boxes", ())]
+    for strip in parts.get("tokens", ()):
+        left, top = strip["at"]
+        for number, text in enumerate(strip["texts"]):
+            boxes.append((text, left + (strip["width"] + 4) * number, top, strip["width"], TOKEN_HEIGHT))
+    return boxes
+
+
+def letters(text: str) -> int:
+    """Of the longest line, without the marks of subscripts."""
+    return max(len(re.sub(r"_\{(\w+)\}", r"\1", line)) for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("name", diagrams())
+def test_every_box_lies_inside_holds_its_text_and_touches_no_other(name):
+    diagram = Diagram(name)
+    width, height = diagram.size
+    boxes = boxes_of(diagram.parts)
+    assert boxes
+    for number, (text, left, top, wide, high) in enumerate(boxes):
+        assert left >= 0 and left + wide <= width and top >= 0 and top + high <= height, text
+        assert letters(text) * WIDTH_OF_A_LETTER <= wide, text
+        for other, x, y, of_other, high_other in boxes[number + 1 :]:
+            apart = x >= left + wide or left >= x + of_other or y >= top + high or top >= y + high_other
+            assert apart, (text, other)
+
+
+@pytest.mark.parametrize("name", diagrams())
+def test_every_arrow_and_label_lies_inside_and_no_label_in_a_box(name):
+    diagram = Diagram(name)
+    width, height = diagram.size
+    labels = [*diagram.parts.get("arrows", ()), *diagram.parts.get("texts", ())]
+    for part in labels:
+        text = part.get("label") or part.get("text", "")
+        if not text:
+            continue
+        (x, y), half = part["at"], letters(text) * WIDTH_OF_A_SAID_LETTER / 2
+        low, high = (x, x + 2 * half) if "left" in part.get("kind", "") else (x - half, x + half)
+        assert low >= 0 and high <= width and 0 < y < height, text
+        for box, left, top, wide, tall in boxes_of(diagram.parts):
+            assert not (low < left + wide and left < high and top < y < top + tall), (text, box)
+    for arrow in diagram.parts.get("arrows", ()):
+        assert all(0 <= float(number) <= width for number in NUMBER.findall(arrow["path"])), arrow
+
+
+@pytest.mark.parametrize("name", diagrams())
+def test_it_has_the_colour_of_the_page_and_words_for_a_screen_reader(name):
+    root = ElementTree.fromstring(Diagram(name)._repr_html_())
+    style = root.find("{http://www.w3.org/2000/svg}style").text
+    assert set(re.findall(r"#\w{6}", style)) == {"#e69f00", "#2b8cc4"}, "fills, which are transparent"
+    assert root.get("aria-label") == repr(Diagram(name)) and len(repr(Diagram(name))) > 60
+    on_paper = Diagram(name).svg(on_paper=True)
+    assert "currentColor" not in on_paper and "fill: #fff" in on_paper
+
+
+def test_every_notebook_shows_a_diagram_and_every_diagram_is_shown():
+    shown = {
+        path.name: SHOWN.findall(path.read_text()) for path in (ROOT / "notebooks" / "src").glob("[0-9]*.py")
+    }
+    assert len(shown) == 13 and all(shown.values()), shown
+    assert sorted(name for names in shown.values() for name in names) == sorted(diagrams())
+
+
+def test_the_numbers_of_a_token_s_rewards_are_those_of_the_notebook_above_it():
+    penalty, reward, together = (bars["values"] for bars in Diagram("token-rewards").parts["bars"])
+    assert penalty == [-0.5 * kl for kl in (0.2, 0.0, 0.4)] and reward == [0, 0, 1.0]
+    assert together == [pytest.approx(a + b) for a, b in zip(penalty, reward)]
+
+
+def test_a_subscript_is_one_and_another_underline_stays():
+    drawn = Diagram("dpo").svg()
+    assert "_{" not in drawn and ">ref</tspan>" in drawn and "token_rewards" in Diagram("loop").svg()
+
+
+def test_the_drawing_of_the_readme_is_that_of_the_first_notebook():
+    command = "python -m aligner_lib.tutorial.displays.diagram pipeline > docs/pipeline.svg"
+    drawn = Diagram("pipeline").svg(on_paper=True) + "\n"
+    assert (ROOT / "docs" / "pipeline.svg").read_text() == drawn, f"run `{command}`"
+
+
+def test_another_name_is_told():
+    with pytest.raises(KeyError, match="nothing"):
+        Diagram("nothing")
