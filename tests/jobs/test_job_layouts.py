@@ -103,7 +103,11 @@ def without_level(record: dict) -> dict:
 def assert_same_steps(packed, alone):
     assert packed.status == "finished"
     for record, expected in zip(figures(packed), figures(alone), strict=True):
-        assert without_level(record) == pytest.approx(without_level(expected), rel=1e-5, abs=1e-5)
+        both = without_level(record), without_level(expected)
+        if record["step"] == 0:  # policy and reference are equal, so rounding decides whose reward is higher
+            for figures_of_start in both:
+                figures_of_start.pop("validation/acc", None)
+        assert both[0] == pytest.approx(both[1], rel=1e-5, abs=1e-5)
 
 
 @pytest.fixture(scope="module")
