@@ -45,6 +45,37 @@ class TokenBatch:
         return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
+SHARED = 0.5
+"""Rows are alike where they begin with the same tokens, at least this share of the shorter row's."""
+
+
+def alike_grouped(batch: TokenBatch, micro_batch_size: int) -> list[list[int]]:
+    """Micro batches in which alike rows stand together, such as the responses to one prompt: what they share is computed once.
+
+    Returns lists of at most micro_batch_size row numbers. Sets of alike rows are in the order of their longest rows, the longest
+    first; so where no rows are alike, these are micro batches of similar length, as of `length_grouped`.
+    """
+    rows, lengths = batch.tokens.cpu().numpy(), batch.lengths.tolist()
+    order = sorted(range(batch.size), key=lambda row: rows[row, : lengths[row]].tolist())
+    alike: list[list[int]] = []
+    for row in order:
+        if not alike or _common(rows, lengths, alike[-1][-1], row) < SHARED:
+            alike.append([])
+        alike[-1].append(row)
+    for same in alike:
+        same.sort(key=lambda row: (-lengths[row], row))
+    alike.sort(key=lambda same: (-lengths[same[0]], same[0]))
+    flat = [row for same in alike for row in same]
+    return [flat[i : i + micro_batch_size] for i in range(0, len(flat), micro_batch_size)]
+
+
+def _common(rows, lengths: list[int], one: int, other: int) -> float:
+    """The share of the shorter row's tokens that two rows begin with."""
+    shorter = min(lengths[one], lengths[other])
+    differ = (rows[one, :shorter] != rows[other, :shorter]).nonzero()[0]
+    return (int(differ[0]) if len(differ) else shorter) / shorter
+
+
 def concat_restore_order(batches: list, groups: list[list[int]], fill: int = 0):
     """Concatenate batches of one record type and restore the original order of their rows.
 

@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.models.adapters import AdapterRecord
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.megatron import adam, checkpoint, cpu, masters, parallel
@@ -26,7 +25,7 @@ from aligner_lib.megatron.lora import LoRA, add_adapters, reset_adapters, seed_d
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
 from aligner_lib.megatron.seeded import seeded_generator
 from aligner_lib.megatron.spans import note, span
-from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.datasets.batches import TokenBatch, alike_grouped
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.peft_folder import open_adapters
 from aligner_lib.models.reward_scale import RewardScale
@@ -163,12 +162,12 @@ class Engine:
     def map_rows(
         self, batch: TokenBatch, function: TokenFunction, micro_batch_size: int, extra: int = 0
     ) -> Tensor:
-        """Apply a function in length-grouped micro batches; the result has the batch's row order.
+        """Apply a function in micro batches of alike rows; the result has the batch's row order.
 
         micro_batch_size: rows in a micro batch; extra: columns of the function's result beyond S − 1. Returns
         float32 [B, ..., S − 1 + extra], padded with 0, on the CPU.
         """
-        groups = length_grouped(batch.lengths.tolist(), micro_batch_size)
+        groups = alike_grouped(batch, micro_batch_size)
         results = self.map([batch.rows(group) for group in groups], function)
         out = torch.zeros(batch.size, *results[0].shape[1:-1], batch.tokens.shape[1] - 1 + extra)
         for group, result in zip(groups, results):

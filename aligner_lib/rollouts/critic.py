@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.ppo import critic_loss
-from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.datasets.batches import TokenBatch, alike_grouped
 from aligner_lib.datasets.chat_template import save_tokenizer
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
@@ -91,7 +90,7 @@ class Critic:
     def train(self, experience: CriticExperience, lr: float) -> Future[dict[str, float]]:
         self._put_own_weights_in()
         self._has_learnt = True
-        groups = length_grouped(experience.lengths.tolist(), self.micro_batch_size)
+        groups = alike_grouped(experience, self.micro_batch_size)
         micro_batches = [experience.rows(group) for group in groups]
         try:
             with span("critic_train"):

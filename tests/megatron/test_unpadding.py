@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.model import Numerics
 from aligner_lib.megatron.unpadding import Unpadding
@@ -126,3 +127,33 @@ def test_sharing_changes_neither_loss_nor_gradient(starts, one_process, name):
     torch.testing.assert_close(shared, alone, rtol=1e-5, atol=0)
     for one, other in zip(shared_grads, alone_grads):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * other.abs().max().item())
+
+
+def test_responses_are_scored_alike_whatever_stands_beside_them_and_a_prompt_is_computed_once(
+    starts, one_process
+):
+    """Four responses to each of three prompts, shuffled: the same figures in micro batches of a row each, and a third of the tokens."""
+    draw = torch.Generator().manual_seed(1)
+    prompts = torch.randint(0, 96, (3, 12), generator=draw).tolist()
+    rows = [
+        prompts[number % 3] + torch.randint(0, 96, (1 + number % 5,), generator=draw).tolist()
+        for number in range(12)
+    ]
+    batch = TokenBatch(*pad_rows(rows, 0))
+    engine = Engine(tiny.MODELS["untied"], Numerics())
+    engine.load(starts / "untied")
+    computed: list[int] = []
+    engine.module.decoder.register_forward_pre_hook(
+        lambda _, args, given: computed.append(given["hidden_states"].shape[0]), with_kwargs=True
+    )
+
+    def logits_sum(model, micro_batch, hidden):
+        return model.logits(hidden[:-1]).sum(dim=-1).t()
+
+    together = engine.map_rows(batch, logits_sum, 4)
+    shared = sum(computed)
+    alone = engine.map_rows(batch, logits_sum, 1)
+    real = torch.arange(batch.tokens.shape[1] - 1) < (batch.lengths - 1)[:, None]
+    torch.testing.assert_close(together[real], alone[real], atol=1e-4, rtol=0)
+    responses = int(batch.lengths.sum()) - 12 * 12
+    assert shared <= 3 * 12 + responses

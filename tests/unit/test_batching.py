@@ -14,6 +14,7 @@ from aligner_lib.algorithms.batching import (
     sample_order,
     share_of_rank,
 )
+from aligner_lib.datasets.batches import TokenBatch, alike_grouped, pad_rows
 from aligner_lib.rollouts.seeds import response_seed
 
 sizes, seeds = st.integers(1, 40), st.integers(0, 5)
@@ -51,6 +52,44 @@ def test_the_shares_of_the_ranks_are_the_batch(items, ranks):
     shares = [share_of_rank(items, rank, ranks) for rank in range(ranks)]
     assert sorted(item for share in shares for item in share) == sorted(items)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def grouped(rows: list[list[int]], micro_batch_size: int) -> list[list[int]]:
+    return alike_grouped(TokenBatch(*pad_rows(rows, 0)), micro_batch_size)
+
+
+def test_the_responses_to_a_prompt_stand_in_one_micro_batch():
+    first, second = [7, 1, 2, 3, 4], [7, 5, 6, 8, 9]
+    rows = [[*first, 1], [*second, 1, 2, 3], [*first, 2, 3], [*second, 2]]
+    assert grouped(rows, 2) == [[1, 3], [2, 0]], (
+        "each prompt's longer response first, as its prompt among the prompts"
+    )
+    assert grouped(rows, 3) == [[1, 3, 2], [0]]
+
+
+def test_a_beginning_that_all_rows_share_makes_none_alike():
+    """A system prompt of three of nine tokens: what it saves, any micro batch saves."""
+    rows = [[1, 2, 3, *[start] * 6] for start in (9, 4, 8, 5)]
+    assert grouped(rows, 2) == [[0, 1], [2, 3]]
+    rows[3] += [5, 5]
+    assert grouped(rows, 2) == [[3, 0], [1, 2]], "the longest rows first, as of length_grouped"
+
+
+rows_of_tokens = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=8), min_size=1, max_size=20)
+
+
+@given(rows_of_tokens, st.integers(1, 6))
+def test_alike_micro_batches_cover_all_rows_and_begin_with_the_longest(rows, micro_batch_size):
+    groups = grouped(rows, micro_batch_size)
+    assert sorted(row for group in groups for row in group) == list(range(len(rows)))
+    assert all(len(group) == micro_batch_size for group in groups[:-1])
+    assert len(rows[groups[0][0]]) == max(map(len, rows))
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 8))
+def test_rows_that_share_nothing_are_grouped_by_their_lengths(lengths, micro_batch_size):
+    rows = [[number + 1] * length for number, length in enumerate(lengths)]
+    assert grouped(rows, micro_batch_size) == length_grouped(lengths, micro_batch_size)
 
 
 @given(st.lists(st.integers(1, 100), max_size=30), st.integers(1, 8))

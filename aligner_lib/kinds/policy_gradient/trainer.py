@@ -22,9 +22,9 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from aligner_lib.algorithms import policy_gradient
-from aligner_lib.algorithms.batching import length_grouped, share_of_rank
+from aligner_lib.algorithms.batching import share_of_rank
 from aligner_lib.algorithms.objective import Objective
-from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.datasets.batches import TokenBatch, alike_grouped
 from aligner_lib.datasets.chat_template import save_tokenizer
 from aligner_lib.kinds.policy_gradient.environment_failures import (
     FailedRewards,
@@ -296,7 +296,7 @@ class PolicyGradientTrainer(ABC):
         batch = self._weighted(part)
         if batch is None:
             return {}
-        groups = length_grouped(batch.lengths.tolist(), self.config.model.micro_batch_size)
+        groups = alike_grouped(batch, self.config.model.micro_batch_size)
         micro_batches: list[TokenBatch] = [batch.rows(group) for group in groups]
         lr = self.lr_schedule(self.policy.engine.steps + 1)  # the schedule begins with the first update
         terms = self.policy.engine.train_step(micro_batches, self.loss, lr)
