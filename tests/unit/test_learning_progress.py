@@ -65,6 +65,21 @@ def test_an_exercise_once_passed_stays_passed(workspace):
     assert read_progress(workspace).exercises == {"gae": True}
 
 
+def test_a_solved_notebook_passes_nothing_for_the_learner(workspace, tmp_path, monkeypatch):
+    (tmp_path / "solved").mkdir()
+    with monkeypatch.context() as in_solved:
+        in_solved.chdir(tmp_path / "solved")
+        record_exercise("gae", True)
+        record_exercise("masked_loss", True)
+    progress = read_progress(workspace)
+    assert progress.passed == [] and progress.solved == {"gae", "masked_loss"} and progress.damaged == 0
+    assert "run by solved notebooks alone: 2" in ProgressTable(workspace).caption
+    record_exercise("gae", True)
+    assert read_progress(workspace).passed == ["gae"]
+    assert "exercises 1 of" in ProgressTable(workspace).caption
+    assert "run by solved notebooks alone: 1" in ProgressTable(workspace).caption
+
+
 def test_a_full_disk_takes_no_part_of_the_lesson_away(workspace, monkeypatch):
     error = OSError(28, "No space left on device")
     monkeypatch.setattr(os, "write", Mock(side_effect=error))

@@ -138,7 +138,7 @@ class Seat:
 
     def _take(self, record: dict) -> None:
         self.last = max(self.last, record.get("time") or 0.0)
-        if record.get("what") == "exercise":
+        if record.get("what") == "exercise" and not record.get("solved"):
             name = str(record.get("name"))
             self.done[name] = self.done.get(name, False) or record.get("passed") is True
         elif record.get("what") == "answer":

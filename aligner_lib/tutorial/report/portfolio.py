@@ -44,7 +44,7 @@ def portfolio_page(folder: Path, name: str = "") -> str:
         f"<h2>Training curves</h2>{curves}" if curves else "",
         answers_section(runs),
         f"<h2>Runs and versions</h2>{_table(_facts(runs))}",
-        '<p class="facts">A record of a workspace, made by its owner and examined by no teacher. The solved notebooks pass the exercises, too.</p>',
+        '<p class="facts">A record of a workspace, made by its owner and examined by no teacher. Exercises that a solved notebook ran do not count as passed.</p>',
     ]
     return html_page(title, f'<main class="alone">{"".join(parts)}</main>')
 

@@ -77,16 +77,18 @@ class ProgressTable:
 
     @property
     def caption(self) -> str:
-        """The sum of all rows as a line, with the number of unreadable lines."""
+        """The sum of all rows as a line, with what only solved notebooks ran and the number of unreadable lines."""
         exercises, quiz, runs = (
             sum((getattr(row, name) for row in self.rows), Count(0, 0))
             for name in ("exercises", "quiz", "runs")
         )
         at_first = sum(row.at_first for row in self.rows)
+        only_solved = self.progress.solved - set(self.progress.passed)
         parts = [
             f"exercises {exercises}",
             f"quiz questions {quiz}, {at_first} at the first try",
             f"runs {runs}",
+            f"exercises run by solved notebooks alone: {len(only_solved)}" if only_solved else "",
             f"{self.progress.damaged} damaged lines left out" if self.progress.damaged else "",
         ]
         return " · ".join(filter(None, parts))

@@ -3,8 +3,11 @@
 It lies in `progress.jsonl` of the workspace, one JSON object a line, and is only ever appended to:
 
     {"time": 1763850000.0, "what": "exercise", "name": "gae", "passed": true}
+    {"time": …, "what": "exercise", "name": "masked_loss", "passed": true, "solved": true}
     {"time": …, "what": "answer", "quiz": "03", "question": "stop-token", "choice": 2, "right": false}
     {"time": …, "what": "run", "name": "sft", "kind": "sft"}
+
+"solved" means that a solved notebook ran the exercise, which a learner's own notebook still may.
 
 Several kernels may append at the same time. Whatever reads it imports no torch.
 """
@@ -23,6 +26,7 @@ from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.reader import find_runs
 
 FILE = "progress.jsonl"
+SOLVED = "solved"  # the folder of the solved notebooks, in which their kernels start
 _workspace: Path | None = None  # of the Workspace that was made last in this process
 
 
@@ -41,8 +45,9 @@ def workspace() -> Path | None:
 
 
 def record_exercise(name: str, passed: bool) -> None:
-    """Note an attempt at an exercise. Without a workspace in this process nothing is noted."""
-    _note(what="exercise", name=name, passed=bool(passed))
+    """Note an attempt at an exercise, and whether a solved notebook made it. Without a workspace in this process nothing is noted."""
+    solved = {"solved": True} if _in_solved_notebook() else {}
+    _note(what="exercise", name=name, passed=bool(passed), **solved)
 
 
 def record_answer(quiz: str, question: str, choice: int, right: bool) -> None:
@@ -59,6 +64,13 @@ def record_finished_runs() -> None:
         name = run.path.relative_to(_workspace / "runs").as_posix()
         if name not in noted and run.status == "finished":
             _note(what="run", name=name, kind=run.kind)
+
+
+def _in_solved_notebook() -> bool:
+    try:
+        return Path.cwd().name == SOLVED
+    except FileNotFoundError:  # the folder is gone
+        return False
 
 
 def _note(**record) -> None:
@@ -116,18 +128,19 @@ class QuizResult:
 class LearningProgress:
     """What `progress.jsonl` and the run folders of a workspace say.
 
-    exercises: name → whether any attempt passed. runs: name → kind, of runs that finished. damaged: lines that are no
-    records, which are left out.
+    exercises: name → whether any attempt of the learner's passed. solved: names of exercises that solved notebooks ran. runs: name
+    → kind, of runs that finished. damaged: lines that are no records, which are left out.
     """
 
     exercises: dict[str, bool] = field(default_factory=dict)
+    solved: set[str] = field(default_factory=set)
     quizzes: dict[str, QuizResult] = field(default_factory=dict)
     runs: dict[str, str] = field(default_factory=dict)
     damaged: int = 0
 
     @property
     def passed(self) -> list[str]:
-        """The exercises that were passed, in the order of their first attempts."""
+        """The exercises that the learner passed, in the order of their first attempts."""
         return [name for name, passed in self.exercises.items() if passed]
 
 
@@ -152,6 +165,8 @@ def read_progress(folder: str | Path, look_at_runs: bool = True) -> LearningProg
 def _take(progress: LearningProgress, record: dict) -> bool:
     """Add a record; False for one that is none of ours."""
     match record:
+        case {"what": "exercise", "name": str(name), "solved": True}:
+            progress.solved.add(name)
         case {"what": "exercise", "name": str(name), "passed": bool(passed)}:
             progress.exercises[name] = passed or progress.exercises.get(name, False)
         case {"what": "answer", "quiz": str(quiz), "question": str(question), "choice": int(choice)}:
