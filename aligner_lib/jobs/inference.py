@@ -31,10 +31,12 @@ from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics
+from aligner_lib.megatron.precision import computed_precision
 from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import RewardModel
+from aligner_lib.run_folder.reader import RunFolder
 
 
 def as_prompt(text: str) -> str:
@@ -85,16 +87,12 @@ class Scorer:
         return self.of_all([(text, answer)])[0]
 
     def of_all(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The rewards of many answers, in the order of `pairs`: a text and its answer each. Micro batches have similar lengths."""
+        """The rewards of many answers, in the order of `pairs`: a text and its answer each. Answers to one text, given together, cost
+        the text once."""
         rows = [scored_tokens(self.tokenizer, as_prompt(text), answer) for text, answer in pairs]
-        by_length = sorted(range(len(rows)), key=lambda at: len(rows[at]))
-        rewards = [0.0] * len(rows)
-        for start in range(0, len(rows), SCORED_TOGETHER):
-            some = by_length[start : start + SCORED_TOGETHER]
-            batch = TokenBatch(*pad_rows([rows[at] for at in some], self.tokenizer.pad_id))
-            for at, reward in zip(some, self.judge.score(batch).result().tolist(), strict=True):
-                rewards[at] = reward
-        return rewards
+        if not rows:
+            return []
+        return self.judge.score(TokenBatch(*pad_rows(rows, self.tokenizer.pad_id))).result().tolist()
 
 
 def scoring(reward_model: str | Path) -> Scorer:
@@ -151,7 +149,16 @@ def resolve_with_head(model: str | Path, head: str) -> Path:
 
 
 def load_engine(start: Path) -> Engine:
+    """A model without an optimizer. A run's model computes in the run's precision, where this machine is quick in it; another one in
+    float32."""
     parallel.initialize()
-    engine = Engine(Architecture.load(start), Numerics())
+    engine = Engine(
+        Architecture.load(start), Numerics(bf16=computed_precision(_precision_of(start)) == "bf16")
+    )
     engine.load(start)
     return engine
+
+
+def _precision_of(start: Path) -> str:
+    runs = [RunFolder(folder) for folder in (start, *start.parents[:2]) if (folder / "run.json").exists()]
+    return runs[0].info.get("precision", "32") if runs else "32"

@@ -254,10 +254,8 @@ from widgets import Pairs
 
 score = scoring(lab.reward_model())
 pairs = Pairs(lab.preference_data() / "test_comparisons.jsonl").pairs
-chosen, rejected = (
-    score.of_all([(pair["prompt"], pair[side]) for pair in pairs]) for side in ("chosen", "rejected")
-)
-scores = list(zip(chosen, rejected))
+both = score.of_all([(pair["prompt"], pair[side]) for pair in pairs for side in ("chosen", "rejected")])
+scores = list(zip(both[::2], both[1::2]))
 wrong = sum(c <= r for c, r in scores)
 print(
     f"{wrong} of {len(pairs)} pairs are judged wrongly; the smallest margin is {min(c - r for c, r in scores):+.2f}"

@@ -545,8 +545,8 @@ print(
 # seeds, up to 0.08 of the answers. Most were honest answers with the instruction behind them ("Mention the number
 # 8."), and the reward model paid for them: in its pairs, only answers without the requested word ended like that. Two
 # changes to the data cured the policy. In half of the pairs with an echo, the worse answer is now the better answer
-# with its instruction behind it. And no instruction can be a sentence of an answer any more: most echoes of one seed
-# had copied "The number 8 has to appear in your answer."
+# with its instruction behind it. And every instruction is now a request, such as "Use the number 8." A statement can be
+# a sentence of an answer: most echoes of one seed had copied "The number 8 has to appear in your answer."
 
 # %% [markdown]
 # ## With other pairs: a reward hack
@@ -648,27 +648,21 @@ show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random"
 # (`max_init_policy_kl`) is off.
 #
 # With `exercise = "live"` you change your own run. By default, a recorded run of this project plays in a few seconds:
-# the run of *With other pairs* with the selected change, stopped after nine of its 16 steps. If no such recording
-# exists, an older recording plays: pairs of manners (a friendly answer and a worse one,
-# `data/samples/hh-sample-train.jsonl`), no penalty, and 5 times the learning rate. What result do you expect?
+# the run of seed 1234 with the laptop profile and the selected change. What result do you expect?
 
 # %%
-from widgets.recordings.recording_file import shipped
-
-changes = {"no-kl": {"trainer.ppo.initial_policy_kl_penalty": 0.0}}
-changes["high-lr"] = {"model.optim.lr": 7.5 * config.model.optim.lr}
-changes["both"] = changes["no-kl"] | changes["high-lr"]
+unbounded = {"trainer.ppo.max_init_policy_kl": None}
+no_kl = {"trainer.ppo.initial_policy_kl_penalty": 0.0}
+high_lr = {"model.optim.lr": 7.5 * config.model.optim.lr}
+changes = {"no-kl": no_kl, "high-lr": high_lr, "both": no_kl | high_lr}
 if exercise == "live":
-    settings = lab.conversations() | {"model.seed": seed, "trainer.ppo.max_init_policy_kl": None} | own
-    job = lab.submit_ppo(critic_placement, f"ppo-{change}", **settings, **changes[change])
+    settings = lab.conversations() | {"model.seed": seed} | own | unbounded | changes[change]
+    job = lab.submit_ppo(critic_placement, f"ppo-{change}", **settings)
     original, broken = run, lab.run(f"ppo-{change}")
     display(JobPanel(broken, job))  # change the coefficient or the rate again while the run continues
-elif f"ppo-forms-{change}" in shipped():
-    job, original, broken = None, longer, Recording(f"ppo-forms-{change}", speed=600)
 else:
-    print(f'There is no recording of "{change}" yet, so an older recording plays.')
-    job, broken = None, Recording("no-kl-penalty", speed=600)
-    original = Recording("healthy", speed=float("inf"))
+    job, broken = None, Recording(f"ppo-drawn-{change}", speed=600)
+    original = Recording("ppo-drawn", speed=float("inf"))
 monitor = Monitor(broken, job=job)
 display(monitor)
 await monitor
@@ -719,29 +713,41 @@ display(show_completions(broken, n=3, sort="reward", split="train"))
 show_completions(broken, n=3, sort="worst", split="train")
 
 # %% [markdown]
-# PPO maximises the reward on training prompts, and the reward is higher than before. Now read the responses with the
-# highest rewards. Which appeared first, the alarm or the strange texts?
+# PPO maximises the reward on training prompts. Now read the responses with the highest rewards. Which appeared first,
+# the alarm or the strange texts?
 #
 # ### Two settings
 #
-# The next table compares the recorded runs on forms after the same number of steps. The runs started from the same
-# policy, saw the same prompts in the same order, and used the same reward model. The names say which settings differ.
-# `reward` is the score of the reward model, and `obeys` is the share of answers that a program finds right.
+# The next table compares the four recorded runs after twelve steps, on the same 256 held-out prompts. The runs started
+# from the same policy, saw the same prompts in the same order, and used the same reward model. The names say which
+# settings differ.
 
 # %%
 from aligner_lib.tutorial.comparison.over_optimisation import best_of_n_points, compare_at_step, ppo_points
-from aligner_lib.tutorial.workspace.longer_runs import BROKEN
 
-recorded = ["ppo-forms", *(f"ppo-forms-{name}" for name in BROKEN)]
-if missing := [name for name in recorded if name not in shipped()]:
-    print("Not recorded yet (`python notebooks/record.py --sweep` takes an hour):", ", ".join(missing))
-corners = {}
-for corner in (Recording(name, speed=float("inf")) for name in recorded if name in shipped()):
-    settings = corner.info["config"]
-    coefficient = settings["trainer"]["ppo"]["initial_policy_kl_penalty"]
-    rate = settings["model"]["optim"]["lr"]
-    corners[f"KL {coefficient:g}, rate {rate:g}"] = corner
-compare_at_step(corners)
+
+def named_by_settings(recordings):
+    """Recordings by their KL coefficient and learning rate."""
+    named = {}
+    for recording in (Recording(name, speed=float("inf")) for name in recordings):
+        settings = recording.info["config"]
+        coefficient = settings["trainer"]["ppo"]["initial_policy_kl_penalty"]
+        named[f"KL {coefficient:g}, rate {settings['model']['optim']['lr']:g}"] = recording
+    return named
+
+
+compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name in changes)]))
+
+# %% [markdown]
+# Three lessons from twelve steps:
+#
+# - **Without a penalty** the policy gains more, 0.25 instead of 0.18, at the same distance from the SFT policy. In so few
+#   small steps it finds no hack that these pairs leave open. A penalty is an insurance, and an insurance costs something.
+# - **With large steps** the answers obey twice as often as before, 0.70, but 0.66 of them stay on the topic and they are
+#   half as long. *Obeys* alone would call this run the best one.
+# - **With both**, the reward is as high as in the original run, and the answers are no better than those of the SFT
+#   policy: 0.27 are good. Answers now contain every number that was asked for, and hardly any last words. Only the KL
+#   tells the two runs apart, and its alarm sounds at step 5.
 
 # %% [markdown]
 # ### How far, and for what?
@@ -753,12 +759,14 @@ compare_at_step(corners)
 # **Best of n** moves away from the SFT policy without any training: draw n answers and return the answer with the
 # highest reward. The points come from 16 answers of the SFT policy to each of 32 of PPO's 64 held-out prompts, over
 # every choice of n among the 16. The KL of best of n is at most $\log n - (n-1)/n$. The KL of a PPO run is measured on
-# 32 answers to training prompts.
+# 32 answers to training prompts. The runs of PPO are the reward hack of *With other pairs*, and the same with 7.5 times
+# the learning rate, with and without the penalty.
 
 # %%
 from widgets.figures.palette import pen
 
-paths = {name: ppo_points(corner) for name, corner in corners.items()}
+hacks = named_by_settings(["ppo-forms", "ppo-forms-high-lr", "ppo-forms-both"])
+paths = {name: ppo_points(recording) for name, recording in hacks.items()}
 paths["best of n"] = best_of_n_points(Recording("sft-forms-answers", speed=float("inf")))
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharex=True)
 for line, (name, points) in enumerate(paths.items()):
@@ -787,8 +795,7 @@ plt.show()
 # the stop token. After eight steps, the two runs have the highest rewards of all runs. But according to the program,
 # they are hardly better than the original run after sixteen steps, at about three times its KL.
 #
-# How did the rewards rise? The policies repeat their instruction, as in the best completions above: "Your last sentence
-# must be a question." The reward model likes answers that mention the instruction, and has never seen an answer that
+# How did the rewards rise? The policies repeat their instruction: "Your last sentence must be a question." The reward model likes answers that mention the instruction, and has never seen an answer that
 # does only so. Even the program is sometimes satisfied, because the program checks the form and not whether the answer
 # helps. No single number is enough. Read the samples.
 

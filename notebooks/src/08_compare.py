@@ -45,6 +45,8 @@ lab = Workspace(out, profile, dataset, start=start)
 Diagram("comparison")
 
 # %%
+import asyncio
+
 POLICIES = {
     "downloaded": lab.model(),
     "SFT": lab.policy(),
@@ -60,26 +62,19 @@ settings = lab.conversations() | {
     "evaluation.num_generations_per_prompt": generations,
     "model.seed": seed,
 }
-runs = {}
-for name, policy in POLICIES.items():
-    folder = f"evaluate-{name.lower()}"
-    await lab.submit("evaluate", name=folder, **settings, **{"policy.restore_from_path": policy})
-    runs[name] = lab.run(folder)
+runs = {name: lab.run(f"evaluate-{name.lower()}") for name in POLICIES}
+
+
+async def evaluate_all():
+    """One policy after the other: two at once would share the processor."""
+    for name, policy in POLICIES.items():
+        await lab.submit("evaluate", runs[name].name, **settings, **{"policy.restore_from_path": policy})
+
+
+evaluation = asyncio.create_task(evaluate_all())  # goes on while you read and write
 
 # %% [markdown]
-# ## Four prompts, all policies
-#
-# Read the answers before you count. A random draw selects four of the prompts. The seed of the draw is fixed, so nobody
-# can choose the best prompts. With `laptop`, a program marks each answer: ✓ if the answer is
-# good, and ✗ with the parts that the answer lacks (notebook 05 explains the parts).
-
-# %%
-from widgets import SideBySide
-
-SideBySide(runs, "conversations", seed=20261125)
-
-# %% [markdown]
-# ### How sure is a win rate?
+# ### While the policies answer: how sure is a win rate?
 #
 # Two policies answer $P$ prompts, $G$ times each. A win counts 1, a tie ½. The win rate $\bar w$ is the share of wins.
 # How different could the win rate be with other prompts? Answers to the same prompt resemble each other, so the
@@ -114,8 +109,25 @@ from aligner_lib.tutorial import check, show_source
 rate_check = check("win_rate_interval", win_rate_interval)
 display(rate_check)
 
+# %%
+await evaluation
+
 # %% [markdown]
-# Now compare PPO with SFT. The formula is good for many prompts. With few prompts, the interval is too narrow: it
+# ## Four prompts, all policies
+#
+# Read the answers before you count. A random draw selects four of the prompts. The seed of the draw is fixed, so nobody
+# can choose the best prompts. With `laptop`, a program marks each answer: ✓ if the answer is
+# good, and ✗ with the parts that the answer lacks (notebook 05 explains the parts).
+
+# %%
+from widgets import SideBySide
+
+SideBySide(runs, "conversations", seed=20261125)
+
+# %% [markdown]
+# ### PPO beside SFT
+#
+# The formula is good for many prompts. With few prompts, the interval is too narrow: it
 # extends beyond 1, and has no width where all prompts agree. The library therefore uses Wilson's interval for shares
 # and win rates, and Student's t for means and gains. Like your function, the library counts prompts and not answers
 # ([how often each interval holds the truth](../docs/intervals.md)). Compare your interval with the interval in the

@@ -4,7 +4,7 @@ import pytest
 
 from aligner_lib.config.compose import compose, written
 from aligner_lib.tutorial.workspace import longer_runs
-from aligner_lib.tutorial.workspace.longer_runs import BROKEN, LEFT_TO_BREAK, PPO_ON_FORMS
+from aligner_lib.tutorial.workspace.longer_runs import BROKEN, CHANGED, LEFT_TO_BREAK, PPO_ON_FORMS
 
 JUDGED = {
     "model.environments.conversations.use": "reward_model",
@@ -41,9 +41,17 @@ def test_its_settings_are_those_of_its_kind(name):
     assert config.model.encoder_seq_length >= 128
 
 
-def test_broken_runs_change_one_thing_each_and_then_both():
+@pytest.mark.parametrize(
+    ("changes", "others", "penalty", "rate"),
+    [(BROKEN, PPO_ON_FORMS | LEFT_TO_BREAK, 0.03, 1.5e-4), (CHANGED, {}, 0.1, 3.75e-4)],
+)
+def test_changed_runs_differ_in_the_penalty_the_rate_or_both(changes, others, penalty, rate):
+    usual = composed("ppo", others | JUDGED).model.optim.lr
+    assert usual * 7.5 == pytest.approx(rate)
     changed = {}
-    for name, settings in BROKEN.items():
-        config = composed("ppo", PPO_ON_FORMS | LEFT_TO_BREAK | settings | JUDGED)
+    for name, settings in changes.items():
+        config = composed("ppo", others | settings | JUDGED)
         changed[name] = (config.trainer.ppo.initial_policy_kl_penalty, config.model.optim.lr)
-    assert changed == {"no-kl": (0.0, 2e-5), "high-lr": (0.03, 1.5e-4), "both": (0.0, 1.5e-4)}
+        assert config.trainer.ppo.max_init_policy_kl is None
+    every = {"no-kl": (0.0, usual), "high-lr": (penalty, rate), "both": (0.0, rate)}
+    assert changed == {name: every[name] for name in changes}

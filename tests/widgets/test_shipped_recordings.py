@@ -16,6 +16,7 @@ from aligner_lib.tutorial.comparison.over_optimisation import best_of_n_points, 
 from aligner_lib.tutorial.hunt.bug_hunt import HEALTHY, HUNTED
 from aligner_lib.tutorial.workspace.longer_runs import (
     BROKEN,
+    CHANGED,
     GRPO_ON_FORMS,
     LEFT_TO_BREAK,
     PPO_ON_FORMS,
@@ -26,9 +27,10 @@ from widgets.recordings.recording_file import PACKED, SHIPPED, shipped
 from widgets.recordings.replay import Recording
 
 ROOT = Path(__file__).parents[2]
-# a run that was not made yet is left out
-CHANGES = [change for change in BROKEN if f"ppo-forms-{change}" in shipped()]
-SWEEP = [f"ppo-forms-{change}" for change in CHANGES]
+PAIRED = {f"ppo-forms-{change}": "ppo-forms" for change in BROKEN} | {
+    f"ppo-drawn-{change}": "ppo-drawn" for change in CHANGED
+}
+"""Runs with a setting changed, and the run whose settings they have otherwise."""
 
 
 @cache
@@ -57,7 +59,7 @@ def test_they_are_those_that_the_notebooks_play_and_small():
             "ppo-titles",
             "sft-forms-answers",
         ]
-        + [*SWEEP, *HEALTHY, *HUNTED]
+        + [*PAIRED, *HEALTHY, *HUNTED]
     )
     assert all((SHIPPED / f"{name}{PACKED}").stat().st_size < 300_000 for name in shipped())
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
@@ -89,7 +91,11 @@ MADE_WITH = {
     "sft-forms-answers": ("evaluate", SIXTEEN_ANSWERS),
     "ppo-forms": ("ppo", PPO_ON_FORMS),
     "ppo-drawn": ("ppo", {}),
-} | {f"ppo-forms-{change}": ("ppo", PPO_ON_FORMS | LEFT_TO_BREAK | BROKEN[change]) for change in CHANGES}
+}
+MADE_WITH |= {
+    f"ppo-forms-{name}": ("ppo", PPO_ON_FORMS | LEFT_TO_BREAK | change) for name, change in BROKEN.items()
+}
+MADE_WITH |= {f"ppo-drawn-{name}": ("ppo", change) for name, change in CHANGED.items()}
 
 
 @pytest.mark.parametrize("name", MADE_WITH)
@@ -112,14 +118,15 @@ def answers(run: Recording, split: str, step: int) -> list[dict]:
     return [r for r in run.rollouts() if (r["split"], r["step"]) == (split, step)]
 
 
-# ---- notebook 05's two by two ---------------------------------------------------------------------------------------
+# ---- notebook 05's runs with a setting changed ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_the_corners_begin_with_the_same_answers(change):
+@pytest.mark.parametrize("name", PAIRED)
+def test_paired_runs_begin_with_the_same_answers(name):
     """Of the same policy, to the same prompts, in the same order, judged alike: up to the first update nothing differs."""
-    held, broken = whole("ppo-forms"), whole(f"ppo-forms-{change}")
-    for split, step, count in (("validation", 0, 64), ("train", 1, 32)):
+    held, broken = whole(PAIRED[name]), whole(name)
+    counts = (64, 32) if PAIRED[name] == "ppo-forms" else (256, 16)  # as many as were recorded
+    for split, step, count in zip(("validation", "train"), (0, 1), counts):
         one, other = (
             [[r["prompt"], r["response"], r["metrics"]] for r in answers(run, split, step)]
             for run in (held, broken)
@@ -172,7 +179,7 @@ def test_the_high_rate_gets_more_reward_than_anybody_by_repeating_what_was_asked
     assert sum(echoes) > len(echoes) / 2
 
 
-@pytest.mark.parametrize("name", ["healthy", "no-kl-penalty", "ppo-forms", *SWEEP])
+@pytest.mark.parametrize("name", ["healthy", "no-kl-penalty", "ppo-forms", *PAIRED])
 def test_every_step_has_its_texts(name):
     run = whole(name)
     steps = {record["step"] for record in run.metrics() if record["step"]}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import comb, log
 
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.comparison.good_answers import good_and_parts
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import Estimate, mean_interval, share
 
@@ -84,10 +85,12 @@ def compare_at_step(runs: Mapping[str, RunFolder], step: int | None = None) -> P
     at = common[-1] if step is None else f"step {step}"
     if at not in common or at == "step 0":
         raise ValueError(f"{at}: {', '.join(runs)} were all validated at {', '.join(common)} alone")
-    figures = {"SFT": _figures(next(iter(points.values()))["step 0"])}
+    first = next(iter(runs))
+    figures = {"SFT": _good(runs[first], 0) | _figures(points[first]["step 0"])}
     for name, run in runs.items():
         alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in run.alarms())
-        figures[name] = _figures(points[name][at]) | {"alarms": alarms or "none"}
+        good = _good(run, int(at.removeprefix("step ")))
+        figures[name] = good | _figures(points[name][at]) | {"alarms": alarms or "none"}
     caption = f"held-out prompts after {at.removeprefix('step ')} steps; 95 % intervals in brackets; alarms of the whole run"
     return PolicyComparison(caption, figures)
 
@@ -127,6 +130,12 @@ def _point(name: str, kl: Estimate, drawn: list[Answers], n: int = 1) -> Point:
         ended=share(expected(lambda record: record["finished"]), prompts),
         tokens=mean_interval(expected(lambda record: record["length"]), prompts),
     )
+
+
+def _good(run: RunFolder, step: int) -> dict[str, Estimate | float]:
+    """Whether the held-out answers of a step are good, and the parts of that."""
+    held_out = _by_step(run)["validation", step]
+    return good_and_parts(held_out, [record["group"] for record in held_out])
 
 
 def _figures(point: Point) -> dict[str, Estimate]:
