@@ -55,6 +55,7 @@ POLICIES = {
     "PPO": lab.ppo_policy(),
 }
 settings = lab.conversations() | {
+    "critic.pretrained_checkpoint.restore_from_path": lab.reward_model(),
     "model.environments.sums.use": "sums",
     "model.ppo.num_val_samples": 2 * prompts,
     "model.ppo.val_rollout_micro_batch_size": 2 * prompts * generations,  # all in one micro batch
