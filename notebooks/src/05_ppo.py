@@ -523,13 +523,12 @@ print(
 # times that of before.
 #
 # That is one seed. Another seed draws other samples, pairs and responses, and trains other models. Notebooks 03 to 05 ran
-# with three more seeds (`python notebooks/record.py --drawn`). Their policies answered the same 256 held-out prompts:
+# with two more seeds (`python notebooks/record.py --drawn`). Their policies answered the same 256 held-out prompts:
 #
 # | seed | good, SFT | good, PPO | gain, 95 % interval | echoes |
 # | --- | --- | --- | --- | --- |
 # | 1 | {{seed_1.ppo.good_sft}} | {{seed_1.ppo.good_ppo}} | {{seed_1.ppo.good_gain}} ({{seed_1.ppo.good_gain_low}} to {{seed_1.ppo.good_gain_high}}) | {{seed_1.ppo.echo_sft}} → {{seed_1.ppo.echo_ppo}} |
 # | 2 | {{seed_2.ppo.good_sft}} | {{seed_2.ppo.good_ppo}} | {{seed_2.ppo.good_gain}} ({{seed_2.ppo.good_gain_low}} to {{seed_2.ppo.good_gain_high}}) | {{seed_2.ppo.echo_sft}} → {{seed_2.ppo.echo_ppo}} |
-# | 7 | {{seed_7.ppo.good_sft}} | {{seed_7.ppo.good_ppo}} | {{seed_7.ppo.good_gain}} ({{seed_7.ppo.good_gain_low}} to {{seed_7.ppo.good_gain_high}}) | {{seed_7.ppo.echo_sft}} → {{seed_7.ppo.echo_ppo}} |
 #
 # The gain is real on each seed, and its size depends on the seed. A single seed can mislead. An earlier profile drew 32
 # responses per step and had no warm-up of the learning rate. With seed 1234 it gained 0.23, and nobody had tried
@@ -544,7 +543,7 @@ print(
 # Echoes are rare in the table above. With an earlier version of the pairs, they became more frequent on each of four
 # seeds, up to 0.08 of the answers. Most were honest answers with the instruction behind them ("Mention the number
 # 8."), and the reward model paid for them: in its pairs, only answers without the requested word ended like that. Two
-# changes to the data cured the policy. In half of the pairs with an echo, the worse answer is now the better answer
+# changes to the data made echoes rarer. In half of the pairs with an echo, the worse answer is now the better answer
 # with its instruction behind it. And every instruction is now a request, such as "Use the number 8." A statement can be
 # a sentence of an answer: most echoes of one seed had copied "The number 8 has to appear in your answer."
 
