@@ -743,10 +743,10 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # - **Without a penalty** the policy gains more, 0.25 instead of 0.18, at the same distance from the SFT policy. In so few
 #   small steps it finds no hack that these pairs leave open. A penalty is an insurance, and an insurance costs something.
 # - **With large steps** the answers obey twice as often as before, 0.70, but 0.66 of them stay on the topic and they are
-#   half as long. *Obeys* alone would call this run the best one.
+#   little more than half as long. *Obeys* alone would call this run the best one.
 # - **With both**, the reward is as high as in the original run, and the answers are no better than those of the SFT
-#   policy: 0.27 are good. Answers now contain every number that was asked for, and hardly any last words. Only the KL
-#   tells the two runs apart, and its alarm sounds at step 5.
+#   policy: 0.27 are good. Answers now contain every number that was asked for, and hardly any last words. The reward does
+#   not tell the two runs apart. The KL does, and its alarm sounds at step 5.
 
 # %% [markdown]
 # ### How far, and for what?
