@@ -18,8 +18,8 @@ not made again.
     --changed             "Break it" of notebook 05 in their place: PPO of the first of these seeds with a setting changed
     --second-round        pairs of this PPO policy's answers, a second reward model and a second PPO, in their place; prints what they
                           mend
-    --long                PPO, DPO and GRPO with as many steps as an hour has, for three of these seeds, in their place; prints what
-                          they gained
+    --long                PPO, DPO and GRPO with 48, 192 and 20 steps, for three of these seeds, in their place; prints what they
+                          gained
     --mistakes            aligner_lib/tutorial/mistakes/trained.jsonl in their place: ten steps with each planted mistake of the exercises
                           that train, smoke, half an hour
     --hunt                notebook 10's runs in their place: seventeen, smoke, ten minutes

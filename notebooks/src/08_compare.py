@@ -45,8 +45,6 @@ lab = Workspace(out, profile, dataset, start=start)
 Diagram("comparison")
 
 # %%
-import asyncio
-
 POLICIES = {
     "downloaded": lab.model(),
     "SFT": lab.policy(),
@@ -63,6 +61,10 @@ settings = lab.conversations() | {
     "evaluation.num_generations_per_prompt": generations,
     "model.seed": seed,
 }
+
+# %%
+import asyncio
+
 runs = {name: lab.run(f"evaluate-{name.lower()}") for name in POLICIES}
 
 

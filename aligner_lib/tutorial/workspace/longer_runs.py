@@ -210,7 +210,7 @@ GRPO_ON_FORMS = {
     "model.optim.sched.min_lr": 1e-5,
 }
 
-# The tutorial's PPO, DPO and GRPO on `drawn` with as many steps as an hour has, three training seeds each; and the answers of the
+# The tutorial's PPO, DPO and GRPO on `drawn` with several times as many steps; and the answers of the
 # policies that have no validation of their own, to the held-out prompts of PPO's.
 LONG_PPO = {
     "trainer.ppo.max_steps": 48,
