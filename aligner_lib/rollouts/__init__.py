@@ -1,1 +1,2 @@
-"""The policy responds to prompts, and environments, a reward model and a critic judge. Hand-offs are typed records."""
+"""Rollouts: the policy responds to prompts; environments, a reward model and a critic judge the responses. Typed records carry
+the data."""

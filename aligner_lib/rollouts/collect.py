@@ -1,4 +1,5 @@
-"""Collect rollouts: the policy responds, and judges rate what is already written. PPO, GRPO and the evaluation use it."""
+"""Collect rollouts: the policy generates responses while judges rate the finished ones. PPO, GRPO and the evaluation use this
+module."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class EpisodeOutcome:
 
     environment: str
     by_program: bool = False
-    """Whether the environment's program gives the reward, and not a reward model."""
+    """Whether the environment's program gives the reward. Otherwise a reward model gives the reward."""
     reward: float = 0.0
     """Sum over all turns; NaN when the environment failed, or when the reward model judges."""
     turns: int = 1
@@ -41,26 +42,27 @@ class EpisodeOutcome:
 
 @dataclass
 class Collected:
-    """The rollouts of this rank, with their outcomes and judgements."""
+    """The rollouts of this rank, with their outcomes, rewards and values."""
 
     rollouts: Rollouts
     outcomes: list[EpisodeOutcome]
-    """One for each row."""
+    """One outcome per row of the rollouts."""
     judged: Callable[[], tuple[Tensor, Tensor | None]]
-    """Waits for the rewards, float32 [B], NaN where an environment failed, and for the values, float32 [B, S-1], or None
-    when they were not requested."""
+    """Waits for the judges. Returns rewards and values. Rewards: float32 [B], NaN where an environment failed. Values: float32
+    [B, S-1], or None without `with_values`."""
 
 
 @dataclass
 class RolloutCollector:
-    """Collects rollouts: the policy responds, and the reward source, the value model and the environments judge."""
+    """Collects rollouts: the policy responds, and the reward source, the value model and the environments judge the
+    responses."""
 
     policy: Policy
     reward_source: RewardSource | None
     """None: environments give all rewards."""
     seed: int
     longest: int
-    """Tokens of prompt and response together."""
+    """The largest number of tokens of prompt and response together."""
     value_model: ValueModel | None = None
 
     def __call__(
@@ -74,13 +76,15 @@ class RolloutCollector:
         greedy: bool = False,
         timers: Timers | None = None,
     ) -> Collected:
-        """Collect a response to each of this rank's tasks, in their order.
+        """Collect a response to each of this rank's tasks, in the order of the tasks.
 
-        tasks: each with its number among all ranks' responses of this step, and the number of its prompt. The seed of a
-        response depends only on its place in the run, so the layout does not change the samples. micro_batch_size: the
-        number of responses that are generated, and judged, together. Values are requested while the policy still writes
-        other micro batches. Rewards are requested when all responses are written: a reward model that shares its module
-        with the critic then computes once a step, while the policy computes its log-probabilities.
+        tasks: for each task, the response's number among all ranks' responses of this step, the number of its prompt, and the
+        task. The seed of a response depends only on the run's seed, the step, the number and the turn, so the samples do not
+        depend on the parallel layout. micro_batch_size: the number of responses that are generated and judged together.
+
+        The values of a micro batch are requested while the policy still generates other micro batches. The rewards are
+        requested when all responses are complete. A reward model that shares its module with the critic then computes once a
+        step, while the policy computes its log-probabilities.
         """
         timers = timers or Timers()
         with timers("refresh_generator"):
@@ -145,11 +149,11 @@ class RolloutCollector:
             unfinished = [batch for batch in unfinished if batch.active]
 
     def _end_turn(self, micro_batch: _MicroBatch, environments: Environments | None, timers: Timers) -> None:
-        """Add the policy's responses to their episodes, and then the environments' answers."""
+        """Append the policy's responses to their episodes, then the environments' answers."""
         for episode in micro_batch.active:
             episode.transcript.add(episode.response)
             episode.texts.append(self._text(episode.response.tokens))
-        # the prompts of a reward model also have an environment, whose metrics stand beside the model's rewards
+        # Prompts for a reward model have an environment as well: the environment gives metrics, and the model gives the reward.
         judged = [episode for episode in micro_batch.active if episode.task.environment]
         with timers("environments"):
             steps = self._step(environments, judged)
@@ -160,7 +164,8 @@ class RolloutCollector:
     def _step(
         self, environments: Environments | None, episodes: list[_Episode]
     ) -> list[Step | EnvironmentFailure]:
-        """The environments' answers to the last responses. Only the replica's first rank asks; it sends them to the others."""
+        """The environments' answers to the last responses. Only the replica's first rank asks the environments, and sends the
+        answers to the replica's other ranks."""
         if not episodes:
             return []
         requests = [
@@ -205,7 +210,7 @@ class RolloutCollector:
 
 @dataclass(eq=False)
 class _MicroBatch:
-    """Episodes that are generated and judged together. Most episodes have one turn."""
+    """Episodes whose responses are generated and judged together. Most episodes have one turn."""
 
     episodes: list[_Episode]
     rollouts: Rollouts | None = None
@@ -230,14 +235,14 @@ class _MicroBatch:
 
 @dataclass
 class _Episode:
-    """An episode while it is being played."""
+    """An episode while the policy plays."""
 
     number: int
     group: int
     task: Task
     texts: list[str] = field(default_factory=list)
     response: Response | None = None
-    """The response that the policy is writing."""
+    """The response that the policy is generating."""
 
     def __post_init__(self):
         self.transcript, self.conversation = Transcript(self.task.tokens), self.task.conversation

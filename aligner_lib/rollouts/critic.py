@@ -1,4 +1,4 @@
-"""A critic that learns values, and the reward model that it started from. In one process both share one module."""
+"""A critic, and the reward model from which the critic starts. In one process both share a module."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class RewardModel:
     """The reward model's weights when the module belongs to a critic; None: the module's own weights."""
 
     def score(self, rollouts: TokenBatch) -> Future[Tensor]:
-        """The reward of a row is the model's output at its last token."""
+        """Compute the rewards: float32 [B]. The reward of a row is the model's output at the row's last token."""
         if self.weights is not None:
-            self.weights.put_in()  # they stay in the module until the critic needs its own: one exchange a step
+            # The reward model's weights stay in the module until the critic needs its own weights: one exchange a step.
+            self.weights.put_in()
         at_tokens = _at_tokens(self.engine, rollouts, self.micro_batch_size)
         return _done(self.scale(at_tokens[torch.arange(rollouts.size), rollouts.lengths - 1]))
 
@@ -41,7 +42,7 @@ class RewardModel:
         return [rewards.result() for rewards in requested]
 
     def reach(self) -> None:
-        pass  # a model in this process is always there
+        pass  # a model in the same process is always available
 
 
 @dataclass
@@ -53,14 +54,14 @@ class Critic:
     micro_batch_size: int
     inference_micro_batch_size: int
     scale: RewardScale = field(default_factory=RewardScale)
-    """The scale of the reward model that the critic starts from."""
+    """The scale of the reward model from which the critic starts."""
     tokenizer: Tokenizer | None = None
     """Saved with the weights, so that a checkpoint is a model folder."""
     new_head: bool = False
-    """True: the values begin at 0; False: they begin as the reward model's outputs."""
+    """True: the values start at 0. False: the values start as the reward model's outputs."""
     _reward_weights: FrozenWeights | None = field(default=None, init=False)
     _has_learnt: bool = field(default=False, init=False)
-    """Since the last values: the next ones are of another rollout."""
+    """Whether the critic has made a train step since its last values. The next values then belong to another rollout."""
 
     def __post_init__(self):
         self.engine.standardize_values(self.scale)  # values are in units of rewards from the start
@@ -71,7 +72,8 @@ class Critic:
         return RewardModel(self.engine, RewardScale(), self.inference_micro_batch_size, self._reward_weights)
 
     def begin(self) -> None:
-        """Call it before the first step, after a reward model that shares the module has copied the weights."""
+        """Prepare the critic for training. Call `begin` before the first step, and after a reward model with the same module
+        has copied the weights."""
         if self.new_head:
             self.engine.draw_head(0.0, seed=0)
 
@@ -80,7 +82,8 @@ class Critic:
         if self._has_learnt:
             self.engine.forget_frozen_outputs()
             self._has_learnt = False
-        # the reward model and the critic's epochs read the same rows, and have the same frozen layers
+        # The reward model and the critic's epochs read the same rows and share the frozen layers, so the outputs of the frozen
+        # layers are kept.
         with self.engine.keeping_frozen_outputs():
             return _done(_at_tokens(self.engine, rollouts, self.inference_micro_batch_size)[:, :-1])
 
@@ -122,7 +125,7 @@ class Critic:
 
 
 def _at_tokens(engine: Engine, batch: TokenBatch, micro_batch_size: int) -> Tensor:
-    """The output of a scalar head at every token: float32 [B, S]; index i is the output after reading token i."""
+    """The output of a scalar head at every token: float32 [B, S]. Index i is the output after reading token i."""
 
     def function(model, batch, hidden):
         return model.values(hidden).t()

@@ -1,8 +1,8 @@
-"""The parts that write and judge rollouts: a generator responds to prompts, a reward source rates responses, a value model
-estimates the expected return.
+"""Protocols of the parts that generate and judge rollouts: a generator responds to prompts, a reward source rates responses,
+and a value model estimates the expected return.
 
-Policies and trainers know only these protocols, so each part may run in this process or in another one. Judges return futures,
-and `collect` waits for them.
+Policies and trainers know only these protocols, so each part may run in the trainer's process or in another one. Reward sources
+and value models return futures, and `collect` waits for the results.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class GenerationBatch(Protocol):
     """Responses that are being generated. All ranks of a data-parallel replica make the same calls."""
 
     def add(self, prompt: list[int], seed: int, sampling: Sampling) -> Response:
-        """Add a prompt (token ids). Returns its response, which grows while the batch runs: it gets tokens, with the
-        log-probabilities that they are drawn with, until it `is_over`.
+        """Add a prompt (token ids). Returns its response, to which the running batch appends tokens and their sampling
+        log-probabilities until `response.is_over`.
 
-        seed: below 2⁶³. The response depends only on seed, prompt and weights, not on the rest of the batch.
+        seed: below 2⁶³. The response depends only on seed, sampling, prompt and weights, not on the rest of the batch.
         """
 
     def run(self, enough: Callable[[], bool] = lambda: False) -> None:
@@ -34,14 +34,14 @@ class GenerationBatch(Protocol):
 
 class Generator(Protocol):
     def batch(self, rows: int) -> GenerationBatch:
-        """A batch without prompts. rows: how many responses it generates at the same time; an external server may choose its
-        own batch sizes."""
+        """A batch without prompts. rows: how many responses the batch generates at the same time; an external server may choose
+        other batch sizes."""
 
     def refresh(self, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """Use these weights from now on: the policy's, under Hugging Face's names, one at a time.
+        """Use the policy's current weights from now on. weights: pairs of Hugging Face's name and the tensor, one at a time.
 
-        All ranks call it together. A generator with its own copy of the weights iterates over them on every rank, because
-        assembling them is a collective operation; only the first rank receives the tensors.
+        All ranks call `refresh` together. A generator with its own copy of the weights iterates over `weights` on every rank,
+        because assembling the tensors is a collective operation. Only the first rank receives tensors.
         """
 
 
@@ -50,9 +50,9 @@ class RewardSource(Protocol):
         """Request the rewards of this rank's rollouts: float32 [B]."""
 
     def collect(self, requested: list[Future[Tensor]]) -> list[Tensor]:
-        """Wait for all requests. Every rank calls it, also with an empty list.
+        """Wait for all requests. Every rank calls `collect`, also with an empty list.
 
-        Raises Interruption on every rank when the source has gone away.
+        Raises Interruption on every rank when the reward source is lost.
         """
 
     def reach(self) -> object:
@@ -67,15 +67,15 @@ class ValueModel(Protocol):
         """See RewardSource."""
 
     def train(self, experience: CriticExperience, lr: float) -> Future[dict[str, float]]:
-        """Make an optimizer step on this rank's part of a global batch. Returns its metrics.
+        """Make an optimizer step on this rank's part of a global batch. Returns the step's metrics.
 
-        The result raises Interruption on every rank when the model has gone away.
+        The result raises Interruption on every rank when the value model is lost.
         """
 
     def save(self, folder: Path) -> None:
-        """Write weights and optimizer state; returns when they are written.
+        """Save weights and optimizer state. Returns when the files are complete.
 
-        Raises Interruption on every rank when the model has gone away.
+        Raises Interruption on every rank when the value model is lost.
         """
 
     def load(self, folder: Path | None) -> None:

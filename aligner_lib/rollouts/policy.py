@@ -1,6 +1,6 @@
-"""A policy that generates, scores tokens and learns, and the reference that it started as.
+"""A policy that generates responses, scores tokens and learns, and its reference: the policy with the weights at construction.
 
-B rows, S sequence
+B rows, S sequence length
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aligner_lib.rollouts.records import Rollouts
 
 @dataclass
 class TokenScorer:
-    """A language model that computes the log-probabilities of given responses."""
+    """A language model as a scorer: computes the log-probabilities of given responses."""
 
     engine: Engine
     temperature: float
@@ -33,14 +33,15 @@ class TokenScorer:
     """Rows in one forward pass."""
 
     def __call__(self, rollouts: Rollouts, with_entropy: bool = False) -> tuple[Tensor, Tensor]:
-        """Teacher-forced log-probabilities and entropies: float32 [B, S-1] each, 0 outside the responses."""
+        """Teacher-forced log-probabilities and entropies: float32 [B, S-1] each, 0 outside the responses. Without
+        `with_entropy`, all entropies are 0."""
 
         def function(model, batch, hidden):
             mask = batch.response_mask
             logprobs, entropy = selected_logprobs(
                 model, batch.tokens, hidden, mask, self.temperature, with_entropy
             )
-            # one tensor, for the exchange between pipeline stages
+            # a single tensor, for the exchange between pipeline stages
             rows = torch.zeros(2, *mask.shape, device=mask.device)
             rows[0][mask] = logprobs
             if entropy is not None:
@@ -52,9 +53,9 @@ class TokenScorer:
 
 
 class Policy:
-    """A language model's engine with all that rollouts need. `reference` holds the weights at construction.
+    """A language model's engine with the methods that rollouts need. `reference` holds the weights at construction.
 
-    generator: generates responses with the policy's weights; None: the engine's own module does.
+    generator: generates responses with the policy's weights; None: the engine's own module generates the responses.
     """
 
     def __init__(
@@ -76,37 +77,38 @@ class Policy:
 
     @property
     def computes_in_bf16(self) -> bool:
-        """Whether its forward passes round to bf16, so that generation and training differ by rounding."""
+        """Whether forward passes round to bf16. If so, generation and training differ by rounding."""
         return self.engine.module.config.bf16
 
     def refresh_generator(self) -> None:
-        """Give the generator the current weights. All ranks call it together, before a rollout."""
+        """Give the generator the current weights. All ranks call this method together, before a rollout."""
         if self._generates_at != self.engine.steps:
             self.generator.refresh(hf_weights(self.engine))
             self._generates_at = self.engine.steps
 
     def rollout(self, prompts: list[list[int]], seeds: list[int], group: list[int]) -> Rollouts:
-        """One sampled response to each prompt (token ids), all in one batch. group: the number of each prompt in the step."""
+        """Sample a response to each prompt (token ids), all in the same batch. group: the number of each prompt in the step."""
         return to_rollouts(prompts, self.respond(prompts, seeds), group, self.tokenizer.pad_id)
 
     def respond(self, prompts: list[list[int]], seeds: list[int]) -> list[Response]:
-        """The same as `rollout`, without a record."""
+        """Responses as in `rollout`, without a record."""
         batch = self.batch(len(prompts))
         responses = [batch.add(prompt, seed, self.sampling) for prompt, seed in zip(prompts, seeds)]
         batch.run()
         return responses
 
     def batch(self, rows: int) -> GenerationBatch:
-        """A batch to which prompts are added. rows: how many responses it generates at the same time."""
+        """A batch to which prompts are added. rows: how many responses the batch generates at the same time."""
         self.engine.offload_optimizer()
         return self.generator.batch(rows)
 
     def logprobs(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
-        """The policy's log-probabilities of the response tokens, and its entropies there: float32 [B, S-1] each."""
+        """The policy's log-probabilities of the response tokens, and its entropies at these positions: float32 [B, S-1]
+        each."""
         return self._scorer()(rollouts, with_entropy=True)
 
     def reference_logprobs(self, rollouts: Rollouts) -> Tensor:
-        """The reference's log-probabilities of the same tokens: float32 [B, S-1]."""
+        """The reference's log-probabilities of the response tokens: float32 [B, S-1]."""
         with self.reference.swap_in():
             return self._scorer()(rollouts)[0]
 
@@ -115,9 +117,10 @@ class Policy:
 
 
 def hf_weights(engine: Engine) -> Iterator[tuple[str, Tensor]]:
-    """A language model's weights under Hugging Face's names, whole and on the CPU, one Megatron weight at a time.
+    """A language model's weights under Hugging Face's names, unsharded and on the CPU, one Megatron weight at a time.
 
-    Every rank iterates over them, because assembling them is a collective operation; only the first rank receives tensors.
+    Every rank iterates over the weights, because assembling a weight is a collective operation. Only the first rank receives
+    tensors.
     """
     arch, whole = engine.module.architecture, WholeWeights(engine.module)
     plan = list(names.weights(arch))
@@ -132,7 +135,7 @@ def hf_weights(engine: Engine) -> Iterator[tuple[str, Tensor]]:
 def to_rollouts(
     prompts: list[list[int]], responses: list[Response], group: list[int], pad_id: int
 ) -> Rollouts:
-    """Prompts and single-turn responses as one record."""
+    """Prompts and single-turn responses as a record."""
     return transcribed(
         [Transcript(prompt).add(response) for prompt, response in zip(prompts, responses)], group, pad_id
     )
@@ -140,13 +143,14 @@ def to_rollouts(
 
 @dataclass
 class Transcript:
-    """A prompt and all that followed: the policy's tokens, and the tokens of others, which no loss covers."""
+    """The tokens of an episode: the prompt, the policy's responses and the environment's observations. No loss covers the
+    observations."""
 
     tokens: list[int]
     logprobs: list[float | None] = field(init=False)
-    """The log-probability of each token that the policy drew; None for all other tokens."""
+    """The log-probability of each token that the policy sampled; None for all other tokens."""
     finished: bool = field(init=False, default=False)
-    """Whether the last response ended by itself."""
+    """Whether the last response ended with a stop token or an end string, not at a length limit."""
 
     def __post_init__(self):
         self.tokens, self.logprobs = list(self.tokens), [None] * len(self.tokens)
@@ -166,7 +170,7 @@ class Transcript:
 
 
 def transcribed(transcripts: list[Transcript], group: list[int], pad_id: int) -> Rollouts:
-    """Transcripts as one record."""
+    """Transcripts as a record."""
     tokens, lengths = pad_rows([transcript.tokens for transcript in transcripts], pad_id)
     mask = torch.zeros(tokens.shape[0], tokens.shape[1] - 1, dtype=torch.bool)
     logprobs = torch.zeros(mask.shape)

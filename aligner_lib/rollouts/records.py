@@ -1,6 +1,7 @@
-"""The hand-offs between the stages of a step with rollouts: one small typed record each.
+"""The records that one stage of a rollout step hands to the next.
 
-    B responses of this rank, S longest row: prompt, response and the observations between its turns
+Dimensions: B responses of this rank; S tokens of the longest row, which has the prompt, the response and the observations
+between its turns.
 
 [B, S-1] tensors follow aligner_lib.algorithms.ppo: index i belongs to the prediction of token i+1.
 """
@@ -16,17 +17,17 @@ from aligner_lib.datasets.batches import TokenBatch
 
 @dataclass
 class Rollouts(TokenBatch):
-    """Prompts and the policy's responses. The mask selects a response's tokens, and may have gaps."""
+    """Prompts and the policy's responses. `response_mask` selects a response's tokens, and has gaps between several turns."""
 
     response_mask: Tensor
-    """bool [B, S-1], True where token i+1 is the policy's own, the stop token included."""
+    """bool [B, S-1], True where the policy generated token i+1; the stop token is included."""
     finished: Tensor
     """bool [B], whether the response ended with a stop token or an end string."""
     group: Tensor
     """int64 [B], the number of the response's prompt in the step."""
     sampler_logprobs: Tensor
-    """float32 [B, S-1], log-probabilities of the response's tokens under the distribution that they were drawn from, as
-    generation computed them."""
+    """float32 [B, S-1], log-probabilities of the response's tokens under the distribution from which generation sampled, as
+    computed by generation."""
 
     @property
     def prompt_lengths(self) -> Tensor:
@@ -39,11 +40,11 @@ class Rollouts(TokenBatch):
         return self.response_mask.sum(dim=1)
 
     def prompt_tokens(self, row: int) -> list[int]:
-        """Token ids of one prompt."""
+        """Token ids of one row's prompt."""
         return self.tokens[row, : self.prompt_lengths[row]].tolist()
 
     def response_tokens(self, row: int) -> list[int]:
-        """Token ids of one response, the stop token included."""
+        """Token ids of one row's response, the stop token included."""
         return self.tokens[row, 1:][self.response_mask[row]].tolist()
 
 
@@ -56,27 +57,28 @@ class CriticExperience(TokenBatch):
     values: Tensor
     """float32 [B, S-1], the critic's outputs at the start of the step."""
     returns: Tensor
-    """float32 [B, S-1], what the outputs are to become."""
+    """float32 [B, S-1], the targets of the critic's outputs."""
 
 
 @dataclass
 class Experience(Rollouts):
-    """Rollouts with all that a policy learns from."""
+    """Rollouts with everything that the policy's loss needs."""
 
     logprobs: Tensor
-    """float32 [B, S-1], of the policy that generated the tokens, as training computes them."""
+    """float32 [B, S-1], log-probabilities under the policy that generated the tokens, as computed by training."""
     reference_logprobs: Tensor
-    """float32 [B, S-1], of the policy at the start of the run."""
+    """float32 [B, S-1], log-probabilities under the reference, the policy at the start of the run."""
     advantages: Tensor
     """float32 [B, S-1]."""
     loss_mask: Tensor
-    """bool [B, S-1], the tokens that the policy may learn from."""
+    """bool [B, S-1], the tokens that the loss covers."""
     sampler_weights: Tensor
-    """float32 [B, S-1], importance weights of tokens that were drawn from another distribution; 1 without a correction."""
+    """float32 [B, S-1], importance weights that correct for sampling from another distribution; 1 without a correction."""
 
     @property
     def kl(self) -> Tensor:
-        """log π − log π_ref of each token in nats, whose mean estimates the KL: float32 [B, S-1], 0 outside responses."""
+        """log π − log π_ref of each token in nats: float32 [B, S-1], 0 outside responses. Its mean estimates the KL
+        divergence."""
         return (self.logprobs - self.reference_logprobs) * self.response_mask
 
 
@@ -85,7 +87,7 @@ class ActorCriticExperience(Experience):
     """Experience with a critic's values and returns."""
 
     baseline: Tensor
-    """float32 [B], what the values of a response begin from: the mean reward of its prompt's responses, or 0."""
+    """float32 [B], added to all values of a response: the mean reward of its prompt's responses, or 0."""
     values: Tensor
     """float32 [B, S-1], the baseline plus the critic's outputs at the start of the step."""
     returns: Tensor
@@ -94,7 +96,7 @@ class ActorCriticExperience(Experience):
     """bool [B], False where an environment failed to give a reward."""
 
     def for_critic(self) -> CriticExperience:
-        """The critic's part of the experience: it learns what the returns are above the baseline."""
+        """The critic's part of the experience. The critic's targets are the returns minus the baseline."""
         below = self.baseline[:, None] * self.response_mask
         changed = {
             "response_mask": self.response_mask & self.judged[:, None],
@@ -107,7 +109,7 @@ class ActorCriticExperience(Experience):
 
 @dataclass
 class WeightedBatch(Experience):
-    """A global batch of experience, or a part of one, ready for the loss."""
+    """A global batch of experience, or a part of a global batch, ready for the loss."""
 
     token_weights: Tensor
     """float32 [B], the weight of each response's token losses in the mean over all tokens."""

@@ -1,4 +1,4 @@
-"""Prompts for rollouts, from data files or environments. A draw depends only on its number."""
+"""Prompts for rollouts, from data files or environments. The prompts of a draw depend only on the draw's number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Task(PromptSample):
     """A prompt, and the judge of its response: an environment, or the reward model."""
 
     environment: str = ""
-    """The environment that gave the prompt; empty: a data file."""
+    """The environment that gave the prompt; empty: the prompt is from a data file."""
     seed: int = 0
     """The seed of the environment's episode."""
     conversation: Conversation = ""
@@ -38,14 +38,14 @@ class TaskSource(Protocol):
     size: int | None
     """Number of different training prompts; None: endless."""
     environments: Mapping[str, Environments]
-    """By split; empty when only the reward model judges."""
+    """The environments of each split; empty when only the reward model judges."""
 
     def train(self, draw: int, count: int) -> list[Task | EnvironmentFailure]:
-        """The prompts of draw number `draw`, from 0. An EnvironmentFailure stands for a prompt that an environment failed to
-        give."""
+        """The prompts of draw number `draw`, which starts at 0. Where an environment failed to give a prompt, the list has an
+        EnvironmentFailure."""
 
     def validation(self, count: int | None) -> list[Task | EnvironmentFailure]:
-        """The first `count` held-out prompts (environments with fewer repeat theirs); None: all held-out prompts."""
+        """The first `count` held-out prompts; None: all held-out prompts. Environments with fewer prompts repeat them."""
 
     def close(self) -> None:
         """End the environments' processes."""
@@ -53,7 +53,7 @@ class TaskSource(Protocol):
 
 @dataclass
 class FileTasks:
-    """Prompts of data files, in a new order for each epoch; the reward model judges."""
+    """Prompts of data files, in a new order for each epoch. The reward model judges the responses."""
 
     train_prompts: list[PromptSample]
     val_prompts: list[PromptSample]
@@ -80,16 +80,16 @@ class EnvironmentTasks:
     """Prompts of one or several environments, drawn by their weights."""
 
     environments: Mapping[str, Environments]
-    """By split: train and validation."""
+    """The environments of each split: train and validation."""
     weights: Mapping[str, float]
     by_model: frozenset[str]
     """The environments whose responses the reward model judges."""
     tokenizer: Tokenizer
     max_length: int
-    """Tokens of a prompt; a longer prompt is left out like a failed one."""
+    """The largest number of tokens of a prompt. A longer prompt is left out like a failed one."""
     seed: int
     _drawn: list[tuple[str, int]] = field(default_factory=list)
-    """The environment of each draw, and how often it was drawn before."""
+    """The environment of each draw, and how often the same environment was drawn before."""
 
     def __post_init__(self):
         self._random, self._counts = Random(self.seed), dict.fromkeys(self.weights, 0)
@@ -119,7 +119,7 @@ class EnvironmentTasks:
             environments.close()
 
     def _draws(self, count: int) -> list[tuple[str, int]]:
-        """The first `count` draws of the run, always the same."""
+        """At least the first `count` draws of the run, always the same."""
         names, weights = list(self.weights), list(self.weights.values())
         while len(self._drawn) < count:
             (name,) = self._random.choices(names, weights)
@@ -128,7 +128,7 @@ class EnvironmentTasks:
         return self._drawn
 
     def _seed_of(self, number: int, size: int | None) -> int:
-        """The seed of an environment's episode `number`. Every seed comes once before any seed comes again."""
+        """The seed of an environment's episode `number`. Every seed is used once before any seed is used again."""
         if size is None:
             return number
         epoch, place = divmod(number, size)

@@ -10,7 +10,7 @@ from aligner_lib.megatron.spans import span
 
 
 class Timers:
-    """`with timers("generate"):` adds to `timers.seconds["timers/generate"]`."""
+    """`with timers("generate"):` adds the seconds of the block to `timers.seconds["timers/generate"]`."""
 
     def __init__(self):
         self.seconds: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Questions with known answers, in the form of OpenMathInstruct and GSM8K."""
+"""Questions with known answers, in the format of OpenMathInstruct and GSM8K."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class QuestionAnswer:
 
 
 class Answers(Environment):
-    """Questions of a jsonl file, {"question" or "problem", "expected_answer" or "answer"}; the reward of a right answer is 1.
+    """Questions of a jsonl file, {"question" or "problem", "expected_answer" or "answer"}. The reward of a right answer is 1.
 
     prompts: FILE, of which the share `held_out` is for validation, or {train: FILE, validation: FILE}. `instruction` follows
-    the question in the user's turn. `is_right` compares a response with the file's answer, which may be marked by
-    `\\boxed{}` or `####`.
+    the question in the user's turn. `is_right` compares a response with the file's answer, which `\\boxed{}` or `####` may
+    mark.
     """
 
     def __init__(self, split: str = "train", *, prompts: Any, held_out: float = 0.2, instruction: str = ""):
@@ -68,10 +68,10 @@ class Answers(Environment):
 def is_right(response: str, answer: str) -> bool:
     """Whether the final answer of a response is right.
 
-    When the right answer is a number, words, units and emphasis around the response's number are ignored: the last number of
-    the marked line counts, or of the whole response when the line has no number. The flexible extract of EleutherAI's
-    lm-evaluation-harness takes the last number, too. In `\\boxed{}` only a unit and a left side ("x =") may surround the
-    number.
+    When the right answer is a number, words, units and emphasis around the response's number are ignored. The last number of
+    the marked line counts; when the marked line has no number, the last number of the whole response counts. The flexible
+    extract of EleutherAI's lm-evaluation-harness also takes the last number. In `\\boxed{}`, only a unit and a left side ("x
+    =") may surround the number.
     """
     final = final_answer(response)
     if same_answer(final, answer):
@@ -88,8 +88,8 @@ def is_right(response: str, answer: str) -> bool:
 
 
 def final_answer(text: str) -> str:
-    """The answer that a text gives: the last `\\boxed{…}`, else the line behind the last `####`, else the words behind the
-    last "answer is", else the last number, else the whole text."""
+    """The final answer of a text: the last `\\boxed{…}`, else the rest of the line after the last `####`, else the words after
+    the last "answer is", else the last number, else the whole text."""
     marked = _marked(text)
     if marked is not None:
         return marked
@@ -97,7 +97,8 @@ def final_answer(text: str) -> str:
 
 
 def same_answer(answer: str, other: str) -> bool:
-    """Whether answers are equal as numbers (1,000 and $1000.0, 1/2 and 0.5), or as texts except for case and white space."""
+    """Whether two answers are equal as numbers (1,000 and $1000.0, 1/2 and 0.5), or equal as texts except for case and white
+    space."""
     numbers = number(answer), number(other)
     if numbers != (None, None):
         return numbers[0] == numbers[1]
@@ -105,7 +106,7 @@ def same_answer(answer: str, other: str) -> bool:
 
 
 def number(text: str) -> Fraction | None:
-    """The exact number that a text consists of; None for a text that is not a number, or that has over forty digits."""
+    """The exact number in a text; None for a text that is not a number or has over forty digits."""
     bare = CURRENCIES.sub("", text.replace("−", "-")).replace(",", "").replace("\\%", "").strip("*` \n\t")
     bare = bare.rstrip("%.").casefold()
     bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", bare)  # 4 2 is not 42
@@ -121,7 +122,7 @@ def number(text: str) -> Fraction | None:
 
 
 def _last_number(text: str) -> str | None:
-    """The last number in a text, as written there."""
+    """The last number in a text, as the text writes the number."""
     numbers = IN_TEXT.findall(text)
     return numbers[-1] if numbers else None
 

@@ -1,4 +1,4 @@
-"""Instructions that ask for something drawn for the prompt, and a program that finds an answer good or not."""
+"""Instructions with requirements drawn for each prompt, and a program that checks whether an answer is good."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from data.sample_text.drawn import ASKED, ENDINGS, NUMBERS, OPENERS, TITLES, req
 
 
 class FormRules(Environment):
-    """Asks for a text on a topic in a form; the reward is 1 when a program finds the answer good (data/gold.py).
+    """Asks for a text on a topic in a form. The reward is 1 when a program finds the answer good (data/gold.py).
 
-    A good answer has the form, words of its own and a word of its topic, does not repeat itself, and ends with a full stop or the
-    like: the text alone does not show whether a policy ended it. Every topic comes with every form; the seed draws the wording and
-    what it asks for, so that no constant answer and no echo is good. One cheat is left, because a response is judged alone: what was
-    asked for, the topic and a constant sentence. The metric `good` judges a step's responses beside each other. The share `held_out` of the topics is for validation.
-    forms: names of data/forms.py, by default those that ask for something drawn. topics: the user's own.
+    A good answer meets the form's instruction, has words of its own and a word of its topic, does not repeat itself, and ends
+    with a full stop or similar punctuation. The final punctuation is required because the text alone does not show whether the
+    policy ended the response.
+
+    Every topic is combined with every form. The seed draws the wording and the form's details, so neither a constant answer nor
+    an echo of the prompt is good. One cheat remains possible, because each response is judged alone: a response that combines
+    the requested details, the topic and a constant sentence. The metric `good` compares the responses of a step with each
+    other. The share `held_out` of the topics is for validation.
+
+    forms: names of data/forms.py, by default the forms whose details are drawn. topics: the user's own.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class FormRules(Environment):
 
 
 def drawn_instruction(form: str, topic: str, draw: Random) -> Instruction:
-    """A form with its gaps drawn. A word that is asked for belongs to another topic, and is not in the question."""
+    """A form with its gaps drawn. A requested word belongs to another topic and is not in the question."""
     words = [word for word in (other.split()[-1] for other in TOPICS) if not has_word(topic, word)]
     drawn = {"phrase": ENDINGS, "title": TITLES, "word": OPENERS if form == "first_word" else words}
     gaps = []

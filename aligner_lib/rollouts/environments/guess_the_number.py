@@ -1,4 +1,4 @@
-"""Guess a number in a few turns: the smallest game in which a response depends on the turns before."""
+"""Guess a number in a few turns: the smallest game in which a response depends on the previous turns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from aligner_lib.rollouts.environments.base import Environment, Message, Step, h
 
 
 class GuessTheNumber(Environment):
-    """The policy has `turns` guesses for a number from `low` to `high`, and reads after each whether the number is higher or
-    lower.
+    """The policy has `turns` guesses for a number from `low` to `high`. After each wrong guess, the policy reads whether the
+    number is higher or lower.
 
-    The reward for the right guess in turn t is 1 - (t - 1) / turns; without a right guess it is 0. The share `held_out` of
-    the numbers is for validation. A guess is the last number of a response; a response without a number loses a turn.
+    The reward for the right guess in turn t is 1 - (t - 1) / turns; without a right guess the reward is 0. The share `held_out`
+    of the numbers is for validation. A guess is the last number of a response; a response without a number loses a turn.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Instructions whose form a program checks, from a file of prompts."""
+"""Prompts from a file whose instructions ask for a form, and a program that checks the form."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from data.forms import instruction_in, words
 
 
 class Instructions(PromptFiles):
-    """Prompts that ask for a form of data/forms.py; the reward is 1 when the answer has the form. Its content is not judged.
+    """Prompts that ask for a form of data/forms.py. The reward is 1 when the answer has the form. The content is not judged.
 
-    prompts, held_out: see PromptFiles. Every prompt must contain such an instruction.
+    prompts, held_out: see PromptFiles. Every prompt must contain an instruction of data/forms.py.
     """
 
     def __init__(self, split: str = "train", *, prompts: Any, held_out: float = 0.2):
@@ -28,7 +28,8 @@ class Instructions(PromptFiles):
 
 
 def form_metrics(prompt: str, response: str) -> dict[str, float]:
-    """Metrics of a response: `obeys` its prompt's instruction, the same under the form's name, and its number of words.
+    """Metrics of a response: `obeys`, whether the response obeys its prompt's instruction; the same value under the form's
+    name; and `words`, the number of words.
 
     Empty for a prompt without an instruction of data/forms.py.
     """

@@ -13,7 +13,7 @@ from aligner_lib.rollouts.environments.base import Message, NoVerdict, Step, req
 from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.prompt_files import PromptFiles, PromptRecord
 
-HIGHEST = 10  # points for a criterion
+HIGHEST = 10  # the most points for a criterion
 BY_RUBRIC = """\
 You judge an answer to a user. The criteria are:
 {criteria}
@@ -34,11 +34,11 @@ VERDICT = re.compile(rf"\W*(?:verdict\s*:)?\W*({'|'.join(WINS)})\W*", re.IGNOREC
 class JudgedPrompts(PromptFiles):
     """Prompts whose responses a language model judges.
 
-    rubric: criterion → its weight, or a list of criteria of equal weight. By the rubric, the reward is the weighted mean of
-    the criteria's points, from 0 to 1. compare=True: the reward is the share of wins against the other responses to the same
-    prompt, each pair judged in both orders. A response whose verdict is missing or not understood is left out and counted.
-    The other arguments are those of JudgeEndpoint; cache: a file, by default judge.sqlite in the cache folder of the project;
-    false: nothing is remembered.
+    rubric: criterion → weight, or a list of criteria with equal weights. With a rubric, the reward is the weighted mean of the
+    criteria's points, from 0 to 1. compare=True: the reward is the share of wins against the other responses to the same
+    prompt, and the judge sees each pair in both orders. A response whose verdict is missing or not understood is left out and
+    counted. cache: a file for the judge's answers, by default judge.sqlite in the cache folder of the project; false: no cache.
+    The other arguments are those of JudgeEndpoint.
 
     Sources: Zheng et al. 2023 (arXiv:2306.05685) for both orders; Gunjal et al. 2025 (arXiv:2507.17746) for rubrics as rewards.
     """
@@ -65,7 +65,7 @@ class JudgedPrompts(PromptFiles):
         require(bool(weights), "rubric: give at least one criterion")
         wrong = [f"{text}: {weight}" for text, weight in weights.items() if not weight > 0]
         require(not wrong, f"rubric: {', '.join(wrong)}; a weight must be above 0")
-        # a criterion is a sentence, and the judge's lines need short names
+        # Criteria are sentences, so the judge's verdict uses short names.
         self.criteria = {f"C{number}": text for number, text in enumerate(weights, start=1)}
         whole = sum(weights.values())
         self.weights = {name: weights[text] / whole for name, text in self.criteria.items()}
@@ -121,7 +121,7 @@ class JudgedPrompts(PromptFiles):
         ]
 
     def _points(self, answer: str) -> Step | NoVerdict:
-        """The weighted mean of the points. Each criterion needs exactly one line among the last ones."""
+        """The weighted mean of the points. The last lines must have exactly one line for each criterion."""
         found: dict[str, float] = {}
         for line in answer.strip().splitlines()[-len(self.criteria) :]:
             match = re.fullmatch(rf"\W*(C\d+)\W*:\W*(\d+)(?:\s*/\s*{HIGHEST})?\W*", line.strip())
@@ -140,7 +140,7 @@ class JudgedPrompts(PromptFiles):
     def _by_comparison(
         self, seeds: Sequence[int], records: Sequence[PromptRecord], responses: Sequence[str]
     ) -> list[Step | NoVerdict]:
-        """The share of wins of each response; a pair without a verdict in one of its orders counts for neither response."""
+        """The share of wins of each response. A pair without a verdict in one of its orders counts for neither response."""
         pairs = [(i, j) for i, j in permutations(range(len(seeds)), 2) if seeds[i] == seeds[j]]
         answers = self.endpoint.ask(
             [self._comparison_asked(records[i], responses[i], responses[j]) for i, j in pairs]
@@ -157,7 +157,9 @@ class JudgedPrompts(PromptFiles):
                 )
                 continue
             shares = [(wins[i, j] + 1 - wins[j, i]) / 2 for j in decided]
-            swayed = [wins[i, j] == wins[j, i] != 0.5 for j in decided]  # the same place won twice
+            swayed = [
+                wins[i, j] == wins[j, i] != 0.5 for j in decided
+            ]  # the response in the same place won twice
             metrics = {"decided": len(decided) / len(others), "swayed_by_order": sum(swayed) / len(decided)}
             steps.append(Step(sum(shares) / len(shares), metrics=metrics))
         return steps
@@ -174,7 +176,7 @@ class JudgedPrompts(PromptFiles):
 
 
 def _win(answer: str | NoVerdict) -> float | None:
-    """The first answer's win by the last line of a verdict; None where it says neither of WINS."""
+    """The first answer's win (1, 0.5 or 0) according to the last line of a verdict; None when the line is none of WINS."""
     if isinstance(answer, NoVerdict) or not answer.strip():
         return None
     match = VERDICT.fullmatch(answer.strip().splitlines()[-1])

@@ -1,6 +1,6 @@
-"""Requests to a judge behind an OpenAI-compatible endpoint: many at a time, repeated where it is busy, and remembered on disk.
+"""Requests to a judge behind an OpenAI-compatible endpoint: concurrent, retried when the endpoint is busy, and cached on disk.
 
-Imports neither torch nor a client library: the processes of environments start quickly.
+The module imports neither torch nor a client library, so the environments' processes start quickly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class JudgeEndpoint:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def ask(self, conversations: Sequence[list[Message]]) -> list[str | NoVerdict]:
-        """The judge's text to each conversation, in their order. Equal conversations are asked once."""
+        """The judge's text for each conversation, in the order of the conversations. Equal conversations are sent once."""
         different = {self._identity(messages): messages for messages in conversations}
         answers = self._remembered(list(different))
         missing = {identity: messages for identity, messages in different.items() if identity not in answers}
@@ -81,7 +81,9 @@ class JudgeEndpoint:
                 problem, again, pause = f"its answer is none of OpenAI's API ({error})", False, None
             if not again or attempt == self.retries:
                 return NoVerdict("judge", f"the judge at {self.url} gave no answer: {problem}")
-            doubled = 2.0**attempt * (0.5 + random.random())  # not all of the threads at the same moment
+            doubled = 2.0**attempt * (
+                0.5 + random.random()
+            )  # random, so that the threads do not all retry at the same moment
             self.sleep(min(LONGEST_PAUSE_S, doubled if pause is None else pause))
         raise AssertionError("the last attempt returns")
 
@@ -105,7 +107,7 @@ class JudgeEndpoint:
     # -- the cache ------------------------------------------------------------------------------------------------
 
     def _identity(self, messages: list[Message]) -> str:
-        """All that decides an answer, as a hash."""
+        """A hash of everything on which an answer depends."""
         return hashlib.sha256(
             json.dumps([self.url, self._body(messages)], sort_keys=True).encode()
         ).hexdigest()

@@ -1,7 +1,7 @@
-"""Environments in processes of their own: an environment that raises, hangs or dies costs one sample and nothing else.
+"""Environments in separate processes: an environment that raises, hangs or dies costs only one sample.
 
-The processes keep no state of an episode: every request replays the episode from its seed and the responses so far. So any
-process can take any request, a lost process is replaced, and a resumed run continues exactly.
+The processes keep no state of an episode, because every request replays the episode from its seed and the responses so far.
+Therefore any process can take any request, a lost process can be replaced, and a resumed run continues exactly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aligner_lib.rollouts.environments.base import Prompt, Step
 from aligner_lib.rollouts.environments.registry import find
 from aligner_lib.rollouts.environments.worker import Blueprint, Description, Problem
 
-RESTARTS = 3  # for one request, when the processes of a pool are killed from outside
+RESTARTS = 3  # of one request, when the processes of a pool are killed from outside
 
 
 class PoolSettings(Protocol):
@@ -54,15 +54,16 @@ class EnvironmentFailure:
     environment: str
     seed: int
     reason: str
-    """raised, timeout, not_finite, died, too_long, or the word of a NoVerdict."""
+    """raised, timeout, not_finite, died, too_long, or the reason of a NoVerdict."""
     text: str
     """A traceback or a sentence."""
 
 
 class Environments:
-    """The environments of a run by name, for one split. Each has `processes` processes, and as many requests at a time.
+    """The environments of a run by name, for one split. Each environment has `processes` processes and serves as many requests
+    at a time.
 
-    Raises UserError for a wrong `use` or wrong `args`. Workers are spawned, not forked: they have neither torch nor its
+    Raises UserError for a wrong `use` or wrong `args`. Workers are spawned, not forked, so they do not inherit torch and its
     threads.
     """
 
@@ -95,7 +96,7 @@ class Environments:
         return self._ask(worker.reset, episodes)
 
     def step(self, episodes: Sequence[Episode]) -> list[Step | EnvironmentFailure]:
-        """Each episode's answer to its last response; earlier responses are replayed. Rewards and metrics are finite."""
+        """Each episode's answer to its last response. Earlier responses are replayed. Rewards and metrics are finite."""
         together = [name for name in self.names if self._descriptions[name].judges_together]
         alone = [episode for episode in episodes if episode.environment not in together]
         answers: dict[str, Iterator] = {
@@ -152,7 +153,7 @@ class Environments:
         return _as_failures(episodes, [request.result() for request in requests])
 
     def _ask_together(self, name: str, episodes: Sequence[Episode]) -> list[Step | EnvironmentFailure]:
-        """The answers of an environment that judges all responses in one call."""
+        """The answers of an environment with `judges_together`, from one call for all responses."""
         if not episodes:
             return []
         assert all(len(episode.responses) == 1 for episode in episodes), (
@@ -171,7 +172,7 @@ class Environments:
 
     def _schedule(self, name: str, function: Callable, args: Sequence) -> Future:
         blueprint, pool = self._blueprints[name], self._pools.get(name) or self._start(name)
-        # A process limits its own time (worker._bounded). This limit is for a process that was stopped (SIGSTOP).
+        # A process limits its own time (worker._bounded). The pool's limit is for a stopped process (SIGSTOP).
         timeout = worker.BUILD_SECONDS + self._seconds(name, function, args)
         return pool.schedule(function, args=[blueprint, *args], timeout=timeout)
 
@@ -185,14 +186,14 @@ class Environments:
 
 
 class _EnvironmentRequest:
-    """A call in a process of an environment. The constructor begins it."""
+    """A call in a process of an environment. The constructor begins the call."""
 
     def __init__(self, environments: Environments, name: str, function: Callable, *args: Any):
         self._environments, self._name, self._function, self._args = environments, name, function, args
         self._begin()
 
     def result(self) -> Any:
-        """Wait for the call. Returns what the function returned, or a Problem."""
+        """Wait for the call. Returns the function's result, or a Problem."""
         for _ in range(RESTARTS):
             while not wait([self._future], timeout=1).done and self._pool.active:
                 pass
@@ -227,13 +228,13 @@ class _EnvironmentRequest:
             return Problem("died", f"its process ended with exit code {error.exitcode}")
 
     def _hung(self, pid: int) -> str:
-        """The traceback of a process that ran out of time; empty for a process that ended otherwise."""
+        """The traceback of a process at its time limit; empty for a process with another end."""
         file = Path(self._environments._folder.name) / str(pid)
         return tracebacks.of_dump(file.read_text()) if file.exists() else ""
 
 
 def _as_failures(episodes: Sequence[Episode], answers: Sequence) -> list:
-    """The answers to episodes, with the failure of its episode in place of each Problem."""
+    """The answers to episodes. Each Problem is replaced by an EnvironmentFailure of its episode."""
     return [
         EnvironmentFailure(episode.environment, episode.seed, answer.reason, answer.text)
         if isinstance(answer, Problem)

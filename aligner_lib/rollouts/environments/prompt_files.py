@@ -23,15 +23,15 @@ class PromptRecord:
 
     @property
     def question(self) -> str:
-        """The prompt as a text; for messages, the content of the last one."""
+        """The prompt as a text; for messages, the content of the last message."""
         return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
 
 
 class PromptFiles(Environment):
     """An environment whose episodes are the lines of a file: {"prompt"}, {"messages"} or {"text"}, and other keys.
 
-    prompts: {train: FILE, validation: FILE}; or one file, of which the share `held_out` is for validation, always the same
-    lines. A `prompt` that is a text becomes a user's turn of the chat template; a `text` is used as it is.
+    prompts: {train: FILE, validation: FILE}; or one FILE, of which the share `held_out` is for validation, always the same
+    lines. A `prompt` becomes a user's turn of the chat template; a `text` is used unchanged.
     """
 
     def __init__(self, split: str = "train", *, prompts: Any, held_out: float = 0.2):
@@ -63,7 +63,7 @@ def read_split(prompts: Any, split: str, held_out: float, parse) -> list:
 
 
 def read_records(file: str | Path, parse) -> list:
-    """The records of a file, each converted by `parse`. Raises UserError with FILE:LINE for a line that can't be used."""
+    """The records of a file, each converted by `parse`. Raises UserError with FILE:LINE for an unusable line."""
     path = Path(file).expanduser()
     try:
         # not splitlines(): the texts in JSON may contain other line separators

@@ -14,9 +14,9 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 class ReasoningGym(Environment):
     """A task by name, such as `spell_backward`, with `config` for its generator.
 
-    The first `size` episodes are generated, and repeated questions are left out; the share `held_out` of the rest is for
+    The first `size` episodes are generated, and repeated questions are left out. The share `held_out` of the rest is for
     validation. `instruction` is a system turn. The answer of a response is the text in its last <answer>…</answer>, or the
-    whole response; the reward is the score of the task's own scorer, from 0 to 1.
+    whole response. The reward is the score of the task's own scorer, from 0 to 1.
     """
 
     def __init__(

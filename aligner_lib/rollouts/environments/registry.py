@@ -27,9 +27,9 @@ BUILT_IN = {
 
 
 def find(use: str) -> str | UserFile:
-    """The source of the environment that `use` names: a built-in name, or a user's file, which is read but not run.
+    """The source of the environment named `use`: a built-in name, or a user's file. The file is read but not run.
 
-    Raises UserError for an unknown name, for a file that does not exist, and for a file that is not Python.
+    Raises UserError for an unknown name, for a missing file, and for a file that is not Python.
     """
     if use in BUILT_IN:
         return use
@@ -57,12 +57,12 @@ def build(source: str | UserFile, split: str, args: dict[str, Any]) -> Environme
 
 
 def make(use: str, split: str = "train", **args: Any) -> Environment:
-    """Build an environment in this process, to try it: `make("sums", digits=2).reset(0)`."""
+    """Build an environment in this process, to test the environment: `make("sums", digits=2).reset(0)`."""
     return build(find(use), split, args)
 
 
 def _check_names(constructor: Callable[..., Environment], args: dict[str, Any]) -> None:
-    """Raise UserError for an argument that the constructor does not take, or that it needs and does not get."""
+    """Check the arguments of a constructor. Raises UserError for an unknown argument and for a missing required argument."""
     signature = inspect.signature(constructor)
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "split"]
     names = [parameter.name for parameter in parameters]

@@ -10,8 +10,8 @@ from aligner_lib.rollouts.environments.prompt_files import PromptFiles
 class RewardModelPrompts(PromptFiles):
     """Prompts without rewards of their own: the trainer gets the rewards from its reward model.
 
-    When a prompt asks for a form of data/forms.py, the metric `obeys` says whether the response has it. So the quality that
-    the reward model estimates can also be measured by a program.
+    When a prompt asks for a form of data/forms.py, the metric `obeys` says whether the response has the form. A program thus
+    measures the quality that the reward model estimates.
     """
 
     def step(self, response: str) -> Step:

@@ -1,4 +1,4 @@
-"""Tracebacks of an environment that raised or hung, without this package's frames around it."""
+"""Tracebacks of an environment that raised or hung, without this package's frames around the environment's frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ AROUND = tuple(str(Path(__file__).with_name(f"{name}.py")) for name in ("worker"
 
 
 def of_error(error: BaseException) -> str:
-    """An exception's traceback, from the environment's first frame on."""
+    """An exception's traceback, starting at the environment's first frame."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_code.co_filename in AROUND:
         place = place.tb_next

@@ -1,4 +1,4 @@
-"""A user's file as an environment: one function that gives a reward, or one subclass of Environment."""
+"""A user's file as an environment: the file has a reward function, or a subclass of Environment."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ EXAMPLE = "def reward(prompt, response, **fields): return float(len(response) < 
 
 @dataclass(frozen=True)
 class UserFile:
-    """A user's file with its text at the start of the run: processes that start later run the same text."""
+    """A user's file with its text at the start of the run. Processes that start later run the same text."""
 
     path: str
     """Absolute."""
     text: str
     name: str
-    """The function or class to use; empty: the only one in the file."""
+    """The function or class to use; empty: the only function or class in the file."""
 
     @classmethod
     def read(cls, use: str) -> UserFile:
-        """Read `file.py` or `file.py:name`. Raises UserError for a file that does not exist, or is not Python."""
+        """Read `file.py` or `file.py:name`. Raises UserError for a missing file and for a file without valid Python."""
         place, _, name = use.rpartition(":") if use.rpartition(":")[0].endswith(".py") else (use, "", "")
         path = Path(place).expanduser().absolute()
         try:
@@ -52,17 +52,17 @@ class UserFile:
         return cls(str(path), text, name)
 
     def load(self) -> Callable[..., Environment]:
-        """Run the file. Returns a function of split and arguments that makes its environment.
+        """Run the file. Returns a callable that takes the split and the arguments, and makes the environment.
 
-        Raises UserError when the file raises, and when it has no such function or class, or several.
+        Raises UserError when the file raises, and when the file has no suitable function or class, or several.
         """
         # the prefix keeps the file from replacing a module of the same name
         module = ModuleType(f"environment_{Path(self.path).stem}")
         module.__file__ = self.path
-        sys.modules[module.__name__] = module  # dataclasses look their module up here
-        sys.path.append(str(Path(self.path).parent))  # for files beside it
+        sys.modules[module.__name__] = module  # dataclasses look up their module here
+        sys.path.append(str(Path(self.path).parent))  # for imports of the file's neighbours
         lines = self.text.splitlines(keepends=True)
-        # tracebacks show the text that ran
+        # tracebacks show the executed text
         linecache.cache[self.path] = (len(self.text), None, lines, self.path)
         try:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
@@ -105,8 +105,8 @@ class UserFile:
 class RewardFunction(PromptFiles):
     """A user's `reward(prompt, response, **fields)`, called on the prompts of a data file.
 
-    prompt: the text, or the last message's content; fields: the record's other keys. The function returns a number, or a
-    dict with "reward" and metrics.
+    prompt: the text, or the last message's content; fields: the record's other keys. The function returns a number, or a dict
+    with "reward" and metrics.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RewardFunction(PromptFiles):
         require(
             "response" not in fields, "the records have a key 'response', which is the policy's; rename it"
         )
-        # None: all fields; otherwise only the fields that the function names are passed
+        # None: all fields are passed; otherwise only the fields that are parameters of the function
         self._passed = None if takes_all else parameters.keys()
         try:
             inspect.signature(function).bind(**self._arguments(self.records[0], ""))
@@ -159,9 +159,9 @@ class RewardFunction(PromptFiles):
 class RewardsTogether(RewardFunction):
     """A user's reward function that judges all responses of a rollout at the same time.
 
-    Either `reward(prompts, completions, **fields)` as TRL has it, where every argument is a list and the result a list of
-    numbers or of dicts with "reward" and metrics; or `async def reward(prompt, response, **fields)`, whose calls run at the same
-    time. The first form may be async, too. None in place of a reward leaves the response out.
+    The function has one of two forms. In `reward(prompts, completions, **fields)`, the form of TRL, every argument is a list,
+    and the result is a list of numbers or of dicts with "reward" and metrics; this form may be async. The calls of `async def
+    reward(prompt, response, **fields)` run concurrently. A response whose reward is None is left out.
     """
 
     judges_together = True

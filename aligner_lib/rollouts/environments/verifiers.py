@@ -11,10 +11,11 @@ from aligner_lib.rollouts.environments.base import Environment, Message, Step, h
 
 
 class Verifiers(Environment):
-    """The tasks of an installed taskset by its id, with `config` for it; the reward is the sum of their weighted rewards.
+    """The tasks of an installed taskset by its id, with `config` for the taskset. The reward is the sum of the task's weighted
+    rewards.
 
-    An episode is a single response. Tasksets whose environment answers (tools, games), or whose rewards run in a sandbox,
-    can't be used here. The first `size` tasks are read; the share `held_out` of them is for validation.
+    An episode is a single response. Tasksets whose environment answers (tools, games), or whose rewards run in a sandbox, can't
+    be used here. The first `size` tasks are read; the share `held_out` of them is for validation.
     """
 
     def __init__(

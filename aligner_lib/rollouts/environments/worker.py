@@ -1,4 +1,4 @@
-"""The code in an environment's own process: it builds the environment, replays an episode, and takes the new response."""
+"""The code in an environment's own process: build the environment, replay an episode, and judge the new response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUILD_SECONDS = 120  # to import and build an environment; the time limit of a r
 
 @dataclass(frozen=True)
 class Blueprint:
-    """All that a process needs to build an environment."""
+    """The data from which a process builds an environment."""
 
     source: str | UserFile
     split: str
@@ -32,12 +32,12 @@ class Blueprint:
     timeout: float
     """Seconds that a request may take."""
     folder: str
-    """The folder in which a process that hangs writes its traceback, under its process id."""
+    """The folder for the traceback of a process that hangs. The file's name is the process id."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """The properties of an environment that are known once it is built."""
+    """The properties of an environment after its construction."""
 
     size: int | None
     max_turns: int
@@ -54,7 +54,7 @@ class Problem:
 
 @dataclass
 class _Process:
-    """The state of this process: the environment that it has built. It keeps no state of an episode."""
+    """The state of the process: its environment, without the state of an episode."""
 
     environment: Environment | None = None
     tracebacks: IO | None = field(default=None, repr=False)
@@ -64,9 +64,10 @@ _process = _Process()
 
 
 def ignore_warnings() -> None:
-    """Ignore the scheduler's signals. They go to all processes of a job and ask for a checkpoint, which only the trainer saves.
+    """Ignore the scheduler's signals. The signals go to all processes of a job and ask for a checkpoint, which only the trainer
+    saves.
 
-    When the parent ends, its channel closes, and this process ends too.
+    When the parent ends, the channel to the parent closes, and this process ends too.
     """
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
@@ -110,7 +111,8 @@ def step(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Step | 
 def step_all(
     blueprint: Blueprint, seeds: tuple[int, ...], responses: tuple[str, ...]
 ) -> list[Step | Problem] | Problem:
-    """The answers to many responses, from one call of the environment, which may take as many times its timeout."""
+    """The answers to many responses from one call of the environment. The call may take the timeout of one request for each
+    response."""
 
     def judge(environment: Environment) -> list[Step | Problem]:
         answers = environment.step_all(seeds, responses)
@@ -133,21 +135,21 @@ def _built(blueprint: Blueprint) -> Environment:
 
 
 def _bounded_call(blueprint: Blueprint, call, times: int = 1) -> Any:
-    """Call `call` with the environment. Returns its answer or a Problem. A call that hangs ends this process."""
+    """Call `call` with the environment. Returns its answer or a Problem. A call that hangs ends the process."""
     try:
         environment = _built(blueprint)
         with _bounded(times * blueprint.timeout):
             return call(environment)
-    except BaseException as error:  # sys.exit() in a reward function costs one sample, too
+    except BaseException as error:  # also sys.exit() in a reward function costs only one sample
         return Problem("raised", tracebacks.of_error(error))
 
 
 @contextmanager
 def _bounded(seconds: float) -> Iterator[None]:
-    """End this process when the block takes longer than `seconds`, and write the traceback to a file.
+    """End the process when the block takes longer than `seconds`, and write the traceback to a file.
 
-    A C thread of the interpreter does it, without Python's lock: it also ends code that hangs in C, and it leaves no process
-    behind when the job was killed meanwhile.
+    A C thread of the interpreter enforces the limit without Python's lock. So the limit also ends code that hangs in C, and
+    leaves no process behind when the job was killed meanwhile.
     """
     faulthandler.dump_traceback_later(seconds, exit=True, file=_process.tracebacks)
     try:
@@ -157,7 +159,7 @@ def _bounded(seconds: float) -> Iterator[None]:
 
 
 def _begin(environment: Environment, blueprint: Blueprint, seed: int) -> Prompt:
-    # so an environment that draws from the global generators is deterministic, too
+    # With seeded global generators, an environment that draws from them is deterministic.
     random.seed(f"{blueprint.split} {seed}")
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(random.getrandbits(32))
@@ -186,7 +188,7 @@ def _is_prompt(prompt: Any) -> bool:
 
 
 def _checked(answer: Any, kind: type) -> Step | Problem:
-    """The step with Python's own numbers, which another process can read without the environment's libraries."""
+    """The step with Python's own numbers. Another process can then read the step without the environment's libraries."""
     if not isinstance(answer, Step):
         raise TypeError(f"step() returned {answer!r}, which is not an Step")
     numbers = {}

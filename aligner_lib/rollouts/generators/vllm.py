@@ -1,4 +1,4 @@
-"""Generation with a vLLM server: requests go over its OpenAI-compatible HTTP API, the policy's weights over TCP.
+"""Generation with a vLLM server: requests use the server's OpenAI-compatible HTTP API, and the policy's weights use TCP.
 
 The module uses these parts of vLLM: `/v1/completions` with token ids in requests and answers, `/collective_rpc`
 (VLLM_SERVER_DEV_MODE=1) for the worker extension in `vllm_worker.py`, and `/reset_prefix_cache`. docs/generation.md describes
@@ -26,8 +26,8 @@ from aligner_lib.megatron import parallel
 from aligner_lib.megatron.generate import Response, Sampling
 from aligner_lib.rollouts.generators import weight_stream
 
-API_KEY = "VLLM_API_KEY"  # vLLM's own variable: the key that a server in a job of its own was started with
-AT_ONCE = 256  # requests of a rank at the same time; the server batches them
+API_KEY = "VLLM_API_KEY"  # vLLM's own variable: the key of a server in a job of its own
+AT_ONCE = 256  # concurrent requests of a rank; the server batches them
 EXTENSION = "aligner_lib.rollouts.generators.vllm_worker.PolicyWeights"
 # no proxy: a cluster's proxy does not reach the cluster's own nodes
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -40,7 +40,7 @@ class VllmGenerator:
     url: str
     stop_ids: Sequence[int]
     timeout: float
-    """Seconds for an answer, and for the server to take a block of weights."""
+    """Seconds for an answer, and for the server to receive a block of weights."""
     api_key: str = field(default_factory=lambda: os.environ.get(API_KEY, ""), repr=False)
     last_output: Callable[[], str] = lambda: ""
     """The last lines of the server's log, when this run started the server."""
@@ -66,7 +66,7 @@ class VllmGenerator:
         return outcome
 
     def refresh(self, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """See Generator. Raises UserError when the server dies, hangs or can't take the weights."""
+        """See Generator. Raises UserError when the server dies, hangs or can't receive the weights."""
         if parallel.is_first_rank():
             self._send(weights)
             self._post("/reset_prefix_cache")  # the cache holds keys and values of the old weights
@@ -88,7 +88,7 @@ class VllmGenerator:
             "stop_token_ids": list(self.stop_ids),
             "ignore_eos": True,  # stop_token_ids has all stop tokens
             "skip_special_tokens": False,  # an end string may be a special token
-            "logprobs": 0,  # only the log-probability of the drawn token
+            "logprobs": 0,  # only the log-probability of the sampled token
             "return_token_ids": True,
         }
         (choice,) = self._post("/v1/completions", request)["choices"]
@@ -99,7 +99,7 @@ class VllmGenerator:
                 "0.11; update it"
             )
         if sampling.greedy:
-            # as in Megatron's generation: greedy decoding draws a token with probability 1
+            # as in Megatron's generation: greedy decoding chooses a token with probability 1
             logprobs = [0.0] * len(tokens)
         return Response(tokens, logprobs, finished=choice["finish_reason"] == "stop")
 
@@ -118,7 +118,7 @@ class VllmGenerator:
                 weight_stream.send(weights, listener, token, self.timeout, lambda: _check_in_progress(answer))
                 answer.result()
             except weight_stream.StreamError as error:
-                # the server's own error message, if there is one, says more
+                # the server's own error message is more informative, if the server sent one
                 answer.result()
                 raise UserError(f"{self._name} did not take the policy's weights: {error}") from error
 
@@ -180,7 +180,7 @@ class VllmGenerator:
 
 
 class VllmBatch:
-    """A `GenerationBatch` that sends all added prompts to the server at once when it runs."""
+    """A `GenerationBatch` that sends all added prompts to the server in one go when the batch runs."""
 
     def __init__(self, generator: VllmGenerator):
         self._generator = generator
@@ -202,7 +202,8 @@ class VllmBatch:
 
 
 def _check_in_progress(answer: Future) -> None:
-    """Raises when the server has answered the call before it took the weights: its error, or a StreamError."""
+    """Check that the server is still receiving the weights. When the server has already answered the call, raises the server's
+    error or a StreamError."""
     if answer.done():
         answer.result()
         raise weight_stream.StreamError("it answered the call without fetching the weights")

@@ -1,4 +1,4 @@
-"""A vLLM server that a run starts on this machine for itself, and ends with the run.
+"""A vLLM server on this machine that a run starts for itself and ends with the run.
 
 The server gets a model folder without weights. The policy sends the weights before the first response.
 """
@@ -49,7 +49,7 @@ class ServerSettings(Protocol):
 
 @dataclass
 class VllmServer:
-    """The process of a server. `close` ends it and all processes that it has started."""
+    """The process of a server. `close` ends the server and its child processes."""
 
     process: subprocess.Popen
     url: str
@@ -66,7 +66,7 @@ class VllmServer:
         self.process.wait()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the server answers. Raises UserError when it ends before, or does not answer in time."""
+        """Wait until the server answers. Raises UserError when the server ends first, or does not answer in time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
@@ -84,10 +84,10 @@ class VllmServer:
 def start(
     settings: ServerSettings, architecture: Architecture, tokenizer: Tokenizer, longest: int, folder: Path
 ) -> VllmServer:
-    """Start a server for this architecture and wait until it answers. Its weights are still random.
+    """Start a server for this architecture and wait until the server answers. The server's weights are still random.
 
-    longest: tokens of prompt and response. folder: gets the model folder and the log. Raises UserError when vLLM is missing,
-    or does not start.
+    longest: tokens of prompt and response. folder: gets the model folder and the log. Raises UserError when vLLM is missing or
+    does not start.
     """
     executable = shutil.which(settings.executable)
     if executable is None:
@@ -130,14 +130,15 @@ def start(
 
 
 def end_earlier(folder: Path) -> None:
-    """End the server of a run that was killed before it could end its server: the server holds memory that is needed."""
+    """End the server of a run that was killed before it could end its server. The old server still holds memory, which the new
+    server needs."""
     note = read_json(folder / NOTE)
     if note and note["mark"] is not None and identity(note["pid"]) == note["mark"]:
         _end(note["pid"])
 
 
 def _end(pid: int) -> None:
-    """End a server and all processes that it has started: SIGTERM, END_S seconds to clean up, then SIGKILL."""
+    """End a server and its child processes: SIGTERM, END_S seconds to clean up, then SIGKILL."""
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -158,7 +159,7 @@ def _options(settings: ServerSettings, longest: int, port: int) -> list[str]:
         *("--tensor-parallel-size", str(settings.tensor_parallel_size)),
         *("--gpu-memory-utilization", str(settings.gpu_memory_utilization)),
         *(["--enforce-eager"] if settings.enforce_eager else []),
-        # log-probabilities of the distribution that tokens are drawn from, as in Megatron's generation
+        # log-probabilities under the distribution from which tokens are sampled, as in Megatron's generation
         *("--logprobs-mode", "processed_logprobs"),
         *("--generation-config", "vllm"),
     ]

@@ -1,6 +1,6 @@
 """The extension of a vLLM server's workers that receives a trainer's weights: `vllm serve … --worker-extension-cls`.
 
-It runs in vLLM's environment, which may lack Megatron.
+The module runs in vLLM's environment, which may lack Megatron.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ class PolicyWeights:
     """Mixed into each worker of the server, which provides vLLM's `reload_weights` and `parallel_config`."""
 
     def receive_policy(self, host: str, port: str, token: str) -> None:
-        """Replace the worker's weights by those that a trainer sends from host:port."""
+        """Replace the worker's weights by the weights that a trainer sends from host:port."""
         receivers = self.parallel_config.world_size
         self.reload_weights(weights_iterator=receive(host, int(port), token, receivers, STREAM_S))

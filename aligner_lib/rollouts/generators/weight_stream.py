@@ -1,8 +1,8 @@
-"""Weights from one process to others over TCP, a block of tensors at a time: no file, and no second copy of the model.
+"""Send weights from one process to others over TCP, a block of tensors at a time, without a file or a second copy of the model.
 
-The sender listens and the receivers connect. A receiver first identifies itself by a line of JSON with the token that it was
-given. Then blocks follow, each as its length (8 bytes, big-endian) and that many bytes of safetensors. Length 0 ends the
-stream. This module also runs in vLLM's environment, and imports nothing of the project.
+The sender listens and the receivers connect. A receiver first sends a line of JSON with the token that identifies it. Then
+blocks follow: for each block its length (8 bytes, big-endian) and as many bytes of safetensors. Length 0 ends the stream. This
+module also runs in vLLM's environment, and imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import Tensor
 
 BLOCK_BYTES = 1 << 26
 HELLO_BYTES = 1 << 12  # limit of a receiver's first line
-POLL_S = 0.2  # seconds between two calls of `waits` while the sender waits for receivers
+POLL_S = 0.2  # seconds between two calls of `check` while the sender waits for receivers
 
 
 class StreamError(Exception):
-    """The other side went away, or is not the expected one. The message says which."""
+    """The other side was lost, or is not the expected one. The message says which."""
 
 
 # ---- the sender -----------------------------------------------------------------------------------------------------
@@ -38,8 +38,8 @@ def send(
 ) -> None:
     """Send weights (on the CPU, any dtype) to all receivers that connect. Each receiver states how many receivers there are.
 
-    timeout: seconds for each receiver to connect and to take a block. check: called repeatedly while the sender waits; it may
-    raise to stop the wait. Raises StreamError.
+    timeout: seconds for each receiver to connect and to receive a block. check: called repeatedly while the sender waits;
+    `check` may raise to stop the wait. Raises StreamError.
     """
     with ExitStack() as opened:
         receivers = [
@@ -71,7 +71,7 @@ def _accepted(
 
 
 def _hello(connection: socket.socket) -> dict:
-    """The first message of a connection; empty for anything but a JSON object."""
+    """The first message of a connection; empty when the message is not a JSON object."""
     try:
         message = json.loads(connection.makefile("rb").readline(HELLO_BYTES))
     except (OSError, ValueError):
@@ -94,7 +94,7 @@ def _blocks(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:
     """Serialised blocks of about BLOCK_BYTES, and an empty block at the end."""
     block: dict[str, Tensor] = {}
     for name, tensor in weights:
-        # a copy, because the parts of a fused weight share its memory, which safetensors refuses
+        # a copy, because the parts of a fused weight share memory, and safetensors refuses shared memory
         block[name] = tensor.clone(memory_format=torch.contiguous_format)
         if sum(part.nbytes for part in block.values()) >= BLOCK_BYTES:
             yield save(block)
