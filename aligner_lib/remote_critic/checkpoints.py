@@ -1,4 +1,4 @@
-"""The critic's own run folder: its checkpoints, by the number of train steps, and its metrics."""
+"""The critic's own run folder: checkpoints, named by their number of train steps, and metrics."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from aligner_lib.trainers.loop import check_checkpoint
 
 
 class CriticCheckpoints:
-    """The critic's checkpoints. Their names count train steps, as the actor does."""
+    """The critic's checkpoints. A checkpoint's name has its number of train steps, counted as by the actor."""
 
     def __init__(self, run: RunWriter, keep: int):
-        """keep: the number of newest checkpoints that always stay."""
+        """keep: how many of the newest checkpoints are always kept."""
         self.run, self.keep = run, keep
 
     def numbers(self) -> list[int]:
         return [step_of(path) for path in self.run.folder.checkpoints()]
 
     def latest(self) -> int:
-        """The number of the newest checkpoint; 0 for none."""
+        """The number of the newest checkpoint; 0 without checkpoints."""
         return max(self.numbers(), default=0)
 
     def find(self, number: int) -> Path | None:
-        """The checkpoint after `number` train steps; None for 0, the initial weights. Raises NoCheckpoint."""
+        """The checkpoint after `number` train steps; None for 0, the initial weights. Raises NoCheckpoint for a missing
+        checkpoint."""
         if number == 0:
             return None
         if number not in self.numbers():
@@ -37,7 +38,7 @@ class CriticCheckpoints:
         return self.run.path / "checkpoints" / step_name(number)
 
     def owner(self) -> str | None:
-        """The actor's run to which the newest checkpoint belongs."""
+        """The actor's run to which the newest checkpoint belongs; None without checkpoints."""
         newest = self.run.folder.latest_checkpoint()
         return json.loads((newest / "critic.json").read_text())["actor_run"] if newest else None
 
@@ -47,16 +48,18 @@ class CriticCheckpoints:
     def accept(
         self, tmp_dir: Path, number: int, previous: int, actor_run: str | None, way_back: int = 0
     ) -> None:
-        """Give a complete checkpoint its name. Checkpoints that the actor may still go back to stay.
+        """Give a complete checkpoint its final name. Checkpoints to which the actor may still go back are kept.
 
-        previous: the checkpoint that belongs to the actor's last one. way_back: the one that `aligner undo` needs; 0: none.
+        previous: the number of the critic's checkpoint that belongs to the actor's last checkpoint. way_back: the number of the
+        checkpoint for `aligner undo`; 0: none.
         """
         (tmp_dir / "critic.json").write_text(json.dumps({"updates": number, "actor_run": actor_run}))
         needed = sum(existing >= previous for existing in {*self.numbers(), number})
         self.run.accept_checkpoint(tmp_dir, number, max(self.keep, needed), check_checkpoint, {way_back})
 
     def forget_after(self, number: int) -> None:
-        """Set aside later checkpoints, and cut off later metrics: the actor repeats the steps after `number`."""
+        """Set aside the checkpoints after `number`, and cut off the later metrics, because the actor repeats the steps after
+        `number`."""
         self.run.rewind(number)
 
     def log(self, number: int, metrics: dict[str, float], lr: float, seconds: float) -> None:

@@ -1,8 +1,9 @@
-"""The actor's side: a reward source and a value model whose reward model and critic run in other jobs.
+"""The actor's side of the remote critic: a reward source and a value model, whose models run in other jobs.
 
-All ranks make the same objects and the same calls. The first rank of each model replica requests scores. Calls that change the
-critic go through the first rank of all, which numbers the train steps. When a server goes away, every rank raises an
-Interruption; `reach` then waits for the server, and `load` has the critic go back to the checkpoint that belongs to the actor's.
+All ranks create the same objects and make the same calls. The first rank of each model replica requests scores. Calls that
+change the critic go through the first of all ranks, which numbers the train steps. When a server is lost, every rank raises an
+Interruption. `reach` then waits for the server, and `load` returns the critic to the checkpoint that belongs to the actor's
+checkpoint.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from aligner_lib.run_folder.set_aside import last_change
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import stop_signals
 
-NOTE = "remote.json"  # in the actor's checkpoint: the number of train steps in the critic's checkpoint that belongs to it
+NOTE = "remote.json"  # in the actor's checkpoint: the number of train steps in the matching checkpoint of the critic
 
 
 class LazyResult(Future):
-    """A result that is fetched when it is read. answer: the server's answer, on a rank that has sent a request."""
+    """A result that is fetched on the first read. answer: the server's answer, on a rank that has sent a request."""
 
     def __init__(self, fetch: Callable[[], object], answer: Future | None = None):
         super().__init__()
@@ -45,10 +46,10 @@ class LazyResult(Future):
 
 
 class RemoteRewardModel:
-    """A `RewardSource` in another job. The constructor waits for its server."""
+    """A `RewardSource` in another job. The constructor waits for the server."""
 
     def __init__(self, servers: ServerConnections, pad_to: int | None, writer: RunWriter | None = None):
-        """pad_to: pad_to_length. writer: the run's writer, on the first rank, which sees requests to stop."""
+        """pad_to: the setting pad_to_length. writer: the run's writer, on the first rank, which receives requests to stop."""
         self.servers, self.pad_to, self.writer = servers, pad_to, writer
         self.about = self.reach()
 
@@ -59,14 +60,14 @@ class RemoteRewardModel:
         outcomes = [parallel.from_replica_leader(scores.result()) for scores in requested]
         own = [outcome for outcome in outcomes if not isinstance(outcome, Tensor)]
         if problems := [problem for ranks in parallel.gather_over_dp(own) for problem in ranks]:
-            # a reason that ends the run counts before an interruption, which another replica may have met
+            # An error that ends the run has priority over an interruption, which another replica may have raised.
             raise min(problems, key=lambda problem: isinstance(problem, Interruption))
         return outcomes
 
     def reach(self, work: Callable[[], object] = lambda: None) -> dict:
-        """Wait until all servers are connected and `work` is done. Returns the first server's status.
+        """Wait until all servers are connected and `work` has succeeded. Returns the first server's status.
 
-        A request to stop ends the run here: a run that waits has already saved everything it can.
+        A request to stop ends the run here, because a waiting run has already saved all its results.
         """
         with stop_signals() as signalled:
             status = self.servers.reach(
@@ -80,7 +81,7 @@ class RemoteRewardModel:
         return status
 
     def _request(self, kind: str, rollouts: Rollouts, **call) -> LazyResult:
-        """Request scores from a server; `collect` waits for them."""
+        """Request scores from a server; `collect` waits for the scores."""
         if not parallel.leads_replica():
             return LazyResult(lambda: None)
         link = self.servers.that_gives(kind)
@@ -90,11 +91,11 @@ class RemoteRewardModel:
 
 
 class RemoteCritic(RemoteRewardModel):
-    """A `ValueModel` and `RewardSource` in other jobs: the critic's server also gives rewards, or a second server does."""
+    """A `ValueModel` and `RewardSource` in other jobs. The critic's server or a second server gives the rewards."""
 
     def __init__(self, servers: ServerConnections, pad_to: int | None, writer: RunWriter | None = None):
         self.updates = 0  # train steps that were requested
-        self.saved = 0  # train steps in the critic's checkpoint that belongs to the actor's newest one
+        self.saved = 0  # train steps in the critic's checkpoint that belongs to the actor's newest checkpoint
         self._begun = False
         self._pending_values: list[Future] = []  # answers with values that were not collected yet
         self._executor = SerialExecutor()
@@ -104,8 +105,8 @@ class RemoteCritic(RemoteRewardModel):
     # -- RewardSource and ValueModel ------------------------------------------------------------------------------
 
     def score(self, rollouts: Rollouts) -> Future[Tensor]:
-        """A server that gives both gets this request after it has answered the requests for values, so it exchanges the
-        weights of critic and reward model only once."""
+        """Request rewards. When the critic's server also gives the rewards, it answers all requests for values first, so that
+        it exchanges the weights of critic and reward model only once."""
         self._begin()
         same_server = self.servers.that_gives("rewards") is self.critic
         return self._request("rewards", rollouts, after=self._pending_values if same_server else ())
@@ -132,9 +133,10 @@ class RemoteCritic(RemoteRewardModel):
         )
 
     def save(self, folder: Path) -> None:
-        """The critic saves in its own run folder; the actor's checkpoint notes which of the critic's belongs to it."""
+        """Save the critic in its own run folder. The actor's checkpoint records the number of the critic's checkpoint."""
         self._begin()
-        # the critic keeps `previous` until the actor's checkpoint is complete, and `way_back` as long as the actor's exists
+        # the critic keeps `previous` until the actor's checkpoint is complete, and `way_back` as long as the actor's checkpoint
+        # exists
         self._order(
             lambda: self.servers.checkpoint(
                 "save", updates=self.updates, previous=self.saved, way_back=self._way_back()
@@ -146,7 +148,8 @@ class RemoteCritic(RemoteRewardModel):
             (folder / NOTE).write_text(json.dumps({"updates": self.updates}))
 
     def load(self, folder: Path | None) -> None:
-        """Raises UnmatchedCheckpoint when the critic no longer has the checkpoint that belongs to the actor's."""
+        """Load the critic's checkpoint. Raises UnmatchedCheckpoint when the critic no longer has the checkpoint that belongs to
+        the actor's."""
         if folder is not None and not (folder / NOTE).exists():
             raise UnmatchedCheckpoint(
                 f"{folder} contains a critic that was trained in the actor's process: leave remote_critic_rm out, or "
@@ -159,7 +162,7 @@ class RemoteCritic(RemoteRewardModel):
     # -- train steps ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """A new run starts with the critic's initial weights."""
+        """Load the critic's initial weights at the start of a new run."""
         if not self._begun:
             self.load(None)
 
@@ -169,8 +172,8 @@ class RemoteCritic(RemoteRewardModel):
         return json.loads((change.checkpoint / "critic" / NOTE).read_text())["updates"] if change else 0
 
     def _go_back(self) -> None:
-        """Have the critic load its checkpoint after `updates` train steps (0: its initial weights). First rank only."""
-        self._executor.recover()  # earlier calls are answered, or have failed
+        """Make the critic load its checkpoint after `updates` train steps (0: its initial weights). First rank only."""
+        self._executor.recover()  # all earlier calls are then answered, or have failed
         try:
             self.servers.checkpoint("load", updates=self.updates)
         except NoCheckpoint as error:
@@ -192,7 +195,7 @@ class RemoteCritic(RemoteRewardModel):
 def _scores(
     link: ServerConnection, kind: str, rollouts: Rollouts, call: Future
 ) -> Tensor | UserError | Interruption:
-    """The values or rewards, or an error that says why there are none."""
+    """The values or rewards, or an error with the reason why there are none."""
     try:
         arrays = link.wait_for(call)
         if problem := arrays["problem"].reshape(-1)[0].decode():

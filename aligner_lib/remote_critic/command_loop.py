@@ -1,6 +1,7 @@
-"""The critic's service: the main threads of all ranks execute one command after the other.
+"""The critic's service: the main threads of all ranks execute commands, each command after the previous.
 
-The first rank takes the commands from its request queue. When a command fails, on any rank, the actor gets a sentence about it.
+The first rank takes the commands from its request queue. When a command fails on any rank, the actor gets a sentence with the
+reason.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from aligner_lib.remote_critic.session import ServiceEnd
 from aligner_lib.remote_critic.worker import End, Wait, Worker
 from cluster.record import read_json, write_json
 
-TOLD_S = 10.0  # for the actor's next request for the status, which comes every second
-NOTES = "failed_rank_*.json"  # in the run folder's job/: why a rank other than the first has failed
+TOLD_S = 10.0  # for the actor's next request for the status, which follows within about a second
+NOTES = (
+    "failed_rank_*.json"  # in the run folder's job/: the reason why a rank other than the first has failed
+)
 
 
 def serve(
@@ -26,11 +29,11 @@ def serve(
     is_over: Callable[[], ServiceEnd | None] | None,
     job: Path,
 ) -> ServiceEnd | None:
-    """Execute commands until the service ends. request_queue, is_over: on the first rank, None on the others, which return
-    None. job: the folder for the ranks' notes.
+    """Execute commands until the service ends. request_queue, is_over: on the first rank; None on the other ranks, for which
+    the function returns None. job: the folder for the ranks' notes.
 
-    An exception in a command is sent to the actor as a sentence and ends the service, because half a train step may have been
-    made. The first rank learns of another rank's exception through its note, and of another rank's death through a failing
+    An exception in a command is sent to the actor as a sentence and ends the service, because a train step may be incomplete.
+    The first rank learns of another rank's exception through the rank's note, and of another rank's death through a failing
     collective operation.
     """
     while True:
@@ -65,20 +68,20 @@ def serve(
 
 
 def clear_notes(job: Path) -> None:
-    """Remove the notes of ranks of an earlier start."""
+    """Remove the notes that ranks wrote in an earlier start."""
     for note in job.glob(NOTES):
         note.unlink()
 
 
 def _note_failure(job: Path, kind: str, error: Exception) -> None:
-    """Leave a note for the first rank, which otherwise only sees that this rank is gone."""
+    """Write a note for the first rank, which otherwise only notices that the rank is lost."""
     if not parallel.is_of_a_lost_rank(error):
         job.mkdir(exist_ok=True)
         write_json(job / NOTES.replace("*", str(parallel.rank())), {"words": in_a_sentence(kind, error)})
 
 
 def _failure(job: Path, kind: str, error: Exception) -> Refusal:
-    """The error for the actor: to wait for another server if a rank has died, else the reason."""
+    """The error for the actor: NotReady when a rank has died, so that the actor waits for another server; else the reason."""
     if notes := sorted(job.glob(NOTES)):
         return Refusal(f"on its rank {notes[0].stem.rpartition('_')[2]}: {read_json(notes[0])['words']}")
     if parallel.is_of_a_lost_rank(error):

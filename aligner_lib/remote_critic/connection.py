@@ -1,7 +1,8 @@
-"""One server, seen from the actor: calls in threads of their own, and a watch that notices within seconds when it dies.
+"""The actor's connection to a server: calls in separate threads, and a watch that detects a dead server within seconds.
 
-The time limit of a call can't distinguish a dead server from a busy one, so calls wait long, and the watch decides. A server
-that answers may still hang. Its status comes from other threads than its work, and says how long the current work has taken.
+A time limit on a call can't distinguish a dead server from a busy server. Therefore calls have a long time limit, and the watch
+decides. A server that answers may still hang. The server's status comes from other threads than its work, and reports how long
+the current work has taken.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from aligner_lib.remote_critic.pytriton_client import PyTritonConnection, Server
 from aligner_lib.run_folder.reader import RunFolder
 
 POLL_S = 1.0
-STATUS_S = 5.0  # time limit for a status, which a server answers at once, whatever it is doing
-SILENCE_S = 12.0  # without a status for this long, the server counts as lost: two requests were not answered
+STATUS_S = 5.0  # time limit for a status, which a busy server also answers immediately
+SILENCE_S = (
+    12.0  # without a status for as many seconds, the server counts as lost: two requests were not answered
+)
 
 
 class Lost(ConnectionError):
-    """The server is gone. The message completes "the critic at host:port …"."""
+    """The server is lost. The message completes "the critic at host:port …"."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +47,21 @@ class Endpoint:
 
 
 class ServerConnection:
-    """A connection to a server, made by `connect`. Once it is `lost`, connect again."""
+    """A connection to a server, made by `connect`. After the connection is `lost`, call `connect` again."""
 
     def __init__(self, where: Endpoint, actor: str, answer_s: float = 3600.0):
-        """actor: identifies this start of this run. answer_s: time limit for the answer of a living server, in which many
-        requests may be queued before this one."""
+        """actor: identifies a start of a run. answer_s: time limit in seconds for the answer of a living server, which may have
+        queued many earlier requests."""
         self.where, self.actor, self.answer_s = where, actor, answer_s
         self.lost: str | None = "is not connected yet"
-        self._refused: Refusal | None = None  # ends the actor's run, whatever is asked next
+        self._refused: Refusal | None = None  # ends the actor's run at the next call
         self._connection: PyTritonConnection | None = None
 
-    # -- coming and going -----------------------------------------------------------------------------------------
+    # -- connecting -----------------------------------------------------------------------------------------------
 
     def connect(self) -> dict:
-        """Find the server and connect. Returns its status. Raises ServerUnreachable, after a few seconds at the latest."""
+        """Find the server and connect. Returns the server's status. Raises ServerUnreachable after a few seconds at the
+        latest."""
         address = discovery.find(self.where.service, self.where.ip, self.where.port, self.where.run)
         if address is None:
             raise ServerUnreachable("has not published its address yet")
@@ -83,7 +87,7 @@ class ServerConnection:
     def call(
         self, endpoint: str, arrays: serialization.Arrays, after: Iterable[Future] = (), **parameters
     ) -> Future:
-        """Send a request. `wait_for` waits for the answer. after: calls that must be answered before this one is sent."""
+        """Send a request. `wait_for` waits for the answer. after: calls that must be answered before the request is sent."""
         connection, earlier = self._connection, list(after)
 
         def work() -> serialization.Arrays:
@@ -93,8 +97,8 @@ class ServerConnection:
         return _in_thread(work)
 
     def wait_for(self, answer: Future) -> serialization.Arrays:
-        """The answer. Raises Lost when the server goes away first, the Refusal that it gave before it went away, and UserError
-        when it lives but does not answer in time."""
+        """The answer to a request. Raises the server's Refusal, Lost when the server is lost before it answers, and UserError
+        when a living server does not answer in time."""
         started = time.monotonic()
         while True:
             try:
@@ -158,14 +162,15 @@ class ServerConnection:
                 self.lost = self.lost or reason
 
     def _closing(self, status: dict) -> str | None:
-        """Why a server that still answers is lost, by its status: it hangs, or has failed and is about to end."""
+        """The reason why a server that still answers counts as lost, according to its status: the server hangs, or has failed
+        and is about to end."""
         if status.get("refusal") is None:
             return overdue(status)
         self.refusal(status["refusal"])
         return f"is ending: {from_words(status['refusal'])}"
 
     def _ending(self) -> str | None:
-        """How the server ended, if its run folder says it. On the same machine a killed process shows at once."""
+        """How the server ended, if its run folder records the end. On the same machine, a killed process is noticed at once."""
         try:
             status = self.run.status
             if status not in ("finished", "stopped", "failed", "lost"):
@@ -190,8 +195,8 @@ def _in_thread(work: Callable[[], object]) -> Future:
 
 
 def _within(seconds: float, work: Callable[[], dict]) -> dict:
-    """The result of `work`. Raises ServerUnreachable when it takes too long: a new gRPC client waits for a stopped server
-    forever."""
+    """The result of `work`. Raises ServerUnreachable when `work` takes too long, because a new gRPC client waits forever for a
+    stopped server."""
     try:
         return _in_thread(work).result(timeout=seconds)
     except TimeoutError:

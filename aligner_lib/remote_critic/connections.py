@@ -1,7 +1,7 @@
-"""The servers that an actor works with, and the wait for a server that is away.
+"""An actor's connections to its servers, and the wait for an unavailable server.
 
-All ranks make `ServerConnections` and make the same calls: the first rank decides, and the others get the result. The first
-ranks of the other model replicas have their own connections, through which they request scores.
+All ranks create `ServerConnections` and make the same calls. The first rank decides, and the others get the result. The first
+ranks of the other model replicas request scores through connections of their own.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from aligner_lib.remote_critic.pytriton_client import ServerUnreachable
 
 logger = logging.getLogger(__name__)
 
-SLICE_S = 1.0  # for one attempt of the first rank, after which the other ranks learn that it still waits
+SLICE_S = 1.0  # for an attempt of the first rank; after the attempt, the other ranks learn that the first rank still waits
 RETRY_S = 0.5
 LOG_EVERY_S = 15.0  # between two log lines about waiting
 
 
 class ServerConnections:
-    """Connections to the critic's server and, if it is separate, to the reward model's, or to the latter alone. They begin
-    unconnected."""
+    """Connections to the critic's server and to a separate reward model's server, if there is one, or to the reward model's
+    server alone. All start unconnected."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class ServerConnections:
         answer_s: float,
         longest_sample: int,
     ):
-        """servers: each with what it must give, `values` or `rewards`; a critic comes first. tokenizer: the policy's.
-        run: the actor's run folder. timeout_s: time limit to wait for a server; answer_s: for an answer of a connected one.
-        longest_sample: tokens of the longest sample that may be sent."""
+        """servers: each server with the kinds of scores it must give, `values` or `rewards`; a critic comes first. tokenizer:
+        the policy's. run: the actor's run folder. timeout_s: time limit to wait for a server. answer_s: time limit for an
+        answer of a connected server. longest_sample: tokens of the longest sample that may be sent."""
         self.tokenizer, self.run, self.timeout_s = tokenizer, run, timeout_s
         self.longest_sample = longest_sample
         actor = parallel.from_first_rank(f"{run}#{time.time_ns():x}")
@@ -54,7 +54,7 @@ class ServerConnections:
         return next(link for link, gives in self.links.items() if kind in gives)
 
     def reach(self, work: Callable[[], object], stop: Callable[[], bool]) -> dict | None:
-        """Connect, and do `work` on the first rank; repeat both until they succeed.
+        """Connect, and call `work` on the first rank. Repeats both until they succeed.
 
         Returns the first server's status; None when `stop` returns True first (on the first rank). Raises UserError after
         `timeout_s`.
@@ -80,13 +80,14 @@ class ServerConnections:
                 logger.info(f"waiting, {waited:.0f} s of at most {self.timeout_s:.0f} s: {reason}")
 
     def checkpoint(self, kind: str, link: ServerConnection | None = None, **details) -> dict:
-        """Ask a server, by default the first one, to begin, save or load. Returns its status. First rank only."""
+        """Ask a server, by default the first server, to begin, save or load. Returns the server's status. First rank only."""
         link = link or self.first
         request = {"kind": kind, "actor": link.actor, "actor_run": self.run} | details
         return link.ask("checkpoint", serialization.text(request, "request"))
 
     def _attempt(self, work: Callable[[], object]) -> tuple[dict, str | None]:
-        """The first server's status; or why it can't continue, after an attempt of about a slice."""
+        """The first server's status and None; or {} and the reason why the servers are not ready, after an attempt of about
+        SLICE_S."""
         slice_ends = time.monotonic() + SLICE_S
         while True:
             statuses = {}
@@ -105,8 +106,8 @@ class ServerConnections:
                 time.sleep(RETRY_S)
 
     def _check(self, link: ServerConnection, status: dict) -> None:
-        """Raises UserError for a server of another kind than the settings say, or a model with another tokenizer or too few
-        positions."""
+        """Check a server. Raises UserError when the server gives other scores than the settings require, or when its model has
+        another tokenizer or too few positions."""
         if missing := self.links[link] - set(status["gives"]):
             cure = "check its port"
             if self.settings == "remote_critic_rm":
@@ -128,7 +129,7 @@ class ServerConnections:
             )
 
     def _others_connect(self) -> str | None:
-        """Connect the first ranks of the other replicas. Returns on every rank the reason why that failed, or None."""
+        """Connect the first ranks of the other replicas. Returns on every rank the reason for a failure, or None."""
         reason = None
         if parallel.leads_replica():
             for link in self.links:
@@ -142,7 +143,8 @@ class ServerConnections:
 
 
 def on_first_rank(work: Callable[[], object]):
-    """The result of `work` on the first rank, returned on every rank; its UserError or Interruption is raised on every rank."""
+    """The result of `work` on the first rank, returned on every rank. A UserError or Interruption in `work` is raised on every
+    rank."""
     result, error = None, None
     if parallel.is_first_rank():
         try:
@@ -156,5 +158,5 @@ def on_first_rank(work: Callable[[], object]):
 
 
 def server_problem(where: Endpoint, error: Exception) -> str:
-    """A sentence on a server that is gone, or the message of a server that refuses."""
+    """A sentence on a lost server, or the message of a server that refuses."""
     return str(error) if isinstance(error, Refusal) else f"{where} {error}"

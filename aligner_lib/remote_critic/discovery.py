@@ -1,4 +1,4 @@
-"""The address of a server and its token: published by the server, found by the actor. No torch."""
+"""The address and the token of a server: published by the server, found by the actor. The module does not import torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cluster.rendezvous import announce, announced, own_host
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """The address of a server. token, run: None while they are not known."""
+    """The address of a server. token, run: None while unknown."""
 
     host: str
     port: int
@@ -27,16 +27,17 @@ class ServerAddress:
 
 
 def listening_address(setting: str | None) -> str:
-    """The address to listen on: the one in the settings, in a Slurm job the node's own, else loopback.
+    """The address to listen on: the address in the settings, in a Slurm job the node's own address, else loopback.
 
-    Raises UserError when the job's other nodes can't reach any address that this node finds.
+    Raises UserError when the node finds no address that the job's other nodes can reach.
     """
     if setting:
         return setting
     own = _resolved(own_host())
     if own is not None and not _is_loopback(own):
         return own
-    # Debian and Ubuntu map a machine's own name to 127.0.1.1; the names of the other nodes show which network they share
+    # Debian and Ubuntu map a machine's own name to 127.0.1.1. The addresses of the other nodes show which network the nodes
+    # share.
     others = {node: _resolved(node) for node in _nodes_of_the_job() if node != own_host()}
     away = [node for node, address in others.items() if address is None or not _is_loopback(address)]
     if own is not None and not away:
@@ -51,15 +52,15 @@ def listening_address(setting: str | None) -> str:
 
 
 def new_token(run: Path) -> str:
-    """A random token for this start of a server; the token of an earlier start becomes invalid."""
+    """A random token for a start of a server. The token of an earlier start becomes invalid."""
     (Path(run) / "token").unlink(missing_ok=True)
     return secrets.token_urlsafe(32)
 
 
 def publish(run: Path, service: str, host: str, port: int, token: str) -> None:
-    """Publish a service's address: in the run folder, and in the cache for actors that know only the port.
+    """Publish a service's address in the run folder, and in the cache for actors that know only the port.
 
-    The token goes into the run folder, too, readable only by its owner.
+    The token is also written into the run folder, readable only by its owner.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(Path(run) / "token", flags, 0o600), "w") as file:
@@ -71,7 +72,7 @@ def publish(run: Path, service: str, host: str, port: int, token: str) -> None:
 
 
 def find(service: str, ip: str | None, port: int, run: str | None) -> ServerAddress | None:
-    """The service's address by its run folder or by ip and port; None while it is not published."""
+    """The service's address, by its run folder or by ip and port; None while the address is not published."""
     if run is not None:
         published = announced(run, service)
         return published and ServerAddress(
@@ -90,7 +91,8 @@ def _token(run: Path) -> str | None:
 
 
 def _pointer(host: str, port: int) -> Path:
-    """The cache's file for a server. Many machines may share the cache, and each has its own loopback."""
+    """The cache's file for a server. Several machines may share the cache, and each machine has its own loopback, so a loopback
+    address is stored with the machine's name."""
     address = _resolved(host) or host
     place = f"{platform.node()}-{address}" if _is_loopback(address) else address
     return cache_root() / "servers" / f"{place}-{port}.json"
@@ -114,7 +116,7 @@ def _address_towards(address: str) -> str | None:
 
 
 def _resolved(host: str) -> str | None:
-    """The address of a host name; None for a name that is not known here."""
+    """The address of a host name; None for an unknown name."""
     try:
         return socket.gethostbyname(host)
     except OSError:

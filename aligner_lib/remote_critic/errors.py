@@ -1,4 +1,4 @@
-"""The reasons for refusing a request, and how they are sent between the jobs."""
+"""The reasons for refusing a request, and their encoding between the jobs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from aligner_lib.errors import UserError
 
 
 class Refusal(UserError):
-    """A request that can't be met; its message goes to the actor and ends the actor's run."""
+    """A request that can't be fulfilled. The message goes to the actor and ends the actor's run."""
 
 
 class NotReady(Refusal):
-    """The server is not in the state that the actor expects: it was started again and lacks train steps, or it is ending.
+    """The server is not in the state that the actor expects: the server was restarted and lacks train steps, or is ending.
 
-    The actor waits for a server that goes back to their newest common checkpoint.
+    The actor then waits for a server that goes back to the newest common checkpoint.
     """
 
 
 class NoCheckpoint(Refusal):
-    """The server lacks the checkpoint that it should go back to."""
+    """The server lacks the checkpoint for which the actor asks."""
 
 
 KINDS = {"not ready": NotReady, "no checkpoint": NoCheckpoint, "refused": Refusal}
@@ -37,7 +37,7 @@ def from_words(text: str) -> Refusal:
 
 
 def in_a_sentence(work: str, error: Exception) -> str:
-    """A sentence about an exception, for the actor; the traceback stays in this job's log."""
+    """A sentence about an exception, for the actor. The traceback stays in the log of the server's job."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     message = " ".join(str(error).split()) or "no message"
     place = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"

@@ -1,9 +1,9 @@
-"""When a command takes too long: a server can answer and hang all the same, if one of its ranks hangs."""
+"""Decide when a command takes too long. A server with a hanging rank can still answer requests for its status."""
 
 from __future__ import annotations
 
-OVERDUE_S = 30.0  # a command that is usually faster is not given up before this time …
-OVERDUE_FACTOR = 20  # … nor before this many times the longest earlier command of its kind
+OVERDUE_S = 30.0  # a command is never given up earlier …
+OVERDUE_FACTOR = 20  # … nor before so many times the longest earlier command of its kind
 FIRST_S = (
     600.0  # for the first command of a kind: libraries initialise themselves, which takes an unknown time
 )
@@ -14,7 +14,7 @@ def overdue(status: dict) -> str | None:
     doing, seconds = status["doing"], status["doing_s"]
     if doing == "starting":
         return None
-    # an idle server looks for commands all the time
+    # an idle server looks for commands continuously
     longest = 0.0 if doing == "idle" else status["longest_s"].get(doing)
     if longest is None:
         return f"hangs: its first {doing} has taken {seconds:.0f} s" if seconds > FIRST_S else None
@@ -26,8 +26,8 @@ def overdue(status: dict) -> str | None:
 def longest_with(longest: float | None, seconds: float) -> float:
     """The new longest duration of a kind of command, in seconds, after another command has ended.
 
-    It at most doubles (beyond what OVERDUE_S allows anyway): so one pause of the whole server does not blind the watch, and
-    a kind that has become slower is given up only once or twice.
+    The duration at most doubles, beyond what OVERDUE_S allows anyway. Otherwise a single pause of the whole server would make
+    the watch ignore later hangs. A kind of command that has become slower is given up only once or twice.
     """
     if longest is None:
         return seconds

@@ -1,7 +1,7 @@
-"""The traces of a server that must be removed when it ends, or after it was killed: processes, shared memory, folders.
+"""Clean up after a server that has ended or was killed: its processes, shared memory and folders.
 
-A killed server can't clean up, so each server records what it uses, and the next server in its run folder cleans up. Its
-processes are distinguished from later ones with the same pid by their start time.
+A killed server can't clean up. Therefore each server records its resources, and the next server in the same run folder cleans
+up. The start time of a process distinguishes the process from a later process with the same pid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import psutil
 from cluster.processes import identity
 from cluster.record import read_json, write_json
 
-# limit for a process to be gone after SIGKILL: on a busy machine it keeps its port for seconds
+# time limit for a process to end after SIGKILL: on a busy machine a process keeps its port for seconds
 KILLED_S = 30.0
 SHARED_MEMORY = Path("/dev/shm")
 TENSORS = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
@@ -31,7 +31,7 @@ WORKSPACE = "aligner-"  # prefix of a workspace's name in the temporary folder
 
 
 def note_down(folder: Path, children: list[psutil.Process], environments: list[str]) -> None:
-    """Record in the run folder what this process's server uses.
+    """Record in the run folder the resources of this process's server.
 
     environments: folders in /tmp that tritonserver made for its stubs.
     """
@@ -43,7 +43,7 @@ def note_down(folder: Path, children: list[psutil.Process], environments: list[s
 def clear(folder: Path, finish_s: float = 0.0) -> None:
     """Clean up after the server of this run folder, which was killed or is ending.
 
-    finish_s: seconds that tritonserver has for the requests in progress before it is killed.
+    finish_s: seconds that tritonserver has for the requests in progress before tritonserver is killed.
     """
     left = read_json(_note(folder)) or {"server": None, "children": {}, "environments": []}
     marks = left["children"].items()
@@ -52,13 +52,15 @@ def clear(folder: Path, finish_s: float = 0.0) -> None:
     segments = {*_segments_of(left["server"]), *_tensors_of(ours)}
     if finish_s > 0:
         end([pid for pid in ours if _is_tritonserver(pid)], signal.SIGINT, finish_s)
-        # twice: a stub that has ended no longer tells its segments, and one that lives may have made more
+        # Read the segments again: a stub that has ended no longer lists its segments, and a living stub may have made more.
         segments |= _tensors_of(ours)
     end(ours, signal.SIGKILL, KILLED_S)
     for segment in segments:
         segment.unlink(missing_ok=True)
     for environment in left["environments"]:
-        with contextlib.suppress(OSError):  # another server has made and uses the folder: it is not empty
+        with contextlib.suppress(
+            OSError
+        ):  # another server has made and uses the folder: the folder is not empty
             os.rmdir(environment)
     _note(folder).unlink(missing_ok=True)
     place = _place(folder)
@@ -73,7 +75,7 @@ def clear(folder: Path, finish_s: float = 0.0) -> None:
 def workspace(folder: Path) -> Path:
     """The folder for PyTriton's workspace: in the run folder, or in the temporary folder with a link in the run folder.
 
-    The workspace contains Unix sockets. Their paths must be short, and some shared file systems don't support them.
+    The workspace contains Unix sockets. Their paths must be short, and some shared file systems don't support Unix sockets.
     """
     place = _place(folder)
     place.mkdir(parents=True)
@@ -89,9 +91,9 @@ def workspace(folder: Path) -> Path:
 
 
 def end(pids: list[int], number: signal.Signals, within_s: float) -> None:
-    """Send a signal to processes. Returns when none of them runs, or after within_s seconds.
+    """Send a signal to processes. Returns when none of the processes runs, or after within_s seconds.
 
-    It does not wait until their parents have noticed, which may take seconds.
+    The function does not wait until the parents have reaped the processes, which may take seconds.
     """
     processes = []
     for pid in pids:
@@ -104,8 +106,8 @@ def end(pids: list[int], number: signal.Signals, within_s: float) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process still holds its resources. A killed process looks like a zombie as soon as its first thread is gone,
-    but keeps its ports until the last thread is gone."""
+    """Whether a process still holds its resources. After SIGKILL, a process is reported as a zombie as soon as its first thread
+    has ended, but keeps its ports until its last thread has ended."""
     try:
         if not process.is_running():
             return False
@@ -122,8 +124,8 @@ def _is_tritonserver(pid: int) -> bool:
 
 
 def _stubs(place: Path) -> list[int]:
-    """Processes that run from this workspace, written down or not: tritonserver replaces a stub that ended by a new one,
-    and a stub whose tritonserver is gone waits for it for good."""
+    """Processes that run from this workspace, recorded or not. A stub may be missing in the record, because tritonserver
+    replaces a stub that has ended. A stub whose tritonserver has died waits forever."""
     if not place.exists():
         return []
     beginning = f"{place.resolve()}/"
@@ -136,17 +138,18 @@ def _stubs(place: Path) -> list[int]:
 
 
 def _segments_of(server: dict | None) -> list[Path]:
-    """The shared memory of the server's tritonserver and stubs, in PyTriton's spelling; empty when its pid was reused."""
+    """The shared memory of the server's tritonserver and stubs, in PyTriton's spelling; empty when the server's pid was
+    reused."""
     if server is None or identity(server["pid"]) not in (None, server["mark"]):
         return []
     return list(SHARED_MEMORY.glob(f"pytrtion{server['pid']}-*"))
 
 
 def _tensors_of(pids: list[int]) -> set[Path]:
-    """The shared memory in which processes keep tensors. Only the processes themselves know its names."""
+    """The shared memory in which processes keep tensors. Only the processes themselves know the names of the segments."""
     names: set[str] = set()
     for pid in pids:
-        with contextlib.suppress(OSError):  # the process ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended in the meantime
             names |= set(TENSORS.findall(Path(f"/proc/{pid}/maps").read_text()))
     return {Path(name) for name in names}
 

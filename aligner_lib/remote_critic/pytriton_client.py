@@ -1,7 +1,7 @@
 """Calls to a server over PyTriton's gRPC client. Only the pytriton modules use PyTriton.
 
-gRPC is used because one client can serve many threads (the HTTP client's gevent deadlocks). A client neither learns that a
-server hangs nor stops waiting for it: the caller limits the wait (see `connection`).
+The calls use gRPC because a gRPC client can serve many threads, while the HTTP client's gevent deadlocks. A client neither
+detects a hanging server nor stops waiting, so the caller limits the wait (see `connection`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ServerUnreachable(ConnectionError):
 
 
 class PyTritonConnection:
-    """A connection to a server. When the server stops answering, make a new one."""
+    """A connection to a server. When the server stops answering, make a new connection."""
 
     def __init__(self, host: str, port: int, token: str):
         self.host, self.port, self._token = host, port, token
@@ -68,10 +68,10 @@ class PyTritonConnection:
 
 @functools.cache
 def _client_class() -> type:
-    """PyTriton's ModelClient, with a connection of its own that retries within a second.
+    """PyTriton's ModelClient, with a separate connection that retries within a second.
 
-    By default all channels of a process to one address share a connection and its wait, which grows with each failed
-    attempt: a server that was started again was not found for 20 s.
+    By default, all channels of a process to an address share a connection and its waiting time, which grows with each failed
+    attempt. With the default, the client did not find a restarted server for 20 s.
     """
     from pytriton.client import ModelClient
 
@@ -83,7 +83,7 @@ def _client_class() -> type:
 
 
 def check_installed() -> None:
-    """Raises UserError where PyTriton is missing, which client and server need."""
+    """Raises UserError when PyTriton is missing. Client and server need PyTriton."""
     if importlib.util.find_spec("pytriton") is None:
         raise UserError(
             "PyTriton is not installed, so critic and reward model can't be jobs of their own: run "
@@ -104,7 +104,7 @@ def probe(host: str, port: int) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The reason in one line, because PyTriton's messages contain tracebacks and metadata."""
+    """The reason in a single line, because PyTriton's messages contain tracebacks and metadata."""
     text = str(error)
     if "protocol is restricted" in text:
         return "refuses the token: it was started again, or is another run's server"

@@ -1,6 +1,6 @@
 """A server on PyTriton: endpoints that are bound to functions. Only the pytriton modules use PyTriton.
 
-Start it from the main thread: tritonserver ends when the *thread* that started it ends.
+Start the server from the main thread, because tritonserver ends when the *thread* that started tritonserver ends.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import pytriton_cleanup
 from aligner_lib.remote_critic.serialization import Arrays, Signature
 
-# `health` and `model-config` stay open: PyTriton's own client needs them without a token.
+# `health` and `model-config` stay open, because PyTriton's own client needs both without a token.
 RESTRICTED = ["inference", "metadata", "model-repository", "shared-memory", "statistics", "trace", "logging"]
-# samples that may be answered together; the worker splits them into micro batches
+# samples for a common answer; the worker splits them into micro batches
 LARGEST_BATCH = 1 << 20
-BATCH_DELAY_US = 2000  # time that a request waits for another request of the same shape
+BATCH_DELAY_US = 2000  # time for which a request waits for another request of the same shape
 START_S = 120.0  # PyTriton's own limit
 EXIT_S = 1  # for requests in progress when the server ends
-# tritonserver makes such a folder, uses it only for packed interpreters, and does not remove it
+# tritonserver makes a folder with such a name, uses the folder only for packed interpreters, and does not remove the folder
 ENVIRONMENTS = "/tmp/python_env_*"
 
 Answer = Callable[[list[tuple[dict, Arrays]]], list[Arrays]]  # requests (parameters, arrays) → their answers
@@ -41,7 +41,7 @@ Answer = Callable[[list[tuple[dict, Arrays]]], list[Arrays]]  # requests (parame
 
 @dataclass(frozen=True)
 class EndpointHandler:
-    """An endpoint of the server: its arrays, and the function that answers requests."""
+    """An endpoint of the server: its arrays, and the function for its requests."""
 
     name: str
     signature: Signature
@@ -49,14 +49,14 @@ class EndpointHandler:
 
 
 class PyTritonServer:
-    """tritonserver and a Python stub for each endpoint, as child processes of this one."""
+    """tritonserver and a Python stub for each endpoint, as child processes of this process."""
 
     def __init__(self, host: str, port: int, token: str, folder: Path, endpoints: list[EndpointHandler]):
-        """folder: the run folder, for workspace and log; what a killed earlier server left there is removed."""
+        """folder: the run folder, for workspace and log. The constructor removes the remains of a killed earlier server."""
         self.host, self.port = host, port
         self._folder = Path(folder)
         self._log = self._folder / "job" / "tritonserver.log"
-        self._others = psutil.Process().children(recursive=True)  # children that this process had before
+        self._others = psutil.Process().children(recursive=True)  # earlier children of this process
         self._children: list[psutil.Process] = []
         self._environments: list[str] = []
         pytriton_cleanup.clear(folder)
@@ -84,10 +84,10 @@ class PyTritonServer:
             self._bind(endpoint)
 
     def start(self) -> None:
-        """Start the server. Returns when it answers. Raises UserError when it does not answer in time."""
+        """Start the server. Returns when the server answers. Raises UserError when the server does not answer in time."""
         from pytriton.client.exceptions import PyTritonClientTimeoutError
 
-        # the stub loads the first libpython that it finds, which must be this interpreter's
+        # the stub loads the first libpython on the path, which must be the library of the running interpreter
         first = sysconfig.get_config_var("LIBDIR")
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
         before = glob.glob(ENVIRONMENTS)
@@ -110,17 +110,17 @@ class PyTritonServer:
         return None
 
     def stop(self) -> None:
-        """End the child processes and remove what they left.
+        """End the child processes and remove their files and shared memory.
 
-        Triton.stop() would take 7 s, in which it waits for its threads one after the other. They end with this process.
+        Triton.stop() would take 7 s, because it waits for its threads in turn. The threads end with this process anyway.
         """
         atexit.unregister(self._triton.stop)
-        self._note_children()  # a failed run() may have started some of them
+        self._note_children()  # a failed run() may have started some of the processes
         pytriton_cleanup.clear(self._folder, finish_s=2 * EXIT_S)
 
     def _note_children(self) -> None:
-        """Record the processes that must be ended, also by a later server. The stubs of a dead tritonserver are no longer
-        among the children, so known processes stay in the record."""
+        """Record the processes to end; a later server reads the record. The stubs of a dead tritonserver are no longer among
+        the children, so known processes stay in the record."""
         known = {*self._others, *self._children}
         self._children += [child for child in psutil.Process().children(recursive=True) if child not in known]
         self._note_down()
@@ -157,8 +157,8 @@ class PyTritonServer:
 def _prompt_triton(host: str, port: int) -> type:
     """PyTriton's Triton, which continues as soon as its server listens.
 
-    PyTriton's own check runs once a second, over a gRPC channel that retries a closed port at growing intervals: it took
-    two seconds more.
+    PyTriton's own check runs once a second, over a gRPC channel that retries a closed port at growing intervals. That check
+    took two seconds more.
     """
     from pytriton.triton import Triton
 
@@ -180,7 +180,7 @@ def _listens(host: str, port: int) -> bool:
     return True
 
 
-# ---- before it starts -----------------------------------------------------------------------------------------------
+# ---- before the start -----------------------------------------------------------------------------------------------
 
 
 def check_numpy() -> None:
@@ -192,7 +192,7 @@ def check_numpy() -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises UserError when the port is taken or the address is not this machine's (PyTriton would wait a minute)."""
+    """Raises UserError when the port is taken or the address is not this machine's. PyTriton itself would wait a minute."""
     if host == "" or _is_every(host):
         raise UserError(
             f"the address {host!r} would open the server to every network: give one of this machine's addresses, or none "

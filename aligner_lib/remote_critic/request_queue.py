@@ -1,7 +1,7 @@
-"""Queue the actor's requests and turn them into commands for all ranks, one after the other. First rank only.
+"""Queue the actor's requests and turn them into commands for all ranks, in order. First rank only.
 
-PyTriton calls `RequestQueue.answer_…` in threads of its own, which queue their requests and wait. The main thread takes the
-requests from the queue (`command_loop.serve`), has all ranks execute them, and answers.
+PyTriton calls `RequestQueue.answer_…` in its own threads, which queue their requests and wait. The main thread takes the
+requests from the queue (`command_loop.serve`), makes all ranks execute the commands, and answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Request:
 
 
 class RequestQueue:
-    """Queues the actor's requests and answers them in order, and reports the server's status."""
+    """Queues the actor's requests, answers them in order, and reports the server's status."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class RequestQueue:
         about: dict,
         replicas: int = 1,
     ):
-        """checkpoints: the critic's; None for a reward model, which never changes. about: entries for the status.
-        replicas: data-parallel ranks that share a batch."""
+        """checkpoints: the critic's; None for a reward model, which never changes. about: entries for the status. replicas:
+        data-parallel ranks that share a batch."""
         self.checkpoints, self.session, self.vocab_size, self.replicas = (
             checkpoints,
             session,
@@ -59,11 +59,13 @@ class RequestQueue:
         self.about = about | {"server": uuid.uuid4().hex}
         self.doing, self.since = "starting", time.time()
         self.longest: dict[str, float] = {}  # seconds, by kind of command
-        self._turn = time.monotonic()  # when the main thread last took a command, or looked for one
+        self._turn = time.monotonic()  # when the main thread last took a command, or looked for a command
         self.counts = {"values": 0, "rewards": 0, "train": 0, "merged": 0, "busy_s": 0.0}
         self._requests: queue.Queue[Request] = queue.Queue()
         self._closed: Refusal | None = None
-        self._told = threading.Event()  # the actor has got the status that says why the queue is closed
+        self._told = (
+            threading.Event()
+        )  # set when the actor has received the status with the reason why the queue is closed
 
     # -- in PyTriton's threads ------------------------------------------------------------------------------------
 
@@ -76,8 +78,8 @@ class RequestQueue:
     def _answer_scores(
         self, kind: str, requests: list[tuple[dict, serialization.Arrays]]
     ) -> list[serialization.Arrays]:
-        """The values or rewards of each request. Requests that came together become one command, but are computed one after
-        the other, so that no request's numbers depend on the others."""
+        """The values or rewards of each request. Requests that arrive together become a single command, but are computed
+        separately, so that the numbers of a request do not depend on the other requests."""
         self.counts["merged"] += len(requests) > 1
         problems: list[str | None] = [None] * len(requests)
         batches = []
@@ -169,7 +171,8 @@ class RequestQueue:
             raise NotReady("this actor has not begun with the server since the server was started")
 
     def _check_updates(self, parameters: dict) -> None:
-        """Values must come from the weights that the actor expects (a reward model has only one set of weights)."""
+        """Check that values come from the weights that the actor expects. Raises NotReady. A reward model has only a single set
+        of weights."""
         if int(parameters["updates"]) != self.updates:
             raise NotReady(
                 f"it has made {self.updates} train steps, but {parameters['updates']} were expected"
@@ -231,7 +234,7 @@ class RequestQueue:
         return None
 
     def done(self, command: Command, request: Request, result: object, seconds: float) -> None:
-        """Record what all ranks have done, and answer the request."""
+        """Record the result of a command on all ranks, and answer the request."""
         self.counts["busy_s"] += seconds
         if isinstance(command, Values | Rewards):
             self.counts[request.kind] += sum(batch.size for batch in command.batches)
@@ -254,7 +257,7 @@ class RequestQueue:
         request.answer.set_result(self.status() if isinstance(command, Save | Load) else result)
 
     def close(self, reason: Refusal) -> None:
-        """Refuse all waiting requests and all later ones; the first reason stays."""
+        """Refuse all waiting requests and all later ones. The first reason is kept."""
         self._closed = self._closed or reason
         while True:
             try:
@@ -263,9 +266,10 @@ class RequestQueue:
                 return
 
     def wait_until_told(self, within_s: float) -> None:
-        """Return when the actor, if there is one, has got a status with the reason of `close`, or after within_s seconds.
+        """Return when the actor, if there is one, has received a status with the reason of `close`, or after within_s seconds.
 
-        An error between two requests is in no request's answer: without this wait the actor would only find a dead server.
+        No answer contains an error that occurs between two requests. Without this wait, the actor would only find a dead
+        server.
         """
         if self.session.actor is not None:
             self._told.wait(within_s)
@@ -279,7 +283,8 @@ class RequestQueue:
 
 
 def _problem_of(error: Exception) -> str:
-    """The message for the actor: a refusal as it is, a sentence for any other error, whose traceback is in the critic's log."""
+    """The message for the actor: an unchanged UserError, or a sentence for any other error, whose traceback is in the critic's
+    log."""
     if isinstance(error, UserError):
         return in_words(error)
     traceback.print_exception(error)

@@ -1,4 +1,4 @@
-"""Calls that must arrive in order: one thread sends them one after the other, and none after a failure."""
+"""Calls that must arrive in order: a single thread sends each call after the previous call, and no call after a failure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SerialExecutor:
             if call is None:
                 self._failure = None
             if self._failure is not None:
-                # a call that follows a lost one must not reach a server that was started in place of the dead one
+                # a call that follows a lost call must not reach a server that has replaced the dead server
                 future.set_exception(self._failure)
                 continue
             try:

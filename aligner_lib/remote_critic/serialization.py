@@ -1,4 +1,4 @@
-"""Records as named arrays, for sending between the two jobs: padded, and checked on arrival.
+"""Records as named arrays, for sending between the two jobs. The arrays are padded, and checked on arrival.
 
 B samples, L padded length, S longest sample
 """
@@ -48,7 +48,7 @@ SIGNATURES = {
 
 
 class WireError(UserError):
-    """Data that must not be sent or used; the message names the sample."""
+    """Data that must not be sent or used. The message names the sample."""
 
 
 # ---- lengths --------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class WireError(UserError):
 def padded_length(longest: int, pad_to: int | None = None) -> int:
     """The next of a few lengths (powers of 2 and the middles between them), so that many requests have the same shape.
 
-    pad_to: the smallest length; longer samples use the same few lengths.
+    pad_to: the smallest length. Longer samples use the same few lengths.
     """
     if pad_to is not None and longest <= pad_to:
         return pad_to
@@ -169,7 +169,7 @@ def _sample(row: int, batch: TokenBatch) -> str:
 
 
 def text(value: object, name: str = "answer") -> Arrays:
-    """Any JSON value as one array."""
+    """Any JSON value as a single array."""
     return {name: np.array([json.dumps(value).encode()], dtype=object)}
 
 

@@ -1,4 +1,4 @@
-"""Track whether the actor is still there: by its messages, by its run folder, and by the time since it was last heard."""
+"""Decide whether the actor still runs, from its messages, its run folder, and the time since its last message."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from aligner_lib.remote_critic.errors import Refusal
 from aligner_lib.run_folder.reader import RunFolder
 
-ANOTHER_S = 30.0  # an actor that was heard within this time is not replaced by another run's
+ANOTHER_S = 30.0  # an actor with a message within this time is not replaced by the actor of another run
 
 
 @dataclass(frozen=True)
 class ServiceEnd:
-    """Why the service is over."""
+    """The reason why the service is over."""
 
     status: str
     """finished, stopped or failed."""
@@ -21,11 +21,11 @@ class ServiceEnd:
 
 
 class ActorSession:
-    """The actor that is served. The service ends when the actor is done, or has been silent for too long."""
+    """The actor that the service serves. The service ends when the actor has ended, or has been silent for too long."""
 
     def __init__(self, timeout_s: float):
         self.timeout_s = timeout_s
-        self.actor: str | None = None  # identifies one start of one run
+        self.actor: str | None = None  # identifies a start of a run
         self.run_path: str | None = None
         self._heard = time.monotonic()
         self._welcomed = 0.0  # seconds since the epoch
@@ -35,7 +35,7 @@ class ActorSession:
         return time.monotonic() - self._heard
 
     def open(self) -> None:
-        """Call it when actors can connect: the time limit for silence begins now."""
+        """Start the time limit for silence. Call `open` when actors can connect."""
         self._heard = time.monotonic()
 
     def heard(self, actor: str | None) -> None:
@@ -62,7 +62,7 @@ class ActorSession:
             info = self._actors_info()
             status = info.get("status")
             if status in ("finished", "stopped") and info["heartbeat"]["time"] < self._welcomed:
-                # an attempt that was refused leaves the earlier attempt's run.json
+                # a refused attempt leaves the earlier attempt's run.json in place
                 return ServiceEnd(
                     "stopped", f"its actor, {self.run_path}, ended before it began: see the actor's log"
                 )
@@ -84,5 +84,5 @@ class ActorSession:
     def _actors_info(self) -> dict:
         try:
             return RunFolder(self.run_path).info
-        except (OSError, ValueError):  # a shared disk that fails for a moment says nothing about the actor
+        except (OSError, ValueError):  # a short failure of a shared disk says nothing about the actor
             return {}

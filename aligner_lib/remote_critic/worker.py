@@ -1,4 +1,4 @@
-"""The commands that all ranks of a server's job execute, and the models on which they are executed.
+"""The commands that all ranks of a server's job execute, and the models for the commands.
 
 B samples of a request, S longest sample, D data-parallel ranks; rank d takes every D-th sample
 """
@@ -30,7 +30,7 @@ class Command(Protocol):
 
 @dataclass
 class Wait:
-    """Do nothing. It keeps the other ranks from running into their time limit."""
+    """Do nothing. Waiting ranks receive this command, so that no rank runs into its time limit."""
 
     def execute(self, worker: Worker) -> None:
         pass
@@ -120,7 +120,8 @@ def _map_shares(
     own_parts: list[Tensor | None] = []
     for batch in batches:
         share = _share(batch.size)
-        # a rank without a sample in a small request skips it: only the ranks of its own replica wait for each other
+        # When a small request has no sample for a rank, the rank skips the request. Only the ranks of the same replica wait for
+        # each other.
         own_parts.append(work(batch.rows(share)).result() if share else None)
     for whole, *parts in zip(wholes, *parallel.gather_over_dp(own_parts)):
         for rank, part in enumerate(parts):
