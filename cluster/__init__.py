@@ -1,6 +1,6 @@
-"""Runs a command on this machine, on Slurm or with another scheduler, or prints the batch script alone.
+"""Runs a command on this machine, on Slurm or with another scheduler, or only prints the batch script.
 
-`submit` starts a command for a run folder and returns a `Job`; `Job.attach` finds it again later.
+`submit` starts a command for a run folder and returns a `Job`; `Job.attach` finds the job again later.
 """
 
 from importlib import import_module
@@ -24,8 +24,8 @@ __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str):
-    # Lazy, so that `import cluster` costs nothing before the first submission. No module here may be named
-    # like one of these functions: importing it would put the module in the function's place.
+    # Imports are lazy, so that `import cluster` costs nothing before the first submission. No module here may have the name of
+    # a function in `_HOME`, because importing the module would replace the function.
     if name in _HOME:
         return getattr(import_module(f"cluster.{_HOME[name]}"), name)
     raise AttributeError(f"module 'cluster' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -21,13 +21,13 @@ _PROBE_S = 90
 
 @dataclass(frozen=True)
 class Partition:
-    """One line of sinfo's output."""
+    """A line of sinfo's output."""
 
     name: str
     nodes: int
     time: str
     gres: str
-    """The resources of a node, such as gpu:h100:8. Several kinds of nodes make several lines."""
+    """The resources of a node, such as gpu:h100:8. A partition with several kinds of nodes has several lines."""
     up: bool
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Partition:
 
 
 def partitions() -> list[Partition]:
-    """The partitions that sinfo lists. Raises Unreachable."""
+    """The partitions in sinfo's answer. Raises Unreachable."""
     answer = queue.run_tool("sinfo", "-h", "-o", "%R|%D|%l|%G|%a")
     if answer.returncode:
         raise Unreachable(
@@ -49,7 +49,7 @@ def partitions() -> list[Partition]:
 
 
 def unavailable() -> str:
-    """Why no job can be submitted to Slurm from here; "" when its commands exist and its controller answers."""
+    """The reason why no job can be submitted to Slurm from here; "" when Slurm's commands exist and its controller answers."""
     if shutil.which("sbatch") is None:
         return "sbatch is not on this machine's PATH"
     try:
@@ -59,7 +59,7 @@ def unavailable() -> str:
 
 
 def check_slurm(resources, shared: Path, probe: bool) -> list[Finding]:
-    """Check Slurm, what `resources` ask of it and, with a small probe job, a compute node."""
+    """Check Slurm, the request in `resources` and, with a small probe job, a compute node."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         return [
@@ -87,7 +87,7 @@ def check_slurm(resources, shared: Path, probe: bool) -> list[Finding]:
 
 
 def complaints(share: Resources, there: list[Partition]) -> Iterator[str]:
-    """What these partitions cannot provide. This is an estimate: Slurm itself decides."""
+    """The parts of the request that these partitions cannot provide. The check is an estimate: Slurm itself decides."""
     names = sorted({part.name for part in there})
     fitting = [part for part in there if not share.partition or part.name in share.partition.split(",")]
     if not fitting:
@@ -108,7 +108,7 @@ def _most_nodes(parts: list[Partition]) -> int:
 
 
 def _gpus(gres: str, kind: str) -> int:
-    """GPUs a node in a GRES string: 'gpu:h100:8,nvme:1' -> 8."""
+    """The GPUs per node in a GRES string: 'gpu:h100:8,nvme:1' → 8."""
     counts = [part.split(":") for part in gres.split(",") if part.startswith("gpu")]
     return sum(int(words[-1]) for words in counts if words[-1].isdigit() and (not kind or kind in words))
 
@@ -122,9 +122,9 @@ def _accounting() -> Finding:
 
 
 def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
-    """Run a job of one task, set up like the component's jobs.
+    """Run a job of one task, with the settings of the component's jobs.
 
-    It shows whether its node can write to the folder and run Python with this project.
+    The job tests whether its node can write to the folder and import the project.
     """
     token = shared / f".aligner-check-{uuid.uuid4().hex[:8]}"
     try:
@@ -172,7 +172,7 @@ def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
     return subprocess.run(
         ["bash", "-c", "\n".join([*share.setup, f"exec {srun}"])],
         env=environment.job_environment(),
-        cwd="/",  # so that a module on the node is not found by accident
+        cwd="/",  # keeps Python on the node from finding a module by accident
         capture_output=True,
         text=True,
         timeout=_PROBE_S,
@@ -180,9 +180,9 @@ def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
 
 
 def refuse_impossible(components: Mapping[str, Resources]) -> None:
-    """Raises SubmissionRefused for what no node can provide.
+    """Raises SubmissionRefused for a request that no node can fulfil.
 
-    Slurm itself would accept some of it and leave the job pending forever.
+    Slurm itself would accept some impossible requests and leave the job pending forever.
     """
     try:
         there = partitions()
@@ -195,7 +195,7 @@ def refuse_impossible(components: Mapping[str, Resources]) -> None:
 
 
 def explain_refusal(message: str, components: Mapping[str, Resources]) -> str:
-    """Slurm's reason for a refusal, and what this cluster has instead of what was requested."""
+    """Slurm's reason for a refusal, and the cluster's resources for comparison with the request."""
     message = message.replace("sbatch: error: ", "").replace("Batch job submission failed: ", "").strip()
     try:
         there = partitions()

@@ -1,4 +1,4 @@
-"""How many cores this process may use, and the threads that a job's ranks start on them."""
+"""Count the cores that a process may use, and set the number of threads of a job's ranks."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 SPIN_COUNT = "1000"
-"""Turns that an idle OpenMP thread waits for work before it sleeps.
+"""Turns for which an idle OpenMP thread waits for work before the thread sleeps.
 
-libgomp's own value keeps a thread spinning for milliseconds, on a core that another process needs. It takes 1000 by itself
-where one process has more threads than the machine has processors, but it knows nothing of other processes.
+With libgomp's default, an idle thread spins for milliseconds on a core that another process needs. libgomp itself uses 1000
+when a process has more threads than the machine has processors, but libgomp does not count the threads of other processes.
 """
 
 
 def usable_cores(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
-    """Cores that this process may use, at least 1: by its affinity, its cgroups' CPU limits and LAB_THREADS.
+    """The number of cores that the process may use, at least 1. The limits are its affinity, its cgroups' CPU limits and
+    LAB_THREADS.
 
-    environ: LAB_THREADS, for instance a Hub's limit for one user, lowers the number. root: holds proc/ and sys/ (a test's
-    own folder). Raises ValueError for a LAB_THREADS that is not a whole number above 0.
+    environ: LAB_THREADS, for instance a Hub's limit per user, lowers the number. root: contains proc/ and sys/ (in a test, a
+    folder of the test). Raises ValueError when LAB_THREADS is not a whole number above 0.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limits = [math.ceil(limit) for limit in _cgroup_limits(root)]
@@ -33,10 +34,10 @@ def usable_cores(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
 
 
 def thread_variables(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables from which the OpenMP threads of each rank get their number and their patience.
+    """The environment variables that set the number of OpenMP threads of each rank and how long idle threads spin.
 
-    ranks: on this machine. A job on the whole machine is left with torch's own number, one thread for each physical core.
-    Values that the environment has already are kept.
+    ranks: the ranks on this machine. A single rank with all cores of the machine keeps torch's default, a thread for each
+    physical core. Existing values in the environment are kept.
     """
     variables = {"GOMP_SPINCOUNT": SPIN_COUNT}
     cores = _allocated(environ)
@@ -46,13 +47,13 @@ def thread_variables(ranks: int, environ: Mapping[str, str] = os.environ) -> dic
 
 
 def _allocated(environ: Mapping[str, str]) -> int:
-    """Usable cores, in a Slurm job at most those that Slurm gave it on this node."""
+    """Usable cores; in a Slurm job at most the job's cores on this node."""
     cores = usable_cores(environ)
     return min(cores, int(environ.get("SLURM_CPUS_ON_NODE", cores)))
 
 
 def _cgroup_limits(root: Path) -> Iterator[float]:
-    """The CPU limits, in cores, of the cgroups (version 1 and 2) that this process lies in."""
+    """The CPU limits, in cores, of the process's cgroups (version 1 and 2)."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -71,7 +72,7 @@ def _limit(folder: Path) -> Iterator[float]:
         if (file := folder / "cpu.max").exists():  # version 2: "200000 100000" or "max 100000"
             quota, period = file.read_text().split()
         else:
-            quota = (folder / "cpu.cfs_quota_us").read_text().strip()  # version 1: -1 for none
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()  # version 1: -1 for no limit
             period = (folder / "cpu.cfs_period_us").read_text()
     except OSError:
         return

@@ -1,20 +1,20 @@
-"""Which environment variables a job inherits from the process that submits it."""
+"""Select the environment variables for a job from the variables of the submitting process."""
 
 import os
 import site
 from collections.abc import Mapping
 from pathlib import Path
 
-# A notebook kernel's own: a plot backend that needs the kernel, its parent's pid, the hub's tokens.
+# Variables of a notebook kernel: a plot backend that needs the kernel, the pid of the kernel's parent, the hub's tokens.
 _KERNEL_PREFIXES = ("JPY_", "JUPYTERHUB_", "KERNEL_", "PYDEVD_")
 _KERNEL_NAMES = {"CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER", "PAGER"}
-# An outer job's own: JupyterLab often runs inside an allocation, whose ranks and limits are not the new job's.
+# Variables of an outer job. JupyterLab often runs inside an allocation, and the new job has other ranks and limits.
 _OUTER_PREFIXES = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "SUBMITIT_", "TORCHELASTIC_", "ALIGNER_JOB_")
 _OUTER_NAMES = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT"),
 }
-# How Slurm's client commands find and enter their cluster: these stay.
+# Slurm's client commands need these variables to find their cluster and to log in, so a job keeps them.
 _CLIENT_NAMES = {"SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS"}
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
@@ -29,18 +29,18 @@ def _foreign(name: str, value: str) -> bool:
 
 
 def foreign_names(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Names of the variables that belong to the notebook kernel or to an outer job, sorted."""
+    """The variables of the notebook kernel or of an outer job: their names, sorted."""
     return sorted(name for name, value in environ.items() if _foreign(name, value))
 
 
 def job_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a job: this process's, without the variables of its kernel or of an outer job."""
+    """The environment of a job: the environment of this process, without the variables of its kernel or of an outer job."""
     kept = {name: value for name, value in environ.items() if not _foreign(name, value)}
     return kept | own_variables(environ)
 
 
 def own_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that every job gets: unbuffered logs, and PYTHONPATH unless this project is installed."""
+    """Variables for every job: unbuffered logs, and PYTHONPATH unless the project is installed."""
     variables = {"PYTHONUNBUFFERED": "1"}
     installed = {Path(folder).resolve() for folder in [*site.getsitepackages(), site.getusersitepackages()]}
     if PROJECT_ROOT not in installed:

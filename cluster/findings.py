@@ -1,17 +1,17 @@
-"""What a check has found."""
+"""The results of a check."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One result of a check: all is well, or what is wrong and how to fix it."""
+    """A result of a check: success, or the problem and its cure."""
 
     what: str
     ok: bool
     detail: str
     needed: bool = True
-    """False: a job runs without it."""
+    """False: a job also runs when the check fails."""
 
     def __str__(self) -> str:
         mark = "ok  " if self.ok else ("FAIL" if self.needed else "note")

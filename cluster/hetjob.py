@@ -16,7 +16,8 @@ BATCH_FUNCTIONS = [Path(__file__).with_name(name) for name in ("slurm.sh", "batc
 
 
 class HetjobExecutor(SlurmExecutor):
-    """Submits members (one, or an array) of components (one, or a hetjob), each with its own resources."""
+    """Submits a job with one or several members (an array) and one or several components (a hetjob). Each component has its own
+    resources."""
 
     def __init__(self, submission: Submission):
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
@@ -29,7 +30,7 @@ class HetjobExecutor(SlurmExecutor):
         for file in BATCH_FUNCTIONS:
             shutil.copy(file, self.folder)
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the exception says, too
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the exception's message
                 return self._submit_command(command="")
         except FailedJobError as error:
             raise SubmissionRefused(str(error)) from error
@@ -38,9 +39,9 @@ class HetjobExecutor(SlurmExecutor):
         return self.text
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        # sbatch hands its environment to the job: without the notebook kernel's part.
+        # The variables of the notebook kernel are removed, because sbatch hands its environment to the job.
         unset = [word for name in environment.foreign_names() for word in ("-u", name)]
         return ["env", *unset, "sbatch", str(submission_file_path)]
 
     def _num_tasks(self) -> int:
-        return 1  # for submitit's bookkeeping of pickled results, of which there are none
+        return 1  # for submitit's bookkeeping of pickled results; these jobs have no pickled results

@@ -1,6 +1,6 @@
 """Expands Slurm's short form of host names.
 
-`scontrol show hostnames` would do it too, but container images seldom contain Slurm's tools.
+`scontrol show hostnames` does the same, but container images seldom contain Slurm's tools.
 """
 
 import itertools
@@ -11,7 +11,7 @@ _BRACKETS = re.compile(r"\[([^\]]*)\]")
 
 
 def expand(nodelist: str) -> list[str]:
-    """'gpu[07-09,12],login1' -> ['gpu07', 'gpu08', 'gpu09', 'gpu12', 'login1']."""
+    """'gpu[07-09,12],login1' → ['gpu07', 'gpu08', 'gpu09', 'gpu12', 'login1']."""
     return [host for part in _OUTSIDE_BRACKETS.split(nodelist) if part for host in _expand_part(part)]
 
 

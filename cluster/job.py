@@ -1,4 +1,4 @@
-"""One handle for a job, wherever it runs."""
+"""A common handle for jobs of all schedulers."""
 
 import asyncio
 import html
@@ -16,7 +16,7 @@ _LINES_IN_ERROR = 20
 
 
 class JobFailed(RuntimeError):
-    """The command failed: the message has the reason, the exception that it printed, and its last lines."""
+    """The command failed. The message has the reason, the exception that the command printed, and the command's last lines."""
 
     def __init__(self, job: "Job", status: Status):
         self.run, self.state, self.returncode = job.run, status.state, status.returncode
@@ -28,10 +28,9 @@ class JobFailed(RuntimeError):
 
 
 class Job:
-    """A submitted command: its state, its log, and methods to wait for it or end it.
+    """A submitted command: its state, its log, and methods to wait for the job or end the job.
 
-    All of its data is in the run folder, so any process that sees the folder can create one:
-    `Job.attach(run)`.
+    All data of a job is in the run folder, so any process with access to the folder can create a Job: `Job.attach(run)`.
     """
 
     def __init__(self, run: Path | str, handle: Record):
@@ -51,7 +50,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The job's name, the run folder's unless another was given."""
+        """The job's name; by default the run folder's name."""
         return self.record.name
 
     @property
@@ -71,7 +70,7 @@ class Job:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes that the job runs on."""
+        """The names of the job's nodes."""
         return self.status.nodes
 
     @property
@@ -81,27 +80,27 @@ class Job:
 
     @property
     def reason(self) -> str:
-        """Why it is pending, or why it ended."""
+        """The reason why the job is pending, or the reason of its end."""
         return self.status.reason
 
     @property
     def start_estimate(self) -> str:
-        """The scheduler's estimate of a pending job's start, in its own time format; "" without one."""
+        """The scheduler's estimate of a pending job's start, in its own time format; "" without an estimate."""
         return self.status.start
 
     @property
     def heartbeat_age(self) -> float | None:
-        """Seconds since the trainer's last heartbeat in run.json; None before the first."""
+        """Seconds since the trainer's last heartbeat in run.json; None before the first heartbeat."""
         beat = (record.read_json(self.run / "run.json") or {}).get("heartbeat") or {}
         return time.time() - beat["time"] if "time" in beat else None
 
     @property
     def log_path(self) -> Path:
-        """stdout and stderr of the main component's rank 0; the other logs are beside it."""
+        """stdout and stderr of the main component's rank 0. The other logs are in the same folder."""
         return self.log_of(self.record.main)
 
     def log_of(self, component: str, rank: int = 0) -> Path:
-        """The log of one rank of a component."""
+        """The log of a rank of a component."""
         assert component in self.record.components, f"{component!r} is none of {list(self.record.components)}"
         return record.log_path(self.folder, component, rank)
 
@@ -110,7 +109,7 @@ class Job:
         return logs.tail(self.log_path, n)
 
     def logs(self, follow: bool = False) -> Iterator[str]:
-        """The log's lines; with follow=True also new ones, until the job has ended."""
+        """The log's lines; with follow=True also new lines, until the job has ended."""
         if follow:
             return logs.follow(self.log_path, self._ended, partial(time.sleep, 0.2))
         return iter(logs.tail(self.log_path, 10**9).splitlines())
@@ -118,7 +117,7 @@ class Job:
     def failure_lines(self, status: Status, n: int) -> str:
         """The last n lines of the log that explains a failure.
 
-        This is the failed rank's log, else srun's or the batch script's.
+        The log is the failed rank's log. If that log is empty, it is srun's, the main component's or the batch script's.
         """
         component = status.component or self.record.main
         paths = [self.log_of(component, status.rank), self.folder / f"{component}.srun.log"]
@@ -128,7 +127,7 @@ class Job:
     def wait(self, timeout: float | None = None) -> State:
         """Block until the job has ended, and return its state. timeout: seconds.
 
-        Raises JobFailed when its command failed, TimeoutError after the timeout (the job continues).
+        Raises JobFailed when the command failed, and TimeoutError after the timeout. The job continues after a TimeoutError.
         """
         for pause in self._pauses(timeout):
             time.sleep(pause)
@@ -138,15 +137,15 @@ class Job:
         return self.wait_async().__await__()
 
     async def wait_async(self, timeout: float | None = None) -> State:
-        """As `wait`, without blocking the event loop: widgets and other cells continue."""
+        """Like `wait`, without blocking the event loop: widgets and other cells continue."""
         pauses = self._pauses(timeout)
-        # In a thread: a scheduler that does not answer takes seconds to say so.
+        # In a thread, because an unreachable scheduler answers only after seconds.
         while (pause := await asyncio.to_thread(next, pauses, None)) is not None:
             await asyncio.sleep(pause)
         return await asyncio.to_thread(self._final)
 
     def cancel(self) -> State:
-        """Kill the job with all its processes; `stop` ends it with a checkpoint."""
+        """Kill the job with all its processes. In contrast, `stop` ends the job with a checkpoint."""
         if not self.state.final:
             self._scheduler.cancel(self.run, self.record)
         return self.state
@@ -156,7 +155,7 @@ class Job:
         record.request_stop(self.run)
 
     def requeue(self) -> None:
-        """Save a checkpoint, end, and wait in the queue again. Raises ValueError where there is no queue."""
+        """Save a checkpoint, end, and wait in the queue again. Raises ValueError when the scheduler has no queue."""
         self._scheduler.requeue(self.run, self.record)
 
     def _ended(self) -> bool:

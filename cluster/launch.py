@@ -2,8 +2,8 @@
 
     srun … python -m cluster.launch --component K -- COMMAND …
 
-The command replaces this process (exec) and is therefore Slurm's task: it gets the signals, and its exit
-status counts.
+The command replaces this process (exec). Therefore the command is Slurm's task: Slurm sends the signals to the command and
+reads the command's exit status.
 """
 
 import os
@@ -14,14 +14,14 @@ from cluster.cores import thread_variables
 from cluster.hostlist import expand
 from cluster.processes import JOB_VARIABLE
 
-# Below Linux' ephemeral ports (32768 and up), so that no outgoing connection can sit on one of them.
+# Below Linux' ephemeral ports (32768 and up), so that no outgoing connection can use one of these ports.
 _FIRST_PORT, _PORTS = 20_000, 10_000
 
 
 def rank_variables(
     rank: int, world_size: int, local_rank: int, local_size: int, host: str, port: int
 ) -> dict:
-    """The variables that torch.distributed's env:// initialization reads."""
+    """The variables for torch.distributed's env:// initialization."""
     values = {
         "RANK": rank,
         "WORLD_SIZE": world_size,
@@ -34,16 +34,17 @@ def rank_variables(
 
 
 def master_port(job_id: int, component: int) -> int:
-    """A port that jobs on the same node do not share; a requeued job keeps its port.
+    """A port that jobs on the same node do not share. A requeued job keeps its port.
 
-    Slurm gives every member of an array and every component of a hetjob a job id of its own. The components'
-    ids follow the first one's, but inside a hetjob SLURM_JOB_ID is always the first, hence `component`.
+    Slurm gives a separate job id to every member of an array and to every component of a hetjob. The ids of a hetjob's
+    components are consecutive, but inside a hetjob SLURM_JOB_ID is always the id of the first component. Therefore the function
+    adds `component`.
     """
     return _FIRST_PORT + (job_id + component) % _PORTS
 
 
 def from_slurm(environ: Mapping[str, str], component: int = 0) -> dict[str, str]:
-    """torch.distributed's variables for this Slurm task. Raises KeyError outside of `srun`."""
+    """torch.distributed's variables for the current Slurm task. Raises KeyError outside of `srun`."""
     nodes = int(environ["SLURM_STEP_NUM_NODES"])
     tasks = int(environ["SLURM_STEP_NUM_TASKS"])
     return rank_variables(

@@ -1,4 +1,4 @@
-"""Jobs on this machine: a supervisor (`cluster/supervise.py`) in a session of its own, which starts the ranks."""
+"""Jobs on this machine. A supervisor (`cluster/supervise.py`) in its own session starts the ranks."""
 
 import shlex
 import socket
@@ -18,7 +18,7 @@ from cluster.states import State, Status, status_at_end
 
 
 class LocalScheduler(Scheduler):
-    """Runs a job beside the process that submits it. There is no queue: every job starts at once."""
+    """Runs a job on the submitting machine, without a queue: every job starts at once."""
 
     name = "local"
     title = "this machine"
@@ -29,7 +29,7 @@ class LocalScheduler(Scheduler):
     def refuse_unsupported(
         self, components: Mapping[str, object], resources: Mapping[str, Resources]
     ) -> None:
-        """Raises SubmissionRefused for resources of several nodes."""
+        """Raises SubmissionRefused for resources with several nodes."""
         super().refuse_unsupported(components, resources)
         if several := [f"{name}: {share.nodes}" for name, share in resources.items() if share.nodes > 1]:
             raise SubmissionRefused(
@@ -38,7 +38,7 @@ class LocalScheduler(Scheduler):
             )
 
     def submit(self, submission: Submission) -> list[Record]:
-        """Start the supervisor in a session of its own, which neither the kernel's interrupt nor its death reaches."""
+        """Start the supervisor in its own session, so that neither an interrupt nor the death of the kernel ends the job."""
         member = submission.only_member
         specification = [
             {"name": name, "command": command, "ranks": submission.resources[name].tasks}
@@ -62,7 +62,7 @@ class LocalScheduler(Scheduler):
     def status(self, run: Path, job: Record) -> Status:
         """The job's status, from its exit record and its supervisor's process."""
         folder = run / job.folder
-        alive = processes.identity(int(job.id)) == job.identity  # looked at before the exit record is read
+        alive = processes.identity(int(job.id)) == job.identity  # looked up before the exit record is read
         outcome = record.read_json(folder / "exit.json")
         if outcome is None and alive:
             return Status(State.RUNNING, nodes=(job.host,))
@@ -85,7 +85,7 @@ class LocalScheduler(Scheduler):
         processes.end_job(str(folder))
 
     def requeue(self, run: Path, job: Record) -> None:
-        """Raises ValueError: this machine has no queue."""
+        """Raises ValueError, because the machine has no queue."""
         raise ValueError(
             f"{job.name} runs on {self.title}, which has no queue; stop it and submit it again to resume"
         )

@@ -1,4 +1,4 @@
-"""The batch script of a job that is printed and not submitted."""
+"""The batch script of a job for printing, without a submission."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ class Plan:
 
 
 def print_plan(scheduler: Scheduler, submission: Submission, run: Path) -> Plan:
-    """Print and return the script that the scheduler would get, with the totals of all members. Writes no file."""
+    """Print and return the script for the scheduler, with the totals of all members. Writes no file."""
     text = scheduler.script(submission)
     print(text)
     members = len(submission.members)

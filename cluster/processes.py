@@ -1,4 +1,4 @@
-"""Processes of this machine: recognize one by more than its pid, and end all that belong to a job."""
+"""Processes of this machine: identify a process despite reused pids, and end all processes of a job."""
 
 import contextlib
 import signal
@@ -12,10 +12,10 @@ GRACE_S = 5.0  # between SIGTERM and SIGKILL
 
 
 def identity(pid: int) -> str | None:
-    """A text that tells a process from a later one with the same pid; None when the process is gone.
+    """A text that distinguishes a process from later processes with the same pid; None when the process has ended.
 
-    Linux: its start time in clock ticks since boot, which does not change with the wall clock (psutil's
-    create_time does). Elsewhere: its creation time.
+    On Linux, the text contains the start time in clock ticks since boot, which does not change with the wall clock, in contrast
+    to psutil's create_time. Elsewhere, the text contains the creation time.
     """
     try:
         process = psutil.Process(pid)
@@ -23,7 +23,7 @@ def identity(pid: int) -> str | None:
             return None
         if sys.platform != "linux":
             return f"created {process.create_time():.2f}"
-        # The second field is the program's name in brackets and may hold spaces and brackets itself.
+        # The second field is the program's name in brackets. The name may contain spaces and brackets.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return f"ticks {fields[19]}"
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
@@ -44,17 +44,17 @@ def _belongs(process: psutil.Process, folder: str) -> bool:
     try:
         alive = process.status() != psutil.STATUS_ZOMBIE
         return alive and process.environ().get(JOB_VARIABLE) == folder
-    except (psutil.Error, OSError):  # gone meanwhile, or another user's
+    except (psutil.Error, OSError):  # the process has ended, or belongs to another user
         return False
 
 
 def end_job(folder: str, spare: tuple[int, ...] = ()) -> None:
-    """End every process of the job: SIGTERM, GRACE_S seconds to clean up, then SIGKILL until none is left.
+    """End every process of the job: SIGTERM, GRACE_S seconds to clean up, then SIGKILL until no process is left.
 
     spare: pids to leave alone. Raises RuntimeError when a process survives SIGKILL.
     """
     _signal_all(of_job(folder, spare), signal.SIGTERM, GRACE_S)
-    for _ in range(100):  # one that forks while it is being killed needs another round
+    for _ in range(100):  # a process that forks while being killed needs another round
         stubborn = of_job(folder, spare)
         if not stubborn:
             return

@@ -1,6 +1,6 @@
 """Slurm's answers about jobs: from `squeue`, or from `sacct` for jobs that squeue no longer lists.
 
-squeue comes first because it is up to date. One call serves all the jobs that this process follows.
+squeue is asked first because its answers are current. A single call of squeue serves all jobs that the process follows.
 """
 
 import os
@@ -16,7 +16,7 @@ _ACCOUNTING_FORMAT = "JobID,State,NodeList,JobName,Submit,ExitCode"
 
 @dataclass(frozen=True)
 class Entry:
-    """One component of a job, as squeue lists it."""
+    """A component of a job, as squeue lists the component."""
 
     id: str
     """12, 12+0 (a hetjob's component), 12_3 (an array's member)."""
@@ -39,7 +39,7 @@ class Unreachable(RuntimeError):
 
 
 def run_tool(*words: str) -> subprocess.CompletedProcess:
-    """Run one of Slurm's client commands. Raises Unreachable when it is missing or does not answer."""
+    """Run one of Slurm's client commands. Raises Unreachable when the command is missing or does not answer."""
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def run_tool(*words: str) -> subprocess.CompletedProcess:
 
 
 def parse_squeue(text: str) -> list[Entry]:
-    """Entries from squeue's lines in _FORMAT. The comment is last, since it may contain the separator."""
+    """Entries from squeue's lines in _FORMAT. The comment is the last field, because it may contain the separator."""
     return [Entry(*_blank_nothing(line.split("|", 6))) for line in text.splitlines() if line.count("|") >= 6]
 
 
@@ -68,7 +68,7 @@ def _blank_nothing(values: list[str]) -> list[str]:
 
 @dataclass
 class Queue:
-    """squeue's answers, cached for all jobs that this process follows."""
+    """squeue's answers, cached for all jobs that the process follows."""
 
     _ids: set[str] = field(default_factory=set)
     _entries: dict[str, list[Entry]] = field(default_factory=dict)
@@ -77,11 +77,13 @@ class Queue:
     _configuration: str = ""
 
     def entries(self, job_id: str, fresh: bool = False) -> list[Entry]:
-        """The job's components; empty when squeue no longer lists it. Raises Unreachable.
+        """The job's components; empty when squeue no longer lists the job. Raises Unreachable.
 
         fresh: ask squeue now instead of using a recent answer.
         """
-        if self._configuration != os.environ.get("SLURM_CONF", ""):  # another cluster: other jobs, same ids
+        if self._configuration != os.environ.get(
+            "SLURM_CONF", ""
+        ):  # another cluster has other jobs with the same ids
             self.__init__(_configuration=os.environ.get("SLURM_CONF", ""))
         new = job_id not in self._ids
         self._ids.add(job_id)
@@ -99,7 +101,8 @@ class Queue:
     def _ask(self) -> None:
         job_ids = sorted({job_id.partition("_")[0] for job_id in self._ids})
         answer = run_tool("squeue", "-h", "-r", "-t", "all", "-o", _FORMAT, "-j", ",".join(job_ids))
-        # With one id alone squeue fails for a job that it has forgotten; with several it leaves it out.
+        # For a single forgotten job id, squeue fails with "Invalid job id". For several ids, squeue leaves the forgotten jobs
+        # out.
         if answer.returncode and "Invalid job id" not in answer.stderr:
             raise Unreachable(answer.stderr.strip() or f"squeue ended with {answer.returncode}")
         entries: dict[str, list[Entry]] = {}
@@ -116,8 +119,7 @@ QUEUE = Queue()
 def accounted_state(job_id: str, name: str, submitted: float) -> str:
     """The job's state in accounting, worst component first; "" without accounting or without the job.
 
-    Name and submission time (unix seconds) must match, since a reinstalled cluster assigns the same ids
-    again.
+    Name and submission time (Unix seconds) must match, because a reinstalled cluster assigns the same ids again.
     """
     answer = run_tool("sacct", "-n", "-P", "-X", "-o", _ACCOUNTING_FORMAT, "-j", job_id)
     if answer.returncode:

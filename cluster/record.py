@@ -1,4 +1,4 @@
-"""The dispatch's files in a run folder: `job/job.json`, and one numbered folder for each submission."""
+"""The files of a submission in a run folder: `job/job.json`, and a numbered folder for each submission."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-MAIN = "main"  # the component's name when there is only one
+MAIN = "main"  # the component's name when a job has only one component
 
 
 class JobNotFound(LookupError):
@@ -16,7 +16,7 @@ class JobNotFound(LookupError):
 
 @dataclass
 class Record:
-    """The record of a submission: everything that another process needs to find the job again."""
+    """The record of a submission: the data from which another process finds the job again."""
 
     where: str
     """The scheduler's name."""
@@ -26,13 +26,13 @@ class Record:
     folder: str
     """job/NNN in the run folder."""
     components: dict[str, list[str]]
-    """Name → command; the last one is the main component."""
+    """Name → command. The last component is the main component."""
     identity: str = ""
     """Distinguishes the process from a later process with the same pid (see processes.identity)."""
     cluster: str = ""
-    """Slurm's ClusterName: job ids are valid on one cluster only."""
+    """Slurm's ClusterName, because a job id is valid on only one cluster."""
     mark: str = ""
-    """Slurm's comment on the job, since an id may be reused."""
+    """Slurm's comment on the job, because Slurm may reuse an id."""
     host: str = field(default_factory=socket.gethostname)
     submitted: float = field(default_factory=time.time)
     """Unix seconds."""
@@ -46,7 +46,7 @@ class Record:
 
 
 def job_folder(run: Path) -> Path:
-    """The folder for the dispatch's files in a run folder."""
+    """The folder for the submissions' files in a run folder."""
     return run / "job"
 
 
@@ -62,9 +62,9 @@ def next_submission_folder(run: Path) -> Path:
 
 
 def new_submission_folder(run: Path) -> Path:
-    """Create the next numbered folder; two concurrent submissions never get the same one.
+    """Create the next numbered folder. Two concurrent submissions never get the same folder.
 
-    Raises OSError, which names the run folder, when it is not writable.
+    Raises OSError, which names the run folder, when the run folder is not writable.
     """
     try:
         job_folder(run).mkdir(parents=True, exist_ok=True)
@@ -97,14 +97,14 @@ def read(run: Path) -> Record:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON to a temporary file, then rename it: readers see the old content or the new one."""
+    """Write JSON to a temporary file, then rename the file. Readers therefore see either the old or the new content."""
     tmp = path.with_name(f".{path.name}.{os.getpid()}")
     tmp.write_text(json.dumps(value, indent=1) + "\n")
     tmp.replace(path)
 
 
 def read_json(path: Path) -> dict | None:
-    """A JSON object, or None when there is no such file."""
+    """A JSON object; None when the file does not exist."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
@@ -112,16 +112,16 @@ def read_json(path: Path) -> dict | None:
 
 
 def log_path(folder: Path, component: str, rank: int | str = 0) -> Path:
-    """The log of one rank of a component in a submission's folder."""
+    """The log of a rank of a component in a submission's folder."""
     return folder / f"{component}_{rank}.log"
 
 
 def request_stop(run: Path) -> None:
-    """Ask the run to save a checkpoint and end: the `stop` file that trainers check at each step."""
+    """Ask the run to save a checkpoint and end: create the `stop` file, which trainers check at each step."""
     (run / "control").mkdir(parents=True, exist_ok=True)
     (run / "control" / "stop").touch()
 
 
 def clear_stop(run: Path) -> None:
-    """Remove an old stop request, because a run that is submitted again is meant to continue."""
+    """Remove an old stop request, so that a resubmitted run continues."""
     (run / "control" / "stop").unlink(missing_ok=True)

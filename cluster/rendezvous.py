@@ -1,7 +1,7 @@
-"""How the components of a job find each other: through the run folder, not through guessed host names.
+"""The components of a job find each other through the run folder, without guessed host names.
 
-The critic calls announce(run, "critic", port=5567) once it can answer. The actor polls announced(run, "critic"),
-which is None until then and afterwards has "host" and "port".
+The critic calls announce(run, "critic", port=5567) as soon as it can answer. The actor polls announced(run, "critic"), which
+returns None at first, and after the announcement a dict with "host" and "port".
 
 An announcement may be older than the current attempt, so the reader must check that the service still answers.
 """
@@ -18,15 +18,15 @@ _PORTS = range(10_000, 20_000)  # the next 10,000 are for MASTER_PORT on Slurm (
 
 
 def own_host() -> str:
-    """The name by which the job's other nodes reach this one: Slurm's node name, else loopback."""
+    """The name by which the job's other nodes reach the current node: Slurm's node name, else loopback."""
     return os.environ.get("SLURMD_NODENAME", "127.0.0.1")
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on. Raises OSError when all are taken.
+    """A free port of this machine. Raises OSError when all ports are taken.
 
-    The port lies below the range that the system assigns to outgoing connections (from 32768 on), so no connection
-    takes it before the caller listens on it.
+    The port lies below the range that the system assigns to outgoing connections (from 32768 on), so no connection takes the
+    port before the caller listens there.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -36,14 +36,14 @@ def free_port() -> int:
 
 
 def announce(run: Path | str, service: str, **details) -> None:
-    """Publish where `service` answers, once it does: this host, and details such as port=5567."""
+    """Publish the address of `service`: the host, and details such as port=5567. The service must already answer."""
     path = _path(run, service)
     path.parent.mkdir(parents=True, exist_ok=True)
     record.write_json(path, {"host": own_host(), **details})
 
 
 def announced(run: Path | str, service: str) -> dict | None:
-    """The service's last announcement; None when there is none."""
+    """The service's last announcement; None without an announcement."""
     return record.read_json(_path(run, service))
 
 

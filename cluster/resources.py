@@ -1,4 +1,5 @@
-"""What a job requests: nodes, GPUs, time, a container. Read from YAML files and checked before submission."""
+"""The resources that a job requests: nodes, GPUs, time, a container. They are read from YAML files and checked before
+submission."""
 
 import re
 from collections.abc import Mapping
@@ -12,14 +13,14 @@ _TIME = re.compile(r"^(\d+-)?\d+(:\d{1,2}){0,2}$")  # minutes, h:mm:ss, days-h:m
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of one component. A hetjob has several of these, by name.
+    """The resources of a component. A hetjob has several Resources, by component name.
 
     Raises ValueError for values that contradict each other or are out of range.
     """
 
     nodes: int = 1
     tasks_per_node: int = 0
-    """Processes on a node; 0: one for each GPU, or one process on a node without GPUs."""
+    """Processes on a node; 0: a process for each GPU, or a single process on a node without GPUs."""
     gpus_per_node: int = 0
     """0: a CPU job."""
     gpu_type: str = ""
@@ -27,7 +28,7 @@ class Resources:
     cpus_per_task: int = 0
     """0: the cluster's default."""
     mem: str = ""
-    """Memory of a node, as Slurm writes it ("512G"; "0" is all of it); "": the cluster's default."""
+    """Memory of a node in Slurm's notation ("512G"; "0": all memory); "": the cluster's default."""
     account: str = ""
     partition: str = ""
     qos: str = ""
@@ -45,9 +46,9 @@ class Resources:
     sbatch: Mapping[str, object] = field(default_factory=dict)
     """Further flags: {reservation: course}."""
     signal_delay_s: int = 180
-    """Seconds of notice before the time limit; must exceed a step and a checkpoint."""
+    """Seconds of notice before the time limit; must exceed the time of a step and a checkpoint."""
     max_requeues: int = 100
-    """After this number the job ends, so that it is not requeued forever."""
+    """After so many requeues the job ends, so that a job is not requeued forever."""
     linger_s: int = 120
     """Seconds that the other components have to save and exit after the main component has ended."""
 
@@ -95,7 +96,7 @@ class Resources:
 
     @property
     def gres(self) -> str:
-        """Slurm's GRES of one node, such as gpu:h100:8; "" without GPUs."""
+        """Slurm's GRES of a node, such as gpu:h100:8; "" without GPUs."""
         return (
             ":".join(filter(None, ["gpu", self.gpu_type, str(self.gpus_per_node)]))
             if self.gpus_per_node
@@ -108,7 +109,7 @@ class Resources:
 
 
 def from_mapping(values: Mapping, where: str = "resources") -> Resources:
-    """Resources from plain values. Raises ValueError, which names an unknown key and the nearest known one.
+    """Resources from plain values. Raises ValueError, which names an unknown key and the nearest known key.
 
     where: the origin of the values, for messages.
     """
@@ -129,10 +130,10 @@ def from_mapping(values: Mapping, where: str = "resources") -> Resources:
 
 
 def load_resources(name: str | Path) -> Resources | dict[str, Resources]:
-    """Resources from a YAML file: one under cluster/configs by name, or any by path.
+    """Resources from a YAML file: a file under cluster/configs by name, or any file by path.
 
-    A file with `components:` describes a hetjob; its other keys apply to every component. Raises ValueError
-    for a file that does not exist, and for values that Resources rejects.
+    A file with `components:` describes a hetjob; its other keys apply to every component. Raises ValueError for a missing file,
+    and for values that Resources rejects.
     """
     import yaml
 
@@ -153,7 +154,7 @@ def load_resources(name: str | Path) -> Resources | dict[str, Resources]:
 
 
 def by_component(given, names: list[str]) -> dict[str, Resources]:
-    """Resources for each component, from whatever `submit` was given (None, Resources, a mapping, a file).
+    """Resources for each component, from the argument of `submit` (None, Resources, a mapping, or a file).
 
     Raises ValueError when the components differ from `names`.
     """
@@ -175,7 +176,7 @@ def by_component(given, names: list[str]) -> dict[str, Resources]:
 
 
 def own_components(given) -> dict[str, Resources]:
-    """As `by_component`, with the component names that `given` itself has; `main` if it has none."""
+    """Like `by_component`, with the component names in `given`, or `main` when `given` has no component names."""
     if isinstance(given, str | Path):
         given = load_resources(given)
     several = isinstance(given, Mapping) and all(isinstance(value, Resources) for value in given.values())

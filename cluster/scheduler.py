@@ -1,7 +1,7 @@
-"""What a scheduler is: a class with `submit`, `status`, `cancel`, `requeue` and `script`.
+"""The interface of a scheduler: a class with `submit`, `status`, `cancel`, `requeue` and `script`.
 
-`cluster/local.py` and `cluster/slurm.py` hold the two that come with the project. `cluster/schedulers.py` finds them by
-name, and a scheduler of your own, which the environment variable ALIGNER_SCHEDULERS names.
+`cluster/local.py` and `cluster/slurm.py` are the project's two schedulers. `cluster/schedulers.py` finds them by name, and also
+finds your own scheduler when the environment variable ALIGNER_SCHEDULERS names its module.
 """
 
 from abc import ABC, abstractmethod
@@ -16,34 +16,34 @@ from cluster.states import Status
 
 
 class SubmissionRefused(ValueError):
-    """A scheduler does not run this job; the message says why."""
+    """A scheduler does not run the job. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One run: its folder, the folder of this submission, and the command of each component."""
+    """A run: its folder, the folder of the submission, and the command of each component."""
 
     run: Path
     folder: Path
     components: Mapping[str, list[str]]
-    """By name; the run ends when the last one ends."""
+    """Component name → command. The run ends when the last component ends."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One job: a single run, or an array of runs that differ in their commands."""
+    """A job: a single run, or an array of runs with different commands."""
 
     name: str
     members: Mapping[str, Member]
-    """The runs by name. A job that is no array has one, under the job's name."""
+    """The runs by name. A job without an array has a single member, under the job's name."""
     folder: Path
-    """Files of the whole job. A job that is no array has the folder of its only member."""
+    """The folder for files of the whole job. Without an array, the folder is the folder of the only member."""
     resources: Mapping[str, Resources]
-    """For each component."""
+    """Component name → resources."""
     variables: Mapping[str, str]
-    """Environment variables of the job, in addition to those that every job gets (`environment.own_variables`)."""
+    """Environment variables of the job, in addition to the variables of every job (`environment.own_variables`)."""
     parallel: int = 0
-    """How many members of an array run at a time; 0: as many as there is room for."""
+    """How many members of an array run at a time; 0: as many as the cluster has room for."""
 
     @property
     def is_array(self) -> bool:
@@ -52,22 +52,22 @@ class Submission:
 
     @property
     def only_member(self) -> Member:
-        """The run of a job that is no array."""
+        """The run of a job without an array."""
         (member,) = self.members.values()
         return member
 
     @property
     def nodes(self) -> int:
-        """Nodes of one run, over all components."""
+        """Nodes of a run, over all components."""
         return sum(share.nodes for share in self.resources.values())
 
     @property
     def gpus(self) -> int:
-        """GPUs of one run, over all components."""
+        """GPUs of a run, over all components."""
         return sum(share.gpus for share in self.resources.values())
 
     def record(self, where: str, member: str, job_id: str, **details: object) -> Record:
-        """The record of one member, from which any process finds the job again.
+        """The record of a member. Any process can find the job again from the record.
 
         where: the scheduler's name. details: further fields of Record, such as `mark`.
         """
@@ -85,54 +85,55 @@ class Submission:
 
 
 class Scheduler(ABC):
-    """Starts jobs and follows them. It keeps no state: all that it needs later is in the run folder and in the record."""
+    """Starts jobs and follows them. A scheduler keeps no state, because the run folder and the record have all data."""
 
     name: str
-    """What `where=` calls it."""
+    """The scheduler's name in `where=`."""
     title: str
-    """What messages call it."""
+    """The scheduler's name in messages."""
     poll_s: float = 0.5
-    """Seconds between two looks at a job that somebody waits for."""
+    """Seconds between two polls of a job while the caller waits for the job."""
     on_this_machine: bool = False
-    """Whether jobs run beside the process that submits them. Then a job without resources takes what its settings say, and
-    the jobs of one machine choose their ports themselves."""
+    """Whether jobs run on the machine of the submitting process. If so, a job without resources takes its resources from its
+    settings, and the jobs of a machine choose their own ports."""
     runs_hetjobs: bool = False
-    """Whether one job may have several components, each with resources of its own."""
+    """Whether a job may have several components, each with its own resources."""
     runs_arrays: bool = False
-    """Whether one job may have several members."""
+    """Whether a job may have several members."""
 
     @abstractmethod
     def submit(self, submission: Submission) -> list[Record]:
         """Start the job and return at once with a record for each member, in the members' order.
 
-        All folders of the submission exist. Raises SubmissionRefused when the scheduler does not take the job.
+        All folders of the submission exist. Raises SubmissionRefused when the scheduler does not accept the job.
         """
 
     @abstractmethod
     def status(self, run: Path, job: Record) -> Status:
-        """The job's state now. A scheduler that does not answer is State.UNKNOWN, and no exception."""
+        """The job's state now. When the scheduler does not answer, the state is State.UNKNOWN, and no exception is raised."""
 
     @abstractmethod
     def cancel(self, run: Path, job: Record) -> None:
-        """End all processes of the job. Raises ValueError or RuntimeError when that is not possible."""
+        """End all processes of the job. Raises ValueError or RuntimeError when the processes can't be ended."""
 
     @abstractmethod
     def requeue(self, run: Path, job: Record) -> None:
-        """Have the job save a checkpoint, end, and wait in the queue again. Raises ValueError where there is no queue."""
+        """Make the job save a checkpoint, end, and wait in the queue again. Raises ValueError when the scheduler has no
+        queue."""
 
     @abstractmethod
     def script(self, submission: Submission) -> str:
         """The text that `submit` would hand over. Writes no file and asks no server."""
 
     def unavailable(self) -> str:
-        """Why no job can be submitted from this machine; "" when jobs can be submitted."""
+        """The reason why no job can be submitted from this machine; "" when jobs can be submitted."""
         return ""
 
     def check(self, resources=None, shared: Path | str = ".", probe: bool = True) -> list[Finding]:
-        """Whether a job with these resources would run.
+        """Check whether a job with these resources would run.
 
-        resources: what `cluster.submit` takes. shared: the folder that the run folders will be in. probe: also start a
-        small job that looks at a compute node.
+        resources: as for `cluster.submit`. shared: the folder for the run folders. probe: also start a small job that checks a
+        compute node.
         """
         reason = self.unavailable()
         return [Finding(self.title, not reason, reason or "jobs can be submitted")]
@@ -140,7 +141,7 @@ class Scheduler(ABC):
     def refuse_unsupported(
         self, components: Mapping[str, object], resources: Mapping[str, Resources]
     ) -> None:
-        """Raises SubmissionRefused for a job of a shape that this scheduler never runs. Asks no server."""
+        """Raises SubmissionRefused for a job of a shape that the scheduler never runs. Asks no server."""
         if len(components) > 1 and not self.runs_hetjobs:
             raise SubmissionRefused(
                 f"where={self.name!r}: {self.title} runs no job of several components ({', '.join(components)}); "

@@ -1,7 +1,7 @@
 """The registered schedulers, by name.
 
-Two come with the project. A scheduler of your own is a module that holds a class `SCHEDULER`; the environment variable
-ALIGNER_SCHEDULERS names it (several are separated by commas), and then every `where=` takes its name.
+Two schedulers come with the project. Your own scheduler is a module with a class `SCHEDULER`. When the environment variable
+ALIGNER_SCHEDULERS names the module (several are separated by commas), every `where=` accepts the scheduler's name.
 """
 
 import os
@@ -14,16 +14,16 @@ from cluster.scheduler import Scheduler
 
 _MODULES = ("cluster.local", "cluster.slurm")
 _PRINT = "print"
-_PRINTED = "slurm"  # the scheduler whose script `where="print"` shows when it names none
+_PRINTED = "slurm"  # the scheduler whose script `where="print"` shows
 
 
 def schedulers() -> dict[str, Scheduler]:
-    """Every scheduler by its name. Raises ValueError for an entry of ALIGNER_SCHEDULERS that is none."""
+    """Every scheduler by its name. Raises ValueError for an entry of ALIGNER_SCHEDULERS without a scheduler."""
     return _schedulers(os.environ.get("ALIGNER_SCHEDULERS", ""))
 
 
 def scheduler_of(where: str) -> Scheduler:
-    """The scheduler that `where` names, also in 'print:NAME'; 'auto' is `nearest()`. Raises ValueError."""
+    """The scheduler named by `where`, also in 'print:NAME'; 'auto' is `nearest()`. Raises ValueError."""
     if where == "auto":
         return nearest()
     name = (where.partition(":")[2] or _PRINTED) if is_printed(where) else where
@@ -36,20 +36,20 @@ def scheduler_of(where: str) -> Scheduler:
 
 
 def is_printed(where: str) -> bool:
-    """Whether `where` asks for the script alone: 'print' shows Slurm's, 'print:NAME' another scheduler's."""
+    """Whether `where` asks only for the script: 'print' shows Slurm's script, 'print:NAME' the script of another scheduler."""
     return where == _PRINT or where.startswith(f"{_PRINT}:")
 
 
 def nearest() -> Scheduler:
-    """The first scheduler with other machines that takes jobs from here; without one, this machine."""
+    """The first scheduler with other machines that accepts jobs from here. Without such a scheduler, this machine."""
     elsewhere = (scheduler for scheduler in _others() if not scheduler.unavailable())
     return next(elsewhere, schedulers()["local"])
 
 
 def check(resources=None, shared: Path | str = ".", probe: bool = True, where: str = "auto") -> list[Finding]:
-    r"""Check whether a scheduler is ready for a job; the arguments are those of `Scheduler.check`.
+    r"""Check whether a scheduler is ready for a job. The other arguments are the arguments of `Scheduler.check`.
 
-    where: a scheduler's name; 'auto' takes the first that answers, and Slurm when none does. Prints nothing; use
+    where: a scheduler's name, or 'auto' for the first scheduler that answers, or Slurm when none answers. Prints nothing; use
     `print(*check(), sep="\n")`.
     """
     scheduler = scheduler_of(where)
@@ -59,7 +59,7 @@ def check(resources=None, shared: Path | str = ".", probe: bool = True, where: s
 
 
 def availability() -> list[Finding]:
-    """For each scheduler with other machines, whether it takes jobs from here."""
+    """For each scheduler with other machines, whether the scheduler accepts jobs from here."""
     reasons = {scheduler.title: scheduler.unavailable() for scheduler in _others()}
     return [
         Finding(

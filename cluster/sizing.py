@@ -1,6 +1,6 @@
 """How many GPUs a model needs: memory on each GPU, from bytes per parameter and the parallelism.
 
-This is an estimate for planning: fragmentation and NCCL's buffers take some gigabytes more (`OVERHEAD_GIB`).
+The result is an estimate for planning. Fragmentation and NCCL's buffers take some gigabytes more (`OVERHEAD_GIB`).
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class ModelShape:
 
     @property
     def embedding(self) -> int:
-        """The number of weights in the input embedding; the output layer has as many, unless `tied`."""
+        """The number of weights in the input embedding. The output layer has as many, unless `tied`."""
         return self.vocabulary * self.hidden
 
 
@@ -71,7 +71,7 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Memory:
-    """GiB on the GPU that needs most."""
+    """Memory in GiB on the GPU with the largest need."""
 
     weights: float
     """bf16."""
@@ -94,8 +94,8 @@ class Memory:
 def fullest_shard(model: ModelShape, parallelism: Parallelism, role: str) -> float:
     """The number of weights on the fullest GPU.
 
-    Matrices are divided by TP, norms and a head for one number per token are not. The first pipeline stage holds the
-    input embedding; the last one the final norm and the output layer or, of a reward model and a critic, that head.
+    Matrices are divided by TP; norms and a scalar head are not. The first pipeline stage holds the input embedding. The last
+    pipeline stage holds the final norm and the output layer, or in a reward model and a critic the scalar head.
     """
     layers = model.layers / parallelism.pp * (model.layer / parallelism.tp + 2 * model.hidden)
     embedding = model.embedding / parallelism.tp
@@ -111,13 +111,13 @@ def activation_bytes(
 ) -> float:
     """Bytes of stored activations for one micro batch of `tokens`, with selective recomputation.
 
-    34 bytes for each token, layer and hidden unit, as in table 2 of Korthikanti et al. 2022
-    (arXiv:2205.05198). With sequence parallelism all of it is divided by TP, without it 24 of the 34. The first
-    pipeline stage stores PP micro batches of layers/PP layers, so PP cancels out. To this come the logits and
-    their gradient in fp32, which the last stage stores for one micro batch.
+    The estimate is 34 bytes for each token, layer and hidden unit, as in table 2 of Korthikanti et al. 2022 (arXiv:2205.05198).
+    With sequence parallelism all 34 bytes are divided by TP, without sequence parallelism only 24 of the 34. The first pipeline
+    stage stores PP micro batches of layers/PP layers, so PP cancels out. The result also includes the logits and their gradient
+    in fp32, which the last stage stores for one micro batch.
     """
     logits = 0 if role in SCALAR_ROLES else 8 * tokens * model.vocabulary / parallelism.tp
-    whole = 0 if sequence_parallel else 10  # bytes of what is not split: norms and dropout
+    whole = 0 if sequence_parallel else 10  # bytes that TP does not divide: norms and dropout
     return (whole + (34 - whole) / parallelism.tp) * tokens * model.hidden * model.layers + logits
 
 
@@ -131,13 +131,12 @@ def memory(
     offload: bool = True,
     sequence_parallel: bool = True,
 ) -> Memory:
-    """GiB that one role needs on each GPU.
+    """GiB that a role needs on each GPU.
 
-    role: 'sft', 'reward model' (a micro batch of pairs), 'actor' (also generates and has a reference policy)
-    or 'critic' (also has a reward model). sequence: tokens; micro_batch: samples; rollout_batch: responses
-    generated at a time. offload: the second set of weights stays on the CPU and is swapped in, so that only
-    one is on the GPU. sequence_parallel: model.sequence_parallel, which is on by default where TP > 1 and Transformer
-    Engine is installed.
+    role: 'sft', 'reward model' (a micro batch of pairs), 'actor' (also generates and has a reference policy) or 'critic' (also
+    has a reward model). sequence: tokens; micro_batch: samples; rollout_batch: responses generated at a time. offload: the
+    second set of weights stays on the CPU and is swapped in, so that only one set is on the GPU. sequence_parallel:
+    model.sequence_parallel, which is on by default when TP > 1 and Transformer Engine is installed.
 
     Raises ValueError for an unknown role, and for a parallelism that does not divide the model.
     """
@@ -167,8 +166,9 @@ def smallest_parallelism(
 ) -> Parallelism:
     """The parallelism with the fewest GPUs that fits: TP inside a node, then PP, then DP.
 
-    gpu_gib: memory of one GPU in GiB. Beyond one node only whole nodes count. Among equals it is the one with
-    the least TP × PP (less communication). Raises ValueError when 4096 GPUs are too few.
+    gpu_gib: memory of a GPU in GiB. All sizes are powers of 2, so a split over several nodes of 8 GPUs uses whole nodes. Among
+    splits with the same number of GPUs, the function returns the split with the least TP × PP, because it communicates less.
+    Raises ValueError when 4096 GPUs are too few.
     """
     tps = [tp for tp in (1, 2, 4, 8) if tp <= gpus_per_node and model.heads % tp == 0]
     pps = [pp for pp in (1, 2, 4, 8, 16) if model.layers % pp == 0]
@@ -183,7 +183,7 @@ def smallest_parallelism(
 
 
 def layouts(model: ModelShape, gpus: int, gpus_per_node: int = 8) -> list[Parallelism]:
-    """Every split of a number of GPUs, the one with the most data parallelism first: TP inside a node, whole layers in PP."""
+    """Every split of a number of GPUs, sorted by data parallelism, largest first: TP inside a node, whole layers in PP."""
     tps = [tp for tp in (1, 2, 4, 8) if tp <= gpus_per_node and model.heads % tp == 0]
     pps = [pp for pp in (1, 2, 4, 8, 16) if model.layers % pp == 0]
     splits = [Parallelism(tp, pp, gpus // (tp * pp)) for tp in tps for pp in pps if gpus % (tp * pp) == 0]
@@ -193,18 +193,18 @@ def layouts(model: ModelShape, gpus: int, gpus_per_node: int = 8) -> list[Parall
 def step_flops(
     parameters: int, texts: int, tokens: int, trained: int = 1, scored: int = 0, generated: bool = False
 ) -> tuple[float, float]:
-    """Floating-point operations of a step: those of reading and training, and those of generating.
+    """Floating-point operations of a step: first of reading and training, second of generating.
 
     parameters: of the model; texts: read in a step; tokens: of a text; trained: passes with gradients, 6 operations a parameter
-    and token; scored: passes without, 2; generated: the texts are generated first, 2. Attention's products are not counted. Source:
-    Kaplan et al. 2020 (arXiv:2001.08361), section 2.1.
+    and token; scored: passes without gradients, 2 operations; generated: whether the texts are generated first, 2 operations.
+    Attention's products are not counted. Source: Kaplan et al. 2020 (arXiv:2001.08361), section 2.1.
     """
     work = parameters * texts * tokens
     return (6 * trained + 2 * scored) * work, 2.0 * work * generated
 
 
 def table(models: list[str] | None = None, gpu_gib: float = 80.0, **options) -> list[dict]:
-    """One row for each model and role: the smallest parallelism that fits, and GiB on its fullest GPU."""
+    """A row for each model and role: the smallest parallelism that fits, and GiB on its fullest GPU."""
     rows = []
     for name in models or list(MODELS):
         for role in ROLES:

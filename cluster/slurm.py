@@ -35,7 +35,9 @@ _FAILURES = {
     "COMPLETED": "the batch script left no exit record; see batch.log",
     "": "it left the queue without an exit record (killed with its node?)",
 }
-_SETTLE_S = 60.0  # exit records come late over a network file system; requeues of lost jobs take a moment
+_SETTLE_S = (
+    60.0  # exit records arrive late over a network file system; the requeue of a lost job takes a moment
+)
 
 
 class SlurmScheduler(Scheduler):
@@ -47,13 +49,13 @@ class SlurmScheduler(Scheduler):
     runs_arrays = True
 
     def script(self, submission: Submission) -> str:
-        """The batch script, with one block of #SBATCH lines for each component."""
+        """The batch script, with a block of #SBATCH lines for each component."""
         from cluster import sbatch  # loads submitit, which a job on this machine does not need
 
         return sbatch.script(submission)
 
     def submit(self, submission: Submission) -> list[Record]:
-        """Submit one job, a hetjob, or an array. Raises SubmissionRefused with Slurm's reason and what the cluster has."""
+        """Submit a job, a hetjob, or an array. Raises SubmissionRefused with Slurm's reason and the cluster's resources."""
         from cluster.hetjob import HetjobExecutor
 
         executor = HetjobExecutor(submission)
@@ -73,7 +75,7 @@ class SlurmScheduler(Scheduler):
         ]
 
     def unavailable(self) -> str:
-        """Why no job can be submitted from here: no sbatch, or a controller that does not answer."""
+        """The reason why no job can be submitted from here: no sbatch, or a controller that does not answer."""
         return checks.unavailable()
 
     def check(self, resources=None, shared: Path | str = ".", probe: bool = True) -> list[Finding]:
@@ -85,7 +87,7 @@ class SlurmScheduler(Scheduler):
         folder = run / job.folder
         cancelled = (folder / "cancelled").exists()
         outcome = record.read_json(folder / "exit.json")
-        if outcome is not None:  # written by the batch script; the scheduler need not confirm it
+        if outcome is not None:  # written by the batch script; the scheduler need not confirm the record
             queue.QUEUE.forget(job.id)
             return Status(State.CANCELLED, "cancelled") if cancelled else _from_record(folder, outcome)
         try:
@@ -117,12 +119,13 @@ class SlurmScheduler(Scheduler):
 
 
 def _from_record(folder: Path, outcome: dict) -> Status:
-    """The status in exit.json. srun's exit code is the highest of all ranks': name the first that failed."""
+    """The status in exit.json. srun's exit code is the highest exit code of all ranks, so the status names the first failed
+    rank."""
     return status_at_end(outcome | first_failure(folder, outcome["component"]))
 
 
 def first_failure(folder: Path, component: str) -> dict:
-    """The {rank, returncode} of the task that failed first, from srun's messages; {} if none is named."""
+    """The {rank, returncode} of the task that failed first, from srun's messages; {} when srun names no task."""
     path = folder / f"{component}.srun.log"
     text = path.read_text(errors="replace") if path.exists() else ""
     if match := re.search(r"tasks? (\d+)[\d,-]*: Exited with exit code (\d+)", text):
@@ -131,7 +134,7 @@ def first_failure(folder: Path, component: str) -> dict:
 
 
 def _taken(folder: Path) -> str:
-    """The batch script's note on why the scheduler ended it: REQUEUED, TIMEOUT, CANCELLED or ""."""
+    """The batch script's note on why the scheduler ended the script: REQUEUED, TIMEOUT, CANCELLED or ""."""
     path = folder / "taken"
     return path.read_text().strip() if path.exists() else ""
 
@@ -143,7 +146,7 @@ def _from_queue(entries: list[Entry], folder: Path) -> Status:
     reason = next((entry.reason for entry in entries if entry.reason), "")
     start = max(entry.start for entry in entries)
     if states & _WAITING:
-        if "held" in reason.lower():  # by its user, or by Slurm when a node could not start it
+        if "held" in reason.lower():  # held by its user, or by Slurm when a node could not start the job
             reason += f"; 'scontrol release {entries[0].job}' lets it go on"
         return Status(State.PENDING, reason, start=start)
     if states & _ACTIVE:
@@ -156,7 +159,7 @@ def _from_queue(entries: list[Entry], folder: Path) -> Status:
     if ago < _SETTLE_S and states & _TAKEN:
         return Status(State.PENDING, "its nodes were taken; Slurm is about to queue it again")
     if ago < _SETTLE_S and states == {"COMPLETED"}:
-        return Status(State.RUNNING, nodes=nodes)  # its exit record is not visible on this machine yet
+        return Status(State.RUNNING, nodes=nodes)  # the exit record is not visible on this machine yet
     return _failed(next((state for state in states if state != "COMPLETED"), "COMPLETED"), nodes)
 
 
@@ -173,7 +176,7 @@ def _from_accounting(job: Record, folder: Path) -> Status:
         state = queue.accounted_state(job.id, job.name.partition("/")[0], job.submitted)
     except Unreachable:
         state = ""
-    state = state or _taken(folder)  # no accounting, or another job by now
+    state = state or _taken(folder)  # no accounting, or accounting only has another job with the same id
     if state in _WAITING | _ACTIVE:  # accounting can be minutes late
         return Status(State.UNKNOWN, f"squeue does not know it, and sacct still says {state}")
     return Status(State.CANCELLED, "cancelled with scancel") if state == "CANCELLED" else _failed(state)

@@ -7,12 +7,12 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """The state of a job; equal to its name (`job.state == "RUNNING"`)."""
+    """The state of a job, equal to the state's name (`job.state == "RUNNING"`)."""
 
     PENDING = "PENDING"  # waiting for resources, also between a requeue and the next start
     RUNNING = "RUNNING"
     FINISHED = "FINISHED"  # the command ended with exit status 0
-    FAILED = "FAILED"  # anything else; Status.reason says what
+    FAILED = "FAILED"  # any other end; Status.reason has the reason
     CANCELLED = "CANCELLED"
     UNKNOWN = "UNKNOWN"  # the scheduler does not answer, or the job is on another machine
 
@@ -24,7 +24,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Status:
-    """The status of a job at one moment."""
+    """The status of a job at a moment."""
 
     state: State
     reason: str = ""
@@ -34,12 +34,12 @@ class Status:
     """The scheduler's estimate of the start, while the job is pending."""
     returncode: int | None = None
     component: str = ""
-    """The component that failed first, and (`rank`) which of its ranks."""
+    """The component that failed first. `rank` is the number of its failed rank."""
     rank: int = 0
 
 
 def status_at_end(outcome: Mapping, nodes: tuple[str, ...] = ()) -> Status:
-    """The final status that an exit record tells: {returncode, component, rank, note}."""
+    """The final status from an exit record: {returncode, component, rank, note}."""
     code, note = outcome["returncode"], outcome.get("note", "")
     if code == 0:
         return Status(State.FINISHED, note, nodes, returncode=0)

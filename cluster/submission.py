@@ -1,4 +1,4 @@
-"""Start a command for a run folder with one of the schedulers, or print the script that the scheduler would get."""
+"""Start a command for a run folder with a scheduler, or print the script that the scheduler would get."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Command = Sequence[str]
 
 
 class RunBusy(RuntimeError):
-    """The run folder's last job has not ended; a second writer would corrupt its metrics."""
+    """The run folder's last job has not ended. A second writer would corrupt the run's metrics."""
 
 
 def submit(
@@ -29,14 +29,13 @@ def submit(
 ) -> Job | Plan:
     """Run a command for a run folder, and return at once.
 
-    command: its words, or several commands by component name (a hetjob on Slurm). The last component is the
-    main one: the job ends with it, and fails when any component fails. where: a scheduler's name ('local', 'slurm', or
-    one that ALIGNER_SCHEDULERS registers), or 'auto', the first that answers. 'print' starts nothing: it prints the
-    batch script of Slurm ('print:NAME' that of another scheduler) and returns it as a Plan. resources: for all
-    components, or by component, or a YAML file's name. env: additional variables.
+    command: the words of a command, or several commands by component name (a hetjob on Slurm). The last component is the main
+    component: the job ends with the main component, and fails when any component fails. where: a scheduler's name ('local',
+    'slurm', or a name registered by ALIGNER_SCHEDULERS), or 'auto', the first scheduler that answers. 'print' starts nothing:
+    it prints the batch script of Slurm ('print:NAME': of another scheduler) and returns the script as a Plan. resources: for
+    all components, or by component, or a YAML file's name. env: additional variables.
 
-    Raises ValueError for a mistake found before anything starts, and RunBusy when the run's last job has not
-    ended.
+    Raises ValueError for a mistake found before anything starts, and RunBusy when the run's last job has not ended.
     """
     scheduler, run, components = scheduler_of(where), Path(run).absolute(), words_of(command)
     shares = by_component(resources, list(components))

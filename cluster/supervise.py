@@ -1,4 +1,4 @@
-"""Runs a job's ranks on this machine: all start together, and all end when one fails.
+"""Runs a job's ranks on this machine: all ranks start together, and all end when a rank fails.
 
 python -m cluster.supervise FOLDER     reads FOLDER/spec.json, writes FOLDER/exit.json
 """
@@ -23,7 +23,7 @@ _POLL_S = 0.05
 
 @dataclass
 class Rank:
-    """One process of a component."""
+    """A process of a component."""
 
     component: str
     rank: int
@@ -31,13 +31,13 @@ class Rank:
 
 
 class Terminated(Exception):
-    """This process got SIGTERM: the job is being cancelled, or the machine is shutting down."""
+    """The process received SIGTERM: the job is being cancelled, or the machine is shutting down."""
 
 
 def _killed_with_parent() -> Callable[[], None] | None:
-    """A function for the child that asks Linux to kill it when its parent dies; None elsewhere.
+    """A function for the child, which asks Linux to kill the child when its parent dies; None on other systems.
 
-    A SIGKILL of the supervisor would otherwise leave ranks that no one ends.
+    Without the function, a SIGKILL of the supervisor would leave orphaned ranks.
     """
     if sys.platform != "linux":
         return None
@@ -47,7 +47,7 @@ def _killed_with_parent() -> Callable[[], None] | None:
 
 
 def rank_specifications(components: list[dict]) -> Iterator[tuple[str, int, list[str], dict[str, str]]]:
-    """Every rank of every component: the component's name, the rank, its command and its own variables."""
+    """Every rank of every component: the component's name, the rank, the rank's command and environment variables."""
     for component in components:
         size, port = component["ranks"], free_port()
         for rank in range(size):
@@ -59,7 +59,8 @@ def rank_specifications(components: list[dict]) -> Iterator[tuple[str, int, list
 
 
 def start(folder: Path, component: str, rank: int, command: list[str], variables: dict[str, str]) -> Rank:
-    """Start one rank with a log of its own in `folder`. Raises OSError, also in the log, for a command that is none."""
+    """Start a rank with its own log in `folder`. Raises OSError for a command that can't be run, and writes the error to the
+    log."""
     with record.log_path(folder, component, rank).open("ab") as log:
         try:
             process = subprocess.Popen(
@@ -77,9 +78,9 @@ def start(folder: Path, component: str, rank: int, command: list[str], variables
 
 
 def watch(ranks: list[Rank], main: str, linger_s: float) -> dict:
-    """Wait until the main component has ended or any rank has failed; returns the content of exit.json.
+    """Wait until the main component has ended or any rank has failed. Returns the content of exit.json.
 
-    linger_s: seconds that the other components get to end after the main one.
+    linger_s: seconds that the other components get to end after the main component.
     """
     main_end = None
     while True:
@@ -95,7 +96,7 @@ def watch(ranks: list[Rank], main: str, linger_s: float) -> dict:
 
 
 def supervise(folder: Path) -> None:
-    """Run the components of FOLDER/spec.json to their end, and write how they ended to FOLDER/exit.json."""
+    """Run the components of FOLDER/spec.json to their end, and write to FOLDER/exit.json how they ended."""
     spec = record.read_json(folder / "spec.json")
     assert spec, f"{folder}/spec.json is missing"
 

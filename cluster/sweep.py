@@ -1,4 +1,4 @@
-"""One run for each of several values: an array job, a run folder for each member, and a table of results."""
+"""A sweep: an array job with a run for each of several values, a run folder for each member, and a table of results."""
 
 import html
 import json
@@ -43,7 +43,7 @@ class Sweep:
     def wait(self, timeout: float | None = None) -> dict[str, State]:
         """Block until every member has ended. timeout: seconds.
 
-        A failed member raises nothing; its state says so. Raises TimeoutError.
+        A failed member raises nothing; `states` shows the failure. Raises TimeoutError.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         states = self.states
@@ -60,7 +60,7 @@ class Sweep:
             job.cancel()
 
     def table(self, metrics: Sequence[str] = ()) -> list[dict]:
-        """One row for each member: name, state, and the last value of each metric (None without one)."""
+        """A row for each member: name, state, and the last value of each metric (None for a missing metric)."""
         rows = []
         for name, job in self.jobs.items():
             last = last_values(job.run / "metrics.jsonl")
@@ -83,7 +83,7 @@ def _cell(value: object) -> str:
 
 
 def last_values(metrics: Path, lines: int = 200) -> dict:
-    """The last value of every metric in the last lines of a metrics file; incomplete lines are skipped."""
+    """The last value of every metric in the last lines of a metrics file. Incomplete lines are skipped."""
     values: dict = {}
     for line in logs.tail(metrics, lines).splitlines():
         try:
@@ -102,11 +102,11 @@ def submit_sweep(
     name: str | None = None,
     parallel: int = 0,
 ) -> Sweep | Plan:
-    """Submit one array job of several runs, in `run/MEMBER` for each name in `commands`.
+    """Submit an array job of several runs, in `run/MEMBER` for each name in `commands`.
 
     parallel: members that run at a time; 0: as many as the cluster has room for. where: a scheduler with arrays, such as
-    'slurm'; 'print' prints its batch script. Raises ValueError for a mistake found before anything starts (hetjobs
-    cannot be arrays), and RunBusy.
+    'slurm'; 'print' prints the batch script. Raises ValueError for a mistake found before anything starts (hetjobs cannot be
+    arrays), and RunBusy.
     """
     scheduler, run = scheduler_of(where), Path(run).absolute()
     if not scheduler.runs_arrays:
@@ -136,7 +136,7 @@ def submit_sweep(
 
 
 def _words_of_members(commands: Mapping) -> dict[str, dict[str, list[str]]]:
-    """Each member's command as `words_of` gives it. Raises ValueError for what cannot be an array."""
+    """The command of each member, as returned by `words_of`. Raises ValueError for commands that cannot be an array."""
     words = {member: words_of(command) for member, command in commands.items()}
     if any(list(parts) != [MAIN] for parts in words.values()) or len(words) < 2:
         raise ValueError(
