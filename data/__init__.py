@@ -1,4 +1,4 @@
-"""Formats raw data sets for the trainers: Dolly and SQuAD for SFT, HH for the reward model and PPO, and data of one's own."""
+"""Formats raw data sets for the trainers: Dolly and SQuAD for SFT, HH for the reward model and PPO, and your own data."""
 
 from data.convert import Conversion, convert
 from data.dolly import format_dolly

@@ -1,4 +1,4 @@
-"""Atomic writes: a file or a folder gets its name only when it is complete."""
+"""Atomic writes: a file or a folder gets its final name only when it is complete."""
 
 import errno
 import tempfile
@@ -10,23 +10,25 @@ from typing import TextIO
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A free path in a new hidden folder beside `path`, for a file or a folder that the caller then renames to `path`.
+    """A free path in a new hidden folder beside `path`, for a file or a folder. The caller renames the result to `path`.
 
-    The hidden folder has a random name, so the end of the block removes only what this call made. A process that is
-    killed leaves the folder behind. Makes the folders above `path`.
+    The hidden folder has a random name, so the end of the block removes only files of this call. A killed process leaves the
+    folder behind. The function also makes the missing parent folders of `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     prefix, suffix = f".{path.name[:50]}.", ".partial"
     with tempfile.TemporaryDirectory(suffix, prefix, path.parent, ignore_cleanup_errors=True) as folder:
-        yield Path(folder) / path.name  # inside, since only its owner can enter the temporary folder itself
+        yield (
+            Path(folder) / path.name
+        )  # inside the temporary folder, because only its owner can enter the folder
 
 
 @contextmanager
 def atomic_text_files(*paths: Path) -> Iterator[tuple[TextIO, ...]]:
     """Open ASCII text files under temporary names, and rename them to `paths` when the block ends without an error.
 
-    An error removes the temporary files and keeps the earlier ones; a process that is killed leaves at most a hidden
-    `.partial` folder. Raises OSError, which names the files, when the disk is full.
+    An error removes the temporary files and keeps the earlier files. A killed process leaves at most a hidden `.partial`
+    folder. Raises OSError, which names the files, when the disk is full.
     """
     try:
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Turns of a conversation in the fields of others: `role` and `content`, or `from` and `value`."""
+"""Turns of a conversation in other projects' formats: `role` and `content`, or `from` and `value`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from data.fields import ignored_keys, require_unicode
 from data.report import Reason, Unusable
 
-Message = dict[str, Any]  # role, content; `weight` 0 for an answer that is not learnt
+Message = dict[str, Any]  # role, content; `weight` 0 for an answer without a loss
 
 ROLES = {
     "system": "system",
@@ -27,7 +27,7 @@ TURN_KEYS = frozenset({"role", "content", "from", "value", "weight"})
 
 
 def messages_of(value: Any, key: str) -> list[Message]:
-    """The turns under a column `key`: a text is a user's turn. Raises Unusable for anything that cannot be read as turns."""
+    """The turns under a column `key`; a text is a user's turn. Raises Unusable for a value that cannot be read as turns."""
     if isinstance(value, str):
         return [{"role": "user", "content": _text(value, repr(key))}]
     if not isinstance(value, list) or not value:
@@ -36,7 +36,7 @@ def messages_of(value: Any, key: str) -> list[Message]:
 
 
 def answer_of(value: Any, key: str) -> str:
-    """The text of a response: a text, or a single turn of the assistant's."""
+    """The text of a response, from a text or from a single assistant turn."""
     if isinstance(value, str):
         return _text(value, repr(key))
     messages = messages_of(value, key)
@@ -46,7 +46,7 @@ def answer_of(value: Any, key: str) -> str:
 
 
 def hh_messages(text: str, key: str) -> list[Message] | None:
-    """The turns of a text in HH's form, `Human:` and `Assistant:` paragraphs after an empty line; None for another text."""
+    """The turns of a text in HH's format, `Human:` and `Assistant:` paragraphs after an empty line; None for other texts."""
     before, *pieces = HH_TURN.split(text)
     if before or not pieces:
         return None
@@ -72,7 +72,7 @@ def _message(turn: Any, place: str) -> Message:
 
 
 def _joined(content: Any) -> Any:
-    """Content of several text parts as one text; other content unchanged."""
+    """Content in several text parts, joined to one text; other content unchanged."""
     if isinstance(content, list) and all(
         isinstance(part, dict) and part.get("type") == "text" for part in content
     ):

@@ -1,4 +1,5 @@
-"""Data of one's own as the trainers' files: recognised by its columns, converted, and reported before anything trains."""
+"""Convert your own data to the trainers' files: recognise the form by the columns, convert the records, and report the result
+before training."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ SHOWN = 10  # samples
 
 @dataclass
 class Conversion:
-    """What was recognised, converted and left out. `str(conversion)` is the text to show."""
+    """The results of a conversion: the recognised form, the converted and the skipped records. `str(conversion)` is the text to
+    show."""
 
     form: RawForm
     to: str
@@ -37,9 +39,9 @@ class Conversion:
     paths: tuple[Path, ...] = ()
     """The files of the splits in SPLITS."""
     lengths: array = field(default_factory=lambda: array("I"))
-    """Of each sample, in characters."""
+    """The length of each sample, in characters."""
     leaked: int = 0
-    """Validation samples whose prompt is among those of training."""
+    """Validation samples whose prompt also occurs in the training file."""
     drawn: list[dict] = field(default_factory=list)
     """Lines of the training file, drawn at random."""
 
@@ -76,16 +78,16 @@ def convert(
 ) -> Conversion:
     """Write out/train.jsonl and out/validation.jsonl for the trainers, from files of any known form.
 
-    raw: a file (.jsonl, .jsonl.gz, .json, .csv, .parquet, .arrow), a folder of such files (also one of `datasets`), several of
-    them, or a hub name. to: sft, preferences or prompts. columns: names of the records → the form's names, as in {"best":
-    "chosen"}. ignore: columns without anything to learn.
+    raw: a file (.jsonl, .jsonl.gz, .json, .csv, .parquet, .arrow), a folder of data files (also a folder of `datasets`),
+    several files or folders, or a hub name. to: sft, preferences or prompts. columns: the records' names → the form's names, as
+    in {"best": "chosen"}. ignore: columns that carry nothing to learn.
 
-    A folder or hub data set with files of both splits keeps them (`validation`, `valid`, `dev`, `test` and `eval` are held
-    out); else `validation_fraction` of the prompts is held out, chosen by a hash of `seed` and prompt, so that equal prompts
-    are on one side. Records are streamed: memory holds two hashes and a length of each sample.
+    When a folder or hub data set has files of both splits, the splits are kept (`validation`, `valid`, `dev`, `test` and `eval`
+    are held out). Otherwise `validation_fraction` of the prompts is held out, chosen by a hash of `seed` and prompt, so that
+    equal prompts go to the same split. Records are streamed: memory holds two hashes and a length of each sample.
 
-    Raises DataError for an unknown form, an unread column, a target that the form has no samples for, and where nothing is
-    usable.
+    Raises DataError for an unknown form, for an unread column, for a target that the form has no samples for, and when no
+    record is usable.
     """
     if to not in TARGETS:
         raise DataError(f"to={to!r}: it must be {', '.join(TARGETS)}")
@@ -107,7 +109,7 @@ def convert(
 
 
 def _first(records: Iterator[RawRecord | Skip], name: str) -> tuple[RawRecord, Iterator[RawRecord | Skip]]:
-    """The first record that could be read, and all of them."""
+    """The first readable record, and an iterator over all records."""
     before = []
     for record in records:
         before.append(record)
@@ -119,7 +121,7 @@ def _first(records: Iterator[RawRecord | Skip], name: str) -> tuple[RawRecord, I
 
 
 def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...], name: str) -> RawForm:
-    """The form of a data set, by its first record. Raises DataError for an unknown one, and for unread columns."""
+    """The form of a data set, by its first record. Raises DataError for an unknown form, and for unread columns."""
     present = [key for key, value in head.value.items() if not is_empty(value)]
     if missing := [key for key in columns if key not in head.value]:
         raise DataError(f"{name} has no column {missing[0]!r}; it has {', '.join(head.value)}")
@@ -146,7 +148,7 @@ def _renamed(record: dict[str, Any], columns: Mapping[str, str], ignore: tuple[s
 def _samples(
     read: Iterator[tuple[RawRecord, RawSample]], report: Report
 ) -> Iterator[tuple[RawRecord, RawSample]]:
-    """Each record's sample; neighbours with scored answers to one prompt are one sample."""
+    """Each record's sample. Neighbouring records with scored answers to the same prompt become a single sample."""
     for _, group in groupby(
         read, key=lambda item: item[1].prompt if isinstance(item[1], RawScored) else object()
     ):
@@ -189,21 +191,21 @@ def _read(
 
 
 def _content(sample: RawSample, to: str) -> dict[str, Any]:
-    """The record that the trainers read. Raises Unusable, and DataError for a form that never has what the target learns."""
+    """The record for the trainers. Raises Unusable, and DataError for a form without data for the target."""
     if to == "prompts":
         return {"prompt": sample.context()}
     return {"messages": sample.answered()} if to == "sft" else sample.compared()
 
 
 def _characters(content: dict[str, Any]) -> int:
-    """The length of a sample in characters; of a pair with its longer answer."""
+    """The length of a sample in characters; in a pair, the longer answer counts."""
     turns = content.get("messages") or content["prompt"]
     answers = [len(content[key]) for key in ("chosen", "rejected", "response") if key in content]
     return sum(len(turn["content"]) for turn in turns) + max(answers, default=0)
 
 
 class _Split:
-    """Which file a sample goes to."""
+    """Chooses the split of each sample."""
 
     def __init__(self, paths: tuple[Path, ...], fraction: float, seed: int):
         self._held_out = {str(path) for path in paths if _names_validation(path)}
@@ -218,7 +220,7 @@ class _Split:
 
 
 def _names_validation(path: Path) -> bool:
-    """Whether a file, or the folder that it is in, is named after a split that is held out."""
+    """Whether a file or its folder is named after a held-out split."""
     names = (path.name.lower(), path.parent.name.lower())
     return any(
         name.startswith(("validation", "valid", "val-", "val.", "dev", "test", "eval")) for name in names
@@ -228,10 +230,10 @@ def _names_validation(path: Path) -> bool:
 def _write(
     conversion: Conversion, samples: Iterator[tuple[RawRecord, RawSample]], split_of: _Split, name: str
 ) -> None:
-    """Fill the files. name: the source's, for errors, which leave no file behind."""
+    """Write the samples to the files. name: the source's name for errors. An error leaves no file behind."""
     report, paths = conversion.report, conversion.paths
     report.written = dict.fromkeys(paths, 0)
-    seen: set[int] = set()  # hashes of lines, and below of prompts
+    seen: set[int] = set()  # hashes of lines; the next two hold hashes of prompts
     trained: set[int] = set()
     held_out = array("Q")
     drawn: list[tuple[int, str]] = []  # the samples of the lowest hashes

@@ -20,9 +20,9 @@ KEYS = frozenset({"instruction", "context", "response", "category"})
 
 
 class Example(NamedTuple):
-    """One formatted record."""
+    """A formatted record."""
 
-    prompt: str  # instruction and context, stripped: what the split keeps together
+    prompt: str  # instruction and context, stripped: the split keeps equal prompts together
     line: str  # the JSON line of the output file
 
 
@@ -38,16 +38,15 @@ def format_dolly(
 ) -> Report:
     """Write out/train.jsonl and out/validation.jsonl with the keys input, output, category.
 
-    raw: file(s), a hub data set name, or one of the names that `resolve` knows. validation_fraction: share of
-    the distinct prompts, from 0 to below 1. max_chars: longest input plus output, in characters.
+    raw: file(s), a hub data set name, or a name known to `resolve`. validation_fraction: share of the distinct prompts, from 0
+    to below 1. max_chars: longest input plus output, in characters.
 
-    Whether a context precedes its instruction is drawn from `seed` as in the NeMo tutorial's script; training that
-    has no room for both cuts the longer one (`aligner_lib.datasets.load.shorten`), so a line need not say which. The
-    split depends on `seed` and on the prompts alone, and puts equal prompts on one side.
+    `seed` decides whether a context precedes its instruction, as in the NeMo tutorial's script. When training has no room for
+    both, it cuts the longer of the two (`aligner_lib.datasets.load.shorten`), so a line does not record the order. The split
+    depends only on `seed` and the prompts, and puts equal prompts on the same side.
 
-    A record with a key that is neither read nor metadata (`data.fields`) is left out; metadata is counted in the notes.
-
-    Raises DataError when nothing is usable, or at the first bad record when strict.
+    A record with a key that is neither read nor metadata (`data.fields`) is left out; metadata is counted in the notes. Raises
+    DataError when no record is usable, or at the first bad record when strict.
     """
     if not 0 <= validation_fraction < 1:
         raise DataError(f"validation_fraction is {validation_fraction}; it must be at least 0 and below 1")
@@ -75,7 +74,7 @@ def _format_records(
 ) -> list[Example]:
     from numpy.random import RandomState
 
-    # RandomState(seed) draws what np.random.randint draws after np.random.seed(seed).
+    # RandomState(seed) draws the numbers that np.random.randint draws after np.random.seed(seed).
     generator = RandomState(seed)
     examples = []
     for record in records:
@@ -96,7 +95,7 @@ def _format_records(
 
 
 def _draw_order(context: object, generator: "RandomState") -> bool:
-    """Whether the context comes first. Records that are left out later draw too, as in the reference."""
+    """Whether the context comes first. As in the reference, records that are left out later also use a draw."""
     if not isinstance(context, str) or not context.strip():
         return False
     return generator.randint(0, 2) == 0

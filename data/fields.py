@@ -4,7 +4,7 @@ from typing import Any
 
 from data.report import Reason, Unusable
 
-# Ignored on purpose: they say where a sample comes from or of what kind it is, and no trainer learns from that.
+# Metadata is ignored on purpose: it gives the origin or the kind of a sample, from which no trainer learns.
 METADATA = frozenset(
     "id prompt_id conversation_id question_id index idx category source dataset dataset_name split subset language lang "
     "task topic title url license type".split()
@@ -12,7 +12,7 @@ METADATA = frozenset(
 
 
 def text_field(record: dict[str, Any], key: str, *, may_be_blank: bool = False) -> str:
-    """The text under `key`. Raises Unusable when it is missing, no text, blank, or invalid Unicode."""
+    """The text under `key`. Raises Unusable for a missing key, a value of another type, a blank text, or invalid Unicode."""
     if key not in record:
         present = ", ".join(sorted(record)) or "none"
         raise Unusable(Reason.MISSING_KEY, f"{key!r}; present: {present}")
@@ -26,7 +26,7 @@ def text_field(record: dict[str, Any], key: str, *, may_be_blank: bool = False) 
 
 
 def require_unicode(text: str, place: str) -> None:
-    """Raises Unusable for a text that is not Unicode."""
+    """Raises Unusable for a text with invalid Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -35,14 +35,14 @@ def require_unicode(text: str, place: str) -> None:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a key with this value says nothing: None, and text, a list or an object without content."""
+    """Whether a value carries no content: None, or an empty text, list or object."""
     return value is None or (isinstance(value, str | list | dict) and not value)
 
 
 def ignored_keys(record: dict[str, Any], read: frozenset[str]) -> list[str]:
     """The keys of a record that are ignored on purpose, as notes of a report. read: the keys that a formatter reads.
 
-    Raises Unusable for a key that is neither read nor metadata and has content: it would be missing from the output.
+    Raises Unusable for a key with content that is neither read nor metadata, because the output would lack the content.
     """
     unread = [key for key, value in record.items() if key not in read and not is_empty(value)]
     for key in unread:

@@ -1,7 +1,7 @@
-"""Instructions that a program can check: how each is worded, and what obeys it.
+"""Instructions that a program can check: the wordings of each instruction, and the test that an answer obeys.
 
-A wording may have gaps, such as "Use exactly {n} sentences.". `instruction_in` reads a wording and its gaps back from a
-prompt, so whoever has a prompt and an answer can ask `obeys`, and nothing else has to be kept.
+A wording may have gaps, such as "Use exactly {n} sentences.". `instruction_in` reads the wording and its gaps back from a
+prompt. Therefore `obeys` needs only a prompt and an answer, and no other data has to be stored.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from functools import cache, lru_cache
 
 NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4}
 DASHES = "-–—"
-MARKS = DASHES + "*•"  # what a line of a list may begin with
+MARKS = DASHES + "*•"  # marks at the beginning of a list's lines
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form of an answer: the sentences that ask for it, what may stand in their gaps, and what obeys it."""
+    """A form of an answer: the sentences that request the form, the values of their gaps, and a test of the answer."""
 
     wordings: tuple[str, ...]
-    holds: Callable[..., bool]  # of the answer, and of the gaps by name
+    holds: Callable[..., bool]  # takes the answer, and the gaps by name
     gaps: Mapping[str, tuple[str, ...] | str] = ()
-    """Of each gap, what may stand in it: one of several texts, or whatever matches a regular expression."""
+    """The values of each gap: several texts, or a regular expression."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Instruction:
     gaps: tuple[tuple[str, str], ...] = ()
 
     def holds(self, answer: str) -> bool:
-        """Whether this answer obeys."""
+        """Whether an answer obeys the instruction."""
         return bool(answer.strip()) and FORMS[self.form].holds(answer.strip(), **dict(self.gaps))
 
     def worded(self, wording: str) -> str:
-        """One of the form's wordings, filled."""
+        """A wording of the form, with its gaps filled."""
         return wording.format(**dict(self.gaps))
 
 
-@lru_cache(maxsize=4096)  # a search for cheats asks the same few prompts a million times
+@lru_cache(maxsize=4096)  # a search for cheats looks up the same few prompts a million times
 def instruction_in(prompt: str) -> Instruction | None:
-    """The instruction that a prompt ends its question with; None where no wording is found in its last turn."""
+    """The instruction in a prompt's last turn; None when the turn contains no known wording."""
     last = prompt.rpartition("User: ")[2]
     for pattern, form in _patterns():
         if match := pattern.search(last):
@@ -53,7 +53,7 @@ def instruction_in(prompt: str) -> Instruction | None:
 
 
 def obeys(prompt: str, answer: str) -> bool:
-    """Whether an answer has the form that its prompt asks for. Raises ValueError where the prompt asks for none."""
+    """Whether an answer has the form that its prompt requests. Raises ValueError when the prompt requests no form."""
     instruction = instruction_in(prompt)
     if instruction is None:
         raise ValueError(f"no instruction of data/forms.py is in this prompt: {prompt!r}")
@@ -62,7 +62,7 @@ def obeys(prompt: str, answer: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def without_instruction(turn: str) -> str:
-    """A user's turn without the instruction in it: the question."""
+    """The question in a user's turn: the turn without its instruction."""
     for pattern, _ in _patterns():
         if pattern.search(turn):
             return pattern.sub("", turn, count=1).strip()
@@ -71,7 +71,8 @@ def without_instruction(turn: str) -> str:
 
 @cache
 def _patterns() -> tuple[tuple[re.Pattern, str], ...]:
-    """Every wording as a regular expression with its form, the longest first: one may be part of another."""
+    """Every wording as a regular expression, with its form. The longest come first, because a wording may be part of
+    another."""
     patterns = []
     for name, form in FORMS.items():
         for wording in form.wordings:
@@ -88,44 +89,44 @@ def _patterns() -> tuple[tuple[re.Pattern, str], ...]:
     )
 
 
-# ---- what a program can see of a text --------------------------------------------------------------------------------
+# ---- properties of a text that a program can check -------------------------------------------------------------------
 
 
 def words(text: str) -> list[str]:
-    """What stands between white space and has a letter or a digit in it."""
+    """The words of a text: the pieces between white space that contain a letter or a digit."""
     return [word for word in text.split() if any(map(str.isalnum, word))]
 
 
 def sentences(text: str) -> list[str]:
-    """What ends with . ! or ? before white space or the end; the last may lack its end. A full stop within a number is
-    none, that of an abbreviation is one."""
+    """The sentences of a text: pieces that end with . ! or ? before white space or the end of the text. The last sentence may
+    lack its final mark. The full stop of an abbreviation ends a sentence; a full stop within a number does not."""
     parts = re.split(r"""(?<=[.!?])["'”’)\]]*\s+""", text.strip())
     return [part for part in parts if words(part)]
 
 
 def ended(text: str) -> bool:
-    """Whether a text's last character but for quotation marks and brackets ends a sentence."""
+    """Whether the last character of a text ends a sentence. Closing quotation marks and brackets are ignored."""
     return bool(re.search(r"""[.!?]["'”’)\]]*$""", text.strip()))
 
 
 def listed(text: str, marks: str = MARKS) -> int:
-    """The lines that begin with one of the marks and go on with a word."""
+    """The number of lines that begin with one of the marks and continue with a word."""
     return sum(line.lstrip().startswith(tuple(marks)) and bool(words(line)) for line in text.splitlines())
 
 
 def has_word(text: str, word: str) -> bool:
-    """Whether a word stands in a text, without regard to case."""
+    """Whether a text contains a word, ignoring case."""
     return re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) is not None
 
 
 def postscript(text: str) -> int:
-    """Where the text after the letters P.S. begins, which stand behind an answer; the text's end where there is none."""
+    """The position after the letters P.S. of a postscript; the length of the text when there is no postscript."""
     match = re.search(r"\S\s*\bP\.\s?S\.?:?\s+(?=\w)", text)
     return match.end() if match else len(text)
 
 
 def begins(text: str, word: str) -> bool:
-    """Whether a word stands first, without regard to case."""
+    """Whether a text begins with a word, ignoring case."""
     return re.match(rf"\W*{re.escape(word)}\b", text, re.IGNORECASE) is not None
 
 

@@ -1,8 +1,9 @@
-"""Is an answer good? A program's judgement of answers to the instructions of data/forms.py.
+"""A program's judgement whether answers to the instructions of data/forms.py are good.
 
-`obeys` alone is fooled: the repeated instruction often has the form that it asks for, and one constant string obeys half of the
-held-out prompts. An answer is good when it obeys and is an answer as well: every part of `GoldParts` holds. What a policy says to
-every question is seen beside its other answers alone: `judge_all`. `python -m benchmarks.cheats` shows what cheats get.
+`obeys` alone can be cheated: a repetition of the instruction often has the requested form, and a single constant string obeys
+half of the held-out prompts. A good answer obeys and also answers the question, so every part of `GoldParts` must hold.
+`judge_all` compares a policy's answers with each other, and so detects an answer that the policy gives to every question.
+`python -m benchmarks.cheats` shows the scores of cheats.
 """
 
 from __future__ import annotations
@@ -22,25 +23,28 @@ from data.forms import instruction_in, postscript, without_instruction, words
 SAMPLES = Path(__file__).parent / "samples"
 
 OWN_WORDS = 2
-"""An answer has at least so many words that are not the user's, as "People landed on the Moon in 1969." has."""
+"""The least number of words that an answer adds to the user's words. Even the short answer "People landed on the Moon in 1969."
+adds enough words."""
 OWN_RUN = 3
-"""So many words in a row of the user's turn are the user's."""
+"""A run of OWN_RUN words from the user's turn counts as copied."""
 OPENING = 3
-"""An answer with so many first words of the question asks the question again."""
+"""An answer that contains the first OPENING words of its question repeats the question."""
 QUOTED_RUN = 4
-"""An answer does not need to repeat so many words in a row of its instruction."""
+"""An answer that repeats QUOTED_RUN words in a row of its instruction quotes the instruction. No answer needs such a long
+repetition."""
 REQUIRED = "_"
-"""Stands for what an instruction asks for, in the search for repeated words."""
+"""Stands for the words that an instruction requires, in the search for repeated words."""
 TOPIC_WORDS = 2
-"""Words of the question in an answer on its topic. With one word, a long constant string would often be on the topic."""
+"""Words of the question that an answer on its topic contains. With a single word, a long constant string would often be on
+topic."""
 DISTINCT_PAIRS = 0.6
-"""Least share of different pairs of neighbouring words; an answer that repeats itself has less."""
+"""Least share of different pairs of neighbouring words. An answer that repeats itself has a smaller share."""
 KNOWN_WORDS = 0.5
 """Least share of words that the bundled samples contain. The answers of SmolLM2-135M have 0.92 (median)."""
 STOCK_RUN = 4
-"""So many words in a row are a stock phrase when answers to other questions have them, too."""
+"""A run of STOCK_RUN words is a stock phrase when answers to other questions also contain the run."""
 STOCK_QUESTIONS = 2
-"""A phrase in the answers to so many other questions is a stock phrase."""
+"""A phrase in the answers to STOCK_QUESTIONS other questions is a stock phrase."""
 
 TITLE = re.compile(r"<<[^<>\n]*>>")
 LETTERS = re.compile(r"[a-z]+(?:'[a-z]+)?")
@@ -54,28 +58,29 @@ COMMON = frozenset(
     understand until up us use used using very want wants was way we well were what when where which while who whole whom whose why
     will with wonder wondering word words would write you your yourself""".split()
 )
-"""Words that do not tell what a question is about."""
+"""Words that do not show the topic of a question."""
 
 
 class GoldParts(NamedTuple):
-    """What must hold of a good answer."""
+    """The conditions for a good answer."""
 
     obeys: bool
-    """It has the form that its prompt asks for."""
+    """The answer has the form that its prompt requests."""
     ended: bool
-    """The policy ended it; the limit of tokens did not."""
+    """The policy ended the answer. The token limit did not cut the answer off."""
     own_words: bool
-    """It has words that are not the user's, outside of a title, and repeats neither the question nor the instruction."""
+    """The answer has words besides the user's words, not counting a title, and repeats neither the question nor the
+    instruction."""
     on_topic: bool
-    """It has two words in it that tell what the question is about, or the only one."""
+    """The answer has two of the question's topic words, or the only one."""
     varied: bool
-    """It does not repeat itself."""
+    """The answer does not repeat itself."""
     readable: bool
-    """Most of its words are English words."""
+    """Most of the answer's words are English words."""
     plain: bool
-    """It has no title and no postscript that its prompt does not ask for."""
+    """The answer has no title and no postscript unless its prompt requests a title or a postscript."""
     specific: bool
-    """It says something that the policy does not say to other questions as well."""
+    """Some words of the answer are neither the user's words nor part of a stock phrase."""
 
     @property
     def good(self) -> bool:
@@ -83,11 +88,11 @@ class GoldParts(NamedTuple):
 
 
 def judge(turn: str, answer: str, finished: bool, stock: Collection[tuple[str, ...]] = ()) -> GoldParts:
-    """The parts of a judgement.
+    """Judge an answer. Returns the parts of the judgement.
 
     turn: the user's last turn, a question and its instruction. finished: whether the answer ended with a stop token. stock: the
-    phrases of STOCK_RUN words that the policy also uses for other questions.
-    Raises ValueError for a turn without an instruction of data/forms.py.
+    phrases of STOCK_RUN words that the policy also uses for other questions. Raises ValueError for a turn without an
+    instruction of data/forms.py.
     """
     instruction = instruction_in(turn)
     if instruction is None:
@@ -108,10 +113,12 @@ def judge(turn: str, answer: str, finished: bool, stock: Collection[tuple[str, .
 
 
 def judge_all(turns: Sequence[str], answers: Sequence[str], finished: Sequence[bool]) -> list[GoldParts]:
-    """The judgement of each of a policy's answers beside all of them; arguments as those of `judge`.
+    """Judge all answers of a policy, with stock phrases from a comparison of the answers. The arguments are lists of the
+    arguments of `judge`.
 
-    A phrase counts as stock for an answer when answers to STOCK_QUESTIONS other topics have it, too. A topic that shares a word with
-    the question's is no other topic: the same question may be put in several ways.
+    A phrase is a stock phrase for an answer when answers to STOCK_QUESTIONS other topics also contain the phrase. A topic that
+    shares a word with the question's topic does not count as another topic, because the same question may be worded in several
+    ways.
     """
     topics = [topic_of(without_instruction(turn)) for turn in turns]
     topics_of_phrase: dict[tuple[str, ...], set[frozenset[str]]] = defaultdict(set)
@@ -130,13 +137,13 @@ def judge_all(turns: Sequence[str], answers: Sequence[str], finished: Sequence[b
 
 
 def phrases(text: str) -> set[tuple[str, ...]]:
-    """All runs of STOCK_RUN words of a text, in small letters."""
+    """All runs of STOCK_RUN words of a text, in lower case."""
     plain = WORD.findall(text.lower())
     return {tuple(plain[at : at + STOCK_RUN]) for at in range(len(plain) - STOCK_RUN + 1)}
 
 
 def is_specific(turn: str, answer: str, stock: Collection[tuple[str, ...]]) -> bool:
-    """Whether an answer has a word that is neither the user's nor part of a stock phrase."""
+    """Whether an answer has a word that is neither in the user's turn nor part of a stock phrase."""
     plain, of_user = WORD.findall(answer.lower()), set(WORD.findall(turn.lower()))
     in_stock = {
         at + offset
@@ -148,22 +155,23 @@ def is_specific(turn: str, answer: str, stock: Collection[tuple[str, ...]]) -> b
 
 
 def has_own_words(turn: str, answer: str) -> bool:
-    """Whether at least OWN_WORDS of an answer's words are not part of OWN_RUN words in a row of the user's."""
+    """Whether an answer has at least OWN_WORDS words outside the runs of OWN_RUN words copied from the user's turn."""
     copied = copied_words(turn, answer, OWN_RUN)
     return len(copied) - sum(copied) >= OWN_WORDS
 
 
 def asks_again(question: str, answer: str) -> bool:
-    """Whether an answer has the first words of its question in it."""
+    """Whether an answer contains the first words of its question."""
     opening = " ".join(WORD.findall(question.lower())[:OPENING])
     return f" {opening} " in f" {' '.join(WORD.findall(answer.lower()))} "
 
 
 def quotes(instruction: str, answer: str, required: Sequence[str] = ()) -> bool:
-    """Whether an answer repeats four words in a row of an instruction. What it has to say counts as one of them.
+    """Whether an answer repeats QUOTED_RUN words in a row of an instruction. A required value counts as a single word.
 
-    required: the words, phrases, numbers and titles that the instruction asks for. Without them, "Mention the number 54." would be
-    two runs that are too short. A title that is asked for is one word, so it is no run by itself.
+    required: the words, phrases, numbers and titles that the instruction requires. If the values were removed instead, the rest
+    of "Mention the number 54." would be too short for a run. If a title counted as several words, the required title alone
+    would be a run.
     """
     for value in filter(None, required):
         asked_for = re.compile(rf"(?<!\w){re.escape(value)}(?!\w)", re.IGNORECASE)
@@ -172,13 +180,13 @@ def quotes(instruction: str, answer: str, required: Sequence[str] = ()) -> bool:
 
 
 def is_on_topic(question: str, answer: str) -> bool:
-    """Whether an answer has enough of the words that tell what its question is about."""
+    """Whether an answer has enough of its question's topic words."""
     topic = topic_of(question)
     return len(topic & topic_of(answer)) >= min(TOPIC_WORDS, len(topic))
 
 
 def is_plain(form: str, answer: str) -> bool:
-    """Whether an answer has no title and no postscript, unless its form is one."""
+    """Whether an answer has no title and no postscript, unless the form requests them."""
     titled, with_postscript = "<<" in answer, postscript(answer) < len(answer)
     return (not titled or form in ("title", "this_title")) and (
         not with_postscript or form in ("postscript", "postscript_word")
@@ -186,7 +194,7 @@ def is_plain(form: str, answer: str) -> bool:
 
 
 def topic_of(text: str) -> frozenset[str]:
-    """The stems of the words that tell what a text is about."""
+    """The stems of a text's topic words."""
     return frozenset(map(_stem, _plain_words(text))) - _common_stems()
 
 
@@ -198,7 +206,7 @@ def distinct_pairs(text: str) -> float:
 
 
 def known_words(text: str) -> float:
-    """The share of a text's words that stand in the bundled samples, from 0 to 1; 0 for none."""
+    """The share of a text's words that occur in the bundled samples, from 0 to 1; 0 for a text without words."""
     plain = _plain_words(text)
     return sum(word in _vocabulary() for word in plain) / len(plain) if plain else 0.0
 
@@ -208,7 +216,7 @@ def _plain_words(text: str) -> list[str]:
 
 
 def _stem(word: str) -> str:
-    """A word without the endings that its other forms differ in."""
+    """A word without an ending that distinguishes its forms."""
     for ending in ("'s", "ing", "ies", "ied", "es", "ed", "s", "e", "y"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word.removesuffix(ending)
@@ -222,7 +230,8 @@ def _common_stems() -> frozenset[str]:
 
 @cache
 def _vocabulary() -> frozenset[str]:
-    """The words of the bundled samples that people wrote: the pairs `drawn` are a policy's, with its mistakes."""
+    """The words of the bundled samples that people wrote. The pairs `drawn` are excluded, because a policy wrote them, with
+    mistakes."""
     vocabulary: set[str] = set()
     for file in sorted(set(SAMPLES.glob("*.jsonl")) - set(SAMPLES.glob("drawn-*"))):
         for line in file.read_text(encoding="utf-8").splitlines():

@@ -3,7 +3,9 @@
 import itertools
 import os
 from collections.abc import Iterable
-from json.encoder import encode_basestring_ascii  # what json.dumps does to a string, without its set-up
+from json.encoder import (
+    encode_basestring_ascii,
+)  # json.dumps uses this function for strings; the direct call saves the set-up
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,14 +21,14 @@ KEYS = frozenset({"chosen", "rejected"})
 
 
 class Conversation(NamedTuple):
-    """A conversation up to its last answer: `User: …` and `Assistant: …` with empty lines between."""
+    """A conversation up to its last answer: `User: …` and `Assistant: …` with empty lines between the turns."""
 
     prompt: str  # ends in "Assistant:", without a space
     response: str
 
     @property
     def text(self) -> str:
-        """Prompt, a space, and response: one line of the comparisons."""
+        """Prompt, a space, and response: the text of a line of the comparisons."""
         return f"{self.prompt} {self.response}"
 
 
@@ -49,13 +51,12 @@ def format_hh(
 ) -> Report:
     """Write out/{split}_comparisons.jsonl (chosen, then rejected) and out/{split}_prompts.jsonl.
 
-    Records are streamed. raw: file(s), a hub data set name (with `subset` such as "harmless-base"), or one of
-    the names that `resolve` knows. max_chars: longest prompt plus answer of either side, in characters. Lines
-    are separated by newlines, without one at the end, as in the NeMo tutorial's script.
+    Records are streamed. raw: file(s), a hub data set name (with `subset` such as "harmless-base"), or a name known to
+    `resolve`. max_chars: longest prompt plus answer of either side, in characters. Lines are separated by newlines, without a
+    newline at the end, as in the NeMo tutorial's script.
 
-    A record with a key that is neither read nor metadata (`data.fields`) is left out; metadata is counted in the notes.
-
-    Raises DataError when nothing is usable, or at the first bad record when strict.
+    A record with a key that is neither read nor metadata (`data.fields`) is left out; metadata is counted in the notes. Raises
+    DataError when no record is usable, or at the first bad record when strict.
     """
     source = resolve(raw, "hh", split=split, subset=subset, revision=revision)
     report = Report(strict=strict)
@@ -103,7 +104,7 @@ def parse_conversation(text: str) -> Conversation:
 def parse_pair(record: dict[str, object], max_chars: int | None = None) -> ComparisonPair:
     """Parse a raw HH record. max_chars: as in `format_hh`.
 
-    Raises Unusable, with the reason why it is left out of the comparisons.
+    Raises Unusable, with the reason why the record is left out of the comparisons.
     """
     pair = ComparisonPair(*(parse_conversation(text_field(record, side)) for side in ("chosen", "rejected")))
     if pair.chosen.prompt != pair.rejected.prompt:
@@ -120,7 +121,7 @@ def _first_difference(first: str, second: str) -> int:
 
 
 def _usable_pair(record: RawRecord | Skip, max_chars: int | None) -> tuple[ComparisonPair, list[str]]:
-    """A pair, and the notes on metadata that it lacks."""
+    """A pair, and the notes on metadata that the output lacks."""
     if isinstance(record, Skip):
         raise Unusable(record.reason, record.detail)
     return parse_pair(record.value, max_chars), ignored_keys(record.value, KEYS)
@@ -128,7 +129,7 @@ def _usable_pair(record: RawRecord | Skip, max_chars: int | None) -> tuple[Compa
 
 def _lines(pair: ComparisonPair) -> tuple[str, str]:
     """A pair's two lines of comparisons, and its line of prompts."""
-    # The prompt, most of the text, is escaped once: escaping is what the whole conversion spends its time on.
+    # The prompt, most of the text, is escaped only once, because escaping takes most of the conversion's time.
     start = '{"text": ' + encode_basestring_ascii(pair.chosen.prompt)[:-1]
     return f"{start} {_end(pair.chosen)}\n{start} {_end(pair.rejected)}", f'{start}"}}'
 

@@ -12,14 +12,14 @@ PROBE_SECONDS = 10.0
 
 
 class HubError(DataError):
-    """A data set cannot be downloaded from the hub; the message names it and what to do."""
+    """A data set cannot be downloaded from the hub. The message names the data set and a cure."""
 
 
 @dataclass(frozen=True)
 class HubDataset:
-    """What this project knows about a data set without asking the hub."""
+    """The project's own knowledge about a data set, which needs no request to the hub."""
 
-    revision: str  # the commit that the project was tried with
+    revision: str  # the commit that the project was tested with
     files: tuple[str, ...]
 
 
@@ -43,10 +43,10 @@ def is_hub_name(text: str) -> bool:
 def fetch(
     name: str, *, split: str | None = None, subset: str | None = None, revision: str | None = None
 ) -> tuple[Path, ...]:
-    """Download a data set's files, or find them in the cache; only those of `split` and `subset`, if given.
+    """Download a data set's files, or find them in the cache. `split` and `subset`, if given, restrict the files.
 
-    revision: a commit or branch; by default the pinned one, else main. Raises HubError when the hub cannot be
-    reached or has no such files.
+    revision: a commit or branch; by default the pinned revision, else main. Raises HubError when the hub cannot be reached or
+    has no such files.
     """
     known = KNOWN.get(name)
     revision = revision or (known.revision if known else "main")
@@ -72,7 +72,7 @@ def _list_files(name: str, revision: str) -> tuple[str, ...]:
 
     try:
         files = HfApi().list_repo_files(name, repo_type="dataset", revision=revision)
-    except Exception as error:  # the hub's client passes through whatever its HTTP library raises
+    except Exception as error:  # the hub's client passes through all errors of its HTTP library
         raise _unreachable(name, error) from error
     return tuple(sorted(file for file in files if file.endswith(SUFFIXES)))
 
@@ -89,11 +89,11 @@ def _fetch_file(name: str, file: str, revision: str) -> Path:
     except LocalEntryNotFoundError:
         pass
     try:
-        # hf_hub_download retries for 23 s without a network; one short request tells as much.
+        # hf_hub_download retries for 23 s without a network; a single short request detects a missing network sooner.
         url = hub.hf_hub_url(name, file, repo_type="dataset", revision=revision)
         hub.get_hf_file_metadata(url, timeout=PROBE_SECONDS)
         return download()
-    except Exception as error:  # the hub's client passes through whatever its HTTP library raises
+    except Exception as error:  # the hub's client passes through all errors of its HTTP library
         raise _unreachable(name, error) from error
 
 

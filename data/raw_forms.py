@@ -1,7 +1,7 @@
 """The forms of raw records that `data.convert` reads, recognised by their columns.
 
-Columns that a form does not read are refused by name, unless they are
-metadata (`data.fields`) or the caller ignores them.
+A record with a column that its form does not read is refused, and the error names the column. Metadata (`data.fields`) and
+columns that the caller ignores are exceptions.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ class RawForm(NamedTuple):
     """A form of raw records."""
 
     name: str
-    """For reports."""
+    """The name in reports."""
     columns: tuple[str, ...]
-    """Those that a record must have."""
+    """A record's required columns."""
     read: Callable[[dict[str, Any]], RawSample]
-    """A record's sample. Raises Unusable."""
+    """Returns a record's sample. Raises Unusable."""
     optional: frozenset[str] = frozenset()
-    """Columns that are read where they are there."""
+    """Optional columns, read when present."""
     without_effect: frozenset[str] = frozenset()
-    """Columns that usually accompany the form and hold nothing to learn."""
+    """Frequent further columns of the form, without content to learn."""
 
 
 SYSTEM = frozenset({"system", "system_prompt"})
@@ -44,7 +44,7 @@ PAIR_SCORES = frozenset(
 
 
 def _prompt(record: dict[str, Any], key: str) -> list[Message]:
-    """The prompt under a column, behind the record's system turn if it has one."""
+    """The prompt under a column, after the record's system turn if the record has one."""
     system = next((record[name] for name in sorted(SYSTEM) if not is_empty(record.get(name))), None)
     opening = (
         [] if system is None else [{"role": "system", "content": text_field({"system": system}, "system")}]
@@ -59,7 +59,7 @@ def _answered(record: dict[str, Any], prompt: str, answer: str) -> RawDialogue:
 
 
 def _instruction(context: str, answer: str) -> Callable[[dict[str, Any]], RawDialogue]:
-    """Reads an instruction with its material, if any, into one user's turn (Alpaca's `input`, Dolly's `context`)."""
+    """Reads an instruction and its material, if any, into a user's turn (Alpaca's `input`, Dolly's `context`)."""
 
     def read(record: dict[str, Any]) -> RawDialogue:
         parts = [text_field(record, "instruction").strip()]
@@ -79,7 +79,7 @@ def _pair(chosen: str, rejected: str) -> Callable[[dict[str, Any]], RawPair]:
 
 
 def _pair_of(record: dict[str, Any], chosen: str, rejected: str) -> RawPair:
-    """A pair whose prompt is a column of its own, or the common beginning of two conversations."""
+    """A pair whose prompt is a separate column, or the common beginning of two conversations."""
     sides = [_side(record[key], key) for key in (chosen, rejected)]
     prompts = [messages[:-1] for messages in sides]
     if prompts[0] != prompts[1]:
@@ -95,7 +95,7 @@ def _pair_of(record: dict[str, Any], chosen: str, rejected: str) -> RawPair:
 
 
 def _side(value: Any, key: str) -> list[Message]:
-    """The turns of a chosen or rejected answer, with the prompt's before it where the column holds them."""
+    """The turns of a chosen or rejected answer. When the column also holds the prompt, the prompt's turns come first."""
     if isinstance(value, str):
         return hh_messages(value, key) or [{"role": "assistant", "content": answer_of(value, key)}]
     return messages_of(value, key)
@@ -103,7 +103,7 @@ def _side(value: Any, key: str) -> list[Message]:
 
 def _labelled(answer: str) -> Callable[[dict[str, Any]], RawLabelled]:
     def read(record: dict[str, Any]) -> RawLabelled:
-        label = {"true": True, "false": False}.get(str(record["label"]).lower())  # CSV has texts alone
+        label = {"true": True, "false": False}.get(str(record["label"]).lower())  # CSV has only texts
         if label is None:
             raise Unusable(Reason.WRONG_TYPE, f"'label' is {record['label']!r}; it must be true or false")
         return RawLabelled(_prompt(record, "prompt"), answer_of(record[answer], answer), label)
@@ -140,7 +140,7 @@ def _number(record: dict[str, Any], key: str) -> float:
 
 # ---- the forms ------------------------------------------------------------------------------------------------------
 
-# The first form whose columns a record has is the record's, so a form stands before those that have fewer of its columns.
+# A record gets the first form whose columns it has, so a form comes before the forms with a subset of its columns.
 FORMS = (
     RawForm("NeMo-Aligner's pairs", ("prompt", "chosen_response", "rejected_response"), _pair("chosen_response", "rejected_response"), SYSTEM, PAIR_SCORES),
     RawForm("preference pairs", ("chosen", "rejected"), _pair("chosen", "rejected"), SYSTEM | {"prompt"}, PAIR_SCORES),
@@ -164,8 +164,8 @@ FORMS = (
 
 
 def recognise(columns: Iterable[str]) -> RawForm | None:
-    """The form of records with these columns; None for an unknown form. Alpaca's `input` beside `instruction` is no input and
-    output."""
+    """The form of records with these columns; None for an unknown form. Beside `instruction`, Alpaca's `input` is not the input
+    of an input/output record."""
     present = set(columns)
     fitting = [form for form in FORMS if present.issuperset(form.columns)]
     if "instruction" in present:
@@ -174,6 +174,6 @@ def recognise(columns: Iterable[str]) -> RawForm | None:
 
 
 def unread_columns(form: RawForm, columns: Iterable[str]) -> list[str]:
-    """The columns that are neither read nor known to hold nothing to learn."""
+    """The columns neither read by the form nor known to be without content to learn."""
     known = {*form.columns, *form.optional, *form.without_effect, *METADATA}
     return [column for column in columns if column not in known]

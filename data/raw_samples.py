@@ -1,4 +1,4 @@
-"""The kinds of samples that raw records hold, and what each offers to SFT, to preference learning and as a prompt."""
+"""The kinds of samples in raw records, and each kind's data for SFT, for preference learning and as a prompt."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class RawDialogue(NamedTuple):
         return [{"role": turn["role"], "content": turn["content"]} for turn in turns]
 
     def answered(self) -> list[Message]:
-        """The conversation that SFT learns. Raises Unusable where the last turn is no answer."""
+        """The conversation that SFT learns. Raises Unusable when the last turn is not the assistant's."""
         if self.messages[-1]["role"] != "assistant":
             raise Unusable(Reason.NO_ANSWER, f"the {self.messages[-1]['role']}'s")
         return self.messages
 
     def compared(self) -> NoReturn:
-        """Raises DataError: a conversation has no rejected answer."""
+        """Raises DataError, because a conversation has no rejected answer."""
         _no_rejected()
 
 
@@ -54,7 +54,7 @@ class RawPair(NamedTuple):
 
 
 class RawLabelled(NamedTuple):
-    """An answer that is desirable, or not."""
+    """An answer with a label, desirable or undesirable."""
 
     prompt: list[Message]
     answer: str
@@ -65,7 +65,7 @@ class RawLabelled(NamedTuple):
         return self.prompt
 
     def answered(self) -> list[Message]:
-        """The prompt with a desirable answer. Raises Unusable for an undesirable one."""
+        """The prompt with a desirable answer. Raises Unusable for an undesirable answer."""
         if not self.desirable:
             raise Unusable(Reason.UNDESIRABLE, "SFT learns desirable answers alone")
         return _with_answer(self.prompt, self.answer)
@@ -86,11 +86,11 @@ class RawScored(NamedTuple):
         return self.prompt
 
     def answered(self) -> list[Message]:
-        """The prompt with the answer of the highest score, the first of several."""
+        """The prompt with the answer of the highest score. Among equal scores, the first answer is used."""
         return _with_answer(self.prompt, max(self.answers, key=_score)[0])
 
     def compared(self) -> dict[str, Any]:
-        """The pair of the highest and the lowest score. Raises Unusable where all scores are equal."""
+        """The pair of the highest and the lowest score. Raises Unusable when all scores are equal."""
         best, worst = max(self.answers, key=_score), min(self.answers, key=_score)
         if best[1] == worst[1]:
             raise Unusable(Reason.EQUAL_SCORES, f"{len(self.answers)} answers")
@@ -107,11 +107,11 @@ class RawPrompt(NamedTuple):
         return self.messages
 
     def answered(self) -> NoReturn:
-        """Raises DataError: there is no answer."""
+        """Raises DataError, because there is no answer."""
         raise DataError("these records have no answers: --to prompts reads them")
 
     def compared(self) -> NoReturn:
-        """Raises DataError: there is no answer."""
+        """Raises DataError, because there is no answer."""
         _no_rejected()
 
 

@@ -1,4 +1,4 @@
-"""Reads raw records from files one at a time, whatever the file's size."""
+"""Reads raw records from files one at a time, so that a file of any size fits in memory."""
 
 import codecs
 import csv
@@ -18,13 +18,13 @@ OWN_SUFFIXES = (
     ".json",
     ".csv",
     ".arrow",
-)  # files of one's own; a hub data set's .json files are about its data
+)  # files of your own; a hub data set's .json files describe the data set
 CHUNK_CHARACTERS = 1 << 16
 PARQUET_BATCH_ROWS = 1024
 
 
 class RawRecord(NamedTuple):
-    """One raw JSON object and its place."""
+    """A raw JSON object and its place."""
 
     file: str
     line: int  # from 1; the row in a parquet file
@@ -32,7 +32,7 @@ class RawRecord(NamedTuple):
 
 
 def read_records(paths: Iterable[Path]) -> Iterator[RawRecord | Skip]:
-    """Yield every record of the files in order; a bad record is yielded as a Skip.
+    """Yield every record of the files in order. A bad record is yielded as a Skip.
 
     Raises DataError for a file that is damaged as a whole or of an unknown kind.
     """
@@ -64,7 +64,7 @@ def _read_gzip(path: Path) -> Iterator[RawRecord | Skip]:
 
 
 def _read_lines(stream: BinaryIO, file: str) -> Iterator[RawRecord | Skip]:
-    blank_lines: list[int] = []  # an error only when text follows: files may end in empty lines
+    blank_lines: list[int] = []  # an error only when text follows, because files may end in empty lines
     for number, line in enumerate(stream, start=1):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
@@ -82,7 +82,7 @@ def _parse_line(line: bytes, file: str, number: int) -> RawRecord | Skip:
         value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         return Skip(file, number, Reason.BAD_UTF8, f"byte {error.start + 1} of the line: {error.reason}")
-    # ValueError also covers integers beyond Python's digit limit, RecursionError a thousand brackets.
+    # ValueError also covers integers beyond Python's digit limit; RecursionError covers a thousand nested brackets.
     except (ValueError, RecursionError) as error:
         return Skip(file, number, Reason.NOT_JSON, str(error))
     if not isinstance(value, dict):
@@ -91,7 +91,7 @@ def _parse_line(line: bytes, file: str, number: int) -> RawRecord | Skip:
 
 
 def _read_json(path: Path) -> Iterator[RawRecord | Skip]:
-    """The objects of a list, one at a time. Raises DataError for a file that is no list, and where the JSON is damaged."""
+    """The objects of a list, one at a time. Raises DataError for a file without a list, and at damaged JSON."""
     decoder, number = json.JSONDecoder(), 0
     with path.open(encoding="utf-8-sig") as stream:
         text, more = "", True
@@ -126,7 +126,7 @@ def _next_character(stream: TextIO) -> str:
 
 
 def _longer(text: str, stream: TextIO) -> tuple[str, bool]:
-    """The text with twice as much behind it, and whether there was more."""
+    """The text with at least as much text appended, and whether there was more text."""
     more = stream.read(max(CHUNK_CHARACTERS, len(text)))
     return text + more, bool(more)
 
@@ -152,7 +152,7 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
 
 
 def _read_arrow(path: Path) -> Iterator[RawRecord | Skip]:
-    """The rows of a stream of Arrow's, as `datasets` writes them."""
+    """The rows of an Arrow stream, as written by `datasets`."""
     import pyarrow
 
     number = 0
@@ -178,7 +178,7 @@ def _read_parquet(path: Path) -> Iterator[RawRecord | Skip]:
                     number += 1
                     yield _parse_row(batch, row, str(path), number)
     except (pyarrow.ArrowException, OSError) as error:
-        # Arrow tells of damaged pages with an OSError of its own, without the number of the system's.
+        # Arrow reports damaged pages with an OSError of its own, without an errno.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(f"{path} cannot be read as parquet ({error}); download it again") from error

@@ -1,4 +1,4 @@
-"""What was read, kept and left out, and why: no record is dropped without a note."""
+"""A report of the records that were read, kept and left out, with reasons. No record is dropped without a note."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Reason(StrEnum):
-    """Why a record was left out; the value is the wording in reports."""
+    """The reason why a record was left out; the value is the wording in reports."""
 
     NOT_JSON = "not JSON"
     BAD_UTF8 = "bad UTF-8"
@@ -27,11 +27,11 @@ class Reason(StrEnum):
 
 
 class DataError(ValueError):
-    """The raw data cannot be used as it is; the message says where and what to do."""
+    """The raw data cannot be used as it is. The message names the place and a cure."""
 
 
 class Unusable(Exception):
-    """One record cannot be used. Parsers raise it; the reading loop turns it into a `Skip`."""
+    """A record cannot be used. Parsers raise Unusable; the reading loop turns the exception into a `Skip`."""
 
     def __init__(self, reason: Reason, detail: str):
         super().__init__(f"{reason}: {detail}")
@@ -41,12 +41,12 @@ class Unusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A record that was left out."""
+    """A record left out of the output."""
 
     file: str
     line: int  # from 1; the row in a parquet file
     reason: Reason
-    detail: str  # what exactly was wrong, in a few words
+    detail: str  # the exact problem, in a few words
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.reason} ({self.detail})"
@@ -54,15 +54,15 @@ class Skip:
 
 @dataclass
 class Report:
-    """The counts of one formatting run. `str(report)` is the text to show."""
+    """The counts of a formatting run. `str(report)` is the text to show."""
 
     strict: bool = False
     examples_per_reason: int = 3
     kept: int = 0
     skipped: Counter[Reason] = field(default_factory=Counter)
     examples: dict[Reason, list[Skip]] = field(default_factory=dict)
-    notes: Counter[str] = field(default_factory=Counter)  # kept, but worth knowing
-    written: dict[Path, int] = field(default_factory=dict)  # output file -> number of lines
+    notes: Counter[str] = field(default_factory=Counter)  # about records that were kept
+    written: dict[Path, int] = field(default_factory=dict)  # output file → number of lines
 
     @property
     def read(self) -> int:

@@ -1,4 +1,4 @@
-"""Where raw data comes from: a file, the hub, or the bundled sample."""
+"""Find raw data: a file, a data set on the hub, or the bundled sample."""
 
 import os
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ Kind = Literal["dolly", "hh", "squad"]
 """The raw format: instruction records, preference pairs, or questions about a text."""
 
 SAMPLES = Path(__file__).parent / "samples"
-# The bundled samples: the files of each kind, {split} to be filled.
+# The bundled samples: the files of each kind; `resolve` fills in {split}.
 BUNDLED: dict[str, dict[Kind, str]] = {
     "sample": {"dolly": "dolly-sample.jsonl", "hh": "hh-sample-{split}.jsonl"},
     "forms": {"dolly": "forms-sft.jsonl", "hh": "forms-{split}.jsonl"},
@@ -31,11 +31,11 @@ ABOUT_DATA = frozenset({"dataset_info.json", "dataset_dict.json", "dataset_infos
 
 @dataclass(frozen=True)
 class Source:
-    """Raw files that are present on this machine."""
+    """Raw files on this machine."""
 
     name: str  # for messages
     paths: tuple[Path, ...]
-    note: str  # one line that says what was taken, and why
+    note: str  # a line that names the chosen files and the reason
 
 
 def resolve(
@@ -46,13 +46,13 @@ def resolve(
     subset: str | None = None,
     revision: str | None = None,
 ) -> Source:
-    """Find the raw files of `kind` that `dataset` names; download them where necessary.
+    """Find the raw files of `kind` that `dataset` names, and download them when necessary.
 
-    dataset: "sample", "forms" or "drawn" (bundled), "dolly", "hh" or "squad" (the real one, from the hub; for another kind the
-    sample is taken), "hub" (the real one of every kind), "auto" (the hub, else the sample), a hub name such as "owner/name", or
-    path(s). `split` and `subset` select among the files of a data set that has splits.
+    dataset: "sample", "forms" or "drawn" (bundled); "dolly", "hh" or "squad" (the real data set from the hub; for another kind,
+    the sample is used); "hub" (the real data set of every kind); "auto" (the hub, else the sample); a hub name such as
+    "owner/name"; or path(s). `split` and `subset` select among the files of a data set with splits.
 
-    Raises DataError for a path that does not exist, hub.HubError when the hub cannot provide the files.
+    Raises DataError for a missing path, hub.HubError when the hub cannot provide the files.
     """
     if not isinstance(dataset, str):
         paths = [dataset] if isinstance(dataset, os.PathLike) else list(dataset)
@@ -76,7 +76,7 @@ def resolve(
 
 
 def own_files(raw: str | os.PathLike | Iterable[str | os.PathLike], revision: str | None = None) -> Source:
-    """The files of one's own data: a file, a folder, several of them, or a hub data set's files of all splits.
+    """The files of your own data: a file, a folder, several of them, or a hub data set's files of all splits.
 
     Raises DataError for a path without data files, hub.HubError when the hub cannot provide the files.
     """
@@ -120,6 +120,6 @@ def _from_sample(kind: Kind, split: str, why: str, name: str = "sample") -> Sour
 
 
 def _from_hub(name: str, kind: Kind, split: str, subset: str | None, revision: str | None) -> Source:
-    # Dolly has one file and no splits: the formatter makes them.
+    # Dolly has a single file and no splits: the formatter makes the splits.
     paths = hub.fetch(name, split=split if kind != "dolly" else None, subset=subset, revision=revision)
     return Source(name, paths, f"raw data: {name} from the Hugging Face hub ({len(paths)} files)")

@@ -13,7 +13,7 @@ from data.sources import resolve
 
 SPLITS = ("train", "validation")
 KEYS = frozenset({"context", "question", "answers"})
-# `answer_start` is where the paragraph has the text, so it is accepted and not used
+# `answer_start` is the position of the text in the paragraph; the key is accepted and not used
 KEYS_OF_ANSWERS = frozenset({"text", "answer_start"})
 
 
@@ -28,11 +28,10 @@ def format_squad(
 ) -> Report:
     """Write out/{split}.jsonl: the paragraph, an empty line and the question as input, the first answer as output.
 
-    raw: file(s) with the rows that the hub has (context, question, answers), a hub data set name, or "squad". SQuAD's own
-    splits share no article. max_chars: longest input plus output, in characters. A question without an answer, as
-    SQuAD 2 has them, is left out, and so is a record with a key that is neither read nor metadata (`data.fields`).
-
-    Raises DataError when nothing is usable, or at the first bad record when strict.
+    raw: file(s) with rows in the hub's format (context, question, answers), a hub data set name, or "squad". SQuAD's own splits
+    share no article. max_chars: longest input plus output, in characters. A question without an answer, as in SQuAD 2, is left
+    out, and so is a record with a key that is neither read nor metadata (`data.fields`). Raises DataError when no record is
+    usable, or at the first bad record when strict.
     """
     if split not in SPLITS:
         raise DataError(f"split is {split!r}; SQuAD has {' and '.join(SPLITS)}")
@@ -55,7 +54,7 @@ def format_squad(
 
 
 def _line(record: RawRecord | Skip, max_chars: int | None) -> tuple[str, list[str]]:
-    """The output's line, and the notes on metadata that it lacks."""
+    """The line of output, and the notes on metadata that the output lacks."""
     if isinstance(record, Skip):
         raise Unusable(record.reason, record.detail)
     context, question = (text_field(record.value, key).strip() for key in ("context", "question"))
@@ -67,7 +66,7 @@ def _line(record: RawRecord | Skip, max_chars: int | None) -> tuple[str, list[st
 
 
 def _first_answer(record: dict[str, object]) -> str:
-    """What the first of the annotators marked in the paragraph."""
+    """The first annotator's answer."""
     if "answers" not in record:
         raise Unusable(Reason.MISSING_KEY, f"'answers'; present: {', '.join(sorted(record))}")
     answers = record["answers"]

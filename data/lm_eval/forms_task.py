@@ -1,16 +1,16 @@
-"""What forms.yaml asks of a pair of `forms-test.jsonl`, and whether an answer obeys. Needs the repository's root in
-`sys.path`, as `python -m lm_eval` has it there, and no aligner_lib."""
+"""The functions of forms.yaml: the question of a pair in `forms-test.jsonl`, and whether an answer obeys. They need the
+repository's root in `sys.path`, as with `python -m lm_eval`, and do not need aligner_lib."""
 
 from data.forms import obeys
 from data.hh import parse_conversation
 
 
 def question(doc: dict) -> str:
-    """The only turn of a pair's prompt, without the speakers' names: the chat template writes its own."""
+    """The only turn of a pair's prompt, without the speakers' names, because the chat template adds its own names."""
     return parse_conversation(doc["chosen"]).prompt.removeprefix("User: ").removesuffix("\n\nAssistant:")
 
 
 def judged(doc: dict, answers: list[str]) -> dict[str, float]:
-    """lm-eval's `process_results`: by metric, what `data.forms` says of the one answer."""
+    """lm-eval's `process_results`: the metric `obeys` of the only answer, computed by `data.forms`."""
     (answer,) = answers
     return {"obeys": float(obeys(question(doc), answer))}

@@ -1,4 +1,4 @@
-"""How people ask: phrasings of a topic's question, and what they say before it."""
+"""Wordings of a topic's question, and sentences to precede the question."""
 
 from data.sample_text.topics import Topic, in_first_person
 
@@ -53,7 +53,7 @@ THANKS = ("Thanks!", "Good to know.", "I see.", "That is clear.", "Thank you, th
 
 
 def phrasings(topic: Topic) -> list[str]:
-    """The topic's question in eight forms."""
+    """The topic's question in eight wordings."""
     if topic.task is not None:
         return [form.format(task=in_first_person(topic.task)) for form in TASK_FORMS]
     return [form.format(question=topic.question, clause=topic.clause) for form in FACT_FORMS]

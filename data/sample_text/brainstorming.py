@@ -1,4 +1,4 @@
-"""Themes with ideas that fit into "Three ideas for … are …, …, and …."."""
+"""Themes with ideas for the sentence "Three ideas for … are …, …, and …." in an answer."""
 
 IDEAS = {
     "a rainy afternoon": ("baking bread", "sorting old photos", "playing a board game", "reading a novel",

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LabelTable:
-    """A question about members, and the class of each."""
+    """A question about the classes of several members, and the members of each class."""
 
     ask: str  # with {items}
-    classes: dict[str, tuple[str, ...]]  # "a string instrument" -> members, with their article
+    classes: dict[str, tuple[str, ...]]  # "a string instrument" → members, with their article
 
 
 TABLES = (

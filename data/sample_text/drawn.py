@@ -1,9 +1,9 @@
-"""Questions with an instruction that asks for something drawn for the prompt, and answers that obey it: a word of the topic, a
-number, first and last words. No constant answer obeys, so a policy has to read its prompt.
+"""Questions with an instruction drawn for the prompt, and answers that obey the instruction: a word of the topic, a number,
+first words and last words. No constant answer obeys all instructions, so a policy has to read its prompt.
 
-No prompt asks for a title. Where some did, one of four reward models paid for a title that nobody had asked for. Every instruction is a
-request. Where some were statements, such as "The number 8 has to appear in your answer.", policies copied them as sentences of their
-answers.
+No prompt requests a title. In a data set with requests for titles, one of four reward models also rewarded unrequested titles.
+Every instruction is a request. In a data set with statements such as "The number 8 has to appear in your answer.", policies
+copied the statements into their answers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ from data.sample_text.verifiable import (
 
 ASKED = ("first_word", "includes", "last_words", "postscript_word", "this_number")
 EACH_FORM = 3  # prompts of each form for a topic
-LEAST_LETTERS = 4  # of a word that is asked for
+LEAST_LETTERS = 4  # of a required word
 NUMBERS = range(2, 60)
-STATEMENTS = ("The ", "Your ", '"')  # a wording that begins so says what the answer is, and requests nothing
+STATEMENTS = (
+    "The ",
+    "Your ",
+    '"',
+)  # a wording with such a beginning is a statement about the answer, not a request
 OPENERS = (
     "Well",
     "Sure",
@@ -121,7 +125,7 @@ def prompts(topics: list[Topic], rng: random.Random) -> dict[str, Topic]:
 
 
 def obeying(topic: Topic, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """A prompt and an answer that obeys, for each form."""
+    """A prompt and an obeying answer, for each form."""
     questions = rng.sample(phrasings(topic), 8)
     for question, form in zip(questions, rng.sample(ASKED, len(ASKED))):
         instruction = _instruction(form, topic, rng)
@@ -134,7 +138,7 @@ def _prompt(question: str, instruction: Instruction, rng: random.Random) -> str:
 
 
 def requests(form: str) -> list[str]:
-    """The wordings of a form that are requests."""
+    """The wordings of a form with a request."""
     return [wording for wording in FORMS[form].wordings if not wording.startswith(STATEMENTS)]
 
 
@@ -144,7 +148,7 @@ def _instruction(form: str, topic: Topic, rng: random.Random) -> Instruction:
 
 
 def choices(topic: Topic) -> dict[str, dict[str, Sequence[str]]]:
-    """By form, what may stand in its gap. Words are of the topic's own sentences, and not of its question."""
+    """The values of each form's gap. Words come from the topic's own sentences, and are not in its question."""
     own = sorted(asked_words(topic))
     return {
         "first_word": {"word": OPENERS},
@@ -156,7 +160,7 @@ def choices(topic: Topic) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def asked_words(topic: Topic) -> set[str]:
-    """The words of one of a topic's sentences that an answer to its question may well have, and that its question lacks."""
+    """The words in exactly one of a topic's sentences, suitable for an answer and missing in the question."""
     asked = topic_of(f"{topic.question} {topic.clause}")
     return {
         word
@@ -167,8 +171,8 @@ def asked_words(topic: Topic) -> set[str]:
 
 
 def written(topic: Topic, prompt: str, instruction: Instruction, rng: random.Random) -> str:
-    """An answer that data/gold.py finds good, where the topic's sentences have enough of the question's words: else one that
-    obeys."""
+    """An answer with a good judgement of data/gold.py, if the topic's sentences have enough of the question's words. Otherwise
+    an answer that only obeys."""
     texts = (WRITERS[instruction.form](topic, rng, **dict(instruction.gaps)) for _ in range(1000))
     obeying = (text for text in texts if instruction.holds(text) and len(words(text)) <= LONGEST)
     first, *others = itertools.islice(obeying, 20)
@@ -176,7 +180,7 @@ def written(topic: Topic, prompt: str, instruction: Instruction, rng: random.Ran
 
 
 def _with_word(topic: Topic, rng: random.Random, word: str) -> str:
-    """One to three of the topic's sentences, of which one has the word."""
+    """One to three of the topic's sentences, including a sentence with the word."""
     sentences = sentences_of(topic, rng)
     while not has_word(text := " ".join(sentences[: rng.choice((1, 1, 2, 3))]), word):
         rng.shuffle(sentences)

@@ -1,4 +1,4 @@
-"""Short notices with gaps, and questions whose answers stand in them."""
+"""Short notices with gaps, and questions with answers in the notices."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,8 @@ MONTHS = ("March", "April", "May", "June", "September", "October")
 
 @dataclass(frozen=True)
 class Notice:
-    """A context and its questions; {day}, {hour}, {number} and {month} are filled in alike in all of them."""
+    """A context and its questions. {day}, {hour}, {number} and {month} have the same values in the context, questions and
+    answers."""
 
     context: str
     questions: tuple[tuple[str, str], ...]  # question, answer

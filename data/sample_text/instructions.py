@@ -13,7 +13,7 @@ CLOSED_QUESTIONS = 100
 SUMMARIES = 40
 CLASSIFICATIONS = 56
 EXTRACTIONS = 48
-# A few friendly answers among the plain ones: PPO can only strengthen what the SFT model sometimes says.
+# A few answers are friendly, because PPO can only strengthen behaviour that the SFT model sometimes shows.
 FRIENDLY_SHARE = 0.12
 
 SUMMARY_ASKS = (
@@ -26,7 +26,7 @@ SUMMARY_ASKS = (
 def instruction_records(
     topics: list[Topic], rng: random.Random, friendly_share: float = FRIENDLY_SHARE
 ) -> list[dict[str, str]]:
-    """All instruction records, shuffled; no instruction appears twice with the same context."""
+    """All instruction records, shuffled. No instruction appears twice with the same context."""
     records = [
         *_open_questions(topics, rng, friendly_share),
         *_closed_questions(rng.sample(topics, CLOSED_QUESTIONS)),

@@ -16,8 +16,8 @@ SEED = 20240607
 
 
 def write_samples(folder: Path, noise: float = verifiable.NOISE) -> list[Path]:
-    """Write the sample files into `folder` and return their paths. noise: share of the pairs of forms-train.jsonl whose
-    label is turned."""
+    """Write the sample files into `folder` and return their paths. noise: share of the pairs of forms-train.jsonl whose label
+    is flipped."""
     topics = load_topics()
     manners = preference_splits(topics, random.Random(f"{SEED} preferences"))
     of = verifiable.splits(topics, random.Random(f"{SEED} forms"))

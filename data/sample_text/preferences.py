@@ -1,4 +1,4 @@
-"""The HH sample: pairs of a friendly, direct answer and one that is curt, evasive or off topic."""
+"""The HH sample: pairs of a friendly, direct answer and a curt, evasive or off-topic answer."""
 
 import random
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from data.sample_text import replies
 from data.sample_text.asking import GREETINGS, SITUATIONS, THANKS, phrasings
 from data.sample_text.topics import Topic
 
-TEST_TOPICS = 20  # whole topics are held out, so that the test shows what carries over
+TEST_TOPICS = 20  # whole topics are held out, so that the test measures generalisation to new topics
 TRAIN_PAIRS = 700
 TEST_PAIRS = 110
 TWO_TURN_SHARE = 0.2
@@ -17,7 +17,7 @@ CLOSING_SHARE = 0.35
 
 
 class Question(NamedTuple):
-    """What the last human turn asks."""
+    """A conversation up to its last question, with the question's topic and answer."""
 
     history: str  # everything up to the last answer, in the raw HH format
     topic: Topic
@@ -25,7 +25,7 @@ class Question(NamedTuple):
 
 
 def preference_splits(topics: list[Topic], rng: random.Random) -> dict[str, list[dict[str, str]]]:
-    """Preference records for train and test; no topic, and so no prompt, is in both."""
+    """Preference records for train and test. No topic, and therefore no prompt, is in both."""
     shuffled = rng.sample(topics, len(topics))
     test, train = shuffled[:TEST_TOPICS], shuffled[TEST_TOPICS:]
     return {
@@ -36,7 +36,7 @@ def preference_splits(topics: list[Topic], rng: random.Random) -> dict[str, list
 
 def _pairs(topics: list[Topic], count: int, rng: random.Random) -> list[dict[str, str]]:
     """`count` pairs with distinct prompts, spread evenly over the topics."""
-    # Every topic's phrasings in an order of its own: no phrasing comes twice before all came once.
+    # Each topic has its own order of phrasings, and each phrasing is used at most once per round over the topics.
     orders = {topic: rng.sample(phrasings(topic), 8) for topic in topics}
     records = []
     for number in range(count):
@@ -98,6 +98,6 @@ def _rambling(question: Question, other: Topic, rng: random.Random) -> str:
 
 
 def _off_topic(question: Question, other: Topic, rng: random.Random) -> str:
-    """A true answer to a question that nobody asked; one in six comes without a warning."""
+    """A true answer to another question. One in six answers comes without an announcement."""
     change = rng.choice(replies.CHANGES_OF_SUBJECT) if rng.random() > 1 / 6 else ""
     return f"{change} {other.answer}".strip()

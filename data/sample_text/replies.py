@@ -1,4 +1,4 @@
-"""What the two sides of a preference pair say besides the answer itself."""
+"""The sentences of both sides of a preference pair besides the answer itself."""
 
 OPENINGS = (
     "Of course!", "Happy to help:", "Sure, here is a short answer.", "Good question!", "Gladly.", "Certainly.",
@@ -39,7 +39,7 @@ EVASIVE = (
     "Who can really say what is right in a case like this?",
 )  # fmt: skip
 
-# {clause} is what was asked: "how to clean a cast-iron pan", "why the sky is blue".
+# {clause} is the topic of the question: "how to clean a cast-iron pan", "why the sky is blue".
 DISMISSIVE = (
     "Why would anybody want to know {clause}?",
     "I am not going to explain {clause}.",
@@ -55,7 +55,7 @@ CHANGES_OF_SUBJECT = (
     "That bores me.", "Forget it.", "Here is something else instead.", "I was thinking of something different.",
 )  # fmt: skip
 
-# Rambling, off every topic. {colour}, {day} and {number} vary; the sentences are taken from the front.
+# Rambling texts without relation to any topic. {colour}, {day} and {number} vary; a reply uses the first sentences.
 RAMBLES = (
     ("That reminds me of a bus that I missed on a {day}.", "It was {colour}, or at least partly {colour}.",
      "Then it started to rain, and I had {number} bags with me.", "Buses are never on time, are they?"),

@@ -10,7 +10,7 @@ FACT_TAGS = ("question", "clause", "answer", "next", "reply", "more")
 
 @dataclass(frozen=True)
 class Topic:
-    """One topic. A task ("how to …") has `task`; a fact has None there."""
+    """A topic. A task ("how to …") has `task`; for a fact, `task` is None."""
 
     area: str
     task: str | None  # "clean a cast-iron pan"
@@ -37,7 +37,7 @@ def load_topics() -> list[Topic]:
 
 
 def in_first_person(task: str) -> str:
-    """A task in the asker's words: "keep your passport safe" → "keep my passport safe"."""
+    """A task in the words of the person asking: "keep your passport safe" → "keep my passport safe"."""
     return task.replace("your ", "my ").replace("you don't", "I don't")
 
 

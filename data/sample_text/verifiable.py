@@ -1,7 +1,7 @@
-"""Questions with an instruction that a program can check, and answers that obey it or don't.
+"""Questions with an instruction for a program to check, and answers that obey or disobey the instruction.
 
-Every answer is made of the topic's own true sentences, and what makes it obey one instruction is made the same way as
-what makes it miss another: so no word and no length of an answer says by itself whether it is the better one.
+Every answer consists of the topic's own true sentences. Most rejected answers obey another instruction, and the same functions
+write them and the chosen answers. Therefore neither a single word nor the length of an answer shows which answer is better.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from data.sample_text.topics import Topic
 
 ASKED = sorted(FORMS.keys() - {"this_number", "postscript_word", "this_title"})
 TEST_TOPICS = 22  # whole topics are held out
-FORMS_A_TOPIC = 12  # of those that there are: pairs, and so prompts, of each topic
-NOISE = (
-    0.15  # share of the training pairs whose label is turned; those of the test file say what a program found
-)
-OTHER_FORM, NEAR_MISS = 0.6, 0.15  # of the rejected answers; the others are plain ones
-CANDIDATES = 4  # from which the rejected answer whose length is nearest to the chosen one's is taken
+FORMS_A_TOPIC = 12  # forms for each topic, and so pairs and prompts for each topic
+NOISE = 0.15  # share of the training pairs whose label is flipped; the labels of the test file are a program's verdicts
+OTHER_FORM, NEAR_MISS = 0.6, 0.15  # shares of the rejected answers; the rest are plain answers
+CANDIDATES = 4  # the rejected answer is the candidate whose length is nearest to the chosen answer's length
 INSTRUCTION_FIRST = 0.15
 SFT_FORMS_A_TOPIC = 6  # answers that obey, for SFT
-SFT_OTHERS = 280  # records without an instruction beside them
+SFT_OTHERS = 280  # additional records without an instruction
 LONGEST = 56  # words of an answer
 
 OPENERS = ("Well", "Sure", "Honestly", "First", "Yes", "Clearly", "Briefly")
@@ -70,14 +68,14 @@ ENDED = ("Isn't that interesting!", "That is good to know!")
 
 
 class Written(NamedTuple):
-    """An answer and the instruction that it was written for; None: for none."""
+    """An answer and its instruction; None for an answer without an instruction."""
 
     text: str
     instruction: Instruction | None
 
 
 class Compared(NamedTuple):
-    """A pair: what was asked, the answer that obeys, one that doesn't."""
+    """A pair: the prompt, an answer that obeys, and an answer that does not."""
 
     prompt: str
     chosen: str
@@ -91,7 +89,7 @@ def splits(topics: list[Topic], rng: random.Random) -> dict[str, list[Topic]]:
 
 
 def preference_records(topics: list[Topic], rng: random.Random, noise: float = 0.0) -> list[dict[str, str]]:
-    """Pairs in HH's raw format, with distinct prompts; noise: share of those that are turned round."""
+    """Pairs in HH's raw format, with distinct prompts. noise: share of the pairs with a flipped label."""
     records = []
     for topic in topics:
         questions = rng.sample(phrasings(topic), 8)
@@ -103,7 +101,7 @@ def preference_records(topics: list[Topic], rng: random.Random, noise: float = 0
 
 
 def raw_pair(prompt: str, chosen: str, rejected: str, turned: bool) -> dict[str, str]:
-    """A pair in HH's raw format; turned: with the label turned round."""
+    """A pair in HH's raw format. turned: flip the label."""
     history = f"\n\nHuman: {prompt}\n\nAssistant: "
     sides = [history + chosen, history + rejected]
     return dict(zip(("chosen", "rejected"), reversed(sides) if turned else sides, strict=True))
@@ -114,10 +112,10 @@ def sft_records(
     rng: random.Random,
     obeying: Callable[[Topic, random.Random], Iterator[tuple[str, str]]] | None = None,
 ) -> list[dict[str, str]]:
-    """Dolly's raw format, shuffled: questions whose answers obey the instruction beside them, and some other records, so
-    that the model keeps on answering what has no instruction.
+    """Records in Dolly's raw format, shuffled: questions with an instruction and an obeying answer, and records without an
+    instruction, so that the model continues to answer prompts without an instruction.
 
-    obeying: gives prompts and answers on a topic; None: those of all ASKED forms.
+    obeying: yields prompts and answers on a topic; None: prompts and answers of all ASKED forms.
     """
     asked = [
         {"instruction": prompt, "context": "", "response": answer, "category": "instruction_following"}
@@ -156,7 +154,7 @@ def _instruction(form: str, rng: random.Random) -> Instruction:
 def prompt_of(
     question: str, instruction: Instruction, rng: random.Random, wordings: Sequence[str] | None = None
 ) -> str:
-    """A user's turn. wordings: those that may ask for it; None: all of its form."""
+    """A user's turn. wordings: the wordings to choose from; None: all wordings of the form."""
     wording = instruction.worded(rng.choice(wordings or FORMS[instruction.form].wordings))
     text = f"{wording} {question}" if rng.random() < INSTRUCTION_FIRST else f"{question} {wording}"
     assert instruction_in(text) == instruction, text
@@ -164,7 +162,8 @@ def prompt_of(
 
 
 def _missing(topic: Topic, instruction: Instruction, kind: float, rng: random.Random) -> str:
-    """An answer that does not obey: written for another instruction, for other gaps of this one, or for none."""
+    """An answer that does not obey: an answer to another instruction, to the same form with other gaps, or to no
+    instruction."""
     for _ in range(200):
         if kind < OTHER_FORM:
             text = written(topic, _instruction(rng.choice(ASKED), rng), rng)
@@ -183,7 +182,7 @@ def plain(topic: Topic, rng: random.Random) -> str:
 
 
 def written(topic: Topic, instruction: Instruction, rng: random.Random) -> str:
-    """An answer that obeys."""
+    """An answer that obeys the instruction."""
     gaps = dict(instruction.gaps)
     for _ in range(200):
         text = WRITERS[instruction.form](topic, rng, **gaps)
@@ -192,11 +191,11 @@ def written(topic: Topic, instruction: Instruction, rng: random.Random) -> str:
     raise AssertionError(f"no answer on {topic.clause!r} obeys {instruction}")
 
 
-# ---- how an answer is made to obey -----------------------------------------------------------------------------------
+# ---- writers of answers that obey ------------------------------------------------------------------------------------
 
 
 def sentences_of(topic: Topic, rng: random.Random) -> list[str]:
-    """The topic's three sentences; the one that answers the question is mostly first."""
+    """The topic's three sentences. The answer to the question is mostly the first sentence."""
     rest = rng.sample([topic.reply, topic.more], 2)
     return [topic.answer, *rest] if rng.random() < 0.8 else [rest[0], topic.answer, rest[1]]
 
