@@ -1,1 +1,1 @@
-"""Speed against TRL and transformers, on this machine: `./lab bench`, or `python -m benchmarks`. See docs/performance.md."""
+"""Speed beside TRL and transformers on the same machine: `./lab bench`, or `python -m benchmarks`. See docs/performance.md."""

@@ -28,7 +28,9 @@ LIBRARIES = ("torch", "megatron-core", "transformers", "trl", "accelerate")
 def main() -> None:
     options = _parse(sys.argv[1:])
     if options.threads:
-        os.environ["OMP_NUM_THREADS"] = str(options.threads)  # read by torch in the sides' processes
+        os.environ["OMP_NUM_THREADS"] = str(
+            options.threads
+        )  # torch reads the variable in the sides' processes
     if importlib.util.find_spec("trl") is None:
         sys.exit("error: TRL is not installed: `./lab bench` installs it (or pip install -e '.[bench]')")
     console = Console()
@@ -105,7 +107,9 @@ def _reward_model(setting: Setting, say) -> Comparison:
 def _dpo(setting: Setting, say) -> Comparison:
     from benchmarks import theirs
 
-    known = FASTEST_ON_PAIRS | {"precompute_ref_log_probs": True}  # before the first round: at no cost
+    known = FASTEST_ON_PAIRS | {
+        "precompute_ref_log_probs": True
+    }  # computed before the first round, outside the measured time
     sides = [
         Contestant("Aligner Lab", "length-grouped, a pair's common prefix once", ours.dpo),
         Contestant("TRL DPOTrainer", "sampler as it comes", theirs.trl_dpo),
@@ -130,7 +134,7 @@ def _grpo(setting: Setting, say, lengths: range, aim: float | None) -> Compariso
 
 
 def _with(options: dict, name: str, run: Callable) -> Contestant:
-    """TRL's trainer with other settings than it comes with."""
+    """TRL's trainer with settings other than TRL's defaults."""
     listed = ", ".join(f"{option}={value}" for option, value in options.items())
     return Contestant(name, f"… and {listed}", partial(run, **options))
 
@@ -146,7 +150,7 @@ def _generation(setting: Setting, say) -> Comparison:
     return compete("generation", sides, setting, aim=1.2, say=say)
 
 
-# with which TRL's trainers were fastest, of all that their configs offer on a CPU: see docs/performance.md
+# the fastest settings of TRL's trainers among all options of their configs on a CPU: see docs/performance.md
 FASTEST_ON_PAIRS = {"per_device_train_batch_size": 1}  # almost no padding
 FASTEST_GRPO = {"per_device_train_batch_size": 2}
 
@@ -205,7 +209,7 @@ def _sizes(options: argparse.Namespace) -> dict[str, int]:
 
 
 def _described(setting: Setting, options: argparse.Namespace) -> dict:
-    import torch  # not before the sides have run: this process needs none
+    import torch  # imported only after the sides have run, because this process does not need torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     versions = {}

@@ -1,6 +1,7 @@
-"""`python -m benchmarks.activations`: what a forward pass keeps for its backward pass, by the kind of recomputation.
+"""`python -m benchmarks.activations`: the memory of a forward pass for its backward pass, by the kind of recomputation.
 
-Bytes, not seconds: they are the same on every machine. A model of SmolLM2-135M's shape with random weights.
+The benchmark counts bytes, not seconds, because bytes are the same on every machine. The model has SmolLM2-135M's shape and
+random weights.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 ROWS, LENGTH = 2, 256
-KINDS = {  # by name: Numerics
+KINDS = {  # name → settings of Numerics
     "none": {},
     "selective": {"recompute_granularity": "selective"},
     "full": {"recompute_granularity": "full"},
@@ -17,7 +18,7 @@ KINDS = {  # by name: Numerics
 
 
 def kept_bytes(module, tokens: torch.Tensor, lengths: torch.Tensor) -> int:
-    """Bytes that a forward pass of a model in training keeps for the backward pass, without the weights.
+    """Bytes that a forward pass of a model in training mode keeps for the backward pass, without the weights.
 
     tokens: int64 [B, S]; lengths: int64 [B].
     """
@@ -33,7 +34,7 @@ def kept_bytes(module, tokens: torch.Tensor, lengths: torch.Tensor) -> int:
 
     with cpu.as_cuda(), saved_tensors_hooks(pack, lambda tensor: tensor):
         hidden = module.train()(tokens, lengths)
-    assert hidden.requires_grad  # and so all that is kept is kept until here
+    assert hidden.requires_grad  # the live graph has kept all saved tensors until here
     return sum(size for place, size in kept.items() if place not in weights)
 
 

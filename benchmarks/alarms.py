@@ -1,12 +1,12 @@
-"""`python -m benchmarks.alarms`: how often alarms and `aligner explain` are right, over runs of which it is known what is wrong.
+"""`python -m benchmarks.alarms`: how often alarms and `aligner explain` are right, measured on runs whose faults are known.
 
-About sixty short runs with the smoke profile: healthy ones of every kind with several seeds and settings, runs that a setting
-breaks, and PPO with each fault that can be planted (`lab.submit("ppo", fault=…)`). A run that is there is not made again, so
-a second call judges the same runs by today's rules. A quarter of an hour on one core.
+The benchmark makes about sixty short runs with the smoke profile: healthy runs of every kind with several seeds and settings, runs
+that a setting breaks, and PPO runs with each fault of the bug hunt (`lab.submit("ppo", fault=…)`). Existing runs are reused, so a
+second call judges the same runs by today's rules. Duration: a quarter of an hour on one core.
 
-    --out runs/alarms     where the runs lie; of each only its figures are kept
+    --out runs/alarms     the folder of the runs; of each run only the figures are kept
     --json FILE           the result, run by run
-    --pack FOLDER         each held-out run's figures, a few KB, as a recording (tests/unit/explained has some of them)
+    --pack FOLDER         each run's figures, a few KB, as a recording (tests/unit/explained has some of them)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cluster import JobFailed
 from widgets.recordings.recording_file import KEPT, PACKED
 
 STEPS = 24  # of PPO and GRPO
-CHOSEN_ON = 1  # the seed whose runs the ranges of explain/checks.py were chosen on; the others are held out
+CHOSEN_ON = 1  # the seed of the runs that set the ranges of explain/checks.py; the other seeds are held out
 HELD_OUT = (2, 3)
 HEALTHY_SEEDS = range(1, 7)
 RESPONSES_KEPT = 4  # of each step
@@ -41,7 +41,7 @@ RESPONSES_KEPT = 4  # of each step
 
 @dataclass(frozen=True)
 class Trial:
-    """A run. fault: one that is planted; breaks: the alarms that a setting should set off; neither: a healthy run."""
+    """A run. fault: a planted fault; breaks: the alarms that a setting should set off; neither: a healthy run."""
 
     name: str
     kind: str
@@ -57,28 +57,28 @@ class Trial:
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """What the alarms and `explain` say about a run."""
+    """The result of the alarms and of `explain` for a run."""
 
     trial: Trial
     status: str
     steps: int
     better: bool | None
-    """Whether the held-out figure was better at the end than at the start. None: the run has fewer than two."""
+    """Whether the held-out figure was better at the end than at the start. None: the run has fewer than two values."""
     alarms: dict[str, int]
     """Each alarm's name, and the step at which the alarm first sounded."""
     watched: tuple[str, ...]
     """The alarms of the run's kind."""
     cause: str | None
-    """The first cause that `explain` names."""
+    """The first cause in `explain`'s answer."""
     off: dict[str, int]
-    """The checks of `explain` that are out of range, and the step at which each left its range."""
+    """The checks of `explain` that are out of range, and the step at which each check left its range."""
 
 
 # ---- the runs -------------------------------------------------------------------------------------------------------
 
 
 def trials(lab: Workspace) -> Iterator[Trial]:
-    """All of them; a healthy one has a name that begins so."""
+    """All trials. The name of a healthy trial begins with `healthy`."""
     loop = {"trainer.ppo.max_steps": STEPS, "trainer.ppo.val_check_interval": STEPS // 2}
     groups = {"trainer.grpo.max_steps": STEPS, "trainer.grpo.val_check_interval": STEPS // 2}
     variants = {
@@ -104,7 +104,7 @@ def trials(lab: Workspace) -> Iterator[Trial]:
 
 
 def _broken(lab: Workspace, loop: dict, groups: dict) -> Iterator[Trial]:
-    """Runs that a setting breaks, each so that an alarm should tell."""
+    """Runs with a harmful setting, each with the alarms that should sound."""
     unleashed = {"trainer.ppo.initial_policy_kl_penalty": 0.0, "model.optim.lr": 3e-3}
     cut = {"model.ppo.length_params.max_length": 6}
     eager = {"model.global_batch_size": 4, "model.micro_batch_size": 4, "model.optim.lr": 5e-3}
@@ -122,17 +122,18 @@ def _trial(name: str, kind: str, seed: int, settings: dict, **more) -> Trial:
 
 
 def reward_short(prompt: str, response: str) -> float:
-    """The fewer words the better, which the smoke model learns in a few steps."""
+    """A higher reward for fewer words. The smoke model learns short responses in a few steps."""
     return 1.0 / (1 + len(response.split()))
 
 
 def reward_none(prompt: str, response: str) -> float:
-    """Nothing, whatever is answered."""
+    """A reward of 0 for every response."""
     return 0.0
 
 
 def judged_by(lab: Workspace, reward: Callable | None = None) -> dict[str, object]:
-    """Settings of GRPO from the SFT policy on the preferences' prompts. reward: None: the reward model's."""
+    """Settings for GRPO, starting from the SFT policy, on the prompts of the preference data. reward: None: the reward model
+    judges."""
     prompts = lab.preference_data()
     judge = {"model.environments.own.use": "reward_model", "reward_model.rm_model_file": lab.reward_model()}
     if reward is not None:
@@ -148,7 +149,7 @@ def judged_by(lab: Workspace, reward: Callable | None = None) -> dict[str, objec
 
 
 def _few_samples(lab: Workspace, kind: str) -> dict[str, object]:
-    """Settings of a run that sees the same eight samples again and again."""
+    """Settings of a run that reads the same eight samples again and again."""
     whole = (
         lab.sft_data() / "train.jsonl" if kind == "sft" else lab.preference_data() / "train_comparisons.jsonl"
     )
@@ -162,7 +163,7 @@ def _few_samples(lab: Workspace, kind: str) -> dict[str, object]:
 def carry_out(
     lab: Workspace, name: str, kind: str, settings: dict[str, object], is_healthy: bool
 ) -> RunFolder:
-    """The run of this name, made where it isn't there; its figures alone are kept. settings: as of `lab.submit`."""
+    """The run with this name, which is made if missing. Only its figures are kept. settings: as for `lab.submit`."""
     run = lab.run(name)
     if not run.is_over:
         alone = {"exp_manager.create_tensorboard_logger": False}
@@ -170,14 +171,15 @@ def carry_out(
         try:
             job.wait()
         except JobFailed:
-            if is_healthy or not run.metrics():  # a broken one may end at max_init_policy_kl
+            if is_healthy or not run.metrics():  # a broken run may end at max_init_policy_kl
                 raise
         _keep_few(run)
     return run
 
 
 def _keep_few(run: RunFolder) -> None:
-    """Of a run its figures, and of each step's first responses the rewards and the advantages of first and last token."""
+    """Delete a run's checkpoints, and reduce its rollouts to the first responses of each step, with their rewards and the
+    advantages of the first and the last token."""
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
     seen: Counter[int] = Counter()
     kept = []
@@ -192,11 +194,11 @@ def _keep_few(run: RunFolder) -> None:
         (run.path / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
 
 
-# ---- what is said of them -------------------------------------------------------------------------------------------
+# ---- verdicts on the runs -------------------------------------------------------------------------------------------
 
 
 def judged(trial: Trial, run: RunFolder) -> RunVerdict:
-    """By today's rules, whatever the run itself raised."""
+    """Judge a run by today's rules, regardless of the alarms that the run itself raised."""
     records, rules = run.metrics(), alarms_of(run.kind)
     limits = compose(run.kind, profile="smoke").exp_manager.alarms
     watch, alarms = Watch(rules, Thresholds(**limits)), {}
@@ -217,7 +219,7 @@ def judged(trial: Trial, run: RunFolder) -> RunVerdict:
 
 
 def _better(records: list[dict]) -> bool | None:
-    """By the held-out reward, or loss."""
+    """Whether the held-out reward has risen, or the held-out loss has fallen."""
     for metric, sign in (("val_rollouts/rewards", 1), ("validation/loss", -1)):
         values = [record[metric] for record in records if metric in record]
         if len(values) > 1:
@@ -225,30 +227,32 @@ def _better(records: list[dict]) -> bool | None:
     return None
 
 
-# ---- how right they are ---------------------------------------------------------------------------------------------
+# ---- statistics of the verdicts -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AlarmFigures:
-    """Of one alarm. Of runs that watch for it: those in which it sounded, and how many there are."""
+    """The statistics of an alarm, over the runs that watch for the alarm."""
 
     name: str
-    false: int  # healthy runs in which it sounded …
-    healthy: int  # … of so many
-    heard: int  # broken runs in which it sounded …
-    broken: int  # … of so many
-    due: str  # of the runs that a setting breaks so that it should sound: in how many it did
-    step: float | None  # median of the steps at which it sounded first in broken runs
-    left: float | None  # median share of the run that was left then: what stopping at once would have saved
+    false: int  # healthy runs in which the alarm sounded
+    healthy: int  # all healthy runs
+    heard: int  # broken runs in which the alarm sounded
+    broken: int  # all broken runs
+    due: str  # "2 of 3": of the runs with a setting that should set off the alarm, in how many the alarm sounded
+    step: float | None  # median of the steps at which the alarm first sounded in broken runs
+    left: (
+        float | None
+    )  # median share of the run that remained at the first sound: the saving of an immediate stop
 
     @property
     def false_rate(self) -> Estimate | None:
-        """The share of healthy runs in which it sounds, with its interval of 95 %."""
+        """The share of healthy runs in which the alarm sounds, with its interval of 95 %."""
         return _share(self.false, self.healthy)
 
 
 def alarm_figures(verdicts: list[RunVerdict]) -> list[AlarmFigures]:
-    """For each alarm that a run watched for; `any` counts runs in which one at least sounded."""
+    """Figures for each alarm that a run watched for. `any` counts the runs in which at least one alarm sounded."""
     names = dict.fromkeys(name for verdict in verdicts for name in verdict.watched)
     return [
         _of_alarm(name, [verdict for verdict in verdicts if name in verdict.watched]) for name in names
@@ -284,12 +288,13 @@ def _of_alarm(name: str, verdicts: list[RunVerdict]) -> AlarmFigures:
 
 
 def _planned(verdict: RunVerdict) -> int:
-    """The steps that the run was to have; a broken one may have ended before."""
+    """The planned number of steps. A broken run may have ended earlier."""
     return STEPS if verdict.trial.kind in ("ppo", "grpo") else verdict.steps
 
 
 def explained(verdicts: list[RunVerdict]) -> dict[str, object]:
-    """How often `explain` named the planted fault first, and accused healthy runs, on held-out seeds and on the others."""
+    """How often `explain` named the planted fault first, and how often it accused healthy runs, on held-out seeds and on the
+    others."""
     figures: dict[str, object] = {}
     for name, held_out in (("held_out", True), ("chosen_on", False)):
         of_these = [verdict for verdict in verdicts if (verdict.trial.seed != CHOSEN_ON) == held_out]
@@ -310,7 +315,7 @@ def explained(verdicts: list[RunVerdict]) -> dict[str, object]:
 
 
 def tables(verdicts: list[RunVerdict]) -> str:
-    """The tables of docs/widgets.md."""
+    """The table of docs/decisions/alarms.md."""
     rows = [
         "| alarm | healthy runs in which it sounded | 95 % | broken runs | where it was due | first step | left of the run |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -338,7 +343,7 @@ def _share(count: int, of: int) -> Estimate | None:
 
 
 def pack(run: RunFolder, path: Path) -> None:
-    """What alarms and checks read, with six digits, as a recording without texts and paths."""
+    """Write a recording of a run: the figures that alarms and checks read, with six digits, without texts and paths."""
     info = {key: run.info[key] for key in KEPT if key in run.info}
     config = {key: run.info["config"].get(key, {}) for key in ("trainer", "model")}
     kept = {"step", *metrics_read(alarms_of(run.kind)), *explain(run).metrics}
@@ -370,7 +375,7 @@ def main() -> None:
     parser.add_argument("--pack", type=Path)
     options = parser.parse_args()
     lab, verdicts = Workspace(options.out, "smoke"), []
-    for kind in ("sft", "rm"):  # what the others begin from
+    for kind in ("sft", "rm"):  # the starting points of the other runs
         if not lab.run(kind).is_over:
             lab.submit(kind).wait()
     for trial in trials(lab):

@@ -12,7 +12,9 @@ from aligner_lib.models.tensor_store import StoreReader
 from benchmarks.ours import scalar_head
 from benchmarks.setting import Setting
 
-PAD_TOKEN = "<|endoftext|>"  # not the stop token: transformers' reward models read at the last token that is no padding
+PAD_TOKEN = (
+    "<|endoftext|>"  # not the stop token: transformers' reward models read at the last token without padding
+)
 
 
 def causal_lm(setting: Setting):
@@ -29,7 +31,7 @@ def causal_lm(setting: Setting):
 
 
 def saved(setting: Setting) -> Path:
-    """The folder of `causal_lm` as transformers saves it."""
+    """The folder of `causal_lm` as transformers saves the model."""
     folder = setting.folder / "transformers"
     if not folder.exists():
         causal_lm(setting).save_pretrained(folder)
@@ -37,7 +39,7 @@ def saved(setting: Setting) -> Path:
 
 
 def sequence_classifier(setting: Setting):
-    """A LlamaForSequenceClassification with one output, the benchmarks' reward head."""
+    """A LlamaForSequenceClassification with a single output, the benchmarks' reward head."""
     from transformers import LlamaForSequenceClassification
 
     model = LlamaForSequenceClassification(_config(setting, num_labels=1))

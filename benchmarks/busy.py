@@ -1,11 +1,11 @@
-"""`python -m benchmarks.busy`: what a training step costs on a machine that does something else, too.
+"""`python -m benchmarks.busy`: the cost of a training step on a machine with other work.
 
-SFT steps of the laptop profile, alone, beside one process that uses a core fully, and beside three; with idle threads that
-sleep soon, as jobs start them (`cluster/cores.py`), and with threads that spin as libgomp lets them. The two alternate in
-one run. Then five users train at once, against the sum of five trainings one after another.
+The benchmark times SFT steps of the laptop profile alone, beside one process with a core of its own, and beside three. In half of the
+jobs, idle threads sleep early, as in normal jobs (`cluster/cores.py`). In the other half, idle threads spin with libgomp's default.
+The two kinds of jobs alternate. Then five users train at once, for comparison with the sum of five trainings in turn.
 
     --steps 8 --repeats 3   steps of each job (the first two set libraries up and do not count), and jobs of each setting
-    --users 5               how many train at once; 0 leaves them out. One takes 3 GB with the laptop profile
+    --users 5               how many users train at once; 0 skips the users. A user needs 3 GB with the laptop profile
     --profile laptop        smoke: a machine with less memory
     --out FOLDER            runs and busy.json
 """
@@ -31,15 +31,18 @@ from cluster.cores import SPIN_COUNT
 
 THREADS = {"sleep soon": SPIN_COUNT, "spin": "300000"}  # libgomp's own number of turns
 BESIDE = {"nothing": 0, "one busy process": 1, "three busy processes": 3}
-BOUNDS = {"one busy process": 2.2, "three busy processes": 4.5}  # times an idle machine's step
-USERS_BOUND = 1.15  # times the sum of the trainings one after another
+BOUNDS = {
+    "one busy process": 2.2,
+    "three busy processes": 4.5,
+}  # limits, as multiples of an idle machine's step
+USERS_BOUND = 1.15  # limit, as a multiple of the sum of the trainings in turn
 WARM_UP = 2  # steps in which libraries set themselves up
 BUSY = "while True: pass"
 
 
 @contextlib.contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """So many processes that each use a core fully."""
+    """Run busy processes, each with full use of a core. processes: their number."""
     started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
     try:
         yield
@@ -50,7 +53,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def start(lab: Workspace, name: str, spin_count: str, steps: int) -> subprocess.Popen:
-    """A new SFT job with threads of that patience."""
+    """Start a new SFT job. spin_count: the number of turns for which an idle thread spins."""
     settings = {
         "trainer.sft.max_steps": steps,
         "trainer.sft.val_check_interval": steps,
@@ -76,7 +79,7 @@ def step_seconds(lab: Workspace, name: str) -> float:
 
 
 def measure_steps(lab: Workspace, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Seconds of a step: by what runs beside it, by what idle threads do, of every repeat."""
+    """Seconds of a step for every repeat, by the work beside the job and by the behaviour of idle threads."""
     seconds = {beside: {threads: [] for threads in THREADS} for beside in BESIDE}
     for repeat in range(options.repeats):
         for beside, processes in BESIDE.items():
@@ -90,7 +93,7 @@ def measure_steps(lab: Workspace, options: argparse.Namespace) -> dict[str, dict
 
 
 def measure_users(lab: Workspace, options: argparse.Namespace) -> dict[str, float]:
-    """Wall seconds of `users` trainings one after another, and at once, by what idle threads do."""
+    """Wall-clock seconds of `users` trainings, in turn and at once, by the behaviour of idle threads."""
     walls = {}
     for threads, spin_count in THREADS.items():
         for users, rounds in ((1, options.users), (options.users, 1)):

@@ -1,12 +1,12 @@
-"""`python -m benchmarks.cheats`: what policies that cheat get from the program that judges the bundled forms.
+"""`python -m benchmarks.cheats`: the scores of cheating policies from the program that judges the bundled forms.
 
-The repeated instruction, the question, the whole prompt, a constant sentence behind the question and its topic, shuffled good
-answers, the best answer of the training pairs given to every prompt, and a constant that is searched: sentences are added to it as
-long as it wins more prompts. Five minutes.
+The cheats are: the repeated instruction, the question, the whole prompt, a constant sentence after the question or its topic,
+shuffled good answers, the best answer of the training pairs for every prompt, and a searched constant. The search adds sentences to
+the constant as long as the constant wins more prompts. Duration: five minutes.
 
-    --sample forms    forms, or drawn: prompts that each ask for something of their own
+    --sample forms    forms, or drawn: prompts with an instruction drawn for each prompt
     --words 60        the longest constant; the laptop profile's answers end at about 40 words
-    --sentences 1000  how many candidates the search adds, those that win most alone
+    --sentences 1000  how many candidates the search adds: the sentences that win most prompts alone
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pairs(split: str, sample: str = "forms") -> list[tuple[str, str, str]]:
 
 
 def searched_constant(turns: list[str], answers: list[str], most_words: int, count: int) -> str:
-    """A constant answer made greedily of sentences of other answers."""
+    """A constant answer, composed greedily of sentences from other answers."""
     wins = cache(lambda answer: good_count(turns, answer))
     pool = sorted({part for answer in answers for part in sentences(answer)}, key=wins, reverse=True)[:count]
     best = ""

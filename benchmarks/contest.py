@@ -1,7 +1,7 @@
-"""Each side in a process of its own, one round at a time in turn: A B C A B C …
+"""Run each side in its own process, one round at a time in turn: A B C A B C …
 
-Resident processes keep one library's threads, caches and patches out of another's way; taking turns spreads whatever
-else the machine does evenly over the sides.
+With permanent processes, the threads, caches and patches of a library do not affect the other sides. The turns spread other
+work of the machine evenly over the sides.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ ROUND_SECONDS = 1800
 ROUNDING = {
     "32": 1.0,
     "bf16": 200.0,
-}  # a bf16 number has 16 bits fewer than a float32, and losses are means of many
+}  # a bf16 number has 16 bits fewer than a float32, and losses are means of many numbers
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class Rounds:
-    """The side's end: `begin` waits for its turn, `end` reports. A side loops until `begin` ends its process."""
+    """The side's end of the connection. `begin` waits for the side's turn, `end` reports a round. A side loops until `begin`
+    ends its process."""
 
     def __init__(self, setting: Setting, connection: Connection):
         self._clock = CLOCKS[setting.clock]
@@ -46,20 +47,20 @@ class Rounds:
 
     @contextmanager
     def untimed(self) -> Iterator[None]:
-        """A context manager: what a round does inside, for the comparison's sake alone, costs it no time."""
+        """A context manager for work that only the comparison needs: the block's time does not count."""
         began = self._clock()
         yield
         self._started += self._clock() - began
 
     def end(self, tokens: int, *figures, **more) -> None:
-        """As a `Round`, whose seconds are those since `begin`."""
+        """Report a `Round`, whose seconds are the seconds since `begin`."""
         seconds = self._clock() - self._started
         self._connection.send(Round(seconds, tokens, *figures, **more))
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A side before it runs. run(setting, connection) makes Rounds when it is ready to begin."""
+    """A side before its start. run(setting, connection) makes a Rounds object when the side is ready."""
 
     name: str
     settings: str
@@ -73,7 +74,8 @@ def compete(
     aim: float | None,
     say: Callable[[str], None] = print,
 ) -> Comparison:
-    """Run the sides in turn: one warm-up round each, then setting.repeats rounds. Checks that the work was equal."""
+    """Run the sides in turn: a warm-up round for each side, then setting.repeats rounds. Checks that the sides did equal
+    work."""
     with ExitStack() as stack:
         processes = [stack.enter_context(SideProcess(contestant, setting)) for contestant in contestants]
         sides = [Side(contestant.name, contestant.settings) for contestant in contestants]
@@ -90,11 +92,12 @@ def compete(
 
 
 class SideProcess:
-    """The parent's end of a side: `round` gives it its turn and returns what it sends back, a Round in a contest."""
+    """The parent's end of the connection. `round` starts a round of the side and returns the side's message, a Round in a
+    contest."""
 
     def __init__(self, contestant: Contestant, setting: Setting):
         self.name = contestant.name
-        context = multiprocessing.get_context("spawn")  # no library's threads are inherited
+        context = multiprocessing.get_context("spawn")  # so that a side inherits no library's threads
         self.connection, theirs = context.Pipe()
         self.log = Path(tempfile.mkstemp(suffix=".log", dir=setting.folder)[1])
         self.process = context.Process(
@@ -114,7 +117,9 @@ class SideProcess:
         self.process.kill()
 
     def round(self):
-        with suppress(BrokenPipeError):  # then the side has ended, and what it said follows
+        with suppress(
+            BrokenPipeError
+        ):  # the pipe is broken when the side has ended; its last message follows
             self.connection.send("go")
         return self._receive(ROUND_SECONDS)
 
@@ -137,7 +142,7 @@ class SideProcess:
 
 
 def _run_side(run: Callable, setting: Setting, connection: Connection, log: Path) -> None:
-    with open(log, "w") as file:  # libraries talk; the table shall be all there is
+    with open(log, "w") as file:  # the libraries' messages go to the log, so that only the table is printed
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     try:

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.coverage`: how often an interval of 95 % holds the truth, by simulation.
+"""`python -m benchmarks.coverage`: how often an interval of 95 % contains the truth, by simulation.
 
-Each row draws data of which the truth is known, as a policy's answers give it, and counts the intervals that hold it
-(aligner_lib.tutorial.comparison.statistics). n is the number of prompts. A minute on one core.
+Each row draws data like a policy's answers, whose true figure is known, and counts the intervals that contain the truth
+(aligner_lib.tutorial.comparison.statistics). n is the number of prompts. Duration: a minute on one core.
 
-    --repetitions 2000    simulated evaluations for each figure; its own standard error is then 0.5 points
+    --repetitions 2000    simulated evaluations for each figure; the standard error of a figure is then 0.5 points
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from aligner_lib.tutorial.comparison.statistics import (
 )
 
 SIZES = (4, 8, 32, 128)
-Draw = Callable[[Generator, int], tuple[Estimate, float]]  # of n prompts: the estimate, and the truth
+Draw = Callable[[Generator, int], tuple[Estimate, float]]  # number of prompts n → the estimate, and the truth
 
 
 def rewards(rng: Generator, n: int) -> tuple[Estimate, float]:
-    """A reward model's, normal, one answer each."""
+    """Rewards of a reward model, normal, one answer each."""
     return mean_interval(rng.normal(0.3, 1.0, n), range(n)), 0.3
 
 
@@ -52,7 +52,7 @@ def gains(rng: Generator, n: int) -> tuple[Estimate, float]:
 
 
 def share_of(truth: float, answers: int = 1) -> Draw:
-    """Answers that are right or wrong; where a prompt has several, its own share varies around the truth."""
+    """Right and wrong answers. With several answers a prompt, the prompt's own share varies around the truth."""
 
     def draw(rng: Generator, n: int) -> tuple[Estimate, float]:
         of_prompts = rng.beta(2 * truth, 2 * (1 - truth), n) if answers > 1 else np.full(n, truth)
@@ -64,7 +64,7 @@ def share_of(truth: float, answers: int = 1) -> Draw:
 
 
 def share_gain_of(before: float, after: float) -> Draw:
-    """Right answers before and after, of the same prompts."""
+    """Right answers before and after training, for the same prompts."""
 
     def draw(rng: Generator, n: int) -> tuple[Estimate, float]:
         hard = rng.random(n)
@@ -78,7 +78,7 @@ def share_gain_of(before: float, after: float) -> Draw:
 
 
 def equal_length(intercept: float) -> Draw:
-    """Wins that follow the length, with a known rate at equal length."""
+    """Wins that depend on the length, with a known rate at equal length."""
 
     def draw(rng: Generator, n: int) -> tuple[Estimate, float]:
         differences = rng.normal(5, 15, n)
@@ -108,7 +108,7 @@ ROWS: tuple[Draw, ...] = (
 
 
 def coverage(draw: Draw, n: int, repetitions: int, seed: int = 0) -> tuple[float, float]:
-    """The share of identified intervals that hold the truth, and the share of draws that identify one."""
+    """The share of identified intervals that contain the truth, and the share of draws with an identified interval."""
     rng, held, identified = np.random.default_rng([seed, n]), 0, 0
     for _ in range(repetitions):
         estimate, truth = draw(rng, n)
@@ -119,7 +119,8 @@ def coverage(draw: Draw, n: int, repetitions: int, seed: int = 0) -> tuple[float
 
 
 def table(repetitions: int) -> str:
-    """In Markdown; in brackets the share of draws in which the figure is identifiable, where it is not all."""
+    """The results in Markdown. A number in brackets is the share of draws in which the figure is identifiable, when the share
+    is below 1."""
     rows = [f"| interval of | {' | '.join(f'n = {n}' for n in SIZES)} |", "| --- |" + " --- |" * len(SIZES)]
     for draw in ROWS:
         cells = []

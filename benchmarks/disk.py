@@ -1,4 +1,4 @@
-"""What goes through the disk: as many pairs as the whole of HH has, formatted; a checkpoint of the laptop model, saved."""
+"""Disk speed: format as many pairs as the whole of HH has; save a checkpoint of the laptop model."""
 
 from __future__ import annotations
 

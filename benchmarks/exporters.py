@@ -1,13 +1,13 @@
-"""`python -m benchmarks.exporters`: what a run loses in time by exporters that follow it.
+"""`python -m benchmarks.exporters`: how much exporters slow down the run that they follow.
 
-The same SFT run, in turn with no exporter and with several, all at once. The ratio of both runs of a pair
-counts, not their seconds: a machine's speed changes within minutes. A run's command is timed from its start to its end, Python's own
-included, and so are its steps.
+The same SFT run is made in turn without exporters and with several exporters at once. The ratio of both runs of a pair counts, not
+their seconds, because a machine's speed changes within minutes. The benchmark times a run's command from start to end, including
+Python's own time, and the run's steps.
 
-    --profile smoke       whose steps are timed
+    --profile smoke       the profile of the runs
     --steps 800           of each run
-    --pairs 3             after one that does not count
-    --services NAME,NAME  in place of all that are installed
+    --pairs 3             after a pair that does not count
+    --services NAME,NAME  in place of all installed services
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SENT_WITHIN = 120.0  # seconds after a run's end
 
 
 class Seconds(NamedTuple):
-    """Of one run: its command's, and the median step's of both halves; the exporters start in the first."""
+    """Seconds of a run: of its command, and of the median step of each half. The exporters start in the first half."""
 
     command: float
     step_of_first_half: float
@@ -36,7 +36,7 @@ class Seconds(NamedTuple):
 
 
 def timed(lab: Workspace, name: str, steps: int, services: list[str]) -> Seconds:
-    """One run of SFT, followed by these services and no other."""
+    """Make a run of SFT, followed by these services only."""
     settings = {
         "trainer.sft.max_steps": steps,
         "trainer.sft.val_check_interval": steps,
@@ -57,7 +57,7 @@ def timed(lab: Workspace, name: str, steps: int, services: list[str]) -> Seconds
 
 
 def wait_until_sent(run: RunFolder, services: list[str], step: int) -> None:
-    """Until these services have all there is, so that none works beside the next run. Raises TimeoutError."""
+    """Wait until these services have sent all records, so that no service works during the next run. Raises TimeoutError."""
     until = time.monotonic() + SENT_WITHIN
     while waiting := [name for name in services if last_sent(run, name) != step]:
         if time.monotonic() > until:
@@ -68,7 +68,7 @@ def wait_until_sent(run: RunFolder, services: list[str], step: int) -> None:
 
 
 def last_sent(run: RunFolder, service: str) -> int | None:
-    """The last step that a service has noted."""
+    """The last step that a service has recorded."""
     notes = JsonlReader(run.path / "exporters" / f"{service}.jsonl").poll()
     return notes[-1]["step"] if notes else None
 
@@ -84,7 +84,7 @@ def main() -> None:
             for is_followed in (True, False) if pair % 2 else (False, True):
                 name = f"{pair}-{'with' if is_followed else 'without'}"
                 both[is_followed] = timed(lab, name, arguments.steps, services if is_followed else [])
-            if pair:  # the first one warms up
+            if pair:  # the first pair warms up
                 pairs.append((both[True], both[False]))
                 print(f"pair {pair}: {both[True]} with, {both[False]} without", flush=True)
     print(

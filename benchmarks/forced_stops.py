@@ -1,8 +1,8 @@
-"""Responses of `transformers` that end at given lengths, as ours do by their sampling settings.
+"""Responses of `transformers` that end at given lengths. Aligner Lab sets the same lengths by its sampling settings.
 
-At each step a row's stop token gets a logit above all others at its last position, and −∞ before it.
+At each step, the logit of a row's stop token is far above all others at the row's last position, and −∞ before.
 
-    B rows, V vocabulary, P longest prompt
+B rows, V vocabulary, P longest prompt
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-FAR_ABOVE = 1e9  # no other logit is near it: the stop token is drawn
+FAR_ABOVE = 1e9  # far above every other logit, so that the stop token is drawn
 
 
 class StopsAtProcessor:

@@ -1,4 +1,5 @@
-"""Our side of GRPO: a policy that generates, and whose responses are then others; and a program that judges them."""
+"""Aligner Lab's side of GRPO: a policy whose generated responses are replaced by given responses, and a program as the
+judge."""
 
 from __future__ import annotations
 
@@ -16,10 +17,11 @@ from benchmarks.setting import reward
 
 
 class GivenResponses(Policy):
-    """See Setting.learnt_responses. It counts the tokens that it reads and draws.
+    """A policy that learns from given responses, see Setting.learnt_responses. Counts the tokens that the policy reads and
+    draws.
 
-    Generation has the log-probabilities of what it draws for nothing. Those of the given responses take a pass in their
-    place, which is not timed.
+    Generation also computes the log-probabilities of the drawn tokens, at no cost. The log-probabilities of the given responses
+    need an additional forward pass, which is not timed.
     """
 
     def __init__(self, *args, responses: list[list[int]], rounds: Rounds, **kwargs):
@@ -31,7 +33,7 @@ class GivenResponses(Policy):
         return Exchanged(super().batch(rows), self)
 
     def exchange(self, prompts: list[list[int]], drawn: list[Response]) -> None:
-        """Give these responses the tokens of the next given ones."""
+        """Replace the tokens of drawn responses by the tokens of the next given responses."""
         begin, self._position = self._position, (self._position + len(drawn)) % len(self.responses)
         learnt = self.responses[begin : begin + len(drawn)]
         lengths = [len(response.tokens) for response in drawn]
@@ -47,7 +49,7 @@ class GivenResponses(Policy):
 
 
 class Exchanged:
-    """A batch whose responses, once all are drawn, are exchanged for given ones."""
+    """A batch whose responses are replaced by given responses as soon as all are drawn."""
 
     def __init__(self, batch: ContinuousBatch, policy: GivenResponses):
         self._batch, self._policy = batch, policy
@@ -65,7 +67,7 @@ class Exchanged:
 
 
 class GivenRewards:
-    """A RewardSource that computes `reward`."""
+    """A RewardSource with `reward` as the judge."""
 
     def score(self, rollouts: Rollouts) -> Future[Tensor]:
         responses = [row[1:][mask].tolist() for row, mask in zip(rollouts.tokens, rollouts.response_mask)]

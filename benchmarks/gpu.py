@@ -1,18 +1,18 @@
-"""`python -m benchmarks.gpu`: what a GPU alone can show, with one command and one JSON file.
+"""`python -m benchmarks.gpu`: the checks and measurements that need a GPU, with one command and one JSON file.
 
-figures   steps of each kind in float32 with the smoke model, here and on this machine's CPU: losses agree within BOUND; rewards and
-          gradients of PPO and GRPO agree at the first step, whose responses no rounding has changed yet
+figures   steps of each kind in float32 with the smoke model, on the GPU and on this machine's CPU: losses agree within BOUND; rewards
+          and gradients of PPO and GRPO agree at the first step, whose responses rounding has not changed yet
 kinds     seconds, tokens a second and peak memory of a step of each kind, in float32 and in bf16
-size      the same for SFT and reward model on random weights of LARGE's shape in bf16, beside what `aligner size` says
+size      the same for SFT and reward model on random weights of LARGE's shape in bf16, beside the estimate of `aligner size`
 beside    SFT, reward model, DPO, GRPO and generation beside TRL and transformers, in float32 and in bf16 (`./lab bench`)
 
     --only figures,kinds    some of the parts
     --kinds sft,ppo         some of the kinds, in `figures` and `kinds`
-    --profile laptop        whose settings `kinds` has; smoke: does it run?
+    --profile laptop        the profile of `kinds`; smoke: only to test that the benchmark runs
     --quick                 two steps and two rounds of everything
     --out FOLDER            runs, logs and gpu.json
 
-Without a GPU every part runs on the CPU, and says so.
+Without a GPU every part runs on the CPU, and the report names the CPU.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WARM_UP = 2  # steps in which libraries set themselves up; they count in no medi
 LARGE, LARGE_TOKENS, LARGE_BATCH = "SmolLM2-1.7B", 1024, 8
 ROLES = {"sft": "sft", "rm": "reward model"}
 PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "A100": 312.0}
-"""In bf16 without sparsity, of the makers' data sheets."""
+"""Peak speed in bf16 without sparsity, from the makers' data sheets."""
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 FIGURES = {
@@ -61,10 +61,10 @@ FIGURES = {
     "grpo": ("train_rollouts/entropy", "train_optim/grad_norm"),
 }
 BOUND = 1e-3
-"""How far a figure may be from the CPU's: a share of the CPU's figure, or of 1 where that is larger."""
+"""The largest allowed difference from the CPU's figure: a share of the CPU's figure, or of 1 when 1 is larger."""
 COMPARED = {"ppo": 1, "grpo": 1}
-"""Steps whose figures are compared, all if a kind is not here. After PPO's first update rounding draws other responses: on an H200 the
-rewards of the steps 1 to 4 were 1e-6, 0.02, 0.09 and 0.10 from the CPU's."""
+"""The number of steps whose figures are compared; all steps for a kind without an entry. After PPO's first update, rounding
+changes the drawn responses: on an H200, the rewards of steps 1 to 4 differed from the CPU's by 1e-6, 0.02, 0.09 and 0.10."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class StepSpeed:
 def run(
     lab: Workspace, kind: str, name: str, settings: dict, environment: dict[str, str] | None = None
 ) -> RunFolder:
-    """A job in a process of its own, to its end. Ends the program when the job fails."""
+    """Run a job to its end, in its own process. Ends the program when the job fails."""
     [command] = lab.commands(kind, name, **settings).values()
     log = lab.out / f"{name}.log"
     if code := execute(command, log, environment or {}):
@@ -97,7 +97,7 @@ def run(
 
 
 def execute(command: list[str], log: Path, environment: dict[str, str]) -> int:
-    """The exit code of a command, whose output goes to the log."""
+    """Run a command with its output in the log. Returns the exit code."""
     with log.open("wb") as output:
         return subprocess.run(command, stdout=output, stderr=output, env=os.environ | environment).returncode
 
@@ -108,7 +108,7 @@ def steps_of(kind: str, steps: int, precision: str) -> dict[str, object]:
     settings |= {
         "exp_manager.create_checkpoint_callback": False,
         "trainer.precision": precision,
-    }  # LARGE's takes 27 GB
+    }  # a checkpoint of LARGE takes 27 GB
     return settings | ({"critic.trainer.precision": precision} if kind == "ppo" else {})
 
 
@@ -125,7 +125,7 @@ def speed_of(kind: str, precision: str, folder: RunFolder) -> StepSpeed:
 
 
 def figures(out: Path, options: argparse.Namespace) -> list[dict]:
-    """Each kind's figures here beside the CPU's, and the largest difference as a share."""
+    """Each kind's figures on this device and on the CPU, and the largest difference as a share."""
     here, there = Workspace(out / "here", "smoke"), Workspace(out / "on-cpu", "smoke")
     rows = []
     for kind in options.kinds:
@@ -154,7 +154,7 @@ def kinds(out: Path, options: argparse.Namespace) -> list[dict]:
 
 
 def size(out: Path, options: argparse.Namespace) -> list[dict]:
-    """Steps of a model of LARGE's shape, with the share of the GPU's peak that they reach and the estimated memory."""
+    """Steps of a model of LARGE's shape, with their share of the GPU's peak speed and the estimated memory."""
     shape = MODELS[LARGE]
     folder = out / "large"
     if not folder.exists():
@@ -264,7 +264,7 @@ def device_name() -> str:
 
 
 def tables(results: dict) -> Iterator[Table]:
-    """The parts but `beside`, which has printed its own."""
+    """Tables of all parts except `beside`, which has printed its own."""
     for part in set(results) & {"figures", "kinds", "size"}:
         rows = results[part]
         table = Table(title=part, title_justify="left", box=None, header_style="bold")
@@ -297,7 +297,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def some_of(known: Iterable[str], text: str) -> list[str]:
-    """The names in a text with commas between them. Raises ArgumentTypeError for an unknown one."""
+    """The names in a text, separated by commas. Raises ArgumentTypeError for an unknown name."""
     names = text.split(",")
     if unknown := sorted(set(names) - set(known)):
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""How long a fresh interpreter takes for what a user waits for first: imports, and the command's help."""
+"""The time that a fresh interpreter takes for a user's first waits: imports, and the command's help."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from benchmarks.measure import WaitTimes
 
 TIMED = "import sys, time\nstarted = time.perf_counter()\n{}\nprint(time.perf_counter() - started)"
-# code: seconds to stay below, by the wall clock
+# code: time limit in seconds, by the wall clock
 AIMS = {
     "from aligner_lib.tutorial import Workspace; from widgets import Monitor": 5.0,  # a notebook's first cell
     "from aligner_lib.cli.main import app; app(['--help'], standalone_mode=False)": 1.0,

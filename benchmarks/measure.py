@@ -1,4 +1,4 @@
-"""What a benchmark counts: rounds of work on both sides, their speeds, and whether the work was equal."""
+"""The measurements of a benchmark: rounds of work on both sides, their speeds, and whether the work was equal."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import math
 from dataclasses import dataclass, field
 from statistics import median
 
-FIRST_STEP, LATER_STEPS = 1e-4, 1e-3  # how far losses and gradients may be apart, relative
-ABOUT_ZERO = 1e-6  # … and absolute: GRPO's first loss is a sum of advantages that cancel
+FIRST_STEP, LATER_STEPS = 1e-4, 1e-3  # allowed relative difference of losses and gradients …
+ABOUT_ZERO = 1e-6  # … and absolute difference: GRPO's first loss is a sum of advantages that cancel
 
 
 @dataclass(frozen=True)
 class Round:
-    """One timed piece of work."""
+    """A timed piece of work."""
 
     seconds: float
-    tokens: int  # real ones: padding is work, and never counted
-    losses: tuple[
-        float, ...
-    ] = ()  # of its optimiser steps; empty where the order of samples is the side's own
-    grad_norms: tuple[float, ...] = ()  # the same; where a first loss is the same for any weights, they tell
-    generated: int = 0  # tokens that were drawn, of `tokens`
+    tokens: int  # real tokens: padding never counts
+    losses: tuple[float, ...] = ()
+    """Of the round's optimiser steps; empty when the side has its own order of samples."""
+    grad_norms: tuple[float, ...] = ()
+    """Of the same steps, because the first loss of some kinds is the same for any weights."""
+    generated: int = 0  # the drawn tokens among `tokens`
 
     @property
     def speed(self) -> float:
@@ -30,10 +30,10 @@ class Round:
 
 @dataclass
 class Side:
-    """One contestant: its rounds, the first of them a warm-up that no figure counts."""
+    """A contestant: its rounds, and a warm-up round that no figure counts."""
 
     name: str
-    settings: str  # the choices that matter for its speed, as the table shows them
+    settings: str  # the choices that affect the speed, as the table shows them
     warm_up: Round | None = None
     rounds: list[Round] = field(default_factory=list)
 
@@ -44,18 +44,18 @@ class Side:
 
 @dataclass
 class Comparison:
-    """Sides that did the same work in interleaved rounds; the first is Aligner Lab's."""
+    """Sides that did the same work in interleaved rounds. The first side is Aligner Lab's."""
 
     name: str
     unit: str
     sides: list[Side]
-    aim: float | None  # the speed to reach, as a multiple of the second side's, where there is one
-    rounding: float = 1.0  # times FIRST_STEP and LATER_STEPS, for a precision below float32
+    aim: float | None  # the target speed, as a multiple of the second side's; None: no target
+    rounding: float = 1.0  # factor for FIRST_STEP and LATER_STEPS, for a precision below float32
 
     def check_equal_work(self) -> None:
-        """Every side counted the same tokens, read and generated, in each round, and began with the same losses.
+        """Check that every side read and generated the same number of tokens in each round, and began with the same losses.
 
-        Raises AssertionError with both sides' figures: unequal work is no comparison.
+        Raises AssertionError with both sides' figures, because sides with unequal work cannot be compared.
         """
         ours = self.sides[0]
         for side in self.sides[1:]:
@@ -73,7 +73,8 @@ class Comparison:
             self._check_equal("gradient's norm", side, ours.warm_up.grad_norms, side.warm_up.grad_norms)
 
     def _check_equal(self, what: str, side: Side, ours: tuple[float, ...], theirs: tuple[float, ...]) -> None:
-        """Of the warm-up's steps: the first is of equal weights, and Adam turns its rounding into more."""
+        """Compare the warm-up's steps. The first step uses equal weights; in later steps, Adam amplifies the rounding of the
+        first."""
         for step, (a, b) in enumerate(zip(ours, theirs), 1):
             tolerance = self.rounding * (FIRST_STEP if step == 1 else LATER_STEPS)
             assert math.isclose(a, b, rel_tol=tolerance, abs_tol=ABOUT_ZERO), (
@@ -81,7 +82,7 @@ class Comparison:
             )
 
     def ratio(self, side: Side) -> float:
-        """How many times as fast as this side ours is: the median over rounds measured next to each other."""
+        """How many times as fast Aligner Lab is as this side: the median over rounds measured next to each other."""
         return median(a.speed / b.speed for a, b in zip(self.sides[0].rounds, side.rounds, strict=True))
 
     def as_dict(self) -> dict:
@@ -114,10 +115,10 @@ def _first(figures: tuple[float, ...] | None) -> float | None:
 
 @dataclass
 class StepCost:
-    """PPO: seconds of a whole step, and of each of its passes done barely, measured in turn."""
+    """PPO: seconds of a whole step, and of each of its bare passes, measured in turn."""
 
     steps: list[float]
-    passes: list[dict[str, float]]  # a round each: seconds by pass
+    passes: list[dict[str, float]]  # for each round: seconds by pass
     aim: float = 1.25
 
     @property
@@ -126,7 +127,7 @@ class StepCost:
 
     @property
     def ratio(self) -> float:
-        """The step's time over its bare passes': the median over rounds."""
+        """The step's time divided by the time of its bare passes: the median over rounds."""
         return median(step / bare for step, bare in zip(self.steps, self.bare, strict=True))
 
     def as_dict(self) -> dict:
@@ -143,7 +144,8 @@ class StepCost:
 
 @dataclass
 class WaitTimes:
-    """What somebody waits for, a few times each; the best is compared with its aim, for the machine may be busy."""
+    """Waiting times of a user, each measured a few times. The best time is compared with the aim, because the machine may be
+    busy."""
 
     name: str
     seconds: dict[str, list[float]]
@@ -159,13 +161,13 @@ class WaitTimes:
 
 @dataclass
 class RemoteCriticBench:
-    """PPO as two jobs: seconds of a step in either layout, and what carrying requests to the critic costs."""
+    """PPO as two jobs: seconds of a step in either layout, and the cost of sending requests to the critic."""
 
-    in_process: list[float]  # a step each
+    in_process: list[float]  # one number per step
     remote_critic: list[float]
-    waits: list[float]  # timers/critic_wait and critic_train_wait of the steps of remote_critic
+    waits: list[float]  # timers/critic_wait plus critic_train_wait of the steps of remote_critic
     round_trips: dict[str, list[float]]  # by endpoint, without the critic's own work
-    calls: dict[str, int]  # of each endpoint in one step
+    calls: dict[str, int]  # of each endpoint in a step
     aim: float = 1.3
     transport_aim: float = 0.02
 
@@ -175,7 +177,7 @@ class RemoteCriticBench:
 
     @property
     def transport_share(self) -> float:
-        """The part of a step that requests and answers are on their way, if nothing overlapped."""
+        """The share of a step for the transport of requests and answers, if no transport overlapped with work."""
         carried = sum(median(self.round_trips[name]) * count for name, count in self.calls.items())
         return carried / median(self.remote_critic)
 

@@ -1,4 +1,4 @@
-"""How live the monitor is: a record's way from the run folder to the browser's chart, and attaching to a long run."""
+"""The delay of the monitor: from a record in the run folder to the browser's chart, and for attaching to a long run."""
 
 from __future__ import annotations
 

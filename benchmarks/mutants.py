@@ -1,18 +1,18 @@
-"""`python -m benchmarks.mutants`: how many planted mistakes the tests notice.
+"""`python -m benchmarks.mutants`: how many planted mistakes the tests detect.
 
 Each mutant changes one expression of the library, cluster/, data/ or widgets/ (`benchmarks/mutations.py`). A seed draws the
-mutants. For each mutant, the test files that name the mutated module run first, then every test file that can reach it
+mutants. For each mutant, the test files that name the mutated module run first, then every test file that can reach the module
 (`./lab test --since HEAD`), until a test fails.
 
-To compare the tests of two commits, give the second run the first one's record with `--again`: it plants the same mutants,
-wherever their expressions stand now, and begins with the test file that caught each of them.
+To compare the tests of two commits, give the second run the record of the first run with `--again`. The second run plants the same
+mutants at the present places of their expressions, and begins with the test file that caught each mutant.
 
-Run it in a clean clone: the mutant is written into the checkout and taken back afterwards.
+Run the benchmark in a clean clone, because each mutant is written into the checkout and removed afterwards.
 
     --count 60 --seed 0   how many mutants, and which draw
     --list                print the mutants and run no test
-    --minutes 10          the limit for each mutant; a test that hangs longer than that is counted as `slow`, not as caught
-    --json FILE           the verdicts; a mutant that stands there already is not run again
+    --minutes 10          the limit for each mutant; a mutant whose tests take longer is counted as `slow`, not as caught
+    --json FILE           the verdicts; a mutant with a verdict in the file is not run again
     --again FILE          plant the mutants of these verdicts; expressions that no longer exist are listed and left out
 """
 
@@ -33,12 +33,12 @@ from benchmarks.mutations import MISTAKES, Mutant, mutants_of, planted
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("aligner_lib", "cluster", "data", "widgets")
-PLANTED_ALREADY = "aligner_lib/tutorial/exercises/notebook_"  # these hold wrong answers on purpose
+PLANTED_ALREADY = "aligner_lib/tutorial/exercises/notebook_"  # these files hold wrong answers on purpose
 
 
 @dataclass(frozen=True)
 class MutantVerdict:
-    """What the tests said of a mutant. outcome: caught, survived or slow; by: the first test that failed."""
+    """The tests' verdict on a mutant. outcome: caught, survived or slow; by: the first failing test."""
 
     mutant: Mutant
     outcome: str
@@ -50,7 +50,7 @@ class MutantVerdict:
 
 
 def draw(count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
-    """Mutants of as many kinds of mistakes as there are, equally often, no two on one line."""
+    """Mutants of all kinds of mistakes, each kind equally often, with at most one mutant per line."""
     pools: dict[str, list[Mutant]] = {mistake: [] for mistake in MISTAKES}
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
@@ -70,9 +70,11 @@ def draw(count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
 
 
 def found_again(verdicts: Iterable[MutantVerdict], root: Path = ROOT) -> dict[Mutant, str]:
-    """By each mutant of an earlier record, where its expression stands now, the test file that caught it ("" for none).
+    """The mutants of an earlier record at the present places of their expressions, and for each mutant the test file that
+    caught it ("" for none).
 
-    An expression that stands more than once is planted where it is nearest to its earlier line. Gone ones are left out.
+    When an expression occurs several times, the occurrence nearest to the earlier line is used. Mutants without their
+    expression are left out.
     """
     again = {}
     for verdict in verdicts:
@@ -93,9 +95,10 @@ def found_again(verdicts: Iterable[MutantVerdict], root: Path = ROOT) -> dict[Mu
 
 
 def try_out(mutant: Mutant, seconds: float, first: str = "") -> MutantVerdict:
-    """Run the tests with the mutant in the checkout: the test file `first`, those that name its module, all others.
+    """Run the tests with the mutant in the checkout: first the test file `first`, then the files that name the mutant's module,
+    then all others.
 
-    seconds: the limit for all of them.
+    seconds: the limit for all tests together.
     """
     path, begin = ROOT / mutant.path, time.monotonic()
     source = path.read_text(encoding="utf-8")
@@ -123,9 +126,9 @@ def _naming(path: str) -> list[str]:
 
 
 def _first_failure(arguments: list[str], seconds: float) -> str | None:
-    """The first test that fails, None where all pass.
+    """The first test that fails; None when all pass.
 
-    Raises subprocess.TimeoutExpired after `seconds`, and ValueError where pytest itself could not run.
+    Raises subprocess.TimeoutExpired after `seconds`, and ValueError when pytest itself could not run.
     """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--no-header", "-p", "no:cacheprovider"]
     done = subprocess.run(

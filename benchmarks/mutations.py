@@ -1,4 +1,4 @@
-"""Mistakes to plant: changes of one expression, as `benchmarks.mutants` writes them into a module."""
+"""Mistakes to plant: changes of an expression, which `benchmarks.mutants` writes into a module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed expression. line: 1-based; column: in UTF-8 bytes; before, after: source text."""
+    """A changed expression. line: 1-based; column: in UTF-8 bytes; before, after: source text."""
 
     mistake: str
     path: str
@@ -42,7 +42,7 @@ OTHER_REDUCTION = {"mean": "sum", "sum": "mean", "min": "max", "max": "min", "am
 
 
 def _is_number(node: ast.AST) -> bool:
-    """Whether an operation can be arithmetic: + joins texts and lists, too, and / joins paths."""
+    """Whether an operation can be arithmetic. + also joins texts and lists, and / also joins paths."""
     texts = ast.JoinedStr | ast.List | ast.Tuple | ast.ListComp | ast.Dict | ast.Starred
     parts = list(ast.walk(node))
     if any(isinstance(p, texts) or (isinstance(p, ast.Constant) and isinstance(p.value, str)) for p in parts):
@@ -127,7 +127,7 @@ def swapped(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def flag(node: ast.AST) -> Iterator[ast.AST]:
-    """A keyword argument of a call that is True where it was False, and the other way round."""
+    """A keyword argument of a call, False in place of True or True in place of False."""
     if isinstance(node, ast.Call):
         for keyword in node.keywords:
             if isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, bool):
@@ -153,7 +153,7 @@ def _are_names(nodes: list[ast.expr]) -> bool:
 
 
 def replaced(node: ast.AST, old: ast.AST, new: ast.AST) -> ast.AST:
-    """A copy of a node in which one of its descendants is another."""
+    """A copy of a node with one of its descendants replaced."""
     return copy.deepcopy(node, {id(old): new})
 
 
@@ -161,7 +161,7 @@ def replaced(node: ast.AST, old: ast.AST, new: ast.AST) -> ast.AST:
 
 
 def mutants_of(path: str, source: str, mistakes: Mapping[str, Mistake] = MISTAKES) -> Iterator[Mutant]:
-    """All mutants of a module. Messages, annotations and what runs for type checkers alone are left as they are."""
+    """All mutants of a module. Messages, annotations and code only for type checkers stay unchanged."""
     lines = source.encode().split(b"\n")
     for node in _computing(ast.parse(source)):
         for mistake, change in mistakes.items():
@@ -174,7 +174,7 @@ def mutants_of(path: str, source: str, mistakes: Mapping[str, Mistake] = MISTAKE
 
 
 def _computing(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that compute something, from outside to inside."""
+    """The nodes of computations, from outside to inside."""
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list"):
             continue
@@ -185,7 +185,7 @@ def _computing(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _says_or_declares(node: ast.AST) -> bool:
-    """Errors and texts, what only type checkers run, and tests of types."""
+    """Whether a node is a message, code only for type checkers, or a test of types."""
     if isinstance(node, ast.If):
         return "TYPE_CHECKING" in ast.unparse(node.test)
     if isinstance(node, ast.Call):
@@ -194,9 +194,9 @@ def _says_or_declares(node: ast.AST) -> bool:
 
 
 def planted(source: str, mutant: Mutant) -> str:
-    """A module's source with the mutant in it.
+    """A module's source with the mutant in place.
 
-    Raises ValueError where the source does not have the mutant's expression at its place.
+    Raises ValueError when the mutant's expression is not at its place in the source.
     """
     lines = source.encode().split(b"\n")
     start = sum(len(line) + 1 for line in lines[: mutant.line - 1]) + mutant.column

@@ -1,4 +1,4 @@
-"""Aligner Lab's sides. Each function is one process."""
+"""Aligner Lab's sides. Each function runs in its own process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def dpo(setting: Setting, connection) -> None:
 
 
 def grpo(setting: Setting, connection, lengths: range) -> None:
-    """`aligner grpo` on prompts of these lengths: it generates, then learns from `learnt_responses`."""
+    """`aligner grpo` on prompts of these lengths: generates responses, then learns from `learnt_responses`."""
     from aligner_lib.algorithms.objective import PRESETS
     from aligner_lib.kinds.grpo.trainer import GRPOTrainer
     from aligner_lib.megatron.generate import Sampling
@@ -108,7 +108,7 @@ def _grpo_config(setting: Setting):
 
 
 def _batches(setting: Setting) -> dict:
-    """What the trainers on samples have in common."""
+    """The common arguments of the trainers on samples."""
     return {
         "tokenizer": setting.tokenizer(),
         "validation": [],
@@ -148,7 +148,7 @@ def generation(setting: Setting, connection) -> None:
     while True:
         rounds.begin()
         batch, responses = ContinuousBatch(engine.module, setting.generation_batch, stop_ids=stop_ids), {}
-        # as a rollout orders them: the longest prompts first
+        # the longest prompts first, as in a rollout
         for i in chain(*length_grouped([len(prompt) for prompt in prompts], setting.generation_batch)):
             seed = setting.seed + number * len(prompts) + i
             responses[i] = batch.add(prompts[i], seed, Sampling(max_length=lengths[i], min_length=lengths[i]))
@@ -172,7 +172,7 @@ def make_engine(setting: Setting, architecture, optim: dict | None = None):
 
 
 def scalar_head(setting: Setting):
-    """A reward head that is not zero, so that the first loss says whether two sides agree: float32 [1, H]."""
+    """A reward head with nonzero weights, so that the first loss shows whether two sides agree: float32 [1, H]."""
     import torch
 
     generator = torch.Generator().manual_seed(setting.seed)

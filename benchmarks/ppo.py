@@ -1,7 +1,7 @@
-"""What a PPO step costs beyond its passes: the trainer's step, and the same passes done barely, in turn.
+"""The cost of a PPO step beyond its passes: the trainer's step and the same passes without the trainer, in turn.
 
-Bare is the same model called directly: no engine, no schedule, no distributed optimizer, no metrics, no records.
-The learning rates are 0, so that every round generates the same responses from the same weights.
+A bare pass calls the same model directly, without engine, schedule, distributed optimizer, metrics and records. The learning
+rates are 0, so that every round generates the same responses from the same weights.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from benchmarks.ours import make_engine
 from benchmarks.setting import Setting
 
 RESPONSE = 64  # tokens, at most
-STOP_ODDS = 1 / 24  # chance of the stop token at each position, where the model is random
+STOP_ODDS = 1 / 24  # chance of the stop token at each position of a random model's response
 
 
 def measure(setting: Setting, say: Callable[[str], None] = print) -> StepCost:
-    """The step and its passes in turn, in one process of their own; the first round warms up."""
+    """Measure the step and its passes in turn, in a separate process. The first round warms up."""
     with SideProcess(Contestant("ppo", "", _take_turns), setting) as process:
         process.round()
         rounds = []
@@ -50,7 +50,7 @@ def measure(setting: Setting, say: Callable[[str], None] = print) -> StepCost:
 
 
 def _take_turns(setting: Setting, connection) -> None:
-    """Sends, for each round, the seconds of the step and of each pass."""
+    """For each round, send the seconds of the step and of each pass."""
     trainer = _trainer(setting)
     passes = BarePasses(setting, trainer)
     clock = CLOCKS[setting.clock]
@@ -105,10 +105,11 @@ def _trainer(setting: Setting) -> PPOTrainer:
 
 @torch.no_grad()
 def make_stops_likely(module, stop_id: int) -> None:
-    """Let a random model end its responses: all tokens are equally likely, but for the stop token at STOP_ODDS.
+    """Make a random model end its responses: the stop token has the probability STOP_ODDS, and all other tokens are equally
+    likely.
 
-    The residual stream's first dimension is 1 everywhere: the embedding sets it, no layer writes to it, and nothing
-    else passes the final norm, which makes it about √H. The stop token's logit alone reads it.
+    The first dimension of the residual stream is a constant 1: the embedding sets the dimension, and no layer writes to it. The
+    final norm passes only the first dimension, and scales it to about √H. Only the stop token's logit reads the dimension.
     """
     vocabulary, hidden_size = module.output_layer.weight.shape
     module.embedding.word_embeddings.weight[:, 0] = 1.0
@@ -200,7 +201,7 @@ class BarePasses:
 
 
 def _plain_copy(module):
-    """The same model and weights without what the engine wraps around it."""
+    """The same model and weights without the engine's wrappers."""
     copy = build_model(module.architecture, Numerics())
     with torch.no_grad():
         for ours, theirs in zip(copy.parameters(), module.parameters(), strict=True):

@@ -1,12 +1,13 @@
-"""`python -m benchmarks.precision`: what bf16 saves on this processor, for a step of each kind of job.
+"""`python -m benchmarks.precision`: the time that bf16 saves on this processor, for a step of each kind of job.
 
-Steps of the laptop profile in float32 and in bf16, in jobs that alternate, on one thread each. A step's CPU seconds are its time
-without the time that it waited for a processor, so other work on the machine matters little. Both precisions start from the same
-weights and read the same samples in the same order; PPO and GRPO draw responses of their own, so their tokens are counted, too.
+The benchmark times steps of the laptop profile in float32 and in bf16, in alternating jobs, on one thread each. A step's CPU seconds
+are its time without the time in which the step waited for a processor, so other work on the machine matters little. Both precisions
+start from the same weights and read the same samples in the same order. PPO and GRPO draw different responses in each precision, so
+the benchmark also counts their tokens.
 
     --only sft,rm           some kinds of sft, rm, dpo, ppo, grpo
     --steps 4 --repeats 2   steps of each job (the first sets libraries up and does not count), and jobs of each precision
-    --profile laptop        smoke: does it run?
+    --profile laptop        smoke: only to test that the benchmark runs
     --out FOLDER            runs and precision.json
 """
 
@@ -29,13 +30,14 @@ from aligner_lib.tutorial.workspace.workspace import Workspace
 
 PRECISIONS = ("32", "bf16")
 KINDS = ("sft", "rm", "dpo", "ppo", "grpo")
-BOUNDS = {"sft": 1.8, "rm": 2.0, "dpo": 2.0, "ppo": 2.0, "grpo": 1.7}  # times float32's speed
+# bounds on the speed of bf16, as multiples of float32's speed
+BOUNDS = {"sft": 1.8, "rm": 2.0, "dpo": 2.0, "ppo": 2.0, "grpo": 1.7}
 WARM_UP = 1  # steps in which libraries set themselves up
 ONE_THREAD = {"LAB_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class Step(NamedTuple):
-    """A step: CPU seconds, the tokens that it read, and its loss or, where responses were drawn, their reward."""
+    """A step: CPU seconds, the tokens read, and the loss, or the reward of drawn responses."""
 
     seconds: float
     tokens: int
@@ -60,7 +62,7 @@ def settings_of(lab: Workspace, kind: str, precision: str, steps: int) -> dict[s
 
 
 def run(lab: Workspace, kind: str, precision: str, name: str, steps: int) -> list[Step]:
-    """The steps of a job, without the first. Ends the program when the job fails."""
+    """The steps of a job, without the first step. Ends the program when the job fails."""
     [command] = lab.commands(kind, name, **settings_of(lab, kind, precision, steps)).values()
     log = lab.out / f"{name}.log"
     with log.open("wb") as output:
@@ -87,7 +89,7 @@ def compare(lab: Workspace, kind: str, options: argparse.Namespace) -> dict[str,
     jobs: dict[str, list[list[Step]]] = {precision: [] for precision in PRECISIONS}
     for repeat in range(options.repeats):
         for precision in PRECISIONS:
-            # The first jobs have the names that later kinds start from
+            # The first jobs have the names from which later kinds start.
             first = repeat == 0 and precision == PRECISIONS[0]
             name = kind if first else f"{kind}-{precision}-{repeat}"
             jobs[precision].append(run(lab, kind, precision, name, options.steps))
@@ -106,7 +108,7 @@ def ratio(jobs: dict[str, list[list[Step]]]) -> float:
 
 
 def show(results: dict[str, dict[str, list[list[Step]]]]) -> None:
-    """A row for each kind."""
+    """Print a row for each kind."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in (
         "CPU seconds of a step",

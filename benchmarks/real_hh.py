@@ -1,11 +1,11 @@
-"""`python -m benchmarks.real_hh --raw FILE`: what a reward model and DPO reach on real HH pairs, beside rules that learn nothing.
+"""`python -m benchmarks.real_hh --raw FILE`: accuracies of a reward model and DPO on real HH pairs, beside rules that learn nothing.
 
-The pairs are split by their first question, so that no conversation is on both sides; then `aligner data hh`, `aligner rm`
-and `aligner dpo` run as anybody would run them, with adapters on SmolLM2. About twenty minutes each on one core. A run that is finished
-is not made again.
+The pairs are split by their first question, so that no conversation is in both splits. Then `aligner data hh`, `aligner rm` and
+`aligner dpo` run with the ordinary commands, with adapters on SmolLM2. Duration: about twenty minutes each on one core. A finished
+run is not made again.
 
-    --out runs/hh         where the files and the runs lie
-    --only rm,dpo         what is trained
+    --out runs/hh         the folder of the files and the runs
+    --only rm,dpo         the kinds to train
     --seed 1234           of the weights and of the order
     --json FILE           the figures
 """
@@ -24,12 +24,12 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.comparison.baselines import best_rules, text_pairs
 from aligner_lib.tutorial.comparison.statistics import Estimate, share
 
-HELD_OUT = 4  # one question in so many
-LONGEST = 1100  # characters of a conversation; longer ones are left out, and counted
-STEPS = 43  # of 16 pairs: what there is, once
+HELD_OUT = 4  # one question in HELD_OUT is held out
+LONGEST = 1100  # characters of a conversation; longer conversations are left out, and counted
+STEPS = 43  # of 16 pairs: an epoch of the data
 COMMON = {
     "model.data.chat_template": "plain",
-    "model.encoder_seq_length": 512,  # what is left is shorter
+    "model.encoder_seq_length": 512,  # tokens; the remaining conversations are shorter
     "model.global_batch_size": 16,
     "model.micro_batch_size": 4,
     "model.peft.peft_scheme": "lora",
@@ -49,7 +49,7 @@ TITLES = {"rm": "reward model", "dpo": "DPO's implicit reward"}
 
 
 def split(raw: Path, out: Path) -> dict[str, Path]:
-    """The raw pairs in two files. Conversations that open with the same question go to the same one."""
+    """Write the raw pairs to two files. Conversations with the same first question go to the same file."""
     opened = gzip.open if raw.suffix == ".gz" else open
     files = {name: out / f"raw_{name}.jsonl" for name in ("train", "test")}
     lines = {name: [] for name in files}
@@ -64,7 +64,7 @@ def split(raw: Path, out: Path) -> dict[str, Path]:
 
 
 def prepare(raw: Path, out: Path) -> dict[str, Path]:
-    """`aligner data hh` on both halves; returns the comparisons' files."""
+    """Run `aligner data hh` on both files. Returns the files of comparisons."""
     out.mkdir(parents=True, exist_ok=True)
     for name, path in split(raw, out).items():
         options = ["--raw", str(path), "--split", name, "--out", str(out), "--max-chars", str(LONGEST)]
@@ -107,7 +107,7 @@ def main() -> None:
     figures = {"pairs": {name: len(of) for name, of in pairs.items()}, "rules": rules, "seed": arguments.seed}
     for kind in arguments.only:
         run = RunFolder(arguments.out / f"{kind}-{arguments.seed}")
-        if run.status != "finished":  # one that was stopped, or failed, goes on
+        if run.status != "finished":  # a stopped or failed run continues
             train(kind, files, run, arguments.seed)
         figures[kind] = held_out(run, len(pairs["test"]))
     if arguments.json:

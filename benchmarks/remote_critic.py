@@ -1,7 +1,7 @@
-"""PPO as two jobs against one process, and the round trips between them.
+"""PPO as two jobs compared with a single process, and the round trips between the jobs.
 
-Both layouts are run by the command line with a profile's settings (`laptop` for SmolLM2, else `smoke`), after each other;
-the first step is left out. A round trip is a request of the size that a step sends, less the critic's own seconds.
+The command line runs both layouts with a profile's settings (`laptop` for SmolLM2, else `smoke`), one after the other. The
+first step does not count. A round trip is the time of a request of the size that a step sends, minus the critic's own seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cluster import submit
 from cluster.rendezvous import free_port
 
 CALLS = 20  # round trips of each kind
-UP_S = 300.0  # within which a server has to answer
+UP_S = 300.0  # time limit for a server's first answer
 
 
 def measure(setting: Setting, say: Callable[[str], None] = print) -> RemoteCriticBench:
@@ -64,7 +64,7 @@ def measure(setting: Setting, say: Callable[[str], None] = print) -> RemoteCriti
 
 
 def _of_steps(run: RunFolder, metric: str) -> list[float]:
-    """Without step 0, which is a validation, and step 1, in which libraries set themselves up."""
+    """The metric of each step, without step 0, which is a validation, and step 1, in which libraries set themselves up."""
     assert run.status == "finished", f"{run.path}: {run.status}, {run.info.get('message')}"
     return [record[metric] for record in run.metrics() if record["step"] > 1]
 

@@ -1,4 +1,4 @@
-"""What is compared on: one model, one set of samples, one optimiser. The same for every side."""
+"""The common basis of a comparison, equal for every side: the model, the samples and the optimiser."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ SHORT_PROMPTS = range(10, 15)
 
 @dataclass(frozen=True)
 class Setting:
-    """Sizes of one run of the benchmarks. A round is `steps` optimiser steps, or one set of prompts generated."""
+    """Sizes of a run of the benchmarks. A round is `steps` optimiser steps, or the generation for a set of prompts."""
 
-    folder: Path  # of models and data made for this run
+    folder: Path  # for models and data of this run
     model: str = "6m"  # or a name that `aligner model fetch` knows
     seed: int = 1234
     repeats: int = 5
@@ -53,20 +53,18 @@ class Setting:
     max_length: int = 256  # tokens; no bundled sample is longer
     prompts: int = 64
     generation_batch: int = 32  # prompts generated together
-    raw_pairs: Path = BUNDLED  # records of HH's format: what pairs, and GRPO's prompts, are taken from
+    raw_pairs: Path = BUNDLED  # records in HH's format: the source of the pairs and of GRPO's prompts
     dpo_beta: float = 0.1
-    grpo_lr: float = 1e-6  # given responses are unlikely: at `lr` the KL in the loss would soon be infinite
+    grpo_lr: float = 1e-6  # with `lr`, the KL of the unlikely given responses would soon be infinite
     grpo_beta: float = 0.04  # weight of the KL to the reference, in the loss
     group_size: int = 8  # responses to each of GRPO's prompts; one prompt a step
-    new_tokens: int = 40  # of each of these responses: none ends before
+    new_tokens: int = 40  # of each response; no response ends earlier
     lr: float = 1e-4
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0
     precision: str = "32"  # or bf16: the weights of the optimiser stay float32 on all sides
-    clock: str = (
-        "wall"  # or "cpu": the process's own processor time, for machines that others use at the same time
-    )
+    clock: str = "wall"  # or "cpu": the process's own processor time, for a machine with other users
 
     @property
     def model_folder(self) -> Path:
@@ -92,19 +90,19 @@ class Setting:
         format_hh(self.raw_pairs, self.folder / "hh", "train")
 
     def answers(self, count: int) -> list[SFTSample]:
-        """That many instruction samples, the same for every side."""
+        """`count` instruction samples, the same for every side."""
         return self._some(
             load_sft([self.folder / "sft" / "train.jsonl"], self.tokenizer(), self.max_length), count
         )
 
     def pairs(self, count: int) -> list[PreferenceSample]:
-        """That many preference pairs, evenly over their lengths, the same for every side."""
+        """`count` preference pairs, evenly distributed over their lengths, the same for every side."""
         files = [self.folder / "hh" / "train_comparisons.jsonl"]
         pairs, _ = load_preferences(files, self.tokenizer(), self.max_length)
         return evenly(pairs, count, lambda pair: pair.num_tokens)
 
     def grpo_prompts(self, lengths: range) -> list[PromptSample]:
-        """A round's prompts, with as many tokens as `lengths` says; those that come nearest where there are too few."""
+        """A round's prompts with numbers of tokens in `lengths`, or the nearest numbers when the range has too few prompts."""
         files = [self.folder / "hh" / "train_prompts.jsonl"]
         prompts, _ = load_prompts(files, self.tokenizer(), self.max_length)
         fitting = [prompt for prompt in prompts if len(prompt) in lengths]
@@ -116,8 +114,8 @@ class Setting:
     def learnt_responses(self) -> list[list[int]]:
         """Token ids of the responses that GRPO learns from in a round, in the order of its prompts and of their groups.
 
-        Both sides generate `new_tokens` tokens for each, then learn from these in their place: what is drawn depends on a
-        library's random numbers, and so would the losses that show whether two sides did the same.
+        Both sides generate `new_tokens` tokens for each response, and then learn from the given responses. The drawn responses
+        depend on a library's random numbers. With them, the losses could not show whether two sides did the same work.
         """
         needed = self.steps * self.group_size * self.new_tokens
         pairs, _ = load_preferences(
@@ -134,16 +132,17 @@ class Setting:
         return samples[:count]
 
     def in_first_epoch(self, samples: list) -> list:
-        """The samples in the order in which Aligner Lab's trainers take them in their first epoch."""
+        """The samples in the order of the first epoch of Aligner Lab's trainers."""
         return [samples[i] for i in sample_order(len(samples), 0, self.seed)]
 
     def optimizer(self) -> dict:
-        """The settings of AdamW, as `Engine` takes them."""
+        """The settings of AdamW, in the form of `Engine`."""
         return {"lr": self.lr, "weight_decay": self.weight_decay, "betas": list(self.betas), "eps": 1e-8}
 
 
 def evenly(samples: list, count: int, size: Callable[[object], int]) -> list:
-    """That many of the samples, evenly over their sizes: the middle ones of as many parts of like size."""
+    """`count` of the samples, evenly distributed over their sizes: the samples are sorted by size and divided into `count`
+    equal parts, and the middle sample of each part is taken."""
     check_enough(samples, count)
     by_size = sorted(samples, key=size)
     return [by_size[(2 * i + 1) * len(samples) // (2 * count)] for i in range(count)]
@@ -156,5 +155,5 @@ def check_enough(samples: list, count: int) -> None:
 
 
 def reward(response: list[int]) -> float:
-    """What GRPO's responses are worth in a benchmark: how many of their tokens differ."""
+    """The reward of a response in GRPO's benchmark: the share of different tokens."""
     return len(set(response)) / len(response)

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.soak`: a long PPO run as two jobs, with faults at random moments, against an unbroken one.
+"""`python -m benchmarks.soak`: a long PPO run as two jobs, with faults at random moments, compared with an undisturbed run.
 
-About every `--every` steps one of FAULTS happens to the critic's job or to the actor; what died is started again with
-the same command. At the end both runs must have the same weights and optimizer states, to the bit.
+About every `--every` steps, one of FAULTS happens to the critic's job or to the actor, and the same command restarts the dead
+job. At the end both runs must have bitwise equal weights and optimizer states.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAULTS = ("critic killed", "tritonserver killed", "stub killed", "critic stopped
 
 
 class Part:
-    """A job that is started again whenever it has died."""
+    """A job with restarts: starts again whenever the job has died."""
 
     def __init__(self, command: list[str], run: RunFolder, log: Path):
         self.command, self.run, self.log = command, run, log
@@ -44,7 +44,7 @@ class Part:
 
     def child(self, name: str) -> psutil.Process:
         for child in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+            with contextlib.suppress(psutil.NoSuchProcess):  # the process ended during the search
                 if name in child.name():
                     return child
         raise LookupError(f"process {self.process.pid} has no child {name}")
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def shortcoming(different: list[str], faults: int, steps: int, every: int) -> str | None:
-    """Why the soak has failed, if it has: a run that too little has happened to shows nothing."""
+    """The reason why the soak has failed, or None. A run with too few faults is also a failure, because it shows nothing."""
     if different:
         return f"{len(different)} tensors differ"
     if faults < steps / every / 2:
@@ -92,7 +92,7 @@ def shortcoming(different: list[str], faults: int, steps: int, every: int) -> st
 
 
 def soak(lab: Workspace, settings: dict, options: argparse.Namespace) -> list[dict]:
-    """Run to the end; returns what happened at which step, and after how many seconds a step was done again."""
+    """Run to the end. Returns the faults with their steps, and the seconds until the next completed step."""
     critic_run, actor_run = lab.critic_of("soaked"), lab.run("soaked")
     port = {"critic.trainer.ppo.port": free_port()}
     commands = lab.commands("ppo", "soaked", CRITIC_AND_ACTOR, **settings, **port)
@@ -104,7 +104,7 @@ def soak(lab: Workspace, settings: dict, options: argparse.Namespace) -> list[di
     next_at = draw.randint(options.every // 2, options.every * 3 // 2)
     while next_at < options.steps:
         _until(lambda at=next_at: _step(actor_run) >= at or _ended(actor), f"step {next_at}")
-        # the stop comes at a random moment of the steps that follow
+        # the fault comes at a random moment of the following steps
         time.sleep(draw.random() * options.spread)
         if ended := [part for part in (actor, critic) if _ended(part)]:
             print(f"{ended[0].run.path} has ended ({ended[0].run.status}): no more faults", flush=True)
@@ -122,7 +122,7 @@ def soak(lab: Workspace, settings: dict, options: argparse.Namespace) -> list[di
 
 
 def _strike(fault: str, critic: Part, actor: Part) -> None:
-    """Do it, and start again what has died of it."""
+    """Cause a fault, and restart the jobs that died."""
     if fault == "actor killed":
         actor.kill()
         actor.start()
@@ -141,7 +141,7 @@ def _strike(fault: str, critic: Part, actor: Part) -> None:
 
 
 def compare(lab: Workspace) -> list[str]:
-    """Names of the tensors that differ between the soaked run's last checkpoints and the unbroken one's."""
+    """Names of the tensors that differ between the last checkpoints of the disturbed and the undisturbed run."""
     unbroken = _tensors(lab.run("unbroken").latest_checkpoint())
     soaked = _tensors(lab.run("soaked").latest_checkpoint())
     critic = _tensors(lab.critic_of("soaked").latest_checkpoint())

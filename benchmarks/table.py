@@ -12,7 +12,7 @@ Result = Comparison | StepCost | WaitTimes | RemoteCriticBench
 
 
 def comparison_table(result: Comparison) -> Table:
-    """Speeds of all sides. A ratio is ours over the side in its row, the median over rounds."""
+    """Speeds of all sides. A ratio is Aligner Lab's speed divided by the speed of the row's side, the median over rounds."""
     table = Table(title=result.name, title_justify="left")
     table.add_column("side and settings")
     for column in (result.unit, "lowest – highest", "ours is", "aim"):
@@ -29,7 +29,7 @@ def comparison_table(result: Comparison) -> Table:
 
 
 def step_table(result: StepCost) -> Table:
-    """PPO's step against its passes."""
+    """PPO's step compared with its passes."""
     table = _seconds_table("PPO, one step")
     for name, seconds in result.as_dict()["passes"].items():
         table.add_row(f"  {name}", f"{seconds:.2f}", "", "", "")
@@ -46,7 +46,7 @@ def step_table(result: StepCost) -> Table:
 
 
 def waits_table(result: WaitTimes) -> Table:
-    """Seconds, the best of each."""
+    """Seconds, with the best time of each row."""
     table = _seconds_table(result.name)
     for what, seconds in result.seconds.items():
         aim = verdict(min(seconds), result.aims[what], at_least=False)
@@ -55,7 +55,7 @@ def waits_table(result: WaitTimes) -> Table:
 
 
 def remote_critic_table(result: RemoteCriticBench) -> Table:
-    """A step in either layout, and what carrying requests costs."""
+    """A step in either layout, and the cost of sending requests."""
     table = _seconds_table("PPO as two jobs, one step")
     table.add_row("one process", f"{median(result.in_process):.2f}", _spread(result.in_process), "", "")
     aim = verdict(result.ratio, result.aim, at_least=False)
@@ -99,7 +99,7 @@ def _seconds_table(title: str) -> Table:
 
 
 def verdict(value: float, aim: float, at_least: bool) -> str:
-    """The aim, and whether the value reaches it."""
+    """The aim, and whether the value reaches the aim."""
     reached = value >= aim if at_least else value <= aim
     return f"{'≥' if at_least else '≤'} {aim:g} {'reached' if reached else 'missed'}"
 

@@ -1,4 +1,4 @@
-"""The other sides: TRL's trainers and plain transformers. Each function is one process."""
+"""The other sides: TRL's trainers and plain transformers. Each function runs in its own process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDLESS = 10_000  # epochs; the parent ends the process
 
 
 def trl_sft(setting: Setting, connection, sampling: str = "sequential") -> None:
-    """TRL's SFTTrainer on the same token ids, with the loss on the answers alone."""
+    """TRL's SFTTrainer on the same token ids, with the loss on the answers only."""
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -68,7 +68,7 @@ def trl_dpo(setting: Setting, connection, **options) -> None:
 
     class OnTokens(DPOTrainer):
         def _prepare_dataset(self, dataset, *_):
-            return dataset  # it takes texts alone; these are tokens already
+            return dataset  # TRL's method accepts only texts; the dataset already has tokens
 
     trainer = OnTokens(
         model=as_transformers.causal_lm(setting),
@@ -96,7 +96,7 @@ def _preference(pair) -> dict:
 
 
 def trl_grpo(setting: Setting, connection, lengths: range, **options) -> None:
-    """TRL's GRPOTrainer on prompts of these lengths: it generates, then learns from `learnt_responses`. options: of its
+    """TRL's GRPOTrainer on prompts of these lengths: generates responses, then learns from `learnt_responses`. options: of its
     config."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -120,7 +120,7 @@ def trl_grpo(setting: Setting, connection, lengths: range, **options) -> None:
             return learnt, logprobs
 
     trainer = OnGivenResponses(
-        model=str(as_transformers.saved(setting)),  # a folder: its reference is loaded from there
+        model=str(as_transformers.saved(setting)),  # a folder, from which TRL also loads the reference
         reward_funcs=lambda completion_ids, **_: [reward(ids) for ids in completion_ids],
         args=GRPOConfig(**_on_prompts(setting, options)),
         train_dataset=Dataset.from_list([{"prompt": prompt.text} for prompt in prompts]),
@@ -130,7 +130,7 @@ def trl_grpo(setting: Setting, connection, lengths: range, **options) -> None:
 
 
 def _on_samples(setting: Setting, sampling: str) -> dict:
-    """What its trainers on samples are told."""
+    """The arguments of TRL's trainers on samples."""
     return _arguments(setting, setting.global_batch, setting.micro_batch) | {
         "train_sampling_strategy": sampling,
         "max_length": setting.max_length,
@@ -138,12 +138,13 @@ def _on_samples(setting: Setting, sampling: str) -> dict:
 
 
 def _on_pairs(setting: Setting, options: dict) -> dict:
-    """… and those on pairs: they would drop the column `length`, by which batch_rebalance goes."""
+    """The arguments of TRL's trainers on pairs. The trainers would otherwise drop the column `length`, which batch_rebalance
+    needs."""
     return _with(options, _on_samples(setting, "sequential") | {"remove_unused_columns": False})
 
 
 def _on_prompts(setting: Setting, options: dict) -> dict:
-    """What its GRPOTrainer is told: the objective of `aligner grpo`."""
+    """The arguments of TRL's GRPOTrainer: the objective of `aligner grpo`."""
     return _with(
         options,
         _arguments(setting, setting.group_size, setting.group_size)
@@ -162,14 +163,15 @@ def _on_prompts(setting: Setting, options: dict) -> dict:
 
 
 def _with(options: dict, arguments: dict) -> dict:
-    """The arguments changed by these options; an optimiser step's samples stay the same."""
+    """The arguments changed by these options. The number of samples in an optimiser step stays the same."""
     samples = arguments["per_device_train_batch_size"] * arguments["gradient_accumulation_steps"]
     changed = arguments | options
     return changed | {"gradient_accumulation_steps": samples // changed["per_device_train_batch_size"]}
 
 
 def _arguments(setting: Setting, global_batch: int, micro_batch: int) -> dict:
-    """What all of TRL's trainers are told: our optimiser, batch and precision, nothing recomputed, nothing saved."""
+    """The common arguments of TRL's trainers: Aligner Lab's optimiser, batch and precision, without recomputation and
+    saving."""
     return {
         "output_dir": str(setting.folder / "trl"),
         "per_device_train_batch_size": micro_batch,
@@ -194,13 +196,14 @@ def _arguments(setting: Setting, global_batch: int, micro_batch: int) -> dict:
 
 
 def _in_order(options: dict) -> bool:
-    """Whether its steps are on the samples of ours. batch_rebalance, moreover, fills micro batches unevenly, so that
+    """Whether TRL's steps use the same samples as Aligner Lab's. batch_rebalance also fills micro batches unevenly, so that
     samples count unequally in its loss."""
     return "train_sampling_strategy" not in options
 
 
 def _train(trainer, rounds: Rounds, ordered: bool) -> None:
-    """An epoch is a round: TRL's own loop runs, and a callback waits for this side's turn. Tokens are TRL's count."""
+    """Train, with an epoch as a round. TRL's own loop runs, and a callback waits for this side's turn. The tokens are TRL's
+    count."""
     from transformers import PrinterCallback, TrainerCallback
 
     class TakeTurns(TrainerCallback):
@@ -231,7 +234,7 @@ def _train(trainer, rounds: Rounds, ordered: bool) -> None:
 
 
 def plain_sft(setting: Setting, connection) -> None:
-    """Forward, backward, clip and AdamW with no trainer around them; batches are padded in order of arrival."""
+    """Forward, backward, clip and AdamW without a trainer. Batches are padded in order of arrival."""
     model = as_transformers.causal_lm(setting).train().to(DEVICE)
     pad_id = as_transformers.tokenizer(setting).pad_token_id
     samples = setting.in_first_epoch(setting.answers(setting.samples_a_round))

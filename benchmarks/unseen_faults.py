@@ -1,16 +1,16 @@
-"""`python -m benchmarks.unseen_faults`: what `aligner explain` says of faults that none of its checks was made for.
+"""`python -m benchmarks.unseen_faults`: the answers of `aligner explain` for faults for which none of its checks was made.
 
-Faults are planted in real trainings of the smoke model, in every kind of job; beside them train healthy runs with unusual
-settings. None of the faults is one of the bug hunt's (aligner_lib.tutorial.hunt.faults). Half of the runs were looked at while the
-checks were written, and half afterwards (HELD_OUT). A run that is there is not made again. Ten minutes on one core.
+The benchmark plants faults in real trainings of the smoke model, in every kind of job, and also trains healthy runs with unusual
+settings. None of the faults is a fault of the bug hunt (aligner_lib.tutorial.hunt.faults). Half of the runs were examined while the
+checks were written, and half afterwards (HELD_OUT). Existing runs are reused. Duration: ten minutes on one core.
 
-    --out runs/unseen     where the runs lie; of each only its figures are kept
+    --out runs/unseen     the folder of the runs; of each run only the figures are kept
     --only seen           one half of the runs: seen or held-out
     --pack FOLDER         each run's figures, a few KB, as a recording (tests/unit/unseen has them)
 
-The verdict on a faulty run is `right` where the planted cause alone fits, `several` where it is among those that fit, `unknown` where
-the run failed, alarms sounded or figures are out of range and no cause fits, `missed` where nothing looks wrong, and `wrong` where
-only causes fit that are not there. A healthy run is `quiet` or `accused`.
+The verdict on a faulty run is `right` when only the planted cause fits, `several` when the planted cause is among the fitting causes,
+`unknown` when the run failed, alarms sounded or figures are out of range and no cause fits, `missed` when nothing looks wrong, and
+`wrong` when only other causes fit. A healthy run is `quiet` or `accused`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from aligner_lib.tutorial import Workspace
 from benchmarks.alarms import STEPS, carry_out, judged_by, pack, reward_short
 from widgets.recordings.recording_file import PACKED
 
-SEED = 5  # no range of the checks was chosen on runs of this seed
+SEED = 5  # the ranges of the checks were not chosen on runs with this seed
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A training of which it is known what is wrong.
+    """A training whose fault is known.
 
-    fits: the causes that describe the fault; none: a healthy run. held_out: not looked at before the checks stood.
+    fits: the causes that describe the fault; none: a healthy run. held_out: not examined before the checks were complete.
     """
 
     name: str
@@ -43,17 +43,17 @@ class Planted:
     is_healthy: bool = False
 
 
-# ---- wrong functions; each travels as its source, and imports what it needs -------------------------------------------
+# ---- wrong functions; each is sent as its source, so it imports its own modules ---------------------------------------
 
 
 def prompt_tokens(response_mask, learnt):
-    """The prompt is learnt as well: all predictions up to the response's last one."""
+    """The loss also covers the prompt: all predictions up to the response's last one."""
     after = response_mask.flip(1).int().cumsum(dim=1).flip(1)
     return (after > 0) & learnt[:, None]
 
 
 def advantages_negated(values, rewards, mask, discount_factor, gae_lambda):
-    """What was better than expected becomes less likely."""
+    """A response that was better than expected becomes less likely."""
     from aligner_lib.algorithms.ppo import advantages_and_returns
 
     advantages, returns = advantages_and_returns(values, rewards, mask, discount_factor, gae_lambda)
@@ -69,19 +69,19 @@ def returns_without_values(values, rewards, mask, discount_factor, gae_lambda):
 
 
 def not_normalised(advantages, mask, sum_over_ranks, keep_mean=False):
-    """Advantages stay as they are."""
+    """Advantages are not normalised."""
     return advantages * mask
 
 
 def penalty_missing(rewards, kl, mask, coefficient):
-    """There is no KL penalty, whatever the coefficient."""
+    """The KL penalty is missing, for every coefficient."""
     from aligner_lib.algorithms.ppo import rewards_with_kl
 
     return rewards_with_kl(rewards, kl, mask, 0.0)
 
 
 def penalty_summed(rewards, kl, mask, coefficient):
-    """Every token pays for the whole response's KL."""
+    """Every token has the penalty of the whole response's KL."""
     from aligner_lib.algorithms.ppo import rewards_with_kl
 
     return rewards_with_kl(rewards, kl.sum(dim=1, keepdim=True) * mask, mask, coefficient)
@@ -97,7 +97,7 @@ def ratio_inverted(ratio, advantages, low, high):
 
 
 def rewards_shuffled(trainer):
-    """Each response has the reward of another one."""
+    """Each response has the reward of another response."""
     source = trainer.roll_out.reward_source
     collect = source.collect
     source.collect = lambda requests: [rewards.roll(1) for rewards in collect(requests)]
@@ -112,19 +112,19 @@ def critic_frozen(trainer):
 
 
 def group_advantages_negated(rewards, group):
-    """The best of a group becomes less likely."""
+    """The best response of a group becomes less likely."""
     from aligner_lib.algorithms.policy_gradient import grpo_advantages
 
     return -grpo_advantages(rewards, group)
 
 
 def no_baseline(rewards, group):
-    """The rewards themselves, compared with nothing."""
+    """The rewards themselves, without a baseline."""
     return rewards.clone()
 
 
 def kl_negated(logprobs, reference_logprobs, estimator):
-    """Distance from the reference is paid for."""
+    """Distance from the reference is rewarded."""
     from aligner_lib.algorithms.policy_gradient import kl_loss
 
     return -kl_loss(logprobs, reference_logprobs, estimator)
@@ -136,7 +136,7 @@ def ascent(logprobs):
 
 
 def only_prompts(learnt, lengths):
-    """The users' tokens are learnt in place of the answers'."""
+    """The loss covers the users' tokens in place of the answers'."""
     import torch
 
     columns = torch.arange(learnt.shape[1], device=learnt.device)
@@ -144,38 +144,38 @@ def only_prompts(learnt, lengths):
 
 
 def rate_zero(step, *, peak, max_steps, warmup_steps=0, constant_steps=0, min_lr=0.0, name="CosineAnnealing"):
-    """The schedule forgets its peak."""
+    """The schedule ignores its peak."""
     return 0.0
 
 
 def pair_swapped(chosen_rewards, rejected_rewards):
-    """The rejected answer shall score higher."""
+    """The rejected answer should score higher."""
     from aligner_lib.algorithms.preference import preference_loss
 
     return preference_loss(rejected_rewards, chosen_rewards)
 
 
 def pair_linear(chosen_rewards, rejected_rewards):
-    """The margin alone, without log σ."""
+    """The margin without log σ."""
     return rejected_rewards - chosen_rewards
 
 
 def dpo_swapped(chosen, rejected, reference_chosen, reference_rejected, beta):
-    """The rejected answer shall gain."""
+    """The rejected answer should gain."""
     from aligner_lib.algorithms.preference import dpo_loss
 
     return dpo_loss(rejected, chosen, reference_rejected, reference_chosen, beta)
 
 
 def dpo_without_beta(chosen, rejected, reference_chosen, reference_rejected, beta):
-    """β is forgotten."""
+    """β is ignored."""
     from aligner_lib.algorithms.preference import dpo_loss
 
     return dpo_loss(chosen, rejected, reference_chosen, reference_rejected, 1.0)
 
 
 def dpo_without_reference(chosen, rejected, reference_chosen, reference_rejected, beta):
-    """The margin is the policy's alone."""
+    """The margin of the policy alone, without the reference."""
     from aligner_lib.algorithms.preference import dpo_loss
 
     return dpo_loss(chosen, rejected, 0 * chosen, 0 * rejected, beta)
@@ -185,7 +185,7 @@ def dpo_without_reference(chosen, rejected, reference_chosen, reference_rejected
 
 
 def planted(lab: Workspace) -> Iterator[Planted]:
-    """All runs: twenty-two with a fault, and thirteen healthy ones."""
+    """All runs: twenty-two with a fault, and thirteen healthy runs."""
     yield from _faulty(lab)
     yield from _healthy(lab)
 
@@ -225,7 +225,7 @@ def _faulty(lab: Workspace) -> Iterator[Planted]:
 
 
 def _healthy(lab: Workspace) -> Iterator[Planted]:
-    """Unusual settings, and data that teach little."""
+    """Runs with unusual settings, and with data of little use."""
     turned = _pairs(
         lab, "noisy", lambda chosen, rejected, n: (chosen, rejected) if n % 2 else (rejected, chosen)
     )
@@ -300,7 +300,7 @@ def _pairs_of_grpo() -> dict[str, object]:
 
 
 def _pairs(lab: Workspace, name: str, change: Callable[[str, str, int], tuple[str, str]]) -> dict:
-    """Settings of a job on the preference pairs, both files changed pair by pair."""
+    """Settings of a job on the preference pairs, with both files changed pair by pair."""
     paths = {}
     for split, file in (("train", "train_comparisons.jsonl"), ("validation", "test_comparisons.jsonl")):
         lines = (lab.preference_data() / file).read_text().splitlines()
@@ -329,7 +329,7 @@ def verdict(run: Planted, explanation: Explanation) -> str:
 
 
 def table(rows: list[tuple[Planted, Explanation]]) -> str:
-    """A row a run, in Markdown."""
+    """A row for each run, in Markdown."""
     lines = [
         "| run | half | out of range, since step | causes that fit | verdict |",
         "| --- | --- | --- | --- | --- |",
@@ -353,7 +353,7 @@ def main() -> None:
     parser.add_argument("--pack", type=Path)
     options = parser.parse_args()
     lab, rows = Workspace(options.out, "smoke"), []
-    for kind in ("sft", "rm"):  # what the others begin from
+    for kind in ("sft", "rm"):  # the starting points of the other runs
         if not lab.run(kind).is_over:
             lab.submit(kind).wait()
     for run in planted(lab):

@@ -1,11 +1,12 @@
 """`python -m benchmarks.wrong_answers`: which wrong answers to the exercises `check` accepts.
 
-A wrong answer is a notebook's solution with one changed expression. A seed draws as many of each mistake. An accepted answer is
-either as right as the solution, or a gap of the exercise's inputs: read it. `RIGHT` lists those that were read and are right.
+A wrong answer is a notebook's solution with one changed expression. A seed draws equally many answers of each mistake. An accepted
+answer is either as right as the solution, or shows a gap of the exercise's inputs, so read each accepted answer. `RIGHT` lists the
+accepted answers that were read and are right.
 
     --count 40 --seed 0   how many answers of each mistake, and which draw
     --of gae              answers of one exercise alone
-    --list                print all answers with their verdicts, not only those that are accepted
+    --list                print all answers with their verdicts, not only the accepted answers
 """
 
 from __future__ import annotations
@@ -94,13 +95,13 @@ RIGHT = {  # exercise:line of its solution, and the change
     ),
 }
 
-# ---- mistakes that learners make beside those of `benchmarks.mutations` ---------------------------------------------
+# ---- mistakes of learners beside the mistakes of `benchmarks.mutations` ---------------------------------------------
 
 OTHER_METHOD = {"maximum": "minimum", "minimum": "maximum", "argmax": "argmin", "log_softmax": "softmax"}
 
 
 def dimension(node: ast.AST) -> Iterator[ast.AST]:
-    """Dimension 0 in place of another one."""
+    """Dimension 0 in place of another dimension."""
     for keyword in node.keywords if isinstance(node, ast.Call) else ():
         if keyword.arg == "dim":
             yield mutations.replaced(node, keyword.value, ast.Constant(0))
@@ -125,7 +126,7 @@ def other_method(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def limit(node: ast.AST) -> Iterator[ast.AST]:
-    """A clamp with one of its bounds alone, or a clamp where none belongs: of a difference, an exponential, log-probabilities."""
+    """A clamp with only one of its bounds, or a needless clamp of a difference, an exponential or log-probabilities."""
     method = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
     difference = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)
     if method == "clamp" and len(node.args) == 2:
@@ -140,7 +141,7 @@ def _has_number(node: ast.BinOp) -> bool:
 
 
 def constant(node: ast.AST) -> Iterator[ast.AST]:
-    """Another number: twice as large, or none."""
+    """Another number: twice as large, or 0."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value:
         yield ast.Constant(2 * node.value)
         yield ast.Constant(0)
@@ -166,7 +167,8 @@ KINDS = (*MISTAKES, "other name", "detached")
 
 
 def of_names(source: str, with_gradient: tuple[str, ...]) -> Iterator[Mutant]:
-    """One argument of the function in place of another one, and a tensor without its gradient, wherever they are read.
+    """An argument of the function in place of another argument, and a tensor without its gradient, at each place where the
+    function reads them.
 
     with_gradient: the arguments whose gradients `check` compares.
     """
@@ -205,7 +207,7 @@ def solutions() -> dict[str, str]:
 
 
 def wrong_answers(name: str, source: str) -> list[Mutant]:
-    """All answers to an exercise with one changed expression, no two with the same text. A mutant's path is the exercise."""
+    """All answers to an exercise with one changed expression, without duplicate texts. A mutant's path is the exercise."""
     by_text: dict[str, Mutant] = {}
     for mutant in [*mutants_of(name, source, MISTAKES), *of_names(source, exercise(name).gradients)]:
         by_text.setdefault(planted(source, mutant), mutant)
@@ -213,7 +215,7 @@ def wrong_answers(name: str, source: str) -> list[Mutant]:
 
 
 def draw(count: int, seed: int, pool: list[Mutant]) -> list[Mutant]:
-    """Up to `count` of each mistake."""
+    """Up to `count` answers of each mistake."""
     by_mistake = {mistake: [m for m in pool if m.mistake == mistake] for mistake in KINDS}
     return [
         mutant
@@ -223,7 +225,7 @@ def draw(count: int, seed: int, pool: list[Mutant]) -> list[Mutant]:
 
 
 def outcome(mutant: Mutant, source: str) -> str:
-    """What `check` says of the answer: named, described, raised (an error of the answer), or accepted, which may be right."""
+    """The outcome of `check` for the answer: named, described, raised (an error of the answer), right or accepted."""
     import torch
 
     from aligner_lib.tutorial.checking.check import judge
@@ -240,7 +242,7 @@ def outcome(mutant: Mutant, source: str) -> str:
 
 
 def change(mutant: Mutant) -> str:
-    """Where an answer is changed, and how, as in `RIGHT`."""
+    """The place and the content of an answer's change, as in `RIGHT`."""
     return f"{mutant.path}:{mutant.line} " + " ".join(f"{mutant.before} → {mutant.after}".split())
 
 

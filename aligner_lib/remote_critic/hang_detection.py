@@ -4,9 +4,7 @@ from __future__ import annotations
 
 OVERDUE_S = 30.0  # a command is never given up earlier …
 OVERDUE_FACTOR = 20  # … nor before so many times the longest earlier command of its kind
-FIRST_S = (
-    600.0  # for the first command of a kind: libraries initialise themselves, which takes an unknown time
-)
+FIRST_S = 600.0  # for the first command of a kind, in which libraries initialise themselves
 
 
 def overdue(status: dict) -> str | None:
