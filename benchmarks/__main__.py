@@ -28,9 +28,8 @@ LIBRARIES = ("torch", "megatron-core", "transformers", "trl", "accelerate")
 def main() -> None:
     options = _parse(sys.argv[1:])
     if options.threads:
-        os.environ["OMP_NUM_THREADS"] = str(
-            options.threads
-        )  # torch reads the variable in the sides' processes
+        # torch reads the variable in the sides' processes
+        os.environ["OMP_NUM_THREADS"] = str(options.threads)
     if importlib.util.find_spec("trl") is None:
         sys.exit("error: TRL is not installed: `./lab bench` installs it (or pip install -e '.[bench]')")
     console = Console()
@@ -107,9 +106,8 @@ def _reward_model(setting: Setting, say) -> Comparison:
 def _dpo(setting: Setting, say) -> Comparison:
     from benchmarks import theirs
 
-    known = FASTEST_ON_PAIRS | {
-        "precompute_ref_log_probs": True
-    }  # computed before the first round, outside the measured time
+    # TRL computes these log-probabilities before the first round, outside the measured time
+    known = FASTEST_ON_PAIRS | {"precompute_ref_log_probs": True}
     sides = [
         Contestant("Aligner Lab", "length-grouped, a pair's common prefix once", ours.dpo),
         Contestant("TRL DPOTrainer", "sampler as it comes", theirs.trl_dpo),

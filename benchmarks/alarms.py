@@ -241,9 +241,8 @@ class AlarmFigures:
     broken: int  # all broken runs
     due: str  # "2 of 3": of the runs with a setting that should set off the alarm, in how many the alarm sounded
     step: float | None  # median of the steps at which the alarm first sounded in broken runs
-    left: (
-        float | None
-    )  # median share of the run that remained at the first sound: the saving of an immediate stop
+    left: float | None
+    """Median share of the run that remained at the first sound: the saving of an immediate stop."""
 
     @property
     def false_rate(self) -> Estimate | None:

@@ -12,9 +12,8 @@ from aligner_lib.models.tensor_store import StoreReader
 from benchmarks.ours import scalar_head
 from benchmarks.setting import Setting
 
-PAD_TOKEN = (
-    "<|endoftext|>"  # not the stop token: transformers' reward models read at the last token without padding
-)
+# not the stop token: transformers' reward models read the last token that is no padding
+PAD_TOKEN = "<|endoftext|>"
 
 
 def causal_lm(setting: Setting):

@@ -31,10 +31,8 @@ from cluster.cores import SPIN_COUNT
 
 THREADS = {"sleep soon": SPIN_COUNT, "spin": "300000"}  # libgomp's own number of turns
 BESIDE = {"nothing": 0, "one busy process": 1, "three busy processes": 3}
-BOUNDS = {
-    "one busy process": 2.2,
-    "three busy processes": 4.5,
-}  # limits, as multiples of an idle machine's step
+# limits, as multiples of an idle machine's step
+BOUNDS = {"one busy process": 2.2, "three busy processes": 4.5}
 USERS_BOUND = 1.15  # limit, as a multiple of the sum of the trainings in turn
 WARM_UP = 2  # steps in which libraries set themselves up
 BUSY = "while True: pass"

@@ -117,9 +117,8 @@ class SideProcess:
         self.process.kill()
 
     def round(self):
-        with suppress(
-            BrokenPipeError
-        ):  # the pipe is broken when the side has ended; its last message follows
+        # the pipe is broken when the side has ended; its last message follows
+        with suppress(BrokenPipeError):
             self.connection.send("go")
         return self._receive(ROUND_SECONDS)
 

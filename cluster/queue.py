@@ -81,9 +81,8 @@ class Queue:
 
         fresh: ask squeue now instead of using a recent answer.
         """
-        if self._configuration != os.environ.get(
-            "SLURM_CONF", ""
-        ):  # another cluster has other jobs with the same ids
+        # another cluster has other jobs with the same ids
+        if self._configuration != os.environ.get("SLURM_CONF", ""):
             self.__init__(_configuration=os.environ.get("SLURM_CONF", ""))
         new = job_id not in self._ids
         self._ids.add(job_id)

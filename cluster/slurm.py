@@ -35,9 +35,7 @@ _FAILURES = {
     "COMPLETED": "the batch script left no exit record; see batch.log",
     "": "it left the queue without an exit record (killed with its node?)",
 }
-_SETTLE_S = (
-    60.0  # exit records arrive late over a network file system; the requeue of a lost job takes a moment
-)
+_SETTLE_S = 60.0  # a network file system delays exit records, and Slurm delays requeues
 
 
 class SlurmScheduler(Scheduler):

@@ -18,9 +18,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     prefix, suffix = f".{path.name[:50]}.", ".partial"
     with tempfile.TemporaryDirectory(suffix, prefix, path.parent, ignore_cleanup_errors=True) as folder:
-        yield (
-            Path(folder) / path.name
-        )  # inside the temporary folder, because only its owner can enter the folder
+        # inside the temporary folder, because only its owner can enter the folder
+        yield Path(folder) / path.name
 
 
 @contextmanager

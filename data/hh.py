@@ -3,9 +3,9 @@
 import itertools
 import os
 from collections.abc import Iterable
-from json.encoder import (
-    encode_basestring_ascii,
-)  # json.dumps uses this function for strings; the direct call saves the set-up
+
+# json.dumps uses this function for strings; the direct call saves the set-up
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import NamedTuple
 

@@ -18,9 +18,7 @@ from aligner_lib.remote_critic.worker import End, Wait, Worker
 from cluster.record import read_json, write_json
 
 TOLD_S = 10.0  # for the actor's next request for the status, which follows within about a second
-NOTES = (
-    "failed_rank_*.json"  # in the run folder's job/: the reason why a rank other than the first has failed
-)
+NOTES = "failed_rank_*.json"  # in the run folder's job/: the failures of ranks other than the first
 
 
 def serve(

@@ -22,9 +22,7 @@ from aligner_lib.run_folder.reader import RunFolder
 
 POLL_S = 1.0
 STATUS_S = 5.0  # time limit for a status, which a busy server also answers immediately
-SILENCE_S = (
-    12.0  # without a status for as many seconds, the server counts as lost: two requests were not answered
-)
+SILENCE_S = 12.0  # the server counts as lost after two status requests without an answer
 
 
 class Lost(ConnectionError):

@@ -58,9 +58,8 @@ def clear(folder: Path, finish_s: float = 0.0) -> None:
     for segment in segments:
         segment.unlink(missing_ok=True)
     for environment in left["environments"]:
-        with contextlib.suppress(
-            OSError
-        ):  # another server has made and uses the folder: the folder is not empty
+        # another server has made and uses the folder: the folder is not empty
+        with contextlib.suppress(OSError):
             os.rmdir(environment)
     _note(folder).unlink(missing_ok=True)
     place = _place(folder)

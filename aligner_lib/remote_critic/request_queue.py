@@ -63,9 +63,8 @@ class RequestQueue:
         self.counts = {"values": 0, "rewards": 0, "train": 0, "merged": 0, "busy_s": 0.0}
         self._requests: queue.Queue[Request] = queue.Queue()
         self._closed: Refusal | None = None
-        self._told = (
-            threading.Event()
-        )  # set when the actor has received the status with the reason why the queue is closed
+        # set when the actor has received the status with the reason why the queue is closed
+        self._told = threading.Event()
 
     # -- in PyTriton's threads ------------------------------------------------------------------------------------
 

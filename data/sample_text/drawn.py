@@ -29,11 +29,8 @@ ASKED = ("first_word", "includes", "last_words", "postscript_word", "this_number
 EACH_FORM = 3  # prompts of each form for a topic
 LEAST_LETTERS = 4  # of a required word
 NUMBERS = range(2, 60)
-STATEMENTS = (
-    "The ",
-    "Your ",
-    '"',
-)  # a wording with such a beginning is a statement about the answer, not a request
+# a wording with such a beginning is a statement about the answer, not a request
+STATEMENTS = ("The ", "Your ", '"')
 OPENERS = (
     "Well",
     "Sure",

@@ -157,9 +157,8 @@ class JudgedPrompts(PromptFiles):
                 )
                 continue
             shares = [(wins[i, j] + 1 - wins[j, i]) / 2 for j in decided]
-            swayed = [
-                wins[i, j] == wins[j, i] != 0.5 for j in decided
-            ]  # the response in the same place won twice
+            # the answer in the same place won in both orders
+            swayed = [wins[i, j] == wins[j, i] != 0.5 for j in decided]
             metrics = {"decided": len(decided) / len(others), "swayed_by_order": sum(swayed) / len(decided)}
             steps.append(Step(sum(shares) / len(shares), metrics=metrics))
         return steps

@@ -81,9 +81,8 @@ class JudgeEndpoint:
                 problem, again, pause = f"its answer is none of OpenAI's API ({error})", False, None
             if not again or attempt == self.retries:
                 return NoVerdict("judge", f"the judge at {self.url} gave no answer: {problem}")
-            doubled = 2.0**attempt * (
-                0.5 + random.random()
-            )  # random, so that the threads do not all retry at the same moment
+            # random, so that the threads do not all retry at the same moment
+            doubled = 2.0**attempt * (0.5 + random.random())
             self.sleep(min(LONGEST_PAUSE_S, doubled if pause is None else pause))
         raise AssertionError("the last attempt returns")
 
