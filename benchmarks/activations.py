@@ -1,4 +1,4 @@
-"""`python -m benchmarks.activations`: the memory of a forward pass for its backward pass, by the kind of recomputation.
+"""`python -m benchmarks.activations`: the bytes kept by a forward pass for its backward pass, by the kind of recomputation.
 
 The benchmark counts bytes, not seconds, because bytes are the same on every machine. The model has SmolLM2-135M's shape and
 random weights.

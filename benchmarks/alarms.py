@@ -149,7 +149,7 @@ def judged_by(lab: Workspace, reward: Callable | None = None) -> dict[str, objec
 
 
 def _few_samples(lab: Workspace, kind: str) -> dict[str, object]:
-    """Settings of a run that reads the same eight samples again and again."""
+    """Settings of a run that reads the same few samples again and again: sixteen samples of SFT, or eight pairs."""
     whole = (
         lab.sft_data() / "train.jsonl" if kind == "sft" else lab.preference_data() / "train_comparisons.jsonl"
     )

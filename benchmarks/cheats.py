@@ -1,8 +1,9 @@
 """`python -m benchmarks.cheats`: the scores of cheating policies from the program that judges the bundled forms.
 
-The cheats are: the repeated instruction, the question, the whole prompt, a constant sentence after the question or its topic,
-shuffled good answers, the best answer of the training pairs for every prompt, and a searched constant. The search adds sentences to
-the constant as long as the constant wins more prompts. Duration: five minutes.
+The cheats are: the repeated instruction, the question, the whole prompt, the instruction with a topic word, a constant sentence
+after the question, after the topic, or after the requested details and the topic, shuffled good answers, the best answer of the
+training pairs for every prompt, and a searched constant. The search adds sentences to the constant as long as the constant wins
+more prompts. Duration: five minutes.
 
     --sample forms    forms, or drawn: prompts with an instruction drawn for each prompt
     --words 60        the longest constant; the laptop profile's answers end at about 40 words

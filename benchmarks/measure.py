@@ -19,7 +19,8 @@ class Round:
     losses: tuple[float, ...] = ()
     """Of the round's optimiser steps; empty when the side has its own order of samples."""
     grad_norms: tuple[float, ...] = ()
-    """Of the same steps, because the first loss of some kinds is the same for any weights."""
+    """Of the same steps. The check also compares the norms, because the first loss of some kinds is the same for any
+    weights."""
     generated: int = 0  # the drawn tokens among `tokens`
 
     @property

@@ -102,7 +102,8 @@ class Setting:
         return evenly(pairs, count, lambda pair: pair.num_tokens)
 
     def grpo_prompts(self, lengths: range) -> list[PromptSample]:
-        """A round's prompts with numbers of tokens in `lengths`, or the nearest numbers when the range has too few prompts."""
+        """A round's prompts, with lengths in tokens from `lengths`. When too few prompts fit, the prompts with the nearest
+        lengths."""
         files = [self.folder / "hh" / "train_prompts.jsonl"]
         prompts, _ = load_prompts(files, self.tokenizer(), self.max_length)
         fitting = [prompt for prompt in prompts if len(prompt) in lengths]
@@ -114,8 +115,9 @@ class Setting:
     def learnt_responses(self) -> list[list[int]]:
         """Token ids of the responses that GRPO learns from in a round, in the order of its prompts and of their groups.
 
-        Both sides generate `new_tokens` tokens for each response, and then learn from the given responses. The drawn responses
-        depend on a library's random numbers. With them, the losses could not show whether two sides did the same work.
+        Both sides generate `new_tokens` tokens for each response, but learn from the given responses instead. Generated
+        responses depend on a library's random numbers. With generated responses, the losses could not show whether two sides
+        did the same work.
         """
         needed = self.steps * self.group_size * self.new_tokens
         pairs, _ = load_preferences(

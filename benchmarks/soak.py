@@ -30,7 +30,7 @@ FAULTS = ("critic killed", "tritonserver killed", "stub killed", "critic stopped
 
 
 class Part:
-    """A job with restarts: starts again whenever the job has died."""
+    """A job with restarts after each death."""
 
     def __init__(self, command: list[str], run: RunFolder, log: Path):
         self.command, self.run, self.log = command, run, log

@@ -1,6 +1,6 @@
 """How many GPUs a model needs: memory on each GPU, from bytes per parameter and the parallelism.
 
-The result is an estimate for planning. Fragmentation and NCCL's buffers take some gigabytes more (`OVERHEAD_GIB`).
+The result is an estimate for planning. It adds OVERHEAD_GIB for fragmentation and NCCL's buffers.
 """
 
 from dataclasses import dataclass

@@ -31,9 +31,9 @@ def submit(
 
     command: the words of a command, or several commands by component name (a hetjob on Slurm). The last component is the main
     component: the job ends with the main component, and fails when any component fails. where: a scheduler's name ('local',
-    'slurm', or a name registered by ALIGNER_SCHEDULERS), or 'auto', the first scheduler that answers. 'print' starts nothing:
-    it prints the batch script of Slurm ('print:NAME': of another scheduler) and returns the script as a Plan. resources: for
-    all components, or by component, or a YAML file's name. env: additional variables.
+    'slurm', or a name registered by ALIGNER_SCHEDULERS), or 'auto', the first scheduler with other machines that answers, else
+    this machine. 'print' starts nothing: it prints the batch script of Slurm ('print:NAME': of another scheduler) and returns
+    the script as a Plan. resources: for all components, or by component, or a YAML file's name. env: additional variables.
 
     Raises ValueError for a mistake found before anything starts, and RunBusy when the run's last job has not ended.
     """

@@ -1,4 +1,4 @@
-"""The critic's service: the main threads of all ranks execute commands, each command after the previous.
+"""The critic's service: the main threads of all ranks execute the actor's commands in order.
 
 The first rank takes the commands from its request queue. When a command fails on any rank, the actor gets a sentence with the
 reason.

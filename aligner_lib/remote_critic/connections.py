@@ -106,7 +106,7 @@ class ServerConnections:
                 time.sleep(RETRY_S)
 
     def _check(self, link: ServerConnection, status: dict) -> None:
-        """Check a server. Raises UserError when the server gives other scores than the settings require, or when its model has
+        """Check a server. Raises UserError when the server lacks scores that the settings require, or when its model has
         another tokenizer or too few positions."""
         if missing := self.links[link] - set(status["gives"]):
             cure = "check its port"

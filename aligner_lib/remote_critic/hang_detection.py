@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-OVERDUE_S = 30.0  # a command is never given up earlier …
-OVERDUE_FACTOR = 20  # … nor before so many times the longest earlier command of its kind
+OVERDUE_S = 30.0  # seconds before which no command is given up …
+OVERDUE_FACTOR = 20  # … and as a multiple of the longest earlier command of its kind
 FIRST_S = 600.0  # for the first command of a kind, in which libraries initialise themselves
 
 

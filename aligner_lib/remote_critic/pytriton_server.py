@@ -28,7 +28,7 @@ from aligner_lib.remote_critic.serialization import Arrays, Signature
 
 # `health` and `model-config` stay open, because PyTriton's own client needs both without a token.
 RESTRICTED = ["inference", "metadata", "model-repository", "shared-memory", "statistics", "trace", "logging"]
-# samples for a common answer; the worker splits them into micro batches
+# limit of the samples in a merged request; the worker splits a request into micro batches
 LARGEST_BATCH = 1 << 20
 BATCH_DELAY_US = 2000  # time for which a request waits for another request of the same shape
 START_S = 120.0  # PyTriton's own limit

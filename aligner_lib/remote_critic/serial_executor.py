@@ -1,4 +1,4 @@
-"""Calls that must arrive in order: a single thread sends each call after the previous call, and no call after a failure."""
+"""Calls that must arrive in order: a single thread sends them in order, and sends no call after a failure."""
 
 from __future__ import annotations
 

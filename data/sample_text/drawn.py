@@ -135,7 +135,7 @@ def _prompt(question: str, instruction: Instruction, rng: random.Random) -> str:
 
 
 def requests(form: str) -> list[str]:
-    """The wordings of a form with a request."""
+    """The wordings of a form, restricted to requests."""
     return [wording for wording in FORMS[form].wordings if not wording.startswith(STATEMENTS)]
 
 
@@ -157,7 +157,7 @@ def choices(topic: Topic) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def asked_words(topic: Topic) -> set[str]:
-    """The words in exactly one of a topic's sentences, suitable for an answer and missing in the question."""
+    """Words from exactly one of a topic's sentences, suitable for an answer and missing in the question."""
     asked = topic_of(f"{topic.question} {topic.clause}")
     return {
         word
