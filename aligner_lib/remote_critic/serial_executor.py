@@ -1,4 +1,4 @@
-"""Calls that must arrive in order: a single thread sends them in order, and sends no call after a failure."""
+"""Calls in order: a single thread sends the calls one after the other, and sends no call after a failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 
 class SerialExecutor:
-    """Sends calls from a daemon thread, so a call that hangs does not keep the process from ending."""
+    """Sends calls from a daemon thread, so a hanging call does not keep the process from ending."""
 
     def __init__(self):
         self._waiting: queue.Queue[tuple[Callable | None, Future]] = queue.Queue()
@@ -33,7 +33,7 @@ class SerialExecutor:
             if call is None:
                 self._failure = None
             if self._failure is not None:
-                # a call that follows a lost call must not reach a server that has replaced the dead server
+                # a later call must not reach a server that has replaced the dead server
                 future.set_exception(self._failure)
                 continue
             try:

@@ -1,4 +1,4 @@
-"""Tracebacks of an environment that raised or hung, without this package's frames around the environment's frames."""
+"""Tracebacks of an environment after an exception or a hang, without the surrounding frames of this package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def of_error(error: BaseException) -> str:
 
 
 def of_dump(text: str) -> str:
-    """The environment's frames, the innermost first, from the traceback that faulthandler wrote for a process."""
+    """The environment's frames, the innermost first, from faulthandler's traceback of a process."""
     for thread in text.split("\n\n"):
         frames = [line for line in thread.splitlines() if line.startswith("  File")]
         around = [i for i, line in enumerate(frames) if any(f'"{file}"' in line for file in AROUND)]

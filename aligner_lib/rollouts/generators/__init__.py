@@ -1,1 +1,1 @@
-"""Generators of the policy's responses: Megatron in this process, or a vLLM server."""
+"""Generators of the policy's responses: Megatron in the trainer's process, or a vLLM server."""

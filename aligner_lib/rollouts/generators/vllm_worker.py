@@ -14,6 +14,6 @@ class PolicyWeights:
     """Mixed into each worker of the server, which provides vLLM's `reload_weights` and `parallel_config`."""
 
     def receive_policy(self, host: str, port: str, token: str) -> None:
-        """Replace the worker's weights by the weights that a trainer sends from host:port."""
+        """Replace the worker's weights by the weights from a trainer at host:port."""
         receivers = self.parallel_config.world_size
         self.reload_weights(weights_iterator=receive(host, int(port), token, receivers, STREAM_S))
