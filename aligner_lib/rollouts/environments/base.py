@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
@@ -70,19 +70,28 @@ class Environment(ABC):
         raise NotImplementedError(f"{type(self).__name__} judges each response by itself")
 
 
-def hold_out(items: Sequence[Item], share: float) -> dict[str, list[Item]]:
+def hold_out(
+    items: Sequence[Item], share: float, twins: Callable[[Item], Hashable] | None = None
+) -> dict[str, list[Item]]:
     """The items of each split, always in the same order; the share `share` of the items is held out for validation.
 
-    Both splits have at least one item. Raises UserError for fewer than two and for over a million items.
+    twins: a key of each item; items with the same key stay in one split, as 3 + 4 and 4 + 3 do, and some item has a key of its
+    own. Both splits have at least one item. Raises UserError for fewer than two and for over a million items.
     """
     require(0 < share < 1, f"held_out={share}: it must be above 0 and below 1")
     require(
         2 <= len(items) <= MOST,
         f"there are {len(items):,} different episodes; two splits need 2 to {MOST:,}",
     )
-    shuffled = Random(1234).sample(items, len(items))
     count = min(max(1, round(share * len(items))), len(items) - 1)
-    return {"train": shuffled[count:], "validation": shuffled[:count]}
+    alike: dict[Hashable, list[Item]] = {}
+    for number, item in enumerate(items):
+        alike.setdefault(twins(item) if twins else number, []).append(item)
+    splits: dict[str, list[Item]] = {"train": [], "validation": []}
+    for group in Random(1234).sample([*alike.values()], len(alike)):
+        held = len(splits["validation"]) + len(group) <= count
+        splits["validation" if held else "train"] += group
+    return splits
 
 
 def require(condition: bool, message: str) -> None:

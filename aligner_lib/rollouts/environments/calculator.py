@@ -28,7 +28,8 @@ class Calculator(Environment):
 
     The observation is then the calculator's result or an error; text that the policy wrote behind the call is ignored. A
     response without a call is the answer: its reward is 1 when its last number is the result. `examples` worked examples
-    from the training split, each with a call, come first; the share `held_out` of all problems is for validation.
+    from the training split, each with a call, come first; the share `held_out` of all problems is for validation, 3 + 4 and
+    4 + 3 together.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Calculator(Environment):
         require(turns >= 1, f"turns={turns}: it must be at least 1")
         numbers = range(10 ** (digits - 1), 10**digits)
         problems = [f"{a} {sign} {b}" for sign in dict.fromkeys(operations) for a in numbers for b in numbers]
-        splits = hold_out(problems, held_out)
+        splits = hold_out(problems, held_out, twins=_numbers_and_sign)
         self.problems, self.known = splits[split], splits["train"]
         self.size, self.max_turns = len(self.problems), turns
         require(
@@ -84,6 +85,12 @@ class Calculator(Environment):
         numbers = re.findall(r"-?\d+", response)
         right = float(not call and bool(numbers) and numbers[-1] == shown(calculate(self.expression)))
         return Step(right, metrics={"right": right, "calls": self.calls})
+
+
+def _numbers_and_sign(problem: str) -> tuple[str, ...]:
+    """The same for 3 + 4 and 4 + 3, and not for 3 - 4 and 4 - 3."""
+    a, sign, b = problem.split(" ")
+    return (a, sign, b) if sign == "-" else (sign, *sorted((a, b)))
 
 
 def calculate(expression: str) -> int | float:

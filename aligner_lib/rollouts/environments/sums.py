@@ -10,7 +10,8 @@ Sum = tuple[int, int]
 class Sums(Environment):
     """a + b with both from `low` to `high`: by default the numbers of `digits` digits, 0 among them with one digit.
 
-    All sums are enumerated; the share `held_out` of them is for validation. `examples` worked sums, which are in neither
+    All sums are enumerated; the share `held_out` of them is for validation, together with their twins: where 3 + 4 is held
+    out, 4 + 3 is not trained. `examples` worked sums, which are in neither
     split, come first in every prompt, so that all prompts share a long prefix: as turns or, with as_turns=False, as lines of
     the only turn. `question` and `answer` are the wordings of a sum and of its result, `instruction` is a system turn. The
     reward is 1 for the result in the examples' wording. White space around it and one full stop behind it are allowed,
@@ -42,7 +43,8 @@ class Sums(Environment):
         )
         _require_fields("question", question, ["{a}", "{b}"])
         _require_fields("answer", answer, ["{sum}"])
-        sums = hold_out([(a, b) for a in range(low, high + 1) for b in range(low, high + 1)], held_out)
+        every = [(a, b) for a in range(low, high + 1) for b in range(low, high + 1)]
+        sums = hold_out(every, held_out, twins=lambda numbers: tuple(sorted(numbers)))
         known = sums["train"]
         require(
             0 <= examples < len(known),
