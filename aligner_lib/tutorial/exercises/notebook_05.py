@@ -470,6 +470,193 @@ CLIPPED_LOSS = Exercise(
     ),
 )
 
+# ---- whiten ---------------------------------------------------------------------------------------------------------
+
+
+def _whiten(advantages, mask):
+    return ppo.normalize(advantages, mask)
+
+
+def _moments(advantages, mask):
+    """Mean and uncorrected variance inside the mask."""
+    inside = advantages[mask]
+    return inside.mean(), inside.var(correction=0)
+
+
+def _whitened_by_row(advantages, mask):
+    return torch.cat([_whiten(row[None], of_row[None]) for row, of_row in zip(advantages, mask)])
+
+
+def _advantages_and_mask(draw: Draw) -> dict:
+    """Padding holds values, too, and the mean is far from 0."""
+    rows, size = draw.one_of((2, 3)), draw.one_of((6, 7, 8))
+    return {"advantages": 1.5 + draw.normal(rows, size, scale=2.0), "mask": draw.response_mask(rows, size)}
+
+
+WHITEN = Exercise(
+    name="whiten",
+    notebook="05",
+    title="advantages with mean 0 and deviation 1",
+    minutes=6,
+    difficulty=2,
+    hint="`advantages[mask]` holds the advantages of the response tokens only. Subtract their mean, divide by "
+    "`(variance + 1e-8).sqrt()`, and multiply by the mask. `var(correction=0)` divides by the number of tokens.",
+    reference=_whiten,
+    library="aligner_lib.algorithms.ppo.normalize",
+    inputs=_advantages_and_mask,
+    outputs=("whitened",),
+    mistakes=(
+        Mistake(
+            "padding_counts",
+            "Mean and deviation include values outside the mask, so they depend on how long the longest row is.",
+            lambda advantages, mask: _whiten(advantages, torch.ones_like(mask)) * mask,
+        ),
+        Mistake(
+            "row_by_row",
+            "Each response is whitened by itself. Then a good and a bad response have the same mean, and the update no "
+            "longer prefers the good response.",
+            _whitened_by_row,
+        ),
+        Mistake(
+            "mean_kept",
+            "The mean is not subtracted.",
+            lambda advantages, mask: ppo.normalize(advantages, mask, keep_mean=True),
+        ),
+        Mistake(
+            "not_scaled",
+            "The deviation is missing, so the size of an update still depends on the unit of the rewards.",
+            lambda advantages, mask: (advantages - _moments(advantages, mask)[0]) * mask,
+        ),
+        Mistake(
+            "divided_by_the_variance",
+            "The advantages are divided by the variance. Divide by its square root.",
+            lambda advantages, mask: (
+                (advantages - _moments(advantages, mask)[0]) / _moments(advantages, mask)[1] * mask
+            ),
+        ),
+        Mistake(
+            "corrected_variance",
+            "The variance divides by n − 1. Here n is the number of tokens itself (`correction=0`).",
+            lambda advantages, mask: _whiten(advantages, mask) * (1 - 1 / mask.sum()).sqrt(),
+        ),
+        Mistake(
+            "padding_is_not_zero",
+            "Values outside the mask are not 0, so padding would count in the loss.",
+            lambda advantages, mask: (
+                (advantages - _moments(advantages, mask)[0])
+                * torch.rsqrt(_moments(advantages, mask)[1] + 1e-8)
+            ),
+        ),
+    ),
+)
+
+# ---- value_loss -----------------------------------------------------------------------------------------------------
+
+
+def _value_loss(values, old_values, returns, clip):
+    return ppo.critic_loss(values, old_values, returns, clip)
+
+
+def _errors(pick):
+    """pick(squared error, squared error of the clipped value), halved."""
+
+    def answer(values, old_values, returns, clip):
+        clipped = old_values + (values - old_values).clamp(-clip, clip)
+        return 0.5 * pick((values - returns) ** 2, (clipped - returns) ** 2)
+
+    return answer
+
+
+def _value_clipped_to(clipped_value):
+    """The right loss with another clipped value: clipped_value(values, old_values, clip)."""
+
+    def answer(values, old_values, returns, clip):
+        clipped = clipped_value(values, old_values, clip)
+        return 0.5 * torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+
+    return answer
+
+
+def _values_and_returns(draw: Draw) -> dict:
+    rows, size = draw.one_of((2, 3)), draw.one_of((6, 8))
+    old_values = draw.normal(rows, size)
+    return {
+        "values": old_values + draw.normal(rows, size, scale=0.4),
+        "old_values": old_values,
+        "returns": old_values + draw.normal(rows, size),
+        "clip": draw.one_of((0.1, 0.2, 0.3)),
+    }
+
+
+VALUE_LOSS = Exercise(
+    name="value_loss",
+    notebook="05",
+    title="the critic's clipped loss",
+    minutes=8,
+    difficulty=3,
+    hint="The clipped value is `old_values + (values - old_values).clamp(-clip, clip)`. Compute the squared error of the "
+    "value and of the clipped value, take the larger one for each token, and halve it.",
+    reference=_value_loss,
+    library="aligner_lib.algorithms.ppo.critic_loss",
+    inputs=_values_and_returns,
+    outputs=("loss",),
+    gradients=("values",),
+    mistakes=(
+        Mistake(
+            "optimistic",
+            "The smaller of the two errors is taken. A value that has moved far away from its return would stop learning "
+            "there.",
+            _errors(lambda plain, clipped: torch.minimum(plain, clipped)),
+        ),
+        Mistake(
+            "only_clipped",
+            "The unclipped error is missing, so a value that moved too far in the wrong direction has no gradient.",
+            _errors(lambda plain, clipped: clipped),
+        ),
+        Mistake(
+            "not_clipped",
+            "The loss uses the unclipped value alone, so nothing limits how far one rollout moves the critic.",
+            _errors(lambda plain, clipped: plain),
+        ),
+        Mistake(
+            "not_halved",
+            "The factor 1/2 is missing.",
+            lambda *inputs: 2 * _value_loss(*inputs),
+        ),
+        Mistake(
+            "averaged",
+            "The result is averaged over the tokens, prompts and padding included. Return one loss for each token.",
+            lambda *inputs: _value_loss(*inputs).mean(),
+        ),
+        Mistake(
+            "absolute_error",
+            "The absolute error is taken. Its best prediction is the median of the returns, and the advantage needs their "
+            "mean.",
+            lambda values, old_values, returns, clip: _value_loss(values, old_values, returns, clip).sqrt(),
+        ),
+        Mistake(
+            "error_clipped",
+            "The error is clipped. Then a value that is far from its return has no gradient and never gets there.",
+            lambda values, old_values, returns, clip: 0.5 * (values - returns).clamp(-clip, clip) ** 2,
+        ),
+        Mistake(
+            "clipped_around_zero",
+            "The value itself is clipped to ± clip. Clip its distance from the old value.",
+            _value_clipped_to(lambda values, old_values, clip: values.clamp(-clip, clip)),
+        ),
+        Mistake(
+            "old_value_instead_of_the_clipped_one",
+            "The old value takes the place of the clipped value: the room of ± clip around it is missing.",
+            _value_clipped_to(lambda values, old_values, clip: old_values),
+        ),
+        Mistake(
+            "values_detached",
+            "The values are right, but the critic's values have no gradient, so the critic would not learn.",
+            lambda values, *others: _value_loss(values.detach(), *others),
+        ),
+    ),
+)
+
 # ---- bandit_loss ----------------------------------------------------------------------------------------------------
 
 
@@ -599,4 +786,4 @@ BANDIT_LOSS = Exercise(
     ),
 )
 
-EXERCISES = (TOKEN_REWARDS, GAE, NO_GRADIENT, CLIPPED_LOSS, BANDIT_LOSS)
+EXERCISES = (TOKEN_REWARDS, GAE, WHITEN, NO_GRADIENT, CLIPPED_LOSS, VALUE_LOSS, BANDIT_LOSS)

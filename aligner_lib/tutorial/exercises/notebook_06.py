@@ -164,4 +164,62 @@ DPO_LOSSES = Exercise(
     ),
 )
 
-EXERCISES = (IMPLICIT_REWARD, DPO_LOSSES)
+# ---- pair_weights ---------------------------------------------------------------------------------------------------
+
+
+def _pair_weights(margins, beta):
+    return beta * torch.sigmoid(-beta * margins)
+
+
+def _margins(draw: Draw) -> dict:
+    """Margins as after some steps: a few pairs are far apart in either direction."""
+    return {"margins": draw.normal(6, scale=15.0), "beta": draw.one_of((0.05, 0.1, 0.3))}
+
+
+PAIR_WEIGHTS = Exercise(
+    name="pair_weights",
+    notebook="06",
+    title="how strongly each pair moves the policy",
+    minutes=6,
+    difficulty=3,
+    hint="The derivative of $-\\log \\sigma(x)$ is $-\\sigma(-x)$. Here $x$ is β times the margin, so the chain rule gives "
+    "another factor β. Test two cases: a margin of 0 has the weight β/2, and a large margin has a weight near 0.",
+    reference=_pair_weights,
+    inputs=_margins,
+    outputs=("weights",),
+    mistakes=(
+        Mistake(
+            "beta_outside_is_missing",
+            "The factor β of the chain rule is missing.",
+            lambda margins, beta: torch.sigmoid(-beta * margins),
+        ),
+        Mistake(
+            "beta_inside_is_missing",
+            "The margin is not multiplied by β inside the sigmoid.",
+            lambda margins, beta: beta * torch.sigmoid(-margins),
+        ),
+        Mistake(
+            "grows_with_the_margin",
+            "The weight grows with the margin. A pair that the policy already gets right has to move the policy less.",
+            lambda margins, beta: beta * torch.sigmoid(beta * margins),
+        ),
+        Mistake(
+            "slope_of_the_sigmoid",
+            "This is the slope of σ itself. The loss is the negative *logarithm* of σ, so a pair that the policy gets "
+            "badly wrong keeps its weight.",
+            lambda margins, beta: beta * torch.sigmoid(beta * margins) * torch.sigmoid(-beta * margins),
+        ),
+        Mistake(
+            "sign",
+            "This is the derivative itself, which is negative. The weight is its size.",
+            lambda margins, beta: -_pair_weights(margins, beta),
+        ),
+        Mistake(
+            "the_loss",
+            "This is the loss of each pair. Its derivative with respect to the margin is asked for.",
+            lambda margins, beta: -torch.nn.functional.logsigmoid(beta * margins),
+        ),
+    ),
+)
+
+EXERCISES = (IMPLICIT_REWARD, DPO_LOSSES, PAIR_WEIGHTS)
