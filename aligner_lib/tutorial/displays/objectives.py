@@ -12,18 +12,9 @@ from html import escape
 from aligner_lib.algorithms.objective import PRESETS, Objective
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.displays.tokens import STYLE, coloured, scale, strongest
 
 SHOWN = 4  # responses
-STRONGEST = 0.45  # of the colour: text stays readable on it
-BLUE, ORANGE = "0, 114, 178", "213, 94, 0"  # of Okabe and Ito, as in the widgets
-STYLE = """<style>
-.lab-objectives {font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); font-variant-numeric: tabular-nums}
-.lab-objectives table {border-collapse: collapse; margin: 2px 0 12px}
-.lab-objectives caption {text-align: left; white-space: nowrap; padding: 2px 8px; font-weight: 600}
-.lab-objectives th, .lab-objectives td {text-align: right; vertical-align: top; padding: 2px 8px; font-weight: 400; border-bottom: 1px solid #8883}
-.lab-objectives .lab-said {text-align: left; white-space: pre-wrap; overflow-wrap: anywhere}
-.lab-objectives i {font-style: normal; padding: 0 10px}
-</style>"""
 
 
 @dataclass(frozen=True)
@@ -68,14 +59,14 @@ class ObjectiveComparison:
 
     def _repr_html_(self) -> str:
         most = self._strongest()
-        parts, prompt = [self._scale(most)], None
+        parts, prompt = [scale(most)], None
         for i in self.shown:
             if (own := self.responses[i]["prompt"]) != prompt:  # that of a group stands there once
                 parts.append(f'<p class="lab-said">{escape(_without_blank_lines(own))}</p>')
             parts.append(self._response(i, most))
             prompt = own
         parts.append(self._sums())
-        return f'{STYLE}<div class="lab-objectives mathjax_ignore tex2jax_ignore"><p>{escape(self._caption())}</p>{"".join(parts)}</div>'
+        return f'{STYLE}<div class="lab-tokens mathjax_ignore tex2jax_ignore"><p>{escape(self._caption())}</p>{"".join(parts)}</div>'
 
     def __repr__(self) -> str:
         lines = [self._caption(), "sum of the absolute weights of each response:"]
@@ -92,15 +83,9 @@ class ObjectiveComparison:
         )
 
     def _strongest(self) -> float:
-        sizes = sorted(
-            abs(weight) for name in self.objectives for i in self.shown for weight in self.weights[name][i]
+        return strongest(
+            weight for name in self.objectives for i in self.shown for weight in self.weights[name][i]
         )
-        return (sizes[int(0.98 * (len(sizes) - 1))] or sizes[-1] or 1.0) if sizes else 1.0
-
-    @staticmethod
-    def _scale(most: float) -> str:
-        steps = (-most, -most / 2, 0.0, most / 2, most)
-        return f"<p>{''.join(_token(f'{weight:.2g}', weight, most, tag='i') for weight in steps)}</p>"
 
     def _response(self, i: int, most: float) -> str:
         response = self.responses[i]
@@ -109,7 +94,7 @@ class ObjectiveComparison:
         rows = "".join(
             f'<tr><th scope="row">{escape(name)}</th><td class="lab-said">'
             + "".join(
-                _token(token, weight, most)
+                coloured(token, weight, most)
                 for token, weight in zip(response["tokens"], self.weights[name][i])
             )
             + "</td></tr>"
@@ -188,9 +173,3 @@ def _differences(objective: Objective) -> str:
 
 def _without_blank_lines(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.strip())
-
-
-def _token(text: str, weight: float, most: float, tag: str = "span") -> str:
-    strength = STRONGEST * min(1.0, abs(weight) / most)
-    colour = f"rgba({ORANGE if weight < 0 else BLUE}, {strength:.3f})"
-    return f'<{tag} title="{weight:.3g}" style="background: {colour}">{escape(text)}</{tag}>'
