@@ -149,14 +149,14 @@ await monitor
 
 # %% [markdown]
 # How much can a judge know before any training? The next cell takes hidden states of the model from which the run
-# started. A linear head on these frozen features is fitted to 24 pairs and judges 24 other pairs.
+# started. A linear head on these frozen features is fitted to 64 pairs and judges 64 other pairs.
 
 # %%
 from aligner_lib.tutorial.comparison.frozen_features import fitted_accuracy, hidden_states
 from widgets import Pairs
 
 files = [lab.preference_data() / f"{split}_comparisons.jsonl" for split in ("train", "test")]
-pairs_of_splits = [Pairs(file).pairs[:24] for file in files]
+pairs_of_splits = [Pairs(file).pairs[:64] for file in files]
 pooled = [
     [pooling_check.function(*states) for states in hidden_states(lab.policy(), pairs)]
     for pairs in pairs_of_splits
@@ -168,8 +168,10 @@ for which, name in enumerate(("last token", "mean of all")):
     )
 
 # %% [markdown]
-# With 24 pairs, a difference below about 0.15 means nothing. The library's code shows which hidden state its reward
-# model reads:
+# In this project's run with `laptop`, the last token was right on 0.81 of the pairs and the mean on 0.70. On 160 held-out
+# pairs the same two heads got 0.79 and 0.65. The model knows a lot about good answers before it has seen a single
+# comparison, and its last hidden state says most of it. The library's code shows which hidden state its reward model
+# reads:
 
 # %%
 from aligner_lib.kinds.rm.trainer import pair_loss
@@ -195,7 +197,7 @@ show_source(pair_loss)
 # %% [markdown]
 # ### How reliable is the accuracy?
 #
-# The 256 held-out pairs of `laptop` give a standard error of about 0.02, and a single seed is little evidence. On real human preferences, 0.70 is normal because people disagree: NeMo-Aligner reports 0.70 on
+# The 318 held-out pairs of `laptop` give a standard error of about 0.02, and a single seed is little evidence. On real human preferences, 0.70 is normal because people disagree: NeMo-Aligner reports 0.70 on
 # HH with a model of 2 billion parameters.
 #
 # The learning rate matters as much as the seed. On harder pairs of this project (`dataset = "forms"`, seed 1), twice
@@ -277,6 +279,37 @@ if by_fault:
     display(by_fault)
 
 # %% [markdown]
+# ### How sure may the model be?
+#
+# By the Bradley–Terry model, a distance $d$ of two rewards states a probability: $\sigma(d)$ that the answer with the
+# higher reward is preferred. Is the stated probability true? The next cell sorts the held-out pairs by $|d|$ into five
+# groups of equal size. For each group it draws the stated probability and the share of pairs on which the model is
+# right. A **calibrated** model lies on the diagonal.
+
+# %%
+import matplotlib.pyplot as plt
+
+from aligner_lib.tutorial.comparison.calibration import calibration
+
+groups = calibration([chosen - rejected for chosen, rejected in scores])
+stated, right = [group.stated for group in groups], [group.right.value for group in groups]
+spread = [
+    [group.right.value - group.right.low for group in groups],
+    [group.right.high - group.right.value for group in groups],
+]
+figure, axes = plt.subplots(figsize=(4, 2.8))
+axes.plot([0.5, 1], [0.5, 1], color="0.7", linewidth=1)
+axes.errorbar(stated, right, spread, fmt="o", color="#0072B2", capsize=3)
+axes.set(xlabel="stated probability", ylabel="share of pairs judged right")
+plt.show()
+
+# %% [markdown]
+# A point above the diagonal means a cautious model, and a point below it means a model that is too sure. With `laptop`,
+# expect caution: of the training labels, 10 % are wrong, so a model that fits them well states at most about 0.9, and
+# the held-out labels have no errors. PPO reads the rewards themselves, not their order. A model that is too sure of a
+# small difference makes PPO chase the difference.
+
+# %% [markdown]
 # ## How does the reward model score the policy's answers?
 #
 # A reward model generates no text. PPO will use the reward model to score the policy's own answers, which no person has
@@ -290,6 +323,29 @@ chat = Chat({"SFT policy": answering(lab.policy())}, score)
 for pair in pairs[:4]:
     chat.ask(pair["prompt"])
 display(chat)
+
+# %% [markdown]
+# ### What does a cheat get?
+#
+# A policy can answer every prompt without reading the question. It can echo the instruction, or say the same sentence
+# everywhere. PPO finds such answers if the reward model pays for them. So the mean reward of each cheat has to lie below
+# the mean of the honest answers. (The `smoke` prompts have no instruction to echo.)
+
+# %%
+from statistics import fmean
+
+from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.tutorial.comparison.cheats import cheating_answers
+
+cheat_rewards = {}
+if by_fault:
+    some = pairs[:48]
+    answers = {side: [pair[side] for pair in some] for side in ("chosen", "rejected")}
+    answers |= cheating_answers([turns_of(pair["prompt"])[-1]["text"] for pair in some])
+    for name, texts in answers.items():
+        rewards = score.of_all([(pair["prompt"], text) for pair, text in zip(some, texts)])
+        cheat_rewards[name] = fmean(rewards)
+        print(f"{cheat_rewards[name]:+.2f}  {name:45} {texts[0][:60]}")
 
 # %% [markdown]
 # ### Fool the reward model
@@ -337,6 +393,7 @@ _, losses = lab.run("rm").series("validation/loss")
 figures = {"val_acc": accuracies[-1], "val_loss": losses[-1], "first_loss": losses[0], "steps": steps[-1]}
 if by_fault:
     figures["by_fault"] = {fault: share.value for fault, share in by_fault.figures[RIGHT].items()}
+    figures["mean_reward"] = cheat_rewards
 lab.record("04", {"rm": figures})
 print(
     f"first loss {losses[0]:.4f} (ln 2 is {torch.tensor(2.0).log():.4f}), final accuracy {accuracies[-1]:.3f}"

@@ -161,6 +161,35 @@ for gae_lambda in (0.0, 0.95, 1.0):
 show_source(ppo.advantages_and_returns)
 
 # %% [markdown]
+# ### Why whiten?
+#
+# The size of the advantages depends on the unit of the rewards. A reward model whose rewards are ten times as large would
+# make every update ten times as large. PPO therefore **whitens** the advantages of a rollout: it subtracts their mean
+# and divides by their deviation, with $\sigma^2$ as the mean squared distance from the mean. Which entries of the
+# array belong in the two means? By hand: of the advantages 1, 3 and a padding value of 9, the whitened advantages are
+# −1, 1 and 0.
+
+
+# %% tags=["solution"]
+def whiten(advantages, mask):
+    """(A − mean) / √(variance + 1e-8) over the tokens inside the mask, and 0 outside.
+
+    advantages: float [B, S-1], arbitrary outside the mask; mask: bool [B, S-1] → float [B, S-1]. The variance is the mean of the
+    squared distances from the mean.
+    """
+    inside = advantages[mask]
+    return (advantages - inside.mean()) * torch.rsqrt(inside.var(correction=0) + 1e-8) * mask
+
+
+# %%
+check("whiten", whiten)
+
+# %% [markdown]
+# Subtracting the mean is a baseline, as in [04b](04b_policy_gradients.ipynb): half of the tokens become likelier and
+# half less likely, also when all rewards are above 0. Only the advantages are whitened. The returns stay in the unit of
+# the rewards, because the critic has to predict rewards.
+
+# %% [markdown]
 # ### How far may one update go?
 #
 # The update compares new probabilities with the probabilities at generation time. PPO limits how far the ratio of the
@@ -236,6 +265,35 @@ display(clipped_check)
 
 # %%
 show_source(ppo.clipped_surrogate)
+
+# %% [markdown]
+# ### What does the critic learn?
+#
+# The critic's target is the return, and its **value loss** is half the squared error of each token. PPO clips this loss,
+# too. A value that has moved more than $c$ away from $V_{old}$, its value at generation time, gains nothing by moving
+# further in the same direction. With the clipped value $V^c = V_{old} + \mathrm{clip}(V - V_{old}, -c, c)$ and the
+# return $G$, the loss is one of $\tfrac12 (V - G)^2$ and $\tfrac12 (V^c - G)^2$. By hand, with $V_{old} = 0$ and
+# $c = 0.2$:
+#
+# | $V$ | $G$ | loss | |
+# | --- | --- | --- | --- |
+# | 0.1 | 1 | 0.405 | inside the room |
+# | 0.5 | 1 | 0.32 | moved far towards the return: flat |
+# | −0.5 | 1 | 1.125 | moved far in the wrong direction |
+
+
+# %% tags=["solution"]
+def value_loss(values, old_values, returns, clip):
+    """The critic's clipped loss of each token.
+
+    values, old_values, returns: float [B, S-1]; clip: the room around the old value → float [B, S-1], with a gradient to values.
+    """
+    clipped = old_values + (values - old_values).clamp(-clip, clip)
+    return 0.5 * torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+
+
+# %%
+check("value_loss", value_loss)
 
 # %% [markdown]
 # ## The run
@@ -315,22 +373,30 @@ display(bandit_check)
 # %%
 reward_of_token = torch.tensor([0.0, 0.2, 0.4, 1.0, 0.9, 0.1, 0.0, 0.3])
 reference = torch.tensor([1.5, 1.0, 0.0, -1.5, 0.5, 0.0, 1.0, -1.0]).log_softmax(0)
-draw, beta = torch.Generator().manual_seed(0), 0.3
-logits = reference.clone().requires_grad_()
-optimizer = torch.optim.Adam([logits], lr=0.02)
-for _ in range(150):
-    old = logits.detach().log_softmax(0)
-    tokens = torch.multinomial(old.exp(), 64, replacement=True, generator=draw)
-    for _ in range(4):
-        loss = bandit_check.function(
-            logits, tokens, old[tokens], reference[tokens], reward_of_token[tokens], beta, 0.2
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+
+
+def train_bandit(beta, seed=0, steps=150, responses=64):
+    """The policy's log-probabilities after some steps of PPO, with four updates each: float [8]."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = reference.clone().requires_grad_()
+    optimizer = torch.optim.Adam([logits], lr=0.02)
+    for _ in range(steps):
+        old = logits.detach().log_softmax(0)
+        tokens = torch.multinomial(old.exp(), responses, replacement=True, generator=draw)
+        for _ in range(4):
+            drawn = (logits, tokens, old[tokens], reference[tokens], reward_of_token[tokens])
+            loss = bandit_check.function(*drawn, beta, 0.2)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return logits.detach().log_softmax(0)
+
+
+# %%
+beta = 0.3
 best = (reference + reward_of_token / beta).softmax(0)
 figure, axes = plt.subplots(figsize=(7, 2.6))
-axes.bar(range(8), logits.detach().softmax(0), color="#0072B2", label="trained policy")
+axes.bar(range(8), train_bandit(beta).exp(), color="#0072B2", label="trained policy")
 axes.plot(range(8), reference.exp(), "o", color="0.6", label="reference")
 axes.plot(range(8), best, "x", color="#D55E00", markersize=9, label="best policy, by the formula")
 axes.set(xlabel="token", ylabel="probability")
@@ -613,6 +679,30 @@ display(curves(longer, metrics=metrics))
 before_and_after(longer)
 
 # %% [markdown]
+# How does a policy learn to echo? The next table shows the four training responses with the highest rewards among those
+# without words of their own. The colour is the advantage: after the step, a blue token is likelier. Which tokens have
+# the strongest colour?
+
+# %%
+from aligner_lib.tutorial.displays.tokens import TokenTable
+from data.gold import judge
+
+
+def is_echo(record):
+    return not judge(turns_of(record["prompt"])[-1]["text"], record["response"], record["finished"]).own_words
+
+
+echoes = [record for record in longer.rollouts() if record["split"] == "train" and is_echo(record)]
+TokenTable(sorted(echoes, key=lambda record: -record["reward"])[:4])
+
+# %% [markdown]
+# The copied instruction is bluer than the honest sentences in front of it (with $\lambda = 0.95$, later tokens also get more
+# of the reward). In "Mention a figure, such as 7." the number
+# earns the most: the reward model looks for a number, and the instruction has one. The policy draws such an ending by
+# chance, the reward model pays for it, and the update makes exactly these tokens likelier. In the next steps the policy
+# draws the ending more often. No part of PPO is broken here. PPO maximises what the reward model pays for.
+
+# %% [markdown]
 # ## What no curve shows
 #
 # The cure began with the pairs (`dataset="drawn"`, now the default of `laptop`): each prompt asks for something of its
@@ -693,8 +783,29 @@ compare_runs([original, broken])
 # ### The branch not taken
 #
 # The two runs are a **pair**: they drew the same prompts with the same random numbers, so only the setting differs. In
-# two unpaired runs the luck of the draw differs, too, and hides a small effect. You can make such a pair from any step
-# of your own run. `lab.branch` shares the first steps with its parent and then goes on with other settings:
+# two unpaired runs the luck of the draw differs, too. How much does that matter? The bandit trains in milliseconds, so
+# you can repeat an experiment twenty times: ten steps with $\beta = 0.1$ and ten steps with $\beta = 0.3$. How much more
+# reward does the smaller penalty give?
+
+# %%
+expected = {
+    beta: torch.stack([train_bandit(beta, seed, 10, 16).exp() @ reward_of_token for seed in range(20)])
+    for beta in (0.1, 0.3)
+}
+differences = {
+    "the same seed": expected[0.1] - expected[0.3],
+    "another seed": expected[0.1] - expected[0.3].roll(1),
+}
+for name, difference in differences.items():
+    above = int((difference > 0).sum())
+    print(f"{name:14} {difference.mean():.4f} ± {difference.std():.4f}, above 0 in {above} of 20 experiments")
+
+# %% [markdown]
+# The mean effect is the same. With the same seed, its spread is an eighth as large, and each of the twenty experiments
+# shows the right sign. With another seed, eight of twenty experiments say that the larger penalty is better. So a single
+# pair of runs can show an effect of this size, and two unpaired runs cannot.
+#
+# You can make a pair from any step of your own run. `lab.branch` shares the first steps with its parent and then goes on with other settings:
 #
 # ```python
 # job = lab.branch("ppo", at=6, name="ppo-branch", **{"trainer.ppo.initial_policy_kl_penalty": 0.0})

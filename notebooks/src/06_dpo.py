@@ -141,6 +141,40 @@ own = {"loss": dpo_check.function} if dpo_check else {}
 job = lab.submit("dpo", **{"model.seed": seed}, **own)
 monitor = Monitor(lab.run("dpo"), job=job, branch=lab.branch)
 display(monitor)
+
+# %% [markdown]
+# ### While it trains: which pairs move the policy?
+#
+# Let $m$ be the margin of a pair in nats: the gain of the chosen answer minus the gain of the rejected answer. The loss is
+# $-\log \sigma(\beta m)$. How strongly a pair moves the policy is the size of the derivative of the loss with respect to
+# $m$. Write the size as a function of $m$. By hand, with $\beta = 0.1$: all pairs start at $m = 0$ with the weight 0.05.
+
+
+# %% tags=["solution"]
+def pair_weights(margins, beta):
+    """The size of the derivative of DPO's loss with respect to the margin.
+
+    margins: float [B] in nats, the gain of the chosen answer minus the gain of the rejected answer; beta: float → float [B].
+    """
+    return beta * torch.sigmoid(-beta * margins)
+
+
+# %%
+weights_check = check("pair_weights", pair_weights)
+display(weights_check)
+
+# %%
+for margin in (-40.0, -10.0, 0.0, 10.0, 40.0):
+    weights = (weights_check.function(torch.tensor([margin]), beta).item() for beta in (0.05, 0.1, 0.5))
+    print(f"margin {margin:+4.0f}   " + "   ".join(f"{weight:.4f}" for weight in weights))
+
+# %% [markdown]
+# The columns are $\beta = 0.05$, 0.1 and 0.5. A pair that the policy gets wrong keeps nearly the full weight, and a pair
+# that the policy gets right by far has almost no weight left. With a large $\beta$, a margin of 10 nats is enough and the
+# policy stays near its reference. With a small $\beta$, the pair pulls on. So $\beta$ limits the distance to the
+# reference here as the KL coefficient does in PPO.
+
+# %%
 await monitor
 
 # %% [markdown]

@@ -292,8 +292,30 @@ for distance in (0.1, 0.5, 1.5):
 # Each entry is the mean ± the spread of a single token, for $k_1$, $k_2$ and $k_3$. The mean of $k_1$ is right, but
 # $k_1$ is noisy when the policy is near the reference. $k_2$ has little noise, but its mean is wrong when the policy is
 # far away. The mean of $k_3$ is right, and near the reference $k_3$ has as little noise as $k_2$, so GRPO uses $k_3$.
-# Far away, $k_3$ is the noisiest of the three. The *gradients* of the estimates are another question, which the
-# library's docstring answers in a sentence.
+# Far away, $k_3$ is the noisiest of the three.
+#
+# A right mean does not make a right gradient. GRPO differentiates the estimate at tokens that are already drawn, so the
+# gradient misses that other tokens would be drawn after an update. Which estimate pulls the policy back to the
+# reference? Compare the mean gradient of each estimate with the gradient of the true KL, which is known here.
+
+# %%
+logits = policy.clone().requires_grad_()
+logprobs = logits.log_softmax(0)
+(true_gradient,) = torch.autograd.grad(
+    (logprobs.exp() * (logprobs - reference)).sum(), logits, retain_graph=True
+)
+for name, estimate in zip(("k1", "k2", "k3"), kl_check.function(logprobs[tokens], reference[tokens])):
+    (gradient,) = torch.autograd.grad(estimate.mean(), logits, retain_graph=True)
+    cosine = torch.cosine_similarity(gradient, true_gradient, dim=0)
+    print(
+        f"{name}  length {gradient.norm() / true_gradient.norm():5.2f} of the true one, cosine {cosine:+.2f}"
+    )
+
+# %% [markdown]
+# As a loss, $k_1$ is useless: its gradient is $\nabla \log \pi$, whose mean is 0, so only noise is left. The gradient of
+# $k_2$ is right on average, although the mean of $k_2$ is wrong. The gradient of $k_3$ is that of the KL in the other
+# direction, from the reference to the policy, which also pulls the policy back. So a penalty in the *reward*, as in
+# PPO, may use $k_1$, and a penalty in the *loss* may not. The library's docstring says the same in a sentence.
 
 # %%
 from aligner_lib.algorithms.policy_gradient import kl_loss
@@ -545,6 +567,19 @@ show_completions(forms, n=6, sort="reward", split="validation")
 # - A group's mean is a baseline. Where a program can judge, no critic and no reward model are needed.
 # - Groups with equal rewards teach nothing. Choose tasks that the policy solves sometimes.
 # - A policy does exactly what its reward measures, and nothing else.
+
+# %% [markdown]
+# ## Is it the reward that teaches?
+#
+# A gain needs a control. Shao et al. trained with **spurious rewards**: a coin, or the reward for a wrong answer. One
+# family of models still improved on mathematics by 20 points, and other families did not improve. The random rewards
+# carry no information about the task, but the updates are not neutral. Clipping lets a token that the policy already
+# prefers move further than a rare token, so the policy writes more of what it preferred, such as reasoning in code.
+# The effect and its cause are disputed, because prompts of the test may have been in the models' training data. The
+# lesson is undisputed: before you credit your reward, train once with a random reward and report both gains. Here that
+# is a small change: let your `reward` return `{"reward": random.random(), "exact": exact}`, with `import random` as its
+# first line, and run the notebook in another workspace (`out` in the first cell). The metric `exact` still counts right
+# sums.
 
 # %% [markdown]
 # ## Further reading

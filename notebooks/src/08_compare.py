@@ -68,13 +68,16 @@ import asyncio
 runs = {name: lab.run(f"evaluate-{name.lower()}") for name in POLICIES}
 
 
-async def evaluate_all():
-    """One policy after the other: two at once would share the processor."""
-    for name, policy in POLICIES.items():
+turn = asyncio.Lock()  # two evaluations at once would share the processor
+
+
+async def evaluate(name, policy):
+    async with turn:
         await lab.submit("evaluate", runs[name].name, **settings, **{"policy.restore_from_path": policy})
 
 
-evaluation = asyncio.create_task(evaluate_all())  # goes on while you read and write
+# the jobs go on while you read and write
+evaluations = {name: asyncio.create_task(evaluate(name, policy)) for name, policy in POLICIES.items()}
 
 # %% [markdown]
 # ### While the policies answer: how sure is a win rate?
@@ -113,7 +116,10 @@ rate_check = check("win_rate_interval", win_rate_interval)
 display(rate_check)
 
 # %%
-await evaluation
+for name, evaluation in evaluations.items():
+    await evaluation
+    mean = runs[name].metrics()[-1]["evaluation_environments/conversations/reward"]
+    print(f"{name:12} has answered; mean reward on conversations {mean:+.2f}")
 
 # %% [markdown]
 # ## Four prompts, all policies

@@ -269,6 +269,18 @@ display(Markdown(sizing.as_markdown(sizing.table(["Llama-3.2-1B", "Llama-2-7B", 
 # - After a preemption or a lost node, the run resumes to the same metrics.
 # - Training takes 18 bytes per parameter, divided by TP and PP, and 12 of the 18 also by DP.
 #
+# ## Further reading
+#
+# - Shoeybi et al. 2019, [*Megatron-LM*](https://arxiv.org/abs/1909.08053): tensor parallelism, layer by layer.
+# - Narayanan et al. 2021, [*Efficient large-scale language model training on GPU
+#   clusters*](https://arxiv.org/abs/2104.04473): how tensor, pipeline and data parallelism combine.
+# - Rajbhandari et al. 2020, [*ZeRO*](https://arxiv.org/abs/1910.02054): where the 18 bytes per parameter go, and how
+#   ranks share them.
+# - Shen et al. 2024, [*NeMo-Aligner*](https://arxiv.org/abs/2405.01481): PPO as two jobs with a PyTriton server, at 70
+#   billion parameters.
+# - Sheng et al. 2024, [*HybridFlow*](https://arxiv.org/abs/2409.19256): the other design, in which all four models share
+#   the same machines.
+#
 # ## Questions
 
 # %%

@@ -213,4 +213,18 @@ else:
 # **Questions.** Which of these faults would also occur with a larger model, and become visible only after days? Which
 # of them would a test of a single function have found?
 #
+# ## Further reading
+#
+# - Henderson et al. 2018, [*Deep reinforcement learning that matters*](https://arxiv.org/abs/1709.06560): how much of a
+#   published gain was the seed.
+# - Engstrom et al. 2020, [*Implementation matters in deep policy gradients*](https://arxiv.org/abs/2005.12729): details
+#   of the code that explain more than the algorithm.
+# - Andrychowicz et al. 2021, [*What matters in on-policy reinforcement
+#   learning?*](https://arxiv.org/abs/2006.05990): 250,000 runs, one choice at a time.
+# - Huang et al. 2022, [*The 37 implementation details of proximal policy
+#   optimization*](https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/): a list to check a trainer
+#   against.
+# - Skalse et al. 2022, [*Defining and characterizing reward hacking*](https://arxiv.org/abs/2209.13085): when a proxy
+#   reward can be trusted at all.
+#
 # Next: [11 · RLHF in a hundred lines](11_capstone.ipynb), where every line of the loop is yours.
