@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 torch = ImportedLate("torch")
 
-RELATIVE, ABSOLUTE = (
-    1e-4,
-    1e-5,
-)  # tolerance: in float32, another order of the operations changes the last digits
+# tolerance: in float32, the last digits depend on the order of the operations
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
 SECONDS = 20.0  # time limit of a call; a right function takes milliseconds
 
 

@@ -27,5 +27,5 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        # withdraw an error that the timer has set and Python has not raised yet, so that code after the block runs
+        # withdraw an error that the timer has set but Python has not raised yet: code after the block must not receive it
         raise_in(this_thread, None)

@@ -16,9 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 Z = 1.96  # 95 % of a normal distribution lie within Z standard deviations of the mean
-RIDGE = (
-    0.1  # L2 regularisation of both regression coefficients, which keeps the steps of Newton's method small
-)
+RIDGE = 0.1  # L2 regularisation of both regression coefficients, so that Newton's method does not diverge
 
 
 class Estimate(NamedTuple):
@@ -81,9 +79,9 @@ def share(values: Sequence[float], prompts: Sequence[int]) -> Estimate:
 def share_gain(gains: Sequence[float], prompts: Sequence[int]) -> Estimate:
     """The mean of N paired differences of shares, each from −1 to 1, with an interval over prompts.
 
-    Student's t interval after two artificial prompts are added, with the gains 1 and −1. The interval therefore has a positive
-    width even if no prompt, or every prompt, shows a gain. With a single answer to each prompt, the interval is that of Bonett
-    and Price (2012). Raises ValueError without values.
+    Student's t interval after the addition of two artificial prompts, with the gains 1 and −1. The interval therefore has a
+    positive width even if no prompt, or every prompt, shows a gain. With a single answer to each prompt, the method is that of
+    Bonett and Price (2012). Raises ValueError without values.
     """
     gains, at, count = _by_prompt(gains, prompts)
     of_prompts = np.bincount(at, weights=gains) / np.bincount(at)
@@ -106,7 +104,8 @@ def length_controlled_win_rate(
     A logistic regression predicts the wins from an intercept and tanh(d / std d), where d is the length difference. The
     estimate is the prediction at d = 0. The interval comes from the intercept's standard error, clustered by prompt, and
     Student's t. wins: as in `win_rate`. length_differences: tokens of the policy's own answer minus tokens of the other answer,
-    [N]. Not identifiable with fewer than four prompts, if the same policy wins all comparisons, if the length alone determines the
+    [N].
+    Not identifiable with fewer than four prompts, if the same policy wins all comparisons, if the length alone determines the
     winner (a logistic regression then has no finite solution: Albert and Anderson 1984), and if the same policy always has the
     longer answer.
     Source: Dubois et al. 2024 (arXiv:2404.04475), without the term for the difficulty of a prompt.

@@ -63,7 +63,7 @@ def _unseen_too(chosen, rejected, answer):
 
 
 def _texts(draw: Draw) -> dict:
-    """Words that both sides have, some that one side has, and an answer with words that nobody has seen."""
+    """Chosen and rejected texts with common words and words of their own, and an answer that also contains unseen words."""
     common = "the a of and to it is".split()
     good, bad = "please thanks first because kindly".split(), "whatever no never stuff".split()
 
