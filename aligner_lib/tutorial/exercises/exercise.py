@@ -14,7 +14,7 @@ STUB = "Yours to write: "
 
 
 class ImportedLate:
-    """A module that is imported at its first use, so that a list of the exercises needs no torch."""
+    """A module that is imported at its first use. The exercises can therefore be listed without an import of torch."""
 
     def __init__(self, name: str):
         self._name = name
@@ -62,7 +62,7 @@ class Exercise:
     library: str = ""
     """The library's function as module.function, or "" if the library has none."""
     trains: tuple[str, str] | None = None
-    """(kind of job that can train with the learner's function, name of the library function that the job replaces)."""
+    """A kind of job, and the name of the library function that the learner's function replaces in a job of this kind."""
 
     @property
     def stub(self) -> str:
