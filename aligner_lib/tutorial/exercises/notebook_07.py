@@ -328,7 +328,7 @@ def _of_ratio(weights):
 
 
 def _of_an_older_policy(draw: Draw) -> dict:
-    """Log-probabilities with two ratios above the cap and a ratio far below 1/cap. The larger ratio's log exceeds the cap, too."""
+    """Log-probabilities with two ratios above the cap and a ratio far below 1/cap. The larger log-ratio exceeds the cap."""
     sampler_logprobs = draw.logprobs(2, 4)
     logprobs = sampler_logprobs + draw.normal(2, 4, scale=0.3)
     logprobs[0, 0], logprobs[1, 2] = sampler_logprobs[0, 0] + 1.5, sampler_logprobs[1, 2] + 4.0

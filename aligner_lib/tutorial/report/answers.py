@@ -91,7 +91,7 @@ def _judged(record: dict) -> str:
 
 
 def _question(prompt: str) -> str:
-    """A prompt without the parts that a chat template adds: the system turn, and the role names at the beginning and the end."""
+    """A prompt without the parts of the chat template: the system turn, and the role names at the beginning and the end."""
     prompt = re.sub(r"\A\s*(system\n.*?\n)?user\n", "", prompt, flags=re.DOTALL)
     return re.sub(r"\n(assistant|Assistant:)\s*\Z", "", prompt)
 

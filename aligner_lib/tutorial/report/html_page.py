@@ -1,4 +1,4 @@
-"""An HTML page that opens offline: a single file that contains its style, light and dark."""
+"""An HTML page that opens offline: a single file, which contains the style, light and dark."""
 
 from __future__ import annotations
 

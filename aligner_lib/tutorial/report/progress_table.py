@@ -80,7 +80,7 @@ class ProgressTable:
 
     @property
     def caption(self) -> str:
-        """A line with the sums of all rows, the exercises that only solved notebooks ran, and the number of unreadable lines."""
+        """A line with the sums of all rows, the exercises run by solved notebooks alone, and the number of unreadable lines."""
         exercises, quiz, runs = (
             sum((getattr(row, name) for row in self.rows), Count(0, 0))
             for name in ("exercises", "quiz", "runs")
