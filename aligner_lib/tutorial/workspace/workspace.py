@@ -148,7 +148,7 @@ class Workspace:
         return self.model()
 
     def reward_model(self) -> Path:
-        """The reward model. If notebook 04 was not run: a recorded one, or else one trained now with the same settings."""
+        """The reward model. If notebook 04 was not run: a recorded model, or else a model trained now with the same settings."""
         if not self._is_trained("rm") and not self._place_recorded("rm"):
             self._made_up(
                 f"there is no reward model in {self.out}: a reward model is trained now, as in notebook 04"
@@ -157,15 +157,15 @@ class Workspace:
         return self.run("rm").path
 
     def ppo_policy(self) -> Path:
-        """PPO's policy. If notebook 05 was not run: from a recorded run, or else from a run trained now with the same settings."""
+        """PPO's policy. If notebook 05 was not run: a recorded policy, or else a policy trained now with the same settings."""
         return self._trained("ppo", "05", "PPO")
 
     def dpo_policy(self) -> Path:
-        """DPO's policy. If notebook 06 was not run: from a recorded run, or else from a run trained now with the same settings."""
+        """DPO's policy. If notebook 06 was not run: a recorded policy, or else a policy trained now with the same settings."""
         return self._trained("dpo", "06", "DPO")
 
     def grpo_policy(self) -> Path:
-        """GRPO's policy. If notebook 07 was not run: from a recorded run, or else from a run trained now on `sums`."""
+        """GRPO's policy. If notebook 07 was not run: a recorded policy, or else a policy trained now on `sums`."""
         return self._trained("grpo", "07", "GRPO")
 
     def commands(
