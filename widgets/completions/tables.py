@@ -8,7 +8,8 @@ from collections.abc import Callable
 from widgets.frontend.table import PromptCell, Table, shortened
 from widgets.runs.series import as_run
 
-ORDERS: dict[str, tuple[str, int]] = {  # (field, 1 or -1 for descending); no field: last
+# (field, 1 for ascending or -1 for descending); records without the field come last
+ORDERS: dict[str, tuple[str, int]] = {
     "reward": ("reward", -1),
     "worst": ("reward", 1),
     "kl": ("kl", -1),

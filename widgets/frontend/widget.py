@@ -1,7 +1,7 @@
 """The widgets' JavaScript and styles, joined from the small files next to the Python modules.
 
-A widget's script is a single ES module. The joined files have a common scope and therefore no imports. They run in the order of
-their names in `script`, and the last file exports the widget.
+A widget's script is a single ES module. The joined files have a common scope and therefore no imports. The files run in the
+order of their names in `script`, and the last file exports the widget.
 
 All widgets have a common style sheet, which their scripts add to the page once. With anywidget's `_css`, each widget class
 would add a separate sheet, and the last sheet would override the styles of the others.

@@ -22,7 +22,7 @@ class JobPanel(Widget):
     """State, queue reason, nodes and log of a job, with buttons to stop, checkpoint, cancel, and change values.
 
     run: a run folder. job: the job's handle (cluster.Job, or an object with state, reason, nodes, tail() and cancel()); None:
-    show only the content of the run folder, without a Cancel button.
+    show only the content of the run folder. The panel then cannot cancel the job.
     """
 
     _esm = script("dom", "format", "lost", "controls", "panel")
@@ -45,7 +45,7 @@ class JobPanel(Widget):
 
     def refresh(self) -> None:
         """Read the state now. The panel also calls `refresh` every second."""
-        with self._lock:  # the buttons' messages arrive in another thread
+        with self._lock:  # the background thread and the buttons' messages both call `refresh`
             self._look()
 
     def _look(self) -> None:

@@ -58,7 +58,7 @@ class Feed:
         steerable = len(runs) == 1 and _player(runs[0]) is None
         self._steering = Steering(runs[0]) if steerable else None
         self.branching = Branching(runs[0], None)  # a monitor replaces this object
-        self.resubmission = Resubmission(None)  # a monitor with a job replaces this object
+        self.resubmission = Resubmission(None)  # a monitor, which knows the job, replaces this object
         self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) in the browser
         self._generations = [run_series.generation for run_series in self.series]
         self._head: dict = {}

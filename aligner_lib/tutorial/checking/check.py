@@ -1,4 +1,4 @@
-"""check("gae", fn) compares a learner's function with the reference function. For a wrong function, it names the mistake."""
+"""check("gae", fn) compares a learner's function with the reference function, and names the mistake of a wrong function."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _cannot_be_called(exercise: Exercise, function: Callable) -> str:
             f"The check calls {exercise.name}({', '.join(inputs)}), but your function does not accept these "
             f"{len(inputs)} arguments."
         )
-    except ValueError:  # a built-in function has no signature: a wrong one fails in the call
+    except ValueError:  # some built-in functions have no signature; wrong arguments then fail in the call
         pass
     return ""
 

@@ -170,7 +170,7 @@ def _equal(first: Tensor, second: Tensor) -> Tensor:
 
 
 def numbers_of(value: Any) -> Tensor | None:
-    """A number, a list of numbers or a tensor as a tensor; None for any other value."""
+    """Convert a number, a list of numbers or a tensor to a tensor. Returns None for any other value."""
     if isinstance(value, torch.Tensor):
         return value
     try:
@@ -188,7 +188,7 @@ def _dtype(value: Tensor) -> str:
 
 
 def _beside(yours: Tensor, right: Tensor) -> str:
-    """Both numbers in words, with enough digits to differ."""
+    """A text with both numbers, with enough digits to show the difference."""
     for digits in (4, 6, 9, 17):
         shown = _shown(yours, digits), _shown(right, digits)
         if len(set(shown)) == 2:

@@ -109,7 +109,7 @@ def _shifted(pairs: Pairs) -> str:
 
 
 def _limited(pairs: Pairs) -> str:
-    """Recognises a clamp: only the most extreme values are wrong, and they all stop near the same number."""
+    """Recognises a clamp: only the most extreme values are wrong, and all wrong values are near the same number."""
     if not _same_shapes(pairs):
         return ""
     right, yours = _flat(pairs)

@@ -14,7 +14,7 @@ class LoopWithoutEnd(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise LoopWithoutEnd in the current thread when the block takes longer. Works in any thread and on any system.
+    """Raise LoopWithoutEnd in the current thread if the block takes longer than `seconds`. Works in any thread and system.
 
     Python raises the error between two bytecode instructions, so a long call of a C function delays the error.
     """

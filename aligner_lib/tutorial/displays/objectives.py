@@ -50,7 +50,7 @@ class ObjectiveComparison:
 
     @property
     def shown(self) -> list[int]:
-        """Indices of the responses in the table: the best and the worst responses of the group with the widest rewards."""
+        """Indices of the responses in the table: best and worst of the group with the largest range of rewards."""
         groups: dict[object, list[int]] = {}
         for i, response in enumerate(self.responses):
             if response["reward"] is not None:

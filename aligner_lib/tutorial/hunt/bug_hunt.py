@@ -1,8 +1,8 @@
 """The bug hunt of notebook 10: fifteen recorded runs, and the figure that reveals each fault.
 
-Each of ten runs has a different fault of `faults.FAULTS`. Two more runs repeat two of these faults with other seeds, a run has
-a fault that is in no list, and two runs are healthy. The names of the runs are numbers, and the settings of the runs do not
-reveal the faults. The figures in the explanations are read from the recordings.
+Each of ten runs has a different fault of `faults.FAULTS`. Two more runs repeat two of these faults with other seeds, another
+run has a fault that is in no list, and two runs are healthy. The names of the runs are numbers, and the settings of the runs do
+not reveal the faults. The figures in the explanations are read from the recordings.
 """
 
 from __future__ import annotations
