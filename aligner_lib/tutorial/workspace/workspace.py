@@ -148,7 +148,7 @@ class Workspace:
         return self.model()
 
     def reward_model(self) -> Path:
-        """The reward model. If notebook 04 was not run: a recorded model, or else a model trained now with its settings."""
+        """The reward model. If notebook 04 was not run: a recorded model, or else a model trained now as in notebook 04."""
         if not self._is_trained("rm") and not self._place_recorded("rm"):
             self._made_up(
                 f"there is no reward model in {self.out}: a reward model is trained now, as in notebook 04"
