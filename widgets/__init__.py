@@ -1,21 +1,21 @@
-"""Widgets for notebooks that show training. They read run folders and import no torch.
+"""Widgets for notebooks that show training. They read run folders and need no torch.
 
-    Monitor                                 live charts of one run or several, running or recorded
+    Monitor                                 live charts of one or several runs, running or recorded
     Completions, Pairs, Chat                responses of a run, preference pairs, and a chat with checkpoints
-    BeforeAfter                             answers before and after a training, from a recorded run
-    SideBySide                              all policies' answers to some prompts, with a program's verdict
-    Classroom                               every participant of a workshop: step, alarms, exercises
+    BeforeAfter                             answers before and after training, from a recorded run
+    SideBySide                              answers of several policies to the same prompts, with a program's verdict
+    Classroom                               all participants of a workshop: step, alarms, exercises
     JobPanel                                state, log and controls of a job
     curves                                  a static figure of finished runs
     explore                                 the same charts with hover and zoom
-    chart                                   a chart of your own, for the metrics= of these three
+    chart                                   your own chart, for metrics= of Monitor, curves and explore
     show_completions, compare_completions   static tables of responses
     compare_runs                            last values and settings of several runs, as a static table
-    show_server                             live status of PPO's critic in its own job
-    Quiz                                    a notebook's questions, with a sentence for each wrong choice
+    show_server                             live status of PPO's critic, if the critic is a separate job
+    Quiz                                    a notebook's questions, with an explanation for each choice
     Recording                               a recorded run, played at any speed
 
-Each name is imported at its first use, so `import widgets` costs nothing.
+A name is imported at its first use, so `import widgets` is fast.
 """
 
 from importlib import import_module

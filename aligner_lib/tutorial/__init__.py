@@ -1,16 +1,19 @@
-"""The learner's side: what the notebooks use beside the library. Nothing in the library imports it.
+"""The tools of the course: the notebooks import them, the library does not.
 
-    workspace     what the notebooks start and keep
-    exercises     the functions that a learner writes; checking: whether they are right
-    quiz          the questions
-    hunt          the bug hunt, and the faults that were planted for it
-    comparison    what is measured of policies and of preference pairs
-    displays      what a notebook shows inside a cell
-    report        the report, the portfolio, and the table of progress
+    workspace     starts the notebooks' jobs and stores their results
+    exercises     the functions that a learner writes
+    checking      compares a learner's function with the reference
+    mistakes      recorded runs of the exercises' planted mistakes
+    quiz          the quiz questions
+    hunt          the bug hunt and its planted faults
+    comparison    metrics of policies and of preference pairs, with intervals
+    displays      figures and tables inside a cell
+    report        the report, the portfolio and the table of progress
+    site          the notebooks and documents as web pages
     workshop      the bundle for a workshop without a network
-    execution     running the notebooks in order
+    execution     runs the notebooks in order
 
-Each name is imported at its first use, since some import torch.
+A name is imported at its first use, because some of the modules import torch.
 """
 
 from importlib import import_module

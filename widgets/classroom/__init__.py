@@ -1,1 +1,1 @@
-"""Every participant of a workshop at a glance."""
+"""An overview of all participants of a workshop."""

@@ -1,4 +1,4 @@
-"""Every participant of a workshop at a glance: where they are, what went wrong, which exercises they have done."""
+"""An overview of all participants of a workshop: their runs, alarms and exercises."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from widgets.runs import waiting
 
 POLL_SECONDS = 1.0
 SEARCH_SECONDS = (
-    20.0  # between two searches of a seat's whole folder; runs beside known ones are seen at each poll
+    20.0  # between two searches of a seat's whole folder; every poll sees new runs next to known runs
 )
-QUIET_SECONDS = 300.0  # a seat without news for so long may be stuck
+QUIET_SECONDS = 300.0  # a participant without news for longer may be stuck
 SHOWN_ALARMS = 3
-PARTICIPANT = "participant.json"  # {"name": …}, which a participant writes, or nobody
+PARTICIPANT = "participant.json"  # {"name": …}, optional, written by the participant
 PREFLIGHT = "preflight.json"
 PROGRESS = "progress.jsonl"
 TROUBLE = ("failed", "lost")
@@ -33,33 +33,42 @@ TROUBLE = ("failed", "lost")
 
 @dataclass
 class Seat:
-    """One participant's folder, followed with small reads.
+    """A participant's folder. Each poll reads only little data.
 
-    A poll opens run.json of the newest run, and the ends of its alarms and of progress.jsonl: opened, not looked at with
-    `stat`, for a network file system answers that one from a memory that is seconds old.
+    A poll opens run.json of the newest run, and reads the new lines of alarms.jsonl and progress.jsonl. The files are opened
+    without a preceding `stat`, because a network file system answers `stat` from a cache that may be seconds old.
     """
 
     folder: Path
     number: int
     searched: float = float("-inf")
+    """The time of the last search of the whole folder, on a monotonic clock."""
     run: RunFolder | None = None
-    seen: set[Path] = field(default_factory=set)  # run folders
+    """The newest run."""
+    seen: set[Path] = field(default_factory=set)
+    """The known run folders."""
     alarms: dict[str, dict] = field(default_factory=dict)
-    done: dict[str, bool] = field(default_factory=dict)  # exercise → whether any attempt passed
-    right: dict[str, dict[str, bool]] = field(default_factory=dict)  # quiz → question → whether ever right
-    last: float = 0.0  # unix seconds of the last news
+    """Name → record of the newest run's alarms."""
+    done: dict[str, bool] = field(default_factory=dict)
+    """Exercise → whether any attempt passed."""
+    right: dict[str, dict[str, bool]] = field(default_factory=dict)
+    """Quiz → question → whether any answer was right."""
+    last: float = 0.0
+    """Unix seconds of the last news."""
     name: str = ""
-    preflight: str = ""  # no preflight was run; ok, or what was found
+    """The participant's name, if given."""
+    preflight: str = ""
+    """The result of the preflight: "ok", the names of the failed checks, or "" without a preflight."""
     _created: float = 0.0
     _alarms: JsonlReader | None = None
     _progress: dict[Path, JsonlReader] = field(default_factory=dict)
 
     def __post_init__(self):
-        # the file is followed before it exists, so that the first exercise shows at once
+        # follow the file before it exists, so that the first exercise appears immediately
         self._follow_progress(self.folder / PROGRESS)
 
     def poll(self, now: float) -> dict:
-        """What the table shows of this seat; `now`: seconds of a clock that only goes on."""
+        """Read news, and return the seat's row of the table. now: seconds of a monotonic clock."""
         if now - self.searched > SEARCH_SECONDS:
             self.searched = now
             self._search()
@@ -92,7 +101,7 @@ class Seat:
             }
         )
 
-    # -- what there is --------------------------------------------------------------------------------------------
+    # -- reading the folder ---------------------------------------------------------------------------------------
 
     def _search(self) -> None:
         for run in find_runs(self.folder):
@@ -108,7 +117,7 @@ class Seat:
         self._progress.setdefault(path, JsonlReader(path))
 
     def _look_beside(self) -> None:
-        """New runs where this seat has runs already: a listing of one folder."""
+        """Look for new runs in the folders of known runs, by listing each folder once."""
         for parent in {path.parent for path in self.seen} or {self.folder / "runs"}:
             try:
                 with os.scandir(parent) as entries:
@@ -148,16 +157,16 @@ class Seat:
 
 
 class Followed:
-    """The seats of a workshop's folder: every sub-folder in which somebody has begun."""
+    """The seats of a workshop: all matching sub-folders of the workshop's folder."""
 
     def __init__(self, folder: str | Path, pattern: str = "*"):
         self.folder, self.pattern = Path(folder).expanduser(), pattern
         self.seats: dict[Path, Seat] = {}
         self.rows: list[dict] = []
-        self.seconds = 0.0  # that the last poll took
+        self.seconds = 0.0  # duration of the last poll
 
     def poll(self) -> list[dict]:
-        """A row for each seat, in the order of their folders. One that can't be read keeps its last row, and says so."""
+        """A row for each seat, in the order of the folders. An unreadable seat keeps its last row; `unread` has the error."""
         began = time.monotonic()
         earlier = {row["folder"]: row for row in self.rows}
         self.rows = [self._row(seat, earlier, began) for seat in self._seats()]
@@ -192,11 +201,11 @@ class Followed:
 
 
 class Classroom(Tabled, Widget):
-    """Every participant's run, step, alarms, exercises and quizzes, once a second, from a shared folder.
+    """All participants' runs, steps, alarms, exercises and quizzes, read from a shared folder every second.
 
-    folder: the folder that holds each participant's workspace (`out` of the notebooks, or its parent). pattern: which of
-    its sub-folders, such as `*/lab` below /home. It only reads. A participant is `seat-…`, or a number, and has a name
-    only where they have given one: `aligner workshop preflight --name`.
+    folder: the folder with the workspaces of all participants (`out` of the notebooks, or the parent folder of `out`).
+    pattern: a glob for the sub-folders, such as `*/lab` for folder="/home". The widget writes no files. A participant is shown
+    as `seat-…` or by a number, and by name only after `aligner workshop preflight --name`.
     """
 
     _esm = script("dom", "format", "lost", "classroom")
@@ -212,16 +221,16 @@ class Classroom(Tabled, Widget):
 
     @property
     def rows(self) -> list[dict]:
-        """What is known of each seat."""
+        """The current row of each seat."""
         return self._followed.rows
 
     def refresh(self) -> None:
-        """Look at every seat now; this also happens every second."""
+        """Read every seat now. The widget also calls `refresh` every second."""
         with self._lock:
             rows = [
                 {key: value for key, value in row.items() if key != "folder"} for row in self._followed.poll()
             ]
-            # seconds since the last news are the page's to count: a number that changes each second would be sent each time
+            # The page counts the seconds since the last news. If they were part of `view`, every refresh would send a message.
             self.view = {
                 "rows": rows,
                 "quiet_seconds": QUIET_SECONDS,
@@ -247,7 +256,7 @@ class Classroom(Tabled, Widget):
         waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop reading the seats."""
         self._closed.set()
         super().close()
 
@@ -256,7 +265,7 @@ class Classroom(Tabled, Widget):
 
 
 def _rounded(seconds: float) -> int:
-    """Milliseconds as 1, 2, 5, 10, …: near enough, and seldom another number to send."""
+    """Milliseconds, rounded up to 1, 2, 5, 10, … A rounded value changes rarely, so fewer messages are sent."""
     return next(
         (step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if seconds * 1000 <= step),
         10_000,
@@ -269,7 +278,7 @@ def _steps(row: dict) -> str:
 
 
 def _read(path: Path) -> dict:
-    """A small JSON object; empty without one, and while it is being written."""
+    """Read a JSON object. Returns {} for a missing or incomplete file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

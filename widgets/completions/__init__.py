@@ -1,1 +1,1 @@
-"""What models wrote: a run's responses, preference pairs, a chat, and static tables of responses."""
+"""Views of models' texts: responses of a run, preference pairs, a chat, and static tables of responses."""

@@ -1,4 +1,4 @@
-"""Answers before and after a training, side by side, from a recorded run: what a learner sees first."""
+"""Answers before and after training, side by side, from a recorded run. The course begins with this view."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ COLUMNS = "question", "before training", "before PPO", "after PPO"
 
 
 class BeforeAfter:
-    """The first held-out prompts of a recording: the policy's answers at step 0 and after its last step.
+    """The policy's answers at step 0 and after the last step, for the first held-out prompts of a recording.
 
-    name: a recording of a run with validations. live: a model at hand, which answers the same questions now; None: none.
-    most: how many prompts are shown; they are the recording's first, not its best. `good` has the program's judgement of every
-    prompt's answers (data/gold.py), before and after. Raises ValueError for a recording without two validations, and for prompts
-    that the program can't judge.
+    name: a recording of a run with validations. live: a function of a question that returns the answer of a local model, such
+    as the untrained model; None: no column for it. most: the number of prompts. The prompts are the first of the recording, and
+    are not selected by quality.
+    Raises ValueError for a recording with fewer than two validations, and for prompts that the program of data/gold.py can't
+    judge.
     """
 
     def __init__(self, name: str, live: Callable[[str], str] | None = None, most: int = 3):
@@ -33,7 +34,7 @@ class BeforeAfter:
         ]
         texts = [question(before["prompt"]) for before, _ in self.pairs]
         self.good = [_judged(texts, side) for side in zip(*self.pairs)]
-        """Whether each answer is good: those before, and those after."""
+        """Whether each answer is good (data/gold.py): a list for the answers before training, and a list for those after."""
         self.shown = list(zip(texts, *zip(*self.pairs), *self.good))[:most]
         self.live = [live(text) if live else "" for text, *_ in self.shown]
 
@@ -62,12 +63,12 @@ CELL = "text-align:left;vertical-align:top;white-space:pre-wrap;overflow-wrap:an
 
 
 def question(prompt: str) -> str:
-    """The question in a recorded prompt: its last turn."""
+    """The question in a recorded prompt, which is the last turn."""
     return turns_of(prompt)[-1]["text"]
 
 
 def _judged(questions: list[str], records: list[dict]) -> list[bool]:
-    """Whether a program finds each answer good, beside the other answers of its policy."""
+    """Whether a program judges each answer as good, in comparison with the other answers of the same policy."""
     verdicts = judge_all(
         questions, [record["response"] for record in records], [record["finished"] for record in records]
     )
@@ -75,5 +76,5 @@ def _judged(questions: list[str], records: list[dict]) -> list[bool]:
 
 
 def _marked(record: dict, good: bool) -> str:
-    """An answer as HTML, with a mark that says whether it is good."""
+    """An answer as HTML, with a check mark if the answer is good and a cross otherwise."""
     return ("✓ " if good else "✗ ") + escape(record["response"].strip())

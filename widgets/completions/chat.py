@@ -1,4 +1,4 @@
-"""A chat with several checkpoints at once, with the reward model's score of each answer."""
+"""A chat with several checkpoints at the same time, with the reward model's score for each answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Score = Callable[[str, str], float]
 
 
 class Chat(Tabled, Widget):
-    """Send one prompt to several models and read their answers side by side.
+    """Send a prompt to several models and read their answers side by side.
 
-    models: name → function from a prompt to a response. score: function of (prompt, response) that returns
-    the reward; without it no reward is shown. If a model raises an error, its text is shown instead of an
-    answer, and the other models still answer. Raises ValueError without models.
+    models: name → function from a prompt to a response. score: a function of (prompt, response) that returns the reward; None:
+    show no rewards. If a model raises an error, the chat shows the error message instead of an answer, and the other models
+    still answer. Raises ValueError without models.
     """
 
     _esm = script("dom", "format", "lost", "textbox", "turns", "chat")
@@ -38,7 +38,7 @@ class Chat(Tabled, Widget):
         self.on_msg(self._on_message)
 
     def ask(self, prompt: str) -> list[dict]:
-        """The answers of all models in their order, as {text, reward, error}; also shown."""
+        """Ask all models, and show their answers. Returns {text, reward, error} for each model, in order."""
         turn = {"prompt": prompt, "prompt_turns": turns_of(prompt), "answers": [None] * len(self._models)}
         self.busy = True
         try:
@@ -56,25 +56,25 @@ class Chat(Tabled, Widget):
             text = model(prompt)
             reward = None if self._score is None else float(self._score(prompt, text))
             return finite({"text": text, "reward": reward, "error": ""})
-        except Exception as error:  # the reader sees it in the model's place
+        except Exception as error:  # the chat shows the error in the model's column
             return {"text": "", "reward": None, "error": f"{type(error).__name__}: {error}"}
 
     def _show(self, turn: dict) -> None:
-        """Show the current turn, with the answers so far, at the end of the conversation."""
+        """Show the current turn with the available answers at the end of the conversation."""
         before = [turn for turn in self.turns if turn.get("done")]
         self.turns = [*before, turn | {"answers": list(turn["answers"])}]
 
     def _on_message(self, _, content: dict, buffers) -> None:
         prompt = str(content.get("prompt", "")).strip()
         if content.get("kind") == "ask" and prompt and not self.busy:
-            # A model takes seconds: answering here would block the kernel.
+            # a model needs seconds, so an answer in this thread would block the kernel
             threading.Thread(target=self.ask, args=(prompt,), daemon=True).start()
         elif content.get("kind") == "clear" and not self.busy:
             self.turns = []
 
     def table(self) -> Table:
         """The conversation as a static table."""
-        shown = 1 if self._score is None else 2  # without a score there is no column for it
+        shown = 1 if self._score is None else 2  # columns per model: the text, and with a score the reward
         columns = ["prompt"] + [column for name in self.names for column in (name, "reward")[:shown]]
         rows = [
             [PromptCell(turn["prompt"])]
@@ -89,5 +89,5 @@ class Chat(Tabled, Widget):
 
 
 def _cells(answer: dict | None) -> list:
-    """Text and reward of an answer; both empty while the model still computes."""
+    """The text and the reward of an answer; both empty while the model generates."""
     return [answer["error"] or answer["text"], answer["reward"]] if answer else ["", None]

@@ -1,4 +1,4 @@
-"""A run's responses at every step: filter, sort, choose a step, compare, look at single tokens."""
+"""A run's responses at every step: filter, sort, choose a step, compare responses, and inspect single tokens."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from widgets.runs.rollouts import RunRollouts
 from widgets.runs.series import as_run
 
 PAGE = 8
-GROUPS = 3  # on a page, where responses to one prompt are together
+GROUPS = 3  # groups on a page, if the responses to a prompt are shown together
 POLL_SECONDS = 1.0
-PERCENTILE = 98  # of the page's tokens; beyond it a few tokens would take all the colours
-SORTS = {  # by which figure, and which end comes first; what has none comes last
+PERCENTILE = 98  # the colour scale ends at this percentile of the page's tokens, so that outliers do not use up the scale
+SORTS = {  # (field, 1 for ascending or -1 for descending); records without the field come last
     "written": ("id", 1),
     "best reward": ("reward", -1),
     "worst reward": ("reward", 1),
@@ -38,9 +38,9 @@ VALIDATION = "validation"
 
 
 class CompletionPages:
-    """Answers queries about a run's completions, a page at a time.
+    """Answers queries about a run's completions with a page of results.
 
-    reference: another run, whose responses stand beside those of the same prompts; without one it is the run's own
+    reference: another run, whose responses are shown beside the run's responses to the same prompts; None: show the run's own
     first response to the prompt.
     """
 
@@ -52,20 +52,22 @@ class CompletionPages:
         self.poll()
 
     def poll(self) -> bool:
-        """Read new rollouts of both runs; True when there were any."""
+        """Read new rollouts of both runs. Returns True if there were any."""
         return any(
             [rollouts.poll() for rollouts in {id(r): r for r in (self._rollouts, self._reference)}.values()]
         )
 
     def find(self, query: dict) -> dict:
-        """The page for a query, all of it optional.
+        """The page for a query. All fields of the query are optional:
 
         {step, split, environment, every, together, sort, colour, end, beside, cut, failed, text, start}
 
-        A step without completions gives the nearest one before it. `asked` in the answer is the query with its
-        defaults: the validation prompts, where the run has any, at its latest step, each beside its first answer. Of a
-        run that draws several responses to a prompt it is those, together: rows of {prompt, best, worst, mean,
-        members}, with the members in order of their rewards, and a group whole where any of its responses is found.
+        For a step without completions, the page shows the nearest earlier step with completions. `asked` in the result is the
+        query with default values: the latest step, the validation prompts if the run has any, and the first response beside
+        each response.
+        If a run samples several responses to a prompt, the default shows these groups. A row is then {prompt, best, worst,
+        mean, members}, with the members sorted by reward. A group is shown completely if any of its responses matches the
+        query.
         """
         every = self._rollouts.records
         splits = sorted({record.get("split", "") for record in every})
@@ -81,7 +83,7 @@ class CompletionPages:
         together = can_group and options["together"]
         size = GROUPS if together else PAGE
         if together:
-            groups: dict[int, dict] = {}  # by its first response, where the first that was found is
+            groups: dict[int, dict] = {}  # id of the group's first response → the first response that matches
             for record in matching:
                 groups.setdefault(self._rollouts.group_of(record)[0]["id"], record)
             matching = list(groups.values())
@@ -90,7 +92,9 @@ class CompletionPages:
         responses = [response for row in rows for response in row.get("members", [row])]
         scale = _scale(responses)
         notes = self._notes(options, chosen_step, step, responses)
-        if rows and all("note" in row.get("beside", {}) for row in rows):  # said once, not in every row
+        if rows and all(
+            "note" in row.get("beside", {}) for row in rows
+        ):  # show the note once, not in every row
             notes += dict.fromkeys(row.pop("beside")["note" if len(rows) == 1 else "notes"] for row in rows)
         return {
             "run": self.run.name,
@@ -132,7 +136,7 @@ class CompletionPages:
         }
 
     def _notes(self, options: dict, chosen_step, step, rows: list) -> list[str]:
-        """What a reader would else have to guess from something that is missing."""
+        """Notes that explain to the reader why something is missing."""
         if not self._rollouts.records:
             kind = self.run.kind
             writes = (
@@ -160,7 +164,7 @@ class CompletionPages:
         return notes
 
     def _group(self, record: dict, options: dict) -> dict:
-        """The responses to one prompt, the best first; those without a reward last."""
+        """The row of a group: the responses to a prompt, the highest reward first, responses without a reward last."""
         by_reward = sorted(self._rollouts.group_of(record), key=_sorted_by("best reward"))
         members = [
             self._with_weights(self._rollouts, member, options) | self._advantage(member)
@@ -181,7 +185,7 @@ class CompletionPages:
         }
 
     def _advantage(self, record: dict) -> dict:
-        """{advantage}, the mean of its tokens', where the run trained on it."""
+        """{advantage}: the mean of the tokens' advantages; empty if the run did not train on the response."""
         of_tokens = self._rollouts.tokens(record["id"]).get("token_advantage")
         return {"advantage": sum(of_tokens) / len(of_tokens)} if of_tokens else {}
 
@@ -194,7 +198,7 @@ class CompletionPages:
 
     @staticmethod
     def _with_weights(rollouts: RunRollouts, record: dict, options: dict) -> dict:
-        """A record with its tokens and their weights, where it has any; the end token only if it is asked for."""
+        """A record with its tokens and their weights, if logged. The end token is included only if the query has `end`."""
         row, field = dict(record), COLOURS[options["colour"]]
         tokens = rollouts.tokens(record["id"]) if field else {}
         if field in tokens and len(tokens[field]) == len(tokens.get("tokens", ())):
@@ -203,7 +207,7 @@ class CompletionPages:
         return row
 
     def _other(self, record: dict, options: dict) -> dict:
-        """The reference's response to the same prompt, or why there is none: {note}, and {notes} of several."""
+        """The reference's response to the same prompt, or the reason for its absence: {note, notes}, singular and plural."""
         index = self._reference.first_of(record)
         if index is None:
             note, notes = "has no answer to this prompt.", "has no answers to these prompts."
@@ -219,11 +223,11 @@ class CompletionPages:
 
 
 class Completions(Paged):
-    """Prompt, response, reward, KL and length of every rollout of a run, during training or after.
+    """Prompt, response, reward, KL and length of every rollout of a run, during or after training.
 
-    run: a run folder (path or RunFolder) or a Recording. reference: another run to show beside it, prompt by
-    prompt, such as the evaluation of the model before training. By default this is the same run's first
-    response to the prompt, from when the policy was still equal to its reference.
+    run: a run folder (path or RunFolder) or a Recording. reference: another run, whose response to the same prompt is shown
+    beside each response, such as an evaluation of the model before training. By default, the run's own first response to the
+    prompt is shown, from a time when the policy was still equal to the reference policy.
     """
 
     _esm = script("dom", "format", "lost", "textbox", "turns", "paged", "completions", "completions_widget")
@@ -248,7 +252,7 @@ class Completions(Paged):
         waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
 
     def refresh(self) -> None:
-        """Read new rollouts now; this also happens every second."""
+        """Read new rollouts now. The widget also calls `refresh` every second."""
         with self._lock:
             news = self._pages.poll()
         if news:
@@ -261,7 +265,7 @@ class Completions(Paged):
 
 
 def _nearest(steps: list[int], chosen_step: int | None) -> int | None:
-    """The last of the steps up to the wanted one, the first if all are later; the latest for None."""
+    """The last step up to `chosen_step`; the first step if all steps are later; the latest step for None."""
     if not steps or chosen_step is None:
         return steps[-1] if steps else None
     return max((step for step in steps if step <= chosen_step), default=steps[0])
@@ -279,9 +283,9 @@ def _matches(record: dict, options: dict, step: int | None) -> bool:
 
 
 def _scale(rows: list[dict]) -> dict | None:
-    """One colour scale for all the page's tokens and for those beside them; None where no token has a weight.
+    """The colour scale for all tokens of the page, including the reference's responses; None if no token has a weight.
 
-    least, most: the ends of the scale, symmetric about 0 where there are negative weights; beyond: tokens outside.
+    least, most: the ends of the scale, symmetric about 0 if there are negative weights. beyond: the number of tokens outside.
     """
     sides = [side for row in rows for side in (row, row.get("beside") or {}) if "weights" in side]
     weights = [weight for side in sides for weight in side["weights"] if isinstance(weight, (int, float))]
@@ -295,7 +299,7 @@ def _scale(rows: list[dict]) -> dict | None:
 
 
 def _has_end_token(record: dict, tokens: list[str]) -> bool:
-    """Whether the last token is the one that ends a response: it is no part of the text."""
+    """Whether the last token is the end token, which is not a part of the text."""
     return bool(tokens) and bool(record.get("finished", True)) and not record["response"].endswith(tokens[-1])
 
 

@@ -1,4 +1,4 @@
-"""Preference pairs: read them, and see where a reward model disagrees."""
+"""A view of preference pairs, which also shows the pairs that a reward model ranks wrongly."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ ASSISTANT = "\n\nAssistant:"
 
 
 class Pairs(Paged):
-    """Preference pairs with chosen and rejected side by side, filtered and sorted.
+    """Preference pairs, filtered and sorted, with the chosen and the rejected answer side by side.
 
-    pairs: a `*_comparisons.jsonl` file (a chosen line, then its rejected one), or dicts {prompt, chosen,
-    rejected}. scores: (chosen, rejected) rewards of each pair from a reward model; adds the margin. Raises
-    ValueError when lines, prompts or scores do not match.
+    pairs: a file for `read_pairs`, or dicts {prompt, chosen, rejected}. scores: (chosen, rejected) rewards of each pair from a
+    reward model, from which the margin is computed. Raises ValueError if lines, prompts or scores do not match.
     """
 
     _esm = script("dom", "format", "lost", "textbox", "turns", "paged", "pairs")
@@ -79,10 +78,10 @@ class Pairs(Paged):
 
 
 def read_pairs(path) -> list[dict]:
-    """Pairs from a comparisons file: lines of {"prompt", "chosen", "rejected"}, or of {"text"}, a chosen one and then its rejected
-    one.
+    """Read pairs from a comparisons file.
 
-    Raises FileNotFoundError for a missing file, ValueError when lines or prompts do not match.
+    A line is {"prompt", "chosen", "rejected"}, or {"text"} with a line for the chosen text followed by a line for the rejected
+    text. Raises FileNotFoundError for a missing file, ValueError if lines or prompts do not match.
     """
     records = _records(path)
     if records and "chosen" in records[0]:
@@ -103,7 +102,7 @@ def _records(path) -> list[dict]:
 
 
 def _of_turns(record: dict) -> dict:
-    """A pair as {prompt, chosen, rejected} from a record of turns or texts, with the prompt in `User: …` paragraphs."""
+    """Convert a record of turns or texts to a pair {prompt, chosen, rejected}. The prompt has paragraphs `User: …`."""
     turns = (
         record["prompt"]
         if isinstance(record["prompt"], list)
@@ -118,7 +117,7 @@ def _of_turns(record: dict) -> dict:
 
 
 def _pair(chosen: str, rejected: str) -> dict:
-    """A pair as {prompt, chosen, rejected}; both texts share everything up to the last answer."""
+    """Convert two texts to a pair {prompt, chosen, rejected}. The texts are equal up to the last answer."""
     end = chosen.rfind(ASSISTANT) + len(ASSISTANT)
     if chosen[:end] != rejected[:end]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Some prompts with the answers of all policies, and what a program says of each: static, so that it stays in a notebook."""
+"""A static view of some prompts with the answers of all policies, and a program's verdict on each answer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ STYLE = """<style>
 
 
 class SideBySide:
-    """A random draw of prompts, each with every policy's first answer, its reward, and the parts of `data.gold` that it lacks.
+    """Random prompts, each with every policy's first answer, the answer's reward, and the failed parts of `data.gold`.
 
-    runs: evaluations of the same prompts, by the policies' names; environment: the environment of the prompts; seed: of the draw,
-    so that nobody chooses the prompts after the answers are known; n: the number of prompts. An answer that no program can judge
-    has its reward alone. Raises ValueError for policies that have no prompt in common.
+    runs: evaluations of the same prompts, by the policies' names. environment: the environment of the prompts. seed: of the
+    random choice of prompts, which prevents a biased choice. n: the number of prompts. If a program can't judge the answers,
+    only the rewards are shown. Raises ValueError for policies without common prompts.
     """
 
     def __init__(self, runs: Mapping[str, object], environment: str, seed: int, n: int = 4):
@@ -72,7 +72,7 @@ class SideBySide:
 
 
 def _by_prompt(run, environment: str) -> dict[int, dict]:
-    """A policy's first answer by the prompt's number: each policy reads the prompt as its own template writes it."""
+    """A policy's first answer by the prompt's number. The prompt's text may differ, because chat templates differ."""
     first: dict[int, dict] = {}
     for record in completions(run):
         if record.get("environment") == environment:
@@ -81,7 +81,7 @@ def _by_prompt(run, environment: str) -> dict[int, dict]:
 
 
 def _verdicts(answers: Mapping[int, dict]) -> dict[int, GoldParts]:
-    """The program's judgement by prompt; empty where a prompt has no instruction that it can check."""
+    """The program's judgement by prompt; empty if a prompt has no instruction that the program can check."""
     turns = [_turn(record) for record in answers.values()]
     if any(instruction_in(turn) is None for turn in turns):
         return {}

@@ -1,4 +1,4 @@
-"""A run's completions as static tables, which stay in a notebook."""
+"""A run's completions as static tables, which remain in a saved notebook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable
 from widgets.frontend.table import PromptCell, Table, shortened
 from widgets.runs.series import as_run
 
-ORDERS: dict[str, tuple[str, int]] = {  # by which figure, and which end comes first; what has none comes last
+# (field, 1 for ascending or -1 for descending); records without the field come last
+ORDERS: dict[str, tuple[str, int]] = {
     "reward": ("reward", -1),
     "worst": ("reward", 1),
     "kl": ("kl", -1),
@@ -28,11 +29,10 @@ def show_completions(
 ) -> Table:
     """A table of n completions of a run: prompt, response, reward, KL, length.
 
-    step: by default the last one that has rollouts. sort: `reward` (best first), `worst`, `kl`, `length`, `random` (drawn with
-    a fixed seed), or "" for the order in the file. split: `train`, `validation`, or "" for both; by default validation, where
-    the run has any. most_characters: longer responses, and longer turns of
-    a prompt, are cut. Raises ValueError for a step without rollouts or an
-    unknown order.
+    step: None for the last step with rollouts. sort: `reward` (highest first), `worst`, `kl`, `length`, `random` (with a fixed
+    seed), or "" for the order in the file. split: `train`, `validation`, or "" for both; None: validation if the run has any.
+    most_characters: the length to which responses and the turns of a prompt are cut.
+    Raises ValueError for a step without rollouts, and for an unknown order.
     """
     if split is None:
         split = "validation" if completions(run, None, "validation") else ""
@@ -45,7 +45,7 @@ def show_completions(
 
 
 def table_of(records: list[dict], caption: str, most_characters: int = 600) -> Table:
-    """A table of rollout records. What none of them has, such as the KL of a validation, has no column."""
+    """A table of rollout records. A field that no record has, such as the KL in a validation, gets no column."""
     columns = {
         "prompt": [PromptCell(record["prompt"], most_characters) for record in records],
         "response": [shortened(record["response"], most_characters) for record in records],
@@ -65,10 +65,10 @@ def table_of(records: list[dict], caption: str, most_characters: int = 600) -> T
 def compare_completions(
     a, b, *, step: int | None = None, n: int = 6, sort: str = "", most_characters: int = 600
 ) -> Table:
-    """The responses of two runs to the same prompts, side by side, each with its reward.
+    """A table of the responses of two runs to the same prompts, side by side, with their rewards.
 
-    step: of both runs; by default the last of each. sort: `gain` orders by b's reward minus a's, largest
-    first.
+    step: of both runs; None: the last step of each run. sort: as in `show_completions`, by the records of b; or `gain`, the
+    reward of b minus the reward of a, largest first.
     """
     of_b = {}
     for record in completions(b, step):
@@ -92,7 +92,7 @@ def compare_completions(
 
 
 def completions(run, step: int | None = None, split: str = "") -> list[dict]:
-    """The rollout records of a step (by default the last one that has any).
+    """The rollout records of a step. step: None for the last step with rollouts.
 
     Raises ValueError for a step without rollouts.
     """
@@ -126,7 +126,7 @@ def _gain(pair: tuple[dict, dict]) -> tuple[bool, float]:
 
 
 def reward_of(record: dict) -> float | str | None:
-    """The reward, or why there is none: the environment failed."""
+    """The reward, or the failure of the environment in words."""
     return f"failed: {record['failure'].replace('_', ' ')}" if "failure" in record else record.get("reward")
 
 

@@ -1,1 +1,1 @@
-"""Figures of finished runs: static ones, interactive ones, and a table of several runs."""
+"""Figures of finished runs: static figures, interactive figures, and a table of several runs."""

@@ -1,4 +1,4 @@
-"""Several runs in numbers, as a table that stays in a notebook."""
+"""A static table for comparing the numbers and settings of several runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from widgets.runs.series import as_runs
 
 
 def compare_runs(runs, metrics: list | None = None) -> Table:
-    """A table of several runs: last values, differences to the first run, and the settings that differ.
+    """A table of several runs: last values, differences from the first run, and differing settings.
 
     metrics: as for `curves`. Raises ValueError for fewer than two runs.
     """

@@ -1,4 +1,4 @@
-"""Interactive charts of finished runs: hover, zoom, and a legend that hides runs, drawn by plotly."""
+"""Interactive plotly charts of finished runs, with hover, zoom, and a legend that hides runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from widgets.runs.series import Series
 from widgets.runs.smooth import DEFAULT, smooth
 
 PLOTLY = "application/vnd.plotly.v1+json"
-# the dashes of widgets.figures.palette by plotly's names
+# plotly's names for the dashes of widgets.figures.palette
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 ROW_PIXELS = 270
 CLEAR, GREY, HAIR = "rgba(0,0,0,0)", "#777777", "rgba(128,128,128,0.25)"
@@ -22,16 +22,16 @@ CLEAR, GREY, HAIR = "rgba(0,0,0,0)", "#777777", "rgba(128,128,128,0.25)"
 class Explorer:
     """A plotly figure (`.figure`), with a text description for pages without plotly.
 
-    There is no PNG beside it, because JupyterLab would show that instead. `curves` makes a picture that
-    stays.
+    The output contains no PNG, because JupyterLab would display the PNG instead of the interactive figure. For a static
+    picture, see `curves`.
     """
 
     def __init__(self, figure, words: str):
         self.figure, self.words = figure, words
 
     def _repr_mimebundle_(self, **kwargs):
-        # Not `responsive`: JupyterLab fits the width itself, and plotly would take the height from its container,
-        # which has none of its own.
+        # `responsive` is off: JupyterLab adapts the width, and plotly would take the height from the container, which has no
+        # height of its own.
         content = json.loads(self.figure.to_json()) | {"config": {"displaylogo": False, "responsive": False}}
         return {PLOTLY: content, "text/plain": self.words}
 
@@ -40,10 +40,10 @@ class Explorer:
 
 
 def explore(runs, metrics: list | None = None, *, axis: str = "step", smoothing=DEFAULT, columns: int = 3):
-    """An Explorer of one run or several: all charts zoom together, and the legend hides and shows runs.
+    """An Explorer of one or several runs. All charts zoom together, and the legend hides and shows runs.
 
-    metrics, axis, smoothing: as for `curves`. A long line is reduced to at most 2,000 points, which include
-    its lowest and highest records.
+    metrics, axis, smoothing: as for `curves`. A long line is reduced to at most 2,000 points, including the lowest and the
+    highest records.
     """
     from plotly.subplots import make_subplots
 
@@ -51,7 +51,7 @@ def explore(runs, metrics: list | None = None, *, axis: str = "step", smoothing=
     runs, series, charts = feed.runs, feed.series, feed.charts
     columns = max(1, min(columns, len(charts)))
     rows = max(1, -(-len(charts) // columns))
-    # the unit below its title: beside it, titles of narrow charts would meet
+    # The unit is below the title. On the same line, the titles of narrow charts would overlap.
     titles = [chart.title + (f"<br><sup>{chart.unit}</sup>" if chart.unit else "") for chart in charts]
     figure = make_subplots(rows, columns, subplot_titles=titles, vertical_spacing=0.22 / rows)
     for i, chart in enumerate(charts):
@@ -65,7 +65,7 @@ def explore(runs, metrics: list | None = None, *, axis: str = "step", smoothing=
 
 
 def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
-    """For each line two traces: the logged values, faint, and their running mean."""
+    """Two traces for each line: the logged values in a faint colour, and the smoothed values."""
     from plotly.graph_objects import Scatter
 
     several = len(runs) > 1
@@ -93,7 +93,10 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
 
 
 def _flat_range(chart, series: list[Series]) -> tuple[float, float] | None:
-    """The y range of lines that vary by less than the chart's least height, which plotly would magnify; else None."""
+    """The y range of a chart whose lines vary by less than the chart's least height; None for other charts.
+
+    Without this range, plotly would magnify the small variation.
+    """
     values = [
         value for run_series in series for line in chart.lines for value in drawable(line, run_series)[1]
     ]
@@ -102,13 +105,13 @@ def _flat_range(chart, series: list[Series]) -> tuple[float, float] | None:
 
 def _style(figure, rows: int, axis: str) -> None:
     named = set()
-    for trace in figure.data:  # a line that is in several charts is in the legend once
+    for trace in figure.data:  # show a line of several charts once in the legend
         if trace.showlegend is not False:
             trace.showlegend = trace.name not in named
             named.add(trace.name)
     figure.update_layout(
         template="plotly_white",
-        # JupyterLab's theme is not known here, and may change: the page shows through, under greys for light and dark
+        # JupyterLab's theme is unknown and may change: a transparent background, and greys that fit light and dark pages
         paper_bgcolor=CLEAR,
         plot_bgcolor=CLEAR,
         font_color=GREY,

@@ -1,4 +1,4 @@
-"""Colours that colour-blind readers can tell apart (Okabe and Ito), with dashes and markers for greyscale."""
+"""Okabe and Ito's colours for colour-blind readers, with dashes and markers for greyscale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Pen:
-    """How a line is drawn."""
+    """The style of a line."""
 
     colour: str
     dash: tuple  # matplotlib's (offset, on-off lengths)
@@ -27,10 +27,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def places(line: int) -> tuple[int, int, int]:
-    """Which colour, dash and marker line number `line` (from 0) has.
+    """The indices of the colour, dash and marker for line number `line` (from 0).
 
-    The colours come again after six lines, each time with another dash and another marker: 18 lines differ.
-    monitor/pens.js has the same.
+    The colours repeat after six lines, with other dashes and markers, so 18 lines have different styles. monitor/pens.js has
+    the same function.
     """
     turn, colour = divmod(line, 6)
     return colour, (colour + turn) % 6, (colour + 2 * turn) % 6

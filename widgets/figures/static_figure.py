@@ -1,4 +1,4 @@
-"""Static figures of runs, which stay in a notebook when nothing runs any more."""
+"""Static figures of runs, which remain in a saved notebook without a kernel."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from widgets.runs.series import Series
 from widgets.runs.smooth import DEFAULT, smooth
 
 INK, SOFT, GRID, BAD = "#222222", "#666666", "#E3E3E3", "#B3261E"
-POINTS = 600  # a line: more than a chart has pixels
+POINTS = 600  # points of a line, more than a chart has pixels
 DPI = 144
 COLOURS = 128
 
 
 class Picture:
-    """A figure with a text description: shown as a PNG, with the text below it.
+    """A figure with a text description. A notebook displays a PNG with the text below.
 
-    The text is in the PNG's metadata too, but neither JupyterLab nor nbconvert's default page passes that on.
+    The text is also in the metadata of the output, but JupyterLab and nbconvert's default page ignore the metadata.
     """
 
     def __init__(self, figure, alt: str):
@@ -30,7 +30,7 @@ class Picture:
         self.alt = alt
 
     def png(self) -> bytes:
-        """The figure as PNG bytes with a palette of 128 colours: a third of the size, for small notebooks."""
+        """The figure as PNG bytes. A palette of 128 colours reduces the size to a third, which keeps notebooks small."""
         from PIL import Image
 
         full, small = io.BytesIO(), io.BytesIO()
@@ -40,7 +40,7 @@ class Picture:
         return small.getvalue()
 
     def save(self, path) -> None:
-        """Write the figure; the file's ending selects the format (png, svg, pdf)."""
+        """Write the figure to a file. The extension selects the format (png, svg, pdf)."""
         self.figure.savefig(path, dpi=DPI, facecolor="white")
 
     def _ipython_display_(self) -> None:
@@ -58,11 +58,11 @@ class Picture:
 def curves(
     runs, metrics: list | None = None, *, axis: str = "step", smoothing: float = DEFAULT, columns: int = 3
 ):
-    """A Picture of a run's curves, or of several runs in the same charts.
+    """A Picture with the curves of a run, or of several runs in the same charts.
 
-    metrics: metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind
-    of run. axis: `step`, `time` or `tokens`. smoothing: half-life as a fraction of the run; 0 draws the
-    records only. columns: charts beside each other. Raises ValueError for an unknown axis or an empty list.
+    metrics: metric names, lists of names for a common chart, or a `chart(…)`; None: the default charts of the kind of run.
+    axis: `step`, `time` or `tokens`. smoothing: half-life as a fraction of the run; 0 draws only the records. columns: charts
+    per row. Raises ValueError for an unknown axis, and for an empty list of runs.
     """
     feed = open_feed(runs, metrics, axis)
     return draw(feed.runs, feed.series, feed.charts, axis, smoothing, columns)
@@ -71,7 +71,7 @@ def curves(
 def draw(
     runs, series: list[Series], charts: list[Chart], axis="step", smoothing=DEFAULT, columns=3
 ) -> Picture:
-    """The charts in a grid, and a text that describes them."""
+    """Draw the charts in a grid, with a text description."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -152,7 +152,7 @@ def _draw_line(axes, x, y, spread, pen, faint: bool, label: str, smoothing: floa
 
 
 def _draw_gap(axes, first: float, last: float, pen) -> None:
-    """A cross on the bottom where a line has no drawable value, with a bar as far as it lasts."""
+    """Draw a cross at the bottom of the chart at a value that cannot be drawn, and a bar for the length of the gap."""
     bottom = axes.get_xaxis_transform()
     axes.plot([first, last], [0.02, 0.02], color=pen.colour, linewidth=2, transform=bottom, clip_on=False)
     axes.plot(
@@ -172,9 +172,9 @@ def _plain(axes) -> None:
 
 
 def flat_range(low: float, high: float, least: float = 0.0) -> tuple[float, float] | None:
-    """A y range for values that vary by less than `least`, or are constant up to rounding; None for values that vary.
+    """A y range for values that vary by less than `least`, or are constant up to rounding; None for other values.
 
-    Without it the axis would magnify noise and rounding errors.
+    Without this range, the axis would magnify noise and rounding errors.
     """
     size, height = max(abs(low), abs(high)), max(high - low, least)
     if height < 1e-4 * size:
@@ -200,7 +200,7 @@ def _heading(runs) -> str:
 
 
 def describe(runs, series: list[Series], charts: list[Chart]) -> str:
-    """The charts in words: first and last value of every line, and the extremes."""
+    """The charts in words: the first, last, lowest and highest value of every line."""
     sentences = []
     for run, run_series in zip(runs, series):
         step = run_series.steps[-1] if len(run_series) else 0
@@ -233,15 +233,15 @@ def _name(chart: Chart, line) -> str:
 
 
 def in_words(text: str) -> dict:
-    """A notebook output with the description of a picture, folded up."""
+    """A notebook output with the collapsed description of a picture."""
     style = "font: 12px/1.5 system-ui, sans-serif; opacity: .8"
     folded = f'<details class="lab-words" style="{style}"><summary>The picture in words</summary>{escape(text)}</details>'
     return {"text/html": folded, "text/plain": ""}
 
 
-# A page that is opened after its kernel is gone finds no model for the widget. JupyterLab then writes an error into the
-# output, and marks it with this class, which the output of a living widget has not. The picture before it is what there
-# is to see.
+# Without a kernel, a reopened page has no model for the widget. JupyterLab then writes an error message into the output. Only
+# the output with the error message has the class jupyter-widgets. These styles hide the error message and show a note instead,
+# below the picture.
 INSTEAD = """<style>
 .jp-OutputArea-child:has(.lab-instead) + .jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets) { display: none; }
 .jp-OutputArea-child:has(+ .jp-OutputArea-child > .jp-OutputArea-output.jupyter-widgets) .lab-instead { display: block !important; }
@@ -251,23 +251,23 @@ depend on the notebook.</p>"""
 
 
 def instead_of_a_widget(text: str) -> dict:
-    """The output between a widget's picture and the widget: the words, and what is told when the widget can't show."""
+    """The output between a widget's picture and the widget: the description, and a note for pages without a live widget."""
     words = in_words(text) if text else {"text/html": "", "text/plain": ""}
     return words | {"text/html": INSTEAD + words["text/html"]}
 
 
 class LivePicture:
-    """The picture above a monitor: redrawn now and then during the run, and once at its end."""
+    """The picture above a monitor. The picture is redrawn from time to time during the run, and at the end of the run."""
 
     def __init__(self, runs, feed: Feed, lock):
         self._runs, self._feed, self._lock = runs, feed, lock
-        self._handles = None  # of the picture and of its words
+        self._handles = None  # display handles of the picture and of its description
         self._drawn = None
-        # Two threads draw: what one has drawn of an earlier step must not be sent after the other's last picture.
+        # Two threads draw. Without this lock, a thread could send an old picture after the other thread's final picture.
         self._sending = threading.RLock()
 
     def show(self) -> None:
-        """Show the picture here, again if it was shown before; empty while there is nothing to draw."""
+        """Display the picture, or display it again. Empty if there is nothing to draw yet."""
         from IPython.display import display
 
         with self._sending:
@@ -279,7 +279,7 @@ class LivePicture:
             self._handles = self._handles or handles
 
     def draw(self) -> bool:
-        """Replace the picture, unless nothing has changed; whether there is anything to draw yet."""
+        """Redraw the picture if the data have changed. Returns whether there is anything to draw yet."""
         with self._sending:
             with self._lock:
                 changed = self._seen() != self._drawn
@@ -289,7 +289,7 @@ class LivePicture:
         return any(map(len, self._feed.series))
 
     def _outputs(self):
-        """(data, metadata) of the picture and of its words."""
+        """(data, metadata) of the picture and of its description."""
         if not any(map(len, self._feed.series)):
             return [({"text/plain": ""}, {}), (instead_of_a_widget(""), {})]
         with self._lock:

@@ -1,1 +1,1 @@
-"""What all widgets share: their page's scripts and styles, messages to it, static tables, and a prompt's turns."""
+"""The common parts of all widgets: scripts and styles of the page, messages to the page, and static tables."""

@@ -1,4 +1,4 @@
-"""Tables that stay in a notebook: HTML with a plain-text version. Everything that a model wrote is escaped."""
+"""Static tables for notebooks: HTML, with a plain-text version. All texts of models are escaped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 
 from aligner_lib.run_folder.turns import turns_of
 
-# JupyterLab sets tables in a fixed layout and to the right, with rules of two classes and more: hence the repeated one
+# JupyterLab has CSS rules for tables (fixed layout, right-aligned) with two or more classes. The repeated class outranks them.
 STYLE = """<style>
 .lab-table.lab-table.lab-table {table-layout: auto; border-collapse: collapse; width: auto; max-width: 100%; margin: 0 0 1em; font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); font-variant-numeric: tabular-nums}
 .lab-table.lab-table.lab-table caption {text-align: left; caption-side: top; padding: 4px 8px; opacity: .75; max-width: none}
@@ -18,15 +18,15 @@ STYLE = """<style>
 .lab-table.lab-table.lab-table .lab-turn small, .lab-table.lab-table.lab-table .lab-turn summary {font-size: 11px; opacity: .75}
 .lab-table.lab-table.lab-table .lab-number {text-align: right; white-space: nowrap}
 </style>"""
-# MathJax, as JupyterLab and nbconvert load it, leaves alone what has one of these classes: "$5 … $10" is no formula
+# MathJax in JupyterLab and nbconvert ignores elements with these classes, because "$5 … $10" is not a formula
 NO_MATH = "mathjax_ignore tex2jax_ignore"
-LONG = 40  # characters of a cell that wants a wide column
+LONG = 40  # a cell with more characters gets a wide column
 
 
 class PromptCell(str):
-    """A prompt's cell in a table: its turns in place of its chat template, each on a line of its own in plain text.
+    """A table cell with the turns of a prompt, without the chat template's tokens. In plain text, each turn is a line.
 
-    most_characters: longer turns are cut. In HTML the system's turn is folded.
+    most_characters: the length to which turns are cut. In HTML, the system turn is collapsed.
     """
 
     def __new__(cls, prompt: str, most_characters: int | None = None):
@@ -61,7 +61,7 @@ class Table:
         return STYLE + table
 
     def _are_numbers(self) -> list[bool]:
-        """Of each column, whether all its cells are numbers or empty."""
+        """For each column, whether all cells are numbers or empty."""
         return [all(not isinstance(row[i], str) for row in self.rows) for i in range(len(self.columns))]
 
     def __repr__(self) -> str:
@@ -72,10 +72,10 @@ class Table:
 
 
 class Tabled:
-    """A widget with a static table, for pages without widgets: a report, GitHub, an executed notebook."""
+    """A widget with a static table for pages without widgets, such as a report, GitHub or an executed notebook."""
 
     def table(self) -> Table:
-        """What the widget shows now, as a table; subclasses define it."""
+        """The current content of the widget as a table. Subclasses override this method."""
         raise NotImplementedError
 
     def _repr_mimebundle_(self, **kwargs):
@@ -101,5 +101,5 @@ def _cell(value) -> str:
 
 
 def shortened(text: str, most: int | None) -> str:
-    """The text, cut to so many characters and an ellipsis where it is longer; None: whole."""
+    """Cut a text to at most `most` characters, followed by an ellipsis. most: None for the whole text."""
     return text if most is None or len(text) <= most else text[:most].rstrip() + " …"

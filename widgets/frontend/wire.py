@@ -1,9 +1,9 @@
-"""The messages that carry charts: a JSON head and 32-bit floats. wire.js is the other end.
+"""The binary format of messages with charts: a JSON head and 32-bit floats. wire.js reads the messages in the browser.
 
 4 bytes   length of the head, little-endian
-head      JSON; head["lines"] lists {key, fold, keep, count, …}: `count` points to append to line `key`,
-          after folding it `fold` times and cutting it to `keep` points
-floats    count × (x, y, mean) for each of them
+head      JSON; head["lines"] lists {key, fold, keep, count, …}: the browser folds line `key` `fold` times, cuts the line to
+          `keep` points, and appends `count` points
+floats    count × (x, y, mean) for each line
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 
 
 def pack(head: dict, points: list[np.ndarray]) -> bytes:
-    """One message. points: an array [count, 3] for each of head["lines"], sent as float32."""
+    """Pack a message. points: for each of head["lines"] an array [count, 3], which is sent as float32."""
     assert len(points) == len(head["lines"]), "an array of points for every line"
     text = json.dumps(finite(head), separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 4)  # so that the floats are aligned
+    text += b" " * (-len(text) % 4)  # aligns the floats
     floats = [np.ascontiguousarray(p, dtype="<f4").tobytes() for p in points]
     return b"".join([len(text).to_bytes(4, "little"), text, *floats])
 
 
 def unpack(data: bytes) -> tuple[dict, list[np.ndarray]]:
-    """The head and the points (float32 [count, 3] each) of a message, as wire.js reads it."""
+    """Unpack a message into its head and the points of each line (float32 [count, 3]), like wire.js."""
     end = 4 + int.from_bytes(data[:4], "little")
     head, points = json.loads(data[4:end]), []
     for line in head["lines"]:
@@ -35,7 +35,7 @@ def unpack(data: bytes) -> tuple[dict, list[np.ndarray]]:
 
 
 def finite(value):
-    """A copy in which NaN and infinities are strings, since JSON has no such numbers."""
+    """A copy of a JSON value with NaN and infinities as strings, because JSON has no such numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""Live views of a run: the monitor, the job panel, and the line about PPO's critic server."""
+"""Live views of a run: the monitor, the job panel, and the status line of PPO's critic server."""

@@ -1,4 +1,4 @@
-"""The live monitor: charts of one run, or of several for comparison, during training or after."""
+"""The live monitor: charts of a run, or of several runs for comparison, during or after training."""
 
 from __future__ import annotations
 
@@ -19,25 +19,23 @@ from widgets.runs.feed import open_feed
 from widgets.runs.series import AXES, as_run, as_runs
 
 UPDATE_SECONDS = 0.5
-ATTACH_SECONDS = 0.8  # time to read at the start; the rest is read in the background
+ATTACH_SECONDS = 0.8  # time for reading at the start; the background thread reads the rest
 PICTURE_SECONDS = 60.0
-ALIVE_SECONDS = (
-    5.0  # without a message while a run goes on; after four of them the page says so (frontend/lost.js)
-)
+ALIVE_SECONDS = 5.0  # a live run sends a message at least this often; after four times as long, the page warns (frontend/lost.js)
 
 
 class Monitor(Widget):
     """Live charts of runs: reward, KL, length, loss and so on, with progress and time.
 
-    `await monitor` waits until the runs end. The monitor only reads folders: closing it, restarting the
-    kernel or opening another one does not affect the runs.
+    `await monitor` waits until the runs end. The monitor only reads folders. You can close the monitor, restart the kernel or
+    open another monitor without affecting the runs.
 
-    runs: a run folder (path or RunFolder), a Recording, or a list of them, drawn in the same charts; the run folder of a
-    recorded run (docs/workshop.md) is played. metrics:
-    metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
-    limits: aligner_lib.run_folder.alarms.Thresholds, to replace the alarms' defaults. job: the job's handle
-    (cluster.Job), so that a job that dies before its run begins is noticed. branch: Workspace.branch, so that a form below the
-    charts of a single run that is over starts a branch of it, which is then drawn beside it.
+    runs: a run folder (path or RunFolder), a Recording, or a list of both, drawn in the same charts. The folder of a recorded
+    run (docs/workshop.md) is played like a Recording.
+    metrics: metric names, lists of names for a common chart, or a `chart(…)`; None: the default charts of the kind of run.
+    limits: aligner_lib.run_folder.alarms.Thresholds instead of the alarms' defaults. job: the job's handle (cluster.Job), with
+    which the monitor notices a job that dies before its run begins. branch: Workspace.branch; the monitor of a single finished
+    run then has a form that starts a branch of the run and adds the branch to the charts.
     """
 
     _esm = script(
@@ -58,8 +56,10 @@ class Monitor(Widget):
     )
     data = traitlets.Bytes().tag(sync=True)
     axis = traitlets.Enum(AXES, default_value="step").tag(sync=True)
-    texts_query = traitlets.Dict().tag(sync=True)  # {run, step, …}: a click on a point asks for completions
-    texts = traitlets.Dict().tag(sync=True)  # the page of them
+    texts_query = traitlets.Dict().tag(sync=True)
+    """{run, step, …}: the query for completions after a click on a point."""
+    texts = traitlets.Dict().tag(sync=True)
+    """The page of completions."""
 
     def __init__(
         self, runs, metrics: list | None = None, *, axis: str = "step", job=None, limits=None, branch=None
@@ -68,9 +68,9 @@ class Monitor(Widget):
         played = [as_recorded(run) for run in given]
         self._feed = open_feed(played, metrics, axis, limits, ATTACH_SECONDS)
         self.runs = self._feed.runs
-        self.job = job if played == given else None  # the job of a recorded run is over before it has played
+        self.job = job if played == given else None  # a recorded run's job is over before the playback ends
         self._feed.resubmission = waiting.Resubmission(self.job)
-        self._jobs = [(list(self.runs), self.job)]  # the runs, and of each branch its own
+        self._jobs = [(list(self.runs), self.job)]  # (runs, their job), with an entry for each branch
         if len(given) == 1 and played == given:
             self._feed.branching = Branching(self.runs[0], branch)
         self._lock = threading.RLock()
@@ -88,15 +88,15 @@ class Monitor(Widget):
     # -- to the browser -------------------------------------------------------------------------------------------
 
     def get_state(self, key=None, drop_defaults=False):
-        """The state for a new page, made when it asks; pages that are open get updates only."""
+        """The state for a new page, with a new snapshot of the data. Open pages receive only updates."""
         if key is None or "data" in ([key] if isinstance(key, str) else key):
             with self._lock:
-                # set without notifying: the caller sends it
+                # set without a notification, because the caller sends the state
                 self._trait_values["data"] = self._feed.snapshot()
         return super().get_state(key=key, drop_defaults=drop_defaults)
 
     def refresh(self) -> None:
-        """Read new metrics and send them now; this also happens twice a second."""
+        """Read and send new metrics now. The monitor also calls `refresh` twice a second."""
         with self._lock:
             self._feed.poll(budget_seconds=UPDATE_SECONDS)
             update = self._feed.update()
@@ -122,14 +122,14 @@ class Monitor(Widget):
         waiting.keep_looking(self._closed, UPDATE_SECONDS, look)
 
     def close(self) -> None:
-        """Stop following the runs; they continue."""
+        """Stop following the runs. The runs continue."""
         self._closed.set()
         super().close()
 
     # -- from the browser -----------------------------------------------------------------------------------------
 
     def _on_message(self, _, content: dict, buffers) -> None:
-        """Do what the page asks, and answer: a page without an answer says that nothing reaches the kernel."""
+        """Handle a message of the page, and send an answer. Without an answer, the page reports a lost connection."""
         self._handle(content)
         self.send({"kind": "answer"})
 
@@ -157,7 +157,7 @@ class Monitor(Widget):
             self._play(content)
 
     def _branch(self, content: dict) -> None:
-        """The Branch button: starts the branch's job, and draws its run."""
+        """Handle the Branch button: start the branch's job, and add the branch's run to the charts."""
         job = self._feed.branching.execute(content)
         known = [run.path for run in self.runs]
         if job is not None and job.run not in known:
@@ -166,7 +166,7 @@ class Monitor(Widget):
             self._jobs.append(([run], job))
 
     def _stop(self) -> None:
-        """The Stop button: what could not be done is said below the buttons."""
+        """Handle the Stop button. The page shows errors below the buttons."""
         refused = []
         for run in self._unfinished():
             try:
@@ -202,7 +202,7 @@ class Monitor(Widget):
             self.texts = finite(pages.find(self.texts_query))
 
     def _refresh_texts(self) -> None:
-        """New completions, where they are looked at."""
+        """Send new completions if the page shows completions."""
         with self._lock:
             if self.texts_query.get("open") and self._texts_of(int(self.texts_query.get("run", 0))).poll():
                 self._show_texts()
@@ -235,8 +235,8 @@ class Monitor(Widget):
     def wait(self, timeout: float | None = None) -> None:
         """Block until the runs are over, then show their final curves. Prefer `await monitor`.
 
-        timeout: seconds. Raises RunFailed with the run's message, RunLost when its process is gone,
-        TimeoutError after the timeout.
+        timeout: seconds. Raises RunFailed with the run's message, RunLost if a run's process is gone, TimeoutError after the
+        timeout.
         """
         for runs, job in self._jobs:
             for pause in waiting.until_over(runs, job, timeout):
@@ -247,7 +247,7 @@ class Monitor(Widget):
                 print(waiting.verdict(run, job))
 
     async def wait_async(self, timeout: float | None = None) -> None:
-        """As `wait`, without blocking the kernel, so that buttons work. `await monitor` calls it."""
+        """Like `wait`, but without blocking the kernel, so that buttons work. `await monitor` calls this method."""
         for runs, job in self._jobs:
             async for pause in waiting.until_over_async(runs, job, timeout):
                 await asyncio.sleep(pause)
@@ -267,7 +267,7 @@ class Monitor(Widget):
             self._show_picture()
         self._picture.draw()
 
-    # -- shown ----------------------------------------------------------------------------------------------------
+    # -- display --------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"Monitor of {', '.join(f'{run.name} ({run.status})' for run in self.runs)}"
@@ -277,10 +277,9 @@ class Monitor(Widget):
         return super()._repr_mimebundle_(**kwargs)
 
     def _show_picture(self) -> None:
-        """Show the static picture as an output of its own, before the widget.
+        """Show the static picture as a separate output before the widget.
 
-        The widget hides it while it is alive. So the picture outlives the kernel, and shows where no widget
-        does.
+        A live widget hides the picture. The picture is visible without a kernel, and on pages without widgets.
         """
         from widgets.figures.static_figure import LivePicture
 

@@ -14,15 +14,15 @@ from widgets.runs import control, waiting
 from widgets.runs.series import Series, as_run
 
 POLL_SECONDS = 1.0
-JOB_SECONDS = 3.0  # polling a scheduler is expensive
+JOB_SECONDS = 3.0  # between two requests to the scheduler, which are expensive
 LOG_LINES = 15
 
 
 class JobPanel(Widget):
-    """State, queue reason, nodes and log of a job; stop, checkpoint, cancel, and the values it can change.
+    """State, queue reason, nodes and log of a job, with buttons to stop, checkpoint, cancel, and change values.
 
-    run: a run folder. job: its handle (cluster.Job, or anything with state, reason, nodes, tail() and
-    cancel()). Without it the panel shows only what the run folder says, and cannot cancel.
+    run: a run folder. job: the job's handle (cluster.Job, or an object with state, reason, nodes, tail() and cancel()); None:
+    show only the content of the run folder. The panel then cannot cancel the job.
     """
 
     _esm = script("dom", "format", "lost", "controls", "panel")
@@ -33,7 +33,7 @@ class JobPanel(Widget):
         self._series = Series(self.run)
         self._steering = control.Steering(self.run)
         self._resubmission = waiting.Resubmission(job)
-        self._answer = ""  # of the job, which the run knows nothing of
+        self._answer = ""  # the result of the Cancel button, which the run folder does not contain
         self._lock = threading.RLock()
         self._job_view = {"state": "unknown", "reason": "", "nodes": "", "start": "", "log": ""}
         self._job_seen = float("-inf")
@@ -44,8 +44,8 @@ class JobPanel(Widget):
         threading.Thread(target=self._follow, name="JobPanel", daemon=True).start()
 
     def refresh(self) -> None:
-        """Read the state now; this also happens every second."""
-        with self._lock:  # the reader's buttons look, too
+        """Read the state now. The panel also calls `refresh` every second."""
+        with self._lock:  # the background thread and the buttons' messages both call `refresh`
             self._look()
 
     def _look(self) -> None:
@@ -73,9 +73,9 @@ class JobPanel(Widget):
         )
 
     def _look_at_job(self) -> dict:
-        """The job's part of the view, asked at most every JOB_SECONDS.
+        """The job's part of the view. The scheduler is asked at most every JOB_SECONDS.
 
-        If the scheduler does not answer, the error is shown as the reason.
+        If the scheduler does not answer, the reason contains the error.
         """
         if self.job is None:
             return {"job": None}
@@ -102,12 +102,12 @@ class JobPanel(Widget):
         else:
             self._steering.execute(content)
         self.refresh()
-        self.send({"kind": "answer"})  # without it the page says that nothing reaches the kernel
+        self.send({"kind": "answer"})  # without an answer, the page reports a lost connection to the kernel
 
     def _cancel(self) -> str:
         try:
             self.job.cancel()
-        except Exception as error:  # a button has no cell to raise in
+        except Exception as error:  # a button has no cell that could show the error
             return str(error)
         self._job_seen = float("-inf")
         return "Cancelled, without a checkpoint."
@@ -116,7 +116,7 @@ class JobPanel(Widget):
         waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
 
     def close(self) -> None:
-        """Stop polling; the job continues."""
+        """Stop polling. The job continues."""
         self._closed.set()
         super().close()
 

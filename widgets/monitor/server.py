@@ -1,4 +1,4 @@
-"""Live status of PPO's critic server: a line below a cell, rewritten while the critic's job runs."""
+"""Live status of PPO's critic server: a line below a cell that is updated while the critic's job runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EVERY_S = 1.0
 
 
 def server_line(run: RunFolder) -> str:
-    """The server's status in one line."""
+    """The server's status as a line of text."""
     status = run.server_status
     if not status:
         return f"{run.name}: {run.status}, not serving yet"
@@ -24,9 +24,9 @@ def server_line(run: RunFolder) -> str:
 
 
 def show_server(run: RunFolder) -> asyncio.Task:
-    """Show the line and keep it current until the job is over.
+    """Show the status line, and update the line until the job is over.
 
-    Returns at once; requires a running event loop.
+    Returns immediately. Needs a running event loop.
     """
     from IPython.display import Pretty, display
 
@@ -36,7 +36,7 @@ def show_server(run: RunFolder) -> asyncio.Task:
         over = False
         while not over:
             await asyncio.sleep(EVERY_S)
-            over = run.is_over  # checked first, so that the last status is still shown
+            over = run.is_over  # read before the update, so that the final status is shown, too
             handle.update(Pretty(server_line(run)))
 
     return asyncio.get_running_loop().create_task(follow())

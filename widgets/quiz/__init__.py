@@ -1,1 +1,1 @@
-"""A notebook's questions. The texts are in aligner_lib/tutorial/quiz/."""
+"""The widget for a notebook's questions. The texts are in aligner_lib/tutorial/quiz/."""

@@ -1,4 +1,4 @@
-"""A notebook's questions, with a sentence for each choice that says why it is right or wrong."""
+"""A notebook's questions. Each choice has an explanation of why the choice is right or wrong."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from aligner_lib.tutorial.quiz.quiz_file import FINAL, QuizFile, load_quiz, quiz
 from aligner_lib.tutorial.workspace.learning_progress import read_progress, record_answer, workspace
 from widgets.frontend.widget import Widget, script
 
-# A page without a kernel shows the first output alone: a living widget hides it, and it hides JupyterLab's complaint about
-# a widget that is gone (which has a class that the output of a living one has not).
+# The quiz has two outputs: static HTML and the widget. A live widget hides the static output. Without a kernel, the static
+# output hides JupyterLab's error message about the missing widget. Only the output with the error message has the class
+# jupyter-widgets.
 STATIC_STYLE = """<style>
 .jp-OutputArea-child:has(.lab-quiz-static):has(+ .jp-OutputArea-child .lab-quiz) { display: none; }
 .jp-OutputArea-child:has(.lab-quiz-static) + .jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets) { display: none; }
@@ -25,18 +26,19 @@ STATIC_STYLE = """<style>
 
 
 class Quiz(Widget):
-    """The questions of a notebook: `Quiz("03")`, or `Quiz("final")`; or those of a QuizFile.
+    """The questions of a notebook: `Quiz("03")`, `Quiz("final")`, or a QuizFile.
 
-    Answers are judged in the browser, kept in the workspace's progress.jsonl where this process has made a Workspace,
-    and shown again when the notebook is opened anew. seed: of the choices' order. Raises ValueError for a quiz that
-    there isn't.
+    The browser judges the answers. If the process has a Workspace, the answers are stored in the workspace's progress.jsonl,
+    and shown again when the notebook is reopened. seed: of the random order of the choices. Raises ValueError for an unknown
+    quiz.
     """
 
     _esm = script("dom", "quiz")
     title = traitlets.Unicode().tag(sync=True)
-    questions = traitlets.List().tag(sync=True)  # [{id, ask, choices: [{place, text, why}]}]
+    questions = traitlets.List().tag(sync=True)
+    """[{id, ask, choices: [{place, text, why}]}]."""
     answers = traitlets.Dict().tag(sync=True)
-    """Each question's id, and the places of the choices that were tried, in order. Place 0 is right."""
+    """Id of a question → the places of the chosen answers, in order. Place 0 is right."""
 
     def __init__(self, name: str | QuizFile, seed: int = 0):
         self.file = load_quiz(name) if isinstance(name, str) else name
@@ -54,7 +56,7 @@ class Quiz(Widget):
         self.observe(self._note, "answers")
 
     def _note(self, change) -> None:
-        """Keep what was just tried; the browser sends all answers of this widget."""
+        """Record the new answers. The browser always sends all answers of the widget."""
         known = {question.id: len(question.choices) for question in self.file.questions}
         for question, tried in change["new"].items():
             before = change["old"].get(question, [])
@@ -66,7 +68,7 @@ class Quiz(Widget):
         right = sum(0 in tried for tried in self.answers.values())
         return f"Quiz {self.title}: {right} of {len(self.questions)} answered right"
 
-    # -- shown ----------------------------------------------------------------------------------------------------
+    # -- display --------------------------------------------------------------------------------------------------
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -76,7 +78,7 @@ class Quiz(Widget):
         display(data | {"text/plain": ""}, metadata=metadata, raw=True)
 
     def static_html(self) -> str:
-        """The quiz for a page without a kernel: how to open it, and the choices, each of which unfolds its sentence."""
+        """The quiz for a page without a kernel: how to open the notebook, and the choices with collapsed explanations."""
         name = self.file.name
         notebook = "notebook 08" if name == FINAL else f"notebook {name}"
         cell = f"the cell <code>Quiz(&quot;{name}&quot;)</code>" if name in quiz_names() else "this cell"
@@ -97,7 +99,7 @@ class Quiz(Widget):
 
 
 def _answered_before(file: QuizFile) -> dict[str, list[int]]:
-    """The answers that the workspace has of this quiz, of questions and choices that there still are."""
+    """The workspace's stored answers to the quiz, without answers to questions or choices that no longer exist."""
     folder = workspace()
     if folder is None:
         return {}
@@ -112,5 +114,5 @@ def _answered_before(file: QuizFile) -> dict[str, list[int]]:
 
 
 def _code(text: str) -> str:
-    """Words between backticks as code; everything else as text."""
+    """A text as HTML, with code between backticks."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))

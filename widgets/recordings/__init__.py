@@ -1,1 +1,1 @@
-"""Recorded runs: the files that come with this package, and playing them as if they ran now."""
+"""Recorded runs: the package's recordings, and their playback as live runs."""

@@ -1,7 +1,7 @@
-"""Recordings as files: a run packed into one file, and those that come with this package.
+"""Recordings as files: packing a run into a single file, and reading recordings.
 
-A recording is {"info", "metrics", "rollouts", "alarms"}, the content of a run folder's files, as gzipped
-JSON. `notebooks/record.py` makes those in recordings/.
+A recording is {"info", "metrics", "rollouts", "alarms"}, the content of a run folder's files, as gzipped JSON.
+`notebooks/record.py` makes the recordings of this package.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from aligner_lib.run_folder.reader import RunFolder, without_paths
 SHIPPED = Path(__file__).parent
 PACKED = ".json.gz"
 ABOVE = re.compile(r"(?<![\w./:])(?:/[^\s/:'\"]+)+/")
-"""The folders above a file or folder that a message names."""
+"""The leading folders of an absolute path in a message."""
 KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at".split()
 
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a recording, as in the files of a run folder."""
+    """The content of a recording, as in a run folder's run.json, metrics.jsonl, rollouts.jsonl and alarms.jsonl."""
 
     info: dict
     metrics: list[dict]
@@ -34,23 +34,24 @@ class Content:
 
 
 def shipped() -> list[str]:
-    """The names of the recordings that come with this package."""
+    """The names of this package's recordings."""
     return sorted(path.name.removesuffix(PACKED) for path in SHIPPED.glob(f"*{PACKED}"))
 
 
 def record(
     run, path, name: str | None = None, rollouts_a_step: int = 8, validation_rollouts: int | None = None
 ) -> Path:
-    """Pack a run into one file, PATH.json.gz, and return its path.
+    """Pack a run into a single file, PATH.json.gz, and return the file's path.
 
-    rollouts_a_step: rollouts kept of each step and split, and what completes their groups; validation_rollouts: of each
-    validation, None: as many. name: shown in the monitor. Host, process and paths are left out. The alarms are computed again with the current thresholds, which stand in its settings then.
+    rollouts_a_step: number of rollouts for each step and split; groups are completed. validation_rollouts: the same for a
+    validation; None: rollouts_a_step. name: the name in the monitor. Host, process and paths are left out. The alarms are
+    computed again with the current thresholds, which replace the thresholds in the recording's settings.
     """
     content = _read_folder(RunFolder(getattr(run, "path", run)))
     info = {key: content.info[key] for key in KEPT if key in content.info}
     info["message"] = ABOVE.sub("…/", info.get("message", ""))
     config = without_paths(content.info.get("config", {}))
-    config.pop("functions", None)  # files of that machine, and the answer to notebook 10's questions
+    config.pop("functions", None)  # contains paths, and reveals the faults in notebook 10
     if "alarms" in config.get("exp_manager", {}):
         limits = asdict(Thresholds())
         config["exp_manager"]["alarms"] = {key: limits[key] for key in config["exp_manager"]["alarms"]}
@@ -62,12 +63,12 @@ def record(
     path = path if path.name.endswith(PACKED) else path.with_name(path.name + PACKED)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(packed, ensure_ascii=False, separators=(",", ":"))
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))  # the same bytes for the same run
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))  # mtime=0: the same run gives the same bytes
     return path
 
 
 def find(source) -> Path:
-    """The file or folder of a recording; `source` as for Recording. Raises FileNotFoundError."""
+    """Find the file or folder of a recording. source: as for Recording. Raises FileNotFoundError."""
     path = Path(getattr(source, "path", source)).expanduser()
     if path.is_file() or (path / "run.json").is_file():
         return path
@@ -80,7 +81,7 @@ def find(source) -> Path:
 
 
 def read(path: Path) -> Content:
-    """The content of a recording file, or of a run folder as it is now."""
+    """Read a recording file, or the current content of a run folder."""
     if path.is_dir():
         return _read_folder(RunFolder(path))
     return Content(**json.loads(gzip.decompress(path.read_bytes())))
@@ -96,7 +97,10 @@ def _alarms(kind: str, metrics: list[dict]) -> list[dict]:
 
 
 def _first_of_each_step(rollouts: list[dict], most: dict[str, int]) -> list[dict]:
-    """most: by split; an evaluation's responses count as a validation's."""
+    """The first rollouts of each step and split, and the remaining members of their groups.
+
+    most: the number of rollouts by split. The responses of an evaluation count as validation.
+    """
     seen: dict[tuple, int] = {}
     begun: set[tuple] = set()
     kept = []

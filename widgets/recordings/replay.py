@@ -1,4 +1,4 @@
-"""Recorded runs, played as if they ran now: for readers without the hardware or the time.
+"""Playback of recorded runs as live runs, for readers without the hardware or the time for training.
 
 `widgets.recordings.recording_file` defines the file format.
 """
@@ -12,16 +12,15 @@ from collections.abc import Callable
 from aligner_lib.run_folder.reader import RunFolder
 from widgets.recordings.recording_file import find, read
 
-PLAYED_SECONDS = 20.0  # that a bundle's run takes in a monitor, however long it took
+PLAYED_SECONDS = 20.0  # duration of the playback of a bundle's run in a monitor
 
 
 class Recording:
-    """A recorded run, played from its beginning: `Monitor(Recording("healthy", speed=60))`.
+    """A recorded run, played from the beginning: `Monitor(Recording("healthy", speed=60))`.
 
-    source: the name of a recording that comes with this package, a file that `widgets.recordings.recording_file.record`
-    wrote, or a run folder. speed: recorded seconds per second; infinite shows the end at once. It starts when
-    it is first read. It has RunFolder's interface; `request_stop` ends the playback. Raises ValueError for a
-    speed that is not above 0.
+    source: the name of a recording of this package, a file of `widgets.recordings.recording_file.record`, or a run folder.
+    speed: recorded seconds per second; infinity shows the end immediately. The playback starts at the first read access. The
+    class has RunFolder's interface; `request_stop` ends the playback. Raises ValueError for speed ≤ 0.
     """
 
     def __init__(self, source, speed: float = 20.0):
@@ -33,9 +32,10 @@ class Recording:
         times = [record["time"] for record in self._content.metrics]
         self._start, self._length = (times[0], max(times) - times[0]) if times else (0.0, 0.0)
         self._speed = speed
-        self._position, self._since = 0.0, None  # a position in recorded seconds, and the clock's time at it
+        # a position in recorded seconds, and the clock's time at this position
+        self._position, self._since = 0.0, None
         self._stopped_at: float | None = None
-        self.playings = 1  # how often it has been started
+        self.playings = 1  # number of starts
 
     def __repr__(self) -> str:
         return f"Recording({str(self.path)!r}, speed={self.speed:g})"
@@ -49,13 +49,13 @@ class Recording:
 
     @speed.setter
     def speed(self, speed: float) -> None:
-        """Change the speed from the current position on."""
+        """Change the speed, starting at the current position."""
         self._position, self._since = self.position, time.monotonic()
         self._speed = speed
 
     @property
     def position(self) -> float:
-        """Recorded seconds played so far."""
+        """The recorded seconds that were played so far."""
         if self._since is None:
             self._since = time.monotonic()
         if self._stopped_at is not None:
@@ -70,7 +70,7 @@ class Recording:
         return self._length
 
     def request_stop(self) -> None:
-        """End the playback here, as if the run had been stopped."""
+        """End the playback at the current position. The recording then has the status `stopped`."""
         self._stopped_at = self.position
 
     def restart(self) -> None:
@@ -92,19 +92,19 @@ class Recording:
 
     @property
     def status(self) -> str:
-        """`running` during playback, then `stopped` or the recorded run's status."""
+        """`running` during the playback; afterwards `stopped` or the recorded run's status."""
         if not self.is_over:
             return "running"
         return "stopped" if self.position < self._length else self._content.info["status"]
 
     @property
     def heartbeat_age(self) -> float:
-        """Always 0: a recording has no process."""
+        """Always 0, because a recording has no process."""
         return 0.0
 
     @property
     def info(self) -> dict:
-        """run.json as it would be at this moment of the run."""
+        """The content of run.json at the current position."""
         status, step = self.status, self._step
         message = self._content.info.get("message", "") if self.position >= self._length else ""
         if status == "stopped" and not message:
@@ -125,11 +125,11 @@ class Recording:
         return record["time"] - self._start <= self.position
 
     def metrics_reader(self) -> _Player:
-        """A reader of the metrics records as they are played."""
+        """A reader that returns metrics records as the playback reaches them."""
         return _Player(self, self._content.metrics, self.has_played)
 
     def rollouts_reader(self) -> _Player:
-        """A reader of the rollouts as their steps are played."""
+        """A reader that returns rollouts as the playback reaches their steps."""
         return _Player(self, self._content.rollouts, lambda rollout: rollout["step"] <= self._step)
 
     def metrics(self) -> list[dict]:
@@ -141,16 +141,16 @@ class Recording:
         return self.rollouts_reader().poll()
 
     def alarms(self) -> list[dict]:
-        """The alarms that the run raised in what has been played."""
+        """The alarms of the steps played so far."""
         return [alarm for alarm in self._content.alarms if alarm["step"] <= self._step]
 
     def latest_checkpoint(self) -> None:
-        """Always None: a recording holds no checkpoints."""
+        """Always None, because a recording has no checkpoints."""
         return None
 
 
 def as_recorded(run):
-    """A player, PLAYED_SECONDS long, for the folder of a run that was recorded elsewhere; any other run is returned unchanged."""
+    """A Recording of PLAYED_SECONDS for the folder of a bundle's recorded run. Other runs are returned unchanged."""
     if not isinstance(run, RunFolder) or "recorded" not in run.info:
         return run
     player = Recording(run)
@@ -159,7 +159,7 @@ def as_recorded(run):
 
 
 class _Player:
-    """Acts like a JsonlReader: each poll returns the records whose time has come."""
+    """A reader with JsonlReader's interface. A poll returns the records that the playback has reached since the last poll."""
 
     def __init__(self, recording: Recording, records: list[dict], has_come: Callable[[dict], bool]):
         self._recording, self._records, self._has_come = recording, records, has_come

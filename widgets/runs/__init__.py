@@ -1,1 +1,1 @@
-"""What a notebook knows of a run: its records as columns, charts, alarms, marks and controls, and how it ended."""
+"""The widgets' access to runs: metrics as columns, charts, alarms, marks, controls, and the end of a run."""

@@ -1,4 +1,4 @@
-"""Alarms of the runs that a monitor follows, from the columns that it holds."""
+"""The alarms of a monitor's runs, computed from the runs' Series."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LOOK_BACK = 2000
 
 
 class Alarms:
-    """The alarms of one run, each with the step since which it holds."""
+    """The active alarms of a run, with the first step of each alarm."""
 
     def __init__(self, run, series: Series, limits: Thresholds | None):
-        """limits: the reader's; None: those that the run itself was given."""
+        """limits: the thresholds; None: the thresholds in the run's settings."""
         self.run, self.series, self._own = run, series, limits
         self.limits = limits or Thresholds()
         self._since: dict[str, int] = {}
@@ -38,7 +38,7 @@ class Alarms:
         return alarms_of(self.run.kind)
 
     def now(self) -> list[dict]:
-        """[{name, title, where, meaning, control}] of the alarms that hold."""
+        """[{name, title, where, meaning, control}] of the active alarms."""
         self.limits = self._own or limits_of(self.run)
         alarms = self._alarms()
         self._since = {alarm.name: self._since.get(alarm.name) or self._began(alarm) for alarm in alarms}
@@ -56,11 +56,11 @@ class Alarms:
 
     @property
     def beginnings(self) -> list[tuple[int, str]]:
-        """(step, title) of the alarms that held at the last look, by their beginnings."""
+        """(first step, title) of the active alarms at the last call of `now`, sorted by step."""
         return sorted((self._since[name], self._titles[name]) for name in self._since)
 
     def _began(self, alarm: Alarm) -> int:
-        """The step since which an alarm has held: whoever comes late looks back, LOOK_BACK records at most."""
+        """The first step of an alarm. The method looks back over at most LOOK_BACK records, for monitors that open late."""
         count, step = len(self.series), alarm.step
         rows = self.series.table(metrics_read(self._rules), max(0, count - LOOK_BACK), count)
         first = self.series.table(metrics_read(self._rules), 0, BASELINE)
@@ -76,13 +76,13 @@ class Alarms:
         return step
 
     def _validations(self) -> list[dict]:
-        """The records with a validation, for the rules that read it."""
+        """The records with a validation loss, for rules that read the validation loss."""
         if VALIDATED not in metrics_read(self._rules):
             return []
         rows, losses = self.series.column(VALIDATED)
         if not len(rows):
             return []
-        # of the few rows with a validation alone: the training loss may have a million
+        # the training losses of rows with a validation only, because there may be a million training losses
         train_rows, train_losses = self.series.column("train/loss")
         _, here, there = np.intersect1d(rows, train_rows, return_indices=True)
         train = dict(zip(here.tolist(), train_losses[there].tolist()))
@@ -109,7 +109,7 @@ class Alarms:
 
 
 def limits_of(run) -> Thresholds:
-    """The limits in a run's settings, exp_manager.alarms; the defaults before it has begun."""
+    """The thresholds in a run's settings, exp_manager.alarms; the default thresholds before the run begins."""
     given = run.info.get("config", {}).get("exp_manager", {}).get("alarms", {})
     return Thresholds(
         **{limit.name: given[limit.name] for limit in fields(Thresholds) if limit.name in given}

@@ -1,4 +1,4 @@
-"""Starts a branch of a run for a reader of the monitor: the run goes on from one of its steps, with a setting changed."""
+"""The monitor's form for a branch: the branch continues the run from one of its steps with a changed setting."""
 
 from __future__ import annotations
 
@@ -17,27 +17,33 @@ FIRST_NAMED = (
 
 
 class Branching:
-    """The branch form of a monitor: what it offers, and what became of the last request."""
+    """The content of the branch form, and the result of the last request."""
 
     def __init__(self, run, start: Callable | None):
-        """start: Workspace.branch, or any function (run's name, at=step, **settings) → a job with `run`, its folder; None: no
-        form is shown."""
+        """start: Workspace.branch, or a function (name of the run, at=step, **settings) that returns a job with the run folder
+        `run`; None: show no form."""
         self.run, self._start = run, start
         self._answer = ""
 
     def execute(self, content: dict):
-        """A form's message {step, setting, value} → the job of the branch; None where the job refuses, which `view` then says."""
+        """Start a branch. content: the form's message {step, setting, value}.
+
+        Returns the branch's job, or None after an error, which `view` then contains.
+        """
         setting, value = str(content["setting"]).strip(), _parsed(str(content["value"]).strip())
         try:
             job = self._start(self.run.name, at=int(content["step"]), **{setting: value})
-        except (UserError, ValueError, OSError) as error:  # a button has no cell to raise in
+        except (UserError, ValueError, OSError) as error:  # a button has no cell that could show the error
             self._answer = str(error)
             return None
         self._answer = f"{as_run(job.run).name} goes on after step {content['step']}, with {setting} = {content['value']}."
         return job
 
     def view(self) -> dict | None:
-        """{steps: the run's last step, settings: {name: present value}, said}; None while the run goes on or without `start`."""
+        """The form's content: {steps: the run's last step, settings: {name: current value}, said: the last result}.
+
+        None while the run is running, and without `start`.
+        """
         if self._start is None or not self.run.is_over:
             return None
         step = (self.run.info.get("heartbeat") or {}).get("step", 0)
@@ -45,7 +51,7 @@ class Branching:
 
 
 def _settings(config: dict) -> dict[str, str]:
-    """The settings that have a single value, the most used first."""
+    """The settings with a single value. The settings of FIRST_NAMED come first."""
     values = {
         name: value for name, value in flatten(config).items() if isinstance(value, bool | int | float | str)
     }
@@ -56,7 +62,7 @@ def _settings(config: dict) -> dict[str, str]:
 
 
 def _parsed(text: str) -> object:
-    """A number, true, false or null as in JSON; anything else is text."""
+    """Parse a JSON value. Any other input remains text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which charts a monitor draws, and a line's values in a run."""
+"""The charts of a monitor, and the values of a chart's lines in a run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from aligner_lib.config.kind import Chart, Line, chart
 from aligner_lib.config.kinds import charts_of, kinds
 from widgets.runs.series import Series
 
-LARGEST = 1e30  # a chart's points are 32-bit floats; beside one value beyond this no other could be seen
-MOST_GAPS = 50  # of a line that are marked
-OWN_CHARTS = 3  # of an environment's own metrics, before the reader adds others
+LARGEST = 1e30  # points are 32-bit floats, and a larger value would hide all other values of a chart
+MOST_GAPS = 50  # number of marked gaps per line
+OWN_CHARTS = 3  # number of default charts for an environment's own metrics; the reader can add others
 
 
 def metric_of(line: Line, series: Series) -> str:
-    """The first of a line's metrics that the run has."""
+    """The first metric of a line that the run has logged; without any, the line's first metric."""
     known = series.metrics
     return next((metric for metric in line.metrics if metric in known), line.metrics[0])
 
 
 def column(line: Line, series: Series) -> tuple[np.ndarray, np.ndarray]:
-    """A line's (rows, values) in a run; empty when the run has none of its metrics."""
+    """(rows, values) of a line in a run; empty if the run has not logged any of the line's metrics."""
     rows, values = series.column(metric_of(line, series))
     if not line.minus:
         return rows, values
@@ -35,16 +35,16 @@ def column(line: Line, series: Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def drawable(line: Line, series: Series) -> tuple[np.ndarray, np.ndarray]:
-    """A line's (rows, values) without those beyond LARGEST, which `gaps` names beside NaN and infinity."""
+    """(rows, values) of a line without values beyond LARGEST. `gaps` lists these values, and NaN and infinity."""
     rows, values = column(line, series)
     small = np.abs(values) <= LARGEST
     return (rows, values) if small.all() else (rows[small], values[small])
 
 
 def gaps(line: Line, series: Series) -> list[tuple[int, int, str]]:
-    """Where a line has records that no chart can draw: (first row, last row, value), the first MOST_GAPS of them.
+    """The first MOST_GAPS gaps of a line, with values that a chart cannot draw: (first row, last row, value).
 
-    value: `NaN`, `∞`, `−∞`, or a number beyond LARGEST. Records in a row with the same value are one gap.
+    value: `NaN`, `∞`, `−∞`, or a number beyond LARGEST. Consecutive records with the same value are a single gap.
     """
     spans = []
     for metric in filter(None, (metric_of(line, series), line.minus)):
@@ -58,7 +58,7 @@ def gaps(line: Line, series: Series) -> list[tuple[int, int, str]]:
 
 
 def last_value(line: Line, series: Series) -> float | None:
-    """The value of a line's last record, finite or not; None without one."""
+    """The last value of a line, finite or not; None without values."""
     value = series.latest(metric_of(line, series))
     other = series.latest(line.minus) if line.minus else 0.0
     return None if None in (value, other) else value - other
@@ -73,7 +73,10 @@ def _named(value: float) -> str:
 
 
 def deviations(line: Line, series: Series) -> np.ndarray | None:
-    """The standard deviation at each drawable record of a line, float64 [records]: NaN where it has none; None without any."""
+    """The standard deviation at each drawable record of a line, float64 [records]. NaN: a record without standard deviation.
+
+    None for a line without standard deviations.
+    """
     metric = spread(line, series)
     if not metric:
         return None
@@ -86,15 +89,15 @@ def deviations(line: Line, series: Series) -> np.ndarray | None:
 
 
 def spread(line: Line, series: Series) -> str:
-    """The metric that holds the standard deviation around a line, or an empty string."""
+    """The name of the metric with a line's standard deviation; "" without such a metric."""
     stem = metric_of(line, series).removesuffix("_mean")
     return stem + "_std" if not line.minus and stem + "_std" in series.metrics else ""
 
 
 def charts_for(series: list[Series], kind: str, metrics: list | None = None) -> list[Chart]:
-    """The charts to draw: the wanted ones, or those of the run's kind that the runs have something for.
+    """The charts of `metrics`, or else the default charts of the kind of run for which the runs have metrics.
 
-    `wanted` holds metric names, lists of names (one chart together), or what `chart` makes.
+    metrics: metric names, lists of names for a common chart, or results of `chart`.
     """
     known = list(dict.fromkeys(metric for run_series in series for metric in run_series.metrics))
     if metrics is not None:
@@ -106,14 +109,15 @@ def charts_for(series: list[Series], kind: str, metrics: list | None = None) -> 
 
 
 def _with_names(chart: Chart, known: list[str], kind: str = "") -> list[Chart]:
-    """The chart with a line for each name that its `*` stands for in the known metrics; itself without a `*`.
+    """Replace the `*` in a chart's metrics by the names in the known metrics, with a line for each name.
 
-    Of charts that have a metric's name for a title there are OWN_CHARTS at most, names without a slash first.
+    A chart without `*` is returned unchanged. A chart with the title `*` becomes a chart for each metric name, with the name as
+    title: at most OWN_CHARTS charts, names without a slash first.
     """
     if not any("*" in line.metrics[0] for line in chart.lines):
         return [chart]
     plain = [line for line in chart.lines if "*" not in line.metrics[0]]
-    by_title: dict[str, dict[str, list[Line]]] = {}  # the second name → the first one → lines
+    by_title: dict[str, dict[str, list[Line]]] = {}  # second name → first name → lines
     for line in [line for line in chart.lines if line not in plain]:
         for name, second, metric in _matches(line.metrics[0], known, kind):
             own = Line(f"{name}, {line.label}", (metric,))
@@ -133,7 +137,7 @@ def _with_names(chart: Chart, known: list[str], kind: str = "") -> list[Chart]:
 
 
 def _matches(pattern: str, known: list[str], kind: str) -> Iterator[tuple[str, str, str]]:
-    """(first name, second name, metric) of the known metrics that a name with one `*` or two is declared for."""
+    """(first name, second name, metric) of the known metrics that are declared by a pattern with one or two `*`."""
     first, _, rest = pattern.partition("*")
     rest = "(.+)".join(map(re.escape, rest.split("*"))) + ("" if "*" in rest else "()")
     declared = kinds()[kind].declared_as if kind in kinds() else lambda metric: pattern
@@ -161,15 +165,15 @@ def _short(names: list[str]) -> list[str]:
 
 # -- timers ---------------------------------------------------------------------------------------------------------
 
-# the parts of timers/rollout_time
+# parts of timers/rollout_time
 IN_ROLLOUT = ("generate", "environments", "logprobs", "init_logprobs", "critic_wait")
-# the parts of timers/step_time; validation comes after the step
+# parts of timers/step_time; the validation is not a part of the step
 IN_STEP = ("rollout_time", "train_time")
 LABELS = {"init_logprobs": "reference logprobs", "critic_wait": "waiting for the critic"}
 
 
 def timers(series: Series, records: int = 10) -> list[tuple[str, float]]:
-    """Where the time goes: (stage, mean seconds a step) over the last records, and what no timer names."""
+    """(stage, mean seconds per step) over the last records, including the time that no timer covers."""
     means = {}
     for name in (*IN_ROLLOUT, *IN_STEP, "step_time"):
         _, values = series.column(f"timers/{name}")
@@ -183,6 +187,6 @@ def timers(series: Series, records: int = 10) -> list[tuple[str, float]]:
 
 
 def _rest(label: str, means: dict[str, float], whole: str, parts: tuple[str, ...]) -> list[tuple[str, float]]:
-    """What of `whole` its parts leave, when it is worth showing."""
+    """The remainder of the timer `whole` beyond its parts; empty for a remainder of at most 1 % of `whole`."""
     rest = means.get(whole, 0.0) - sum(means.get(part, 0.0) for part in parts)
     return [(label, rest)] if rest > 0.01 * means.get(whole, 0.0) else []

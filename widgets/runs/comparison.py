@@ -1,4 +1,4 @@
-"""Several runs in numbers: their last values with the differences, and the settings that differ."""
+"""A comparison of several runs: last values with their differences, and the settings that differ."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from aligner_lib.run_folder.reader import flatten
 from widgets.runs.charts import last_value
 from widgets.runs.series import Series
 
-# of the attempt or of the machine, which say nothing of what was trained
+# settings of the attempt or of the machine, which do not influence the training
 NO_DIFFERENCE = ("exp_manager.explicit_log_dir",)
 
 
 def compare(runs: list, series: list[Series], charts: list[Chart]) -> dict:
-    """{steps, values, settings} of several runs; see last_values and settings_that_differ. steps: each one's last."""
+    """{steps, values, settings} of several runs. steps: the last step of each run. See last_values and settings_that_differ."""
     return {
         "steps": [run_series.steps[-1] if len(run_series) else 0 for run_series in series],
         "values": last_values(series, charts),
@@ -23,9 +23,9 @@ def compare(runs: list, series: list[Series], charts: list[Chart]) -> dict:
 
 
 def last_values(series: list[Series], charts: list[Chart]) -> list[dict]:
-    """[{label, unit, values, differences}] of every line: each run's last value, and those less the first run's.
+    """[{label, unit, values, differences}] for every line: each run's last value, and the differences from the first run.
 
-    None for a run without the metric, and for a difference to one or to a NaN.
+    A value is None for a run without the metric. A difference is None if a value is None or not finite.
     """
     rows = []
     for chart in charts:
@@ -43,9 +43,9 @@ def _difference(first: float | None, other: float | None) -> float | None:
 
 
 def settings_that_differ(infos: list[dict]) -> list[dict]:
-    """[{name, values}] of the settings that are not the same in all runs, with the seed and the profile.
+    """[{name, values}] of the settings, including seed and profile, that differ between the runs.
 
-    infos: the content of each run's run.json. A setting that a run does not have is shown as "–".
+    infos: the content of each run's run.json. A missing setting has the value "–".
     """
     settings = [
         {name: info[name] for name in ("profile", "seed") if name in info} | flatten(info.get("config") or {})

@@ -1,13 +1,13 @@
-"""Controls a run through files in its folder, so that notebooks, terminals and batch scripts can all do it.
+"""Controls a run through files in the run folder, which notebooks, terminals and batch scripts can all write.
 
-    control/stop         end after this step, with a checkpoint
-    control/checkpoint   save one after this step; the run removes the file when it is saved
-    control/set.json     {"kl_coef": …, "lr": …}; the run applies them at its next step and removes the file,
-                         and its metrics show the new values from there on
+    control/stop         end after the current step, with a checkpoint
+    control/checkpoint   save a checkpoint after the current step; the run then removes the file
+    control/set.json     {"kl_coef": …, "lr": …}; the run applies the values at the next step and removes the file;
+                         the metrics show the new values from then on
 
-While the run carries out a request, the file is called set.json.taken or checkpoint.taken
-(aligner_lib/run_folder/control.py). run.json lists under `controls` which requests a run accepts: stop,
-checkpoint, kl_coef, lr. Every run accepts stop.
+While the run carries out a request, the file has the name set.json.taken or checkpoint.taken
+(aligner_lib/run_folder/control.py). run.json lists the requests that a run accepts under `controls`: stop, checkpoint,
+kl_coef, lr. Every run accepts stop.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from collections.abc import Callable
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.set_aside import last_change, undo_change, undone
 
-# control → the metrics that show it, of which a kind of run logs one
+# control → metrics with its value; each kind of run logs a single one of them
 CONTROLS = {"kl_coef": ("train_rollouts/kl_coef",), "lr": ("train_optim/lr", "train/lr")}
 
-UNUSUAL = 10.0  # times the present value: a larger one is sent only after a question
+UNUSUAL = 10.0  # a value above UNUSUAL × the current value needs a confirmation
 
 
 class Steering:
-    """A run's buttons: does what they ask for, and says what will come of it until it has."""
+    """Handles a run's buttons, and shows the expected effect of a request until the effect has occurred."""
 
     def __init__(self, run):
         self.run = run
         self._answer, self._holds = "", lambda: False
-        self._values: dict[str, float | None] = {}  # control → the run's own value when it was last looked at
-        self._question: tuple[str, float] | None = None  # (control, value): asked for again, it is sent
+        self._values: dict[str, float | None] = {}  # control → the run's value at the last call of `view`
+        self._question: tuple[str, float] | None = None  # (control, value) that waits for a confirmation
 
     def execute(self, content: dict) -> None:
-        """A button's message: {kind: stop, checkpoint, undo or set, …}. What can't be done is said, not raised."""
+        """Handle a button's message {kind: stop, checkpoint, undo or set, …}. Errors are shown in `view`, and not raised."""
         try:
             self._answer, self._holds = self._execute(content)
-        except (UserError, ValueError) as error:  # a button has no cell to raise in
+        except (UserError, ValueError) as error:  # a button has no cell that could show the error
             self._answer, self._holds = str(error), lambda: True
         except OSError as error:
             self._answer, self._holds = not_written(self.run, error), lambda: True
@@ -69,7 +69,7 @@ class Steering:
         return sentence, lambda: not run.is_over and pending(run)["set"].get(name) == value
 
     def _doubt(self, name: str, value: float) -> str | None:
-        """What to ask before a value far beyond the run's own is sent; None when there is no doubt, or it was answered."""
+        """The question before an unusually large value is sent; None for other values, and after a confirmation."""
         now = self._values.get(name)
         if not now or value <= UNUSUAL * now or not math.isfinite(value) or self._question == (name, value):
             return None
@@ -80,7 +80,7 @@ class Steering:
         )
 
     def view(self, series) -> dict:
-        """What the buttons show: {obeys, pending, values, said, over, undo}. series: the run's (widgets.runs.series.Series)."""
+        """The state of the buttons: {obeys, pending, values, said, over, undo}. series: the Series of the run."""
         if not self._holds():
             self._answer = ""
         over = self.run.is_over
@@ -95,7 +95,7 @@ class Steering:
         }
 
     def _undo_title(self) -> str:
-        """What the button *Undo the change* would do; "" where no change can be undone."""
+        """The effect of the button *Undo the change*; "" if no change can be undone."""
         change = last_change(self.run)
         return (
             f"The run's next start goes on from {change.checkpoint.name}, before the change" if change else ""
@@ -103,7 +103,7 @@ class Steering:
 
 
 def not_written(run, error: OSError) -> str:
-    """Why a request could not be written into a run's folder, and what helps, in sentences for the reader of a widget."""
+    """A message for the reader of a widget: why a request could not be written into the run folder, and the solution."""
     place = f"{run.path / 'control'}: {error.strerror or error}"
     if error.errno in (errno.EACCES, errno.EPERM):
         cure = "The folder belongs to another account: ask its owner, who started the run."
@@ -126,7 +126,7 @@ def obeys(run) -> list[str]:
 
 
 def request_checkpoint(run) -> None:
-    """Ask the run for a checkpoint after the current step. Raises ValueError if it cannot."""
+    """Ask the run for a checkpoint after the current step. Raises ValueError if the run does not accept the request."""
     _check_supported(run, "checkpoint")
     _folder(run).joinpath("checkpoint").touch()
 
@@ -134,9 +134,9 @@ def request_checkpoint(run) -> None:
 def request_change(run, **changes: float) -> None:
     """Ask the run to continue with another KL coefficient (kl_coef) or learning rate (lr).
 
-    No value is too large here: the question before one of more than ten times the present value is the buttons' alone. The
-    run saves a checkpoint before it takes a change over, of whatever size, and `aligner undo` goes back to that checkpoint.
-    Raises ValueError for a value or a name that the run does not accept.
+    This function accepts values of any size. Only the buttons ask for a confirmation of unusually large values. The run saves a
+    checkpoint before it applies a change, and `aligner undo` goes back to the checkpoint. Raises ValueError for a value or a
+    name that the run does not accept.
     """
     for name, value in changes.items():
         if name not in CONTROLS:
@@ -150,10 +150,10 @@ def request_change(run, **changes: float) -> None:
 
 
 def pending(run) -> dict:
-    """Requests that are not carried out yet: {stop, checkpoint, set}."""
+    """The requests that the run has not carried out yet: {stop, checkpoint, set}."""
     control = run.path / "control"
     return {
-        # os.path's: Path.exists raises where another account's folder is closed
+        # os.path.exists, because Path.exists raises an error for a folder that belongs to another account
         "stop": os.path.exists(control / "stop"),
         "checkpoint": any(os.path.exists(control / name) for name in ("checkpoint", "checkpoint.taken")),
         "set": _requested_changes(run, "set.json.taken") | _requested_changes(run, "set.json"),
@@ -161,7 +161,7 @@ def pending(run) -> dict:
 
 
 def _requested_changes(run, name: str) -> dict:
-    """The changes in a file of control/; empty without a readable file."""
+    """The changes in a file of control/; {} without a readable file."""
     try:
         changes = json.loads((run.path / "control" / name).read_text())
     except (OSError, ValueError):

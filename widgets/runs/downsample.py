@@ -1,23 +1,22 @@
-"""Reduce a long series to few points without losing a spike: the lowest and highest record of every bucket.
+"""Reduce a long series to few points without losing spikes: keep the lowest and the highest record of every bucket.
 
-Buckets hold a power of two of records and are counted from the first record. So appending changes only the
-last bucket. When a series outgrows its limit, two neighbouring buckets become one; kernel and browser can
-each do that alone (`fold`), and only the new end of a series has to be sent.
+The number of records in a bucket is a power of two. Buckets are counted from the first record, so new records change only the
+last bucket. If a series outgrows its limit, pairs of neighbouring buckets are merged. Kernel and browser can merge
+independently (`fold`), and the kernel sends only the new end of a series.
 
-A point is (x, y, mean), where mean is the bucket's, for smoothing. A y may be NaN, where a record has none: the mean is of
-the others. Below the limit each record is a point.
-The last point is always the last record.
+A point is (x, y, mean). `mean` is the mean of the bucket, for smoothing. A missing y is NaN, and is excluded from the mean.
+Below the limit, each record is a point. The last point is always the last record.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-RAW = 2  # in a bucket of two records, the lowest and the highest are the two records themselves
+RAW = 2  # a bucket of two records loses nothing: the two records are the lowest and the highest
 
 
 def bucket_size(records: int, limit: int) -> int:
-    """The smallest bucket (a power of two) with which `records` give at most `limit` points."""
+    """The smallest bucket size (a power of two) for which `records` records give at most `limit` points."""
     size = RAW
     while _points(records, size) > limit:
         size *= 2
@@ -29,14 +28,14 @@ def _points(records: int, size: int) -> int:
 
 
 def closed_points(records: int, size: int) -> int:
-    """How many points belong to buckets before the last; later records never change these."""
+    """The number of points in the buckets before the last bucket. New records never change these points."""
     return max(0, records - 1) // size * 2
 
 
 def downsample(x: np.ndarray, y: np.ndarray, size: int, start: int = 0) -> np.ndarray:
-    """Points float64 [n, 3] of the records from record `start` (a multiple of size) to the end.
+    """The points of the records from `start` to the end, float64 [n, 3].
 
-    x, y: [records]; size: records in a bucket.
+    x, y: [records]. size: records per bucket. start: a multiple of size.
     """
     assert start % size == 0, f"record {start} begins no bucket of {size}"
     x, y = np.asarray(x[start:], dtype=float), np.asarray(y[start:], dtype=float)
@@ -52,7 +51,7 @@ def downsample(x: np.ndarray, y: np.ndarray, size: int, start: int = 0) -> np.nd
 
 
 def fold(points: np.ndarray) -> np.ndarray:
-    """Points [n, 3] of full buckets → points of buckets twice as large; an odd last bucket is left out."""
+    """Merge pairs of full buckets: points [n, 3] → points of buckets with twice the size. Drops an unpaired last bucket."""
     groups = points[: len(points) // 4 * 4].reshape(-1, 4, 3)
     chosen = _pick(groups[:, :, 1])
     folded = np.take_along_axis(groups, chosen[:, :, None], axis=1)
@@ -61,7 +60,7 @@ def fold(points: np.ndarray) -> np.ndarray:
 
 
 def _extremes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Buckets [n, size] → points [2n, 3]: the lowest and highest record, in order of time."""
+    """Buckets [n, size] → points [2n, 3]: the lowest and the highest record of each bucket, in order of time."""
     chosen = _pick(y)
     mean = np.broadcast_to(_mean(y), chosen.shape)
     return np.stack(
@@ -70,7 +69,7 @@ def _extremes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _mean(y: np.ndarray) -> np.ndarray:
-    """Each row's mean, [n, 1], of its numbers; NaN of a row without one."""
+    """The mean of each row without its NaNs, [n, 1]; NaN for a row of NaNs."""
     numbers = ~np.isnan(y)
     if numbers.all():
         return y.mean(axis=1, keepdims=True)
@@ -79,5 +78,5 @@ def _mean(y: np.ndarray) -> np.ndarray:
 
 
 def _pick(y: np.ndarray) -> np.ndarray:
-    """The positions of the lowest and highest value of each row, the earlier first: int64 [n, 2]."""
+    """The positions of the lowest and the highest value of each row, in ascending order: int64 [n, 2]."""
     return np.sort(np.stack([y.argmin(axis=1), y.argmax(axis=1)], axis=1), axis=1)

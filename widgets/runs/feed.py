@@ -1,4 +1,4 @@
-"""Sends runs to the browser: a snapshot first, then only what changed."""
+"""Packs runs for the browser: first a snapshot, then only the changes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from widgets.runs.progress import progress
 from widgets.runs.series import AXES, Series, as_runs
 from widgets.runs.waiting import Resubmission
 
-MAX_POINTS = 2000  # a line
+MAX_POINTS = 2000  # points per line
 MAX_UPDATE_BYTES = 45_000
 
 
 def open_feed(
     runs, metrics: list | None = None, axis: str = "step", limits=None, budget_seconds: float = float("inf")
 ) -> Feed:
-    """A Feed of one run or a list of runs, which has read their metrics for at most budget_seconds.
+    """A Feed of a run or a list of runs, after reading metrics for at most budget_seconds.
 
     Raises ValueError for an unknown axis or an empty list.
     """
@@ -38,10 +38,10 @@ def open_feed(
 
 
 class Feed:
-    """Packs runs for the browser: `snapshot()` is everything, `update()` what changed since the last call.
+    """Packs runs for the browser. `snapshot()` has all data, `update()` has the changes since the last call.
 
-    Both carry a version. The browser applies an update only to the version before it (`base`), and else asks
-    for a snapshot: a page that is being reloaded may miss an update.
+    Snapshots and updates have a version. The browser applies an update only to the preceding version (`base`). Otherwise, the
+    browser requests a snapshot, because a page may miss an update during a reload.
     """
 
     def __init__(
@@ -50,27 +50,27 @@ class Feed:
         self.runs = runs
         self.series = [Series(run, beside=runs) for run in runs]
         self.metrics = metrics
-        self._added: list[str] = []  # metrics that the reader asked for
+        self._added: list[str] = []  # metrics that the reader has added
         self.axis = axis
         self.version = 0
         self.limits = limits or Thresholds()
         self._run_alarms = [Alarms(run, run_series, limits) for run, run_series in zip(runs, self.series)]
         steerable = len(runs) == 1 and _player(runs[0]) is None
         self._steering = Steering(runs[0]) if steerable else None
-        self.branching = Branching(runs[0], None)  # the monitor sets another
-        self.resubmission = Resubmission(None)  # the monitor, which knows the runs' job, sets another
-        self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
+        self.branching = Branching(runs[0], None)  # a monitor replaces this object
+        self.resubmission = Resubmission(None)  # a monitor, which knows the job, replaces this object
+        self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) in the browser
         self._generations = [run_series.generation for run_series in self.series]
         self._head: dict = {}
         self._layout: list = []
 
     def poll(self, budget_seconds: float = float("inf")) -> bool:
-        """Read new metrics, for at most budget_seconds; True when there were any."""
+        """Read new metrics, for at most budget_seconds. Returns True if there were any."""
         return any([series.poll(budget_seconds) for series in self.series])
 
     @property
     def charts(self) -> list[Chart]:
-        """The charts to show: those of the run's kind or the wanted ones, and those that the user added."""
+        """The charts of `metrics`, or else the default charts of the kind of run, followed by the charts added by the user."""
         return self._own_charts() + charts_for(self.series, "", self._added)
 
     def _own_charts(self) -> list[Chart]:
@@ -78,15 +78,15 @@ class Feed:
         return charts_for(self.series, kind, self.metrics)
 
     def add(self, metric: str) -> None:
-        """A chart of this metric after the others; once."""
+        """Add a chart of a metric at the end, unless the chart exists."""
         self._added = [*dict.fromkeys([*self._added, metric])]
 
     def remove(self, metric: str) -> None:
-        """Without the chart that was added for this metric."""
+        """Remove the added chart of a metric."""
         self._added = [added for added in self._added if added != metric]
 
     def follow(self, run) -> None:
-        """Draw one more run beside the others; the buttons that change a single run are gone from there on."""
+        """Add a run to the charts. The buttons that change a single run are no longer available afterwards."""
         self.runs.append(run)
         series = Series(run, beside=self.runs)
         self.series.append(series)
@@ -94,12 +94,12 @@ class Feed:
         self._steering = None
 
     def steer(self, content: dict) -> None:
-        """Do what a button asks of the run; see widgets.runs.control.Steering."""
+        """Handle a button's message; see widgets.runs.control.Steering."""
         if self._steering is not None:
             self._steering.execute(content)
 
     def snapshot(self) -> bytes:
-        """A message with all points, for a page that has none yet."""
+        """A message with all points, for a new page."""
         self._generations = [run_series.generation for run_series in self.series]
         self._sent.clear()
         self.version += 1
@@ -108,7 +108,7 @@ class Feed:
         return self._pack("snapshot", self._head, [self._points(*line) for line in self._lines()])
 
     def update(self) -> bytes | None:
-        """A message with what changed; None when nothing did."""
+        """A message with the changes; None without changes."""
         if self._layout != self._resolve() or self._generations != [
             run_series.generation for run_series in self.series
         ]:
@@ -127,10 +127,10 @@ class Feed:
         return self._pack("update", news | {"base": self.version - 1}, points)
 
     def detail(self, low: float, high: float) -> bytes:
-        """A message with the lines between two values of the axis, in more detail."""
+        """A message with the lines between two values of the axis, with more points."""
         lines, points = [], []
         for key, x, y in self._lines():
-            # One record more on each side, so that the line runs to the edges.
+            # an additional record on each side, so that the line reaches the edges
             start = max(0, int(np.searchsorted(x, low)) - 1)
             stop = int(np.searchsorted(x, high, side="right")) + 1
             size = downsample.bucket_size(len(y[start:stop]), MAX_POINTS)
@@ -141,10 +141,10 @@ class Feed:
     # -- parts ----------------------------------------------------------------------------------------------------
 
     def _lines(self):
-        """(key, x, y) of every line of every chart; the key names run, chart, and line. `0/step`: run 0's steps."""
+        """(key, x, y) of every line of every chart. The key is `run/chart/line`; `0/step` are the steps of run 0."""
         for r, series in enumerate(self.series):
             x = series.axis(self.axis)
-            if self.axis != "step":  # there an x is no step
+            if self.axis != "step":  # the browser then also needs the step of each x
                 yield f"{r}/step", x, series.axis("step")
             for c, chart in enumerate(self.charts):
                 for k, line in enumerate(chart.lines):
@@ -154,7 +154,7 @@ class Feed:
                         yield f"{r}/{c}/{k}/spread", x[rows], deviations
 
     def _points(self, key: str, x: np.ndarray, y: np.ndarray) -> tuple[dict, np.ndarray] | None:
-        """The points that the browser lacks, and how to merge them; None when it has all."""
+        """The points that the browser lacks, and instructions for merging them; None if the browser has all points."""
         sent, sent_size = self._sent.get(key, (0, downsample.RAW))
         if sent == len(y) and key in self._sent:
             return None
@@ -166,10 +166,10 @@ class Feed:
         return {"key": key, "fold": fold, "keep": keep, "size": size, "count": len(points)}, points
 
     def _describe(self) -> dict:
-        """The message head without points: what the runs are and the titles of the charts."""
+        """The head of a message without the points: the state of the runs, the charts and the controls."""
         own, added = self._own_charts(), charts_for(self.series, "", self._added)
         submitted_again = [self.resubmission.awaits(run) for run in self.runs]
-        alarms_now = self._alarms()  # before the headings and marks, which read where an alarm began
+        alarms_now = self._alarms()  # must precede the headings and marks, which read the alarms' first steps
         return {
             "axis": self.axis,
             "runs": [
@@ -199,14 +199,17 @@ class Feed:
         }
 
     def _steer_view(self, submitted_again: bool) -> dict | None:
-        """What the buttons show; None where there are none. A job that waits for its start may load any checkpoint."""
+        """The state of the buttons; None without buttons.
+
+        Before a resubmitted job has started, there is no Undo button, because the job may load any checkpoint.
+        """
         if self._steering is None:
             return None
         view = self._steering.view(self.series[0])
         return view | {"undo": ""} if submitted_again else view
 
     def _gaps(self) -> dict[str, list]:
-        """{line: [[first x, last x, value]]} of the records that no chart can draw (charts.gaps)."""
+        """{line: [[first x, last x, value]]} of the records that a chart cannot draw (charts.gaps)."""
         gaps = {}
         for r, series in enumerate(self.series):
             x = series.axis(self.axis)
@@ -225,7 +228,7 @@ class Feed:
         ]
 
     def _resolve(self) -> list:
-        """Which metric each line shows; when this changes, the browser gets a new snapshot."""
+        """The metric of each line. After a change, the browser needs a new snapshot."""
         return [
             (chart.title, line.label, [charts.metric_of(line, series) for series in self.series])
             for chart in self.charts
@@ -257,12 +260,12 @@ def _spec(chart: Chart) -> dict:
 
 
 def _split(metric: str) -> str:
-    """Whose completions belong to a metric."""
+    """The split of the completions that belong to a metric."""
     return (
         "validation" if metric.startswith(("val_rollouts/", "val_environments/", "validation/")) else "train"
     )
 
 
 def _player(run) -> dict | None:
-    """A recording's speed, None for all at once; None for a run."""
+    """{speed} of a recording, where None means an infinite speed; None for a run."""
     return {"speed": run.speed if run.speed < float("inf") else None} if hasattr(run, "restart") else None

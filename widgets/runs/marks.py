@@ -1,4 +1,4 @@
-"""What happened to a run, as marks on its charts: changes of settings, alarms, checkpoints and resumes."""
+"""The events of a run as marks on the charts: changes of settings, alarms, checkpoints and resumes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from widgets.runs.control import CONTROLS
 from widgets.runs.series import Series
 
 NAMES = {"lr": "learning rate", "kl_coef": "KL coefficient"}
-JUMP = 1.2  # a setting that changes by this factor was changed at once
+JUMP = 1.2  # a jump changes a setting by more than this factor between two records
 CALM = 1.05  # a schedule changes a setting by less than this factor between two records
-MOST = 40  # marks of a run, the latest
+MOST = 40  # number of latest marks shown for a run
 
 
 def marks(run, series: Series, alarms: list[tuple[int, str]], x: np.ndarray) -> list[list]:
-    """[[x, kind, text]] in order of x; kind: `setting`, `alarm`, `checkpoint` or `resume`.
+    """[[x, kind, text]], sorted by x. kind: `setting`, `alarm`, `checkpoint` or `resume`.
 
-    alarms: (step, title) of those that sound. x: the place on the axis of each of the run's records.
+    alarms: (step, title) of the active alarms. x: the position of each record on the axis.
     """
     steps = np.array(series.steps)
     if not len(steps):
@@ -29,8 +29,8 @@ def marks(run, series: Series, alarms: list[tuple[int, str]], x: np.ndarray) -> 
         else []
     )
     events += [(step, "checkpoint", "checkpoint") for step in saved]
-    resumes = run.info.get("resumed_at", [])  # runs of before it was recorded have none
-    # a replay may have later resumes
+    resumes = run.info.get("resumed_at", [])  # older runs have no such field
+    # the info of a recording may contain resumes that the playback has not reached
     events += [(step, "resume", "resumed") for step in resumes if step <= steps[-1]]
     rows = np.minimum(np.searchsorted(steps, [step for step, _, _ in events]), len(steps) - 1)
     placed = [[float(x[row]), kind, f"{text}, step {step}"] for row, (step, kind, text) in zip(rows, events)]
@@ -38,9 +38,10 @@ def marks(run, series: Series, alarms: list[tuple[int, str]], x: np.ndarray) -> 
 
 
 def changes(series: Series) -> list[tuple[int, str]]:
-    """(step, what) of the settings that were changed during the run: jumps between stretches where they hardly move.
+    """(step, text) of the settings that were changed during the run.
 
-    A warm-up and a decay move at every step and are no changes.
+    A change is a jump between two stretches of nearly constant values. Warm-up and decay change a value at every step, and do
+    not count.
     """
     texts = []
     for control, metrics in CONTROLS.items():
@@ -53,7 +54,7 @@ def changes(series: Series) -> list[tuple[int, str]]:
 
 
 def _jumps(values: np.ndarray) -> np.ndarray:
-    """The places of values that are far from the one before, while that one's and the next one's moves are small."""
+    """The indices of values that jump from the preceding value, while the steps before and after the jump are small."""
     if len(values) < 3:
         return np.empty(0, dtype=np.int64)
     ratios = _ratios(values)  # ratios[i]: from value i to value i + 1
@@ -62,7 +63,7 @@ def _jumps(values: np.ndarray) -> np.ndarray:
 
 
 def _ratios(values: np.ndarray) -> np.ndarray:
-    """How many times the smaller of two neighbours the larger is, [n − 1]; 1 of two zeros, infinite of one."""
+    """The ratio of the larger to the smaller of two neighbours, [n − 1]; 1 for two zeros, infinite for a single zero."""
     sizes = np.abs(values)
     small, large = np.minimum(sizes[1:], sizes[:-1]), np.maximum(sizes[1:], sizes[:-1])
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""A run's progress, speed and estimated time to the end, for a heading."""
+"""A run's progress, speed and estimated remaining time, for the heading of a monitor."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from aligner_lib.run_folder.set_aside import way_back
 from widgets.runs.series import Series
 from widgets.runs.waiting import SUBMITTED_AGAIN
 
-WINDOW = 30  # records that a rate is taken over
-RECENT = 5  # steps that tell whether the machine is busy now
+WINDOW = 30  # number of records for a rate
+RECENT = 5  # number of steps for the current load of the machine
 
 
 def progress(run, series: Series, submitted_again: bool = False, alarm_steps: Iterable[int] = ()) -> dict:
     """A dict for the heading; unknown values are None.
 
-    submitted_again: the folder is as an earlier attempt left it, and the job of the next one has not begun.
-    alarm_steps: the steps since which the run's alarms hold.
+    submitted_again: whether the folder still shows an earlier attempt, because the resubmitted job has not begun.
+    alarm_steps: the first steps of the run's active alarms.
 
     Keys: name, kind, status, message, way_back (how to undo a change of settings before a failure or alarm), step,
-    max_steps, eta_seconds, tokens_a_second, waits_for_cores (the share of a step's time), heartbeat (unix seconds).
+    max_steps, eta_seconds, tokens_a_second, waits_for_cores (as a share of a step's time), heartbeat (unix seconds).
     """
     info = run.info
     heartbeat = info.get("heartbeat") or {}
@@ -52,7 +52,7 @@ def progress(run, series: Series, submitted_again: bool = False, alarm_steps: It
 
 
 def seconds_a_step(series: Series) -> float | None:
-    """Seconds per step: the median over the last records, which a pause or a clock change does not move."""
+    """Seconds per step: the median over the last records, which is robust against pauses and changes of the clock."""
     steps = np.array(series.steps[-WINDOW:], dtype=float)
     times = np.array(series.times[-WINDOW:])
     forward = (np.diff(steps) > 0) & (np.diff(times) > 0)
@@ -72,7 +72,7 @@ def tokens_a_second(series: Series) -> float | None:
 
 
 def waits_for_cores(series: Series) -> float | None:
-    """The share of a step's time that it waited for a core: the median over the last steps; None where it is not known."""
+    """The share of a step's time spent waiting for a CPU core: the median over the last steps; None if unknown."""
     rows, waited = series.last("timers/processor_wait", RECENT)
     of_steps, seconds = series.last("timers/step_time", RECENT)
     if len(rows) == 0 or not np.array_equal(rows, of_steps) or not (seconds > 0).all():

@@ -1,4 +1,4 @@
-"""All rollouts of a run: texts in memory, tokens compressed until they are needed."""
+"""All rollouts of a run. Texts are in memory, and tokens are compressed until needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHUNK_BYTES = 1 << 22
 
 
 class RunRollouts:
-    """Follows a run's rollouts: `records` without their tokens, and `tokens(i)` for those of record i."""
+    """Follows the rollouts of a run. `records` has the records without tokens, and `tokens(i)` the tokens of record i."""
 
     def __init__(self, run):
         self._reader = run.rollouts_reader()
@@ -20,13 +20,13 @@ class RunRollouts:
     def _clear(self) -> None:
         self.records: list[dict] = []
         self._tokens: list[bytes] = []
-        self._first: dict[tuple[str, str], int] = {}  # (split, prompt) → its earliest record
-        self._groups: dict[tuple, list[int]] = {}  # (step, split, prompt's number) → records
+        self._first: dict[tuple[str, str], int] = {}  # (split, prompt) → id of the earliest record
+        self._groups: dict[tuple, list[int]] = {}  # (step, split, prompt's number) → ids of the records
         self.splits_with_groups: set[str] = set()
-        self._judged: dict[str, bool] = {}  # metric of an environment → whether it was always 0 or 1
+        self._judged: dict[str, bool] = {}  # metric of an environment → whether all values are 0 or 1
 
     def poll(self) -> bool:
-        """Read new rollouts; True when there were any."""
+        """Read new rollouts. Returns True if there were any."""
         news = False
         while records := self._reader.poll(CHUNK_BYTES):
             if self._reader.restarts != self._restarts:
@@ -56,21 +56,21 @@ class RunRollouts:
 
     @property
     def verdicts(self) -> list[str]:
-        """The environments' metrics that say yes or no: so far each was 0 or 1."""
+        """The names of the environments' yes-or-no metrics, whose values were all 0 or 1 so far."""
         return [name for name, judged in self._judged.items() if judged]
 
     def group_of(self, record: dict) -> list[dict]:
-        """The responses of the same step to the same prompt, in the order of the file; a run before groups has one each."""
+        """The responses of a step to the record's prompt, in the order of the file; without groups, only the record."""
         key = (record["step"], record.get("split", ""), record.get("group"))
         return [self.records[i] for i in self._groups.get(key, [record["id"]])]
 
     def first_of(self, record: dict) -> int | None:
-        """The number of the earliest record of the same prompt: of the same split, else of any; None without one."""
+        """The id of the earliest record with the same prompt, in the same split or else in any split; None without a record."""
         prompt = record["prompt"]
         same = self._first.get((record.get("split", ""), prompt))
         others = (index for (_, other), index in self._first.items() if other == prompt)
         return same if same is not None else next(others, None)
 
     def tokens(self, record: int) -> dict:
-        """The {tokens, token_kl, token_advantage} of a record, as far as the run logged them."""
+        """{tokens, token_kl, token_advantage} of a record. Fields that the run does not log are missing."""
         return json.loads(zlib.decompress(self._tokens[record]))

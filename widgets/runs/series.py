@@ -1,4 +1,4 @@
-"""A run's metrics as growing columns, which take a fraction of the records' memory."""
+"""A run's metrics as growing columns, which need much less memory than the records."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import numpy as np
 from aligner_lib.run_folder.reader import RunFolder
 
 CHUNK_BYTES = 1 << 20
-NUMBERS = {int, float}  # exact types: fast to test, and a bool is no number
-LIMIT = 2**63  # steps are int64; a step or time beyond this is not used
+NUMBERS = {int, float}  # exact types: a fast test, which excludes bool
+LIMIT = 2**63  # steps are int64; records with a larger step or time are skipped
 TOKEN_METRICS = ("train/tokens", "train_rollouts/tokens")
 AXES = ("step", "time", "tokens")
 
 
 def as_run(run):
-    """A RunFolder for a path; a RunFolder or Recording is returned unchanged."""
+    """The RunFolder of a path. A RunFolder or Recording is returned unchanged."""
     return run if hasattr(run, "metrics_reader") else RunFolder(run)
 
 
 def as_runs(runs) -> list:
-    """A list of runs from one run or a list of them. Raises ValueError for an empty list."""
+    """A list of runs, made from a run or a list of runs. Raises ValueError for an empty list."""
     runs = [as_run(run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])]
     if not runs:
         raise ValueError("[] holds no run: give a run folder, or a list of them")
@@ -34,7 +34,7 @@ def as_runs(runs) -> list:
 
 
 def fork_of(run, beside: list) -> int:
-    """The last step that a branch shares with its parent, where the parent is among these runs; else 0."""
+    """The last common step of a branch and its parent, if the parent is among the runs `beside`; otherwise 0."""
     parent = run.info.get("parent")
     if parent is None:
         return 0
@@ -43,10 +43,10 @@ def fork_of(run, beside: list) -> int:
 
 
 class Series:
-    """Follows a run's metrics.
+    """Follows the metrics of a run.
 
-    `generation` changes when earlier records no longer hold, because a resumed run went back. A branch is followed from its fork on
-    where its parent is among the runs `beside` it, whose records hold for the steps before.
+    `generation` changes when earlier records become invalid, because a resumed run went back. If the parent of a branch is
+    among the runs `beside`, the branch's records start at the fork. The parent's records show the earlier steps.
     """
 
     def __init__(self, run, beside: list = ()):
@@ -63,23 +63,26 @@ class Series:
         self._rows: dict[str, array] = {}
         self._values: dict[str, array] = {}
         self._without_place = 0
-        self.not_finite: dict[str, list[int]] = {}  # metric → the first steps at which it was NaN or infinite
+        self.not_finite: dict[str, list[int]] = {}  # metric → the first steps with a NaN or infinite value
 
     def __len__(self) -> int:
         return len(self.steps)
 
     @property
     def skipped(self) -> int:
-        """The number of lines that are no records, and of records without a usable step or time."""
+        """The number of unreadable lines and of records without a usable step or time."""
         return self._without_place + self._reader.skipped
 
     @property
     def metrics(self) -> list[str]:
-        """The names of all metrics so far, in order of appearance."""
+        """The names of all metrics read so far, in order of appearance."""
         return list(self._values)
 
     def poll(self, budget_seconds: float = float("inf")) -> bool:
-        """Read new records; True when there were any. Stops after budget_seconds: poll again for the rest."""
+        """Read new records. Returns True if there were any.
+
+        Stops after budget_seconds. The next call reads the remaining records.
+        """
         deadline = time.monotonic() + budget_seconds
         news = False
         while records := self._reader.poll(CHUNK_BYTES):
@@ -96,7 +99,7 @@ class Series:
         return news
 
     def extend(self, records: list[dict]) -> None:
-        """Append records: integer `step`, `time` in unix seconds; the rest are metrics if numbers."""
+        """Append records with an integer `step` and a `time` in unix seconds. All other numbers in a record are metrics."""
         if not _all_have_places(records):
             whole = [record for record in records if _all_have_places([record])]
             self._without_place += len(records) - len(whole)
@@ -134,7 +137,7 @@ class Series:
             del bad[100:]
 
     def _cut(self, step: int) -> None:
-        """Drop the records from `step` on: the run was resumed before it and writes them again."""
+        """Drop the records from `step` on. A resumed run goes back to an earlier step and writes these records again."""
         self.generation += 1
         keep = int(np.searchsorted(np.frombuffer(self.steps, dtype=np.int64), step))
         del self.steps[keep:], self.times[keep:]
@@ -143,12 +146,12 @@ class Series:
             del rows[n:], self._values[metric][n:]
         self.not_finite = {m: [s for s in bad if s < step] for m, bad in self.not_finite.items()}
 
-    # -- what charts ask ------------------------------------------------------------------------------------------
+    # -- data for charts ------------------------------------------------------------------------------------------
 
     def column(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """The (rows int32 [n], values float64 [n]) of a metric, finite values only.
+        """The finite values of a metric: (rows int32 [n], values float64 [n]).
 
-        Both are copies, so the series may grow meanwhile.
+        Both arrays are copies, so the series may grow while the caller uses them.
         """
         if metric not in self._values:
             return np.empty(0, dtype=np.int32), np.empty(0)
@@ -157,15 +160,15 @@ class Series:
         return (rows, values) if finite.all() else (rows[finite], values[finite])
 
     def last(self, metric: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The (rows int32 [n], values float64 [n]) of a metric's last records, n at most `count`; finite or not."""
+        """The last values of a metric, finite or not: (rows int32 [n], values float64 [n]), with n at most `count`."""
         if metric not in self._values:
             return np.empty(0, dtype=np.int32), np.empty(0)
         return np.array(self._rows[metric][-count:], dtype=np.int32), np.array(self._values[metric][-count:])
 
     def beyond(self, metric: str, largest: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The records of a metric that are NaN, infinite or larger than `largest`: (places, rows, values), each [n].
+        """The values of a metric that are NaN, infinite or larger than `largest`: (places, rows, values), each [n].
 
-        A place counts the metric's own records, a row those of the run.
+        places: indices among the metric's values. rows: indices among the run's records.
         """
         if metric not in self._values:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), np.empty(0)
@@ -174,22 +177,21 @@ class Series:
         return places, np.array(self._rows[metric], dtype=np.int32)[places], values[places]
 
     def axis(self, name: str) -> np.ndarray:
-        """Every row's x on an axis, float64 [rows].
+        """The x of every row on an axis, float64 [rows].
 
-        name: `step`, `time` (seconds since the first record) or `tokens` (cumulative, generated or trained
-        on).
+        name: `step`, `time` (seconds since the first record) or `tokens` (cumulative number of tokens generated or trained on).
         """
         if name == "step":
             return np.array(self.steps, dtype=np.float64)
         if name == "time":
-            # A clock that was set back moves no point to the left.
+            # even if the clock was set back, no point moves to the left
             times = np.maximum.accumulate(np.array(self.times)) if self.times else np.empty(0)
             return times - times[:1]
         assert name == "tokens", f"no axis {name!r}; there are {AXES}"
         return np.cumsum(self.tokens())
 
     def tokens(self) -> np.ndarray:
-        """The tokens of every row, trained on or generated, float64 [rows]; 0 where the run logs none."""
+        """The number of tokens of every row, generated or trained on, float64 [rows]; 0 for rows without the metric."""
         tokens = np.zeros(len(self))
         for metric in TOKEN_METRICS:
             rows, values = self.column(metric)
@@ -197,7 +199,7 @@ class Series:
         return tokens
 
     def latest(self, metric: str) -> float | None:
-        """The last value, finite or not; None when there is none."""
+        """The last value of a metric, finite or not; None without values."""
         values = self._values.get(metric)
         return values[-1] if values else None
 
@@ -219,11 +221,11 @@ def _all_have_places(records: list[dict]) -> bool:
     steps, times = [r.get("step") for r in records], [r.get("time") for r in records]
     if not (set(map(type, steps)) <= {int} and set(map(type, times)) <= NUMBERS):
         return False
-    return all(-LIMIT < place < LIMIT for place in chain(steps, times))  # not NaN either
+    return all(-LIMIT < place < LIMIT for place in chain(steps, times))  # False for NaN, too
 
 
 def _as_float(value: float) -> float:
-    """An integer too large for a float becomes infinite, as 1e400 does in JSON."""
+    """Convert a number to float. An integer beyond the range of floats becomes infinite, like 1e400 in JSON."""
     try:
         return float(value)
     except OverflowError:
@@ -231,7 +233,7 @@ def _as_float(value: float) -> float:
 
 
 def _ascending(records: list[dict]) -> Iterable[list[dict]]:
-    """Split records where their step goes back."""
+    """Split records into parts with ascending steps."""
     start = 0
     for i in range(1, len(records)):
         if records[i]["step"] < records[i - 1]["step"]:

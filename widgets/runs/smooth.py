@@ -1,4 +1,4 @@
-"""Smoothing of noisy curves: an exponential mean with a half-life. monitor/smooth.js does the same."""
+"""Smoothing of noisy curves by an exponential moving average with a half-life. monitor/smooth.js has the same function."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import numpy as np
 
 from widgets.runs import downsample
 
-DEFAULT = 0.02  # half-life, as a fraction of the records of a line
+DEFAULT = 0.02  # half-life as a fraction of a line's records
 
 
 def smooth(points: np.ndarray, size: int, fraction: float = DEFAULT) -> np.ndarray:
-    """Smoothed y, float64 [n], of points [n, 3] that stand for buckets of `size` records.
+    """Smoothed y, float64 [n], of points [n, 3] for buckets of `size` records.
 
-    The half-life is a fraction of the line's records, so a run looks equally smooth at 20 steps and at a
-    million. The mean is bias-corrected: the first value is the first point. A NaN stays where it is and is left out.
+    The half-life is a fraction of the line's records, so a run with 20 steps and a run with a million steps look equally
+    smooth. The average is bias-corrected: the first smoothed value equals the first point. A NaN remains NaN, and does not
+    enter the average.
     """
     records_a_point = 1 if size == downsample.RAW else size / 2
     half_life = fraction * len(points) * records_a_point

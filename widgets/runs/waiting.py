@@ -1,4 +1,4 @@
-"""Wait for runs to end, in a cell or in batch, report how they ended, and poll them."""
+"""Waits for the end of runs, in a cell or in batch, reports how the runs ended, and polls runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ FINAL_JOB_STATES = ("finished", "failed", "cancelled")  # cluster.State
 
 
 class RunFailed(RuntimeError):
-    """A run ended with an error; the message is the run's own."""
+    """A run ended with an error. The message comes from the run."""
 
 
 class RunLost(RunFailed):
-    """A run's process is gone without a final status: killed, out of memory, or its machine went down."""
+    """A run's process ended without a final status: it was killed, ran out of memory, or the machine failed."""
 
 
 def until_over(runs: list, job, timeout: float | None) -> Iterator[float]:
-    """Yield seconds to sleep until every run is over. job: the handle of their job, or None.
+    """Yield seconds to sleep until every run is over. job: the handle of the runs' job, or None.
 
     Raises TimeoutError after `timeout` seconds.
     """
@@ -40,14 +40,14 @@ def until_over(runs: list, job, timeout: float | None) -> Iterator[float]:
 
 
 async def until_over_async(runs: list, job, timeout: float | None) -> AsyncIterator[float]:
-    """As `until_over`, polling in a thread: a scheduler that does not answer blocks for seconds."""
+    """Like `until_over`, but polls in a thread, because an unresponsive scheduler can block for seconds."""
     pauses = until_over(runs, job, timeout)
     while (pause := await asyncio.to_thread(next, pauses, None)) is not None:
         yield pause
 
 
 def verdict(run, job=None) -> str:
-    """How a run ended, in a sentence. Raises RunFailed or RunLost when it did not end well."""
+    """A sentence about the end of a run. Raises RunFailed or RunLost if the run did not finish or stop normally."""
     status, info = run.status, run.info
     if status == "deleted":
         raise RunLost(f"{run.name} is gone: its folder {run.path} was deleted while it was watched.")
@@ -76,10 +76,10 @@ def verdict(run, job=None) -> str:
 
 
 def keep_looking(closed: threading.Event, seconds: float, look: Callable[[], object]) -> None:
-    """Call `look` every `seconds` until `closed`.
+    """Call `look` every `seconds` until `closed` is set.
 
-    An error is logged once and the call tried again, because folders on a shared file system may be away for
-    moments.
+    An error is logged once, and the calls continue, because folders on a shared file system may be unavailable for a short
+    time.
     """
     last_error = None
     while not closed.wait(seconds):
@@ -93,10 +93,10 @@ def keep_looking(closed: threading.Event, seconds: float, look: Callable[[], obj
 
 
 def _is_over(run, job) -> bool:
-    """Whether a run is over, with its job taken into account.
+    """Whether a run is over, according to the run folder and the job.
 
-    A run that was stopped or lost its process continues if its job is queued again, so the job is asked. A
-    finished run needs no job, unless its folder is still as an earlier job left it.
+    A stopped or lost run continues if its job is queued again. Therefore the job's state decides. For a finished run, the run
+    folder decides, unless the folder still shows an earlier job.
     """
     if job is None or run.status == "deleted" or (run.status == "finished" and _is_of(run, job)):
         return run.is_over
@@ -104,33 +104,33 @@ def _is_over(run, job) -> bool:
 
 
 class Resubmission:
-    """Whether a run's folder still shows an earlier attempt while its job, submitted again, has not begun."""
+    """Detects a resubmitted job that has not begun, while the run folder still shows the earlier attempt."""
 
     def __init__(self, job):
-        """job: the handle of the runs' job, for runs whose folders have no record of a submission; or None."""
+        """job: the handle of the runs' job, or None. Used for run folders without a record of a submission."""
         self.job = job
         self._looks: dict[
             tuple, tuple[float, bool]
-        ] = {}  # run and job → when it was asked, whether it was over
+        ] = {}  # (run, job) → (time of the last request, whether the job was over)
 
     def awaits(self, run) -> bool:
-        """True until the job's own attempt writes its first heartbeat, or the job ends without one."""
+        """Whether the resubmitted job has neither written its first heartbeat nor ended."""
         if not run.is_over or run.status == "deleted":
             return False
-        # the folder's own record first: the job may have been submitted again after the reader got a handle
+        # prefer the record in the run folder: the job may have been resubmitted after the handle was created
         job = (run.latest_job() if hasattr(run, "latest_job") else None) or self.job
         if job is None or _is_of(run, job):
             return False
         look = run.path, getattr(job, "id", None)
         looked_at, is_over = self._looks.get(look, (float("-inf"), True))
-        if time.monotonic() - looked_at > JOB_SECONDS:  # asking a scheduler is expensive
+        if time.monotonic() - looked_at > JOB_SECONDS:  # a request to a scheduler is expensive
             is_over = _state(job) in FINAL_JOB_STATES
             self._looks[look] = time.monotonic(), is_over
         return not is_over
 
 
 def _is_of(run, job) -> bool:
-    """Whether the run has had a heartbeat since the job was submitted."""
+    """Whether the run has written a heartbeat after the submission of the job."""
     submitted = getattr(getattr(job, "record", None), "submitted", 0.0)
     return (run.info.get("heartbeat") or {}).get("time", 0.0) >= submitted
 

@@ -1,1 +1,1 @@
-"""One page of runs that anyone can open, without a kernel or a network."""
+"""A page of runs for readers without a kernel or a network."""

@@ -1,7 +1,7 @@
-"""One file with the charts, completions, alarms and settings of runs, drawn by the monitor's own script.
+"""A single HTML file with the charts, completions, alarms and settings of runs, drawn by the monitor's script.
 
-The file opens without a kernel, a server or a network. What the monitor would ask its kernel for lies in the page, and still.js
-answers it.
+The file opens without a kernel, a server or a network. The page contains the data that the monitor normally requests from the
+kernel, and still.js answers the requests.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from widgets.runs.series import AXES, as_runs
 
 RESPONSES_A_STEP = 16
 VALIDATION_RESPONSES = 128
-DIGITS = 4  # of a token's weight: a colour shows fewer
+DIGITS = 4  # significant digits of a token's weight, more than a colour can show
 FACTS = ("kind", "status", "message", "seed", "precision", "max_steps", "versions")
 EXPORT = "export default "
 NO_KERNEL = {"players": [], "steering": None, "branching": None, "can_stop": False, "metrics": []}
-"""What a page without a kernel leaves out: the player, the buttons that change a run, and charts of other metrics."""
+"""The parts of the monitor that need a kernel: the player, the buttons that change a run, and charts of other metrics."""
 
 STYLE = """
 :root { --jp-ui-font-color1: var(--ink); --jp-layout-color0: var(--paper); --jp-layout-color1: var(--raised); --jp-border-color2: var(--edge); }
@@ -45,10 +45,11 @@ details { margin: .5rem 0; }
 
 
 def write_page(runs, out: Path) -> Path:
-    """Write the page of a run folder, a Recording or the name of one, or a list of them, and return its path.
+    """Write the page of a run, and return its path. runs: a run folder, a Recording or its name, or a list of runs.
 
-    Each step's first RESPONSES_A_STEP responses are kept, and VALIDATION_RESPONSES of each validation. Host, user and paths are
-    left out as in a recording. Raises ValueError for an empty list, UserError for a folder that holds no run.
+    The page has the first RESPONSES_A_STEP responses of each step, and the first VALIDATION_RESPONSES of each validation. Like
+    a recording, the page has no host name, user name or paths. Raises ValueError for an empty list, UserError for a folder
+    without a run.
     """
     with tempfile.TemporaryDirectory(prefix="aligner-share-") as tmp_dir:
         given = runs if isinstance(runs, list) else [runs]
@@ -65,7 +66,7 @@ def write_page(runs, out: Path) -> Path:
 
 
 def write_quiz(name: str, out: Path) -> Path:
-    """Write the page of a notebook's quiz, as in `Quiz("03")`, and return its path. Answers are kept while the page is open."""
+    """Write the page of the quiz `Quiz(name)`, and return its path. The page forgets the answers when it is closed."""
     quiz = Quiz(name)
     content = {"title": quiz.title, "questions": quiz.questions, "answers": {}}
     quiz.close()
@@ -75,7 +76,7 @@ def write_quiz(name: str, out: Path) -> Path:
 
 
 def _still(run, path: Path) -> Recording:
-    """The run as a recording that shows its end at once."""
+    """The run as a Recording that shows the final state immediately."""
     if isinstance(run, Recording):
         return Recording(run.path, speed=float("inf"))
     if not run.info:
@@ -86,11 +87,11 @@ def _still(run, path: Path) -> Recording:
     return Recording(packed, speed=float("inf"))
 
 
-# ---- what the kernel would answer ------------------------------------------------------------------------------------
+# ---- data that the kernel would send ---------------------------------------------------------------------------------
 
 
 def _content(runs: list[Recording]) -> dict:
-    """axes: the charts' data by axis; rows: the table of numbers of each run; texts: the responses of each run."""
+    """The page's data. axes: the charts' messages by axis; rows: each run's table of numbers; texts: each run's responses."""
     feed = open_feed(runs)
     axes = {}
     for axis in AXES:
@@ -106,7 +107,7 @@ def _content(runs: list[Recording]) -> dict:
 def _without_kernel(snapshot: bytes) -> bytes:
     head, points = unpack(snapshot)
     for run in head["runs"]:
-        if run["status"] in ("running", "waiting"):  # nothing more of it will come
+        if run["status"] in ("running", "waiting"):  # the page shows no later state
             run["status"], run["message"] = "stopped", "it was not over when this page was made"
     return pack(head | NO_KERNEL, points)
 
@@ -119,7 +120,7 @@ def _rows(feed: Feed, run: int) -> dict:
 
 
 def _texts(run: Recording) -> dict:
-    """A run's responses, with each prompt once."""
+    """A run's responses. Each prompt is stored once."""
     rollouts = RunRollouts(run)
     rollouts.poll()
     prompts = list(dict.fromkeys(record["prompt"] for record in rollouts.records))
@@ -154,7 +155,7 @@ def _short(value):
 
 
 def _facts(runs: list[Recording]) -> str:
-    """What each run is, and its settings."""
+    """A section about each run: important facts and all settings."""
     return "".join(
         f"<section><h2>About {html.escape(run.name)}</h2>{_table({name: run.info[name] for name in FACTS if run.info.get(name)})}"
         f"<details><summary>All settings</summary>{_table(flatten(run.info.get('config', {})))}</details></section>"
@@ -180,7 +181,7 @@ def _data(name: str, value) -> str:
 
 
 def _module(widget: type[Widget]) -> str:
-    """The widget's script, what answers it, and what mounts it, as one script of the page."""
+    """The page's script: the widget, still.js to answer the widget's requests, and share.js to mount the widget."""
     before, export, after = widget._esm.rpartition(EXPORT)
     assert export and EXPORT not in before, f"the script of {widget.__name__} exports one widget"
     return f'<script type="module">{before}const WIDGET = {after}\n{text_of("still.js")}\n{text_of("share.js")}</script>'

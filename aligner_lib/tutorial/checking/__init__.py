@@ -1,1 +1,1 @@
-"""Whether a learner's function is right: its outcomes compared with the reference's, and the verdict in words."""
+"""Checks of a learner's function: the comparison with the reference function, and the verdict in words."""

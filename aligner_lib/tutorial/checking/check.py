@@ -1,4 +1,4 @@
-"""check("gae", fn) compares a learner's function with the reference, and names the mistake of a wrong function."""
+"""check("gae", fn) compares a learner's function with the reference function, and names the mistake of a wrong function."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from aligner_lib.tutorial.workspace.learning_progress import record_exercise
 
 
 def check(name: str, function: Callable, seed: int = 0) -> ExerciseVerdict:
-    """Call the learner's function on random inputs, and compare outputs and gradients with the reference's.
+    """Call the learner's function on random inputs, and compare its outputs and gradients with those of the reference function.
 
-    The verdict displays itself in a notebook and prints on a terminal. A verdict is true if the function passed. Its
-    `function` is the learner's function if that passed, else the reference. A wrong function that equals a planted
-    mistake is called by the mistake's name. Raises UserError for an unknown exercise.
+    The verdict has an HTML display for notebooks and a text display for terminals. A verdict is true if the function passed.
+    `verdict.function` is the learner's function if the function passed, else the reference. If a wrong function equals a
+    planted mistake, the verdict names the mistake. Raises UserError for an unknown exercise.
     """
     verdict = judge(registry.exercise(name), function, seed)
     record_exercise(name, verdict.passed)
@@ -38,7 +38,7 @@ def check(name: str, function: Callable, seed: int = 0) -> ExerciseVerdict:
 
 
 def judge(exercise: Exercise, function: Callable, seed: int = 0) -> ExerciseVerdict:
-    """The verdict of `check`, without a record of the learner's progress."""
+    """The verdict of `check`, without recording the learner's progress."""
     if problem := _cannot_be_called(exercise, function):
         return _wrong(exercise, Difference("the signature", problem))
     cases = [exercise.inputs(Draw(seed, number)) for number in range(exercise.cases)]
@@ -59,7 +59,7 @@ def judge(exercise: Exercise, function: Callable, seed: int = 0) -> ExerciseVerd
 
 
 def _outcomes(exercise: Exercise, function: Callable, cases: list[dict[str, Any]]) -> list[AnswerOutcome]:
-    """The learner's outcome of each case, up to one that does not end: the others would not end either."""
+    """The outcome of the learner's function for each case. Stops after a time-out, because later cases would time out, too."""
     own: list[AnswerOutcome] = []
     for case in cases:
         own.append(outcome(function, case, exercise.gradients))
@@ -110,7 +110,7 @@ def _cannot_be_called(exercise: Exercise, function: Callable) -> str:
             f"The check calls {exercise.name}({', '.join(inputs)}), but your function does not accept these "
             f"{len(inputs)} arguments."
         )
-    except ValueError:  # a built-in function without a signature: the call will tell
+    except ValueError:  # some built-in functions have no signature; wrong arguments then fail in the call
         pass
     return ""
 

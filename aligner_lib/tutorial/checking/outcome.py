@@ -1,4 +1,4 @@
-"""What a function makes of inputs (outputs, gradients, or an error), and where two of them differ."""
+"""The outcome of a function call (outputs, gradients or an error), and the first difference between two outcomes."""
 
 from __future__ import annotations
 
@@ -15,35 +15,41 @@ if TYPE_CHECKING:
 
 torch = ImportedLate("torch")
 
-RELATIVE, ABSOLUTE = 1e-4, 1e-5  # how far a right answer may be off: float32, in another order
-SECONDS = 20.0  # for one call of a function that takes milliseconds
+# tolerance: in float32, the last digits depend on the order of the operations
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
+SECONDS = 20.0  # time limit of a call; a right function takes milliseconds
 
 
 @dataclass(frozen=True)
 class AnswerOutcome:
-    """outputs: what was returned, a tuple's parts one by one; gradients: by input, of a random weighting of the outputs."""
+    """The outcome of a function call."""
 
     outputs: tuple[Any, ...] = ()
+    """The elements of the returned tuple, or the single returned value."""
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
+    """By input: the gradient of a random weighted sum of the outputs."""
     attached: tuple[bool, ...] = ()
-    """Whether each output has a gradient."""
+    """Whether each output requires a gradient."""
     error: Exception | LoopWithoutEnd | None = None
-    changed: str = ""  # an input that the function has written to
+    changed: str = ""
+    """The first input that the function changed in place, or ""."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where an outcome is not the expected one. yours, expected: what to show beside each other."""
+    """The first difference between an outcome and the expected outcome."""
 
-    what: str  # an output's name, or gradient of …
+    what: str
+    """What differs: the name of an output, "the gradient to NAME", "an error" or "the time", for example."""
     sentence: str
     yours: Any = None
+    """The learner's value, which the verdict shows beside `expected`."""
     expected: Any = None
 
 
 def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ...]) -> AnswerOutcome:
-    """Call the function on copies of the inputs; an error of it is an outcome, too."""
-    copied: dict[int, Any] = {}  # an optimizer's copy steps the weights of the models' copies
+    """Call the function on copies of the inputs. An error that the function raises is part of the outcome."""
+    copied: dict[int, Any] = {}  # shared by all copies, so that a copied optimizer updates the copied models
     arguments = {name: _copy(value, name in gradients, copied) for name, value in inputs.items()}
     try:
         with time_limit(SECONDS):
@@ -51,7 +57,7 @@ def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ..
         outputs = tuple(returned) if isinstance(returned, tuple) else (returned,)
         by_name = _gradients(outputs, arguments, gradients)
         attached = tuple(isinstance(output, torch.Tensor) and output.requires_grad for output in outputs)
-    except (Exception, LoopWithoutEnd) as error:  # whatever a learner's function raises is told, not raised
+    except (Exception, LoopWithoutEnd) as error:  # the verdict reports every error of the learner's function
         return AnswerOutcome(error=error)
     outputs = tuple(_without_gradient(output) for output in outputs)
     return AnswerOutcome(outputs, by_name, attached, changed=_changed(inputs, arguments))
@@ -60,7 +66,7 @@ def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ..
 def first_difference(
     expected: AnswerOutcome, got: AnswerOutcome, names: tuple[str, ...]
 ) -> Difference | None:
-    """None where the outcomes are equal; neither has an error."""
+    """The first difference between two outcomes without errors; None if the outcomes are equal. names: of the outputs."""
     if len(got.outputs) != len(expected.outputs):
         return Difference("what is returned", _count(names, got.outputs))
     for name, right, yours in zip(names, expected.outputs, got.outputs):
@@ -84,7 +90,7 @@ def first_difference(
 
 
 def alike(first: AnswerOutcome, second: AnswerOutcome) -> bool:
-    """Whether two answers are the same one: equal numbers whatever their type, or equal errors."""
+    """Whether two outcomes have equal numbers, of any type, or equal errors."""
     if first.error or second.error:
         return repr(first.error) == repr(second.error)
     if len(first.outputs) != len(second.outputs):
@@ -145,7 +151,7 @@ def _first_place(name: str, numbers: Tensor, expected: Tensor) -> str:
 
 
 def differs(yours: Any, expected: Any) -> Tensor | None:
-    """Where two values of one shape differ, bool of that shape; None where they can't be laid beside each other."""
+    """A bool tensor that marks the elements in which two values differ; None for other than numbers and for unequal shapes."""
     numbers, right = numbers_of(yours), numbers_of(expected)
     return (
         None if numbers is None or right is None or numbers.shape != right.shape else ~_equal(numbers, right)
@@ -164,7 +170,7 @@ def _equal(first: Tensor, second: Tensor) -> Tensor:
 
 
 def numbers_of(value: Any) -> Tensor | None:
-    """Numbers of any type as a tensor; None for what isn't numbers."""
+    """Convert a number, a list of numbers or a tensor to a tensor. Returns None for any other value."""
     if isinstance(value, torch.Tensor):
         return value
     try:
@@ -182,7 +188,7 @@ def _dtype(value: Tensor) -> str:
 
 
 def _beside(yours: Tensor, right: Tensor) -> str:
-    """Both numbers with as many digits as tell them apart."""
+    """A text with both numbers, with enough digits to show the difference."""
     for digits in (4, 6, 9, 17):
         shown = _shown(yours, digits), _shown(right, digits)
         if len(set(shown)) == 2:
@@ -214,7 +220,7 @@ def _gradients(
 ) -> dict[str, Tensor | None]:
     if not names:
         return {}
-    # a list's tensors are labelled with their index: name[0], name[1]
+    # the label of a list's tensor contains its index: name[0], name[1]
     leaves = {label: leaf for name in names for label, leaf in _leaves(name, arguments[name])}
     weighted = [
         (output * _weights(output)).sum()
@@ -228,12 +234,15 @@ def _gradients(
 
 
 def _weights(output: Tensor) -> Tensor:
-    """Numbers that depend on the shape alone, so that no element's gradient hides behind another's."""
+    """A random weight for each element of an output. The weights depend on the shape alone.
+
+    In an unweighted sum, the wrong gradients of two elements could cancel.
+    """
     return 1.0 + torch.rand(output.shape, generator=torch.Generator().manual_seed(output.numel()))
 
 
 def _zeros_for_none(first: Tensor | None, second: Tensor | None) -> tuple[Tensor, Tensor]:
-    """No gradient at all is one of 0."""
+    """Both gradients, with zeros in place of None."""
     if first is None and second is None:
         return torch.zeros(()), torch.zeros(())
     return (

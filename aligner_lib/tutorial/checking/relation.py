@@ -1,4 +1,4 @@
-"""What a wrong result has to do with the right one: another order, another sign, a constant, a shift, a limit."""
+"""Finds how a wrong result is related to the right result: by another order, another sign, a factor, an offset, a shift, …"""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Pairs = Sequence[tuple["Tensor", "Tensor"]]
 
 
 def relation(expected: Sequence[AnswerOutcome], got: Sequence[AnswerOutcome], names: Sequence[str]) -> str:
-    """A sentence that says how the outputs of all cases differ from the right ones in the same way; "" where none is found.
+    """A sentence about the relation of the wrong to the right outputs, if every case has the same relation; otherwise "".
 
-    expected, got: by case. names: of the outputs, of which the first that differs is compared.
+    expected, got: one outcome for each case. names: of the outputs. Only the first output that differs is compared.
     """
     if any(answer.error or len(answer.outputs) != len(names) for answer in got):
         return ""
@@ -55,7 +55,7 @@ def _same_shapes(pairs: Pairs) -> bool:
 
 
 def _flat(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """The finite values of all cases, one after another."""
+    """The values of all cases that are finite on both sides: right [N] and the learner's [N]."""
     rights, yours = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
     finite = rights.isfinite() & yours.isfinite()
     return rights[finite], yours[finite]
@@ -109,7 +109,7 @@ def _shifted(pairs: Pairs) -> str:
 
 
 def _limited(pairs: Pairs) -> str:
-    """Right but for the most extreme values, which all stop near the same number."""
+    """Recognises a clamp: only the most extreme values are wrong, and all wrong values are near the same number."""
     if not _same_shapes(pairs):
         return ""
     right, yours = _flat(pairs)

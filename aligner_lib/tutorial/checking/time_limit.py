@@ -1,4 +1,4 @@
-"""A limit on the time that a learner's function has: its loop may never end."""
+"""A time limit for a learner's function, because its loop may never end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 
 class LoopWithoutEnd(BaseException):
-    """The time is over. No Exception, so that a learner's `except Exception` in the loop does not keep the loop alive."""
+    """The time limit is over. Derives from BaseException, so that the learner's `except Exception` cannot catch the error."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raises LoopWithoutEnd in this thread when the block has taken so many seconds, in whatever thread and system it is.
+    """Raise LoopWithoutEnd in the current thread if the block takes longer than `seconds`. Works in any thread and system.
 
-    Python raises it between two instructions, so a single long call of C delays it.
+    Python raises the error between two bytecode instructions, so a long call of a C function delays the error.
     """
     this_thread, raise_in = ctypes.c_ulong(threading.get_ident()), ctypes.pythonapi.PyThreadState_SetAsyncExc
     timer = threading.Timer(seconds, raise_in, (this_thread, ctypes.py_object(LoopWithoutEnd)))
@@ -27,5 +27,5 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        # an exception that is under way must not reach what comes after the block
+        # withdraw an error that the timer has set but Python has not raised yet: code after the block must not receive it
         raise_in(this_thread, None)

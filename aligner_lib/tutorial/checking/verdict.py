@@ -1,4 +1,4 @@
-"""How a verdict is displayed: in a notebook, light or dark, and on a terminal."""
+"""The display of a verdict in a notebook, light or dark, and on a terminal."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PASSED, NOT_YET, WRONG = "passed", "not yet", "not right yet"
 MARKS = {PASSED: "✓", NOT_YET: "○", WRONG: "✗"}
 COLOURS = {PASSED: "#009E73", NOT_YET: "#8888", WRONG: "#D55E00"}
 MOST_ROWS, MOST_COLUMNS = 6, 10
-# What differs has a ground and a line below, so that nobody needs to see the colour. The class stands twice: JupyterLab has
-# rules of its own for tables and texts, and one class would leave it to chance which win.
+# A wrong number has a coloured background and an underline, so that readers who see no colours can find the number, too.
+# The selectors repeat the class, because JupyterLab has CSS rules for tables and texts with the specificity of a single class.
 STYLE = """<style>
 .lab-check {font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); border-left: 3px solid; padding: 2px 0 2px 12px; max-width: 60rem}
 .lab-check.lab-check p {margin: 2px 0 6px; color: var(--jp-content-font-color1, inherit)}
@@ -39,18 +39,19 @@ STYLE = """<style>
 
 @dataclass(frozen=True)
 class ExerciseVerdict:
-    """Whether a learner's function is right, and the first difference if not. `mistake` is the planted mistake that it equals."""
+    """The result of a check: whether the learner's function is right, and otherwise the first difference."""
 
     exercise: Exercise
     status: str
     """PASSED, NOT_YET or WRONG."""
     sentence: str
     mistake: Mistake | None = None
+    """The planted mistake that the function equals."""
     difference: Difference | None = None
     inputs: dict[str, Any] = field(default_factory=dict)
     """Inputs of the first failed case."""
     function: Callable | None = None
-    """The learner's function if it passed, else the reference. The notebook continues with this function."""
+    """The function that the notebook continues with: the learner's if that passed, else the reference."""
 
     def __post_init__(self):
         if self.function is None:
@@ -148,7 +149,7 @@ def _capital(text: str) -> str:
 
 
 def _kind(value: Any) -> str:
-    """Type and shape."""
+    """The dtype and shape of a tensor, or the name of a value's type."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return type(value).__name__
@@ -169,7 +170,7 @@ def _marked(value: Any, other: Any) -> str:
 
 
 def _cells(value: Any, wrong: Any) -> list[list[tuple[str, bool]]]:
-    """The first rows and columns of a value, each number as text of one width, and whether it is wrong."""
+    """The first rows and columns of a value. A cell has a number as text, padded to equal width, and whether it is wrong."""
     import torch
 
     if isinstance(value, list | tuple) and any(isinstance(part, torch.Tensor) for part in value):
@@ -193,7 +194,9 @@ def _cells(value: Any, wrong: Any) -> list[list[tuple[str, bool]]]:
 
 
 def _number(number: float | int | bool) -> str:
-    return f"{number + 0.0:.4g}" if isinstance(number, float) else str(int(number))  # no -0
+    return (
+        f"{number + 0.0:.4g}" if isinstance(number, float) else str(int(number))
+    )  # + 0.0 turns -0.0 into 0.0
 
 
 def _short(value: Any) -> str:

@@ -1,1 +1,1 @@
-"""What is measured of policies and of preference pairs, with intervals."""
+"""Metrics of policies and of preference pairs, with confidence intervals."""

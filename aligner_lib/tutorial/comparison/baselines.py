@@ -1,7 +1,7 @@
-"""What simple rules say of preference pairs: a reward model that does no better has learnt nothing that they don't know.
+"""The accuracy of simple rules on preference pairs. A useful reward model must be more accurate than these baselines.
 
-A pair is (prompt, chosen, rejected). Each rule gives an answer a score; it is right where the chosen one's is higher, and
-half right where both are equal.
+A pair is (prompt, chosen, rejected). A rule gives each answer a score. The rule is right if the chosen answer has the higher
+score, and half right if both answers have the same score.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ASSISTANT = "Assistant:"
-Score = Callable[[str, str], float]  # of a prompt and an answer
+Score = Callable[[str, str], float]  # arguments: prompt, answer
 
 
 class TextPair(NamedTuple):
@@ -28,7 +28,10 @@ class TextPair(NamedTuple):
 
 
 def text_pairs(comparisons: Path) -> list[TextPair]:
-    """The pairs of a formatted file: of each two lines the part that both begin with up to `Assistant:`, and the rests."""
+    """The pairs of a formatted file, in which each chosen text is followed by its rejected text.
+
+    The prompt ends with the last `Assistant:` of the chosen text. The rest of each text is the answer.
+    """
     texts = [json.loads(line)["text"] for line in comparisons.read_text(encoding="utf-8").splitlines()]
     pairs = []
     for chosen, rejected in zip(texts[::2], texts[1::2], strict=True):
@@ -41,13 +44,13 @@ def text_pairs(comparisons: Path) -> list[TextPair]:
 
 
 def accuracy(score: Score, pairs: Iterable[TextPair]) -> float:
-    """The share of pairs whose chosen answer scores higher; a tie counts half."""
+    """The share of pairs whose chosen answer has the higher score. A tie counts half."""
     differences = [score(pair.prompt, pair.chosen) - score(pair.prompt, pair.rejected) for pair in pairs]
     return sum((d > 0) + 0.5 * (d == 0) for d in differences) / len(differences)
 
 
 def best_rules(train: list[TextPair], held_out: list[TextPair]) -> dict[str, float]:
-    """Each rule's accuracy on held-out pairs. Where a rule has two directions, training pairs choose."""
+    """Each rule's accuracy on held-out pairs. The training pairs decide whether a high or a low score means "chosen"."""
     return {name: accuracy(_turned(score, train), held_out) for name, score in rules(train).items()}
 
 
@@ -63,7 +66,7 @@ def rules(train: list[TextPair]) -> dict[str, Score]:
 
 @dataclass(frozen=True)
 class NaiveBayes:
-    """log P(token | chosen) − log P(token | rejected), summed over an answer's different tokens."""
+    """Naive Bayes: log P(token | chosen) − log P(token | rejected), summed over the distinct tokens of an answer."""
 
     weights: dict[str, float]
 
@@ -72,7 +75,10 @@ class NaiveBayes:
 
 
 def naive_bayes(train: list[TextPair]) -> NaiveBayes:
-    """Counts in how many chosen and rejected answers each word or mark stands, with one added to each count."""
+    """Naive Bayes with the token counts of the training pairs.
+
+    A count is the number of chosen (or rejected) answers that contain the token, plus 1.
+    """
     chosen = Counter(token for pair in train for token in _tokens(pair.chosen))
     rejected = Counter(token for pair in train for token in _tokens(pair.rejected))
     return NaiveBayes(
@@ -87,11 +93,11 @@ def _turned(score: Score, train: list[TextPair]) -> Score:
 
 
 def _tokens(text: str) -> set[str]:
-    """The different words and marks of a text, in small letters."""
+    """The distinct words and punctuation marks of a text, in lower case."""
     return set(re.findall(r"\w+|[^\w\s]", text.lower()))
 
 
 def _overlap(prompt: str, answer: str) -> float:
-    """The share of an answer's words that stand in its prompt."""
+    """The share of an answer's words that also occur in the prompt."""
     words, prompt_words = re.findall(r"\w+", answer.lower()), _tokens(prompt)
     return sum(word in prompt_words for word in words) / max(len(words), 1)

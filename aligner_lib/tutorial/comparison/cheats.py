@@ -1,4 +1,4 @@
-"""What policies that cheat get from the program that judges: the figures that a real gain has to stand beside."""
+"""The scores of cheating policies from the program that judges answers. A real policy has to score clearly higher."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from data.forms import instruction_in, without_instruction
 from data.gold import GoldParts, judge, judge_all, topic_of
 
 SENTENCE = "This is a fact that people always remember, and that is 1 simple thing."
-"""The same sentence for every prompt: it has the form that several instructions ask for."""
+"""A constant sentence for every prompt. Its form satisfies several instructions."""
 
 
 def cheats(turns: Sequence[str], candidates: Iterable[str] = ()) -> PolicyComparison:
-    """The shares of obeying and of good answers of policies that answer every prompt without understanding it.
+    """The shares of obeying and of good answers for policies that answer prompts without understanding them.
 
-    turns: the users' turns, each with an instruction of data/forms.py. candidates: answers of which the best constant one is
-    searched. All answers count as ended.
+    turns: the users' turns, each with an instruction of data/forms.py. candidates: answers from which the best constant answer
+    is chosen. All answers count as ended.
     """
     policies = cheating_answers(turns)
     if constant := best_constant(turns, candidates):
@@ -32,7 +32,7 @@ def cheats(turns: Sequence[str], candidates: Iterable[str] = ()) -> PolicyCompar
 
 
 def cheating_answers(turns: Sequence[str]) -> dict[str, list[str]]:
-    """By the name of a cheat, its answer to each turn."""
+    """By the name of a cheat: the answer to each turn."""
     questions = [without_instruction(turn) for turn in turns]
     instructions = [turn.replace(question, "").strip() for turn, question in zip(turns, questions)]
     with_topic = [
@@ -54,14 +54,15 @@ def cheating_answers(turns: Sequence[str]) -> dict[str, list[str]]:
 
 
 def best_constant(turns: Sequence[str], candidates: Iterable[str]) -> str:
-    """The candidate that is a good answer to the most turns, "" where there is no candidate."""
+    """The candidate that is a good answer to the most turns; "" without candidates."""
     return max(dict.fromkeys(candidates), key=lambda answer: good_count(turns, answer), default="")
 
 
 def good_count(turns: Sequence[str], answer: str) -> int:
-    """To how many turns one answer is good."""
+    """The number of turns to which an answer is good."""
     topic = topic_of(answer)
-    near = (turn for turn in turns if topic & _topic(turn))  # a search judges a million answers
+    # only a turn with a topic word of the answer can be answered well; the filter makes a search over a million answers fast
+    near = (turn for turn in turns if topic & _topic(turn))
     return sum(judge(turn, answer, True).good for turn in near)
 
 
@@ -71,7 +72,10 @@ def _topic(turn: str) -> frozenset[str]:
 
 
 def shares(turns: Sequence[str], answers: Sequence[str]) -> dict:
-    """The shares of good answers, beside one another and each alone, and of each part of the judgement; all answers ended."""
+    """The shares of answers that are good, and for which each part of the judgement holds. All answers count as ended.
+
+    `good`: each answer is judged together with the policy's other answers; `good_alone`: each answer is judged alone.
+    """
     verdicts = judge_all(turns, answers, [True] * len(turns))
     alone = [judge(turn, answer, True) for turn, answer in zip(turns, answers)]
     parts = {
@@ -86,10 +90,10 @@ def shares(turns: Sequence[str], answers: Sequence[str]) -> dict:
 
 
 def _asked_for(turn: str) -> str:
-    """The words, number or title that an instruction asks for, as a sentence; "" where it asks for none."""
+    """The words, number or title that an instruction demands, as a sentence; "" if the instruction demands none."""
     return "".join(f"{value}." for _, value in instruction_in(turn).gaps)
 
 
 def _topic_words(question: str) -> list[str]:
-    """The words of a question that tell what it is about, in their order."""
+    """The topic words of a question, in their order."""
     return [word.strip(".?!,") for word in question.split() if topic_of(word)]

@@ -1,4 +1,4 @@
-"""What a comparison of policies shows, and what it does not, as sentences that its figures write."""
+"""The conclusions of a comparison of policies, as sentences."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ MEASURES = {"good_gain": "share of good answers", "gain": "mean reward"}
 
 
 def conclusion(table: PolicyComparison, against: str) -> str:
-    """A sentence for each policy and measure: a gain or a loss where the 95 % interval excludes 0, else that neither is shown.
+    """A sentence for each measure, which states the verdict for every policy.
 
-    table: of `compare_policies`; against: the policy that the others were compared with.
+    The verdict is a gain or a loss if the 95 % interval excludes 0, and "neither gain nor loss is shown" otherwise.
+    table: the result of `compare_policies`. against: the policy that the others are compared with.
     """
     sentences = []
     for measure, title in MEASURES.items():
@@ -30,7 +31,7 @@ def conclusion(table: PolicyComparison, against: str) -> str:
 
 
 def _verdict(gain: Estimate) -> tuple[str, str]:
-    """What is shown, and the figure with its interval."""
+    """The verdict in words, and the gain with its interval."""
     figure = f"{gain.value:+.2f}, {gain.low:+.2f} to {gain.high:+.2f}"
     if math.isnan(gain.low):
         return "not identifiable for", f"{gain.value:+.2f}"

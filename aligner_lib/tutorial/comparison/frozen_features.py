@@ -1,4 +1,7 @@
-"""What a model that was never trained to judge knows of answers: a linear head on its hidden states."""
+"""A linear reward head on the frozen hidden states of a language model.
+
+The head's accuracy shows how much the model knows about good answers before any reward-model training.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-RIDGE = 1e-2  # there are more features than pairs
+RIDGE = 1e-2  # regularisation, because there are more features than pairs
 TEXTS_AT_ONCE = 8
 
 
 def hidden_states(model: Path, pairs: Sequence[dict]) -> list[tuple[Tensor, Tensor]]:
-    """The last layer's states of the chosen texts, and of the rejected ones: float32 [B, S, H] and lengths, int64 [B].
+    """The last layer's hidden states of the chosen texts, and of the rejected texts.
 
-    model: a model folder, checkpoint or run folder of a language model; pairs: dicts {prompt, chosen, rejected}.
+    Returns (states, lengths) for either: float32 [B, S, H] and int64 [B]. model: a model folder, checkpoint or run folder of a
+    language model. pairs: dicts {prompt, chosen, rejected}.
     """
     import torch
 
@@ -47,10 +51,10 @@ def hidden_states(model: Path, pairs: Sequence[dict]) -> list[tuple[Tensor, Tens
 
 
 def fitted_accuracy(train: Sequence[Tensor], test: Sequence[Tensor]) -> float:
-    """The share of test pairs whose chosen text gets the higher reward from a head fitted to the training pairs.
+    """The accuracy on test pairs of a linear head that is fitted to the training pairs.
 
-    train, test: features of the chosen and of the rejected texts, float [B, H] each. The head's loss is Bradley and Terry's,
-    with a ridge.
+    A test pair is right if the chosen text gets the higher reward. train, test: features of the chosen and of the rejected
+    texts, float [B, H] each. The loss is the Bradley-Terry loss with L2 regularisation.
     """
     import torch
 

@@ -1,4 +1,7 @@
-"""What a program says of a run's answers, before and after: did the policy become better, or better at pleasing its judge?"""
+"""A program's judgement of a run's answers before and after training.
+
+The reward model's score can rise although the answers become no better. The program is an independent judge.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ FORM = "form/"
 
 
 def before_and_after(run: RunFolder) -> PolicyComparison | None:
-    """The first and the last validation of a run: the shares of answers that are good and that obey, part by part and form by
-    form, and their gains.
+    """The shares of good and of obeying answers at the first and at the last validation of a run, and their gains.
 
-    Good is `data.gold.judge`'s word, which echoes and constants can't win. The gain in reward stands there in parts (`tutorial.statistics.gain_in_parts`), too. None where the prompts ask for
-    nothing that a program can check, or where there was one validation only.
+    The table also has the parts of the judgement (`data.gold.GoldParts`), the share of obeying answers for each form of
+    instruction, and the gain in reward in three parts (`statistics.gain_in_parts`). None for prompts without an instruction
+    that a program can check, and for a run with a single validation.
     """
     records = [
         record
@@ -46,7 +49,10 @@ def before_and_after(run: RunFolder) -> PolicyComparison | None:
 
 
 def gained(before: RunFolder, after: RunFolder) -> PolicyComparison:
-    """The same of two runs of `aligner evaluate` on the same prompts, whose every answer was checked by a program."""
+    """The table of `before_and_after` for two runs of `aligner evaluate` on the same prompts.
+
+    A program must have checked every answer of both runs.
+    """
     first, last = ({record["group"]: record for record in run.rollouts()} for run in (before, after))
     prompts = sorted(first)
     sides = {run.name: [of_one[at] for at in prompts] for run, of_one in ((before, first), (after, last))}
@@ -54,7 +60,7 @@ def gained(before: RunFolder, after: RunFolder) -> PolicyComparison:
 
 
 def _compared(sides: dict[str, list[dict]], prompts: list[int]) -> PolicyComparison:
-    """Answers before and after, by what the columns are called."""
+    """The table of answers before and after. sides: the records of both, by the column's title."""
     figures = {name: _of_one(side, prompts) for name, side in sides.items()}
     before, after = sides.values()
     of_last = list(figures.values())[-1]

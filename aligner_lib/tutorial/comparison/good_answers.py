@@ -1,4 +1,4 @@
-"""Which of a run's answers a program finds good, and which parts of its judgement hold."""
+"""A program's judgement of a run's answers: which answers are good, and which parts of the judgement hold."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ PARTS = (
     "readable",
     "plain",
     "specific",
-)  # of GoldParts; tables have rows of their own for the other two
+)  # fields of GoldParts. Tables have separate rows for `obeys` and `ended`.
 
 
 def judged(records: list[dict]) -> list[GoldParts] | None:
-    """A program's judgement of answers (records of rollouts.jsonl), each beside the others of its policy; None where a prompt has
-    no instruction to check. Records of several training seeds' policies have `seed`."""
+    """A program's judgement of each answer, in comparison with the other answers of the same policy.
+
+    records: of rollouts.jsonl. The records of policies of several training seeds have the key `seed`. None if a prompt has no
+    instruction that a program can check.
+    """
     turns = [turns_of(record.get("prompt", ""))[-1]["text"] for record in records]
     if any(instruction_in(turn) is None for turn in turns):
         return None
@@ -35,13 +38,16 @@ def judged(records: list[dict]) -> list[GoldParts] | None:
 
 
 def good_answers(records: list[dict]) -> list[float] | None:
-    """1.0 for each good answer and 0.0 for each other; None where a program can't judge."""
+    """1.0 for each good answer, and 0.0 for each other answer; None if a prompt has no instruction that a program can check."""
     verdicts = judged(records)
     return None if verdicts is None else [float(parts.good) for parts in verdicts]
 
 
 def good_and_parts(records: list[dict], prompts: list) -> dict[str, Estimate | float]:
-    """The share of good answers, and of those that have each part of GoldParts but `obeys` and `ended`; empty for None."""
+    """The share of good answers, and the share of answers for which each field of GoldParts except `obeys` and `ended` holds.
+
+    Empty if a prompt has no instruction that a program can check.
+    """
     verdicts = judged(records)
     if verdicts is None:
         return {}

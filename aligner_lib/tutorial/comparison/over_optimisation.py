@@ -1,7 +1,8 @@
-"""What a policy gets for leaving the one that it began as: its judge's reward, and what a program says of its answers.
+"""Over-optimisation of a reward model: the proxy reward and the gold score against the KL from the initial policy.
 
-A reward model is a proxy of what it stands for. Who follows it too far goes on getting more of its reward, and less of what
-was wanted (Gao et al. 2022, arXiv:2210.10760). Best of n goes the same way without any training.
+A reward model is only a proxy for good answers. If a policy is optimised too far, the proxy reward still rises while the gold
+score falls (Gao et al. 2022, arXiv:2210.10760). Best-of-n sampling has the same effect without training. The gold score here
+comes from a program that checks the answers.
 """
 
 from __future__ import annotations
@@ -20,21 +21,27 @@ Answers = list[dict]  # records of rollouts.jsonl
 
 @dataclass(frozen=True)
 class Point:
-    """A policy on held-out prompts, and how far it is from the one that it began as."""
+    """The metrics of a policy on held-out prompts."""
 
     name: str
-    kl: Estimate  # nats a response
-    reward: Estimate  # the proxy's
-    obeys: Estimate  # the gold standard's: share of answers that have the form that they should
-    ended: Estimate  # share
-    tokens: Estimate  # of an answer
+    kl: Estimate
+    """KL from the initial policy, in nats per response."""
+    reward: Estimate
+    """The proxy reward."""
+    obeys: Estimate
+    """The gold score: the share of answers in the form that the prompt asks for."""
+    ended: Estimate
+    """The share of answers that ended with a stop token."""
+    tokens: Estimate
+    """The length of an answer."""
 
 
 def ppo_points(run: RunFolder) -> list[Point]:
-    """A run of PPO at each of its validations, the one before the first step included.
+    """The policy of a PPO run at each validation, including the validation before the first step.
 
-    The KL is that of the next step's answers, to training prompts, which the same policy wrote: exactly 0 at the beginning.
-    After the last step there are none, and that step's own, of a policy one update earlier, stand in for them.
+    The KL is measured on answers to training prompts: on the rollout of the following step, because the validated policy wrote
+    those answers. Before the first step, the KL is therefore exactly 0. After the last step there is no further rollout. The
+    last step's rollout is used instead, which comes from the policy one update earlier.
     """
     answers = _by_step(run)
     return [
@@ -45,10 +52,11 @@ def ppo_points(run: RunFolder) -> list[Point]:
 
 
 def best_of_n_points(evaluation: RunFolder, sizes: Sequence[int] = (1, 2, 4, 8, 16)) -> list[Point]:
-    """The policy that draws n answers and gives the one that its judge likes best, for each n of `sizes`.
+    """The best-of-n policy for each n of `sizes`: the policy samples n answers, and returns the answer with the highest reward.
 
-    evaluation: a run of `aligner evaluate` with at least max(sizes) answers to each prompt, of which every choice of n counts.
-    The KL is its bound, log n − (n − 1)/n (Beirami et al. 2024, arXiv:2401.01879). Raises ValueError for too few answers.
+    evaluation: a run of `aligner evaluate` with at least max(sizes) answers to each prompt. The metrics are averages over all
+    subsets of n answers. `kl` is the upper bound log n − (n − 1)/n (Beirami et al. 2024, arXiv:2401.01879).
+    Raises ValueError for too few answers.
     """
     prompts: dict[int, Answers] = {}
     for record in evaluation.rollouts():
@@ -66,7 +74,7 @@ def best_of_n_points(evaluation: RunFolder, sizes: Sequence[int] = (1, 2, 4, 8, 
 
 
 def best_of_n_weights(drawn: int, n: int) -> list[float]:
-    """How likely each of `drawn` answers, from the worst to the best, is the best of n that are picked from them: [drawn].
+    """The probability that an answer is the best in a random subset of n of the `drawn` answers, from worst to best: [drawn].
 
     Source: Nakano et al. 2021 (arXiv:2112.09332), appendix I.
     """
@@ -74,9 +82,9 @@ def best_of_n_weights(drawn: int, n: int) -> list[float]:
 
 
 def compare_at_step(runs: Mapping[str, RunFolder], step: int | None = None) -> PolicyComparison:
-    """Runs of PPO side by side after equally many steps, beside the policy that all of them began as.
+    """A table of PPO runs after the same number of steps, with the common initial policy in the first column.
 
-    step: one that they all were validated at; None: the last such. Raises ValueError where there is none.
+    step: a step with a validation in every run; None: the last such step. Raises ValueError if the runs have no common step.
     """
     points = {name: {point.name: point for point in ppo_points(run)} for name, run in runs.items()}
     common = [
@@ -111,7 +119,7 @@ def _kl(answers: dict[tuple[str, int], Answers], step: int) -> Estimate:
 
 
 def _point(name: str, kl: Estimate, drawn: list[Answers], n: int = 1) -> Point:
-    """The judge's favourites among n answers; drawn: all answers to each prompt."""
+    """The metrics of the best of n answers, averaged over all subsets. drawn: all answers to each prompt."""
     prompts = range(len(drawn))
     weights = [best_of_n_weights(len(answers), n) for answers in drawn]
     ordered = [sorted(answers, key=lambda record: record["reward"]) for answers in drawn]
@@ -120,7 +128,9 @@ def _point(name: str, kl: Estimate, drawn: list[Answers], n: int = 1) -> Point:
         sums = (
             sum(w * value(record) for w, record in zip(*of_prompt)) for of_prompt in zip(weights, ordered)
         )
-        return [round(total, 12) for total in sums]  # all of them is 1, and not nearly
+        return [
+            round(total, 12) for total in sums
+        ]  # a share of all answers is exactly 1.0, despite rounding errors
 
     return Point(
         name,
@@ -133,7 +143,7 @@ def _point(name: str, kl: Estimate, drawn: list[Answers], n: int = 1) -> Point:
 
 
 def _good(run: RunFolder, step: int) -> dict[str, Estimate | float]:
-    """Whether the held-out answers of a step are good, and the parts of that."""
+    """The share of good answers among the held-out answers of a step, and the share for each part of the judgement."""
     held_out = _by_step(run)["validation", step]
     return good_and_parts(held_out, [record["group"] for record in held_out])
 

@@ -1,4 +1,4 @@
-"""On which pairs a reward model is right, by what is wrong with the worse answer."""
+"""The accuracy of a reward model on preference pairs, by the fault of the rejected answer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ PAIRS, RIGHT = "pairs", "right on"
 def right_by_fault(
     pairs: Sequence[Mapping[str, str]], scores: Sequence[tuple[float, float]]
 ) -> PolicyComparison | None:
-    """The share of pairs in which the chosen answer has the higher score, all together and by the rejected answer's fault.
+    """The share of pairs whose chosen answer has the higher score: over all pairs, and for each fault of the rejected answer.
 
-    pairs: `prompt`, `chosen` and `rejected` of each; scores: of the chosen and of the rejected answer. A program names the faults
-    (`data.sample_text.own_pairs.fault_of`). None where a prompt has no instruction that a program can check.
+    pairs: each with `prompt`, `chosen` and `rejected`. scores: for each pair (score of the chosen answer, score of the rejected
+    answer). A program finds the fault (`data.sample_text.own_pairs.fault_of`). None if a prompt has no instruction that a
+    program can check.
     """
     turns = [turns_of(pair["prompt"])[-1]["text"] for pair in pairs]
     if any(instruction_in(turn) is None for turn in turns):

@@ -1,4 +1,4 @@
-"""Policies that answered the same prompts, measured side by side, with what is known of each figure."""
+"""A comparison of policies that answered the same prompts: metrics side by side, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -28,30 +28,31 @@ STYLE = """<style>
 .lab-policies th[scope=col] {font-weight: 600}
 .lab-policies th[scope=row] {text-align: left}
 </style>"""
-Answers = dict[tuple[int, int], dict]  # by prompt, and which of its answers: records of rollouts.jsonl
+Answers = dict[tuple[int, int], dict]  # (prompt, number of the answer) → record of rollouts.jsonl
 
 
 def _cell(figure) -> str:
-    """A figure's text; what is words already stays as it is."""
+    """A figure as text. A text stays unchanged."""
     return figure if isinstance(figure, str) else _shown(figure)
 
 
 @dataclass(frozen=True)
 class PolicyComparison:
-    """A table in a notebook, and figures in Python: `figures["PPO"]["win_rate"].low`, for example.
+    """The metrics of several policies: a table in a notebook, or in Python `figures["PPO"]["win_rate"].low`, for example.
 
-    Intervals hold the figure in 95 of 100 draws of the prompts (`tutorial/statistics.py`). Rewards and wins are those of
-    who judged the evaluations. `good` and `obeys` are a program's word, where the prompts ask for something that it can check
-    (data/gold.py). `win_rate_at_equal_length` is Dubois et al. 2024's; `distinct_2` the share of different ones among all pairs
-    of words.
+    A 95 % interval contains the true value in 95 of 100 draws of the prompts (comparison/statistics.py). Rewards and wins come
+    from the judge of the evaluation runs. `good` and `obeys` come from a program (data/gold.py), and exist only if the prompts
+    ask for something that a program can check. `win_rate_at_equal_length` is defined in Dubois et al. 2024. `distinct_2` is
+    the share of distinct bigrams among all bigrams of words.
     """
 
     caption: str
-    figures: dict[str, dict[str, Estimate | float | list[float]]]  # by policy, by measure
+    figures: dict[str, dict[str, Estimate | float | list[float]]]
+    """By policy and measure."""
 
     @property
     def rows(self) -> list[list[str]]:
-        """The head, then a row for each measure."""
+        """The header row, followed by a row for each measure."""
         names = list(dict.fromkeys(name for of_one in self.figures.values() for name in of_one))
         return [["", *self.figures]] + [
             [name.replace("_", " "), *(_cell(of_one.get(name)) for of_one in self.figures.values())]
@@ -77,15 +78,16 @@ class PolicyComparison:
 def compare_policies(
     runs: Mapping[str, RunFolder | Sequence[RunFolder]], against: str, environment: str | None = None
 ) -> PolicyComparison:
-    """Runs of `aligner evaluate` by their policies' names, each measured alone and against one of them.
+    """The metrics of each policy, and the comparison of each policy with the policy `against`, from runs of `aligner evaluate`.
 
-    runs: one of each policy, or as many as there are training seeds, in one order: then a seed's policies are compared with
-    each other, an interval is of the prompts with these seeds, and the reward is shown seed by seed.
-    environment: only the answers to its prompts count; None: all.
-    Answers are compared prompt by prompt, and where a prompt has several, first with first. Answers that have no reward,
-    since an environment failed, are left out together with what they would be compared with; the caption counts them.
-    A KL is that of the distributions that answers are drawn from, so it is left out where the temperatures differ.
-    Raises ValueError for runs that did not answer the same prompts.
+    runs: for each policy a run, or a list with a run for each training seed, in the same order for all policies. With a list,
+    policies of the same seed are compared with each other, the intervals are over prompts with the seeds fixed, and the table
+    shows the reward of each seed.
+    environment: count only answers to the prompts of this environment; None: all answers.
+    Answers to the same prompt are compared: the first with the first, the second with the second, and so on. An answer without
+    a reward, because its environment failed, is left out for all policies. The caption counts the excluded answers.
+    The KL is between the distributions that the answers are sampled from, so the table has no KL if the temperatures differ.
+    Raises ValueError for runs with different prompts.
     """
     seeds = {name: [of_one] if isinstance(of_one, RunFolder) else of_one for name, of_one in runs.items()}
     answers = {name: _answers(of_one, environment) for name, of_one in seeds.items()}
@@ -127,7 +129,7 @@ def compare_policies(
 
 
 def _answers(runs: Sequence[RunFolder], environment: str | None) -> Answers:
-    """Of each seed's run; a prompt's answers are counted through them all."""
+    """The answers of all seeds' runs. The numbers of a prompt's answers continue from run to run."""
     answers: Answers = {}
     counts: Counter[int] = Counter()
     for seed, run in enumerate(runs):
@@ -144,7 +146,7 @@ def _answers(runs: Sequence[RunFolder], environment: str | None) -> Answers:
 
 
 def _seed_by_seed(answers: Answers, judged: list[tuple[int, int]], number: int) -> dict[str, list[float]]:
-    """The mean reward of each seed's policy, where there are several."""
+    """The mean reward of each seed's policy; empty for a single seed."""
     if number == 1:
         return {}
     rewards = [
@@ -154,19 +156,22 @@ def _seed_by_seed(answers: Answers, judged: list[tuple[int, int]], number: int) 
 
 
 def _prompt_settings(run: RunFolder) -> list:
-    """The settings that say which prompts were answered."""
+    """The settings that select the prompts."""
     model = run.info.get("config", {}).get("model", {})
     return [model.get("environments"), model.get("data", {}).get("data_prefix", {}).get("validation")]
 
 
 def _temperature(run: RunFolder) -> float:
-    """The temperature that answers were drawn at, and that the KL is at."""
+    """The sampling temperature of the answers, which is also the temperature of the KL."""
     rollouts = run.info.get("config", {}).get("model", {}).get("ppo", {})
     return rollouts.get("sampling_params", {}).get("temperature", 1.0)
 
 
 def _prompts(answers: Answers) -> dict[tuple[int, int], str]:
-    """An environment's are the same for all, and each policy reads them as its own template writes them."""
+    """What must be equal for two policies: the environment's name, or else the prompt.
+
+    The text of an environment's prompt may differ, because each policy has its own chat template.
+    """
     return {at: record.get("environment") or record["prompt"] for at, record in answers.items()}
 
 
@@ -211,7 +216,7 @@ def _against(own: Answers, others: Answers, judged: list[tuple[int, int]]) -> di
 
 
 def _is_checked(answers: Answers, judged: list[tuple[int, int]]) -> bool:
-    """Whether a program said of every answer whether it obeys."""
+    """Whether a program checked for every answer whether the answer obeys the instruction."""
     return all("obeys" in (answers[at].get("metrics") or {}) for at in judged)
 
 

@@ -1,7 +1,8 @@
-"""What can be said of policies from a few answers: means, gains, shares, win rates and their intervals.
+"""Estimates from a few answers of a policy, with 95 % confidence intervals: means, gains, shares and win rates.
 
-N answers to G prompts. Several answers to one prompt are not independent, so each interval counts prompts: ten answers to each of
-three prompts say little more than three answers. `python -m benchmarks.coverage` measures how often each interval holds the truth.
+N answers to G prompts. Several answers to the same prompt are not independent. The intervals therefore count prompts: ten
+answers to each of three prompts contain little more information than three answers. `python -m benchmarks.coverage` measures
+how often each interval covers the true value.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
-Z = 1.96  # standard deviations that 95 % of a normal distribution lie within
-RIDGE = 0.1  # on both coefficients of the regression, so that no step of Newton's method runs away
+Z = 1.96  # 95 % of a normal distribution lie within Z standard deviations of the mean
+RIDGE = 0.1  # L2 regularisation of both regression coefficients, so that Newton's method does not diverge
 
 
 class Estimate(NamedTuple):
-    """A figure, and the interval that holds it in 95 of 100 draws of the prompts. NaN: the data do not identify it."""
+    """A value with its 95 % interval, which covers the true value in 95 of 100 draws of the prompts.
+
+    NaN: the data do not identify the value or the interval.
+    """
 
     value: float
     low: float
@@ -37,12 +41,12 @@ NOT_IDENTIFIABLE = Estimate(math.nan, math.nan, math.nan)
 
 
 def mean_interval(values: Sequence[float], prompts: Sequence[int]) -> Estimate:
-    """The mean of N values, and its interval over prompts, by Student's t; of a gain: of the N paired differences.
+    """The mean of N values with Student's t interval over prompts. For a gain, the values are the N paired differences.
 
-    prompts: which prompt each value belongs to, int [N]. One prompt alone has no interval. The deviation is that of whole prompts
+    prompts: the prompt of each value, int [N]. A single prompt has no interval. The standard error is clustered by prompt
     (Liang and Zeger 1986), with G − 1 degrees of freedom. Each prompt's residual is divided by 1 − 1/G, as in the estimator HC3
-    (MacKinnon and White 1985): without this factor, four lengths, whose distribution is skewed, have an interval that holds
-    their mean in 91 of 100 draws; with it, in 93. Raises ValueError without any value.
+    (MacKinnon and White 1985). The division matters for few prompts and a skewed distribution: for the lengths of four
+    answers, the interval covers the mean in 93 of 100 draws, and without the division in 91. Raises ValueError without values.
     """
     values, at, count = _by_prompt(values, prompts)
     mean = float(values.mean())
@@ -54,12 +58,13 @@ def mean_interval(values: Sequence[float], prompts: Sequence[int]) -> Estimate:
 
 
 def share(values: Sequence[float], prompts: Sequence[int]) -> Estimate:
-    """The mean of N values from 0 to 1, and its interval over prompts: Wilson's with a continuity correction (Newcombe 1998,
-    method 4), for as many values as are independent.
+    """The mean of N values from 0 to 1, with Wilson's interval over prompts.
 
-    That number is N over the design effect (Kish 1965), narrowed by t for the few prompts that the effect is measured on (Korn and
-    Graubard 1998), and lies between G and N. The effect is measured as if two more prompts were known, one with all values 1 and
-    one with all 0: else answers that are all alike would have none. Raises ValueError without any value.
+    Wilson's interval with continuity correction (Newcombe 1998, method 4) is computed for the effective number of independent
+    values. The effective number is N divided by the design effect (Kish 1965) and lies between G and N. A factor from Student's
+    t lowers the number, because few prompts measure the design effect (Korn and Graubard 1998). Two artificial prompts, the
+    first with all values 1 and the second with all values 0, are added for the design effect: without them, equal answers would
+    have no variance. Raises ValueError without values.
     """
     values, at, count = _by_prompt(values, prompts)
     mean, size = float(values.mean()), _independent(values, at, count)
@@ -72,11 +77,11 @@ def share(values: Sequence[float], prompts: Sequence[int]) -> Estimate:
 
 
 def share_gain(gains: Sequence[float], prompts: Sequence[int]) -> Estimate:
-    """The mean of N paired differences of shares, each from −1 to 1, and its interval over prompts.
+    """The mean of N paired differences of shares, each from −1 to 1, with an interval over prompts.
 
-    As the t interval, with two more prompts, of which one gains 1 and one loses 1: so a gain that was seen in no prompt, or in
-    every one, has an interval too. Of one answer to each prompt this is Bonett and Price's (2012). Raises ValueError without any
-    value.
+    Student's t interval after the addition of two artificial prompts, with the gains 1 and −1. The interval therefore has a
+    positive width even if no prompt, or every prompt, shows a gain. With a single answer to each prompt, the method is that of
+    Bonett and Price (2012). Raises ValueError without values.
     """
     gains, at, count = _by_prompt(gains, prompts)
     of_prompts = np.bincount(at, weights=gains) / np.bincount(at)
@@ -87,20 +92,23 @@ def share_gain(gains: Sequence[float], prompts: Sequence[int]) -> Estimate:
 
 
 def win_rate(wins: Sequence[float], prompts: Sequence[int]) -> Estimate:
-    """The share of N comparisons that were won. wins: 1 for a win, 0.5 for a tie, 0 for a loss."""
+    """The share of N comparisons that a policy wins. wins: 1 for a win, 0.5 for a tie, 0 for a loss."""
     return share(wins, prompts)
 
 
 def length_controlled_win_rate(
     wins: Sequence[float], length_differences: Sequence[float], prompts: Sequence[int]
 ) -> Estimate:
-    """The share of comparisons that would be won if both answers were of one length.
+    """The win rate that is expected if both answers of a comparison have equal length.
 
-    A logistic regression of the wins on an intercept and tanh(d / std d), read where d = 0; its interval is of the intercept, by
-    whole prompts and Student's t. wins: as in `win_rate`; length_differences: tokens of one's own answer less those of the
-    other's, [N]. Not identifiable where all comparisons have one winner, where the length alone tells the winner (a logistic
-    regression then has no finite answer: Albert and Anderson 1984), and where one side is always the longer one. Source: Dubois et
-    al. 2024 (arXiv:2404.04475), without its term for how hard a prompt is.
+    A logistic regression predicts the wins from an intercept and tanh(d / std d), where d is the length difference. The
+    estimate is the prediction at d = 0. The interval comes from the intercept's standard error, clustered by prompt, and
+    Student's t. wins: as in `win_rate`. length_differences: tokens of the policy's own answer minus tokens of the other answer,
+    [N].
+    Not identifiable with fewer than four prompts, if the same policy wins all comparisons, if the length alone determines the
+    winner (a logistic regression then has no finite solution: Albert and Anderson 1984), and if the same policy always has the
+    longer answer.
+    Source: Dubois et al. 2024 (arXiv:2404.04475), without the term for the difficulty of a prompt.
     """
     wins, at, count = _by_prompt(wins, prompts)
     differences = np.asarray(length_differences, float)
@@ -124,12 +132,13 @@ def length_controlled_win_rate(
 def gain_in_parts(
     rewards: Sequence[Sequence[float]], ended: Sequence[Sequence[bool]], right: Sequence[Sequence[bool]]
 ) -> tuple[float, float, float]:
-    """What a gain in mean reward is made of: that more answers end, that more of those are right, and the rest.
+    """A gain in mean reward, split into three parts: more answers end, more of the ended answers are right, and the rest.
 
-    Each argument has the N values before and the N after; right: what a program says. The first part is the change of the
-    share that ends, times what ending was worth before; the second the change of the share that is right among those
-    that end, times what being right was worth before, times the share that ends after. A worth that nothing was seen of
-    is 0. The three add up to the gain.
+    Each argument has the N values before and the N values after training; right: the judgement of a program.
+    First part: the change of the share of ended answers, times the difference in mean reward between ended and other answers
+    before training. Second part: the change of the share of right answers among the ended answers, times the difference in mean
+    reward between right and wrong ended answers before training, times the share of ended answers after training. A difference
+    is 0 if one of its two groups is empty. The three parts add up to the gain.
     """
     paid, ends, rights = np.asarray(rewards, float), np.asarray(ended, bool), np.asarray(right, bool)
 
@@ -147,9 +156,10 @@ def gain_in_parts(
 
 
 def distinct_n(texts: Sequence[str], n: int) -> float:
-    """The share of different ones among all runs of n words: low where a policy repeats itself. 0 without any.
+    """The share of distinct n-grams among all n-grams of words; 0 without n-grams. Low for a policy that repeats itself.
 
-    It falls with the amount of text: compare equally many answers. Source: Li et al. 2016 (arXiv:1510.03055).
+    The share falls with the amount of text, so compare only equal numbers of answers. Source: Li et al. 2016
+    (arXiv:1510.03055).
     """
     runs = [
         tuple(words[i : i + n])
@@ -160,15 +170,15 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
 
 
 def compare(own: Sequence[float], others: Sequence[float]) -> list[float]:
-    """For each pair of scores 1 where one's own is higher, 0.5 where they are equal, 0 else."""
+    """For each pair of scores: 1 if the policy's own score is higher, 0.5 for equal scores, 0 otherwise."""
     return [(a > b) + 0.5 * (a == b) for a, b in zip(own, others, strict=True)]
 
 
 @cache
 def t_quantile(freedom: int) -> float:
-    """How many standard errors 95 % of Student's t distribution lie within, for whole degrees of freedom from 1 on.
+    """The value t for which 95 % of Student's t distribution lie between −t and t. freedom: degrees of freedom, at least 1.
 
-    Found by halving on the distribution's closed form (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4).
+    Bisection on the closed form of the distribution (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4).
     """
     low, high = 1.0, 13.0
     for _ in range(60):
@@ -191,7 +201,7 @@ def _within(t: float, freedom: int) -> float:
 
 
 def _by_prompt(values: Sequence[float], prompts: Sequence[int]) -> tuple[ndarray, ndarray, int]:
-    """The values, the number of each one's prompt from 0 on, and how many prompts there are."""
+    """The values, the index of each value's prompt (from 0), and the number of prompts."""
     names, at = np.unique(np.asarray(prompts), return_inverse=True)
     if not len(names):
         raise ValueError("there are no answers to compute an interval of")
@@ -199,13 +209,13 @@ def _by_prompt(values: Sequence[float], prompts: Sequence[int]) -> tuple[ndarray
 
 
 def _variance_of_mean(residuals: ndarray, at: ndarray, count: int) -> float:
-    """Of the mean of values that hang together within prompts."""
+    """The variance of the mean of values that are correlated within a prompt."""
     sums = np.bincount(at, weights=residuals)
     return float(count / (count - 1) * (sums**2).sum() / len(residuals) ** 2)
 
 
 def _independent(values: ndarray, at: ndarray, count: int) -> float:
-    """How many independent values N values of G prompts are worth: from G to N."""
+    """The effective number of independent values among N values of G prompts: from G to N."""
     number = len(values)
     if number == count:
         return number
@@ -220,7 +230,7 @@ def _independent(values: ndarray, at: ndarray, count: int) -> float:
 
 
 def _is_identified(wins: ndarray, differences: ndarray) -> bool:
-    """Whether wins and losses overlap in length, on both sides of equal length."""
+    """Whether the length differences of wins and losses overlap, and the differences are not all positive or all negative."""
     won, lost = differences[wins >= 0.5], differences[wins <= 0.5]
     if not len(won) or not len(lost):
         return False
@@ -229,7 +239,7 @@ def _is_identified(wins: ndarray, differences: ndarray) -> bool:
 
 
 def _logistic_regression(features: ndarray, wins: ndarray) -> ndarray:
-    """Coefficients [2] of a regression of wins [N] on features [N, 2], by Newton's method."""
+    """Coefficients [2] of a logistic regression of wins [N] on features [N, 2], by Newton's method."""
     coefficients = np.zeros(features.shape[1])
     for _ in range(25):
         expected = _sigmoid(features @ coefficients)

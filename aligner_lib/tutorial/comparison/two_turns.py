@@ -1,7 +1,7 @@
-"""Questions with a second turn that builds on the first answer, put to a policy; and a judge that compares two answers.
+"""A two-turn evaluation: questions whose second turn builds on the first answer, and a judge that compares two dialogues.
 
-The questions (`data/samples/two-turn-questions.jsonl`) are this project's own, in the shape of MT-bench (Zheng et al. 2023,
-arXiv:2306.05685).
+The questions (`data/samples/two-turn-questions.jsonl`) were written for this project and have the format of MT-Bench (Zheng et
+al. 2023, arXiv:2306.05685).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERDICT_LINE = re.compile(
 
 @dataclass(frozen=True)
 class TwoTurns:
-    """A question of two turns."""
+    """A question with two turns."""
 
     category: str
     turns: tuple[str, str]
@@ -36,14 +36,14 @@ class TwoTurns:
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A question of two turns, and a policy's answers."""
+    """A question with two turns, and a policy's answers to both turns."""
 
     question: TwoTurns
     answers: tuple[str, str]
 
     @property
     def prompt(self) -> str:
-        """What the second answer answers: a conversation that waits for the assistant."""
+        """The prompt of the second answer: the conversation up to the second turn."""
         first, second = self.question.turns
         return f"User: {first}\n\nAssistant: {self.answers[0]}\n\nUser: {second}\n\nAssistant:"
 
@@ -52,7 +52,7 @@ class Dialogue:
 
 
 def two_turn_questions(count: int | None = None) -> list[TwoTurns]:
-    """The first `count` questions, one of each category in turn; None: all of them."""
+    """The first `count` questions, taken from the categories in turn. None: all questions."""
     read = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
     all_of_them = [TwoTurns(record["category"], tuple(record["turns"])) for record in read]
     by_category = [list(group) for _, group in groupby(all_of_them, key=lambda question: question.category)]
@@ -68,7 +68,7 @@ def two_turn_questions(count: int | None = None) -> list[TwoTurns]:
 
 
 def ask_in_turns(answer: Callable[[str], str], questions: Sequence[TwoTurns]) -> list[Dialogue]:
-    """Put both turns of each question to a policy. answer: of a conversation, as `jobs.inference.answering` gives it."""
+    """Ask a policy both turns of each question. answer: a function of a conversation, made by `jobs.inference.answering`."""
     dialogues = []
     for question in questions:
         first = answer(f"User: {question.turns[0]}\n\nAssistant:")
@@ -79,17 +79,21 @@ def ask_in_turns(answer: Callable[[str], str], questions: Sequence[TwoTurns]) ->
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a judge says of pairs of dialogues.
+    """A judge's verdicts on pairs of dialogues: a policy's own dialogue and another dialogue.
 
-    wins: of each pair that it decided, 1 for one's own dialogue, 0 for the other one, 0.5 for a tie; pairs: which pairs these
-    are; not_understood: answers of the judge without a verdict, with an example of one. A pair with such an answer has no win.
+    A pair counts only if both of the judge's answers have a verdict.
     """
 
     wins: list[float]
+    """For each pair that counts: 1 if the own dialogue wins, 0 if the other dialogue wins, 0.5 for a tie."""
     pairs: list[int]
+    """The numbers of the pairs that count."""
     not_understood: int
+    """Answers of the judge without a verdict."""
     verdicts: int
+    """All answers of the judge: two for each pair."""
     example: str = ""
+    """The end of an answer without a verdict."""
 
     def __str__(self) -> str:
         rate = f"wins {win_rate(self.wins, self.pairs)}" if self.wins else "no pair was decided"
@@ -103,19 +107,18 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Judge:
-    """A language model that says which of two dialogues ends better.
-
-    answer: what it answers to a text: `jobs.served.answering_at(URL, token, model=…, temperature=0)` for one behind an
-    OpenAI-compatible endpoint.
-    """
+    """A language model that decides which of two dialogues ends with the better answer."""
 
     answer: Callable[[str], str]
+    """Maps a text to the model's answer. For a model behind an OpenAI-compatible endpoint:
+    `jobs.served.answering_at(URL, token, model=…, temperature=0)`."""
 
     def compare(self, own: Sequence[Dialogue], others: Sequence[Dialogue]) -> Judgement:
-        """One's own dialogues against others to the same questions, pair by pair.
+        """Compare a policy's own dialogues with other dialogues on the same questions, pair by pair.
 
-        The judge is asked twice about a pair, with the two in exchanged places: one that prefers whatever stands first says
-        "tie". Source: Zheng et al. 2023 (arXiv:2306.05685), section 3.4.
+        The judge sees each pair twice, in both orders. If the two verdicts contradict each other, the pair is a tie. A judge
+        that always prefers the first dialogue therefore produces only ties.
+        Source: Zheng et al. 2023 (arXiv:2306.05685), section 3.4.
         """
         wins, pairs, unclear = [], [], []
         for number, (own_answer, other_answer) in enumerate(zip(own, others, strict=True)):
@@ -135,10 +138,10 @@ class Judge:
 
 
 def verdict(answer: str) -> float | None:
-    """What a judge's answer says: 1 for FIRST, 0 for SECOND, 0.5 for TIE; None where it can't be understood.
+    """The verdict in a judge's answer: 1 for FIRST, 0 for SECOND, 0.5 for TIE; None without a verdict.
 
-    Only a line of the verdict alone counts, in capitals or not, in bold or after "Verdict:"; words within a sentence are an
-    explanation. None as well for lines that contradict each other.
+    Only a line that contains nothing but the verdict counts, in upper or lower case, in bold or after "Verdict:". The same
+    words within a sentence are part of the explanation. None also if the answer contains contradicting verdicts.
     """
     verdicts = {match[1].upper() for line in answer.splitlines() if (match := VERDICT_LINE.fullmatch(line))}
     return VERDICTS[verdicts.pop()] if len(verdicts) == 1 else None

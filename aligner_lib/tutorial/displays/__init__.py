@@ -1,1 +1,1 @@
-"""What a notebook shows inside a cell: the library's code, a sample's loss mask, objectives, the pipeline."""
+"""Displays inside a notebook's cell: library code, the loss mask of a sample, a comparison of objectives, diagrams."""

@@ -1,5 +1,6 @@
-"""The notebooks' diagrams, drawn from the same few parts, which diagrams.toml puts together. They take the colour of the text around
-them.
+"""The notebooks' diagrams as SVG. diagrams.toml defines each diagram by its parts: boxes, rows of tokens, arrows and texts.
+
+A diagram has the colour of the surrounding text. To write a diagram to a file:
 
 python -m aligner_lib.tutorial.displays.diagram pipeline > docs/pipeline.svg
 """
@@ -13,7 +14,7 @@ from functools import cache
 from html import escape
 from pathlib import Path
 
-BOX = (122, 42)  # width and height
+BOX = (122, 42)  # width and height in pixels
 TOKEN_HEIGHT, TOKEN_GAP = 30, 4
 LINE_HEIGHT = 17  # of a box's text
 LEGEND_HEIGHT = 32
@@ -32,31 +33,29 @@ STYLE = """
 .lab-diagram path { fill: none; stroke: currentColor; stroke-width: 1.5; stroke-opacity: .75; }
 .lab-diagram .head { fill: currentColor; fill-opacity: .75; stroke: none; }
 """
-ON_PAPER = (
-    '<rect width="100%" height="100%" style="fill: #fff; stroke: none"/>'  # for pages of unknown colour
-)
+ON_PAPER = '<rect width="100%" height="100%" style="fill: #fff; stroke: none"/>'  # white, because the page's colour is unknown
 
 
 @cache
 def diagrams() -> dict[str, dict]:
-    """The parts of every diagram, by its name."""
+    """The parts of each diagram, by the diagram's name."""
     return tomllib.loads(Path(__file__).with_name("diagrams.toml").read_text(encoding="utf-8"))
 
 
 class Diagram:
-    """One of the diagrams; shown in a notebook. Raises KeyError for another name."""
+    """A diagram of diagrams.toml, with an SVG display for notebooks. Raises KeyError for an unknown name."""
 
     def __init__(self, name: str):
         self.parts = diagrams()[name]
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height in pixels, with the legend."""
+        """Width and height in pixels, including the legend."""
         width, height = self.parts["size"]
         return width, height + (LEGEND_HEIGHT if "legend" in self.parts else 0)
 
     def svg(self, on_paper: bool = False) -> str:
-        """The diagram as SVG. on_paper: dark on white, as a file of its own."""
+        """The diagram as SVG. on_paper: dark on white, for an SVG file."""
         parts, (width, height) = self.parts, self.size
         style = STYLE.replace("currentColor", COLOUR_ON_PAPER) if on_paper else STYLE
         drawn = [
@@ -82,11 +81,11 @@ class Diagram:
         return self.parts["words"]
 
 
-# ---- the parts: places and sizes are [x, y] and [width, height] in pixels ---------------------------------------------
+# ---- the parts: positions are [x, y] and sizes [width, height], in pixels ---------------------------------------------
 
 
 def _box(text: str, at: list, size: list | tuple = BOX, kind: str = "", corner: int = 8) -> str:
-    """kind: trained, frozen or neither."""
+    """A box with text. kind: "trained", "frozen" or "" for neither."""
     (left, top), (width, height) = at, size
     rectangle = f'<rect class="{kind}" x="{left}" y="{top}" width="{width}" height="{height}" rx="{corner}"/>'
     lines = text.split("\n")
@@ -99,7 +98,7 @@ def _box(text: str, at: list, size: list | tuple = BOX, kind: str = "", corner: 
 
 
 def _tokens(texts: list, at: list, width: int, kinds: str = "") -> str:
-    """A row of small boxes. kinds: a letter each: t for trained, f for frozen, - for neither."""
+    """A row of small boxes. kinds: a letter for each box: t for trained, f for frozen, - for neither."""
     names = {"t": "trained", "f": "frozen", "-": ""}
     places = [[at[0] + (width + TOKEN_GAP) * number, at[1]] for number in range(len(texts))]
     return "".join(
@@ -109,7 +108,7 @@ def _tokens(texts: list, at: list, width: int, kinds: str = "") -> str:
 
 
 def _bars(values: list, at: list, width: int, scale: float) -> str:
-    """Bars above and below a line, one below each token of a row that begins at the same x. scale: pixels for a value of 1."""
+    """Bars above and below a horizontal line, aligned with a row of tokens at the same x. scale: pixels for a value of 1."""
     left, base = at
     drawn = f'<path d="M{left} {base}H{left + (width + TOKEN_GAP) * len(values) - TOKEN_GAP}" style="stroke-opacity: .35"/>'
     for number, value in enumerate(values):
@@ -133,7 +132,7 @@ def _arrow(path: str, label: str = "", at: list | None = None) -> str:
 
 
 def _text(text: str, at: list, kind: str = "said") -> str:
-    """kind: said, left or both."""
+    """Lines of text. kind: CSS classes, `said` (small), `left` (left-aligned) or both."""
     return "".join(
         f'<text class="{kind}" x="{at[0]:g}" y="{at[1] + 14 * number:g}">{_marked(line)}</text>'
         for number, line in enumerate(text.split("\n"))
@@ -141,14 +140,14 @@ def _text(text: str, at: list, kind: str = "said") -> str:
 
 
 def _marked(line: str) -> str:
-    """A line as SVG; `r_{c}` has a subscript."""
+    """A line of text as SVG. `r_{c}` becomes r with the subscript c."""
     return SUBSCRIPT.sub(
         r'<tspan dy="4" font-size=".75em">\1</tspan><tspan dy="-4">&#8203;</tspan>', escape(line)
     )
 
 
 def _legend(words: dict[str, str], top: int) -> str:
-    """words: of each kind of box."""
+    """The legend. words: the text for each kind of box."""
     drawn, x = "", 10
     for kind, text in words.items():
         drawn += f'<rect class="{kind}" x="{x}" y="{top + 8}" width="18" height="14" rx="3"/>'

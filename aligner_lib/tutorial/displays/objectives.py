@@ -1,6 +1,6 @@
-"""One rollout, every objective: what each of them makes of each token. A table that stays in a notebook.
+"""A comparison of objectives on the same rollout: the gradient weight that each objective gives each token.
 
-Torch is imported when something is compared.
+The result is a static HTML table. Torch is imported only when objectives are compared.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.displays.tokens import STYLE, coloured, scale, strongest
 
-SHOWN = 4  # responses
+SHOWN = 4  # responses in the table
 
 
 @dataclass(frozen=True)
 class ObjectiveComparison:
-    """The weights of tokens under several objectives, all of one rollout: a figure in a notebook, and figures in Python.
+    """The weights of a rollout's tokens under several objectives: a table in a notebook, and numbers in Python.
 
-    A weight is what an ascent on the objective adds to the token's log π, times the number of tokens in the batch: where
-    every token counts alike it is the advantage times the ratio. Above 0 the token becomes likelier.
+    A weight is the gradient of the objective with respect to the token's log π, times the number of tokens in the batch. If all
+    tokens count equally, the weight is the advantage times the ratio. A positive weight makes the token likelier.
     """
 
     run: str
     step: int
-    ratio: float  # π_now / π_old of every token
+    ratio: float
+    """π_now / π_old, the same for every token."""
     objectives: tuple[str, ...]
-    responses: tuple[dict, ...]  # records of rollouts.jsonl
-    weights: dict[str, list[list[float]]]  # by objective: of each response, of each of its tokens
+    responses: tuple[dict, ...]
+    """Records of rollouts.jsonl."""
+    weights: dict[str, list[list[float]]]
+    """By objective: for each response, the weight of each token."""
 
     def sums(self, objective: str) -> list[float]:
         """The sum of the absolute weights of each response."""
@@ -38,7 +41,7 @@ class ObjectiveComparison:
 
     @property
     def shown(self) -> list[int]:
-        """The responses in the figure: the best and the worst ones of the group whose rewards differ most."""
+        """Indices of the responses in the table: best and worst of the group with the largest range of rewards."""
         groups: dict[object, list[int]] = {}
         for i, response in enumerate(self.responses):
             if response["reward"] is not None:
@@ -46,7 +49,7 @@ class ObjectiveComparison:
         if not groups:
             return []
         by_reward = [sorted(group, key=lambda i: -self.responses[i]["reward"]) for group in groups.values()]
-        if max(map(len, by_reward)) == 1:  # one response to each prompt
+        if max(map(len, by_reward)) == 1:  # a single response to each prompt: treat all responses as a group
             by_reward = [
                 sorted((group[0] for group in by_reward), key=lambda i: -self.responses[i]["reward"])
             ]
@@ -61,7 +64,7 @@ class ObjectiveComparison:
         most = self._strongest()
         parts, prompt = [scale(most)], None
         for i in self.shown:
-            if (own := self.responses[i]["prompt"]) != prompt:  # that of a group stands there once
+            if (own := self.responses[i]["prompt"]) != prompt:  # show the prompt of a group once
                 parts.append(f'<p class="lab-said">{escape(_without_blank_lines(own))}</p>')
             parts.append(self._response(i, most))
             prompt = own
@@ -117,11 +120,12 @@ class ObjectiveComparison:
 def compare_objectives(
     run: RunFolder, objectives: Sequence[str | Objective], step: int | None = None, ratio: float = 1.0
 ) -> ObjectiveComparison:
-    """The weights that each objective gives to the tokens of one step's rollout; see ObjectiveComparison.
+    """The weights that each objective gives to the tokens of a step's rollout; see ObjectiveComparison.
 
-    run: of PPO or GRPO. objectives: names of PRESETS, or objectives of your own. step: None for the last one. ratio: made
-    up, as if every token had become that much likelier since the step began; away from 1 one sees what is clipped.
-    Raises UserError for a run or a step without such rollouts, and for an objective that needs what the run had not.
+    run: of PPO or GRPO. objectives: names of PRESETS, or objectives of your own. step: None for the last step. ratio: an
+    assumed probability ratio π_now / π_old for every token. A ratio far from 1 shows which tokens are clipped.
+    Raises UserError for a run or a step without training rollouts, and for an objective that needs something the run did not
+    have, such as a critic.
     """
     from omegaconf import OmegaConf
 
@@ -152,7 +156,7 @@ def compare_objectives(
 
 
 def _named(objectives: Sequence[str | Objective]) -> dict[str, Objective]:
-    """Each with the name that it is shown under: an objective of one's own is named by its differences from GRPO."""
+    """The objectives by their names in the table. The name of your own objective consists of its differences from GRPO."""
     if unknown := [
         objective for objective in objectives if isinstance(objective, str) and objective not in PRESETS
     ]:

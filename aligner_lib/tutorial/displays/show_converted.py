@@ -1,4 +1,4 @@
-"""Converted samples as a model will read them."""
+"""Samples of a data conversion, shown token by token."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from aligner_lib.datasets.tokenizer import Tokenizer
     from data import Conversion
 
-UNBOUNDED = 1 << 30  # tokens: every sample is shown, however long
+UNBOUNDED = 1 << 30  # a limit of tokens that drops no sample
 
 
 @dataclass(frozen=True)
 class ConvertedSamples:
-    """Masks of samples, in HTML for a notebook and as text for a terminal."""
+    """The loss masks of samples, as HTML for a notebook and as text for a terminal."""
 
     masks: tuple[Mask, ...]
 
@@ -38,9 +38,10 @@ class ConvertedSamples:
 
 
 def show_converted(conversion: Conversion, tokenizer: Tokenizer, count: int = 10) -> ConvertedSamples:
-    """Up to ten drawn samples of a conversion, token by token, with what the loss covers. Raises ValueError where none is usable.
+    """Show up to `count` random samples of a conversion, token by token, with the loss mask.
 
-    tokenizer: of the model that will be trained; its template writes the conversations.
+    tokenizer: of the model to train. The tokenizer's chat template formats the conversations. Raises ValueError if
+    no sample is usable.
     """
     load = {"sft": load_sft, "prompts": load_prompts}.get(conversion.to)
     if load is None:

@@ -1,6 +1,6 @@
-"""What is learnt of a sample, token by token: in colour in a notebook, between brackets on a terminal.
+"""The loss mask of a sample, token by token: in colour in a notebook, between brackets on a terminal.
 
-The mask is the sample's own (`shown` in aligner_lib.datasets.samples), the one that the trainers take.
+The mask comes from the sample (`shown` in aligner_lib.datasets.samples), so the display has the same mask as the trainers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aligner_lib.datasets.samples import SampleRow
     from aligner_lib.datasets.tokenizer import Tokenizer
 
-# learnt tokens have a ground and a line below, so that nobody needs to see the colour
+# learnt tokens have a background and an underline, so that readers who see no colours can find them, too
 STYLE = """<style>
 .lab-mask {font: 13px/1.9 var(--jp-ui-font-family, system-ui, sans-serif)}
 .lab-mask p {white-space: pre-wrap; overflow-wrap: anywhere; margin: 2px 0 12px}
@@ -31,7 +31,7 @@ class MaskedSample(Protocol):
 
 @dataclass(frozen=True)
 class Mask:
-    """The rows of a sample: each one's name, and its tokens as text and id with whether they are learnt."""
+    """The rows of a sample. A row is a name and a list of tokens: (text, token id, whether the token is learnt)."""
 
     rows: tuple[tuple[str, tuple[tuple[str, int, bool], ...]], ...]
 
@@ -47,9 +47,10 @@ class Mask:
 
 
 def show_mask(sample: MaskedSample, tokenizer: Tokenizer) -> Mask:
-    """What is learnt of a sample of SFT, of a pair, or of a prompt (nothing: the response is, which is not there yet).
+    """The loss mask of an SFT sample, a preference pair or a prompt.
 
-    Of a reward model's pair the last tokens are marked: there the reward is read. tokenizer: the sample's.
+    A prompt has no learnt tokens, because training learns from the response, which does not exist yet. In a reward model's
+    pair, the last token of each text is marked, because the reward is read there. tokenizer: of the sample.
     """
     return Mask(
         tuple(

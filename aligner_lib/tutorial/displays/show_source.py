@@ -1,4 +1,4 @@
-"""show_source(function): the library's own code, as it is, where a notebook speaks of it."""
+"""show_source(function) shows the library's source code in a notebook."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ STYLE = """<style>
 .lab-source p {margin: 0 0 6px; opacity: .75}
 .lab-source pre {white-space: pre; overflow-x: auto; margin: 0; background: none; color: inherit}
 </style>"""
-# colours that are read on white and on black alike
+# colours that are readable on a white and on a black background
 TOKENS = {"Keyword": "#a0579b", "Literal.String": "#3f8f5f", "Comment": "#808080", "Name.Function": "#3b82c4"}
 
 
 @dataclass(frozen=True)
 class SourceCode:
-    """A function's code, with its file and line."""
+    """The code of a function or class, with file and line."""
 
     where: str
     code: str
@@ -34,9 +34,9 @@ class SourceCode:
 
 
 def show_source(function: Callable) -> SourceCode:
-    """The code of a function or a class, with the file and the line where it begins.
+    """The code of a function or a class, with the file and the first line.
 
-    Raises ValueError for what has no Python source, such as a built-in function.
+    Raises ValueError for an object without Python source, such as a built-in function.
     """
     function = inspect.unwrap(getattr(function, "__func__", function))
     try:

@@ -7,8 +7,8 @@ from html import escape
 
 from aligner_lib.run_folder.turns import turns_of
 
-STRONGEST = 0.45  # of the colour: text stays readable on it
-BLUE, ORANGE = "0, 114, 178", "213, 94, 0"  # of Okabe and Ito, as in the widgets
+STRONGEST = 0.45  # the highest opacity of a background colour, so that the text stays readable
+BLUE, ORANGE = "0, 114, 178", "213, 94, 0"  # of Okabe and Ito's palette, as in the widgets
 STYLE = """<style>
 .lab-tokens {font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); font-variant-numeric: tabular-nums}
 .lab-tokens table {border-collapse: collapse; margin: 2px 0 12px}

@@ -1,1 +1,1 @@
-"""Running the notebooks in order, without a browser."""
+"""Runs the notebooks in order, without a browser."""

@@ -1,4 +1,4 @@
-"""The largest memory of any single process in a tree of processes, measured from outside."""
+"""The peak memory of the largest process in a process tree, measured from outside."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ GIB = 1 << 30
 
 
 class PeakMemory:
-    """Measures this process and its descendants while a `with` block runs.
+    """Measures the current process and its descendants while a `with` block runs.
 
-    Linux records each process's peak resident size (VmHWM), so one sample before a process ends is enough.
-    Elsewhere the largest sampled resident size is used.
+    Linux records the peak resident size of each process (VmHWM), so a single sample before a process ends is enough.
+    On other systems, the result is the largest sampled resident size.
     """
 
     def __init__(self, seconds_between_samples: float = 0.5):
@@ -39,7 +39,7 @@ class PeakMemory:
     def _watch(self) -> None:
         root = psutil.Process()
         while True:
-            last = self._stop.is_set()  # asked before sampling: a short block is sampled once at its end
+            last = self._stop.is_set()  # read before sampling, so that a short block still gets a sample
             for process in [root, *root.children(recursive=True)]:
                 self.bytes = max(self.bytes, _peak_bytes(process))
             if last:
@@ -57,4 +57,4 @@ def _peak_bytes(process: psutil.Process) -> int:
     try:
         return process.memory_info().rss
     except psutil.Error:
-        return 0  # it has ended
+        return 0  # the process has ended

@@ -1,4 +1,4 @@
-"""Progress of the tutorial: two bars on a terminal, lines of text elsewhere."""
+"""Progress of the tutorial: two bars on a terminal, lines of text otherwise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.progress import Progress as Bars
 
 
 class Progress:
-    """One bar over all notebooks, and one over the current notebook's cells."""
+    """A bar for all notebooks, and a second bar for the cells of the current notebook."""
 
     def __init__(self, notebooks: int, console: Console | None = None):
         self.console = console or Console(highlight=False, soft_wrap=True)
@@ -43,7 +43,7 @@ class Progress:
         self._bars.update(self._cells, completed=done, total=cells)
 
     def finish_notebook(self, notebook: str, seconds: float, failed: bool) -> None:
-        """Show that a notebook ended, after how many seconds, and whether it failed."""
+        """Print a line for an ended notebook: its seconds, and whether the notebook failed."""
         self._finished += 1
         if self._cells is not None:
             self._bars.remove_task(self._cells)

@@ -1,10 +1,10 @@
 """Run the notebooks in order, without a browser, and keep their outputs.
 
 OUT/notebooks/      the executed notebooks
-OUT/results/        what each notebook measured, NN.json, written by the notebook
-OUT/summary.json    all results in one record, with seconds and memory
-OUT/report.html     the notebooks as one page that opens offline
-OUT/pages/          a page of each run, which the report links
+OUT/results/        the results of each notebook, NN.json, written by the notebook
+OUT/summary.json    all results, with seconds and memory
+OUT/report.html     the notebooks as a single page that opens offline
+OUT/pages/          a page for each run, which the report links to
 """
 
 from __future__ import annotations
@@ -29,36 +29,37 @@ from aligner_lib.tutorial.workspace.results import merge, read_object, read_resu
 from cluster.record import write_json
 
 LAST_OF_THE_WAY = "08"  # later notebooks are optional: they run only when `only` names them
-# Mostly another process took one of the ports that were chosen for it; no cell has run, so it is started once more. Which of the
-# two is said depends on when the kernel gave up.
+# A kernel usually dies at its start because another process has taken one of its ports. No cell has run yet, so the notebook is
+# started a second time. The message depends on when the kernel gave up.
 DIED_AT_START = ("Kernel died before replying to kernel_info", "Kernel didn't respond in")
-START_TIMEOUT = 120  # seconds for a kernel to come up on a busy machine
-QUIET_KERNEL = "--IPKernelApp.log_level=CRITICAL"  # no warnings about local TCP and about its shutdown
+START_TIMEOUT = 120  # seconds until a kernel on a busy machine must answer
+QUIET_KERNEL = "--IPKernelApp.log_level=CRITICAL"  # no warnings about local TCP and the kernel's shutdown
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """One numbered notebook, such as notebooks/03_sft.ipynb."""
+    """A numbered notebook, such as notebooks/03_sft.ipynb."""
 
     path: Path
 
     @property
     def number(self) -> str:
-        """What stands before the first underscore of its name: two digits, and perhaps a letter."""
+        """The part of the file name before the first underscore: two digits, sometimes followed by a letter."""
         return self.path.stem.partition("_")[0]
 
     @property
     def name(self) -> str:
-        """The file name without its ending."""
+        """The file name without the extension."""
         return self.path.stem
 
 
 @dataclass(frozen=True)
 class NotebookFailure:
-    """Where a notebook failed, and with what error."""
+    """The failed cell of a notebook, and the error."""
 
     notebook: str
-    cell: str | None  # as JupyterLab shows it; None: outside of any cell
+    cell: str | None
+    """The cell's number as in JupyterLab, and its first line; None for an error outside of the cells."""
     error: str
 
     def __str__(self) -> str:
@@ -67,10 +68,10 @@ class NotebookFailure:
 
 
 def choose(folder: Path, only: str | None = None) -> list[Notebook]:
-    """The numbered notebooks to run, in order. only: numbers such as "03,09".
+    """The notebooks to run, in order. only: numbers such as "03,09".
 
-    Without `only`, the notebooks up to LAST_OF_THE_WAY. Raises UserError for an unknown number, or when there
-    are no notebooks.
+    Without `only`, the notebooks up to LAST_OF_THE_WAY. Raises UserError for an unknown number, and for a folder without
+    notebooks.
     """
     notebooks = [Notebook(path) for path in sorted(Path(folder).glob("[0-9][0-9]*.ipynb"))]
     if not notebooks:
@@ -86,15 +87,15 @@ def choose(folder: Path, only: str | None = None) -> list[Notebook]:
 
 
 def _as_in_names(number: str) -> str:
-    """3 as 03, and 4b as 04b."""
+    """Pad the number of a notebook: 3 becomes 03, and 4b becomes 04b."""
     digits = number.rstrip(ascii_lowercase)
     return digits.zfill(2) + number.removeprefix(digits)
 
 
 def default_output(root: Path, profile: str, partial: bool = False) -> Path:
-    """The folder to write to: a new one for a whole tutorial, the newest for a partial one.
+    """The output folder: a new folder for the whole tutorial, the newest existing folder for a partial run.
 
-    A partial tutorial needs the results of the notebooks before it.
+    A partial run needs the results of the earlier notebooks.
     """
     earlier = sorted(Path(root).glob(f"tutorial-{profile}-*"))
     if partial and earlier:
@@ -103,9 +104,9 @@ def default_output(root: Path, profile: str, partial: bool = False) -> Path:
 
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
-    """`name=value` texts as a dict. Raises UserError for any other text.
+    """Parse texts such as `name=value` into a dict. Raises UserError for any other text.
 
-    Numbers, true, false, null and lists become such values; everything else stays text.
+    Numbers, true, false, null and lists are parsed as JSON. Everything else stays text.
     """
     parameters = {}
     for pair in pairs:
@@ -123,10 +124,10 @@ def run(
     parameters: dict[str, Any],
     write_page: Callable[[RunFolder, Path], object] | None = None,
 ) -> bool:
-    """Run notebooks one after another; True if all of them ran to the end. write_page: writes a run's page for the report.
+    """Run notebooks one after another. Returns True if all notebooks ran to the end.
 
-    A failing cell ends the tutorial with one message; the report still covers what ran before it. Raises
-    UserError for a profile or a parameter that no notebook has.
+    write_page: writes a run's page for the report. After a failing cell, no further notebook runs, but the report still
+    contains the completed cells. Raises UserError for an unknown profile, and for a parameter that no notebook has.
     """
     if profile not in profiles():
         raise UserError(f"there is no profile {profile!r}; there are {', '.join(profiles())}")
@@ -186,13 +187,13 @@ def _run_one(
         return NotebookFailure(notebook.name, cell, f"{error.ename}: {_without_colours(error.evalue)}")
     except KeyboardInterrupt:
         return NotebookFailure(notebook.name, None, "interrupted")
-    except Exception as error:  # the kernel died or never came up: report it like a failing cell
+    except Exception as error:  # the kernel died or did not start: report the error like a failing cell
         return NotebookFailure(notebook.name, None, f"{type(error).__name__}: {error}")
     return None
 
 
 def _engine(on_cell: Callable[[int, int], None]) -> str:
-    """papermill's own engine that also reports finished cells; returns the name it is registered under."""
+    """Register a papermill engine that also reports finished cells, and return the engine's name."""
     from papermill.engines import NBClientEngine, papermill_engines
 
     class CountingEngine(NBClientEngine):
@@ -228,13 +229,13 @@ def _check_parameters(parameters: dict[str, Any], known: set[str]) -> None:
 
 
 def _stop_runs(out: Path) -> None:
-    """Ask runs that a failed notebook left behind to save a checkpoint and end."""
+    """Ask the unfinished runs of a failed notebook to save a checkpoint and end."""
     for left in find_runs(out):
         if not left.is_over:
             left.request_stop()
 
 
-# ---- what came out --------------------------------------------------------------------------------------------------
+# ---- summary, pages and report --------------------------------------------------------------------------------------
 
 
 def _write_summary(
@@ -245,14 +246,14 @@ def _write_summary(
     failure: NotebookFailure | None,
     echo: Callable[[str], None],
 ) -> dict:
-    """Merge the notebooks' results. Seconds and memory are a figure for each notebook, and the one that ran last stands."""
+    """Merge the notebooks' results into summary.json, with the seconds and memory of each notebook's latest execution."""
     path = out / "summary.json"
     earlier = read_object(path, echo) if path.exists() else {}
     memory_gib = earlier.get("memory_gib", {}) | peak_gib
     summary = {
         "profile": profile,
         "seconds": dict(sorted((earlier.get("seconds", {}) | seconds).items())),
-        "memory_gib": dict(sorted(memory_gib.items())),  # the largest process of each notebook
+        "memory_gib": dict(sorted(memory_gib.items())),  # peak of the largest process during each notebook
         "peak_memory_gib": max(memory_gib.values(), default=0.0),
     }
     merge(summary, read_results(out, echo))
@@ -265,7 +266,7 @@ def _write_summary(
 def _write_pages(
     out: Path, write_page: Callable[[RunFolder, Path], object], echo: Callable[[str], None]
 ) -> None:
-    """A page of each run that has figures. A full disk costs the pages, and not the report."""
+    """Write a page for each run with metrics. An OSError, such as a full disk, skips the page but does not stop the report."""
     for folder in find_runs(out / "runs"):
         name = "-".join(folder.path.relative_to(out / "runs").parts)
         if folder.metrics():

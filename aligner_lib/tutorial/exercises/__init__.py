@@ -1,6 +1,7 @@
-"""What the learner writes: each exercise with its reference, its random inputs, and the wrong answers that it knows.
+"""The exercises: for each function that the learner writes, a reference function, random inputs, and planted mistakes.
 
-exercise.py                  what an exercise is
-draw.py                      its random inputs
-notebook_01.py … _08.py      the exercises, a module for each notebook; registry.py has them all
+exercise.py                  the definition of an exercise
+draw.py                      random inputs
+notebook_01.py … _11.py      the exercises, a module for each notebook
+registry.py                  all exercises by name
 """

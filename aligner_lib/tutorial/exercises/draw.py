@@ -1,4 +1,4 @@
-"""Random inputs of exercises: seeded, small enough to read, ragged."""
+"""Random inputs of exercises: seeded, small enough to read, with rows of different lengths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Draw:
-    """A source of random inputs, equal for equal seeds. case: which of an exercise's inputs this is for, from 0."""
+    """A source of random inputs, equal for equal seeds. case: the number of the input within an exercise, from 0."""
 
     def __init__(self, seed: int, case: int = 0):
         import torch
@@ -21,37 +21,37 @@ class Draw:
         self.generator = torch.Generator().manual_seed(self.random.getrandbits(32))
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """float32 of this shape."""
+        """Normally distributed numbers, float32 of the given shape."""
         import torch
 
         return scale * torch.randn(shape, generator=self.generator)
 
     def logprobs(self, *shape: int) -> Tensor:
-        """float32 below 0, such as log-probabilities of tokens."""
+        """Random log-probabilities of tokens: float32 below 0."""
         return -self.normal(*shape).abs() - 0.05
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
-        """int64 in [low, high)."""
+        """Random integers in [low, high), int64 of the given shape."""
         import torch
 
         return torch.randint(low, high, shape, generator=self.generator)
 
     def one_of(self, values: Sequence) -> Any:
-        """One of these values."""
+        """A random element of `values`."""
         return self.random.choice(values)
 
     def in_turn(self, values: Sequence) -> Any:
-        """These values, one case after another: none is left out by chance."""
+        """An element of `values`, in turn from case to case, so that every element is used."""
         return values[self.case % len(values)]
 
     def between(self, low: float, high: float) -> float:
-        """A number in [low, high] with two digits."""
+        """A random number in [low, high], rounded to two decimal places."""
         return round(self.random.uniform(low, high), 2)
 
     def lengths(self, rows: int, size: int) -> tuple[Tensor, Tensor]:
-        """Prompts and whole texts of a batch, int64 [rows] each, in tokens.
+        """The lengths of the prompts and of the whole texts of a batch in tokens, int64 [rows] each.
 
-        One text fills all of `size` tokens and one is shorter by two at least; a response has two tokens at least.
+        A random text has exactly `size` tokens, all other texts are shorter by two or more. A response has two or more tokens.
         """
         import torch
 
@@ -62,7 +62,7 @@ class Draw:
         return torch.tensor(prompts), torch.tensor(lengths)
 
     def response_mask(self, rows: int, size: int) -> Tensor:
-        """bool [rows, size]: responses of one turn, padding behind all but one."""
+        """bool [rows, size]: the mask of single-turn responses. All rows except the longest end with padding."""
         from aligner_lib.algorithms.ppo import response_mask
 
         return response_mask(*self.lengths(rows, size + 1), size)

@@ -1,4 +1,4 @@
-"""The definition of an exercise. No torch is imported before a function is checked."""
+"""The definition of an exercise. Torch is imported only when a function is checked."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from aligner_lib.tutorial.exercises.draw import Draw
 
-# a NotImplementedError that begins with these words comes from a function that is still empty
+# the error message of an empty function, a NotImplementedError, begins with these words
 STUB = "Yours to write: "
 
 
 class ImportedLate:
-    """A module that is imported at its first use, so that listing the exercises imports no torch."""
+    """A module that is imported at its first use. The exercises can therefore be listed without an import of torch."""
 
     def __init__(self, name: str):
         self._name = name
@@ -29,7 +29,7 @@ class Mistake:
 
     name: str
     meaning: str
-    """A sentence for the learner: what is wrong, and which effect the mistake has."""
+    """A sentence for the learner: the error and its effect."""
     answer: Callable
     """A function that makes the mistake."""
     seen_in: Callable[[list[dict[str, Any]], list[tuple]], bool] | None = None
@@ -42,7 +42,7 @@ class Exercise:
 
     name: str
     notebook: str
-    """The notebook's two digits."""
+    """The notebook's number, such as "03" or "04b"."""
     title: str
     minutes: int
     difficulty: int
@@ -51,7 +51,7 @@ class Exercise:
     """Markdown."""
     reference: Callable
     inputs: Callable[[Draw], dict[str, Any]]
-    """Draws the arguments by name, in their order. They are passed by position."""
+    """Draws the arguments by name, in the order of the parameters. The check passes the arguments by position."""
     outputs: tuple[str, ...]
     """Names of the outputs: a single name, or a name for each element of a tuple."""
     mistakes: tuple[Mistake, ...]
@@ -62,7 +62,7 @@ class Exercise:
     library: str = ""
     """The library's function as module.function, or "" if the library has none."""
     trains: tuple[str, str] | None = None
-    """The kind of job that can train with the learner's function, and the name of the function that it replaces."""
+    """A kind of job, and the name of the library function that the learner's function replaces in a job of this kind."""
 
     @property
     def stub(self) -> str:

@@ -19,7 +19,7 @@ def _next_logprobs(logits, tokens):
 
 
 def _logits_and_tokens(draw: Draw) -> dict:
-    """Every third batch has one row, and logits so far apart that float32 has no probability for the rarest token."""
+    """Every third batch has a single row and large logits: the rarest token's probability is 0 in float32."""
     rows, size, vocabulary = draw.in_turn((2, 3, 1)), draw.one_of((4, 5, 6)), draw.one_of((5, 7))
     return {
         "logits": draw.normal(rows, size, vocabulary, scale=draw.in_turn((2.0, 2.0, 150.0))),
@@ -117,7 +117,7 @@ def _of_rows(logprobs, mask):
 
 def _logprobs_and_mask(draw: Draw) -> dict:
     rows, size = draw.one_of((2, 3, 4)), draw.one_of((6, 7, 8))
-    rarity = draw.in_turn((1.0, 8.0))  # in every second batch, some tokens are nearly impossible
+    rarity = draw.in_turn((1.0, 8.0))  # in every second batch, some tokens have a tiny probability
     return {"logprobs": rarity * draw.logprobs(rows, size), "mask": draw.response_mask(rows, size)}
 
 

@@ -1,4 +1,4 @@
-"""The exercise of notebook 02: a judge that counts words."""
+"""The exercise of notebook 02: naive Bayes as a judge."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _unseen_too(chosen, rejected, answer):
 
 
 def _texts(draw: Draw) -> dict:
-    """Words that both sides have, some that one side has, and an answer with words that nobody has seen."""
+    """Chosen and rejected texts with common words and words of their own, and an answer with known and unseen words."""
     common = "the a of and to it is".split()
     good, bad = "please thanks first because kindly".split(), "whatever no never stuff".split()
 

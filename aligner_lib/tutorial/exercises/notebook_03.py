@@ -1,4 +1,4 @@
-"""The exercises of notebook 03: which tokens count, the loss over them, and what it is before anything is learnt."""
+"""The exercises of notebook 03: the response mask, the masked loss, and the losses before any training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _columns(prompt_lengths, lengths, size):
 
 
 def _between(first, last):
-    """A mask from first(P) to before last(L)."""
+    """A wrong response mask: True from column first(P) up to, but not including, column last(L)."""
 
     def mask(prompt_lengths, lengths, size):
         column, prompt, length = _columns(prompt_lengths, lengths, size)

@@ -1,4 +1,4 @@
-"""The exercises of notebook 04: the loss of pairs, where a reward is read, and a search for its weak side."""
+"""The exercises of notebook 04: the pairwise loss, two poolings of hidden states, and a search that fools a judge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _loss(margin):
 
 
 def _rewards(draw: Draw) -> dict:
-    """Of some pairs, the last of them with rewards as far apart as an untamed head gives them."""
+    """The rewards of some pairs. The last pair has a margin of −130, for which a naive log(sigmoid) is −inf."""
     pairs = draw.one_of((4, 5, 6))
     chosen, rejected = draw.normal(pairs, scale=2.0), draw.normal(pairs, scale=2.0)
     chosen[0] = rejected[0]
@@ -175,9 +175,9 @@ LAST_AND_MEAN = Exercise(
 
 
 class WordJudge:
-    """A judge with a taste of its own: each word and each pair of neighbours has a worth, and length a price.
+    """A random judge. The score is the sum of the values of all words and all pairs of adjacent words, minus a price per word.
 
-    filler: a word that is worth its price wherever it stands, so that the score stays the same.
+    filler: a word whose value is exactly the price, so that the word never changes the score.
     """
 
     def __init__(self, seed: int, price: float, filler: str = ""):
@@ -237,7 +237,7 @@ def _best_of_all_that_were_tried(score, answer, words, rounds):
 
 
 def _repeats_one_word(cases: list[dict], outputs: list[tuple]) -> bool:
-    """Whether no answer has more than one word added, and some have it twice at least."""
+    """Whether every returned answer adds at most one distinct word, and some answer adds the word at least twice."""
     added = []
     for case, returned in zip(cases, outputs):
         text = returned[0] if len(returned) == 1 else None
@@ -248,7 +248,7 @@ def _repeats_one_word(cases: list[dict], outputs: list[tuple]) -> bool:
 
 
 def _search(draw: Draw) -> dict:
-    """Words cost so much that many searches end early, or less, so that others go on and a word can be worth repeating."""
+    """With the higher price per word, many searches end early. With the lower price, a word can be worth repeating."""
     words = "sure great thanks you indeed honestly please ok".split()
     draw.random.shuffle(words)
     seed = draw.random.randint(0, 10**6)
@@ -271,7 +271,8 @@ FOOL = Exercise(
     reference=_fool,
     inputs=_search,
     outputs=("answer",),
-    cases=20,  # what a judge likes is chance: with fewer, a wrong answer is right everywhere once in a few hundred seeds
+    # the judges are random: with fewer cases, a wrong function passes every case for one seed in a few hundred
+    cases=20,
     mistakes=(
         Mistake(
             "never_stops",

@@ -1,4 +1,4 @@
-"""The exercises of notebook 04b: REINFORCE, a baseline, the optimum under a KL penalty, and responses of an older policy."""
+"""The exercises of notebook 04b: REINFORCE, a baseline, the optimum under a KL penalty, and off-policy responses."""
 
 from __future__ import annotations
 
@@ -209,8 +209,11 @@ def _off_policy_loss(logits, responses, old_logprobs, advantages):
 
 
 def _old_responses(draw: Draw) -> dict:
-    """Of a policy that has moved since the responses were drawn. In turn, one response was no rarer than others, was hardly
-    possible, or still is."""
+    """Responses of an older policy, and the logits of the current policy.
+
+    In turn, the first response has an ordinary probability, a tiny probability under the old policy only, or a tiny probability
+    under both policies.
+    """
     old, count = draw.normal(8), draw.one_of((5, 6, 8))
     responses = draw.integers(0, 8, count)
     logits = old + 0.5 * draw.normal(8)

@@ -1,4 +1,4 @@
-"""The exercises of notebook 05: PPO, piece by piece, and put together."""
+"""The exercises of notebook 05: the parts of PPO, and the whole loss on a bandit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def _token_rewards(rewards, kl, mask, coefficient):
 
 
 def _with_kl(change):
-    """The right answer with another KL: change(kl, mask)."""
+    """The right function with another KL: change(kl, mask)."""
     return lambda rewards, kl, mask, coefficient: _token_rewards(
         rewards, change(kl * mask, mask), mask, coefficient
     )
 
 
 def _with_reward_at(place):
-    """The right answer with the score elsewhere: place(mask) is where, float [B, S-1]."""
+    """The right function with the score at other tokens: place(mask) is 1.0 at these tokens, float [B, S-1]."""
 
     def answer(rewards, kl, mask, coefficient):
         penalty = _token_rewards(0 * rewards, kl, mask, coefficient)
@@ -135,7 +135,7 @@ def _gae(values, rewards, mask, discount, gae_lambda):
 
 
 def _recursion(values, rewards, mask, discount, decay, past_the_end=False):
-    """Advantages with `decay` in the place of γλ; past_the_end: the value behind the last token is read from padding."""
+    """Advantages with `decay` instead of γλ. past_the_end: use the padding's value after the last token."""
     advantages, carried = torch.zeros_like(values), 0.0
     following = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], dim=1)
     if not past_the_end:
@@ -160,7 +160,10 @@ def _without_the_first_column(values, rewards, mask, discount, gae_lambda):
 
 
 def _values_and_rewards(draw: Draw) -> dict:
-    """Padding holds values and rewards, too: no answer may read them. A prompt has one token: its response begins at once."""
+    """Values, rewards and mask. The first row's prompt has a single token, so the response begins at index 0.
+
+    The padding has random values and rewards, too, so that a function that reads the padding fails.
+    """
     rows, size = draw.one_of((2, 3)), draw.one_of((6, 7, 8))
     mask = draw.response_mask(rows, size)
     mask[0, : mask[0].int().argmax()] = True
@@ -174,7 +177,7 @@ def _values_and_rewards(draw: Draw) -> dict:
 
 
 def _changed_returns(change):
-    """Right advantages, and change(advantages, values, rewards, mask) as returns."""
+    """The right advantages, with change(advantages, values, rewards, mask) as returns."""
 
     def answer(values, rewards, mask, discount, gae_lambda):
         advantages, _ = _gae(values, rewards, mask, discount, gae_lambda)
@@ -272,7 +275,7 @@ GAE = Exercise(
 
 
 def _no_gradient(ratio, advantages, epsilon):
-    """By asking: where the library's loss has a slope of 0."""
+    """Whether the gradient of the library's loss is 0, by autograd."""
     with torch.enable_grad():
         ratio = ratio.detach().clone().requires_grad_()
         losses, _ = ppo.clipped_surrogate(ratio, advantages, epsilon, epsilon)
@@ -348,7 +351,7 @@ def _clipped_loss(ratio, advantages, low, high):
 
 
 def _surrogate(pick):
-    """pick(the surrogate of the ratio, that of the clipped ratio): what is made larger, so its negative is the loss."""
+    """The loss −pick(surrogate of the ratio, surrogate of the clipped ratio)."""
 
     def answer(ratio, advantages, low, high):
         clipped = ratio.clamp(1 - low, 1 + high)
@@ -358,7 +361,7 @@ def _surrogate(pick):
 
 
 def _clipped_to(clip):
-    """The right loss with another clipped ratio: clip(ratio, low, high)."""
+    """The right loss, with clip(ratio, low, high) as the clipped ratio."""
 
     def answer(ratio, advantages, low, high):
         clipped = clip(ratio, low, high)
@@ -373,7 +376,7 @@ def _clipped_twice(ratio, advantages, low, high):
 
 
 def _ratios_and_bounds(draw: Draw) -> dict:
-    """As many bounds as DAPO has: two. One bad token has become twenty times as likely."""
+    """Ratios, advantages and two bounds, as in DAPO. A token with a negative advantage has the ratio 20."""
     rows, size = draw.one_of((2, 3)), draw.one_of((6, 8))
     ratio, advantages = (0.35 * draw.normal(rows, size)).exp(), draw.normal(rows, size)
     ratio[0, 0], advantages[0, 0] = 20.0, -1.5
@@ -684,14 +687,15 @@ def _bandit_loss(
 
 
 def _with(**changes):
-    """The right answer with another piece."""
+    """The right function with changed parts."""
     return lambda *inputs: _bandit_loss(*inputs, **changes)
 
 
 def _one_token_answers(draw: Draw) -> dict:
-    """Of a policy that has moved a little since the tokens were drawn.
+    """Tokens of an older policy, the logits of the current policy, and the logits of the reference.
 
-    In turn, one token was no rarer than others, was hardly possible, or still is; another one is so for the reference.
+    In turn, the first token has an ordinary probability, a tiny probability under the old policy only, or a tiny probability
+    under both policies. In every second case, the second token has a tiny probability under the reference.
     """
     old, reference = draw.normal(8), draw.normal(8)
     tokens = draw.integers(0, 8, draw.one_of((12, 16)))

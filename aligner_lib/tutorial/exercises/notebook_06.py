@@ -1,4 +1,4 @@
-"""The exercises of notebook 06: the reward that a policy is, and DPO's loss of it."""
+"""The exercises of notebook 06: the implicit reward of a policy, and the DPO loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _implicit_reward(logprobs, reference_logprobs, mask, beta):
 
 def _both_models(draw: Draw) -> dict:
     rows, size = draw.one_of((2, 3, 4)), draw.one_of((6, 7, 8))
-    rarity = draw.in_turn((1.0, 10.0))  # in every second batch, some tokens are nearly impossible
+    rarity = draw.in_turn((1.0, 10.0))  # in every second batch, some tokens have a tiny probability
     return {
         "logprobs": rarity * draw.logprobs(rows, size),
         "reference_logprobs": draw.logprobs(rows, size),
@@ -90,7 +90,7 @@ def _loss(margin):
 
 
 def _sums(draw: Draw) -> dict:
-    """Of some pairs, the last of them with implicit rewards so far apart that the sigmoid of their difference is 0."""
+    """Summed log-probabilities of some pairs. The implicit margin of the last pair is so negative that its sigmoid is 0."""
     pairs, beta = draw.one_of((3, 4, 5)), draw.between(0.05, 0.5)
     names = "chosen rejected reference_chosen reference_rejected".split()
     sums = {name: draw.normal(pairs, scale=4.0) - 15.0 for name in names}

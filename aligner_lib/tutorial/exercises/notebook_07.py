@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: a reward as a program, groups in place of a critic, three estimates of the KL, old responses."""
+"""The exercises of notebook 07: group advantages, a reward program, three KL estimators, and truncated importance weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ policy_gradient = ImportedLate("aligner_lib.algorithms.policy_gradient")
 
 
 def _by_group(advantages, guarded=True):
-    """advantages(rewards of one group, of all), written back to where its responses stand; guarded: not of one that is alike."""
+    """Apply advantages(rewards of the group, all rewards) to each group.
+
+    guarded: a group with equal rewards gets the advantage 0.
+    """
 
     def answer(rewards, group):
         result = torch.zeros_like(rewards)
@@ -28,7 +31,7 @@ def _by_group(advantages, guarded=True):
 
 
 def _deviation(rewards):
-    """std(), NaN for a single reward as there, but without torch's warning: a learner who has not asked for it would read it."""
+    """`rewards.std()`, also NaN for a single reward, but without torch's warning, which would confuse the learner."""
     return rewards.std() if len(rewards) > 1 else torch.tensor(float("nan"))
 
 
@@ -42,7 +45,7 @@ def _in_the_order_of_groups(rewards, group):
 
 
 def _groups(draw: Draw) -> dict:
-    """Of different sizes, their responses in no order; all rewards of one are alike, and one has a single response."""
+    """Groups of different sizes in random order. A group has equal rewards, and another group has a single response."""
     sizes = [draw.one_of((3, 4)), draw.one_of((3, 5)), 3, 1]
     group = [number for number, size in enumerate(sizes) for _ in range(size)]
     draw.random.shuffle(group)
@@ -136,7 +139,7 @@ def _exact_match(response, answer, numbers=NUMBER, of=-1):
 
 
 def _compared(response, passes):
-    """The last number's reward by another comparison."""
+    """1.0 if the last number of the response passes, else 0.0. passes: a comparison of the number."""
     found = re.findall(NUMBER, response)
     return float(bool(found) and passes(float(found[-1])))
 
@@ -244,7 +247,10 @@ def _k1_k2_k3(d):
 
 
 def _of_two_models(draw: Draw) -> dict:
-    """One drawn token has become far rarer under the policy, in some batches too rare for any clamp."""
+    """Log-probabilities of sampled tokens. The first token is far less likely under the policy than under the reference.
+
+    In some batches, the log-ratio is so large that a function with a clamp is wrong.
+    """
     tokens = draw.one_of((5, 6, 8))
     logprobs, reference = draw.logprobs(tokens), draw.logprobs(tokens)
     logprobs[0] = reference[0] - draw.in_turn((7.5, 12.0, 21.0))
@@ -322,7 +328,7 @@ def _of_ratio(weights):
 
 
 def _of_an_older_policy(draw: Draw) -> dict:
-    """Two tokens lie above the cap, one of them even by its logarithm, and one far below its inverse."""
+    """Log-probabilities with two ratios above the cap and a ratio far below 1/cap. The larger log-ratio exceeds the cap."""
     sampler_logprobs = draw.logprobs(2, 4)
     logprobs = sampler_logprobs + draw.normal(2, 4, scale=0.3)
     logprobs[0, 0], logprobs[1, 2] = sampler_logprobs[0, 0] + 1.5, sampler_logprobs[1, 2] + 4.0

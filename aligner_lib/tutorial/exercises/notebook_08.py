@@ -1,4 +1,4 @@
-"""The exercises of notebook 08: best of n, how sure a win rate is, and what a gain is made of."""
+"""The exercises of notebook 08: best-of-n, the interval of a win rate, and the parts of a gain."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _of_prompts(own, others, **changes):
 
 
 def _scores(draw: Draw) -> dict:
-    """Rounded, so that there are ties, and alike within a prompt: some prompts suit one's own policy."""
+    """Scores of two policies, correlated within a prompt, and rounded, so that ties occur."""
     prompts, answers = draw.one_of((6, 8)), draw.one_of((3, 4))
     suits = 2 * draw.normal(prompts, 1)
     own, others = draw.normal(prompts, answers) + suits, draw.normal(prompts, answers)
@@ -185,7 +185,10 @@ WIN_RATE_INTERVAL = Exercise(
 
 
 def _worth(rewards, ended, right, which=0):
-    """What ending and being right are worth, in the rewards before (0) or after (1)."""
+    """The difference in mean reward between ended and cut-off answers, and between right and wrong ended answers.
+
+    which: before (0) or after (1) training.
+    """
     paid, ends, rights = rewards[which], ended[which], right[which]
     of_ending = paid[ends].mean() - paid[~ends].mean()
     return of_ending, paid[ends & rights].mean() - paid[ends & ~rights].mean()
@@ -202,7 +205,7 @@ def _right_among_all(ended, right):
 def _parts(
     rewards, ended, right, *, worth=_worth, gold=_right_among_ended, weight=lambda before, after: after
 ):
-    """weight(share that ended before, after): what the gold part is weighed by."""
+    """The parts of a gain. weight(share that ended before, share that ended after): the factor of the second part."""
     of_ending, of_being_right = worth(rewards, ended, right)
     share, golden = ended.float().mean(1), gold(ended, right)
     by_ending = (share[1] - share[0]) * of_ending
@@ -211,18 +214,20 @@ def _parts(
 
 
 def _with(**changes):
-    """The right answer with another piece."""
+    """The right function with changed parts."""
     return lambda *inputs: _parts(*inputs, **changes)
 
 
 def _changed(change):
-    """change(ended, gold, rest), with how many answers there are, of the right parts."""
+    """The right parts, changed by change((by_ending, by_gold, rest), number of answers)."""
     return lambda rewards, ended, right: change(*_parts(rewards, ended, right), ended.shape[1])
 
 
 def _before_and_after(draw: Draw) -> dict:
-    """Each kind of answer (cut off, ended and wrong, ended and right) is there twice at least, before and after. One that was cut
-    off may be right as far as it goes: that doesn't count."""
+    """Answers before and after, with at least two of each kind: cut off, ended and wrong, ended and right.
+
+    A cut-off answer may be marked as right, too. A correct function ignores the mark.
+    """
     count = draw.one_of((10, 12))
     kinds = torch.stack(
         [

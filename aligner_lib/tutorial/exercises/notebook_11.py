@@ -1,9 +1,9 @@
-"""The exercises of notebook 11: the parts of a PPO loop that notebook 05 does not have, and the step that calls them all.
+"""The exercises of notebook 11: the parts of a PPO loop that notebook 05 leaves out, and the step that calls all parts.
 
     B responses, P prompt length, S longest prompt + response, V vocabulary
 
-A policy is called with tokens (int64 [B, S]) and returns log-probabilities of each next token (float [B, S, V]); a critic
-returns values (float [B, S]).
+A policy maps tokens (int64 [B, S]) to the log-probabilities of the next token (float [B, S, V]). A critic maps tokens to values
+(float [B, S]).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VOCABULARY, END = 6, 0
 
 
 def _policy(draw: Draw, scale: float = 1.0):
-    """A policy whose next token depends on the last one alone."""
+    """A policy whose next token depends on the last token alone."""
     logits = draw.normal(VOCABULARY, VOCABULARY, scale=scale)
     logits[:, END] -= 1.0  # most responses have more than one token
     return torch.nn.Sequential(
@@ -40,14 +40,14 @@ def _optimizer(*models):
 
 
 def _draw_token(probabilities):
-    """A token for each row, always the same for the same probabilities: the inverse of the distribution function."""
+    """A token for each row, by the inverse of the cumulative distribution. Equal probabilities give equal tokens."""
     levels = (torch.arange(len(probabilities)) + 0.5) / len(probabilities)
     below = probabilities.cumsum(-1) < levels[:, None]
     return below.sum(-1).clamp(max=probabilities.shape[-1] - 1)
 
 
 class _Shuffle:
-    """Another order at each call, and the same orders for each copy that has not been called."""
+    """Returns a new permutation at each call. Two copies that have not been called return the same sequence of permutations."""
 
     def __init__(self):
         self.calls = 0
@@ -97,7 +97,7 @@ def _rollout(policy, prompts, length, end, draw):
 
 
 def _talks_on(policy, prompts, length, end, draw):
-    """Draws past the end. The mask is right."""
+    """A rollout that continues to sample after the end token. The mask is right."""
     tokens = prompts
     for _ in range(length):
         tokens = torch.cat([tokens, draw(policy(tokens)[:, -1].exp())[:, None]], dim=1)
@@ -105,7 +105,7 @@ def _talks_on(policy, prompts, length, end, draw):
 
 
 def _stops_with_the_first(policy, prompts, length, end, draw):
-    """Ends all responses as soon as one has ended."""
+    """A rollout that stops all responses as soon as the first response ends."""
     for size in range(1, length + 1):
         tokens, mask = _rollout(policy, prompts, size, end, draw)
         if (tokens[:, -1] == end).any():
@@ -114,7 +114,7 @@ def _stops_with_the_first(policy, prompts, length, end, draw):
 
 
 def _with_mask(change):
-    """The right tokens, and change(mask, tokens, prompts, end) as mask."""
+    """The right tokens, with change(mask, tokens, prompts, end) as mask."""
 
     def answer(policy, prompts, length, end, draw):
         tokens, mask = _rollout(policy, prompts, length, end, draw)
@@ -124,7 +124,10 @@ def _with_mask(change):
 
 
 def _policy_and_prompts(draw: Draw) -> dict:
-    """Drawn again until one response ends early, where the policy would have talked on, and another one does not end."""
+    """Inputs for which a response ends early and another response does not end. Other draws are rejected.
+
+    Without the stop, the policy would continue the early response with other tokens than the end token.
+    """
     rows, size, length = draw.one_of((4, 6)), draw.in_turn((2, 1, 3)), draw.one_of((5, 6))
     while True:
         prompts = draw.integers(1, VOCABULARY, rows, size)
@@ -222,7 +225,7 @@ ROLLOUT = Exercise(
 
 
 def _loss_of_minibatch(policy, critic, batch, loss, settings):
-    """The mean over the minibatch's response tokens of the clipped loss and the critic's loss."""
+    """The sum of the clipped loss and the critic's loss, averaged over the response tokens of the minibatch."""
     tokens, mask, old_logprobs, advantages, returns = batch
     ratio = (logprobs_of(policy, tokens) - old_logprobs).exp()
     policy_loss, _ = loss(ratio, advantages, settings.epsilon, settings.epsilon)
@@ -243,12 +246,12 @@ def _update(policy, critic, optimizer, batch, loss, settings, loss_of=_loss_of_m
 
 
 def _updated_with(loss_of):
-    """The right loop with another loss of a minibatch."""
+    """The right loop with another loss function for a minibatch."""
     return lambda *inputs: _update(*inputs, loss_of=loss_of)
 
 
 def _with_settings(**changes):
-    """The right loop with other settings; a change is a function of batch and settings."""
+    """The right loop with changed settings. changes: by the setting's name, a function of batch and settings."""
 
     def answer(policy, critic, optimizer, batch, loss, settings):
         others = {name: change(batch, settings) for name, change in changes.items()}
@@ -263,7 +266,7 @@ def _one_order(batch, settings):
 
 
 def _without(*steps):
-    """The right loop with an optimizer that leaves out some of its methods."""
+    """The right loop with an optimizer whose methods `steps` do nothing."""
 
     def answer(policy, critic, optimizer, batch, loss, settings):
         methods = {name: getattr(optimizer, name) for name in ("zero_grad", "step")}
@@ -333,7 +336,7 @@ def _an_experience(draw: Draw) -> dict:
     with torch.no_grad():
         old_logprobs = logprobs_of(policy, tokens) + draw.normal(rows, size, scale=0.3)
     advantages, returns = draw.normal(rows, size), draw.normal(rows, size, scale=draw.in_turn((1.0, 20.0)))
-    bad = int(mask[0].int().argmax())  # a bad token that has become twenty times as likely
+    bad = int(mask[0].int().argmax())  # a token with a negative advantage and a ratio of about 20
     old_logprobs[0, bad], advantages[0, bad] = old_logprobs[0, bad] - 3.0, -1.0
     batch = tokens, mask, old_logprobs, advantages, returns
     return {
@@ -455,8 +458,8 @@ def _ppo_step(
     old_of=None,
     with_gradients=False,
 ):
-    """The right step. kl_of(logprobs, reference_logprobs), whiten(advantages, mask), old_of(logprobs, reference_logprobs),
-    with_gradients: what a wrong one does differently."""
+    """The right step by default. The keyword arguments plant mistakes: kl_of(logprobs, reference_logprobs),
+    whiten(advantages, mask), old_of(logprobs, reference_logprobs) and with_gradients."""
     with torch.set_grad_enabled(with_gradients):
         tokens, mask = functions.rollout(policy, prompts, settings.length, settings.end, settings.draw)
         logprobs, reference_logprobs = (logprobs_of(model, tokens) for model in (policy, reference))
@@ -472,7 +475,7 @@ def _ppo_step(
 
 
 def _with_part(**changes):
-    """The right step with a changed function among those it calls: change(function) by the function's name."""
+    """The right step with changed parts. changes: by the part's name, a function from the right part to the changed part."""
 
     def answer(functions, *others):
         changed = {name: change(getattr(functions, name)) for name, change in changes.items()}

@@ -12,13 +12,13 @@ NOTEBOOKS = ("01", "02", "03", "04", "04b", "05", "06", "07", "08", "11")
 
 
 def exercises() -> dict[str, Exercise]:
-    """By name. Imports no torch."""
+    """All exercises by name. Imports no torch."""
     modules = [import_module(f"{__package__}.notebook_{number}") for number in NOTEBOOKS]
     return {exercise.name: exercise for module in modules for exercise in module.EXERCISES}
 
 
 def exercise(name: str) -> Exercise:
-    """The exercise of this name. Raises UserError, which proposes the nearest one."""
+    """Find an exercise by name. Raises UserError for an unknown name, with the nearest name as a suggestion."""
     known = exercises()
     if name not in known:
         near = get_close_matches(name, known, n=1, cutoff=0.0)[0]

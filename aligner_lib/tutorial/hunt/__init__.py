@@ -1,1 +1,1 @@
-"""The bug hunt of notebook 10, and the faults that were planted for it."""
+"""The bug hunt of notebook 10, and its planted faults."""

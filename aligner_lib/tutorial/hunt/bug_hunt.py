@@ -1,8 +1,8 @@
 """The bug hunt of notebook 10: fifteen recorded runs, and the figure that reveals each fault.
 
-Ten runs have a fault each of `faults.FAULTS`. Two of these faults occur again with other seeds, one fault is in no list, and two runs are
-healthy. The runs have numbers for names, and their settings do not reveal the faults. The figures in the explanations are read from
-the recordings.
+Each of ten runs has a different fault of `faults.FAULTS`. Two more runs repeat two of these faults with other seeds, another
+run has a fault that is in no list, and two runs are healthy. The names of the runs are numbers, and the settings of the runs do
+not reveal the faults. The figures in the explanations are read from the recordings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from aligner_lib.tutorial.hunt.faults import FAULTS, UNLISTED
 from aligner_lib.tutorial.quiz.quiz_file import QuizChoice, QuizFile, QuizQuestion
 
-# settings of all runs of the hunt on top of the smoke profile: enough steps to see a fault, and no limit that ends a bad run
+# All runs of the hunt use the smoke profile with these settings. They have enough steps to reveal a fault, and no KL limit,
+# because the limit would end the runs with a large KL early.
 SETTINGS = {
     "trainer.ppo.max_steps": 20,
     "trainer.ppo.val_check_interval": 5,
@@ -31,7 +32,7 @@ NO_FAULT = ""
 
 @dataclass(frozen=True)
 class HuntedRun:
-    """What a recording of the hunt hides."""
+    """The fault of a recording of the hunt."""
 
     fault: str
     """A key of FAULTS, UNLISTED's name, or NO_FAULT."""
@@ -47,20 +48,23 @@ _RUNS = [
     HuntedRun(NO_FAULT, 10),
 ]
 ORDER = random.Random(10).sample(_RUNS, len(_RUNS))
-HUNTED = {f"hunt-{number:02d}": run for number, run in enumerate(ORDER, 1)}  # recording → what it hides
+HUNTED = {f"hunt-{number:02d}": run for number, run in enumerate(ORDER, 1)}  # recording → its fault
 
 
 @dataclass(frozen=True)
 class FaultEvidence:
-    """The metric that reveals a fault, by comparison with the healthy run at the same step."""
+    """The metric that reveals a fault in a comparison with the healthy run at the same step."""
 
     metric: str
     apart: Callable[[float, float], bool]
-    """Whether the faulty run's figure and the healthy run's figure differ more than by noise."""
+    """Called with the faulty run's figure and the healthy run's figure: whether the difference is larger than the noise."""
     why: str
 
     def first(self, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[int, float, float]:
-        """The first step at which the two runs' metrics records are apart, with both figures. Raises ValueError for none."""
+        """The first step at which the metric reveals the fault, the run's figure and the healthy run's figure.
+
+        run, healthy: metrics records. Raises ValueError if no step reveals the fault.
+        """
         for now, usual in zip(run, healthy):
             if (
                 self.metric in now
@@ -79,22 +83,22 @@ class FaultEvidence:
 HEALTHY_CHOICE = "nothing: this run is healthy"
 UNLISTED_CHOICE = "a fault that is not in this list"
 NO_FIGURE, NO_STEP = "no figure: all are within the noise", "at no step"
-STEPS = (0, 1, 2, 5, 10, 20)  # choices of the first step
+STEPS = (0, 1, 2, 5, 10, 20)  # answer choices of the question about the first step
 WRONG_FIGURES = 4
 
 
 def question_ids(recording: str) -> tuple[str, str, str]:
-    """Under which the answers to a run's three questions are kept."""
+    """The ids under which the answers to a run's three questions are stored."""
     return recording, f"{recording}-figure", f"{recording}-step"
 
 
 def questions(
     recording: str, run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]
 ) -> QuizFile:
-    """The three questions about a run: which fault, which figure shows it first, and at which step.
+    """The three questions about a run: which fault, which figure reveals the fault first, and at which step.
 
-    run, healthy, other: metrics records, of the recording and of both healthy runs. What is said to a wrong choice speaks of this
-    run's figures alone, and so tells nothing of the other runs.
+    run, healthy, other: metrics records of the recording and of the two healthy runs. The explanation of a wrong choice
+    mentions only figures of this run, so the explanation reveals nothing about the other runs.
     """
     number = int(recording.rpartition("-")[2])
     of_fault, of_figure, of_step = question_ids(recording)
@@ -138,7 +142,7 @@ def _faults(recording: str, run: Sequence[dict], healthy: Sequence[dict]) -> tup
 
 
 def _not_this(fault: str, run: Sequence[dict], healthy: Sequence[dict]) -> str:
-    """Why a fault is not this run's: its figure is in range, or the figure alone does not decide."""
+    """Why the run does not have this fault: the fault's figure is in range, or the figure alone does not decide."""
     metric = EVIDENCE[fault].metric
     try:
         EVIDENCE[fault].first(run, healthy)
@@ -157,7 +161,7 @@ def _not_this(fault: str, run: Sequence[dict], healthy: Sequence[dict]) -> str:
 def _last(
     metric: str, run: Sequence[dict], healthy: Sequence[dict], until: int | None = None
 ) -> tuple[int, float, float]:
-    """The last step with a figure in both runs, no later than `until`, and both figures."""
+    """The last step, at most `until`, at which both runs have the metric, and both figures."""
     both = [(now, usual) for now, usual in zip(run, healthy) if metric in now and metric in usual]
     now, usual = [records for records in both if until is None or records[0]["step"] <= until][-1]
     return now["step"], now[metric], usual[metric]
@@ -195,7 +199,10 @@ def _beside(metric: str, step: int, value: float, usual: float) -> str:
 def _in_range(
     metric: str, step: int, run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]
 ) -> str:
-    """What a figure is up to a step, "" if it is farther from the healthy run's than the other healthy run's largest distance so far."""
+    """A sentence that says that a metric is in range up to a step; "" if the metric is out of range.
+
+    In range: the distance from the healthy run is at most the largest distance so far between the two healthy runs.
+    """
     so_far = [
         tuple(record[metric] for record in records)
         for records in zip(run, healthy, other)
@@ -237,9 +244,9 @@ def _choices(right: tuple[str, str], wrong: Sequence[tuple[str, str]]) -> tuple[
 
 
 def first_difference(run, other) -> str:
-    """A sentence on the first figure in which two runs of the same steps differ, or "" if all figures are equal to the last digit.
+    """The first difference between the metrics of two runs, as a sentence; "" if all figures are equal to the last digit.
 
-    run, other: run folders or recordings. Times are not compared.
+    run, other: run folders or recordings with the same number of records. Times are not compared.
     """
     pairs = zip(run.metrics(), other.metrics(), strict=True)
     for record, other_record in pairs:
@@ -251,7 +258,7 @@ def first_difference(run, other) -> str:
 
 
 class InOrder(QuizQuestion):
-    """A question whose choices have the same order for all runs: faults by their names, steps by their numbers, others last."""
+    """A question whose choices have the same order for all runs: faults by name, steps by number, the other choices last."""
 
     def shuffled(self, seed: int) -> list[QuizChoice]:
         return sorted(self.choices, key=lambda choice: _place(choice.text))
@@ -263,9 +270,9 @@ def _place(choice: str) -> tuple[bool, int, str]:
     return last, int(number) if number.isdigit() else 0, choice
 
 
-# ---- where they show ------------------------------------------------------------------------------------------------
+# ---- the evidence for each fault ------------------------------------------------------------------------------------
 
-CHARTS = [  # shown beside a run's completions
+CHARTS = [  # shown next to a run's completions
     ["train_rollouts/rewards", "train_rollouts/rlhf_rewards"],
     "val_rollouts/rewards",
     "train_rollouts/kl",

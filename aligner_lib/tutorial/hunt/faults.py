@@ -1,9 +1,9 @@
-"""Ten silent faults of PPO: a run with such a fault trains to its end without an error.
+"""Ten silent faults of PPO. A run with a silent fault trains to the end without an error.
 
     Workspace("runs/hunt", "smoke").submit("ppo", fault="kl_sign")
 
-A fault is a wrong function that replaces a library function (config.functions). Like a learner's own function, its text is
-stored in the run folder, and run.json names the file. No torch is imported before a fault runs.
+A fault is a wrong function that replaces a library function (config.functions). The text of the function is stored in the run
+folder, and run.json names the file, exactly as for a learner's function. Torch is imported only when a fault runs.
 
     B responses, S longest row
 """
@@ -18,18 +18,18 @@ from aligner_lib.errors import UserError
 
 @dataclass(frozen=True)
 class Fault:
-    """Wrong functions that plant one fault."""
+    """A planted fault: wrong functions that replace functions of the library."""
 
     name: str
     title: str
     """The fault as a clause, for a list of choices."""
     functions: Mapping[str, Callable]
-    """Wrong functions by the name of the library function that each replaces."""
+    """The wrong functions by the name of the replaced library function."""
     kind: str = "ppo"
 
 
 def fault_of(name: str, kind: str) -> Fault:
-    """The fault of this name. Raises UserError for an unknown name, or for a fault of another kind of job."""
+    """Find a fault by name. Raises UserError for an unknown name, or for a fault of another kind of job."""
     of_kind = [fault.name for fault in FAULTS.values() if fault.kind == kind]
     if name not in of_kind:
         raise UserError(f"fault={name!r}: {kind} has {', '.join(of_kind) or 'none'}")
@@ -40,14 +40,14 @@ def fault_of(name: str, kind: str) -> Fault:
 
 
 def kl_sign(rewards, kl, mask, coefficient):
-    """The KL penalty with the wrong sign: distance from the reference is rewarded."""
+    """The KL penalty with the wrong sign, which rewards the distance from the reference."""
     from aligner_lib.algorithms.ppo import rewards_with_kl
 
     return rewards_with_kl(rewards, kl, mask, -coefficient)
 
 
 def reward_token(rewards, kl, mask, coefficient):
-    """The score at the response's first token in place of its last."""
+    """The score at the response's first token instead of the last token."""
     first = mask.int().argmax(dim=1)
     return (-coefficient * kl).scatter_add(1, first[:, None], rewards[:, None])
 
@@ -60,7 +60,7 @@ def rewards_shuffled(rewards, kl, mask, coefficient):
 
 
 def mask_shift(response_mask, learnt):
-    """The mask shifted to the right by one: index i is used for token i in place of the prediction of token i+1."""
+    """The mask shifted to the right by one. Index i then stands for token i instead of the prediction of token i+1."""
     shifted = response_mask.new_zeros(response_mask.shape)
     shifted[:, 1:] = response_mask[:, :-1]
     return shifted & learnt[:, None]
@@ -74,7 +74,7 @@ def stop_token(response_mask, learnt):
 
 
 def padding(advantages, mask, sum_over_ranks, keep_mean=False):
-    """Mean and variance over all of [B, S-1], prompts and padding included."""
+    """Advantages normalised with the mean and variance over all of [B, S-1], including prompts and padding."""
     from aligner_lib.algorithms.ppo import normalize
 
     return normalize(advantages, mask.new_ones(mask.shape), sum_over_ranks, keep_mean) * mask
@@ -99,14 +99,14 @@ def learning_rate(
 
 
 def moving_reference(trainer):
-    """The reference shares its memory with the policy in place of a copy of the weights."""
+    """A reference that shares its weights with the policy instead of keeping a copy."""
     reference = trainer.policy.reference
     reference.weights = [parameter.data for parameter in reference.parameters]
     return trainer
 
 
 def temperature(trainer):
-    """Responses drawn at temperature 0.7, with log-probabilities computed at 1."""
+    """Responses sampled at temperature 0.7, with log-probabilities computed at temperature 1."""
     import copy
     from dataclasses import replace
 
@@ -117,7 +117,7 @@ def temperature(trainer):
 
 
 def stale_rollouts(trainer):
-    """The generator never receives new weights, so the initial policy draws all responses."""
+    """A generator that never receives new weights. The initial policy samples all responses."""
     from aligner_lib.megatron.engine import FrozenWeights
 
     generator, first = trainer.policy.generator, FrozenWeights(trainer.policy.engine.module)
@@ -146,7 +146,7 @@ def stale_rollouts(trainer):
 
 
 def reward_scale(trainer):
-    """Rewards ten times as large as the reward model's."""
+    """Ten times the reward model's rewards."""
     source = trainer.roll_out.reward_source
     collect = source.collect
     source.collect = lambda requests: [10 * rewards for rewards in collect(requests)]
@@ -183,4 +183,4 @@ UNLISTED = Fault(
     "each response has the reward of another response",
     {"token_rewards": rewards_shuffled},
 )
-"""A fault of the hunt that no list of choices contains."""
+"""A fault of the hunt that is not in the list of answer choices."""

@@ -1,1 +1,1 @@
-"""Recorded runs with the planted mistakes of the exercises that train."""
+"""Recorded training runs with the exercises' planted mistakes."""

@@ -1,4 +1,4 @@
-"""A run with a mistake as a small line chart: SVG in the colour of the text around it."""
+"""A run with a mistake as a small line chart: SVG in the colour of the surrounding text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def drawing(run: MistakenRun) -> str:
-    """The metric that shows the mistake best, "" if none does."""
+    """An SVG chart of the metric that shows the mistake best; "" if no metric shows the mistake."""
     if not run.metric:
         return ""
     every = [run.wrong, run.right, *run.others]
@@ -59,7 +59,7 @@ def drawing(run: MistakenRun) -> str:
 
 
 def _apart(labels: list[tuple[str, float, str]], least: float = 15) -> list[tuple[str, float, str]]:
-    """Labels at their heights, moved apart where they would overlap."""
+    """Two labels (text, height, colour), moved apart to a distance of at least `least` if they overlap."""
     (upper, high, one), (lower, low, other) = sorted(labels, key=lambda label: label[1])
     missing = max(0.0, least - (low - high)) / 2
     return [(upper, high - missing, one), (lower, low + missing, other)]

@@ -1,7 +1,8 @@
-"""What a training run shows of a mistake: the first figure that differs from the right run's, and the chart where it shows best.
+"""Evidence of a mistake in a training run: the first figure that differs from the right run, and the most revealing chart.
 
-Two right runs with different seeds differ, too. A metric shows a mistake only if the run with the mistake is farther from the right run,
-in units of the differences between right runs, than any right run with another seed is in any metric.
+Two right runs with different seeds differ, too. The distance between runs is therefore measured in units of the typical
+difference between right runs. A metric shows a mistake only if the distance of the run with the mistake exceeds the distance of
+every right run with another seed, in every metric.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from aligner_lib.config.kind import Chart
 from aligner_lib.run_folder.reader import RunFolder
 
 SMALLEST_SPREAD = 1e-3
-"""Share of a metric's size that counts as the least difference between right runs: a ratio that is always 1 has none."""
+"""A lower limit for the difference between right runs, as a share of the metric's size.
+
+Some metrics have no difference between right runs, such as a ratio that is always 1.
+"""
 ROUNDING = 1e-5
-"""Differences of this size show nothing: a loss that is 0 by construction is 0.0000001."""
+"""Smaller differences are rounding errors: a loss that is exactly 0 in theory can be 0.0000001."""
 CLOCKS = re.compile(r"^(time|timers/|memory/)|time$|per_second$")
-"""Metrics of the machine."""
+"""Metrics of the machine, which differ from run to run."""
 FILE = re.compile(r" \(functions\.\w+: [^)]*\)")
-"""Where a function is, in an error."""
+"""The location of a function in an error message."""
 
 Series = Mapping[int, float]
 """A metric's values by step."""
@@ -30,24 +34,24 @@ Series = Mapping[int, float]
 
 @dataclass(frozen=True)
 class MistakenRun:
-    """A short run with a mistake, beside right runs."""
+    """A short run with a mistake, together with right runs."""
 
     kind: str
     """The kind of job."""
     steps: int
     """Steps of the right run."""
     ended: str = ""
-    """The error that ended the run with the mistake, "" if it went to its end."""
+    """The error that ended the run with the mistake; "" without an error."""
     differs_at: int | None = None
-    """The first step with a figure that differs from the right run's; None if all figures are equal."""
+    """The first step at which a figure differs from the right run; None if all figures are equal."""
     figure: str = ""
-    """A figure that differs at this step."""
+    """A figure that differs at step `differs_at`."""
     chart: str = ""
-    """The title of the chart that shows the mistake best, "" if no chart of the kind shows it."""
+    """The title of the chart that shows the mistake best; "" if no chart of the kind of job shows the mistake."""
     metric: str = ""
-    """The metric that shows the mistake best: one of the chart, else one that a monitor can add; "" if no metric shows it."""
+    """The metric that shows the mistake best: of the chart, or else any logged metric; "" if no metric shows the mistake."""
     wrong: tuple[tuple[int, float], ...] = ()
-    """The metric in the run with the mistake: steps and values."""
+    """The metric in the run with the mistake: (step, value)."""
     right: tuple[tuple[int, float], ...] = ()
     """The metric in the right run, with the same seed."""
     others: tuple[tuple[tuple[int, float], ...], ...] = ()
@@ -55,7 +59,7 @@ class MistakenRun:
 
     @property
     def sentence(self) -> str:
-        """The run in a sentence or two, for the learner."""
+        """The run in one or two sentences, for the learner."""
         if self.ended:
             return f"The job does not get far with this mistake: {self.ended}"
         if self.differs_at is None:
@@ -77,10 +81,10 @@ class MistakenRun:
 def evidence_of(
     wrong: RunFolder, right: RunFolder, others: Sequence[RunFolder], charts: Sequence[Chart], steps: int
 ) -> MistakenRun:
-    """What a run with a mistake shows.
+    """Find the evidence of the mistake in a run.
 
-    right: the run with the same seed and the right function. others: right runs with other seeds, two at least. steps: of a run
-    that goes to its end.
+    wrong: the run with the mistake. right: the run with the same seed and the right function. others: at least two right runs
+    with other seeds. steps: of a complete run.
     """
     title: dict[str, str] = {}
     for metric, chart in _charted(charts):
@@ -133,7 +137,7 @@ def _points(series: Series) -> tuple[tuple[int, float], ...]:
 
 
 def _first_difference(wrong: RunFolder, right: RunFolder, charted: list[str]) -> tuple[int | None, str]:
-    """The first step with a difference, and a figure that differs there: a charted one if there is one."""
+    """The first step with a difference, and a differing figure of the step, if possible a charted figure."""
     for record, expected in zip(wrong.metrics(), right.metrics()):
         names = [
             name
@@ -152,7 +156,7 @@ def _alike(value: object, expected: object) -> bool:
 
 
 def _distance(run: Series, right: Series, others: Sequence[Series]) -> float:
-    """The mean difference from the right run, in units of the other right runs' mean difference from it."""
+    """The mean difference from the right run, divided by the mean difference between the right run and the other right runs."""
     spread = fmean(_apart(other, right) for other in others)
     size = max(map(abs, right.values()))
     return _apart(run, right) / max(spread, SMALLEST_SPREAD * size, ROUNDING)
@@ -164,7 +168,7 @@ def _apart(run: Series, right: Series) -> float:
 
 
 def _bound(series) -> float:
-    """The largest distance of a right run, beside the right runs that are left; at least 1."""
+    """The largest distance of a right run, measured with the remaining right runs, over all metrics; at least 1."""
     several = [*series]
     count = min(len(others) for _, _, others in several)
     return max(

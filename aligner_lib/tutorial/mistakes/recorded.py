@@ -1,4 +1,4 @@
-"""The recorded runs with the planted mistakes, in `trained.jsonl`; `python notebooks/record.py --mistakes` makes the file."""
+"""The recorded runs with the planted mistakes, in `trained.jsonl`. `python notebooks/record.py --mistakes` writes the file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def {name}{parameters}:
 
 
 def mistaken_run(exercise: str, mistake: str) -> MistakenRun | None:
-    """The recorded run with a mistake; None if the exercise's function does not train."""
+    """The recorded run with a mistake; None if no job trains with the exercise's function."""
     return _recorded().get((exercise, mistake))
 
 
@@ -49,7 +49,7 @@ def _as_tuples(value):
 
 
 def write(runs: Mapping[tuple[str, str], MistakenRun], path: Path = FILE) -> None:
-    """Write the runs, by exercise and mistake, a line each."""
+    """Write a line of JSON for each run. runs: by (exercise, mistake)."""
     with atomic_text_files(path) as (stream,):
         for (exercise, mistake), run in runs.items():
             stream.write(json.dumps({"exercise": exercise, "mistake": mistake} | asdict(run)) + "\n")
@@ -57,10 +57,9 @@ def write(runs: Mapping[tuple[str, str], MistakenRun], path: Path = FILE) -> Non
 
 
 def function_text(exercise: Exercise, mistake: str) -> str:
-    """The text of a file whose function makes the mistake of this name, to replace the library's function in a job; mistake: "" for the
-    exercise's solution.
+    """The text of a Python file for `functions.NAME` of a job: its function makes the mistake.
 
-    Raises ValueError for an exercise whose function does not train.
+    mistake: the mistake's name, or "" for the right function. Raises ValueError if no job trains with the exercise's function.
     """
     if exercise.trains is None:
         raise ValueError(f"no job trains with {exercise.name}")

@@ -1,1 +1,1 @@
-"""The questions of the notebooks' quizzes: a TOML file each, and what reads them."""
+"""The questions of the notebooks' quizzes in TOML files, and their parser."""

@@ -1,15 +1,15 @@
-"""The questions of the notebooks' quizzes, from `NN.toml` beside this module.
+"""Parser of the notebooks' quizzes. The file `NN.toml` next to this module has the questions of notebook NN:
 
     title = "SFT"               # of the notebook
-    runs = ["sft"]              # of its runs, those that finish it
+    runs = ["sft"]              # the runs that a learner needs to complete the notebook
 
     [[question]]
-    id = "stop-token"           # under which answers are kept: it stays when the words change
+    id = "stop-token"           # the key of stored answers: never change an id, even if the text changes
     ask = "What …?"
-    right = ["the right choice", "why it is right"]
-    wrong = [["a wrong choice", "why it is wrong"], …]
+    right = ["the right choice", "the reason"]
+    wrong = [["a wrong choice", "the reason"], …]
 
-Words between backticks are shown as code.
+Words between backticks are displayed as code.
 """
 
 from __future__ import annotations
@@ -25,23 +25,25 @@ FINAL = "final"
 
 @dataclass(frozen=True)
 class QuizChoice:
-    """One answer to choose, and what is said to whoever chose it. place: in the file; 0 is the right one."""
+    """An answer choice of a question."""
 
     place: int
+    """The position in the file. Position 0 is the right choice."""
     text: str
     why: str
+    """The explanation for learners who choose the answer."""
 
 
 @dataclass(frozen=True)
 class QuizQuestion:
-    """A question with its choices as in the file: the right one first."""
+    """A question with its choices in the order of the file: the right choice comes first."""
 
     id: str
     ask: str
     choices: tuple[QuizChoice, ...]
 
     def shuffled(self, seed: int) -> list[QuizChoice]:
-        """The choices in an order that depends on the question and the seed alone."""
+        """The choices in a random order that depends only on the question and the seed."""
         order = list(self.choices)
         random.Random(f"{self.id} {seed}").shuffle(order)
         return order
@@ -49,7 +51,7 @@ class QuizQuestion:
 
 @dataclass(frozen=True)
 class QuizFile:
-    """One notebook's questions. name: its two digits, or `final`."""
+    """The questions of a notebook. name: the notebook's number, such as "03" or "04b", or `final`."""
 
     name: str
     title: str
@@ -58,19 +60,19 @@ class QuizFile:
 
 
 def quiz_names() -> list[str]:
-    """The quizzes that there are: notebooks' numbers in order, then `final`."""
+    """The names of all quizzes: the notebooks' numbers in order, followed by `final`."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def load_quiz(name: str) -> QuizFile:
-    """The quiz of this name. Raises ValueError, which names the quizzes, for another name."""
+    """Load a quiz by name. Raises ValueError for an unknown name, with a list of all names."""
     if name not in quiz_names():
         raise ValueError(f"there is no quiz {name!r}; there are {', '.join(quiz_names())}")
     return parse_quiz(name, (FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def parse_quiz(name: str, text: str) -> QuizFile:
-    """The quiz in a TOML text. Raises ValueError, which names the quiz and the question, for one that is malformed."""
+    """Parse the TOML text of a quiz. Raises ValueError for a malformed text, with the quiz and the question."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -1,1 +1,1 @@
-"""What a learner keeps: the report, the portfolio, and the table of progress."""
+"""Results for the learner: the report, the portfolio, and the table of progress."""

@@ -1,4 +1,4 @@
-"""Answers of the policies beside each other: those of notebook 08, else of PPO's first and last validation."""
+"""A side-by-side view of the policies' answers: from notebook 08, or else from PPO's first and last validation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from aligner_lib.run_folder.reader import RunFolder
 PROMPTS = 3
 POLICIES = {"SFT": "evaluate-sft", "PPO": "evaluate-ppo", "DPO": "evaluate-dpo"}
 CONVERSATIONS = (
-    "conversations"  # of the environments that an evaluation may have, what its answers are read for
+    "conversations"  # the environment whose answers are shown, if an evaluation has several environments
 )
 
-Answers = dict[str, dict]  # by prompt: a record of rollouts.jsonl
+Answers = dict[str, dict]  # prompt → record of rollouts.jsonl
 
 
 def answers_section(runs: Path) -> str:
-    """Answers to a few held-out prompts as HTML; empty where fewer than two policies have answered."""
+    """Answers to a few held-out prompts as HTML; empty if fewer than two policies have answers."""
     policies = _evaluated(runs) or _validated(runs)
     if len(policies) < 2:
         return ""
@@ -39,7 +39,7 @@ def answers_section(runs: Path) -> str:
 
 
 def _evaluated(runs: Path) -> dict[str, Answers]:
-    """By policy: the first answer to each prompt of its evaluation."""
+    """For each policy, the first answer to each prompt of the evaluation. Empty without evaluations of both SFT and PPO."""
     rollouts = {name: RunFolder(runs / folder).rollouts() for name, folder in POLICIES.items()}
     rollouts = {
         name: _by_prompt(
@@ -52,7 +52,7 @@ def _evaluated(runs: Path) -> dict[str, Answers]:
 
 
 def _validated(runs: Path) -> dict[str, Answers]:
-    """The first and the last validation of PPO."""
+    """The answers of PPO's first validation (as SFT) and of its last validation; empty with fewer than two validations."""
     records = [r for r in RunFolder(runs / "ppo").rollouts() if r.get("split") == "validation"]
     steps = sorted({record["step"] for record in records})
     if len(steps) < 2:
@@ -62,7 +62,7 @@ def _validated(runs: Path) -> dict[str, Answers]:
 
 
 def _by_prompt(records: list[dict]) -> Answers:
-    """The first answer to each prompt that has a reward: an environment that failed gave none."""
+    """The first answer with a reward to each prompt. An answer has no reward if its environment failed."""
     answers: Answers = {}
     for record in records:
         if record["reward"] is not None:
@@ -82,7 +82,7 @@ def _card(prompt: str, answers: Answers) -> str:
 
 
 def _judged(record: dict) -> str:
-    """The reward, and a program's verdict on the instruction if there is one."""
+    """The reward in words, and the verdict of a program on the instruction, if the prompt has an instruction."""
     obeys = (record.get("metrics") or {}).get("obeys")
     obedience = (
         "" if obeys is None else " · follows the instruction" if obeys else " · breaks the instruction"
@@ -91,11 +91,11 @@ def _judged(record: dict) -> str:
 
 
 def _question(prompt: str) -> str:
-    """A prompt without what a template writes around it: the system's turn, and the name of who is to answer."""
+    """A prompt without the parts of the chat template: the system turn, and the role names at the beginning and the end."""
     prompt = re.sub(r"\A\s*(system\n.*?\n)?user\n", "", prompt, flags=re.DOTALL)
     return re.sub(r"\n(assistant|Assistant:)\s*\Z", "", prompt)
 
 
 def _text(text: str) -> str:
-    """A prompt or response as HTML; what a model wrote is text, whatever it holds."""
+    """A prompt or response as HTML. A model's response may contain markup, so all special characters are escaped."""
     return html.escape(text.strip()) or "<em>(empty)</em>"

@@ -1,4 +1,4 @@
-"""The runs' curves as small inline drawings."""
+"""The training curves of the runs as small inline SVG charts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
 
-WIDTH, HEIGHT = 250, 130  # of a panel of the picture, in CSS pixels
+WIDTH, HEIGHT = 250, 130  # size of a panel in CSS pixels
 LEFT, RIGHT, TOP, BOTTOM = 38, 8, 8, 18
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart of the picture. metrics: those on held-out data first, drawn strong; the others are drawn faint."""
+    """A chart of the figure. metrics: the first metric is drawn strong, the others faint; held-out data comes first."""
 
     run: str
     title: str
@@ -25,14 +25,16 @@ PANELS = (
     Panel("sft", "SFT: loss", ("validation/loss", "train/loss")),
     Panel("rm", "Reward model: accuracy", ("validation/acc", "train/acc")),
     Panel("ppo", "PPO: reward", ("val_rollouts/rewards", "train_rollouts/rewards")),
-    Panel("ppo", "PPO: KL to the reference", ("train_rollouts/kl",)),  # of the training rollouts alone
+    Panel(
+        "ppo", "PPO: KL to the reference", ("train_rollouts/kl",)
+    ),  # only training rollouts have this metric
     Panel("dpo", "DPO: accuracy", ("validation/acc", "train/acc")),
     Panel("grpo", "GRPO: reward on sums", ("val_rollouts/rewards", "train_rollouts/rewards")),
 )
 
 
 def curves_figure(runs: Path) -> str:
-    """A figure of the runs that there are below a folder; empty without any."""
+    """An HTML figure with the charts of all runs in a folder; empty without runs."""
     panels = "".join(_panel(panel, RunFolder(runs / panel.run)) for panel in PANELS)
     if not panels:
         return ""

@@ -1,4 +1,4 @@
-"""A page that opens offline: one file with its style, in a light and a dark version."""
+"""An HTML page that opens offline: a single file, which contains the style, light and dark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 
 
 def html_page(title: str, body: str, style: str = "", script: str = "") -> str:
-    """The page as text. body: HTML; style: further CSS; script: further elements of the head."""
+    """The page as text. body: HTML. style: additional CSS. script: additional elements of the head."""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

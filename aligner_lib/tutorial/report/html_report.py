@@ -1,4 +1,4 @@
-"""Executed notebooks as one HTML page that opens offline: images, charts and equations are in the file."""
+"""Executed notebooks as a single HTML page that opens offline: the file contains images, charts and equations."""
 
 from __future__ import annotations
 
@@ -21,18 +21,22 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def write_report(path: Path, notebooks: list[Path], summary: dict, runs: Path) -> None:
-    """Write the page. notebooks: executed ones, in order; summary, and what is in the run folders in runs, above them."""
+    """Write the report of executed notebooks.
+
+    notebooks: paths of executed notebooks, in order. The page begins with the results in `summary` and of the run folders in
+    `runs`.
+    """
     bodies, charts = {}, False
     for notebook in notebooks:
         body, has_charts = _notebook_body(nbformat.read(notebook, as_version=4), notebook.parent)
         charts |= has_charts
-        # links between notebooks lead within the page
+        # turn links between notebooks into links within the page
         bodies[notebook.stem] = re.sub(r'href="(?:\./)?([0-9]{2}\w*)\.ipynb', r'href="#\1', body)
     path.write_text(_page(bodies, summary, summary_section(summary, runs), charts), encoding="utf-8")
 
 
 def _notebook_body(notebook: NotebookNode, folder: Path) -> tuple[str, bool]:
-    """A notebook's cells as HTML, and whether a chart in it needs `_plotly_script`. folder: where its images lie."""
+    """A notebook's cells as HTML, and whether a chart needs `_plotly_script`. folder: the folder of the notebook's images."""
     exporter = _Exporter(
         template_name="basic",
         embed_images=True,
@@ -47,25 +51,25 @@ def _notebook_body(notebook: NotebookNode, folder: Path) -> tuple[str, bool]:
 
 
 class _Renderer(markdown_mistune.IPythonRenderer):
-    """Markdown with equations as MathML, which browsers render without MathJax (a download)."""
+    """Renders Markdown with equations as MathML, because browsers display MathML without downloading MathJax."""
 
     def block_math(self, body: str) -> str:
-        """An equation in its own paragraph."""
+        """Render an equation in its own paragraph."""
         return _equation(body, "block")
 
     def inline_math(self, body: str) -> str:
-        """An equation within a line."""
+        """Render an equation within a line."""
         return _equation(body, "inline")
 
     def latex_environment(self, name: str, body: str) -> str:
-        """A LaTeX environment such as align."""
+        """Render a LaTeX environment such as align."""
         return _equation(rf"\begin{{{name}}}{body}\end{{{name}}}", "block")
 
 
 def _equation(latex: str, display: str) -> str:
     try:
         return to_mathml(latex.strip(), display=display)
-    except Exception:  # the converter has no base class for what it can't read; the source is still readable
+    except Exception:  # the converter's errors have no common base class; the LaTeX source is readable, too
         return f"<code>{html.escape(latex)}</code>"
 
 
@@ -81,15 +85,15 @@ class _Exporter(HTMLExporter):
         )
         return markdown_mistune.MarkdownWithMath(renderer=renderer).render(source)
 
-    markdown2html.__dict__.update(HTMLExporter.markdown2html.__dict__)  # jinja's mark: pass the context
+    markdown2html.__dict__.update(HTMLExporter.markdown2html.__dict__)  # jinja's marker "pass the context"
 
 
 # ---- outputs --------------------------------------------------------------------------------------------------------
 
 
 def _make_static(notebook: NotebookNode) -> bool:
-    """Replace outputs that need a server or a CDN; True if the page needs plotly's script."""
-    notebook.metadata.pop("widgets", None)  # their state is of no use without a kernel
+    """Replace outputs that need a server or a CDN. Returns True if the page needs plotly's script."""
+    notebook.metadata.pop("widgets", None)  # the state of widgets is useless without a kernel
     charts = False
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -129,14 +133,14 @@ def _title(name: str) -> str:
 
 
 def _plotly_script() -> str:
-    """Plotly's own JavaScript, for a page that opens offline: 4.5 MB."""
+    """Plotly's JavaScript (4.5 MB), so that the page opens offline."""
     from plotly.offline import get_plotlyjs
 
     return f"<script>{get_plotlyjs()}</script>"
 
 
 def _code_style() -> str:
-    """The style of highlighted code, light and dark."""
+    """The CSS of highlighted code, light and dark."""
     light, dark = (
         HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark")
     )

@@ -1,6 +1,6 @@
-"""A learner's portfolio: progress and results of a workspace, as one HTML page that opens offline.
+"""A learner's portfolio: progress and results of a workspace, as a single HTML page that opens offline.
 
-Nothing of the machine is on it: no paths, hosts or user names. It names the learner only where a name is given.
+The page contains no paths, host names or user names, and the learner's name only if the caller passes a name.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from aligner_lib.tutorial.workspace.learning_progress import read_progress
 from aligner_lib.tutorial.workspace.results import read_results
 
 VERSIONED = ("aligner-lab", "megatron-core", "torch", "transformers")
-RUN_VERSIONS = ("python", *VERSIONED)  # of run.json, what the page may show
+RUN_VERSIONS = ("python", *VERSIONED)  # the versions in run.json that the page may show
 
 
 def write_portfolio(path: str | Path, folder: str | Path, name: str = "") -> Path:
-    """Write the page of a workspace and return its path. name: the learner's; without a name the title is Portfolio."""
+    """Write the portfolio of a workspace and return its path. name: the learner's name; the default title is Portfolio."""
     path = Path(path)
     path.write_text(portfolio_page(Path(folder), name), encoding="utf-8")
     return path
 
 
 def portfolio_page(folder: Path, name: str = "") -> str:
-    """The page as text."""
+    """The HTML text of the portfolio."""
     runs, title = folder / "runs", "Aligner Lab: portfolio"
     curves, stages = curves_figure(runs), stages_table(read_results(folder, print))
     parts = [
@@ -60,7 +60,7 @@ def _passed(folder: Path) -> str:
 
 
 def _facts(runs: Path) -> Iterator[tuple[str, str]]:
-    """(what, how) of the runs that the page shows: settings that change a figure, and versions."""
+    """Rows (name, facts) of the table of runs: status, important settings, and versions of packages."""
     versions = {"python": platform.python_version()}
     for kind in ("sft", "rm", "ppo", "dpo", "grpo"):
         info = RunFolder(runs / kind).info

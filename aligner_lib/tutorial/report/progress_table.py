@@ -1,4 +1,4 @@
-"""A learner's progress: a row for each notebook with its exercises, quiz and runs. No torch is imported."""
+"""A learner's progress: a row for each notebook with exercises, quiz and runs. Needs no torch."""
 
 from __future__ import annotations
 
@@ -41,23 +41,26 @@ class Count:
 
 @dataclass(frozen=True)
 class ProgressRow:
-    """The progress in one notebook. number: its two digits, or "" for the final quiz."""
+    """The progress in a notebook, or in the final quiz."""
 
     number: str
+    """The notebook's number, or "" for the final quiz."""
     title: str
     exercises: Count
-    quiz: Count  # questions answered right
-    at_first: int  # of these, at the first try
+    quiz: Count
+    """Questions that the learner has answered right."""
+    at_first: int
+    """Questions that the learner has answered right at the first try."""
     runs: Count
 
     @property
     def all(self) -> Count:
-        """Exercises, questions and runs together."""
+        """The sum of exercises, questions and runs."""
         return self.exercises + self.quiz + self.runs
 
     @property
     def name(self) -> str:
-        """Number and title."""
+        """The number and the title."""
         return f"{self.number} {self.title}".strip()
 
 
@@ -70,14 +73,14 @@ class ProgressTable:
 
     @property
     def here(self) -> ProgressRow:
-        """The last notebook that was begun, or the next notebook if that is complete."""
+        """The row of the last notebook with any progress, or the next row if the notebook is complete."""
         begun = max((i for i, row in enumerate(self.rows) if row.all.done), default=0)
         complete = self.rows[begun].all.done == self.rows[begun].all.of
         return self.rows[min(begun + complete, len(self.rows) - 1)]
 
     @property
     def caption(self) -> str:
-        """The sum of all rows as a line, with what only solved notebooks ran and the number of unreadable lines."""
+        """A line with the sums of all rows, the exercises run by solved notebooks alone, and the number of unreadable lines."""
         exercises, quiz, runs = (
             sum((getattr(row, name) for row in self.rows), Count(0, 0))
             for name in ("exercises", "quiz", "runs")
@@ -118,9 +121,9 @@ class ProgressTable:
 
 
 def _parts() -> Iterator[tuple[str, str, tuple[str, ...], set[str]]]:
-    """(notebook, title, runs that finish it, ids of its questions), in order."""
+    """(notebook, title, runs that the notebook requires, ids of the quiz questions), in order."""
     for name in sorted([*quiz_names(), BUG_HUNT]):
-        if name == BUG_HUNT:  # its questions are made of its recordings
+        if name == BUG_HUNT:  # the bug hunt generates its questions from the recordings
             yield name, "The bug hunt", (), {id for run in HUNTED for id in question_ids(run)}
         else:
             quiz = load_quiz(name)

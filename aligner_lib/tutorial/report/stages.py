@@ -1,4 +1,4 @@
-"""The results of the training, a row for each stage: before, after and a baseline, as a drawing and as figures."""
+"""The results of the training stages: figures before and after training and a baseline, as a drawing and as numbers."""
 
 from __future__ import annotations
 
@@ -7,36 +7,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-WIDTH, HEIGHT, MARGIN = 260, 26, 8  # of a row's drawing, in CSS pixels
+WIDTH, HEIGHT, MARGIN = 260, 26, 8  # size of a row's drawing in CSS pixels
 GOOD = "held-out answers that are good, judged by a program"
 MINUS = str.maketrans("-", "−")
 
 
 @dataclass(frozen=True)
 class Reached:
-    """A figure of a stage. baseline: the figure of a trivial judge or policy. share: shown in per cent, from 0 to 100."""
+    """A figure of a training stage."""
 
     stage: str
     what: str
+    """The meaning of the figure, in words."""
     after: float
+    """The figure after training."""
     before: float | None = None
     baseline: float | None = None
+    """The figure of a trivial judge or policy."""
     note: str = ""
     share: bool = True
-    scale: tuple[float, float] = (0.0, 1.0)  # of the drawing
+    """Whether the figure is a share, displayed as a percentage."""
+    scale: tuple[float, float] = (0.0, 1.0)
+    """The values at the left and the right end of the drawing."""
 
     def shown(self, value: float) -> str:
-        """The value as people write it."""
+        """The value as text: a percentage for a share, otherwise two decimal places."""
         return (f"{100 * value:.0f} %" if self.share else f"{value:.2f}").translate(MINUS)
 
     @property
     def figures(self) -> str:
-        """`before → after`, or what there is of it."""
+        """`before → after`, or `after` alone without a figure before training."""
         return " → ".join(self.shown(value) for value in (self.before, self.after) if value is not None)
 
 
 def reached(summary: dict) -> Iterator[Reached]:
-    """A row for each figure that the notebooks which ran have left. summary: as in summary.json."""
+    """A row for each available figure. summary: the content of summary.json."""
     sft, rm, ppo, dpo, grpo = (summary.get(name, {}) for name in ("sft", "rm", "ppo", "dpo", "grpo"))
     if {"val_loss_before", "val_loss_after"} <= sft.keys():
         what = "loss on held-out answers in nats per token (lower is better)"
@@ -101,7 +106,7 @@ def _percent(share: float) -> str:
 
 
 def stages_table(summary: dict) -> str:
-    """The rows as an HTML table with its legend; empty where nothing was reached yet."""
+    """The rows as an HTML table with a legend; empty without figures."""
     rows = list(reached(summary))
     if not rows:
         return ""
@@ -115,7 +120,7 @@ def stages_table(summary: dict) -> str:
 
 
 def _row(row: Reached, rows: int) -> str:
-    """A row; the first of a stage's `rows` has its name, the others have 0 of them."""
+    """A table row. rows: for the first row of a stage, the number of the stage's rows; for the other rows, 0."""
     name = f'<th scope="rowgroup" rowspan="{rows}">{html.escape(row.stage)}</th>' if rows else ""
     note = f"<small>{html.escape(row.note)}</small>" if row.note else ""
     return (
@@ -151,7 +156,7 @@ def _key(name: str) -> str:
 
 
 def _aside(summary: dict) -> str:
-    """A sentence on the KL and the length that PPO's reward cost."""
+    """A sentence about the price of PPO's reward: the KL from SFT, and the change in length."""
     ppo = summary.get("ppo", {})
     parts = []
     if "kl_per_token" in ppo:

@@ -1,4 +1,4 @@
-"""The top of the tutorial's report: results of each stage, answers of the policies, and curves of the runs."""
+"""The first section of the tutorial's report: results of each stage, answers of the policies, and training curves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from aligner_lib.tutorial.report.curves import curves_figure
 from aligner_lib.tutorial.report.stages import stages_table
 
 PAGES = "pages"
-"""The folder beside the report with a page of each run."""
+"""The folder next to the report with a page for each run."""
 
 
 def summary_section(summary: dict, runs: Path) -> str:
-    """The section as HTML. summary: the figures of the notebooks, as in summary.json; runs: the folder of their runs."""
+    """The section as HTML. summary: the content of summary.json. runs: the folder with the run folders."""
     seconds = sum(summary.get("seconds", {}).values())
     peak = summary.get("peak_memory_gib", 0.0)
     facts = [
@@ -43,7 +43,7 @@ def summary_section(summary: dict, runs: Path) -> str:
 
 
 def _links(pages: Path) -> str:
-    """Links to the runs' pages, in the order in which the runs began; "" where there are none."""
+    """Links to the runs' pages, the oldest run first; "" without pages."""
     written = sorted(pages.glob("*.html"), key=lambda page: page.stat().st_mtime, reverse=True)
     links = [f'<a href="{PAGES}/{html.escape(page.name)}">{html.escape(page.stem)}</a>' for page in written]
     return f"<p>Charts and responses of each run: {', '.join(links)}.</p>" if links else ""
@@ -58,6 +58,6 @@ def _figures(summary: dict) -> str:
 
 
 def _shown(value) -> str:
-    if isinstance(value, list):  # a figure with its interval
+    if isinstance(value, list):  # a value with its interval
         return ", ".join(map(_shown, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

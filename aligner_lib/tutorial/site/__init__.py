@@ -1,1 +1,1 @@
-"""The course and the docs as a site of static pages."""
+"""The course and the docs as a static web site."""

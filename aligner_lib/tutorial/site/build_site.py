@@ -1,7 +1,7 @@
-"""`aligner site`: the executed notebooks and the docs as one folder of static pages, from a disk or a web server.
+"""`aligner site`: the executed notebooks and the docs as a folder of static pages, for a disk or a web server.
 
-Sphinx makes the pages, with search and a dark mode. Monitors and quizzes are pages of their own in frames, drawn by the widgets'
-scripts without a kernel (widgets/share).
+Sphinx builds the pages, with search and a dark mode. Monitors and quizzes are separate pages in frames. The widgets' scripts
+draw these pages without a kernel (widgets/share).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aligner_lib.tutorial.site.links import FIRST, within_site
 
 HERE = Path(__file__).parent
 PAGES = "_static/pages"
-"""Where the widgets' pages lie, below the site."""
+"""The folder of the widgets' pages, relative to the site."""
 SHOWN = re.compile(r"^Monitor of (?P<runs>.+)$")
 RUN = re.compile(r"(?P<name>[\w.-]+) \([\w ]+\)")
 QUIZ = re.compile(r"Quiz\(\"(?P<name>\w+)\"\)")
@@ -54,11 +54,11 @@ WritePage = Callable[[list, Path], object]
 def build(
     root: Path, tutorial: Path, out: Path, write_runs: WritePage, write_quiz: Callable[[str, Path], object]
 ) -> Path:
-    """Build the site and return its first page. A link without a target ends it.
+    """Build the site and return the path of its first page.
 
-    root: the project; tutorial: the folder of a finished `aligner tutorial`. write_runs, write_quiz: write the page of runs and
-    of a notebook's quiz. Raises UserError where Sphinx is not installed, for a folder without executed notebooks, and for
-    Sphinx's complaints.
+    root: the project's folder. tutorial: the folder of a finished `aligner tutorial`. write_runs, write_quiz: functions that
+    write the page of a monitor and of a notebook's quiz. Raises UserError if Sphinx is not installed, if the folder has no
+    executed notebooks, and for every warning of Sphinx, such as a link without a target.
     """
     if importlib.util.find_spec("myst_nb") is None:
         raise UserError("the site needs Sphinx: `./lab site` installs it (requirements-site.lock)")
@@ -81,7 +81,7 @@ def build(
 
 
 def newest_tutorial(runs: Path) -> Path:
-    """The newest folder of a tutorial. Raises UserError where there is none."""
+    """The newest folder of a tutorial. Raises UserError without such a folder."""
     tutorials = sorted(runs.glob("tutorial-*/notebooks"), key=lambda folder: folder.stat().st_mtime)
     if not tutorials:
         raise UserError(f"no tutorial in {runs}/: `aligner tutorial` makes one")
@@ -89,7 +89,7 @@ def newest_tutorial(runs: Path) -> Path:
 
 
 def _copy_texts(root: Path, source: Path) -> set[str]:
-    """Copy all but the notebooks, with links that lead within the site. Returns the paths of all pages."""
+    """Copy all texts except the notebooks, and adapt their links to the site. Returns the paths of all pages."""
     docs = [str(path.relative_to(root)) for path in (root / "docs").rglob("*.md")]
     notebooks = [
         f"notebooks/solved/{path.name}" for path in (root / "notebooks" / "solved").glob("[0-9]*.ipynb")
@@ -120,7 +120,7 @@ def _write(path: Path, text: str) -> None:
 
 
 class _Frames:
-    """The widgets' pages, each written when a notebook shows the widget for the first time."""
+    """The widgets' pages. A page is written when a notebook shows the widget for the first time."""
 
     def __init__(
         self, runs: Path, folder: Path, write_runs: WritePage, write_quiz: Callable[[str, Path], object]
@@ -130,8 +130,10 @@ class _Frames:
         folder.mkdir()
 
     def of_runs(self, names: list[str]) -> str:
-        """The frame of a monitor of runs: those of the tutorial, else recordings. Empty where a run is gone: the picture above the
-        monitor stays."""
+        """The HTML frame of a monitor. A name is a run of the tutorial, or else a recording.
+
+        Empty if a run no longer exists. The picture above the monitor then remains as the only output.
+        """
         page = self.folder / f"{'-and-'.join(names)}.html"
         if not page.exists():
             folders = [self._runs / name for name in names]
@@ -154,7 +156,7 @@ class _Frames:
 
 
 def _prepare(notebook: dict, place: str, pages: set[str], frames: _Frames) -> None:
-    """Links that lead within the site, and frames in place of widgets."""
+    """Adapt the links of a notebook to the site, and replace widgets by frames."""
     notebook["metadata"].pop("widgets", None)
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
@@ -167,7 +169,7 @@ def _prepare(notebook: dict, place: str, pages: set[str], frames: _Frames) -> No
 
 
 def _without_places(text: str, root: Path, tutorial: Path) -> str:
-    """An executed notebook's text without the places of this machine: the tutorial's folder, the project's and the user's."""
+    """An executed notebook's text without paths of this machine: the folders of the tutorial, the project and the user."""
     names = {tutorial.resolve(): f"runs/{tutorial.name}", root.resolve(): ".", Path.home(): "~"}
     for place, name in names.items():
         text = text.replace(str(place), name)
@@ -175,7 +177,7 @@ def _without_places(text: str, root: Path, tutorial: Path) -> str:
 
 
 def _static(output: dict, frames: _Frames) -> dict | None:
-    """An output that needs no kernel; None for one that shows nothing without."""
+    """A version of an output that needs no kernel; None if the output is empty without a kernel."""
     data = output.get("data", {})
     if WIDGET not in data:
         return output
@@ -195,7 +197,7 @@ def _html(text: str) -> dict:
 
 
 def _run_sphinx(source: Path, out: Path, doctrees: Path) -> None:
-    """Make the pages. doctrees: for Sphinx's own files, which name places of this machine."""
+    """Build the pages. doctrees: a folder for Sphinx's internal files, which contain paths of this machine."""
     options = "-b html -W --keep-going -q -d".split()
     command = [sys.executable, "-m", "sphinx", *options, str(doctrees), str(source), str(out)]
     done = subprocess.run(command, capture_output=True, text=True)

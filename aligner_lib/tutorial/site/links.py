@@ -1,4 +1,4 @@
-"""Links of Markdown texts, so that they lead within the site."""
+"""Adapts the links of Markdown texts to the site."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Collection
 LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 FIRST = "index.md"
-"""The site's first page, which is made of the project's README."""
+"""The site's first page, which contains the project's README."""
 ELSEWHERE = ("http://", "https://", "mailto:", "#")
 
 
 def within_site(markdown: str, place: str, pages: Collection[str]) -> str:
-    """The text with links that lead to pages of the site; a link to another file of the project becomes plain text.
+    """Replace the links to project files in a Markdown text by links to pages of the site.
 
-    place: the text's own page, such as docs/data.md; pages: all of them, by their paths. A link to an unsolved notebook leads to
-    the solved one.
+    A link to an unsolved notebook becomes a link to the solved notebook. A link to a file without a page becomes plain text.
+    place: the path of the text, such as docs/data.md. pages: the paths of all pages.
     """
     parts = FENCE.split(markdown)
     parts[::2] = [LINK.sub(lambda link: _led(link, place, pages), part) for part in parts[::2]]

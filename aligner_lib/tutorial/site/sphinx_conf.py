@@ -1,4 +1,4 @@
-"""Sphinx's settings for the site: executed notebooks as they are, equations as MathML, which browsers draw without a download."""
+"""Sphinx's settings for the site: notebooks are not executed again, and equations are MathML, which needs no download."""
 
 import html
 
@@ -21,14 +21,14 @@ html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
 html_math_renderer = "mathml"
-# an excerpt need not be whole in its language; a notebook may have kinds of output that no page shows
+# a code excerpt may be incomplete, so highlighting may fail; a notebook may have output types that a page cannot show
 suppress_warnings = ["misc.highlighting_failure", "mystnb.unknown_mime_type"]
 
 
 def _mathml(text: str, display: str) -> str:
     try:
         return convert(text.strip(), display=display)
-    except Exception:  # the converter has no base class for what it can't read; the source is still readable
+    except Exception:  # the converter's errors have no common base class; the LaTeX source is readable, too
         return f"<code>{html.escape(text)}</code>"
 
 

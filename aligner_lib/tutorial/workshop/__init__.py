@@ -1,1 +1,1 @@
-"""A workshop without a network: the bundle, its manifest, and how a bundle is packed."""
+"""A workshop without a network: the bundle, its manifest, and the packing of a bundle."""

@@ -1,10 +1,15 @@
-"""The workshop's bundle: one file with which a clone is set up where there is no network.
+"""The workshop's bundle: a single file that sets up a clone without a network.
 
-An uncompressed tar archive. Its first file, manifest.json, says what it was made for and has each other file's length and
-SHA-256; `project.tar.gz` is the project, `wheels/` what `LOCKS` ask for and uv, `model/` the profile's model,
-`recorded/` the runs of a finished tutorial. Every file is checked as it is unpacked.
+A bundle is an uncompressed tar archive. Unpacking checks every file against the manifest.
 
-`./lab` unpacks the wheels with this module before anything is installed, so it imports the standard library alone:
+    manifest.json     the first file: Python, platform, lock and commit of the bundle, and size and SHA-256 of each other file
+    project.tar.gz    the project
+    wheels/           the packages of LOCKS, and uv
+    model/            the profile's model
+    recorded/         the runs of a finished tutorial
+
+`./lab` unpacks the wheels with this module before any package is installed. The module therefore imports only the standard
+library:
 
     python -m aligner_lib.tutorial.workshop.bundle FILE FOLDER
 """
@@ -29,19 +34,19 @@ from data.atomic_files import atomic_path
 ROOT = Path(__file__).resolve().parents[3]
 MANIFEST = "manifest.json"
 FORMAT = 1
-MANIFEST_BYTES = 1 << 24  # more is no manifest of ours
+MANIFEST_BYTES = 1 << 24  # the project never writes a larger manifest
 CHUNK = 1 << 20
 PACKAGES = ("aligner_lib", "cluster", "data", "widgets")
-LOCKS = ("requirements.lock", "requirements-pytriton.lock")  # what `./lab` installs first
+LOCKS = ("requirements.lock", "requirements-pytriton.lock")  # `./lab` installs these packages first
 WHEELS = "wheels/"
 
 
 class BadBundle(UserError):
-    """A bundle that is damaged, or was made for something else."""
+    """A damaged bundle, or a bundle for another machine, Python or commit."""
 
 
 def made_for(root: Path = ROOT) -> dict[str, str]:
-    """What a bundle has to agree with: Python, platform, the lock, and the packages' sources."""
+    """The requirements of a bundle: Python version, platform, hash of the locks, and hash of the packages' sources."""
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "platform": sysconfig.get_platform(),
@@ -51,7 +56,7 @@ def made_for(root: Path = ROOT) -> dict[str, str]:
 
 
 class Bundle:
-    """A bundle that has been opened. Raises BadBundle for a file that is none, FileNotFoundError without one."""
+    """An opened bundle. Raises BadBundle for any other file, FileNotFoundError without a file."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path).expanduser()
@@ -72,7 +77,7 @@ class Bundle:
         self.files: dict[str, dict] = self.manifest["files"]
 
     def check_fits(self, here: Mapping[str, str] | None = None) -> None:
-        """Raises BadBundle, with the cure, for a bundle of another Python, platform, lock or commit."""
+        """Raise BadBundle for a bundle of another Python, platform, lock or commit. The message contains the solution."""
         here, its = here or made_for(), self.manifest
         commit = its.get("commit", "")
         if its["platform"] != here["platform"]:
@@ -93,26 +98,26 @@ class Bundle:
                 )
 
     def names(self, prefix: str) -> list[str]:
-        """The files whose names begin so."""
+        """The bundle's files whose names begin with `prefix`."""
         return [name for name in self.files if name.startswith(prefix)]
 
     def has(self, name: str, file: Path) -> bool:
-        """Whether a file outside is this one of the bundle's."""
+        """Whether a file outside of the bundle has the same content as the bundle's file `name`."""
         return file.is_file() and _sha256(file) == self.files[name]["sha256"]
 
     def unpack(self, prefix: str, into: Path) -> Path:
-        """Write the files below `prefix`, without it, to a folder. See `unpacked`."""
+        """Write the files with `prefix` to a folder, under their names without the prefix. See `unpacked`."""
         with self.unpacked({prefix: into}) as folders:
             replace_folder(into, folders[prefix])
         return into
 
     @contextmanager
     def unpacked(self, places: Mapping[str, Path]) -> Iterator[dict[str, Path]]:
-        """A context manager: the files below each prefix, without it, in new folders beside the places that they are for.
+        """Unpack the files of several prefixes into new temporary folders, for the duration of a `with` block.
 
-        places: prefix → the folder that the caller will replace or make (`replace_folder`). The block begins when
-        all these files were compared with the manifest, so that nothing is removed for a bundle that is damaged. Raises
-        BadBundle, which names the file.
+        places: prefix → the folder that the caller will create or replace (`replace_folder`). Each temporary folder is next to
+        the caller's folder, and yielded by prefix. The block begins after all files were compared with the manifest, so a
+        damaged bundle replaces no folder. Raises BadBundle, with the file's name.
         """
         with ExitStack() as stack:
             folders = {prefix: stack.enter_context(atomic_path(into)) for prefix, into in places.items()}
@@ -129,7 +134,7 @@ class Bundle:
             yield folders
 
     def _members(self) -> Iterator[tuple[str, object]]:
-        """The archive's files, once each, and all that the manifest names. Raises BadBundle where they differ."""
+        """The archive's files after the manifest. Raises BadBundle if the files differ from those in the manifest."""
         missing = dict(self.files)
         with tarfile.open(self.path, "r:") as archive:
             archive.next()
@@ -147,7 +152,7 @@ class Bundle:
 
 
 def replace_folder(folder: Path, new: Path) -> None:
-    """Give a complete folder its name, in the place of an earlier one, which is removed then."""
+    """Rename the folder `new` to `folder`. An existing folder is replaced, and removed afterwards."""
     if not folder.exists():
         new.rename(folder)
         return
@@ -161,10 +166,10 @@ def replace_folder(folder: Path, new: Path) -> None:
 
 
 def write(path: Path, manifest: dict, files: Mapping[str, Path]) -> Path:
-    """Write a bundle. files: the name in the archive → where it lies; manifest: the rest of what it says."""
+    """Write a bundle. files: name in the archive → path of the file. manifest: the manifest without the list of files."""
     listed = {name: {"size": file.stat().st_size, "sha256": _sha256(file)} for name, file in files.items()}
     text = json.dumps({"format": FORMAT, **manifest, "files": listed}, indent=1).encode()
-    read_manifest(text, FORMAT)  # what would be refused elsewhere is refused here
+    read_manifest(text, FORMAT)  # refuse to write a manifest that no reader would accept
     with atomic_path(path) as partial:
         head = partial.with_name(f"{partial.name}.json")
         head.write_bytes(text)
@@ -176,7 +181,7 @@ def write(path: Path, manifest: dict, files: Mapping[str, Path]) -> Path:
 
 
 def unpack_wheels(path: str | Path, folder: Path) -> None:
-    """The wheels of a bundle that fits, into a folder, and uv's own program beside them."""
+    """Unpack a bundle's wheels and the program `uv` into a folder. Raises BadBundle if the bundle does not fit."""
     bundle = Bundle(path)
     bundle.check_fits()
     wheels = bundle.unpack(WHEELS, Path(folder))
@@ -188,7 +193,7 @@ def unpack_wheels(path: str | Path, folder: Path) -> None:
 
 
 def _sources(root: Path) -> str:
-    """A hash of what the packages consist of: names and contents, whatever the folder is."""
+    """A hash of the packages' file names and contents, independent of the project's path."""
     digest = hashlib.sha256()
     for file in sorted(source_files(root)):
         digest.update(f"{file.relative_to(root).as_posix()}\n{_sha256(file)}\n".encode())
@@ -196,7 +201,7 @@ def _sources(root: Path) -> str:
 
 
 def source_files(root: Path) -> list[Path]:
-    """The packages' files, without what Python and tools leave between them."""
+    """The packages' files, without caches and hidden files."""
     paths = [path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()]
     parts = [(path, path.relative_to(root).parts) for path in paths]
     return [path for path, names in parts if not any(n.startswith(".") or n == "__pycache__" for n in names)]
@@ -208,7 +213,7 @@ def _sha256(path: Path) -> str:
 
 
 def _copy(source, path: Path, expected: dict, named: str) -> None:
-    """Write a file of the archive. Raises BadBundle where it differs from the manifest."""
+    """Write a file of the archive to `path`. Raises BadBundle if the content differs from the manifest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with open(path, "wb") as file:

@@ -1,6 +1,6 @@
-"""What a bundle's manifest may say. A bundle comes from elsewhere, so every name in it is checked before it is used.
+"""Validation of a bundle's manifest. A bundle comes from another machine, so every name is checked before use.
 
-Imports the standard library alone, as `bundle.py` does.
+Like `bundle.py`, this module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 import re
 from collections.abc import Iterable
 
-NAME_BYTES = 255  # the longest name of a file that Linux takes
-FIELDS = {  # field: what it looks like; these stand in messages, and in commands that a message tells the user to run
+NAME_BYTES = 255  # the longest file name on Linux
+FIELDS = {  # field: pattern. Messages contain these values, and some messages are commands for the user to run.
     "python": r"3\.\d{1,2}",
     "platform": r"[\w.-]+",
     "lock": r"\w+",
@@ -22,14 +22,14 @@ FIELDS = {  # field: what it looks like; these stand in messages, and in command
 
 
 class BadManifest(ValueError):
-    """A manifest that this project did not write, with the value and the reason."""
+    """The manifest was not written by this project. The message has the wrong value and the reason."""
 
 
 def read_manifest(text: bytes, version: int) -> dict:
-    """A manifest, checked. Raises BadManifest.
+    """Parse and check a manifest. Raises BadManifest.
 
-    Every file has a relative path of plain names, a size in bytes and a SHA-256. Every run is one plain name, and the
-    manifest lists its run.json.
+    Every file must have a relative path of plain names, a size in bytes and a SHA-256. Every run must have a plain name, and a
+    run.json among the files.
     """
     try:
         manifest = json.loads(text, object_pairs_hook=_unique)
@@ -53,7 +53,7 @@ def read_manifest(text: bytes, version: int) -> dict:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a text is the name of one file or folder, on any system: no path, no drive, nothing invisible."""
+    """Whether a text is a valid name of a single file or folder on any system: no path, no drive, no invisible characters."""
     return (
         name.isprintable()
         and 0 < len(name.encode()) <= NAME_BYTES
@@ -79,7 +79,7 @@ def _check_files(files: object) -> None:
 
 
 def _unique(pairs: Iterable[tuple[str, object]]) -> dict:
-    """A JSON object without a key that stands twice: readers disagree on which of the two counts."""
+    """A JSON object. Raises ValueError for a duplicate key, because JSON readers disagree on the value that counts."""
     pairs = list(pairs)
     read = dict(pairs)
     if len(read) != len(pairs):

@@ -1,4 +1,4 @@
-"""Pack a workshop's bundle, and take out of one what is no package: the model and the recorded runs."""
+"""Pack a workshop's bundle, and install the model and the recorded runs of a bundle."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from aligner_lib.tutorial.workspace import recorded_runs
 
 PROJECT = "project.tar.gz"
 MODEL, RECORDED = "model/", "recorded/"
-UV = "uv>=0.8"  # as `lab` asks for
+UV = "uv>=0.8"  # the same requirement as in `lab`
 
 Echo = Callable[[str], None]
 
@@ -49,10 +49,11 @@ def pack(
     root: Path = ROOT,
     echo: Echo = print,
 ) -> Path:
-    """Write a bundle for this Python and platform. tutorial: a finished one's folder, whose runs are to be recorded ones.
+    """Write a bundle for the current Python and platform.
 
-    wheels: a folder that has the lock's files already; else they are downloaded, with the user's settings for pip.
-    Raises UserError for a clone with changes that are not committed, and when a file can't be downloaded.
+    tutorial: the folder of a finished tutorial, whose runs become the recorded runs. wheels: a folder with the wheels of LOCKS;
+    None: download the wheels, with the user's pip settings. Raises UserError for a clone with uncommitted changes, and for a
+    failed download.
     """
     commit = _commit(root)
     model = profile_section(profile, "tutorial").get("model", "smollm2-135m")
@@ -84,7 +85,7 @@ def pack(
 
 
 def _commit(root: Path) -> str:
-    """The commit that is checked out. Raises UserError where the packages or the lock differ from it."""
+    """The checked-out commit. Raises UserError if the packages or the locks have uncommitted changes."""
     changed = _git(root, "status", "--porcelain", "--", *PACKAGES, *LOCKS, "lab", "notebooks")
     if changed:
         raise UserError(
@@ -107,7 +108,7 @@ def _project(root: Path, tmp_dir: Path) -> Path:
 
 
 def _download(root: Path, folder: Path, echo: Echo) -> Path:
-    """All that the locks ask for here, each file checked against its hash, and uv."""
+    """Download the packages of LOCKS for this machine, with a check of each file's hash, and uv."""
     folder.mkdir(parents=True)
     echo(f"downloading what {' and '.join(LOCKS)} ask for")
     quiet = ["download", "--quiet", "--no-deps", "--no-cache-dir", "-d", str(folder)]
@@ -122,7 +123,7 @@ def _download(root: Path, folder: Path, echo: Echo) -> Path:
 
 @contextmanager
 def _pip() -> Iterator[list[str]]:
-    """pip of this environment or of the Python that it was made with, else one that uv puts into a folder for the time."""
+    """The command of pip: from the environment, from its base Python, or else a temporary installation by uv."""
     own = PathFinder.find_spec("pip")
     base = getattr(sys, "_base_executable", sys.executable)
     if own or subprocess.run([base, "-m", "pip", "--version"], capture_output=True).returncode == 0:
@@ -152,12 +153,12 @@ def _check_profile(run, profile: str) -> None:
         )
 
 
-# ---- take out -------------------------------------------------------------------------------------------------------
+# ---- install --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Unpacked:
-    """A model's recipe that takes a folder which a bundle was unpacked to."""
+    """A recipe that takes the model from the folder of an unpacked bundle."""
 
     folder: Path
     name: str
@@ -170,10 +171,10 @@ class _Unpacked:
 
 
 def take_over(path: str | Path, echo: Echo = print) -> Bundle:
-    """Bring a bundle's model and recorded runs into the cache.
+    """Install a bundle's model and recorded runs in the cache.
 
-    Raises BadBundle for one that is damaged, another's, or has a name that leads out of the cache. The cache is changed
-    only after the whole bundle was checked.
+    Raises BadBundle if the bundle is damaged, belongs to another machine or commit, or has a name that leads out of the cache.
+    The cache changes only after all files of the bundle were checked.
     """
     bundle = Bundle(path)
     bundle.check_fits()
@@ -204,7 +205,7 @@ def take_over(path: str | Path, echo: Echo = print) -> Bundle:
 
 
 def _inside(root: Path, name: str, bundle: Bundle) -> Path:
-    """A folder of the cache. Raises BadBundle where a link leads elsewhere."""
+    """A folder of the cache. Raises BadBundle if a symbolic link leads out of the cache."""
     folder = root / name
     if folder.resolve() != root.resolve() / name:
         raise BadBundle(
@@ -214,7 +215,7 @@ def _inside(root: Path, name: str, bundle: Bundle) -> Path:
 
 
 def _take_model(bundle: Bundle, name: str, place: Path, unpacked: Path | None) -> None:
-    """Bring a model into the cache, if it is what this project makes of that name. Raises BadBundle."""
+    """Install the unpacked model in the cache. Raises BadBundle if the project's recipe of this name makes another model."""
     if unpacked is None:
         return
     recipe = _Unpacked(unpacked, name)

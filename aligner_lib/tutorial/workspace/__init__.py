@@ -1,1 +1,1 @@
-"""What the notebooks start and keep: the workspace, a learner's progress, recorded and longer runs, recipes for Slurm."""
+"""The jobs and results of the notebooks: workspace, learner's progress, recorded runs, longer runs, recipes for Slurm."""

@@ -1,15 +1,16 @@
-"""What a learner has done in a workspace: exercises passed, quiz questions answered, runs finished.
+"""A learner's progress in a workspace: passed exercises, answered quiz questions, finished runs.
 
-It lies in `progress.jsonl` of the workspace, one JSON object a line, and is only ever appended to:
+The progress is stored in `progress.jsonl` of the workspace, with a JSON object per line. Lines are only appended:
 
     {"time": 1763850000.0, "what": "exercise", "name": "gae", "passed": true}
     {"time": …, "what": "exercise", "name": "masked_loss", "passed": true, "solved": true}
     {"time": …, "what": "answer", "quiz": "03", "question": "stop-token", "choice": 2, "right": false}
     {"time": …, "what": "run", "name": "sft", "kind": "sft"}
 
-"solved" means that a solved notebook ran the exercise, which a learner's own notebook still may.
+"solved": a solved notebook ran the exercise. The exercise does not count as passed, but the learner can still pass
+the exercise in the unsolved notebook.
 
-Several kernels may append at the same time. Whatever reads it imports no torch.
+Several kernels may append at the same time. Reading needs no torch.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.reader import find_runs
 
 FILE = "progress.jsonl"
-SOLVED = "solved"  # the folder of the solved notebooks, in which their kernels start
-_workspace: Path | None = None  # of the Workspace that was made last in this process
+SOLVED = "solved"  # the folder of the solved notebooks, and the working directory of their kernels
+_workspace: Path | None = None  # the folder of the newest Workspace in this process
 
 
 def note_workspace(folder: Path) -> None:
-    """From now on this process records in this workspace; `Workspace` calls it."""
+    """Set the folder in which this process records progress. Called by `Workspace`."""
     global _workspace
     _workspace = Path(folder)
 
 
 def workspace() -> Path | None:
-    """The folder of the Workspace that was made last in this process; None before the first."""
+    """The folder of the newest Workspace in this process; None without a Workspace."""
     return _workspace
 
 
@@ -45,22 +46,22 @@ def workspace() -> Path | None:
 
 
 def record_exercise(name: str, passed: bool) -> None:
-    """Note an attempt at an exercise, and whether a solved notebook made it. Without a workspace in this process nothing is noted."""
+    """Record an attempt at an exercise, and whether a solved notebook made the attempt. Does nothing without a workspace."""
     solved = {"solved": True} if _in_solved_notebook() else {}
     _note(what="exercise", name=name, passed=bool(passed), **solved)
 
 
 def record_answer(quiz: str, question: str, choice: int, right: bool) -> None:
-    """Note an answer to a quiz's question. choice: its place in the quiz's file, the right one being 0."""
+    """Record an answer to a quiz question. choice: the position of the answer in the quiz file; 0 is the right answer."""
     _note(what="answer", quiz=quiz, question=question, choice=choice, right=bool(right))
 
 
 def record_finished_runs() -> None:
-    """Note the workspace's runs that have finished since this was last called: they may be removed later."""
+    """Record the workspace's runs that have finished since the last call. A record outlives the deletion of the run folder."""
     if _workspace is None:
         return
     noted = read_progress(_workspace, look_at_runs=False).runs
-    for run in reversed(find_runs(_workspace / "runs")):  # the oldest first
+    for run in reversed(find_runs(_workspace / "runs")):  # the oldest run first
         name = run.path.relative_to(_workspace / "runs").as_posix()
         if name not in noted and run.status == "finished":
             _note(what="run", name=name, kind=run.kind)
@@ -69,7 +70,7 @@ def record_finished_runs() -> None:
 def _in_solved_notebook() -> bool:
     try:
         return Path.cwd().name == SOLVED
-    except FileNotFoundError:  # the folder is gone
+    except FileNotFoundError:  # the working directory was deleted
         return False
 
 
@@ -78,17 +79,17 @@ def _note(**record) -> None:
         return
     try:
         append(_workspace / FILE, {"time": round(time.time(), 3)} | record)
-    except OSError as error:  # a full disk takes no part of the lesson away
+    except OSError as error:  # a full disk must not interrupt the lesson
         warnings.warn(
             f"your progress could not be saved: {_workspace / FILE}: {error.strerror}", stacklevel=3
         )
 
 
 def append(path: Path, record: dict) -> None:
-    """Append a record as one line, in one write, which other processes' lines come before or after.
+    """Append a record as a line, in a single write, so that lines of several processes never mix.
 
-    A line that a crash or a full disk cut off is ended first: it is lost, the new one is not. Raises OSError when the
-    record could not be written whole.
+    If a crash or a full disk has left an incomplete last line, the new record still starts on a new line. Raises OSError if the
+    record could not be written completely.
     """
     line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -109,34 +110,36 @@ def append(path: Path, record: dict) -> None:
 
 @dataclass
 class QuizResult:
-    """The answers to one quiz: a question's id → the choices in the order in which they were tried (0: the right one)."""
+    """A learner's answers to a quiz."""
 
     answers: dict[str, list[int]] = field(default_factory=dict)
+    """Id of a question → the chosen answers, in order. 0 is the right answer."""
 
     @property
     def right(self) -> set[str]:
-        """The questions that were answered right, at whichever try."""
+        """The questions that the learner has answered right, at any try."""
         return {question for question, tried in self.answers.items() if 0 in tried}
 
     @property
     def at_first(self) -> set[str]:
-        """The questions that were answered right at the first try."""
+        """The questions that the learner answered right at the first try."""
         return {question for question, tried in self.answers.items() if tried[0] == 0}
 
 
 @dataclass
 class LearningProgress:
-    """What `progress.jsonl` and the run folders of a workspace say.
-
-    exercises: name → whether any attempt of the learner's passed. solved: names of exercises that solved notebooks ran. runs: name
-    → kind, of runs that finished. damaged: lines that are no records, which are left out.
-    """
+    """The progress in `progress.jsonl` and in the run folders of a workspace."""
 
     exercises: dict[str, bool] = field(default_factory=dict)
+    """Name → whether any attempt of the learner passed."""
     solved: set[str] = field(default_factory=set)
+    """Names of exercises that solved notebooks ran."""
     quizzes: dict[str, QuizResult] = field(default_factory=dict)
+    """By the quiz's name."""
     runs: dict[str, str] = field(default_factory=dict)
+    """Name → kind of each finished run."""
     damaged: int = 0
+    """The number of unreadable lines, which are ignored."""
 
     @property
     def passed(self) -> list[str]:
@@ -145,9 +148,9 @@ class LearningProgress:
 
 
 def read_progress(folder: str | Path, look_at_runs: bool = True) -> LearningProgress:
-    """A workspace's progress; empty where nothing was done yet.
+    """The progress of a workspace; empty without any records.
 
-    look_at_runs: also count runs that have finished and were not noted yet, as those of a terminal.
+    look_at_runs: also count finished runs without a record, such as runs from a terminal.
     """
     reader = JsonlReader(Path(folder) / FILE)
     progress = LearningProgress()
@@ -163,7 +166,7 @@ def read_progress(folder: str | Path, look_at_runs: bool = True) -> LearningProg
 
 
 def _take(progress: LearningProgress, record: dict) -> bool:
-    """Add a record; False for one that is none of ours."""
+    """Add a record of progress.jsonl. Returns False for an unknown record."""
     match record:
         case {"what": "exercise", "name": str(name), "solved": True}:
             progress.solved.add(name)
@@ -180,6 +183,6 @@ def _take(progress: LearningProgress, record: dict) -> bool:
 
 
 def find_workspaces(root: str | Path) -> Iterator[Path]:
-    """The folders below `root` that have a progress.jsonl, the one with the newest first."""
+    """The folders in `root` with a progress.jsonl, the most recently changed first."""
     files = sorted(Path(root).glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime, reverse=True)
     return (file.parent for file in files)

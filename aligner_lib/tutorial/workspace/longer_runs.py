@@ -1,11 +1,12 @@
-"""Runs that notebooks 05 and 07 show from recordings, since the tutorial has no minutes for them: their settings, laptop profile.
+"""The settings of recorded runs, which notebooks 05 and 07 show because training them would take too long. Laptop profile.
 
-What the profile has otherwise by now stands here, too: a recording has the settings that its name has here.
+Some values equal an earlier version of the profile. They are repeated here, so that the settings of each recording remain the
+settings under its name in this module.
 """
 
 from __future__ import annotations
 
-# PPO on sums: as many responses a step as the profile's GRPO, each to a prompt of its own.
+# PPO on sums: the same number of responses per step as the profile's GRPO, but each response has a different prompt.
 PPO_ON_SUMS = {
     "model.environments": {"sums": {"use": "sums"}},
     "trainer.ppo.max_steps": 20,
@@ -44,7 +45,7 @@ PPO_ON_SUMS = {
     "critic.trainer.ppo.inference_micro_batch_size": 64,
 }
 
-# PPO on the bundled forms, as far as it goes in twenty minutes: with a reward model of 48 steps on 16 pairs each.
+# PPO on the bundled forms within twenty minutes. The reward model has 48 steps of 16 pairs.
 SFT_FOR_FORMS = {
     "trainer.sft.max_steps": 40,
     "trainer.sft.val_check_interval": 20,
@@ -94,28 +95,28 @@ PPO_ON_FORMS = {
     "critic.trainer.ppo.inference_micro_batch_size": 32,
 }
 
-# The same with three training seeds, and with a reward model and a critic that begin as the profile's do by now.
-# DPO beside it on twice as many, and GRPO with the same reward model: as many responses, to a quarter of the prompts.
+# The same stages with three training seeds. The reward model and the critic start like those of today's profile.
+# DPO has 48 steps of 16 pairs. GRPO has the same reward model, and per step as many responses as PPO to a quarter of the
+# prompts.
 TRAINING_SEEDS = (1, 2, 3)
-RM_FOR_SEEDS = (
-    RM_FOR_FORMS
-    | {
-        "trainer.rm.max_steps": 96,  # with half of them one seed's was right on 0.73 of the pairs, and PPO lost by it what it had gained
-        "trainer.rm.val_check_interval": 96,
-        "trainer.rm.save_interval": 96,
-        "trainer.rm.limit_val_batches": 24,
-        "model.num_layers_unfrozen": 15,
-        "model.init_method_std": 0.02,
-        "model.center_rewards_coefficient": 0.05,
-        "model.optim.lr": 3e-4,
-    }
-)
+RM_FOR_SEEDS = RM_FOR_FORMS | {
+    # with 48 steps, the reward model of a seed was right on only 0.73 of the pairs, and PPO lost its gain
+    "trainer.rm.max_steps": 96,
+    "trainer.rm.val_check_interval": 96,
+    "trainer.rm.save_interval": 96,
+    "trainer.rm.limit_val_batches": 24,
+    "model.num_layers_unfrozen": 15,
+    "model.init_method_std": 0.02,
+    "model.center_rewards_coefficient": 0.05,
+    "model.optim.lr": 3e-4,
+}
 PPO_FOR_SEEDS = PPO_ON_FORMS | {
     "trainer.ppo.max_steps": 18,
     "trainer.ppo.val_check_interval": 18,
     "trainer.ppo.save_interval": 18,
     "trainer.ppo.gae_lambda": 1.0,
-    # without it every second answer was cut off after six steps, on two seeds; with 1 every fifth after eight, on a third
+    # Without the penalty, every second answer was cut off after six steps, for two seeds. With a penalty of 1, every fifth
+    # answer was cut off after eight steps, for a third seed.
     "trainer.ppo.missing_eos_penalty": 2.0,
     "trainer.ppo.reward_clip": 1.5,
     "model.ppo.critic_rollout_epochs": 2,
@@ -136,7 +137,7 @@ GRPO_WITH_REWARD_MODEL = {
     "trainer.grpo.val_check_interval": 12,
     "trainer.grpo.save_interval": 12,
     "trainer.grpo.initial_policy_kl_penalty": 0.03,
-    "trainer.grpo.missing_eos_penalty": 2.0,  # without it no answer ended after eleven steps
+    "trainer.grpo.missing_eos_penalty": 2.0,  # without the penalty, no answer ended after eleven steps
     "trainer.grpo.reward_clip": 1.5,
     "model.encoder_seq_length": 144,
     "model.data.chat_template": "tokenizer",
@@ -152,7 +153,7 @@ GRPO_WITH_REWARD_MODEL = {
     "model.grpo.sampling_params.temperature": 0.7,
 }
 
-# What each policy answers then: every held-out prompt, once.
+# The evaluation of each policy: an answer to every held-out prompt.
 ALL_HELD_OUT = {
     "model.ppo.num_val_samples": 264,
     "model.ppo.val_rollout_micro_batch_size": 66,
@@ -160,15 +161,16 @@ ALL_HELD_OUT = {
     "critic.trainer.ppo.inference_micro_batch_size": 66,
 }
 
-# PPO_ON_FORMS with a high learning rate, and without a penalty, too. They are stopped early, as a reader would; the learning
-# rate falls as over 16 steps, so that step by step nothing else differs. A validation changes nothing of what is learnt, and the
-# bound on the KL would end what is to be seen.
+# PPO_ON_FORMS with a high learning rate, and with a high learning rate and no KL penalty. A reader would stop such runs early,
+# so the recordings are stopped early, too. The schedule of the learning rate still has 16 steps, so that each step differs from
+# PPO_ON_FORMS in these settings alone. More frequent validations do not influence the training. There is no limit of the KL,
+# because the limit would end the runs before the effect is visible.
 NO_KL = {"trainer.ppo.initial_policy_kl_penalty": 0.0}
 HIGH_LR = {"model.optim.lr": 1.5e-4}
 BROKEN = {"high-lr": HIGH_LR, "both": NO_KL | HIGH_LR}
 LEFT_TO_BREAK = {"trainer.ppo.val_check_interval": 4, "trainer.ppo.max_init_policy_kl": None}
 
-# The tutorial's PPO with one thing changed, then the other, then both, without the bound on the KL.
+# The tutorial's PPO without a KL penalty, with a higher learning rate, and with both changes; always without a limit of the KL.
 UNBOUNDED = {"trainer.ppo.max_init_policy_kl": None}
 HIGHER_LR = {"model.optim.lr": 3.75e-4}
 CHANGED = {
@@ -177,7 +179,8 @@ CHANGED = {
     "both": UNBOUNDED | NO_KL | HIGHER_LR,
 }
 
-# Best of n: sixteen answers of the SFT policy to each of the first 32 of PPO's 64 held-out prompts, judged by the same reward model.
+# Best-of-n: sixteen answers of the SFT policy to each of the first 32 of PPO's 64 held-out prompts. PPO's reward model is the
+# judge.
 SIXTEEN_ANSWERS = {
     "evaluation.num_generations_per_prompt": 16,
     "model.micro_batch_size": 8,
@@ -188,8 +191,8 @@ SIXTEEN_ANSWERS = {
     "critic.trainer.ppo.inference_micro_batch_size": 64,
 }
 
-# What the bundled pairs `drawn` are made of: four answers of the profile's SFT policy to each of some prompts, at the temperature
-# at which answers to one prompt differ most.
+# The source of the bundled pairs `drawn`: four answers of the profile's SFT policy to each prompt. At temperature 1, the
+# answers to a prompt differ most.
 ANSWERS_FOR_PAIRS = {
     "evaluation.num_generations_per_prompt": 4,
     "model.ppo.sampling_params.temperature": 1.0,
@@ -198,7 +201,8 @@ ANSWERS_FOR_PAIRS = {
 }
 PROMPTS_FOR_PAIRS = {"train": 400, "test": 330}
 
-# Instructions that ask for something drawn for the prompt, from the SFT policy of `drawn`; a program gives the reward.
+# GRPO from the SFT policy of `drawn`, on instructions with details that are drawn for each prompt. A program computes the
+# reward.
 GRPO_ON_FORMS = {
     "model.environments": {"forms": {"use": "form_rules"}},
     "model.encoder_seq_length": 128,
@@ -210,8 +214,8 @@ GRPO_ON_FORMS = {
     "model.optim.sched.min_lr": 1e-5,
 }
 
-# The tutorial's PPO, DPO and GRPO on `drawn` with several times as many steps; and the answers of the
-# policies that have no validation of their own, to the held-out prompts of PPO's.
+# The tutorial's PPO, DPO and GRPO on `drawn` with several times as many steps. Policies without a validation of their own
+# answer PPO's held-out prompts.
 LONG_PPO = {
     "trainer.ppo.max_steps": 48,
     "trainer.ppo.val_check_interval": 24,

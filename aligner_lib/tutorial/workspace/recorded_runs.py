@@ -1,9 +1,9 @@
-"""Runs that a bundle brought: for a notebook with `start="recorded"`, in place of training.
+"""Recorded runs of a bundle, which a notebook with `start="recorded"` uses instead of training.
 
-    $ALIGNER_CACHE/recorded/PROFILE/NAME/    run folders, with the last checkpoint's weights and without its optimizer
+    $ALIGNER_CACHE/recorded/PROFILE/NAME/    run folders, with the last checkpoint's weights but without the optimizer
 
-A recorded run stands for one that a notebook would start only if it is that one: the same settings, models and data.
-Curves of one run beside the answers of another would teach what is not so.
+A recorded run replaces a notebook's run only if settings, models and data are the same. Otherwise the notebook would show
+curves and answers of different runs side by side.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from aligner_lib.run_folder.reader import RunFolder, flatten, without_paths
 from cluster.states import State, Status
 
 RECORDS = ("run.json", "metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
-# fields of run.json that mean nothing on another machine
+# fields of run.json that are meaningless on another machine
 OF_THE_MACHINE = ("host", "pid", "identity", "slurm", "warnings")
-WITHOUT_MODEL = ("evaluate",)  # kinds whose run is its figures
+WITHOUT_MODEL = ("evaluate",)  # kinds of job whose runs leave metrics but no model
 
 
 class RecordedJob:
-    """The handle of a run that is there already: `cluster.Job`'s side that a notebook uses."""
+    """The handle of a recorded run, with the part of `cluster.Job`'s interface that notebooks use."""
 
     status = Status(State.FINISHED, "recorded")
     state = State.FINISHED
@@ -41,37 +41,37 @@ class RecordedJob:
         self.name = run.name
 
     def tail(self, n: int = 20) -> str:
-        """A recording has no log."""
+        """Always "", because a recording has no log."""
         return ""
 
     logs = tail
 
     def wait(self, timeout: float | None = None) -> State:
-        """At once: the run is over."""
+        """Return immediately, because the run is over."""
         return self.state
 
     def cancel(self) -> State:
-        """Nothing goes on that could be ended."""
+        """Do nothing, because the run is over."""
         return self.state
 
     def __await__(self):
         return self.state
-        yield  # an awaitable is a generator
+        yield  # makes the method a generator, as `await` requires
 
 
 def recorded_root(profile: str) -> Path:
-    """The folder of a profile's recorded runs; it need not be there."""
+    """The folder of a profile's recorded runs. The folder may not exist."""
     return cache_root() / "recorded" / profile
 
 
 def recorded(profile: str, name: str) -> RunFolder | None:
-    """A recorded run; None where no bundle brought it."""
+    """A recorded run by name; None without such a recording."""
     run = RunFolder(recorded_root(profile) / name)
     return run if run.info else None
 
 
 def packable(tutorial: Path) -> list[RunFolder]:
-    """The runs of a finished tutorial that can stand for a training: finished, with a model where their kind makes one."""
+    """The runs of a tutorial that can replace training: finished runs with a checkpoint, or of a kind without a model."""
     runs = [RunFolder(path.parent) for path in sorted((tutorial / "runs").glob("*/run.json"))]
     return [
         run
@@ -81,7 +81,7 @@ def packable(tutorial: Path) -> list[RunFolder]:
 
 
 def files_of(run: RunFolder) -> Iterator[tuple[str, Path]]:
-    """(name, path) of what is packed of a run, run.json aside: its records, and the weights of its last checkpoint."""
+    """(name, path) of each packed file of a run, except run.json: the records, and the weights of the last checkpoint."""
     for name in RECORDS[1:]:
         if (run.path / name).exists():
             yield name, run.path / name
@@ -93,7 +93,7 @@ def files_of(run: RunFolder) -> Iterator[tuple[str, Path]]:
 
 
 def info_to_pack(run: RunFolder) -> dict:
-    """run.json for a bundle: without what names the machine, and marked as recorded."""
+    """The content of run.json for a bundle: marked as recorded, and without fields and paths of the machine."""
     info = {key: value for key, value in run.info.items() if key not in OF_THE_MACHINE}
     ended = (info.get("heartbeat") or {}).get("time")
     seconds = round(ended - info["created"], 1) if ended else 0.0
@@ -105,15 +105,16 @@ def info_to_pack(run: RunFolder) -> dict:
 
 
 def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, object]) -> str | None:
-    """How a wanted run differs from a recorded one, in a few words; None where it is the same.
+    """The first difference between a requested run and the recorded run, in a few words; None without a difference.
 
-    inputs: the settings that the notebook and the workspace give, models and data among them.
+    run: the recorded run. kind, profile, inputs: of the requested run. inputs: the settings from the notebook and the
+    workspace, including models and data.
     """
     if run.kind != kind:
         return f"its kind is {run.kind}"
     before, now = flatten(run.info["config"]), flatten(_settings(kind, profile, inputs))
     for key, value in now.items():
-        if value == "auto":  # a recording has what its machine chose (trainer.precision)
+        if value == "auto":  # the recording has the value that its machine chose (trainer.precision)
             continue
         if key in before and value is not None and before[key] is not None and before[key] != value:
             return f"the recording has {key}={before[key]}, and this run {value}"
@@ -131,7 +132,7 @@ def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, obj
 
 
 def place(run: RunFolder, into: Path) -> Path:
-    """Put a recorded run where a workspace expects its run: the records are copied, checkpoints linked. See `make_way`."""
+    """Install a recorded run as the workspace's run `into`: copy the records, and link the checkpoints. See `make_way`."""
     make_way(into)
     into.mkdir(parents=True)
     for name in RECORDS:
@@ -145,9 +146,10 @@ def place(run: RunFolder, into: Path) -> Path:
 
 
 def make_way(folder: Path) -> None:
-    """Remove what `place` put into a run folder. Anything else stays, in a folder `NAME-kept-1`, `-2` …, which is printed.
+    """Remove the files that `place` put into a run folder.
 
-    Raises UserError where a run of this folder still goes on.
+    Other files are kept: the folder is renamed to `NAME-kept-1`, `NAME-kept-2` and so on, and the new name is printed.
+    Raises UserError if the folder's run is still running.
     """
     run = RunFolder(folder)
     if is_recorded(run):
@@ -157,7 +159,7 @@ def make_way(folder: Path) -> None:
     elif run.status == "running":
         raise UserError(f"{folder} is still running: stop the run, or wait for its end, and start again")
     for empty in (folder / "checkpoints", folder):
-        with suppress(OSError):  # not there, or not empty
+        with suppress(OSError):  # missing, or not empty
             empty.rmdir()
     if folder.exists():
         names = (folder.with_name(f"{folder.name}-kept-{number}") for number in count(1))
@@ -166,12 +168,12 @@ def make_way(folder: Path) -> None:
 
 
 def is_recorded(run: RunFolder) -> bool:
-    """Whether a run folder was put there by `place`."""
+    """Whether a run folder was created by `place`."""
     return "recorded" in run.info
 
 
 def describe(run: RunFolder) -> str:
-    """What a reader should know of a recorded run, in a sentence."""
+    """A sentence for the reader about the origin of a recorded run."""
     origin = run.info["recorded"]
     at = f" at commit {origin['commit']}" if origin["commit"] else ""
     return f"{run.name}: recorded{at} in {origin['seconds']:.0f} s; this cell trains nothing"
@@ -197,5 +199,5 @@ def _hash_of(model: Path) -> str:
 
 
 def as_json(info: dict) -> str:
-    """run.json's text."""
+    """The text of run.json."""
     return json.dumps(info, indent=1)

@@ -1,4 +1,4 @@
-"""What the notebooks of a workspace measured: `results/NN.json`, in one record."""
+"""The results of a workspace's notebooks, `results/NN.json`, merged into a single record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def read_results(out: Path, say: Callable[[str], None]) -> dict:
-    """All notebooks' figures, merged in their order. say: told of each file that is damaged, and left out."""
+    """The merged results of all notebooks. A damaged file is left out, and `say` is called with a message about the file."""
     figures: dict = {}
     for path in sorted((out / "results").glob("*.json")):
         merge(figures, read_object(path, say))
@@ -17,7 +17,7 @@ def read_results(out: Path, say: Callable[[str], None]) -> dict:
 
 
 def read_object(path: Path, say: Callable[[str], None]) -> dict:
-    """A JSON object; empty, with a message, when a full disk or a kill damaged the file."""
+    """Read a JSON object. Returns {}, and calls `say` with a message, if a full disk or a kill has damaged the file."""
     try:
         value = json.loads(path.read_text())
     except (ValueError, RecursionError):
@@ -29,7 +29,7 @@ def read_object(path: Path, say: Callable[[str], None]) -> dict:
 
 
 def merge(into: dict, result: dict) -> None:
-    """Add a record to another, one level of names after the other; the later value stands."""
+    """Merge `result` into `into`, recursively. The value of `result` replaces an existing value."""
     for name, value in result.items():
         if isinstance(value, dict) and isinstance(into.get(name), dict):
             merge(into[name], value)
@@ -38,7 +38,7 @@ def merge(into: dict, result: dict) -> None:
 
 
 def without_nan(figures):
-    """The same figures with null in place of NaN, which JSON does not have: where nothing is identifiable."""
+    """The same figures with None instead of NaN, because JSON has no NaN. NaN stands for a figure that is not identifiable."""
     if isinstance(figures, dict):
         return {name: without_nan(value) for name, value in figures.items()}
     if isinstance(figures, list | tuple):

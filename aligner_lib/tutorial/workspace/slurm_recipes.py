@@ -1,15 +1,15 @@
-"""NeMo-Aligner's three Slurm scripts for a 2 B model, each as one call with the same hyperparameters.
+"""NeMo-Aligner's three Slurm scripts for a model with 2 B parameters, as functions with the same hyperparameters.
 
     site = {"account": "course", "partition": "batch"}
     sft("/shared/runs/sft", model="/shared/2b", train=…, validation=…, where="print", site=site)
 
-Each returns what `cluster.submit` returns, and takes these keywords:
+Each function returns the result of `cluster.submit`, and has these keywords:
 
     where         a scheduler (slurm, local, or your own), or print
-    resources     a file's name under cluster/configs, a path, or Resources (else RESOURCES)
+    resources     a file name in cluster/configs, a path, or Resources; by default RESOURCES
     site          the values that differ from cluster to cluster (account, partition, container_image,
                   container_mounts, …), for every component
-    **settings    any further setting: `**{"model.optim.lr": 1e-5}`
+    **settings    further settings: `**{"model.optim.lr": 1e-5}`
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ ACTOR = {
 
 
 def sft(run: Path | str, *, model: Path | str, train: Path | str, validation: Path | str, **more):
-    """Supervised fine-tuning on Dolly: one node of 8 GPUs.
+    """Supervised fine-tuning on Dolly, on a node with 8 GPUs.
 
     more: where="slurm", resources="one_node", site=None, and settings.
     """
@@ -99,7 +99,7 @@ def sft(run: Path | str, *, model: Path | str, train: Path | str, validation: Pa
 
 
 def reward_model(run: Path | str, *, policy: Path | str, train: Path | str, validation: Path | str, **more):
-    """A reward model on HH's comparisons, from the SFT policy: 4 nodes of 8 GPUs.
+    """A reward model on HH's comparisons, initialised from the SFT policy, on 4 nodes with 8 GPUs each.
 
     more: where="slurm", resources="four_nodes", site=None, and settings.
     """
@@ -117,9 +117,10 @@ def ppo(
     validation: Path | str,
     **more,
 ):
-    """PPO on HH's prompts as a hetjob: critic and reward model on one node of 8 GPUs, actor and reference on another.
+    """PPO on HH's prompts as a heterogeneous Slurm job of two nodes with 8 GPUs each.
 
-    more: where="slurm", resources="ppo_1_1", site=None, and settings; the critic's begin with `critic.`.
+    The first node runs the critic and the reward model, the second node runs the actor and the reference.
+    more: where="slurm", resources="ppo_1_1", site=None, and settings. The names of the critic's settings begin with `critic.`.
     """
     critic = {**CRITIC, **_named("2p_ppo_critic"), "pretrained_checkpoint.restore_from_path": reward_model}
     actor = {**ACTOR, **_named("2p_ppo_actor"), **_data(train, validation)}

@@ -1,10 +1,11 @@
-"""What the notebooks share: where things lie, what an earlier notebook left, and jobs started with the profile's settings.
+"""The workspace that all notebooks share: folders of models, data and runs, and jobs with the profile's settings.
 
     lab = Workspace(out="runs/tutorial", profile="laptop")
     job = lab.submit("sft", **{"model.optim.lr": 5e-5})
-    lab.run("sft")      # its run folder
+    lab.run("sft")      # the run folder
 
-A notebook runs alone, too: what an earlier one should have left is made up here, and said. No torch is imported.
+Each notebook also runs alone. If the result of an earlier notebook is missing, the workspace prints a note and creates a
+replacement. Needs no torch.
 """
 
 from __future__ import annotations
@@ -42,29 +43,33 @@ LORA = {
     "lora_tuning.adapter_dim": 16,
     "lora_tuning.alpha": 32,
 }
-LORA_RATE = 10  # times the learning rate of all weights
-LORA_RATE_OF_LAST_LAYERS = 3  # times that of the last layers alone, which is higher to begin with
-REWARD = "reward"  # a function that judges, and the environment that it becomes
-# that it judges answers to
+LORA_RATE = 10  # factor on the learning rate of a run that trains all weights
+LORA_RATE_OF_LAST_LAYERS = 3  # the same for a run of the last layers alone, which has a higher learning rate
+REWARD = "reward"  # the keyword for the learner's own reward function, and the name of its environment
+# the prompts of that environment
 PROMPTS = {"train": "hh/train_prompts.jsonl", "validation": "hh/test_prompts.jsonl"}
-CRITIC_AND_ACTOR = {"critic": Resources(), "actor": Resources()}  # one process each
+CRITIC_AND_ACTOR = {"critic": Resources(), "actor": Resources()}  # a process for each
 BEGIN_ANEW = {"exp_manager.resume_if_exists": False}
 
 
 @dataclass
 class Workspace:
-    """One walk through the tutorial. out: everything it makes lies below; profile: smoke, laptop, gpu or slurm."""
+    """A folder with the models, data and runs of a pass through the tutorial."""
 
     out: str | Path
+    """The folder for all output."""
     profile: str = "laptop"
-    dataset: str = "sample"  # sample (the profile's), hub (Dolly and HH), auto (the hub, else a sample), dolly, hh, or a file
+    """smoke, laptop, gpu or slurm."""
+    dataset: str = "sample"
+    """sample (the profile's), hub (Dolly and HH), auto (the hub, or else a sample), dolly, hh, or a file."""
     where: str = "local"
-    """The scheduler that cluster.submit takes; auto: the first that answers (Slurm, or your own), else this machine."""
-    lora: bool = False  # its runs train adapters in place of all weights
-    start: str = (
-        "fresh"  # recorded: a bundle's runs in place of training, where it has them; docs/workshop.md
-    )
+    """The scheduler for cluster.submit. auto: the first scheduler that answers (Slurm, or your own), or else this machine."""
+    lora: bool = False
+    """Train LoRA adapters instead of all weights."""
+    start: str = "fresh"
+    """fresh: train. recorded: use a bundle's recorded runs instead of training, if available (docs/workshop.md)."""
     notes: list[str] = field(default_factory=list)
+    """Notes about replacements for missing results of earlier notebooks."""
 
     def __post_init__(self):
         self.out = Path(self.out).expanduser().absolute()
@@ -81,15 +86,15 @@ class Workspace:
 
     @property
     def model_name(self) -> str:
-        """The profile's model, as `aligner model fetch` takes it."""
+        """The name of the profile's model, as for `aligner model fetch`."""
         return profile_section(self.profile, "tutorial").get("model", "smollm2-135m")
 
     def model(self) -> Path:
-        """The downloaded model's folder."""
+        """The folder of the downloaded model. Downloads the model if necessary."""
         return fetch(self.model_name)
 
     def sft_data(self) -> Path:
-        """The folder with train.jsonl and validation.jsonl, formatted from Dolly (or its sample) where it isn't yet."""
+        """The folder with train.jsonl and validation.jsonl. Formats Dolly (or a sample) if the files are missing."""
         folder = self.out / "data" / "sft"
         if not self._is_formatted(folder, "validation.jsonl"):
             from data import format_dolly, resolve
@@ -101,7 +106,7 @@ class Workspace:
         return folder
 
     def preference_data(self) -> Path:
-        """The folder with {train,test}_{comparisons,prompts}.jsonl, formatted from HH (or its sample)."""
+        """The folder with {train,test}_{comparisons,prompts}.jsonl. Formats HH (or a sample) if the files are missing."""
         folder = self.out / "data" / "hh"
         if not self._is_formatted(folder, "test_prompts.jsonl"):
             from data import format_hh, resolve
@@ -114,9 +119,9 @@ class Workspace:
         return folder
 
     def conversations(self) -> dict[str, object]:
-        """Settings of a job with rollouts: the preference data's prompts as an environment, which the reward model judges.
+        """Settings of a job with rollouts: an environment with the preference data's prompts and the reward model as judge.
 
-        Where a prompt asks for a form that a program can check, the program's word stands beside the reward, `obeys`.
+        If a prompt asks for a form that a program can check, the program's verdict is the metric `obeys` beside the reward.
         """
         files = {
             split: f"{name}_prompts.jsonl" for split, name in (("train", "train"), ("validation", "test"))
@@ -130,11 +135,11 @@ class Workspace:
     # -- runs -----------------------------------------------------------------------------------------------------
 
     def run(self, name: str) -> RunFolder:
-        """The run folder of this name; it need not be there yet."""
+        """The run folder of the given name. The folder may not exist yet."""
         return RunFolder(self.out / "runs" / name)
 
     def policy(self) -> Path:
-        """The SFT policy; without notebook 03, the recorded one, or the downloaded model in its place."""
+        """The SFT policy. If notebook 03 was not run: a recorded SFT policy, or else the downloaded model."""
         if self._is_trained("sft") or self._place_recorded("sft"):
             return self.run("sft").path
         self._made_up(
@@ -143,7 +148,7 @@ class Workspace:
         return self.model()
 
     def reward_model(self) -> Path:
-        """The reward model; without notebook 04, one trained here and now with the same settings."""
+        """The reward model. If notebook 04 was not run: a recorded model, or else a model trained now as in notebook 04."""
         if not self._is_trained("rm") and not self._place_recorded("rm"):
             self._made_up(
                 f"there is no reward model in {self.out}: a reward model is trained now, as in notebook 04"
@@ -152,22 +157,24 @@ class Workspace:
         return self.run("rm").path
 
     def ppo_policy(self) -> Path:
-        """PPO's policy; without notebook 05, one trained here and now with the same settings."""
+        """PPO's policy. If notebook 05 was not run: a recorded policy, or else a policy trained now with the same settings."""
         return self._trained("ppo", "05", "PPO")
 
     def dpo_policy(self) -> Path:
-        """DPO's policy; without notebook 06, one trained here and now with the same settings."""
+        """DPO's policy. If notebook 06 was not run: a recorded policy, or else a policy trained now with the same settings."""
         return self._trained("dpo", "06", "DPO")
 
     def grpo_policy(self) -> Path:
-        """GRPO's policy; without notebook 07, one trained here and now on the environment `sums`."""
+        """GRPO's policy. If notebook 07 was not run: a recorded policy, or else a policy trained now on `sums`."""
         return self._trained("grpo", "07", "GRPO")
 
     def commands(
         self, kind: str, name: str | None = None, allocation=None, fault: str | None = None, **settings
     ) -> dict[str, list[str]]:
-        """Each component's command line, with what the profile does not know: models, data and the run folder, where
-        functions among the settings are written to."""
+        """The command line of each component, completed by models, data and the run folder.
+
+        Functions among the settings are written as files into the run folder. See `submit`.
+        """
         run = self.run(name or _name(kind, fault))
         if fault is not None:
             settings = {**fault_of(fault, kind).functions, **settings}
@@ -176,7 +183,7 @@ class Workspace:
         if callable(settings.get(REWARD)):
             prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
             own[f"model.environments.{REWARD}.args.prompts"] = prompts
-        # an evaluation begins anew in any case, and has no such setting
+        # an evaluation always starts from the beginning, and has no setting for resuming
         anew = _anew(run, texts) if BEGIN_ANEW.keys() <= set(keys(kind)) else {}
         inputs = own | _without_functions(settings) | anew | _written(texts, run.path)
         return job_commands(kind, run.path, inputs, allocation, self.profile)
@@ -184,16 +191,17 @@ class Workspace:
     def submit(
         self, kind: str, name: str | None = None, resources=None, fault: str | None = None, **settings
     ):
-        """Start a job in a process of its own and return its handle (cluster.Job). settings: key=value overrides.
+        """Start a job in a separate process and return its handle (cluster.Job). settings: key=value overrides.
 
-        A function among them, as in loss=my_loss, trains in place of the library's of the same signature
-        (docs/your-code.md), and reward=my_reward, or that of an environment's `use`, judges; its text lies in the run folder.
-        fault: one of tutorial.faults, to be found again.
+        A setting can be your own function. loss=my_loss replaces the library function `loss` of the same signature
+        (docs/your-code.md). reward=my_reward, or a function for an environment's `use`, computes the rewards. The text of the
+        function is stored in the run folder. fault: a name in hunt.faults.FAULTS; the run has this fault.
 
-        resources: what cluster.submit takes; a hetjob's (`ppo_1_1`) make PPO two jobs. None: one process on a cluster,
-        and on this machine as many as the settings say. A job of this run that still goes on is followed as it is,
-        and that is said: a cell can be run again after a restart of the kernel. With start="recorded" nothing starts where
-        a bundle has brought this very run.
+        resources: as for cluster.submit. The resources of a heterogeneous job (`ppo_1_1`) split PPO into two jobs. None: a
+        single process on a cluster, and on this machine the number of processes in the settings.
+        If a job of this run is still running, `submit` prints a message and returns the handle of the running job. You can
+        therefore run a cell again after a restart of the kernel. With start="recorded", no job starts if the bundle contains a
+        run with the same settings, models and data.
         """
         from cluster import Job, RunBusy, submit
 
@@ -212,12 +220,12 @@ class Workspace:
             return Job.attach(run.path)
 
     def branch(self, run: str, at: int, name: str | None = None, **settings):
-        """Start a job that goes on from a step of another run with other settings; its handle (cluster.Job).
+        """Start a job that continues another run from a given step with changed settings. Returns the handle (cluster.Job).
 
-        run: the parent's name; at: the last step that both share; name: of the new run, else made from the changes, as in
-        `ppo-at-6-lr-0.0001`. Prompts and random numbers are the parent's, so what differs from there on comes from the
-        changed settings. Where the parent kept no checkpoint of that step, the job first computes the steps since the last
-        one before it again. A function among the settings trains, as in `submit`.
+        run: the parent's name. at: the last common step. name: of the new run; None: a name made from the changes, such as
+        `ppo-at-6-lr-0.0001`. The new run has the parent's prompts and random numbers, so every difference comes from the
+        changed settings. If the parent has no checkpoint of step `at`, the job starts from the last earlier checkpoint and
+        recomputes the steps up to `at`. A setting can be your own function, as in `submit`.
         """
         from aligner_lib.jobs.branch import branch_command
         from cluster import submit
@@ -230,7 +238,7 @@ class Workspace:
         return submit({"main": branch_command(parent, at, child.path, own)}, child.path, self.where, None)
 
     def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):
-        """One array job over a few values of one setting (cluster.Sweep): a run for each, as `sft-lr/lr-0.001`."""
+        """Start an array job (cluster.Sweep) with a run for each value of a setting, such as `sft-lr/lr-0.001`."""
         from cluster import submit_sweep
 
         allocation = self._allocation(resources)
@@ -243,23 +251,23 @@ class Workspace:
         return submit_sweep(members, self.run(folder).path, self.where, allocation)
 
     def submit_ppo(self, critic_placement: str = "in-process", name: str = "ppo", **settings):
-        """PPO as one job ("in-process") or with critic and reward model beside the actor ("remote"): critic_of(name)."""
+        """Start PPO as a single job ("in-process"), or with critic and reward model in a second job ("remote")."""
         if critic_placement == "in-process":
             return self.submit("ppo", name, **settings)
         if critic_placement != "remote":
             raise ValueError(f"critic_placement={critic_placement!r}: choose in-process or remote")
-        if scheduler_of(self.where).on_this_machine:  # another server may have the default port
+        if scheduler_of(self.where).on_this_machine:  # another server may use the default port
             settings = {"critic.trainer.ppo.port": free_port()} | settings
         return self.submit("ppo", name, CRITIC_AND_ACTOR, **settings)
 
     def critic_of(self, name: str = "ppo") -> RunFolder:
-        """The run folder of the critic's job, where PPO runs as two jobs."""
+        """The run folder of the critic's job, if PPO runs as two jobs."""
         return RunFolder(self.run(name).path / "critic")
 
     def compare_objectives(self, rollouts, objectives, step: int | None = None, ratio: float = 1.0):
-        """One rollout, every objective: the weight that each token's gradient gets, side by side.
+        """Compare the gradient weights that several objectives give to each token of a rollout.
 
-        rollouts: a run of PPO or GRPO, by its name here or as a RunFolder; see tutorial.objectives.compare_objectives.
+        rollouts: a run of PPO or GRPO, by name or as a RunFolder. See displays.objectives.compare_objectives.
         """
         from aligner_lib.tutorial.displays.objectives import compare_objectives
 
@@ -267,23 +275,23 @@ class Workspace:
         return compare_objectives(run, objectives, step, ratio)
 
     def record(self, number: str, figures: dict) -> None:
-        """Write what a notebook measured to results/<number>.json, which the tutorial's summary collects. NaN becomes null."""
+        """Write a notebook's results to results/<number>.json, for the tutorial's summary. NaN becomes null."""
         folder = self.out / "results"
         folder.mkdir(exist_ok=True)
         (folder / f"{number}.json").write_text(json.dumps(without_nan(figures), indent=1) + "\n")
         learning_progress.record_finished_runs()
 
     def _inputs_of(self, kind: JobKind, given: Mapping[str, object]) -> dict[str, object]:
-        """What the profile does not know: the files and the models that a job of this kind starts from.
+        """Settings for the data files and the initial models of a kind of job, which the profile leaves open.
 
-        given: settings; no model is made up in place of one that is among them.
+        given: the caller's settings. A model among them is not replaced.
         """
         models = {"model": self.model, "policy": self.policy, "reward_model": self.reward_model}
         data = {key: self._formatted(file) for key, file in kind.data.items()}
         return data | {key: models[stage]() for key, stage in kind.models.items() if key not in given}
 
     def _adapters_of(self, kind: str) -> dict[str, object]:
-        """With `lora`: adapters for each model that a job of this kind trains, and a learning rate that suits them."""
+        """With `lora`: settings of LoRA adapters, with a suitable learning rate, for each trained model of a kind of job."""
         if not self.lora or kind_of(kind).run != JobKind.run:
             return {}
         usual, own = compose(kind, profile=self.profile), {}
@@ -297,21 +305,21 @@ class Workspace:
         return own
 
     def _formatted(self, file: str | list[str]) -> Path | list[Path]:
-        """A formatted data file, such as `sft/train.jsonl`; made where it isn't there yet."""
+        """The path of a formatted data file, such as `sft/train.jsonl`. Formats the data if the file is missing."""
         if isinstance(file, list):
             return [self._formatted(path) for path in file]
         folder, _, name = file.partition("/")
         return {"sft": self.sft_data, "hh": self.preference_data}[folder]() / name
 
     def _is_formatted(self, folder: Path, last: str) -> bool:
-        """Whether this data set lies there whole: the folder may have been filled from another one."""
+        """Whether the folder has the complete files of the current data set, and not of another data set."""
         return (folder / last).exists() and read_json(folder / "source.json") == {"dataset": self.dataset}
 
     def _note_source(self, folder: Path) -> None:
         write_json(folder / "source.json", {"dataset": self.dataset})
 
     def _is_trained(self, name: str) -> bool:
-        """Whether the run has left a model. Raises UserError when it is another profile's: its model is another one."""
+        """Whether the run has a checkpoint. Raises UserError for a run of another profile, which has another model."""
         run = self.run(name)
         self._wait_for(run)
         if run.latest_checkpoint() is None:
@@ -325,7 +333,7 @@ class Workspace:
         return True
 
     def _wait_for(self, run: RunFolder) -> None:
-        """Until a job of this run that still goes on has ended: what begins with its model would take an older one, or none."""
+        """Wait until a running job of the run has ended. Otherwise the next job would start from an old checkpoint."""
         from cluster import Job, JobNotFound, State
 
         with suppress(JobNotFound):
@@ -335,7 +343,7 @@ class Workspace:
                 job.wait()
 
     def _allocation(self, resources):
-        """Resources by component; None leaves the number of processes to the settings."""
+        """Resources by component; None if the settings determine the number of processes."""
         from cluster.resources import own_components
 
         if resources is None and scheduler_of(self.where).on_this_machine:
@@ -343,9 +351,12 @@ class Workspace:
         return own_components(resources)
 
     def _recorded_job(self, kind: str, run: RunFolder, settings: dict) -> RecordedJob | None:
-        """The handle of a recorded run that has these settings, put in the run's place; None, and why, where none has."""
+        """Install the recorded run with the same settings, and return its handle.
+
+        Without such a recording, prints the reason and returns None.
+        """
         if run.status == "running" and not recorded_runs.is_recorded(run):
-            return None  # what goes on is followed
+            return None  # `submit` then returns the handle of the running job
         recording = recorded_runs.recorded(self.profile, run.name)
         if recording is None:
             where = recorded_runs.recorded_root(self.profile)
@@ -371,7 +382,7 @@ class Workspace:
         return RecordedJob(recorded_runs.place(recording, run.path))
 
     def _place_recorded(self, name: str) -> bool:
-        """Put a recorded run in the place of one that its notebook would have left; False where there is none."""
+        """Install a recorded run in place of a missing run of an earlier notebook. Returns False without a recording."""
         recording = recorded_runs.recorded(self.profile, name) if self.start == "recorded" else None
         if recording is None:
             return False
@@ -380,7 +391,7 @@ class Workspace:
         return True
 
     def _trained(self, kind: str, notebook: str, name: str) -> Path:
-        """The run folder of a kind, trained now where its notebook was not run."""
+        """The run folder of a kind of job. If the notebook was not run, installs a recorded run or trains a new run."""
         if not self._is_trained(kind) and not self._place_recorded(kind):
             self._made_up(
                 f"there is no {name} run in {self.out}: a {name} run is trained now, as in notebook {notebook}"
@@ -395,12 +406,12 @@ class Workspace:
 
 
 def _named(value: object) -> str:
-    """A setting's value, or a function's name, as a part of a run's name."""
+    """The value of a setting, or the name of a function, as a part of a run's name."""
     return re.sub(r"[^\w.]+", "-", getattr(value, "__name__", str(value))).strip("-")
 
 
 def _name(kind: str, fault: str | None) -> str:
-    """A run's name where none is given: one with a fault does not go on where another is."""
+    """The default name of a run. A run with a fault has a separate name, so that the job does not resume another run."""
     return kind if fault is None else f"{kind}-{fault}"
 
 
@@ -409,8 +420,10 @@ def _without_functions(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _texts(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
-    """The functions of cells among the settings as texts of files, by the settings that take these. Raises ConfigError for
-    one that can't run there."""
+    """The texts of the functions among the settings, by the setting for the function's file.
+
+    Raises ConfigError if the kind of job has no such function, or the text of the function can't run in a file.
+    """
     keys = {name: f"functions.{name}" for name in kind.functions}
     if "model.environments" in dict(named_groups(kind.schema)):
         keys[REWARD] = f"model.environments.{REWARD}.use"
@@ -429,8 +442,10 @@ def _texts(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
 
 
 def _anew(run: RunFolder, texts: Mapping[str, str]) -> dict[str, bool]:
-    """Settings of a run that was made with other functions of cells: it begins anew, and that is said. Raises RunBusy where it
-    still goes on."""
+    """The setting that trains a run from the beginning, if the existing run was trained with other functions; otherwise {}.
+
+    Prints a message in the first case. Raises RunBusy if the existing run is still running.
+    """
     from cluster.submission import refuse_if_busy
 
     config, hashes = flatten(run.info.get("config") or {}), run.info.get("hashes") or {}
@@ -448,7 +463,10 @@ def _anew(run: RunFolder, texts: Mapping[str, str]) -> dict[str, bool]:
 
 
 def _written(texts: Mapping[str, str], run: Path) -> dict[str, Path]:
-    """Write texts of functions into the run folder; their settings. Raises RunBusy where a run that still goes on has others."""
+    """Write the texts of functions into the run folder, and return the settings with the files.
+
+    Raises RunBusy if a run with other functions is still running.
+    """
     from cluster.submission import refuse_if_busy
 
     files = {}
