@@ -57,8 +57,7 @@ PRESETS = {
     "grpo": Objective(),
     # GRPO without the divisions that favour short wrong answers and easy or hard prompts: Liu et al. 2025 (arXiv:2503.20783)
     "dr_grpo": Objective(scale="none", normalizer="constant", kl="none"),
-    # a higher upper clip, and the same weight for each token: Yu et al. 2025 (arXiv:2503.14476); the trainer does DAPO's
-    # sampling
+    # a higher upper clip, and equal weights of all tokens; the trainer does the sampling: Yu et al. 2025 (arXiv:2503.14476)
     "dapo": Objective(clip_high=0.28, normalizer="tokens", kl="none"),
     # the baseline is the mean reward of the other responses in the group: Ahmadian et al. 2024 (arXiv:2402.14740)
     "rloo": Objective(

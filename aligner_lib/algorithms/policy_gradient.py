@@ -90,7 +90,7 @@ def reinforce_pp_advantages(
     """REINFORCE++'s advantage of each token: float [B, S-1], 0 outside the mask.
 
     The advantage is r − coefficient · Σ KL of the token and all later tokens, normalised over all tokens of all ranks. A token
-    is charged for its own KL and for the KL of later tokens, which it can influence, and not for the KL of earlier tokens.
+    is charged for its own KL and for the KL of later tokens, which depend on the token, but not for the KL of earlier tokens.
 
     rewards: float [B], finite; kl: float [B, S-1] in nats; mask: bool [B, S-1], response tokens that have a reward. scaled:
     whether the advantages are also divided by their standard deviation. Source: REINFORCE++, Hu et al. 2025 (arXiv:2501.03262).

@@ -5,7 +5,7 @@
 The losses of a policy take log-probabilities of whole responses, float [B] in nats, and return float [B]. A response's
 log-probability is the sum over its tokens, or the mean where the loss's docstring says so. `dpo_loss` takes four tensors, as in
 the paper; the variants take a PairLogprobs. h is the margin: the chosen response's log-ratio to the reference less the rejected
-response's.
+response's log-ratio.
 """
 
 from __future__ import annotations

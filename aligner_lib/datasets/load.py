@@ -176,9 +176,8 @@ def _conversation(turns: list[Turn], tokenizer: Tokenizer, max_length: int) -> l
         wholes = [parts for parts in wholes if any(counts for _, counts in parts)]
         begin, end = [], []
     else:
-        if not turns[
-            -1
-        ].learnt:  # the stop token after the last answer is learnt, so the answer must be learnt, too
+        # the stop token after the last answer is learnt, so the answer must be learnt, too
+        if not turns[-1].learnt:
             return "the last answer has the weight 0: leave the turns behind the last learnt answer out"
         parts = [
             part

@@ -143,9 +143,8 @@ def _load(
 def _bare(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     """A document with the tokenizer's BOS token, if there is one, and without its stop token."""
     ids = ids[:-1] if ids and ids[-1] in tokenizer.stop_ids else ids
-    bos = (
-        [] if tokenizer.template == OWN else tokenizer.bos_ids
-    )  # the template has already written its BOS token
+    # the template has already written its BOS token
+    bos = [] if tokenizer.template == OWN else tokenizer.bos_ids
     return ids if not ids or ids[: len(bos)] == bos else bos + ids
 
 

@@ -1,7 +1,7 @@
 """Self-attention for training and generation: Megatron's projections, torch's fused attention, a KV cache.
 
-Each layer reads its variations from the architecture: a sliding window, soft caps, norms of queries and keys, no rotary
-positions. Only soft caps have no fused kernel.
+Each layer reads the model's special features from the architecture: a sliding window, soft caps, norms of queries and keys,
+layers without rotary positions. Only soft caps have no fused kernel.
 
 Megatron's own cache stores keys before the rotary positions are applied, rotates all keys again at every step, and requires
 prompts of equal length. The cache here stores rotated keys, and a mask lets each row begin in its own column. Attention with
@@ -43,9 +43,8 @@ class KVCache(StaticInferenceContext):
     def __init__(self, starts: torch.Tensor, columns: int):
         super().__init__(len(starts), columns)
         self.starts, self.origins = starts, torch.zeros_like(starts)
-        self.masks: dict[
-            int | None, torch.Tensor
-        ] = {}  # masks of the current forward pass by window W; None: no window
+        # masks of the current forward pass by window W; None: no window
+        self.masks: dict[int | None, torch.Tensor] = {}
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each [B, G, columns, D]
 
     def append(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

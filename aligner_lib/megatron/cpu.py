@@ -27,7 +27,7 @@ _prepared = False
 
 
 def peak_memory() -> float | None:
-    """The largest GPU memory of tensors since the last call, in GiB; None without CUDA."""
+    """The peak GPU memory of tensors since the last call, in GiB; None without CUDA."""
     if not HAS_CUDA:
         return None
     peak = torch.cuda.max_memory_allocated() / 2**30
@@ -91,7 +91,7 @@ def prepare() -> None:
 def as_cuda():
     """A context manager: inside, `device="cuda"` means `DEVICE`, and `pin_memory=True` has no effect.
 
-    Tensor types are also reported under the CUDA names for which Megatron's distributed optimizer looks. With CUDA, the context
+    Tensor types are also reported under the CUDA names that Megatron's distributed optimizer expects. With CUDA, the context
     manager does nothing.
     """
     return contextlib.nullcontext() if HAS_CUDA else _CudaMeansDevice()

@@ -88,9 +88,8 @@ class Engine:
         """
         self.module: Transformer = build_model(architecture, numerics, trains=optim is not None)
         self.lora = lora
-        self.adapters: AdapterRecord | None = (
-            None  # base and shapes of `lora`'s adapters, once weights are loaded
-        )
+        # base and shapes of `lora`'s adapters, once weights are loaded
+        self.adapters: AdapterRecord | None = None
         if lora is not None:
             add_adapters(self.module, lora)
         if num_layers_unfrozen is not None:
@@ -260,8 +259,8 @@ class Engine:
 
         new_head: the checkpoint is a language model's, and the scalar head keeps its values (zero in a new engine). With
         adapters and without optimizer state, the folder is the base of the adapters, and the adapters are reset. Raises
-        FileNotFoundError when there is no checkpoint, ValueError for a checkpoint of another architecture, and with_optimizer
-        also for a checkpoint with other adapters than the engine's.
+        FileNotFoundError when there is no checkpoint, ValueError for a checkpoint of another architecture, and with optimizer
+        state also for a checkpoint with other adapters than the engine's.
         """
         self._reload_optimizer()
         self.forget_frozen_outputs()
@@ -330,7 +329,7 @@ class Engine:
         _set_adam_steps(self.optimizer.optimizer, 0)
 
     def save(self, folder: Path, with_optimizer: bool = True) -> None:
-        """Write this rank's share of weights and optimizer state into a checkpoint to which all ranks write."""
+        """Write this rank's share of weights and optimizer state into a checkpoint shared by all ranks."""
         self._reload_optimizer()
         writer = StoreWriter(Path(folder) / "weights", parallel.rank())
         checkpoint.save_weights(self.module, writer, trained_only=self.lora is not None)
@@ -351,7 +350,7 @@ class FrozenWeights:
     """A second set of weights for a loaded model: the reference policy beside the actor, the reward model beside the critic.
 
     The second set stays on the CPU and is swapped with the model's own weights while in use. For a model with adapters, the set
-    holds only the trained parameters. New adapters change nothing, so the reference is the model without adapters.
+    holds only the trained parameters. New adapters change nothing, so the reference is then the model without adapters.
     """
 
     def __init__(self, module: Transformer):

@@ -19,7 +19,7 @@ MOST_BYTES = 2 * 1024**3
 
 
 class FrozenOutputs:
-    """The outputs of a decoder's first `layers` layers, by the tokens of a row."""
+    """The outputs of a decoder's first `layers` layers, stored by the tokens of a row."""
 
     def __init__(self, decoder: nn.Module, layers: int):
         self._decoder, self._layers = decoder, layers

@@ -26,7 +26,7 @@ from aligner_lib.megatron.spans import note
 # Finished rows are removed or reused once they are this share of the batch. Removing rows copies the cache, and computing a
 # single prompt costs a pass over all weights.
 LEAVE_FRACTION = 1 / 8
-ROOM = 256  # the most free columns of a cache that is moved; the cache grows with the responses
+ROOM = 256  # the most free columns that a cache gets when it is moved; the cache grows with the responses
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Sampling:
     """
 
     max_length: int  # tokens in a response, the stop token included
-    min_length: int = 1  # the response has at least this many tokens before a stop token may be drawn
+    min_length: int = 1  # the first token, counted from 1, that may be a stop token
     temperature: float = 1.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
@@ -280,7 +280,7 @@ class ContinuousBatch:
         self._draw(joining, hidden)
 
     def _next_in_line(self, count: int) -> list[_Request]:
-        """Take the requests that get the next rows out of the queue."""
+        """Remove the requests that get the next rows from the queue. Returns these requests."""
         running = Counter(request.share for request in self._running if request.remaining)
         places = next_in_line([request.share for request in self._waiting], running, count)
         chosen, left = [self._waiting[place] for place in places], set(places)
@@ -397,9 +397,8 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
     top, ids = logits.topk(k, dim=-1)
     probabilities = top.softmax(dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities  # mass of the likelier tokens
-    probabilities = probabilities.masked_fill(
-        before >= sampling.top_p, 0.0
-    )  # the likeliest token always stays
+    # the likeliest token always stays
+    probabilities = probabilities.masked_fill(before >= sampling.top_p, 0.0)
     places = _invert(probabilities, uniforms)
     return _selected(ids, places), (_selected(probabilities, places) / probabilities.sum(dim=-1)).log()
 

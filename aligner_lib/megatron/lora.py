@@ -136,7 +136,7 @@ class _AdapterMixin:
         return adapted.view(output.shape), bias
 
     def _between_ranks(self, low: Tensor) -> Tensor:
-        """x Aᵀ as B needs it: for all tokens if the rank has rows of B, summed over ranks if the ranks have columns of A."""
+        """x Aᵀ as B needs it: for all tokens if B's rows are split over ranks, summed over ranks if A's columns are split."""
         if self.is_column_parallel:
             if self.config.sequence_parallel:
                 return gather_from_sequence_parallel_region(low)

@@ -29,7 +29,7 @@ class Master:
 def attach(module: torch.nn.Module, optimizer) -> None:
     """Give each bf16 parameter trained by Megatron's distributed optimizer its Master, as the attribute `master`."""
     for parameter in module.parameters():
-        # this rank may update no part of a parameter, if other ranks update every part
+        # this rank's part stays empty if other ranks update every part of the parameter
         if parameter.requires_grad and parameter.dtype == torch.bfloat16:
             parameter.master = Master(torch.empty(0, device=parameter.device), 0, 0)
     groups = zip(optimizer.model_float16_groups, optimizer.shard_fp32_from_float16_groups, strict=True)

@@ -95,8 +95,7 @@ class Transformer(GPTModel):
         if config.gradient_accumulation_fusion and self.share_embeddings_and_output_weights:
             tied = self.shared_embedding_or_output_weight()  # None on a stage between the first and the last
             if tied is not None:
-                # Megatron would return a gradient of zeros for the embedding's part; our embedding adds its own part, row by
-                # row
+                # our embedding adds its gradient itself, row by row, so Megatron need not return zeros for the addition
                 tied.zero_out_wgrad = False
         if config.sequence_parallel and self.post_process:
             # the output layer gets the tokens of all ranks, because forward has gathered them
@@ -187,7 +186,8 @@ class Transformer(GPTModel):
         for layer in self.decoder.layers:
             if layer.layer_number <= frozen:  # counted from 1, over all stages
                 layer.requires_grad_(False)
-        # recomputation finds a layer by its index, and with sequence parallelism a rank has only a part of the tokens
+        # not with recomputation, which finds layers by index, nor with sequence parallelism, where a rank has a part of the
+        # tokens
         recomputes = self.config.recompute_granularity == "full"
         if frozen and stages == 1 and not recomputes and not self.config.sequence_parallel:
             self.frozen_outputs = FrozenOutputs(self.decoder, frozen)
@@ -257,9 +257,8 @@ class _Norm:
         kind = RMSNorm if config.normalization == "RMSNorm" else LayerNorm
         norm = kind(hidden_size, eps, config.layernorm_zero_centered_gamma)
         for parameter in norm.parameters():
-            parameter.sequence_parallel = (
-                config.sequence_parallel
-            )  # each rank has only its own tokens' gradient
+            # each rank has only its own tokens' gradient
+            parameter.sequence_parallel = config.sequence_parallel
         return norm
 
 
@@ -311,7 +310,8 @@ def _transformer_config(architecture: Architecture, numerics: Numerics, trains: 
         sequence_parallel=numerics.sequence_parallel and parallel.tp_size() > 1,
         pipeline_dtype=numerics.residual_dtype,
         variable_seq_lengths=True,  # a micro batch is as long as its longest sample
-        moe_token_dispatcher_type="alltoall",  # there are no experts, but Megatron rejects the default with variable lengths
+        # there are no experts, but Megatron rejects the default with variable lengths
+        moe_token_dispatcher_type="alltoall",
         bf16=numerics.bf16,
         fp32_residual_connection=numerics.bf16 and numerics.residual_dtype == torch.float32,
         params_dtype=numerics.dtype,

@@ -16,11 +16,8 @@ import torch.nn.functional as F
 from aligner_lib.megatron import cpu
 
 PROBE_SECONDS = 0.05
-ROWS, INPUTS, OUTPUTS = (
-    512,
-    576,
-    1536,
-)  # shape of the probe's product: the first product of SmolLM2-135M's MLP
+# shape of the probe's product: the first product of SmolLM2-135M's MLP
+ROWS, INPUTS, OUTPUTS = 512, 576, 1536
 HEADS = (2, 9, 128, 64)  # shape of the probe's attention: sequences, heads, tokens, head size
 
 

@@ -1,9 +1,9 @@
 """Rows without their padding, and without prefixes that also occur in an earlier row.
 
 Every layer computes each real token once, and only attention sees padded rows. Under a causal mask, a token's hidden state
-depends only on the tokens up to its position. Therefore a common prefix of several rows, such as a pair of answers or the
-responses of a group, has the same hidden states in each row. The prefix is computed in the first of these rows, and its
-gradients are summed there.
+depends only on the tokens up to its position. Therefore a common prefix of several rows, such as the prompt of a pair or of a
+group, has the same hidden states in each row. The prefix is computed in the first of these rows, and its gradients are summed
+there.
 
 B rows, S tokens in the longest row, T computed tokens (rounded up if ranks share them evenly)
 """
@@ -39,9 +39,8 @@ class Unpadding(PackedSeqParams):
         self.places = computed.flatten().nonzero().squeeze(1)  # int64 [computed tokens] in the flattened rows
         self.real_places = self.places if self.sources is None else real.flatten().nonzero().squeeze(1)
         self.added = -len(self.places) % multiple
-        self.columns = pad(
-            self.places % width, (0, self.added)
-        )  # int64 [T]: each token's position in its row
+        # int64 [T]: each token's position in its row
+        self.columns = pad(self.places % width, (0, self.added))
         self.shape = real.shape
 
     def remove(self, rows: Tensor) -> Tensor:

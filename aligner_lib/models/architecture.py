@@ -19,7 +19,7 @@ SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups",
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How the frequencies of rotary positions are lowered for longer texts than in the first training.
+    """How the frequencies of rotary positions are lowered for texts longer than in the first training.
 
     linear: all frequencies are divided by `factor` (Chen et al. 2023, arXiv:2306.15595). llama3: frequencies with fewer than
     low_frequency_factor turns within original_positions are divided by `factor`, frequencies with more than
@@ -70,7 +70,7 @@ class Architecture:
     head: str = "lm"
     """lm: next-token logits; scalar: a single number for each token (reward model, critic)."""
     family: str = "llama"
-    """The model's family, with the family's config.json and names of weights in a Hugging Face folder."""
+    """The model's family, which determines config.json and the names of weights in a Hugging Face folder."""
 
     # norms
     normalization: Normalization = "rms"

@@ -44,7 +44,7 @@ class Listing:
     license: str | None
 
     def needed(self) -> tuple[str, ...]:
-        """The names of the files for download."""
+        """The names of the files to download."""
         kept = [name for name in self.files if any(fnmatch(name, pattern) for pattern in FILES)]
         return tuple(name for name in kept if not any(fnmatch(name, pattern) for pattern in OTHER_FILES))
 

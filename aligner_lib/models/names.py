@@ -54,7 +54,7 @@ def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
     heads, groups = arch.num_attention_heads, arch.num_query_groups
     attention, mlp, norms = mcore + "self_attention.", mcore + "mlp.", FAMILIES[arch.family].norms
     qkv = [f"{hf}self_attn.{part}_proj" for part in "qkv"]
-    # A norm's name contains the next matrix: Transformer Engine fuses norm and matrix, and the local spec renames the norm.
+    # A norm is named after the next matrix: Transformer Engine fuses norm and matrix, and the local spec renames the norm.
     yield from _norm(arch, attention + "linear_qkv.layer_norm_", hf + norms["attention"])
     yield Weight(attention + "linear_qkv.weight", _all(qkv, ".weight"), ((heads + 2 * groups) * D, H), "qkv")
     if arch.qkv_bias:

@@ -81,7 +81,7 @@ class StoredArrays(StoreIndex):
         return self._files[path].dtype(key)
 
     def read(self, name: str) -> np.ndarray:
-        """The values of a whole tensor, in the carrier's dtype. At most one block is in memory at the same time."""
+        """The values of a whole tensor, in the carrier's dtype. Only one block is in memory besides the tensor."""
         shape, pieces, filled = self.shape(name), self.pieces(name), 0
         if len(pieces) == 1 and pieces[0][2].shape == shape and pieces[0][2].flat is None:
             path, key, _ = pieces[0]

@@ -1,7 +1,7 @@
 """A Hugging Face folder for `transformers`: of a policy, or of a reward model as a sequence classifier.
 
-Weights are read from the store and written one at a time, like in an import. Any parallelism may have written the store.
-Weights keep their dtype. Only the head of a reward model is computed.
+Weights are read from the store and written one at a time, as in an import. Any parallelism may have written the store. Weights
+keep their dtype. Only the head of a reward model is computed.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ BASE = "base"  # the subfolder for the adapters' base, if the hub does not have 
 def write(trained: Trained, out: Path, options: Options) -> list[str]:
     """Write a checkpoint's adapters, and their base if the hub does not have the base. Returns notes for the user.
 
-    Raises ValueError for a model without adapters and for a reward model, UserError for options.dtype.
+    Raises ValueError for a model without adapters and for a reward model, UserError when options.dtype is set.
     """
     if options.dtype is not None:
         raise UserError("--dtype: adapters are exported in their own dtype; --to hf merges them and rounds")

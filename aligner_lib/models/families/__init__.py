@@ -1,7 +1,7 @@
 """Families of models: a module for each family, with everything specific to the family.
 
-A module declares the family's `config.json`, reads the switches of `Architecture` from the file and writes them back, and lists
-the names of weights that differ from Llama's. No other part of the library names a family.
+A module tells which `config.json` belongs to its family, reads the switches of `Architecture` from the file and writes them
+back, and lists the names of weights that differ from Llama's. No other part of the library names a family.
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@ DEFAULTS = {"num_key_value_heads": 4, "rope_theta": 2e6, "tie_word_embeddings": 
 def from_hf(settings: Settings) -> Architecture:
     settings = settings.with_defaults(**DEFAULTS)
     arch = read_llama(settings)
-    rotated = settings.listed(
-        "no_rope_layers", arch.num_layers
-    )  # 1: with rotary positions, despite the setting's name
+    # 1: with rotary positions, despite the setting's name
+    rotated = settings.listed("no_rope_layers", arch.num_layers)
     every = settings.count("no_rope_layer_interval", 4)
     rotated = rotated or [(layer + 1) % every for layer in range(arch.num_layers)]
     nope = tuple(layer for layer in range(arch.num_layers) if not rotated[layer])

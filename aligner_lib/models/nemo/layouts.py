@@ -46,9 +46,8 @@ MODULES = {
     # Megatron Core's local layer
     "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",
 }
-SECOND_HALF = (
-    "mlp.dense_h_to_4h_2."  # the up projection, if NeMo stores gate and up separately (`activation: swiglu`)
-)
+# the up projection, if NeMo stores gate and up separately (`activation: swiglu`)
+SECOND_HALF = "mlp.dense_h_to_4h_2."
 HALVES = ("_w", "_v")  # gate and up, if Megatron's checkpoint stores them separately
 
 
