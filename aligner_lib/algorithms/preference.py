@@ -2,10 +2,9 @@
 
     B pairs of a better (chosen) and a worse (rejected) response to the same prompt
 
-The losses of a policy take log-probabilities of whole responses, float [B] in nats, and return float [B]. A response's
-log-probability is the sum over its tokens, or the mean where the loss's docstring says so. `dpo_loss` takes four tensors, as in
-the paper; the variants take a PairLogprobs. h is the margin: the chosen response's log-ratio to the reference less the rejected
-response's log-ratio.
+The losses of a policy take log-probabilities of whole responses, float [B] in nats, and return float [B]. The log-probability
+of a response is the sum over its tokens, or the mean where the loss's docstring says so. `dpo_loss` takes four tensors, as in
+the paper; the variants take a PairLogprobs. h is the margin: the chosen log-ratio to the reference less the rejected.
 """
 
 from __future__ import annotations
