@@ -1,1 +1,1 @@
-"""The mathematics: pure functions on tensors, which know no trainer, no Megatron and no files."""
+"""The mathematics: pure functions on tensors, independent of trainers, Megatron and files."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def sample_order(size: int, epoch: int, seed: int, shuffle: bool = True) -> list[int]:
     """The order of a data set's samples in one epoch: the indices 0 … size − 1.
 
-    It depends on size, seed and epoch alone, so a run can resume at any step without saved sampler state.
+    The order depends on size, seed and epoch alone, so a run can resume at any step without saved sampler state.
     """
     order = list(range(size))
     if shuffle:
@@ -18,10 +18,10 @@ def sample_order(size: int, epoch: int, seed: int, shuffle: bool = True) -> list
 
 
 def global_batch(size: int, step: int, batch_size: int, seed: int, shuffle: bool = True) -> list[int]:
-    """Indices of the samples in the global batch of a training step (the first step is 0).
+    """The indices of the samples in a training step's global batch (the first step is 0).
 
-    size: samples in the data set; batch_size: samples in a global batch. A global batch may cross the end of
-    an epoch and continue in the next.
+    size: samples in the data set; batch_size: samples in a global batch. A global batch may cross the end of an epoch and
+    continue in the next epoch.
     """
     picked = []
     for position in range(step * batch_size, (step + 1) * batch_size):
@@ -41,10 +41,10 @@ def share_of_rank(items: Sequence, rank: int, ranks: int) -> list:
 
 
 def length_grouped(lengths: Sequence[int], micro_batch_size: int) -> list[list[int]]:
-    """Micro batches of samples of similar length, so that little padding is computed.
+    """Micro batches of samples of similar length, so that padding costs little computation.
 
-    lengths: tokens in each sample. Returns lists of at most micro_batch_size indices into lengths. The
-    longest samples come first, so a run that needs too much memory fails in its first micro batch.
+    lengths: tokens in each sample. Returns lists of at most micro_batch_size indices into lengths. The longest samples come
+    first, so a run that needs too much memory fails in its first micro batch.
     """
     by_length = longest_first(lengths)
     return [by_length[i : i + micro_batch_size] for i in range(0, len(by_length), micro_batch_size)]
@@ -63,8 +63,8 @@ def packed(lengths: Sequence[int], tokens: Sequence[int], budget: int) -> list[l
     """Micro batches of samples of similar length, each filled up to `budget` tokens.
 
     lengths: tokens in each sample's longest row; tokens: tokens in all rows of each sample. Returns lists of indices into
-    lengths, the longest samples first. A sample with more tokens than the budget gets a micro batch of its own. A sample
-    much shorter than the longest of its micro batch opens a new micro batch, because attention pads to the longest.
+    lengths, the longest samples first. A sample with more tokens than the budget gets a micro batch of its own. A sample much
+    shorter than the longest sample of its micro batch opens a new micro batch, because attention pads to the longest.
     """
     groups: list[list[int]] = []
     room = 0

@@ -1,7 +1,7 @@
 """The objective of a policy gradient as six switches, and the named algorithms as settings of the switches. Imports no torch.
 
-Each switch is a choice in which two papers differ: baseline, scale, ratio, clipping, normaliser and KL. The part on which
-all papers agree is written once, in `policy_gradient`.
+Papers differ in six choices, and each choice is a switch: baseline, scale, ratio, clipping, normaliser and KL. The part on
+which all papers agree is written once, in `policy_gradient`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PRESETS = {
     "grpo": Objective(),
     # GRPO without the divisions that favour short wrong answers and easy or hard prompts: Liu et al. 2025 (arXiv:2503.20783)
     "dr_grpo": Objective(scale="none", normalizer="constant", kl="none"),
-    # a higher upper clip, and the same weight for each token: Yu et al. 2025 (arXiv:2503.14476); the trainer has its sampling
+    # a higher upper clip, and equal weights of all tokens; the trainer does the sampling: Yu et al. 2025 (arXiv:2503.14476)
     "dapo": Objective(clip_high=0.28, normalizer="tokens", kl="none"),
     # the baseline is the mean reward of the other responses in the group: Ahmadian et al. 2024 (arXiv:2402.14740)
     "rloo": Objective(

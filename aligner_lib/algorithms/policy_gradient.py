@@ -1,6 +1,6 @@
 """Policy gradients for language models: one objective, with the switches of `aligner_lib.algorithms.objective`.
 
-    B responses, S longest row, T tokens that the policy learns from, in all responses, in row order
+    B responses, S longest row, T tokens from which the policy learns, in all responses, in row order
 
 Source of the clipped ratio: Schulman et al. 2017 (arXiv:1707.06347). The other sources are named beside their switches.
 """
@@ -28,7 +28,7 @@ def grpo_advantages(rewards: Tensor, group: Tensor) -> Tensor:
     for number in group.unique():
         in_group = group == number
         group_rewards = rewards[in_group]
-        # rounding would give equal rewards advantages that are not 0
+        # rounding would give equal rewards advantages other than 0
         if group_rewards.min() < group_rewards.max():
             advantages[in_group] = (group_rewards - group_rewards.mean()) / (group_rewards.std() + 1e-4)
     return advantages
@@ -43,8 +43,8 @@ def group_advantages(
 ) -> Tensor:
     """How much better each response is than its group (or the batch): float [B].
 
-    rewards: float [B], NaN for a response without a reward: such a response is excluded from its group's mean, and its
-    advantage is 0. baseline, scale: see `algorithms.objective`. grpo_formula computes the advantages for GRPO's choice,
+    rewards: float [B], NaN for a response without a reward. A response without a reward is excluded from its group's mean, and
+    its advantage is 0. baseline, scale: see `algorithms.objective`. grpo_formula computes the advantages for GRPO's choice,
     group_mean and group_std.
     """
     advantages, known = torch.zeros_like(rewards), rewards.isfinite()
@@ -58,7 +58,7 @@ def group_advantages(
 
 
 def _compared(rewards: Tensor, group: Tensor, baseline: str, scale: str) -> Tensor:
-    """The same as grpo_advantages, with another baseline or another scale."""
+    """As `grpo_advantages`, for another baseline or another scale."""
     advantages = torch.zeros_like(rewards)
     for number in group.unique():
         group_rewards = rewards[group == number]
@@ -87,13 +87,13 @@ def reinforce_pp_advantages(
     scaled: bool = True,
     sum_over_ranks: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> Tensor:
-    """REINFORCE++'s advantage of each token, r − coefficient · Σ KL of this token and all later ones, normalised over all
-    tokens of all ranks: float [B, S-1], 0 outside the mask.
+    """REINFORCE++'s advantage of each token: float [B, S-1], 0 outside the mask.
 
-    rewards: float [B], finite; kl: float [B, S-1] in nats; mask: bool [B, S-1], response tokens that have a reward.
-    scaled: whether the advantages are divided by their standard deviation. A token is charged for its own KL and that of
-    later tokens, which it can influence, and not for the KL of earlier tokens. Source: REINFORCE++, Hu et al. 2025
-    (arXiv:2501.03262).
+    The advantage is r − coefficient · Σ KL of the token and all later tokens, normalised over all tokens of all ranks. A token
+    is charged for its own KL and for the KL of later tokens, which depend on the token, but not for the KL of earlier tokens.
+
+    rewards: float [B], finite; kl: float [B, S-1] in nats; mask: bool [B, S-1], response tokens that have a reward. scaled:
+    whether the advantages are also divided by their standard deviation. Source: REINFORCE++, Hu et al. 2025 (arXiv:2501.03262).
     """
     kl_from_here = (kl * mask).flip(1).cumsum(dim=1).flip(1)
     advantages = (rewards[:, None] - coefficient * kl_from_here) * mask
@@ -114,9 +114,9 @@ def policy_loss(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of each token before normalisation, the ratio of each token, and the clipped ratio: float [T] each.
 
-    logprobs, old_logprobs, advantages: float [T]; rows: int64 [T], the response of each token; lengths: int64 [B], the
-    number of tokens in each response that the policy learns from. surrogate: a function of ratio, advantages, clip_low and
-    clip_high that returns the loss and the clipped ratio.
+    logprobs, old_logprobs, advantages: float [T]; rows: int64 [T], the response of each token; lengths: int64 [B], the number
+    of tokens in each response from which the policy learns. surrogate: a function of ratio, advantages, clip_low and clip_high
+    that returns the loss and the clipped ratio.
     """
     log_ratio = logprobs - old_logprobs
     if objective.ratio == "sequence":
@@ -132,10 +132,10 @@ def policy_loss(
 
 
 def loss_mask(response_mask: Tensor, learnt: Tensor) -> Tensor:
-    """The tokens that the policy may learn from: bool [B, S-1], where index i belongs to the prediction of token i+1.
+    """The tokens from which the policy may learn: bool [B, S-1], where index i belongs to the prediction of token i+1.
 
-    response_mask: bool [B, S-1], the policy's own tokens, the stop token included; learnt: bool [B], the responses that
-    have a reward, from which the policy may learn.
+    response_mask: bool [B, S-1], the policy's own tokens, the stop token included; learnt: bool [B], True for responses with a
+    reward, from which the policy may learn.
     """
     return response_mask & learnt[:, None]
 
@@ -156,13 +156,13 @@ def kl_loss(logprobs: Tensor, reference_logprobs: Tensor, estimator: str) -> Ten
 def token_weights(
     lengths: Tensor, normalizer: str, constant: int, responses: int, tokens: int, learnt: int
 ) -> Tensor:
-    """The weight of each response's token losses, with which their mean over `learnt` tokens is the objective: float [B].
+    """The weight of each response's token losses: float [B]. The mean of the weighted losses over `learnt` tokens is the loss.
 
-    lengths: int64 [B], tokens of each response that the policy could learn from; responses, tokens: how many responses and
-    such tokens the global batch has; learnt: how many of the tokens the step computes (it may leave out responses whose
-    advantage is 0). The mean of the weighted losses equals their sum divided as follows. `responses`: by the response's
-    length times the number of responses; `tokens`: by the number of tokens; `constant`: by the number of responses times
-    the constant.
+    lengths: int64 [B], the number of tokens in each response from which the policy can learn; responses, tokens: the number of
+    responses and of these tokens in the global batch; learnt: the number of tokens that the step computes (a step may leave out
+    responses with advantage 0). The mean of the weighted losses equals the sum of the losses divided as follows. `responses`:
+    by the response's length times the number of responses; `tokens`: by the number of tokens; `constant`: by the number of
+    responses times the constant.
     """
     if normalizer == "responses":
         return learnt / (lengths.clamp(min=1) * responses)
@@ -188,7 +188,7 @@ def token_gradient_weights(
     of every token. Autograd computes minus the gradient of the loss. A step of gradient ascent makes a token with a value
     above 0 more likely.
     """
-    # zeros will do: the losses depend only on differences of log-probabilities
+    # zeros suffice: the losses depend only on differences of log-probabilities
     old = torch.zeros(len(rows), dtype=torch.float64)
     logprobs = (old + math.log(ratio)).requires_grad_()
     losses, _, _ = policy_loss(logprobs, old, advantages.double(), rows, lengths, objective)
@@ -230,12 +230,12 @@ def shaped_rewards(
 
 
 def importance_weights(logprobs: Tensor, sampler_logprobs: Tensor, correction: str, cap: float) -> Tensor:
-    """Importance weights of tokens that were drawn from another distribution than the policy's: float, same shape.
+    """Importance weights of tokens drawn from another distribution than the policy's: float, same shape.
 
-    logprobs: the trainer's log-probabilities under the policy at the start of the step; sampler_logprobs: the
-    log-probabilities under the distribution that the tokens were drawn from. correction: truncated is min(ratio, cap),
-    masked is the ratio up to the cap and 0 above it, none is 1. Source of the truncated weights: Ionides 2008, "Truncated
-    importance sampling"; for rollouts: Yao et al. 2025.
+    logprobs: the trainer's log-probabilities under the policy at the start of the step; sampler_logprobs: the log-probabilities
+    under the distribution from which the tokens were drawn. correction: truncated is min(ratio, cap), masked is the ratio up to
+    the cap and 0 above it, none is 1. Source of the truncated weights: Ionides 2008, "Truncated importance sampling"; for
+    rollouts: Yao et al. 2025.
     """
     ratio = (logprobs - sampler_logprobs).exp()
     if correction == "truncated":

@@ -2,10 +2,10 @@
 
     B responses, S longest row, P prompt length, L prompt + response length (the stop token included)
 
-Tensors are [B, S-1]: index i belongs to the prediction of token i+1. Masks (bool, or 0 and 1) mark the predictions that
-count. The mask of a response of several turns has gaps, where the environment wrote the tokens.
-Sources: PPO (Schulman et al. 2017, arXiv:1707.06347), GAE (Schulman et al. 2016, arXiv:1506.02438), RLHF's per-token
-KL reward (Ziegler et al. 2019, arXiv:1909.08593); conventions of NeMo-Aligner.
+Tensors are [B, S-1]: index i belongs to the prediction of token i+1. Masks (bool, or 0 and 1) mark the predictions that count.
+The mask of a multi-turn response has gaps at the tokens written by the environment.
+Sources: PPO (Schulman et al. 2017, arXiv:1707.06347), GAE (Schulman et al. 2016, arXiv:1506.02438), RLHF's per-token KL reward
+(Ziegler et al. 2019, arXiv:1909.08593); conventions of NeMo-Aligner.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def normalize(
 ) -> Tensor:
     """(A − μ) / √(σ² + 1e-8) over the masked tokens of all ranks, with the uncorrected variance. 0 outside the mask.
 
-    keep_mean: divide without subtracting the mean. Rewards are whitened like this, because their sign has a meaning.
+    keep_mean: divide without subtracting the mean. Rewards are whitened in this way, because their sign has a meaning.
     """
     total, count = sum_over_ranks(torch.stack([(advantages * mask).sum(), mask.sum()]).double())
     mean = (total / count.clamp(min=1.0)).to(advantages.dtype)
@@ -88,10 +88,10 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float
 
 
 def critic_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float) -> Tensor:
-    """Half the squared error of each token: the larger of the value's and of the clipped value's.
+    """Half the squared error of each token: the larger of the value's error and the clipped value's error.
 
-    clip: the clipped value differs from old_values, the rollout's, by at most clip, so a value that moves farther gains
-    nothing; ≤ 0 turns clipping off. Arguments and result have the same shape.
+    clip: the clipped value lies within ±clip of old_values, the values at rollout time. A value that moves farther gains
+    nothing. clip ≤ 0 turns clipping off. Arguments and result have the same shape.
     """
     error = (values - returns) ** 2
     if clip > 0:

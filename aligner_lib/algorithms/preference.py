@@ -2,9 +2,9 @@
 
     B pairs of a better (chosen) and a worse (rejected) response to the same prompt
 
-The losses of a policy take log-probabilities of whole responses, float [B] in nats, and return float [B]. A response's
-log-probability is the sum over its tokens, or the mean where the loss's docstring says so. `dpo_loss` takes four tensors, as
-in the paper; the variants take a PairLogprobs. h is the margin between the log-ratios to the reference, chosen less rejected.
+The losses of a policy take log-probabilities of whole responses, float [B] in nats, and return float [B]. The log-probability
+of a response is the sum over its tokens, or the mean where the loss's docstring says so. `dpo_loss` takes four tensors, as in
+the paper; the variants take a PairLogprobs. h is the margin: the chosen log-ratio to the reference less the rejected.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PairLogprobs(NamedTuple):
         return PairLogprobs(self.chosen - reference.chosen, self.rejected - reference.rejected)
 
     def per_token(self, lengths: PairLogprobs) -> PairLogprobs:
-        """The mean log-probability of a token, for both responses. lengths: their numbers of tokens."""
+        """The mean log-probability of a token, for both responses. lengths: the responses' numbers of tokens."""
         return PairLogprobs(self.chosen / lengths.chosen, self.rejected / lengths.rejected)
 
     @property
@@ -104,7 +104,7 @@ def robust_dpo_loss(ratios: PairLogprobs, beta: float, label_smoothing: float) -
 
 
 def ipo_loss(ratios: PairLogprobs, beta: float) -> Tensor:
-    """(h − 1 / 2β)²: the margin has a target, and the loss grows again beyond it.
+    """(h − 1 / 2β)²: the margin has a target, and the loss grows again beyond the target.
 
     ratios: log-ratios to the reference, by convention means over tokens. Source: Azar et al. 2023 (arXiv:2310.12036),
     equation 17.

@@ -17,8 +17,8 @@ def learning_rate(
 ) -> float:
     """The learning rate of an optimizer step (the first step is 1).
 
-    The rate rises linearly from peak / (warmup_steps + 1), decays along a cosine from peak to min_lr, and stays at min_lr
-    for constant_steps. With name="constant" it stays at peak after the warm-up. All counts are optimizer steps. Raises
+    The rate rises linearly from peak / (warmup_steps + 1), decays along a cosine from peak to min_lr, and stays at min_lr for
+    constant_steps. With name="constant" the rate stays at peak after the warm-up. All counts are optimizer steps. Raises
     ValueError for another name.
 
     Source: NeMo's CosineAnnealing, which NeMo-Aligner uses (cosine decay: arXiv:1608.03983).

@@ -46,14 +46,14 @@ class TokenBatch:
 
 
 SHARED = 0.5
-"""Rows are alike where they begin with the same tokens, at least this share of the shorter row's."""
+"""Two rows are alike if they begin with the same tokens, for at least this share of the shorter row."""
 
 
 def alike_grouped(batch: TokenBatch, micro_batch_size: int) -> list[list[int]]:
-    """Micro batches in which alike rows stand together, such as the responses to one prompt: what they share is computed once.
+    """Micro batches of alike rows, such as the responses to one prompt, so that a common prefix is computed once.
 
-    Returns lists of at most micro_batch_size row numbers. Sets of alike rows are in the order of their longest rows, the longest
-    first; so where no rows are alike, these are micro batches of similar length, as of `length_grouped`.
+    Returns lists of at most micro_batch_size row numbers. Sets of alike rows are ordered by their longest rows, the longest
+    first. If no rows are alike, the result is micro batches of similar length, as from `length_grouped`.
     """
     rows, lengths = batch.tokens.cpu().numpy(), batch.lengths.tolist()
     order = sorted(range(batch.size), key=lambda row: rows[row, : lengths[row]].tolist())
@@ -70,14 +70,14 @@ def alike_grouped(batch: TokenBatch, micro_batch_size: int) -> list[list[int]]:
 
 
 def _common(rows, lengths: list[int], one: int, other: int) -> float:
-    """The share of the shorter row's tokens that two rows begin with."""
+    """The length of two rows' common prefix, as a share of the shorter row's tokens."""
     shorter = min(lengths[one], lengths[other])
     differ = (rows[one, :shorter] != rows[other, :shorter]).nonzero()[0]
     return (int(differ[0]) if len(differ) else shorter) / shorter
 
 
 def concat_restore_order(batches: list, groups: list[list[int]], fill: int = 0):
-    """Concatenate batches of one record type and restore the original order of their rows.
+    """Concatenate batches of the same type and restore the original order of their rows.
 
     groups: for each batch, the original numbers of its rows. Narrower batches are padded on the right:
     `tokens` with fill, other 2-D fields with 0.
@@ -90,7 +90,7 @@ def concat_restore_order(batches: list, groups: list[list[int]], fill: int = 0):
 
 
 def concat_rows(parts: list[Tensor], groups: list[list[int]], fill: int = 0) -> Tensor:
-    """The same as `concat_restore_order` for one tensor of each batch, padded with fill."""
+    """As `concat_restore_order`, for a single tensor of each batch, padded with fill."""
     if parts[0].dim() == 2:
         width = max(part.shape[1] for part in parts)
         parts = [pad(part, (0, width - part.shape[1]), value=fill) for part in parts]

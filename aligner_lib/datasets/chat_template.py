@@ -1,8 +1,8 @@
-"""Conversations as text, written by the tokenizer's chat template or plainly as `User: …`, `Assistant: …`.
+"""Conversations as text, in the tokenizer's chat template or in the plain form `User: …`, `Assistant: …`.
 
-`use_template` chooses between the two for a tokenizer, and so for all data that a job reads: SFT samples, pairs, prompts and
-environments. Without a choice, the texts of data files stay as they are, and the conversations of an environment are written
-by the tokenizer's own template if it has one.
+`use_template` chooses between the two for a tokenizer, and thus for all data of a job: SFT samples, pairs, prompts and
+environments. Without a choice, the texts of data files stay unchanged, and the conversations of an environment use the
+tokenizer's own template if there is one.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from aligner_lib.datasets.tokenizer import Tokenizer
 
 Message = dict[str, str]  # {"role", "content"}
-Conversation = str | list[Message]  # a text that the policy continues, or a list of turns
+Conversation = str | list[Message]  # a text for the policy to continue, or a list of turns
 
-RESPONSE = "the-response-stands-here"  # stands in for a response, to see what a template writes around it
+RESPONSE = "the-response-stands-here"  # a placeholder, to find the text around a response in a template
 PLAIN, OWN = "plain", "tokenizer"  # the values of model.data.chat_template
-FILE = "template.json"  # beside a model's tokenizer: the template of the conversations that the model was trained on
+FILE = "template.json"  # beside a model's tokenizer: the template of the model's training conversations
 ROLES = {"system": "System", "user": "User", "human": "User", "assistant": "Assistant", "gpt": "Assistant"}
-ANSWER = "Assistant:"  # the last word of a plain prompt
+ANSWER = "Assistant:"  # the end of a plain prompt
 PLAIN_TURN = re.compile(r"(?:\A|\n\n)(System|User|Assistant):")
 
 
 class StopTokenError(UserError):
-    """The loss would not cover the stop token of these samples, so the trained policy would not end its answers."""
+    """The loss would not cover the stop token of some samples, so the trained policy would not end its answers."""
 
 
 # ---- which template -------------------------------------------------------------------------------------------------
 
 
 def use_template(tokenizer: Tokenizer, name: str) -> Tokenizer:
-    """Write all conversations of this tokenizer by a template from here on, PLAIN or OWN. Returns the tokenizer.
+    """Use a template, PLAIN or OWN, for all further conversations of this tokenizer. Returns the tokenizer.
 
     Raises UserError for OWN when the tokenizer has no chat template.
     """
@@ -53,26 +53,29 @@ def use_template(tokenizer: Tokenizer, name: str) -> Tokenizer:
 
 
 def has_template(tokenizer: Tokenizer) -> bool:
-    """Whether the tokenizer brings a chat template."""
+    """Whether the tokenizer has a chat template of its own."""
     return _own_template(tokenizer) is not None
 
 
 def template_in_use(tokenizer: Tokenizer) -> str:
-    """The template in which the model of the tokenizer's folder gets its prompts: the recorded template.
+    """The template of prompts for the model in the tokenizer's folder: the recorded template, if there is a record.
 
-    Without a record, a downloaded model gets prompts in its tokenizer's own template, and any other model plain ones.
+    Without a record, a downloaded model gets prompts in its tokenizer's own template, and any other model gets plain prompts.
     """
     is_downloaded = (tokenizer.folder / "source.json").exists() and has_template(tokenizer)
     return recorded_template(tokenizer.folder) or (OWN if is_downloaded else PLAIN)
 
 
 def own_template(tokenizer: Tokenizer) -> str:
-    """The text of the chat template that the tokenizer brings; call it only where `has_template` is true."""
+    """The text of the tokenizer's own chat template. Requires `has_template`."""
     return _own_template(tokenizer)
 
 
 def recorded_template(folder: Path) -> str | None:
-    """The template of the conversations that a folder's model was trained on; None for a folder without a record."""
+    """The template of a model's training conversations; None for a folder without a record.
+
+    Raises UserError for a damaged record.
+    """
     try:
         name = json.loads((Path(folder) / FILE).read_text())["chat_template"]
     except FileNotFoundError:
@@ -92,7 +95,7 @@ def writes_date(tokenizer: Tokenizer) -> bool:
 
 
 def recorded_date(folder: Path) -> date | None:
-    """The date in the conversations that a folder's model was trained on; None where they had no date."""
+    """The date in a model's training conversations; None if they had no date. Raises UserError for a damaged record."""
     try:
         day = json.loads((Path(folder) / FILE).read_text()).get("date")
         return None if day is None else date.fromisoformat(day)
@@ -103,7 +106,7 @@ def recorded_date(folder: Path) -> date | None:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the tokenizer's files into a model folder, with the chosen template, if any, and the date that it writes."""
+    """Write the tokenizer's files into a model folder, with the chosen template, if any, and the template's date."""
     tokenizer.save(folder)
     if tokenizer.template is not None:
         record = {"chat_template": tokenizer.template}
@@ -116,12 +119,12 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: Conversation) -> list[int]:
-    """Token ids of a data file's prompt: of the text as it is, or of its turns in the tokenizer's template."""
+    """Token ids of a data file's prompt: of the unchanged text, or of its turns in the tokenizer's template."""
     return encode(tokenizer, as_written(tokenizer, prompt))
 
 
 def as_written(tokenizer: Tokenizer, conversation: Conversation) -> Conversation:
-    """A conversation in the form that the chosen template takes: turns for the tokenizer's own, else unchanged."""
+    """A conversation in the form for the chosen template: turns for the tokenizer's own template, otherwise unchanged."""
     own = tokenizer.template == OWN and isinstance(conversation, str)
     return turns_of(conversation) if own else conversation
 
@@ -129,7 +132,7 @@ def as_written(tokenizer: Tokenizer, conversation: Conversation) -> Conversation
 def with_response(tokenizer: Tokenizer, prompt: Conversation, response: str) -> tuple[list[int], int]:
     """Token ids of prompt, response and stop token, and the index of the response's first token.
 
-    prompt: turns, or a text that ends in `Assistant:`; response: the text behind it, with its leading space.
+    prompt: turns, or a text that ends in `Assistant:`; response: the text after the prompt, with its leading space.
     """
     prompt = as_written(tokenizer, prompt)
     if not isinstance(prompt, str) and _template_of(tokenizer) is not None:
@@ -142,7 +145,7 @@ def with_response(tokenizer: Tokenizer, prompt: Conversation, response: str) -> 
 
 
 def turns_of(text: str) -> list[Message]:
-    """The turns of a text in `User: …`, `Assistant: …` paragraphs, without an empty last turn; another text is a user's turn."""
+    """The turns of a text in `User: …`, `Assistant: …` paragraphs, without an empty last turn. Other texts: a user's turn."""
     before, *pieces = PLAIN_TURN.split(text)
     if before.strip() or not pieces:
         return [{"role": "user", "content": text.strip()}]
@@ -155,10 +158,10 @@ def turns_of(text: str) -> list[Message]:
 def answered_texts(tokenizer: Tokenizer, messages: list[Message]) -> list[list[str]]:
     """A conversation in the tokenizer's template, as lists of texts: context, answer, context, answer, …
 
-    The loss covers the answers, each with the stop token that the template writes behind it. The result is a single list if
-    the template leaves earlier turns unchanged when later turns follow. Some templates change them (those of reasoning models
-    remove earlier thoughts); then an answer whose context was changed begins a new list, in which the context is the one
-    that the policy will read. Raises the errors of `answer_of`.
+    The loss covers the answers, each with the template's stop token. The result is a single list if earlier turns stay
+    unchanged when later turns follow. Some templates change earlier turns (the templates of reasoning models remove earlier
+    thoughts). An answer whose context was changed begins a new list, with the context as the policy will read it. Raises the
+    errors of `answer_of`.
     """
     texts: list[list[str]] = []
     done = ""
@@ -175,10 +178,11 @@ def answered_texts(tokenizer: Tokenizer, messages: list[Message]) -> list[list[s
 
 
 def answer_of(tokenizer: Tokenizer, messages: list[Message]) -> tuple[str, str]:
-    """The context of a conversation's last turn, which is the assistant's, and the part of that turn that the loss covers.
+    """Split a conversation that ends with the assistant's turn into the context and the answer.
 
-    Raises StopTokenError when the template ends an answer without a stop token, UserError when the template changes the
-    context once an answer follows, ValueError when the answer contains a stop token.
+    The answer is the part of the assistant's turn in the loss, the stop token included. Raises StopTokenError when the template
+    ends an answer without a stop token, UserError when the template changes the context once an answer follows, ValueError when
+    the answer contains a stop token.
     """
     content = messages[-1]["content"]
     if stop := next((stop for stop in stop_texts(tokenizer) if stop in content), None):
@@ -214,7 +218,7 @@ def _up_to_stop(tokenizer: Tokenizer, answer: str, content: str) -> str:
 
 
 def stop_token_within(tokenizer: Tokenizer, ids: list[int]) -> str | None:
-    """The reason to drop a sample whose answer has these token ids; None for an answer without a stop token."""
+    """The reason to drop a sample whose answer, given as token ids, contains a stop token; None for other answers."""
     stop = next((token_id for token_id in ids if token_id in tokenizer.stop_ids), None)
     return None if stop is None else _holds_stop_token(tokenizer.decode([stop], special_tokens=True))
 
@@ -227,14 +231,14 @@ def _holds_stop_token(stop: str) -> str:
 
 
 def stop_texts(tokenizer: Tokenizer) -> dict[str, int]:
-    """Maps the texts of the tokens that end a response to their ids; the stop token comes first."""
+    """Maps the texts of the tokens that end a response to their ids. The stop token comes first."""
     return {tokenizer.decode([token_id], special_tokens=True): token_id for token_id in tokenizer.stop_ids}
 
 
 def answer_end(tokenizer: Tokenizer) -> int:
     """The id of the token that ends answers in the training data: the template's, or the stop token of plain texts.
 
-    Raises StopTokenError for a template that ends an answer without a stop token.
+    Raises StopTokenError when the template ends an answer without a stop token.
     """
     if tokenizer.template != OWN:
         return tokenizer.eos_id
@@ -267,8 +271,8 @@ def render(tokenizer: Tokenizer, messages: list[Message], continues: bool = Fals
     """The text of a conversation, ready for the assistant's turn.
 
     Equals `apply_chat_template(..., add_generation_prompt=True)` of transformers. continues: the last message is the
-    assistant's and stays open, so that the policy can continue it. Raises UserError when the template refuses the messages;
-    some templates refuse a system turn.
+    assistant's and stays open, so that the policy can continue the message. Raises UserError when the template refuses the
+    messages; some templates refuse a system turn.
     """
     if not continues:
         return _apply(tokenizer, messages, ready=True)
@@ -281,11 +285,11 @@ def render(tokenizer: Tokenizer, messages: list[Message], continues: bool = Fals
 def render_observation(
     tokenizer: Tokenizer, conversation: Conversation, observation: Conversation, stopped: bool
 ) -> str:
-    """The text between a response and the next one: the end of the turn, the observation, and the next turn's head.
+    """The text between two responses: the end of the first response's turn, the observation, and the head of the next turn.
 
-    conversation: the prompt of the response. observation: messages, or the text of a user's turn; after a conversation that
-    is a text, the observation is appended as it is. stopped: the response ended with a stop token, which is not repeated.
-    Raises UserError when the template writes the conversation before the response differently than the policy read it.
+    conversation: the prompt of the response. observation: messages, or the text of a user's turn; if the conversation is a
+    text, the observation is appended unchanged. stopped: the response ended with a stop token, which is not repeated. Raises
+    UserError when the template now writes the conversation before the response differently from the policy's prompt.
     """
     if isinstance(conversation, str):
         assert isinstance(observation, str), (
@@ -303,14 +307,14 @@ def render_observation(
 
 
 def extend(conversation: Conversation, response: str, observation: Conversation) -> Conversation:
-    """The conversation that the next response answers."""
+    """The prompt of the next response: the conversation, the response and the observation."""
     if isinstance(conversation, str):
         return f"{conversation}{response}{observation}"
     return [*conversation, {"role": "assistant", "content": response}, *_turns(observation)]
 
 
 def encode(tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
-    """Token ids of a prompt. A chat template writes its BOS token itself; for plain texts the tokenizer adds it."""
+    """Token ids of a prompt. A chat template contains its BOS token; for plain texts the tokenizer adds the BOS token."""
     if isinstance(conversation, str):
         return tokenizer.encode(conversation)
     text = render(tokenizer, conversation)
@@ -324,13 +328,13 @@ def _turns(observation: Conversation) -> list[Message]:
 def _around_response(
     tokenizer: Tokenizer, before: list[Message], after: list[Message], ready: bool
 ) -> tuple[str, str]:
-    """The text of a conversation before and after one of its responses."""
+    """The texts of a conversation before and after a response."""
     messages = [*before, {"role": "assistant", "content": RESPONSE}, *after]
     head, mark, tail = _apply(tokenizer, messages, ready).partition(RESPONSE)
     if not mark:
         raise UserError(f"{tokenizer.folder}: the chat template leaves the assistant's turns out")
     if _template_of(tokenizer) is None:
-        head = head.removesuffix(" ")  # the space behind `Assistant:` belongs to the response
+        head = head.removesuffix(" ")  # the space after `Assistant:` belongs to the response
     return head, tail
 
 
@@ -355,7 +359,7 @@ def _apply(tokenizer: Tokenizer, messages: list[Message], ready: bool) -> str:
 
 
 def _plain(messages: list[Message], ready: bool) -> str:
-    """The plain form, as load_sft writes conversations and the HH files write prompts."""
+    """The plain form, in which load_sft writes conversations and the HH files contain prompts."""
     turns = [f"{_role(message)}: {message['content'].strip()}" for message in messages]
     return "\n\n".join([*turns, *(["Assistant:"] if ready else [])])
 
@@ -367,12 +371,12 @@ def _role(message: Message) -> str:
 
 
 def _template_of(tokenizer: Tokenizer) -> str | None:
-    """The template that conversations are written in; None means plain."""
+    """The template of conversations; None: the plain form."""
     return None if tokenizer.template == PLAIN else _own_template(tokenizer)
 
 
 def _own_template(tokenizer: Tokenizer) -> str | None:
-    """The template that the tokenizer brings; of several named templates, the one named default."""
+    """The tokenizer's own template. Among several named templates, the template named default."""
     template = tokenizer.config.get("chat_template")
     if isinstance(template, list):
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
@@ -380,7 +384,7 @@ def _own_template(tokenizer: Tokenizer) -> str | None:
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """The special tokens by name, bos_token and so on, as a template reads them."""
+    """The special tokens by name (bos_token and so on), as a template reads them."""
     tokens = {name: value for name, value in config.items() if name.endswith("_token") and value}
     texts = {name: value["content"] if isinstance(value, dict) else value for name, value in tokens.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}

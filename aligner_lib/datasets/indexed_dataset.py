@@ -1,14 +1,14 @@
-"""Megatron's indexed data sets: the token ids of many documents in PREFIX.bin, and the start of each in PREFIX.idx.
+"""Megatron's indexed data sets: the token ids of many documents in PREFIX.bin, and the start of each document in PREFIX.idx.
 
-The layout equals that of `megatron.core.datasets.indexed_dataset` byte for byte; this module needs only numpy. All numbers
-are little-endian:
+The layout equals `megatron.core.datasets.indexed_dataset` byte for byte, but this module needs only numpy. All numbers are
+little-endian:
 
     PREFIX.bin   the ids of all sequences in order: uint16 for a vocabulary of under 65,500 tokens, else int32
     PREFIX.idx   MMIDIDX\\0\\0, version (uint64, 1), dtype (uint8), sequences N (uint64), documents D + 1 (uint64),
                  length of each sequence (int32 [N]), its first byte in PREFIX.bin (int64 [N]), each document's first
                  sequence, followed by N (int64 [D + 1])
 
-A document is one record of the source file. A document without sequences is a record that could not be used.
+A document is one record of the source file. A document without sequences is an unusable record.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ VERSION = 1
 HEAD = struct.Struct("<9sQBQQ")  # magic, version, dtype, sequences, document boundaries
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}  # Megatron's codes
 INT32, UINT16 = 4, 8
-SMALL_VOCABULARY = 65_500  # below it ids are uint16
+SMALL_VOCABULARY = 65_500  # smaller vocabularies have uint16 ids
 
 
 def best_dtype(vocab_size: int) -> int:
-    """The code of the dtype that Megatron uses for the ids of a vocabulary of this size."""
+    """The code of Megatron's dtype for the ids of a vocabulary of this size."""
     return UINT16 if vocab_size < SMALL_VOCABULARY else INT32
 
 
 def prefix_of(path: Path) -> Path:
-    """The prefix of token files. The user may have given the path of one of the two files instead."""
+    """The prefix of token files. The path of either file is accepted, too."""
     return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
 
 
@@ -58,8 +58,8 @@ def write_index(file: BinaryIO, dtype: int, lengths: np.ndarray) -> None:
 class IndexedDataset:
     """An indexed data set, opened for reading. `len` is the number of documents.
 
-    Raises FileNotFoundError when one of the two files is missing, UserError when a file is damaged or cut off, or when the
-    two don't belong together.
+    Raises FileNotFoundError when one of the two files is missing, UserError when a file is damaged or cut off, or when the two
+    files do not belong together.
     """
 
     def __init__(self, prefix: Path):
@@ -116,7 +116,7 @@ class IndexedDataset:
         return len(self._documents) - 1
 
     def __getitem__(self, document: int) -> list[int]:
-        """Token ids of a document; an empty list for a record that could not be used."""
+        """Token ids of a document; an empty list for an unusable record."""
         first, behind = self._documents[document : document + 2]
         return self._tokens[self._ends[first] : self._ends[behind]].tolist()
 

@@ -1,4 +1,4 @@
-"""Chat templates, rendered in the environment that they are written for: transformers' sandboxed Jinja with its extras."""
+"""Renders chat templates in the environment for which they are written: transformers' sandboxed Jinja with its extras."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def _compiled(template: str) -> jinja2.Template:
         raise TemplateError(message)
 
     class GenerationTag(Extension):
-        """{% generation %} … {% endgeneration %}, around the assistant's text. The tag is ignored and its content written.
+        """{% generation %} … {% endgeneration %}, around the assistant's text. The tag is ignored and its content is written.
 
-        transformers marks by this tag the tokens for the loss, and includes the turn's head, which a policy reads and never
-        writes. Here rendering turn by turn finds the tokens for the loss, as for templates without the tag.
+        transformers uses the tag to mark the tokens for the loss. The marked text includes the turn's head, which a policy
+        reads and never writes. Here, rendering turn by turn finds the tokens for the loss, for templates with and without the
+        tag.
         """
 
         tags = frozenset({"generation"})

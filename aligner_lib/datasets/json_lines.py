@@ -19,8 +19,8 @@ def numbered_lines(file: Path) -> list[tuple[int, str]]:
 def in_doubt(lines: list[str]) -> set[int]:
     """Indices of the lines whose pairing is uncertain after an empty line.
 
-    An empty line may stand for a lost record, or may merely separate two pairs. Lines between empty ones are
-    uncertain when both readings are possible and pair them differently.
+    An empty line may stand for a lost record, or may merely separate two pairs. Lines between empty lines are uncertain when
+    both readings are possible and pair the lines differently.
     """
     unsure: set[int] = set()
     for is_text, run in groupby(range(len(lines)), key=lambda index: bool(lines[index].strip())):
@@ -31,7 +31,7 @@ def in_doubt(lines: list[str]) -> set[int]:
 
 
 def parse(line: str) -> dict:
-    """The record of a line. Raises ValueError, whose message is the fault, for a line that holds no record."""
+    """Parse the record of a line. Raises ValueError for a line without a record; the message names the fault."""
     if not line.strip():
         raise ValueError("empty line")
     try:
@@ -48,7 +48,7 @@ def parse(line: str) -> dict:
 
 
 def text_of(record: dict, key: str) -> str:
-    """The text of a record under a key. Raises ValueError, whose message is the fault."""
+    """The text of a record under a key. Raises ValueError; the message names the fault."""
     if key not in record:
         raise ValueError(f"no key {key!r}")
     if not isinstance(record[key], str):

@@ -1,4 +1,4 @@
-"""The lengths of a file's samples, and the padding in micro batches of them: `aligner data lengths`."""
+"""The lengths of a file's samples, and the padding in their micro batches: `aligner data lengths`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def length_report(
 ) -> str:
     """Lines on the samples' lengths, and on the padding of micro batches limited by samples or by tokens.
 
-    micro_batch_size: samples; budget: tokens. The batches are the first ones of a training with this seed on one
+    micro_batch_size: samples; budget: tokens. The batches are the first batches of a training with this seed on one
     data-parallel rank.
     """
     lengths = sorted(map(len, samples))

@@ -1,7 +1,7 @@
-"""Formatted data files (see data/) as token ids, with a count of the samples that were dropped or cut.
+"""Formatted data files (see data/) as token ids, with a count of the dropped and the cut samples.
 
-Samples that cannot be trained on are dropped, counted and reported; samples that lose tokens are reported too. A file
-without any usable sample is an error. A key that is neither read nor metadata (`record_keys`) is an error as well.
+Unusable samples are dropped, counted and reported. Samples that lose tokens are reported, too. A file without any usable sample
+is an error. A key that is neither read nor metadata (`record_keys`) is also an error.
 """
 
 from __future__ import annotations
@@ -52,27 +52,26 @@ from aligner_lib.errors import UserError
 def load_sft(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[SFTSample], LoadReport]:
-    """SFT samples from JSON Lines files, and a report of the dropped and cut ones. max_length: tokens.
+    """SFT samples from JSON Lines files, and a report of the dropped and the cut samples. max_length: tokens.
 
     {"input", "output"} lines become `{input} {output}` and a stop token. The text is tokenised as a whole;
-    `Tokenizer.encode_parts` decides which tokens belong to the output. A sample over max_length loses the middle of its
-    input's longest paragraph (`shorten`), never a part of its output. A sample whose output is empty, or too long by
-    itself, is dropped.
+    `Tokenizer.encode_parts` decides which tokens belong to the output. A sample over max_length loses the middle of its input's
+    longest paragraph (`shorten`), never a part of its output. A sample whose output is empty, or too long by itself, is
+    dropped.
 
-    A conversation has its turns in `messages` (role, content) or, as in NeMo-Aligner's chat data, in
-    `conversations` (from, value) with an optional `system`. It becomes `User: …`, `Assistant: …` with an
-    empty line between turns, as in HH. The loss covers every assistant turn, and the stop token after the
-    last turn. A conversation over max_length is dropped.
+    A conversation has its turns in `messages` (role, content) or, as in NeMo-Aligner's chat data, in `conversations` (from,
+    value) with an optional `system`. The turns become `User: …`, `Assistant: …` with an empty line between turns, as in HH. The
+    loss covers every assistant turn, and the stop token after the last turn. A conversation over max_length is dropped.
 
-    With the tokenizer's own template (`chat_template.use_template`) both forms are written in that template, input and output
-    as a conversation of two turns, and the loss covers every answer with its stop token. A template that changes earlier
-    turns when later turns follow gives a sample for each answer, so that the context of each answer is the one that the
-    policy will read.
+    With the tokenizer's own template (`chat_template.use_template`), both forms are written in this template, input and output
+    as a conversation of two turns, and the loss covers every answer with its stop token. If the template changes earlier turns
+    when later turns follow, each answer becomes a separate sample, so that its context is the context that the policy will
+    read.
 
-    A turn's `weight` of 0 takes an answer out of the loss: the policy reads it and does not learn it.
+    A turn's `weight` of 0 excludes an answer from the loss: the policy reads the answer and does not learn to write it.
 
-    Raises FileNotFoundError for a missing file, ValueError when no sample is usable, StopTokenError for a template
-    whose answers end without a stop token.
+    Raises FileNotFoundError for a missing file, ValueError when no sample is usable, StopTokenError for a template whose
+    answers end without a stop token.
     """
 
     def make(record: dict) -> SFTSample | list[SFTSample] | str:
@@ -89,7 +88,7 @@ def load_sft(
 
 
 def _instruction(prompt: str, answer: str, tokenizer: Tokenizer, max_length: int) -> SFTSample | str:
-    """The sample of an input and its output; or the reason to drop it."""
+    """The sample of an input and its output, or the reason to drop the record."""
     if tokenizer.template == OWN:
         prompt, answer = prompt.strip(), answer.strip()
         context, target = answer_of(tokenizer, [_message("User", prompt), _message("Assistant", answer)])
@@ -117,9 +116,9 @@ PARAGRAPH_END = re.compile(r"(?<=\n\n)")
 def shorten(paragraphs: list[list[int]], room: int) -> list[list[int]]:
     """The token ids of paragraphs, shortened to `room` tokens.
 
-    Tokens are removed from the middle of the longest paragraph; once it is empty, from the next longest. So a question
-    beside a longer context stays whole, whether it comes first, as in half of Dolly's samples, or last. A single paragraph
-    keeps both ends, because the question usually stands at one of them.
+    Tokens are removed from the middle of the longest paragraph. Once this paragraph is empty, tokens are removed from the next
+    longest. Therefore a question beside a longer context stays whole, whether the question comes first, as in half of Dolly's
+    samples, or last. A single paragraph keeps both ends, because the question usually stands at one end.
     """
     kept = list(paragraphs)
     excess = sum(map(len, kept)) - room
@@ -137,7 +136,7 @@ class Turn(NamedTuple):
     role: str
     text: str
     learnt: bool
-    """Whether the loss covers the turn: an answer without a weight of 0."""
+    """Whether the loss covers the turn: True for an answer, unless its weight is 0."""
 
 
 def _turns(record: dict) -> list[Turn]:
@@ -177,7 +176,8 @@ def _conversation(turns: list[Turn], tokenizer: Tokenizer, max_length: int) -> l
         wholes = [parts for parts in wholes if any(counts for _, counts in parts)]
         begin, end = [], []
     else:
-        if not turns[-1].learnt:  # the stop token behind it is learnt, and would follow an answer that is not
+        # the stop token after the last answer is learnt, so the answer must be learnt, too
+        if not turns[-1].learnt:
             return "the last answer has the weight 0: leave the turns behind the last learnt answer out"
         parts = [
             part
@@ -193,7 +193,7 @@ def _conversation(turns: list[Turn], tokenizer: Tokenizer, max_length: int) -> l
 def _of_parts(
     parts: list[tuple[str, bool]], begin: list[int], end: list[int], tokenizer: Tokenizer, max_length: int
 ) -> SFTSample | str:
-    """The sample of a conversation. parts: its texts, and whether the loss covers each; begin, end: token ids around them."""
+    """The sample of a conversation. parts: texts, and whether each is in the loss; begin, end: token ids around the texts."""
     tokens, answers = list(begin), []
     for ids, (_, learnt) in zip(tokenizer.encode_parts([text for text, _ in parts]), parts):
         if learnt:
@@ -214,11 +214,11 @@ def _message(role: str, text: str) -> Message:
 def load_pairs(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PairSample], LoadReport]:
-    """Preference pairs, and a report of the dropped ones. max_length: tokens.
+    """Preference pairs, and a report of the dropped pairs. max_length: tokens.
 
     A pair is a line {"prompt", "chosen", "rejected"}, each a text or a list of turns, or two {"text"} lines, chosen before
-    rejected, in all lines of a file. Both responses end with the stop token, like the responses that PPO scores. An empty line
-    among {"text"} lines counts as one record, so that the lines after it keep their partners.
+    rejected. All lines of a file have the same form. Both responses end with the stop token, like the responses that PPO
+    scores. An empty line among {"text"} lines counts as one record, so that later lines keep their partners.
 
     Raises FileNotFoundError for a missing file, ValueError when no pair is usable.
     """
@@ -244,9 +244,10 @@ def load_pairs(
 def load_preferences(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PreferenceSample], LoadReport]:
-    """The pairs of `load_pairs`, with the index at which each response begins: in a text behind its last `Assistant:`.
+    """The pairs of `load_pairs`, with the index of each response's first token.
 
-    A pair of texts without `Assistant:`, or with two different prompts, is dropped.
+    A response in a text begins after the last `Assistant:`. A pair of texts without `Assistant:`, or with two different
+    prompts, is dropped.
     """
 
     def make(*records: dict) -> PreferenceSample | str:
@@ -266,14 +267,15 @@ def load_preferences(
 def load_labelled(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[LabelledSample], LoadReport]:
-    """Responses with labels, and a report of the dropped ones. max_length: tokens.
+    """Responses with labels, and a report of the dropped samples. max_length: tokens.
 
-    {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token; a prompt of turns is written by the
-    template. The label is true for a desirable response. Pairs, in the form that `load_preferences` reads, are split in two: the chosen response is desirable, the
-    rejected one is not. Each sample also holds an unrelated response: the next one in the file with another prompt (for
-    pairs, the next chosen or the next rejected response), cut to max_length.
+    {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token; the template writes a prompt of turns.
+    The label is true for a desirable response. Pairs, in the form of `load_preferences`, are split in two: the chosen response
+    is desirable, the rejected response is not. Each sample also holds the same prompt with an unrelated response, cut to
+    max_length. The unrelated response is the next response in the file to another prompt (for pairs, the next chosen or the
+    next rejected response).
 
-    Raises FileNotFoundError for a missing file, ValueError when no sample is usable, or when all have the same prompt.
+    Raises FileNotFoundError for a missing file, ValueError when no sample is usable, or when all samples have the same prompt.
     """
 
     def make(record: dict) -> tuple[Conversation, str, bool] | str:
@@ -328,9 +330,9 @@ def beside_others(
     max_length: int,
     files: list[Path],
 ) -> list[LabelledSample]:
-    """Samples of labelled responses, each with the next response of its side that has another prompt.
+    """Samples of labelled responses, each with the next response of its side to another prompt.
 
-    join: prompt and response as token ids, and the index at which the response begins. Raises ValueError when all prompts
+    join: maps prompt and response to token ids and the index of the response's first token. Raises ValueError when all prompts
     are equal.
     """
     if all(prompt == sides[0][0][0] for prompt, *_ in sides[0]):
@@ -350,7 +352,7 @@ def beside_others(
 
 
 def _first_record(files: list[Path]) -> dict:
-    """The first line that is not empty; an empty record where it holds none."""
+    """The record of the first line that is not empty; an empty record if the line holds no record."""
     lines = (line for file in files if file.exists() for _, line in numbered_lines(file) if line.strip())
     try:
         return parse(next(lines, ""))
@@ -359,7 +361,7 @@ def _first_record(files: list[Path]) -> dict:
 
 
 def _next_other(values: Sequence) -> list[int]:
-    """For each value, the index of the next different value, from the end on to the start. Needs two different values."""
+    """For each value, the index of the next different value. The search wraps around. Needs two different values."""
     count = len(values)
     following = [0] * count
     # two rounds, so that the last values find their successors at the start
@@ -370,7 +372,7 @@ def _next_other(values: Sequence) -> list[int]:
 
 
 def _load_pairs(files: Iterable[Path], make: Callable) -> tuple[list, LoadReport]:
-    """Samples of pairs; make gets the record of a pair, or the two records of its texts."""
+    """Samples of pairs. make gets the record of a pair, or the two records of its texts."""
     files = [Path(file) for file in files]
     if "chosen" in _first_record(files):
         return _load(files, make, lambda record: PAIR)
@@ -378,7 +380,7 @@ def _load_pairs(files: Iterable[Path], make: Callable) -> tuple[list, LoadReport
 
 
 def _prompt_and_responses(records: tuple[dict, ...]) -> tuple[Conversation, str, str] | str:
-    """The prompt, the chosen and the rejected response of a pair; or the reason why it has none."""
+    """The prompt, the chosen and the rejected response of a pair, or the reason to drop the pair."""
     if len(records) == 1:
         return _text_or_turns(records[0], "prompt", as_turns=True), *(
             f" {_answer(records[0], side).strip()}" for side in ("chosen", "rejected")
@@ -391,7 +393,7 @@ def _prompt_and_responses(records: tuple[dict, ...]) -> tuple[Conversation, str,
 
 
 def _text_or_turns(record: dict, key: str, as_turns: bool = False) -> Conversation:
-    """A text, or the turns of a prompt. as_turns: a text is a user's turn."""
+    """A prompt as a text or as turns. as_turns: a text becomes a user's turn."""
     if not isinstance(record.get(key), list):
         text = text_of(record, key)
         return [_message("User", text)] if as_turns else text
@@ -402,7 +404,7 @@ def _text_or_turns(record: dict, key: str, as_turns: bool = False) -> Conversati
 
 
 def _answer(record: dict, key: str) -> str:
-    """The text of a response: a text, or a single turn of the assistant's."""
+    """The text of a response, which is stored as a text or as a single turn of the assistant's."""
     if not isinstance(record.get(key), list):
         text = text_of(record, key)
     else:
@@ -418,7 +420,7 @@ def _answer(record: dict, key: str) -> str:
 
 
 def pair_problem(pair: PairSample, max_length: int) -> str | None:
-    """The reason why nothing can be learnt from a pair; None for a usable pair."""
+    """The reason to drop a pair; None for a usable pair."""
     if pair.chosen == pair.rejected:
         return "chosen and rejected are equal"
     return f"longer than {max_length} tokens (encoder_seq_length)" if len(pair) > max_length else None
@@ -427,10 +429,10 @@ def pair_problem(pair: PairSample, max_length: int) -> str | None:
 def load_prompts(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PromptSample], LoadReport]:
-    """Prompts from {"text"} lines, or {"prompt"} lines with a text or turns, and a report of the dropped ones.
+    """Prompts, and a report of the dropped prompts. A prompt is a {"text"} line, or a {"prompt"} line with a text or turns.
 
-    max_length: tokens in a prompt; the rest of encoder_seq_length is for the response. Raises
-    FileNotFoundError for a missing file, ValueError when no prompt is usable.
+    max_length: tokens in a prompt; the rest of encoder_seq_length is for the response. Raises FileNotFoundError for a missing
+    file, ValueError when no prompt is usable.
     """
 
     def make(record: dict) -> PromptSample | str:
@@ -449,7 +451,7 @@ def load_prompts(
 
 
 def prompt_sample(ids: list[int], text: str, max_length: int) -> PromptSample | str:
-    """A prompt's sample, or the reason to drop the prompt."""
+    """The sample of a prompt, or the reason to drop the prompt."""
     if len(ids) > max_length:
         return f"longer than {max_length} tokens (encoder_seq_length less the response's max_length)"
     return PromptSample(ids, text)
@@ -458,9 +460,9 @@ def prompt_sample(ids: list[int], text: str, max_length: int) -> PromptSample | 
 def _load(
     files: Iterable[Path], make: Callable, form_of: Callable[[dict], RecordForm], group: int = 1
 ) -> tuple[list, LoadReport]:
-    """Samples from groups of consecutive lines; make returns a sample, or the reason to drop the group.
+    """Samples from groups of consecutive lines. make returns a sample, several samples, or the reason to drop the group.
 
-    form_of: the form of a record. Raises UnreadKey for a record with a key that its form does not read.
+    form_of: maps a record to its form. Raises UnreadKey for a record with a key that its form does not read.
     """
     samples, report = [], LoadReport()
     files = [Path(file) for file in files]
@@ -504,7 +506,7 @@ def _load(
 
 
 def _checked_keys(record: dict, form: RecordForm, place: str) -> Counter:
-    """`check_keys`, whose error names the place."""
+    """`check_keys`, with the place in the error message."""
     try:
         return check_keys(record, form)
     except UnreadKey as error:
@@ -512,7 +514,7 @@ def _checked_keys(record: dict, form: RecordForm, place: str) -> Counter:
 
 
 def usable(samples: list, report: LoadReport, files: list[Path]) -> list:
-    """Returns the samples. Raises ValueError when there is none."""
+    """Returns the samples. Raises ValueError when there are none."""
     if not samples:
         raise ValueError(
             f"no usable sample in {', '.join(map(str, files)) or 'an empty list of files'}: "

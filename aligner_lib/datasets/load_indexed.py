@@ -1,10 +1,9 @@
-"""Samples from Megatron's token files (model.data.data_impl=mmap), equal to those that aligner_lib.datasets.load makes from the
-same texts.
+"""Samples from Megatron's token files (model.data.data_impl=mmap), equal to the samples of `aligner_lib.datasets.load`.
 
-A document corresponds to a line of a text file; of each two documents of a pair, the first is the chosen one. A stop token at
-the end, which `--append-eod` writes, and a missing BOS token, which NeMo's tool leaves out, make no difference. The files don't
-store where a response begins; as in a text, a response begins behind the last `Assistant:` (or behind the generation prompt of
-the tokenizer's template).
+A document corresponds to a line of a text file. The first document of each pair is the chosen document. The loaders accept
+documents with or without a stop token at the end, which `--append-eod` writes, and with or without a BOS token, which NeMo's
+tool leaves out. The files do not store where a response begins. As in a text, a response begins after the last `Assistant:` (or
+after the generation prompt of the tokenizer's template).
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from aligner_lib.datasets.tokenizer import DATE, Tokenizer
 from aligner_lib.errors import UserError
 
 UNUSABLE = "an empty document: its record could not be used when the files were written"
-ALIKE = 8  # documents whose last tokens are compared
+ALIKE = 8  # the number of documents whose last tokens are compared
 
 
 def load_pairs(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PairSample], LoadReport]:
-    """As load.load_pairs. files: prefixes of .bin and .idx. Raises UserError for files that can't be used at all."""
+    """As load.load_pairs. files: prefixes of .bin and .idx. Raises UserError for unusable files."""
 
     end = answer_end(tokenizer)
 
@@ -62,7 +61,7 @@ def load_preferences(
 def load_labelled(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[LabelledSample], LoadReport]:
-    """As load.load_labelled, for pairs. An unrelated response is joined to the prompt as token ids."""
+    """As load.load_labelled, for pairs. The token ids of an unrelated response are joined to the prompt's token ids."""
 
     def make(prompt: list[int], chosen: list[int], rejected: list[int]) -> tuple | str:
         pair = PairSample(prompt + chosen, prompt + rejected)
@@ -86,9 +85,9 @@ def load_prompts(
 
 
 def response_start(tokenizer: Tokenizer, ids: list[int], mark: str) -> int | None:
-    """The index of the first token behind the last `mark` in the text of the ids; None for a text without the mark.
+    """The index of the first token after the last `mark` in the text of the ids; None for a text without the mark.
 
-    As in `Tokenizer.encode_parts`, a token that spans the border belongs to the response.
+    As in `Tokenizer.encode_parts`, a token across the border belongs to the response.
     """
 
     def text(count: int) -> str:
@@ -102,7 +101,7 @@ def response_start(tokenizer: Tokenizer, ids: list[int], mark: str) -> int | Non
 
 
 def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
-    """A function of a pair's two rows that calls make(prompt, chosen, rejected), the responses with their stop tokens."""
+    """A function of a pair's two rows, which calls make(prompt, chosen, rejected); the responses get their stop tokens."""
     mark, end = answer_mark(tokenizer), answer_end(tokenizer)
 
     def split(*rows: list[int]):
@@ -120,7 +119,7 @@ def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
 def _load(
     files: Iterable[Path], tokenizer: Tokenizer, make: Callable, group: int = 1
 ) -> tuple[list, LoadReport]:
-    """Samples from groups of consecutive documents; make returns a sample, or the reason to drop the group."""
+    """Samples from groups of consecutive documents. make returns a sample, or the reason to drop the group."""
     samples, report, prefixes = [], LoadReport(), [prefix_of(Path(file)) for file in files]
     for prefix in prefixes:
         documents = IndexedDataset(prefix)
@@ -144,12 +143,13 @@ def _load(
 def _bare(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     """A document with the tokenizer's BOS token, if there is one, and without its stop token."""
     ids = ids[:-1] if ids and ids[-1] in tokenizer.stop_ids else ids
-    bos = [] if tokenizer.template == OWN else tokenizer.bos_ids  # the template has written its own BOS token
+    # the template has already written its BOS token
+    bos = [] if tokenizer.template == OWN else tokenizer.bos_ids
     return ids if not ids or ids[: len(bos)] == bos else bos + ids
 
 
 def _check_tokenizer(documents: IndexedDataset, tokenizer: Tokenizer) -> None:
-    """Raises UserError for files of another tokenizer or another template, as far as the files show it."""
+    """Raises UserError if the files are evidently from another tokenizer or another template."""
     again = f"write it again, with `aligner data mmap --tokenizer {tokenizer.folder}`"
     if documents.largest_id() >= tokenizer.vocab_size:
         raise UserError(
@@ -182,7 +182,7 @@ def _check_tokenizer(documents: IndexedDataset, tokenizer: Tokenizer) -> None:
 
 
 def _about(prefix: Path) -> dict | None:
-    """The record that `aligner data mmap` writes beside token files; None for files of another tool."""
+    """The record written by `aligner data mmap` beside token files; None for files of another tool."""
     try:
         about = json.loads(about_file(prefix).read_text())
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""The keys that a data file's record may have: those that its form reads, and metadata.
+"""The keys that a data file's record may have: the keys read by its form, and metadata.
 
-Any other key is an error that names the key: training would silently ignore a question, a mask or a tool.
+Any other key is an error, and the message names the key. Otherwise training would silently ignore a question, a mask or a tool.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from aligner_lib.errors import UserError
 from data.fields import METADATA, is_empty
 from data.raw_forms import recognise
 
-# Values with which another key may be there, because they change nothing. None and empty values are allowed for all keys.
+# Values without an effect, which are allowed for keys that no form reads. None and empty values are allowed for all keys.
 WITHOUT_EFFECT = {"mask": ("User",)}
 
 
 class RecordForm(NamedTuple):
-    """A form of a record: the keys that are read."""
+    """A form of a record, given by the keys to read."""
 
     keys: frozenset[str]
     turns: tuple[str, ...] = ()
-    """The keys whose values are, or may be, lists of turns."""
+    """The keys whose values may be lists of turns."""
     turn_keys: frozenset[str] = frozenset()
-    """The keys that are read of each turn."""
+    """The keys that are read in each turn."""
 
 
 TEXT = RecordForm(frozenset({"text"}))
@@ -65,9 +65,9 @@ def prompt_form(record: dict) -> RecordForm:
 
 
 def check_keys(record: dict, form: RecordForm) -> Counter:
-    """Counts the keys of a record that are ignored on purpose, each once.
+    """Counts the metadata keys of a record, which are ignored on purpose, each key once.
 
-    Raises UnreadKey for a key that the form does not read, unless its value changes nothing.
+    Raises UnreadKey for a key outside the form, unless the key's value has no effect.
     """
     ignored = Counter(_unread(record, form.keys, ""))
     for key in form.turns:
@@ -79,7 +79,7 @@ def check_keys(record: dict, form: RecordForm) -> Counter:
 
 
 def _unread(record: dict, keys: frozenset[str], place: str) -> list[str]:
-    """The keys that are ignored on purpose. Raises UnreadKey for any other key that the form does not read."""
+    """The metadata keys, which are ignored on purpose. Raises UnreadKey for any other key outside the form."""
     for key, value in record.items():
         if key in keys or key in METADATA or is_empty(value) or value in WITHOUT_EFFECT.get(key, ()):
             continue
@@ -91,7 +91,7 @@ def _unread(record: dict, keys: frozenset[str], place: str) -> list[str]:
 
 
 def _cure(record: dict, key: str, place: str) -> str:
-    """What to do about a key that is not read: convert a record of another data set's form, else what the key itself needs."""
+    """Advice for an unread key: convert the file if its record has a known raw form, otherwise advice for the key itself."""
     form = None if place else recognise(name for name, value in record.items() if not is_empty(value))
     if form is None or key not in {*form.columns, *form.optional}:
         return CURES.get(key, REMOVE)

@@ -1,4 +1,4 @@
-"""Samples as token ids, the tokens that count in the loss, and a count of the dropped and cut samples."""
+"""Samples as token ids, masks of the tokens in the loss, and a count of the dropped and the cut samples."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ EXAMPLES = 3  # places (FILE:LINE) shown for each reason
 
 @dataclass
 class LoadReport:
-    """How many samples of a data set were dropped and how many were cut, by reason, with the first places of each."""
+    """The numbers of dropped and of cut samples of a data set, by reason, with the first places for each reason."""
 
     total: int = 0
-    """Samples in the files, the dropped ones included."""
+    """The number of samples in the files, dropped samples included."""
     dropped: Counter = field(default_factory=Counter)
     cut: Counter = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
     ignored: Counter = field(default_factory=Counter)
-    """Records that have a metadata key, by key."""
+    """The number of records with a metadata key, by key."""
 
     def drop(self, place: str, reason: str) -> None:
-        """Count one dropped sample; place is FILE:LINE."""
+        """Count a dropped sample. place: FILE:LINE."""
         self._count(self.dropped, place, reason)
 
     def note_cut(self, place: str, reason: str) -> None:
-        """Count one sample that lost tokens."""
+        """Count a sample that lost tokens."""
         self._count(self.cut, place, reason)
 
     def lines(self) -> list[str]:
-        """One sentence for each reason."""
+        """A sentence for each reason."""
         reasons = {reason: f"{reason} (first: {', '.join(places)})" for reason, places in self.places.items()}
         return [
             *(
@@ -44,7 +44,7 @@ class LoadReport:
         ]
 
     def ignored_keys(self) -> str:
-        """One sentence on the keys that are ignored on purpose; empty when no record has such a key."""
+        """A sentence on the metadata keys, which are ignored on purpose; empty when no record has a metadata key."""
         if not self.ignored:
             return ""
         counts = ", ".join(f"{key} ({count} records)" for key, count in sorted(self.ignored.items()))
@@ -58,39 +58,39 @@ class LoadReport:
 
 
 class SampleRow(NamedTuple):
-    """One row of a sample, token by token."""
+    """A row of a sample, token by token."""
 
     name: str
     """The row's part in the sample, such as `chosen`."""
     tokens: list[int]
     learnt: list[bool]
-    """For each token, whether it counts in the loss."""
+    """Whether each token counts in the loss."""
 
 
 @dataclass(frozen=True)
 class SFTSample:
-    """One SFT sample: token ids of prompt and answer, and which of them count in the loss."""
+    """An SFT sample: the token ids of prompt and answer, and the tokens in the loss."""
 
     tokens: list[int]
-    """BOS where the tokenizer has one, input, output, stop token."""
+    """BOS token if the tokenizer has one, input, output, stop token."""
     answer_start: int
     """Index of the output's first token."""
     others: tuple[tuple[int, int], ...] = ()
     """[from, to) of other roles' turns after answer_start, which do not count in the loss."""
     cut: str | None = None
-    """Why tokens of the input were left out; None when all are there."""
+    """Why tokens of the input were left out; None for a whole input."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the model computes for the sample."""
+        """The number of tokens that the model computes for the sample."""
         return len(self.tokens)
 
     @property
     def learnt(self) -> list[bool]:
-        """For each token, whether it counts in the loss: the tokens of the answers, and their stop tokens."""
+        """Whether each token counts in the loss: True for the tokens of the answers and for their stop tokens."""
         learnt = _from(self.answer_start, self.tokens)
         for start, end in self.others:
             learnt[start:end] = [False] * (end - start)
@@ -103,7 +103,7 @@ class SFTSample:
 
 @dataclass(frozen=True)
 class PairSample:
-    """One preference pair for the reward model: token ids of two texts with the same prompt."""
+    """A preference pair for the reward model: token ids of two texts with the same prompt."""
 
     chosen: list[int]
     """Prompt, better response, stop token."""
@@ -115,25 +115,25 @@ class PairSample:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the model computes for the pair: those of both texts."""
+        """The number of tokens that the model computes for the pair: the tokens of both texts."""
         return len(self.chosen) + len(self.rejected)
 
     def shown(self) -> list[SampleRow]:
-        """Both texts; only the reward at the last token of each text counts in the loss."""
+        """Both texts. Only the reward at the last token of each text counts in the loss."""
         rows = {"chosen": self.chosen, "rejected": self.rejected}
         return [SampleRow(name, tokens, _from(len(tokens) - 1, tokens)) for name, tokens in rows.items()]
 
 
 @dataclass(frozen=True)
 class PreferenceSample(PairSample):
-    """One preference pair for a policy; only the responses count in the loss."""
+    """A preference pair for a policy. Only the responses count in the loss."""
 
     chosen_start: int
     """Index of the better response's first token."""
     rejected_start: int
     """Index of the worse response's first token."""
     reference_logprobs: tuple[float, float] | None = None
-    """The reference's log-probabilities of both responses, in nats, when they are known."""
+    """The reference's log-probabilities of both responses, in nats, if known."""
 
     @property
     def rows(self) -> tuple[list[int], list[int]]:
@@ -146,7 +146,7 @@ class PreferenceSample(PairSample):
         return self.chosen_start, self.rejected_start
 
     def shown(self) -> list[SampleRow]:
-        """Both texts; the loss covers both responses, and makes the chosen one likelier than the rejected one."""
+        """Both texts. The loss covers both responses, and makes the chosen response likelier than the rejected response."""
         return [
             SampleRow("chosen", self.chosen, _from(self.chosen_start, self.chosen)),
             SampleRow("rejected", self.rejected, _from(self.rejected_start, self.rejected)),
@@ -155,7 +155,7 @@ class PreferenceSample(PairSample):
 
 @dataclass(frozen=True)
 class LabelledSample:
-    """One response with a label, and a response to another prompt behind the same prompt, for KTO."""
+    """A sample for KTO: a prompt with a labelled response, and the same prompt with a response to another prompt."""
 
     desirable: bool
     rows: tuple[list[int], list[int]]
@@ -163,18 +163,18 @@ class LabelledSample:
     starts: tuple[int, int]
     """Indices of the responses' first tokens."""
     reference_logprobs: tuple[float, float] | None = None
-    """The reference's log-probabilities of both responses, in nats, when they are known."""
+    """The reference's log-probabilities of both responses, in nats, if known."""
 
     def __len__(self) -> int:
         return max(map(len, self.rows))
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the model computes for the sample: those of both rows."""
+        """The number of tokens that the model computes for the sample: the tokens of both rows."""
         return sum(map(len, self.rows))
 
     def shown(self) -> list[SampleRow]:
-        """The row of the labelled response; the unrelated response does not count in the loss."""
+        """The row of the labelled response. The unrelated response does not count in the loss."""
         return [
             SampleRow(
                 "desirable" if self.desirable else "undesirable",
@@ -186,7 +186,7 @@ class LabelledSample:
 
 @dataclass(frozen=True)
 class PromptSample:
-    """One prompt for PPO, as token ids and as text."""
+    """A prompt for PPO, as token ids and as text."""
 
     tokens: list[int]
     text: str
@@ -195,7 +195,7 @@ class PromptSample:
         return len(self.tokens)
 
     def shown(self) -> list[SampleRow]:
-        """The prompt, no token of which counts in the loss."""
+        """The prompt. None of its tokens count in the loss."""
         return [SampleRow("prompt", self.tokens, [False] * len(self.tokens))]
 
 

@@ -1,6 +1,6 @@
-"""Token files while they are written: hidden files that grow, and that get their final names when they are complete.
+"""Token files in progress: hidden files that grow, and get their final names when they are complete.
 
-So a call that was killed can be repeated, and continues where the killed call stopped.
+After a kill, the same call can be repeated and continues where the killed call stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from aligner_lib.errors import UserError
 
 @dataclass
 class TokenFiles:
-    """A summary of the files that were written."""
+    """A summary of the written files."""
 
     prefix: Path
     documents: int
@@ -31,7 +31,7 @@ class TokenFiles:
     bytes: int
     """Size of both files together."""
     went_on: int = 0
-    """Documents that an earlier call had written."""
+    """The number of documents written by an earlier call."""
     report: LoadReport = field(default_factory=LoadReport)
     """The records that became empty documents."""
 
@@ -53,7 +53,7 @@ class Encoded(NamedTuple):
 
 
 class Unfinished:
-    """The files of a prefix while they are written: `.NAME.bin.partial`, with the documents' lengths beside it."""
+    """The files of a prefix in progress: `.NAME.bin.partial`, and a file with the documents' lengths."""
 
     def __init__(self, prefix: Path, about: dict, dtype: int):
         self.prefix, self.about, self.dtype = prefix, about, dtype
@@ -65,7 +65,7 @@ class Unfinished:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Refuses other calls while this call writes. Raises UserError when another call is writing."""
+        """A context manager: keeps other calls from writing. Raises UserError when another call is writing."""
         with open(self.prefix.with_name(f".{self.prefix.name}.lock"), "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,7 +79,7 @@ class Unfinished:
     def is_complete(self) -> bool:
         """Whether the files are complete. Raises UserError when existing files have another source or other options."""
         if self._same(self._about):
-            # the earlier call was killed while it renamed the files
+            # the earlier call was killed while renaming the files
             if not self._bin.exists() and self.bin.exists():
                 self.bin.replace(self._bin)
             return False
@@ -100,9 +100,9 @@ class Unfinished:
 
     @contextmanager
     def opened(self) -> Iterator[np.ndarray]:
-        """Open the files for appending. Yields the lengths of the documents that an earlier call wrote, int32 [D]."""
+        """Open the files for appending. Yields the lengths of the documents written by an earlier call, int32 [D]."""
         if not (self._same(self._about) and self._bin.exists() and self._lengths.exists()):
-            # first, so that a kill here leaves no old files with a new description
+            # the description goes first, so that a kill here leaves no old files with a new description
             self._about.unlink(missing_ok=True)
             self._bin.write_bytes(b"")
             self._lengths.write_bytes(b"")
@@ -138,7 +138,7 @@ class Unfinished:
             path.unlink()
 
     def summary(self, went_on: int, report: LoadReport) -> TokenFiles:
-        """A summary of the files as they are now."""
+        """A summary of the finished files."""
         about = json.loads(self.json.read_text())
         size = self.bin.stat().st_size + self.idx.stat().st_size
         return TokenFiles(self.prefix, about["documents"], about["tokens"], size, went_on, report)
@@ -153,7 +153,7 @@ class Unfinished:
 
 
 def about_file(prefix: Path) -> Path:
-    """The file beside token files that describes how they were written."""
+    """The file beside token files with a description of their source, tokenizer and options."""
     return prefix.with_name(f"{prefix.name}.json")
 
 

@@ -1,7 +1,7 @@
 """`aligner data mmap`: writes the texts of a JSON Lines file as Megatron's token files.
 
-PREFIX_KEY_document.bin and .idx equal the files that Megatron's own tool writes for the same ids. A .json beside them records
-the tokenizer and the template. The files are the same byte for byte with any number of workers, and after a kill.
+PREFIX_KEY_document.bin and .idx equal the files of Megatron's own tool for the same ids. A .json file beside them records the
+tokenizer and the template. Any number of workers gives the same files byte for byte, even after a kill.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Line = tuple[int, str]  # number, from 1, and text
 
 
 class TokenizationRecipe(NamedTuple):
-    """How a line becomes token ids."""
+    """The settings for turning a line into token ids."""
 
     folder: Path
     """The tokenizer's folder."""
@@ -51,7 +51,7 @@ class TokenizationRecipe(NamedTuple):
 
 
 def prefix_written(output_prefix: Path, key: str) -> Path:
-    """The prefix that Megatron's tool gives its files."""
+    """The prefix under which Megatron's tool writes its files."""
     return output_prefix.with_name(f"{output_prefix.name}_{key}_document")
 
 
@@ -68,12 +68,12 @@ def tokenize_file(
     """Write the token files of a JSON Lines file: one document for each line, with the text under `key` as token ids.
 
     A text that ends with a prompt is tokenised as a prompt, a text that ends with an answer like a text of a pair
-    (`chat_template`). append_eod: write the stop token behind each text. workers: processes that tokenise; chunk_size:
-    lines that a worker gets at a time. A line without a text becomes an empty document and is reported, so that pairs
-    keep their partners.
+    (`chat_template`). append_eod: write the stop token after each text. workers: the number of processes; chunk_size: the lines
+    that a worker gets at a time. A line without a text becomes an empty document and is reported, so that pairs keep their
+    partners.
 
-    Raises FileNotFoundError for a missing source, UserError when the files exist already and were made from something
-    else, or for an empty line within the source.
+    Raises FileNotFoundError for a missing source, UserError when the files exist already with another source or other options,
+    or for an empty line within the source.
     """
     if not source.exists():
         raise FileNotFoundError(
@@ -114,7 +114,7 @@ def tokenize_file(
 
 
 def _lines(source: Path) -> Iterator[Line]:
-    """The lines of the file, without empty lines at its end. Raises UserError for an empty line before another line."""
+    """The lines of the file, without empty lines at the end. Raises UserError for an empty line before another line."""
     empty = 0
     with open(source, encoding="utf-8-sig", errors="surrogateescape") as file:
         for number, line in enumerate(file, 1):
@@ -136,7 +136,7 @@ def _chunks(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
 def _encoded(
     chunks: Iterable[list[Line]], recipe: TokenizationRecipe, dtype: int, workers: int
 ) -> Iterator[Encoded]:
-    """The chunks in their order. At most 2 · workers + 1 chunks are in progress at a time."""
+    """The encoded chunks in their order. At most 2 · workers + 1 chunks are in progress at a time."""
     if workers == 1:
         yield from (_encode(chunk, recipe, dtype) for chunk in chunks)
         return
@@ -190,7 +190,7 @@ def _usable_text(line: str, key: str) -> str:
 
 
 def _problem(line: str, key: str) -> str:
-    """The reason why an earlier call made an empty document of this line."""
+    """The reason for the empty document that an earlier call made of this line."""
     try:
         _usable_text(line, key)
     except ValueError as error:

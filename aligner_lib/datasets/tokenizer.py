@@ -16,22 +16,22 @@ from tokenizers import Tokenizer as _Tokenizer
 
 from aligner_lib.errors import UserError
 
-DATE = date(2025, 1, 1)  # any fixed date will do: it makes a run of tomorrow equal to a run of today
+DATE = date(2025, 1, 1)  # any fixed date works: runs on different days then have the same prompts
 LONG = 1 << 16  # characters, which take about 50 ms to tokenise
-REPLACEMENT = "\ufffd"  # decoding gives this character for the bytes of an incomplete one
+REPLACEMENT = "\ufffd"  # decoding gives this character for an incomplete character's bytes
 
 
 class Tokenizer:
     """A model folder's tokenizer: `tokenizer.json` and `tokenizer_config.json` (Hugging Face tokenizers).
 
-    A text is tokenised as a whole and begins with `bos_ids`, so its ids equal those of `transformers`; tokens that a
+    A text is tokenised as a whole and begins with `bos_ids`, so its ids equal the ids from `transformers`. Tokens that a
     tokenizer would append to a text are left out. Each of `stop_ids` ends a response. The first of them, the stop token
     (`eos_id`), ends the plain texts in training data. Padding uses the same id, so code recognises padding by masks and
     lengths, never by the id. Raises FileNotFoundError for a folder without a tokenizer.
     """
 
     template: str | None = None
-    """How conversations are written; set by chat_template.use_template."""
+    """The template of conversations, set by chat_template.use_template."""
     date: date | None = DATE
     """The date for chat templates that write a date; None: today."""
 
@@ -52,15 +52,14 @@ class Tokenizer:
 
     @cached_property
     def eos_id(self) -> int:
-        """The id of the stop token. Raises ValueError when it is not in the vocabulary."""
+        """The id of the stop token. Raises ValueError when the stop token is not in the vocabulary."""
         return self._id_of("eos_token", "stop token")
 
     @cached_property
     def stop_ids(self) -> tuple[int, ...]:
-        """The ids of all tokens that end a response: the stop token, then those in `eos_token_id` of generation_config.json.
+        """The ids of all tokens that end a response: the stop token, then `eos_token_id` of generation_config.json.
 
-        Instruct models often have two: one ends a turn, the other a text. Raises ValueError for an id that is not in the
-        vocabulary.
+        Instruct models often have two: one ends a turn, the other a text. Raises ValueError for an id outside the vocabulary.
         """
         path = self.folder / "generation_config.json"
         further = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
@@ -82,9 +81,9 @@ class Tokenizer:
     def bos_ids(self) -> list[int]:
         """The ids at the start of every text: the BOS token for some models, no token for others.
 
-        `add_bos_token` of tokenizer_config.json decides if it is set (as in transformers 4 for Llama), else the
-        post-processor of tokenizer.json (as always in transformers 5). Raises ValueError when the BOS token is not in the
-        vocabulary.
+        If `add_bos_token` is set in tokenizer_config.json, the setting decides (as in transformers 4 for Llama). Otherwise the
+        post-processor of tokenizer.json decides (as always in transformers 5). Raises ValueError when the BOS token is not in
+        the vocabulary.
         """
         adds_bos = self.config.get("add_bos_token")
         if adds_bos is None:
@@ -131,10 +130,10 @@ class Tokenizer:
         return [self.bos_ids + encoding.ids for encoding in encodings]
 
     def encode_parts(self, parts: list[str]) -> list[list[int]]:
-        """Token ids of a text that is given in parts: for each part, the ids of the tokens that end in it, without `bos_ids`.
+        """Token ids of a text in parts: for each part, the ids of the tokens that end in the part, without `bos_ids`.
 
-        The text is tokenised as a whole, because a part alone may have other tokens. A token that spans a border belongs to
-        the part behind the border, so an answer includes its first character and nothing of the turn after it.
+        The text is tokenised as a whole, because a part alone may have other tokens. A token across a border belongs to the
+        part after the border, so an answer includes its first character and nothing of the next turn.
         """
         encoding = self._encoding("".join(parts))
         borders = list(accumulate(map(len, parts)))
@@ -151,8 +150,8 @@ class Tokenizer:
     def decode(self, ids: list[int], special_tokens: bool = False, continues: bool = False) -> str:
         """The text of token ids; special tokens are left out unless special_tokens is True.
 
-        continues: whether the ids follow other ids, as a response follows its prompt. The space before their first word is
-        then kept. (SentencePiece tokenizers put a space before the first word of a text, and decoding removes that space.)
+        continues: whether the ids follow other ids, as a response follows its prompt. The space before the first word is then
+        kept. (SentencePiece tokenizers put a space before the first word of a text, and decoding removes the space.)
         """
         if not special_tokens:
             ids = [token_id for token_id in ids if token_id not in self.special_ids]
@@ -161,12 +160,12 @@ class Tokenizer:
         return self._decode([self.eos_id, *ids]).removeprefix(self._eos_text)
 
     def tokens(self, ids: list[int]) -> list[str]:
-        """The text that each token adds, special tokens included, to show values token by token.
+        """The text added by each token, special tokens included, to show values token by token.
 
-        A character of several tokens stands at the last of them; the texts of the others are empty.
+        If several tokens form one character, the last of them has the character, and the texts of the others are empty.
         """
         pieces: list[str] = []
-        # tokens since the last complete character, and how much of their text is in `pieces`
+        # the tokens since the last complete character, and the length of their text in `pieces`
         pending, shown = [], 0
         for token_id in ids:
             pending.append(token_id)
@@ -222,9 +221,9 @@ class Tokenizer:
 
 
 def check_same_tokenizer(policy: Tokenizer, other_hash: str, other: str) -> None:
-    """Raises UserError when a model that reads the policy's token ids has a tokenizer with another hash.
+    """Raises UserError when a model that reads the policy's token ids has another tokenizer than the policy.
 
-    other: the name of that model and its folder, for the message.
+    other_hash: the hash of the model's tokenizer; other: the name of the model and its folder, for the message.
     """
     if other_hash != policy.hash:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Adam's update in one pass over memory; its moments, offloaded to the CPU during inference, or reset to zero."""
+"""Adam's update in one pass over memory, and its moments: offloaded to the CPU during inference, or reset to zero."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def fuse(adam: torch.optim.Optimizer) -> None:
-    """Let torch's AdamW update weights on the CPU in one pass over memory; by itself it takes one for each operation.
+    """Let torch's AdamW update CPU weights in one pass over memory. By default, AdamW makes one pass for each operation.
 
-    Those of Transformer Engine and Apex, which Megatron takes where they are installed, do so on CUDA.
+    With Transformer Engine or Apex installed, Megatron uses their Adam, which is already fused on CUDA.
     """
     for group in adam.param_groups:
         if "fused" in group and all(parameter.device.type == "cpu" for parameter in group["params"]):
@@ -28,7 +28,7 @@ def forget(adam: torch.optim.Optimizer) -> None:
 
 
 def move(adam: torch.optim.Optimizer, device: torch.device) -> None:
-    """Move the moments to a device. Where that is the one that they are on, nothing happens."""
+    """Move the moments to a device, unless they are already there."""
     for state, name in _moments(adam):
         state[name] = state[name].to(device)
 
@@ -39,7 +39,7 @@ def to_cpu(adam: torch.optim.Optimizer) -> None:
 
 
 def to_device(adam: torch.optim.Optimizer) -> None:
-    """Move the moments back to the device that trains."""
+    """Move the moments back to the training device."""
     move(adam, cpu.DEVICE)
 
 

@@ -1,16 +1,16 @@
 """Self-attention for training and generation: Megatron's projections, torch's fused attention, a KV cache.
 
-What a model has beside that (a sliding window, soft caps, norms of queries and keys, layers without positions), a layer
-reads from the architecture. Soft caps alone have no fused kernel.
+Each layer reads the model's special features from the architecture: a sliding window, soft caps, norms of queries and keys,
+layers without rotary positions. Only soft caps have no fused kernel.
 
-Megatron's own cache stores keys before rotary positions are applied, rotates all of them again at every step,
-and takes prompts of one length only. This one stores rotated keys, and a mask lets rows begin at different
-columns. With rotary positions only distances count, so a left-padded row gives the same values as the row
-alone, and a row that joins later counts its positions from where it began.
+Megatron's own cache stores keys before the rotary positions are applied, rotates all keys again at every step, and requires
+prompts of equal length. The cache here stores rotated keys, and a mask lets each row begin in its own column. Attention with
+rotary positions depends only on the distances between tokens, so a left-padded row gives the same values as the row alone. A
+row that joins later counts its positions from the column where its prompt was inserted.
 
     B batch, S new tokens, K cached tokens, T real tokens of all rows
     H hidden, N query heads, G key/value heads, D head size
-    W tokens that a token of a layer with a sliding window attends to, itself included
+    W tokens to which a token attends in a layer with a sliding window, itself included
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ from megatron.core.transformer.identity_op import IdentityOp
 
 
 class KVCache(StaticInferenceContext):
-    """Keys and values of every layer for rows that end in the same column, whatever their lengths.
+    """Keys and values of every layer, for rows of any length that all end in the same column.
 
-    `sequence_len_offset` is how many columns are filled. starts: int64 [B], the column of each row's first token; what
-    stands before it is padding. origins: int64 [B], the column of its rotary position 0.
+    `sequence_len_offset` is the number of filled columns. starts: int64 [B], the column of each row's first token; earlier
+    columns are padding. origins: int64 [B], the column of each row's rotary position 0.
     """
 
     def __init__(self, starts: torch.Tensor, columns: int):
         super().__init__(len(starts), columns)
         self.starts, self.origins = starts, torch.zeros_like(starts)
-        self.masks: dict[int | None, torch.Tensor] = {}  # of the current forward pass, by W; None: no window
+        # masks of the current forward pass by window W; None: no window
+        self.masks: dict[int | None, torch.Tensor] = {}
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each [B, G, columns, D]
 
     def append(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store one layer's new keys and values, [B, G, S, D] each; returns all so far, [B, G, K, D] each, in their dtype.
+        """Store a layer's new keys and values, [B, G, S, D] each. Returns all cached keys and values, [B, G, K, D] each.
 
-        layer: Megatron's layer number.
+        layer: Megatron's layer number. The cache keeps the dtype of the first keys and values.
         """
         start, end = self.sequence_len_offset, self.sequence_len_offset + key.shape[2]
         if layer not in self.layers:
@@ -60,11 +61,11 @@ class KVCache(StaticInferenceContext):
         return keys[:, :, :end], values[:, :, :end]
 
     def prepare(self, new_tokens: int, windows: Iterable[int | None] = (None,)) -> None:
-        """Set what all layers read while they compute new tokens.
+        """Set the masks and positions with which all layers compute the new tokens.
 
-        masks: for each window W bool [B, 1, S, K], which cached columns each new token attends to; a padding token attends
-        to itself, which keeps its softmax finite. Distances are those of columns, as a row's tokens are neighbours
-        whatever its padding. current_positions: int64 [S, B], their rotary positions.
+        masks: for each window W, bool [B, 1, S, K], the cached columns to which each new token attends. A padding token attends
+        to itself, so that its softmax is finite. Windows count columns, because the tokens of a row lie in neighbouring
+        columns. current_positions: int64 [S, B], the rotary positions of the new tokens.
         """
         start, end = self.sequence_len_offset, self.sequence_len_offset + new_tokens
         columns = torch.arange(end, device=self.starts.device)
@@ -78,20 +79,20 @@ class KVCache(StaticInferenceContext):
         self.current_positions = queries[:, None] - self.origins
 
     def arrange(self, rows: torch.Tensor, added: int, end: int, columns: int) -> None:
-        """Keep only these rows, in this order, with empty ones behind them, and move what is cached.
+        """Keep only the given rows, in the given order, add empty rows after them, and move the cached columns.
 
-        rows: int64 [B'], numbers of the rows that stay. end: the number of filled columns from then on; where it is
-        smaller, the first ones are dropped. columns: how many there is room for.
+        rows: int64 [B'], the numbers of the rows to keep; added: the number of empty rows. end: the number of filled columns
+        afterwards; if the number shrinks, the first columns are dropped. columns: the cache's new capacity.
         """
         filled = self.sequence_len_offset
         kept = min(filled, end)
         for name in ("starts", "origins"):
-            # a row that is over may have begun in a column that is dropped
+            # a finished row may have begun in a dropped column
             own = (getattr(self, name)[rows] + end - filled).clamp(min=0)
             setattr(self, name, torch.cat([own, own.new_full((added,), end)]))
 
         def arranged(old: torch.Tensor) -> torch.Tensor:
-            # zeros, for a masked value that is not a number would not be masked
+            # zeros instead of uninitialised memory, because a mask does not remove NaN
             new = old.new_zeros(len(rows) + added, old.shape[1], columns, old.shape[3])
             new[: len(rows), :, end - kept : end] = old[rows, :, filled - kept : filled]
             return new
@@ -102,9 +103,10 @@ class KVCache(StaticInferenceContext):
         self.max_batch_size, self.max_sequence_length = len(rows) + added, columns
 
     def insert(self, rows: torch.Tensor, prompts: KVCache, copies: torch.Tensor) -> None:
-        """Put prompts that another cache has computed into rows of this one, so that they end where all do.
+        """Copy prompts from another cache into rows of this cache, so that the prompts end in the last filled column.
 
-        rows: int64 [B']; copies: int64 [B'], the other's row for each of them. The other has no more filled columns.
+        rows: int64 [B'], rows of this cache; copies: int64 [B'], the row in `prompts` for each of them. `prompts` must not have
+        more filled columns than this cache.
         """
         end = self.sequence_len_offset
         begin = end - prompts.sequence_len_offset
@@ -137,7 +139,7 @@ class FusedSelfAttention(SelfAttention):
         slides = layer in architecture.sliding_layers
         self.window = architecture.sliding_window if slides else None
         self.scale, self.softcap = architecture.attention_scale, architecture.attention_softcap
-        self.frequencies = None  # a plain attribute: as a buffer it would be rounded to bf16 with the weights
+        self.frequencies = None  # a plain attribute: a buffer would be rounded to bf16 with the weights
         if layer not in architecture.nope_layers:
             self.frequencies = rotary_frequencies(architecture, slides).to(cpu.DEVICE)
 
@@ -151,24 +153,25 @@ class FusedSelfAttention(SelfAttention):
     ):
         """Causal attention: hidden_states [S, B, H] → ([S, B, H], bias), in the model's dtype.
 
-        With an Unpadding as packed_seq_params: [T, 1, H] → ([T, 1, H], bias). attention_mask is not read:
-        under a causal mask right padding changes no real token. With selective recomputation the backward pass
-        computes again what lies between the projections: norms, rotary positions, padding and attention.
+        With an Unpadding as packed_seq_params: [T, 1, H] → ([T, 1, H], bias). attention_mask is ignored, because under a causal
+        mask right padding changes no real token. With selective recomputation, the backward pass recomputes every step between
+        the projections: norms, rotary positions, padding and attention.
         """
         projected, sizes = self.get_query_key_value_tensors(hidden_states, split_qkv=False)
         arguments = projected, sizes, inference_context, packed_seq_params
         if self.training and self.config.recompute_granularity == "selective":
-            # nothing between the projections is random
+            # no step between the projections draws random numbers
             context = checkpoint(self._attend, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:
             context = self._attend(*arguments)
         return self.linear_proj(context)
 
     def _attend(self, projected, sizes, cache, unpadding) -> torch.Tensor:
-        """What lies between the projections: queries, keys and values of each group [S, B, G, (N/G + 2) D] → [S, B, N D].
+        """All steps between the projections: queries, keys and values of each group [S, B, G, (N/G + 2) D] → [S, B, N D].
 
-        sizes: the widths of the three. In bf16 the rotary positions are applied in float32. On a CPU so is the attention:
-        there, torch has several kernels for bf16, which round differently, so that generation and training would disagree.
+        sizes: the widths of queries, keys and values. In bf16 the rotary positions are applied in float32. On a CPU the
+        attention is also computed in float32: torch has several CPU kernels for bf16, which round differently, so generation
+        and training would disagree.
         """
         dtype = projected.dtype
         query, key, value = projected.split(sizes, dim=-1)
@@ -213,7 +216,7 @@ class FusedSelfAttention(SelfAttention):
 
 
 def causal_mask(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Which keys a query attends to, by their columns, int64 [S] and [K]: bool [S, K]. window: W, or None."""
+    """The keys to which each query attends: bool [S, K]. queries, keys: columns, int64 [S] and [K]. window: W, or None."""
     behind = queries[:, None] - keys
     return behind >= 0 if window is None else (behind >= 0) & (behind < window)
 
@@ -221,11 +224,11 @@ def causal_mask(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -
 def masked_attention(query, keys, values, mask, scale=None, softcap=None) -> torch.Tensor:
     """Attention under a mask: query [B, N, S, D], keys and values [B, G, K, D], mask bool [B or 1, 1, S, K] → [B, N, S, D].
 
-    scale: of the scores, None: 1 / √D. softcap: c, where the scores s become c · tanh(s / c); None: they stay.
+    scale: factor of the scores; None: 1 / √D. softcap: c, with which scores s become c · tanh(s / c); None: no soft cap.
 
-    On CUDA, the fused kernels that take a mask take no grouped heads: torch would compute the scores, [B, N, S, K], in
-    plain attention. For a prompt they are expanded to the query's heads instead. One new token has K scores a head, and
-    an expanded cache would be larger.
+    On CUDA, the fused kernels with a mask do not support grouped heads, so torch would compute all scores, [B, N, S, K], with
+    unfused attention. For a prompt, keys and values are therefore expanded to the query's heads. For a single new token they
+    are not expanded: each head has only K scores, and an expanded cache would be larger.
     """
     if query.shape[2] > 1 or softcap is not None:
         keys, values = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (keys, values))

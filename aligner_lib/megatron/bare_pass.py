@@ -1,4 +1,4 @@
-"""Passes through a model that can be repeated barely: the model and its loss, without schedule, optimiser, copies and records.
+"""Passes that a step profile can repeat with the model and the loss alone, without schedule, optimizer, copies and records.
 
 B rows, S sequence, H hidden
 """
@@ -15,9 +15,8 @@ from torch import Tensor
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.megatron import cpu
 
-MOST_TOKENS = (
-    8192  # in one forward pass over generated tokens, whose activations have to fit beside the models
-)
+# limit of one forward pass over generated tokens, because the activations have to fit into memory beside the models
+MOST_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class MicroBatchPass:
     module: torch.nn.Module
     micro_batches: Sequence[TokenBatch]
     loss: Callable[[TokenBatch, Tensor], Any]
-    """(batch, hidden [S, B, H]) → a tuple that begins with the loss if the pass trains, else any result."""
+    """Maps (batch, hidden [S, B, H]) to a tuple whose first element is the loss if the pass trains, otherwise to any result."""
     trains: bool
     """Whether a backward pass follows the forward pass of each micro batch."""
 
@@ -37,7 +36,7 @@ class MicroBatchPass:
         return sum(int(batch.lengths.sum()) for batch in self.micro_batches)
 
     def repeat(self) -> None:
-        """Compute the same micro batches again. Gradients are added to those that are there."""
+        """Compute the same micro batches again. New gradients are added to the existing gradients."""
         self.module.train(self.trains)
         with torch.set_grad_enabled(self.trains):
             for batch in self.micro_batches:
@@ -49,25 +48,25 @@ class MicroBatchPass:
 
 @dataclass
 class GenerationPass:
-    """What a model read and drew while it generated token by token. The repetition reads all tokens in whole rows instead."""
+    """The amount of work of one generation. The repetition reads as many tokens in whole rows instead of token by token."""
 
     module: torch.nn.Module
     tokens: int = 0
-    """All tokens that the model read, with those of rows that were over or padded."""
+    """All tokens read by the model, including padding and the tokens of finished rows."""
     drawn: int = 0
-    """Tokens that were drawn, each from logits of its own."""
+    """The number of drawn tokens. Each token was drawn from the logits of a different position."""
     rows: int = 0
-    """The most rows of a single read."""
+    """The largest number of rows in one read."""
     context: int = 0
-    """The most columns that a read saw, with those in the cache."""
+    """The largest number of columns in one read, cached columns included."""
 
     def read(self, tokens: Tensor, context: int) -> None:
-        """Count a read. tokens: int64 [B, S]; context: the columns with those in the cache."""
+        """Count a read. tokens: int64 [B, S]; context: the number of columns, cached columns included."""
         self.tokens += tokens.numel()
         self.rows, self.context = max(self.rows, len(tokens)), max(self.context, context)
 
     def repeat(self) -> None:
-        """One forward pass over as many tokens of random ids, and the logits of as many positions as were drawn."""
+        """Run the model over as many random tokens, and compute the logits of as many positions as were drawn."""
         architecture = self.module.architecture
         width = min(self.context, architecture.max_position_embeddings)
         rows = max(1, min(self.rows, MOST_TOKENS // width))
@@ -80,7 +79,7 @@ class GenerationPass:
                 tokens = torch.randint(architecture.vocab_size, (count, size), device=cpu.DEVICE)
                 lengths = torch.full((count,), size, device=cpu.DEVICE)
                 hidden = self.module(tokens, lengths).flatten(0, 1)
-                # as many positions at a time as the generation had: the logits of all at once may not fit into memory
+                # as many positions at a time as in the generation, because the logits of all positions may not fit into memory
                 for part in hidden[:undrawn].split(self.rows) if undrawn else ():
                     self.module.logits(part)
                 left, undrawn = left - tokens.numel(), max(undrawn - len(hidden), 0)

@@ -1,11 +1,10 @@
-"""Weights and optimizer state of a Megatron model, in a store that any other parallelism can read.
+"""Weights and optimizer state of a Megatron model, in a store readable under any other parallelism.
 
-Megatron's ShardedTensors say which block of which global tensor each parameter is.
-`aligner_lib.models.tensor_store` writes the blocks in this process. Megatron's own writer spawns processes
-for that, which costs seconds for each checkpoint on a CPU.
+Megatron's ShardedTensors describe which block of which global tensor a parameter is. `aligner_lib.models.tensor_store` writes
+the blocks in this process. Megatron's own writer spawns processes, which costs seconds for each checkpoint on a CPU.
 
-The stored weights of a bf16 model that is trained are its float32 masters (`aligner_lib.megatron.masters`), so that one
-training can follow on another without rounding in between.
+A trained bf16 model is stored as its float32 masters (`aligner_lib.megatron.masters`), so a second training can continue from
+the first without rounding.
 """
 
 from __future__ import annotations
@@ -33,10 +32,12 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_ma
 
 
 def save_weights(model, writer: StoreWriter, trained_only: bool) -> None:
-    """Write this rank's share of the weights: of a weight with a float32 master, the part that the rank updates; of other
-    weights whole blocks, each from one of the ranks that hold it (data parallel, tied embeddings).
+    """Write this rank's share of the weights.
 
-    trained_only: leave out the weights that are not trained, since a checkpoint of adapters refers to them.
+    For a weight with a float32 master, the rank writes its own part, which it updates. Other weights are written in whole
+    blocks. Of several ranks with the same block (data parallel, tied embeddings), a single rank writes the block.
+
+    trained_only: leave out the frozen weights, because a checkpoint of adapters refers to its base for them.
     """
     for parameter, shards in _shards(model):
         if trained_only and not parameter.requires_grad:
@@ -50,20 +51,20 @@ def save_weights(model, writer: StoreWriter, trained_only: bool) -> None:
 
 
 def own_blocks(model) -> Iterator[tuple[Block, Tensor]]:
-    """The blocks of the model's parameters that this rank holds, with their values in the parameters' dtype.
+    """This rank's blocks of the model's parameters, with their values in the parameters' dtype.
 
-    Where several ranks hold the same block, one of them yields it.
+    If several ranks hold the same block, only one rank yields the block.
     """
     for parameter, shards in _shards(model):
         yield from _held_blocks(parameter, shards)
 
 
 def load_weights(model, folder: Path, new_head: bool = False) -> None:
-    """Fill the model from a model folder written under any parallelism; its adapters, if it has any, stay as they are.
+    """Fill the model from a model folder written under any parallelism. Adapters of the model keep their values.
 
-    new_head: the folder is a language model's and the model is a scalar one, whose head stays as it is (zero).
-    Raises FileNotFoundError when there are no weights, ValueError for those of another architecture or with
-    weights that the model has no parameter for.
+    new_head: the folder holds a language model, and the model has a scalar head, which keeps its values (zero). Raises
+    FileNotFoundError when there are no weights, ValueError for weights of another architecture and for weights without a
+    parameter in the model.
     """
 
     def stays(key: str) -> bool:
@@ -73,9 +74,10 @@ def load_weights(model, folder: Path, new_head: bool = False) -> None:
 
 
 def load_trained(model, store: StoreReader, head_may_stay: bool = False) -> None:
-    """Fill what trains of a model with adapters: those, and a scalar head. Raises as `load_weights`.
+    """Fill the trained parameters of a model with adapters: the adapters and a scalar head. Raises as `load_weights`.
 
-    head_may_stay: where the store has none, as that of a language model's adapters.
+    head_may_stay: the scalar head keeps its values if the store has no scalar head, for example for a language model's
+    adapters.
     """
     stay = {
         shard.key
@@ -93,7 +95,7 @@ def _fill(
 ) -> None:
     """Read every tensor of the model from the store, in float32 where the parameter has a master.
 
-    stays: which of the model's tensors are not read. unneeded: which of the store's may be left over.
+    stays: whether a tensor of the model is skipped; unneeded: the names of tensors in the store that may stay unread.
     """
     used = set()
     for parameter, shards in _shards(model):
@@ -117,7 +119,7 @@ def _fill(
 
 
 def _drawn_masters(shard: ShardedTensor, stored: Tensor) -> Tensor:
-    """Masters of a block that is stored in bf16; a weight has the same one in every run and in every layout."""
+    """Masters of a block stored in bf16. A weight gets the same master in every run and under every parallelism."""
     generator = torch.Generator().manual_seed(zlib.crc32(shard.key.encode()))
     offsets = torch.randint(
         1 - HALF_STEP, HALF_STEP, shard.global_shape, generator=generator, dtype=torch.int16
@@ -127,7 +129,7 @@ def _drawn_masters(shard: ShardedTensor, stored: Tensor) -> Tensor:
 
 
 def save_optimizer(model, optimizer, writer: StoreWriter) -> None:
-    """Write this rank's shard of Adam's moments. The weights that they belong to are written by `save_weights`."""
+    """Write this rank's shard of Adam's moments. `save_weights` writes the weights themselves."""
     for shards, state, first, last in _optimizer_shards(model, optimizer):
         for moment in MOMENTS:
             _write_part(writer, shards, state[moment], first, last, f"{moment}.")
@@ -136,7 +138,7 @@ def save_optimizer(model, optimizer, writer: StoreWriter) -> None:
 def load_optimizer(model, optimizer, folder: Path) -> None:
     """Fill this rank's shard of Adam's moments from a store written under any parallelism.
 
-    Raises FileNotFoundError when there is no store, ConfigError when it is of fewer weights than are trained now,
+    Raises FileNotFoundError when there is no store, ConfigError when the store has no moments of a weight that is trained now,
     ValueError when a tensor has another shape.
     """
     store = StoreReader(folder)
@@ -154,10 +156,10 @@ def load_optimizer(model, optimizer, folder: Path) -> None:
 
 
 def _shards(model) -> Iterator[tuple[Tensor, list[tuple[ShardedTensor, int, int]]]]:
-    """Each parameter with its blocks: (block, start, end), its range in the flattened parameter.
+    """Each parameter with its blocks: (block, start, end), where start and end are the block's range in the flattened
+    parameter.
 
-    Most parameters are one block. SwiGLU's first projection is two under tensor parallelism: a rank's gate
-    and up.
+    Most parameters are one block. Under tensor parallelism, SwiGLU's first projection is two blocks: the rank's gate and up.
     """
     for entry in model.sharded_state_dict().values():
         if isinstance(entry, ShardedTensorFactory):
@@ -175,7 +177,7 @@ def _shards(model) -> Iterator[tuple[Tensor, list[tuple[ShardedTensor, int, int]
 def _held_blocks(
     parameter: Tensor, shards: list[tuple[ShardedTensor, int, int]]
 ) -> Iterator[tuple[Block, Tensor]]:
-    """The blocks of a parameter with their values, on the one rank that stands for all that hold them."""
+    """The blocks of a parameter with their values. If several ranks hold a block, only the block's main rank yields it."""
     for shard, start, end in shards:
         if is_main_replica(shard.replica_id):
             yield _block(shard), parameter.detach().flatten()[start:end].view(shard.local_shape)
@@ -189,7 +191,7 @@ def _write_part(
     last: int,
     prefix: str = "",
 ) -> None:
-    """Write [first, last) of a flattened parameter's values, or of what belongs to them, such as a moment."""
+    """Write [first, last) of a flattened parameter's values, or of a tensor of the same shape, such as a moment."""
     for shard, start, end in shards:
         begin, stop = max(start, first), min(end, last)
         if begin < stop and _is_tp_main(shard):
@@ -201,9 +203,11 @@ def _write_part(
 
 
 def _optimizer_shards(model, optimizer) -> Iterator[tuple[list, dict[str, Tensor], int, int]]:
-    """Of each trained parameter its blocks, Adam's state, and which part of it this data-parallel rank updates: [first,
-    last) of the flattened values, to which the state belongs."""
-    # Megatron's own map from a parameter to its state is wrong where one group has parameters of two dtypes
+    """Each trained parameter's blocks, Adam's state, and the range [first, last) that this data-parallel rank updates.
+
+    The range indexes the flattened parameter. Adam's state covers the same range.
+    """
+    # Megatron's own map from a parameter to its state is wrong if one group has parameters of two dtypes
     mains = {
         parameter: main
         for parameters, shards in (
@@ -233,7 +237,7 @@ def _block(shard: ShardedTensor, prefix: str = "", flat: tuple[int, int] | None 
 def _is_tp_main(shard: ShardedTensor) -> bool:
     """Whether this rank writes the block.
 
-    Data-parallel ranks own different parts of a parameter, so their replica number is ignored.
+    Data-parallel ranks own different parts of a parameter, so the last number of the id, the data-parallel replica, is ignored.
     """
     return all(number == 0 for number in shard.replica_id[:-1])
 

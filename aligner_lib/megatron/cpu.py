@@ -1,7 +1,7 @@
-"""The device that computes, and Megatron Core without CUDA: replacements for the few GPU features that it requires.
+"""The compute device, and Megatron Core without CUDA: replacements for the few GPU features that Megatron Core requires.
 
-`prepare()` runs before anything imports `megatron.core`. `as_cuda()` surrounds Megatron code that contains
-`device="cuda"` literally. Neither changes a computation where there is CUDA.
+`prepare()` runs before the first import of `megatron.core`. `as_cuda()` surrounds Megatron code with a hard-coded
+`device="cuda"`. With CUDA, neither function changes a computation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from aligner_lib.megatron.kernels import embedding, swiglu
 
 HAS_CUDA = torch.cuda.is_available()
-# Where weights lie and models compute. Always read as `cpu.DEVICE`: without CUDA a test may set any device of torch.
+# The device of weights and computations. Always read as `cpu.DEVICE`: without CUDA a test may set any torch device.
 DEVICE = torch.device("cuda") if HAS_CUDA else torch.device("cpu")
 
 FEW_ROWS = 64
@@ -27,7 +27,7 @@ _prepared = False
 
 
 def peak_memory() -> float | None:
-    """GiB of the GPU's memory that tensors took at most since the last call; None without CUDA."""
+    """The peak GPU memory of tensors since the last call, in GiB; None without CUDA."""
     if not HAS_CUDA:
         return None
     peak = torch.cuda.max_memory_allocated() / 2**30
@@ -43,8 +43,8 @@ def prepare() -> None:
     _prepared = True
     warnings.filterwarnings("ignore", module=r"megatron\.core.*")
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # says that there is no CUDA
-    # torch's extension builder loads setuptools, which refuses to come after distutils
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # warns about missing CUDA
+    # torch's extension builder loads setuptools, which cannot be imported after distutils
     for name in [name for name in sys.modules if name.split(".")[0] == "distutils"]:
         del sys.modules[name]
     if HAS_CUDA:
@@ -57,10 +57,10 @@ def prepare() -> None:
     for name in ("synchronize", "set_device", "empty_cache"):
         setattr(torch.cuda, name, lambda *_, **__: None)
     torch.Tensor.cuda = lambda self, *_, **__: self.to(DEVICE)
-    # Megatron compiles small functions at import, which loads torch._dynamo and _inductor: half of the import's time
+    # Megatron compiles small functions at import. Compiling loads torch._dynamo and _inductor: half of the import's time.
     compile_later = torch.compile
     torch.compile = _identity_decorator
-    # it imports wandb where that is installed, for a sixth of the time that is left, and only looks whether it is there
+    # Megatron imports wandb, if installed, only to check its presence: a sixth of the remaining import time
     hidden = "wandb" not in sys.modules
     if hidden:
         sys.modules["wandb"] = None
@@ -82,17 +82,17 @@ def prepare() -> None:
     mlp.bias_swiglu_impl = _bias_swiglu
     for name in ("dist_reduce_scatter_func", "dist_all_gather_func"):
         setattr(gradients, name, _unless_alone(getattr(gradients, name)))
-    # recomputation saves the random states and puts them back
+    # recomputation saves and restores the random states
     rng._get_cuda_rng_state = rng._set_cuda_rng_state = lambda *_, **__: None
     rng._CUDA_RNG_STATE_TRACKER = _OneRandomState()
     rng._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
 
 
 def as_cuda():
-    """A context manager: inside, `device="cuda"` means `DEVICE`, and `pin_memory=True` nothing.
+    """A context manager: inside, `device="cuda"` means `DEVICE`, and `pin_memory=True` has no effect.
 
-    Tensor types are also reported under the CUDA names that Megatron's distributed optimizer looks for. Where
-    there is CUDA it does nothing.
+    Tensor types are also reported under the CUDA names that Megatron's distributed optimizer expects. With CUDA, the context
+    manager does nothing.
     """
     return contextlib.nullcontext() if HAS_CUDA else _CudaMeansDevice()
 
@@ -112,7 +112,7 @@ class _CudaMeansDevice(TorchFunctionMode):
 
 
 class _Inert:
-    """Stands in for a CUDA stream or event: any method does nothing."""
+    """Stands in for a CUDA stream or event: every method does nothing."""
 
     def __init__(self, *_, **__):
         pass
@@ -122,7 +122,7 @@ class _Inert:
 
 
 class _OneRandomState:
-    """Replaces Megatron's tracker of CUDA random states. A CPU has one, which nothing here uses."""
+    """Replaces Megatron's tracker of CUDA random states. A CPU has a single random state, which no code here uses."""
 
     states_: dict = {}  # noqa: RUF012  (Megatron reads the attribute)
 
@@ -146,13 +146,13 @@ class _OneRandomState:
 
 
 class _WeightGradients:
-    """Replaces Megatron's CUDA extension of that name: adds a linear layer's weight gradient to main_grad, in float32."""
+    """Replaces Megatron's CUDA extension `fused_weight_gradient_mlp_cuda`: adds a weight gradient to main_grad, in float32."""
 
     @staticmethod
     def wgrad_gemm_accum_fp32(input, grad_output, main_grad):
         if input.dtype == main_grad.dtype:
             main_grad.addmm_(grad_output.t(), input)
-        else:  # bf16: its product is several times as fast as one of factors that were cast to float32
+        else:  # bf16: a bf16 product is several times as fast as a product of factors cast to float32
             main_grad.add_(grad_output.t() @ input)
 
 
@@ -170,9 +170,9 @@ def _bias_swiglu(x, bias, *_):
 def _unless_alone(collective):
     """Skip a collective over a single rank.
 
-    gloo's thread would copy the tensor on OpenMP threads of its own. With more OpenMP threads than
-    processors, the idle ones sleep instead of spinning, for the rest of the process, and each small operation
-    waits until they are awake: that made training a third slower.
+    gloo's thread would copy the tensor with OpenMP threads of its own. If there are more OpenMP threads than processors, idle
+    threads sleep instead of spinning for the rest of the process, and each small operation waits until they wake up. Without
+    the skip, training was a third slower.
     """
 
     def collect(output, input, *args, group, **kwargs):

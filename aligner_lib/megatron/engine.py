@@ -1,8 +1,8 @@
-"""A model that trains: Megatron's data-parallel wrapper, distributed optimizer and pipeline schedule.
+"""A trainable model: Megatron's data-parallel wrapper, distributed optimizer and pipeline schedule.
 
-Trainers pass micro batches and a loss function, and see neither the device nor the parallelism below: a micro
-batch goes to the device when its turn comes. Losses are sums with a count, so a step's result depends neither on
-the micro-batch size nor on how samples are split over ranks.
+Trainers pass micro batches and a loss function, and need to know neither the device nor the parallelism. The engine moves each
+micro batch to the device when its turn comes. Losses are sums with a count, so a step's result depends neither on the
+micro-batch size nor on the split of samples over ranks.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ TokenFunction = Callable[[Transformer, TokenBatch, Tensor], Tensor]  # same argu
 
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient is NaN or infinite. No checkpoint contains this step.
+    """A loss or gradient is NaN or infinite. No checkpoint contains the failed step.
 
-    settings: prefix of this model's settings in a job with two models, such as `critic.`.
+    settings: prefix of the model's settings in a job with two models, such as `critic.`.
     """
 
     def __init__(self, text: str, settings: str = ""):
@@ -69,7 +69,7 @@ class NonFiniteError(RuntimeError):
 
 
 class Engine:
-    """A model with its optimizer. Without `optim` it only runs inference."""
+    """A model with its optimizer. Without `optim`, the engine only runs inference."""
 
     def __init__(
         self,
@@ -80,15 +80,16 @@ class Engine:
         lora: LoRA | None = None,
         num_layers_unfrozen: int | None = None,
     ):
-        """optim: keys lr, weight_decay, betas, eps (Adam). clip: largest L2 norm of the gradient, 0 for none. lora: the
-        adapters that are trained, with a scalar head, in place of all weights. num_layers_unfrozen: how many of the last
-        layers are trained, with what follows them, in place of all; None: all weights are.
+        """optim: keys lr, weight_decay, betas, eps (Adam). clip: largest L2 norm of the gradient; 0: no clipping. lora: the
+        adapters to train, with a scalar head, instead of all weights. num_layers_unfrozen: the number of last layers to train,
+        with the modules after them; None: all weights are trained.
 
-        Raises ValueError when the parallelism does not divide the architecture, or a pipeline stage would train nothing.
+        Raises ValueError when the parallelism does not divide the architecture, or when a pipeline stage would train nothing.
         """
         self.module: Transformer = build_model(architecture, numerics, trains=optim is not None)
         self.lora = lora
-        self.adapters: AdapterRecord | None = None  # what `lora` belongs to, once it is loaded
+        # base and shapes of `lora`'s adapters, once weights are loaded
+        self.adapters: AdapterRecord | None = None
         if lora is not None:
             add_adapters(self.module, lora)
         if num_layers_unfrozen is not None:
@@ -96,7 +97,7 @@ class Engine:
         self.optimizer = None
         self.steps = 0  # optimizer steps taken
         self.offloads_adam = False  # whether `offload_optimizer` puts Adam's moments on the CPU
-        self.start: Path | None = None  # the model folder that `go_on_from(None)` goes back to
+        self.start: Path | None = None  # the model folder to which `go_on_from(None)` returns
         self._wrapped = self.module
         if optim is not None:
             with cpu.as_cuda():
@@ -110,9 +111,9 @@ class Engine:
     ) -> dict[str, float]:
         """One optimizer step over this rank's micro batches of a global batch. All ranks call it together.
 
-        lr: the learning rate of this step. Returns loss and the loss function's metrics, each a mean over the
-        items of the global batch, and grad_norm (L2, before clipping). Where no item counts in the whole global
-        batch it returns {} and takes no step. Raises NonFiniteError.
+        lr: the learning rate of this step. Returns loss and the loss function's metrics, each a mean over the items of the
+        global batch, and grad_norm (L2, before clipping). If no item of the global batch counts, the engine takes no step and
+        returns {}. Raises NonFiniteError.
         """
         assert self.optimizer is not None, "this engine was built to compute only"
         self._reload_optimizer()
@@ -122,7 +123,7 @@ class Engine:
             self.optimizer.zero_grad()
             terms = self._run(micro_batches, loss, forward_only=False)
             if not terms:
-                return {}  # Adam would move the weights by its momentum alone
+                return {}  # a step would move the weights by Adam's momentum alone
             if not math.isfinite(terms["loss"]):
                 raise NonFiniteError(f"the loss is {terms['loss']}")
             for group in self.optimizer.param_groups:
@@ -145,8 +146,8 @@ class Engine:
     def map(self, micro_batches: Sequence[TokenBatch], function: TokenFunction) -> list[Tensor]:
         """Apply a function to each of this rank's micro batches, without gradients.
 
-        function: (model, batch, hidden [S, B, H]) → tensor [B, ...]. Returns one tensor for each micro batch,
-        on every pipeline stage. Adam's moments are offloaded first where `offloads_adam` is set.
+        function: (model, batch, hidden [S, B, H]) → tensor [B, ...]. Returns one tensor for each micro batch, on every pipeline
+        stage. With `offloads_adam`, Adam's moments are offloaded first.
         """
         self.offload_optimizer()
         with cpu.as_cuda(), torch.no_grad():
@@ -162,7 +163,7 @@ class Engine:
     def map_rows(
         self, batch: TokenBatch, function: TokenFunction, micro_batch_size: int, extra: int = 0
     ) -> Tensor:
-        """Apply a function in micro batches of alike rows; the result has the batch's row order.
+        """Apply a function in micro batches of rows that begin alike (`alike_grouped`); the result has the batch's row order.
 
         micro_batch_size: rows in a micro batch; extra: columns of the function's result beyond S − 1. Returns
         float32 [B, ..., S − 1 + extra], padded with 0, on the CPU.
@@ -216,7 +217,7 @@ class Engine:
                 data_iterator=((number, batch.to(cpu.DEVICE)) for number, batch in enumerate(micro_batches)),
                 model=self._wrapped,
                 num_microbatches=len(micro_batches),
-                seq_length=1,  # not read: the stages exchange shapes, since micro batches differ in length
+                seq_length=1,  # ignored: the stages exchange shapes, because micro batches differ in length
                 micro_batch_size=1,
                 forward_only=forward_only,
                 collect_non_loss_data=collect_non_loss_data,
@@ -224,7 +225,7 @@ class Engine:
 
     @contextmanager
     def keeping_frozen_outputs(self) -> Iterator[None]:
-        """Inside, passes keep what the frozen layers put out, and later passes over the same rows leave these layers out."""
+        """Inside, passes keep the outputs of the frozen layers, and later passes over the same rows skip these layers."""
         frozen = self.module.frozen_outputs
         if frozen is not None:
             frozen.keeps = True
@@ -235,14 +236,14 @@ class Engine:
                 frozen.keeps = False
 
     def forget_frozen_outputs(self) -> None:
-        """Drop what `keeping_frozen_outputs` has kept."""
+        """Drop the outputs kept by `keeping_frozen_outputs`."""
         if self.module.frozen_outputs is not None:
             self.module.frozen_outputs.forget()
 
     def offload_optimizer(self) -> None:
         """With `offloads_adam`, move Adam's moments to the CPU until the next optimizer step.
 
-        This frees device memory for inference.
+        Offloading frees device memory for inference.
         """
         if self.offloads_adam:
             adam.to_cpu(self.optimizer.optimizer)
@@ -256,10 +257,10 @@ class Engine:
     def load(self, folder: Path, with_optimizer: bool = False, new_head: bool = False) -> None:
         """Load weights, and with_optimizer also the optimizer state, from a checkpoint of any parallelism.
 
-        new_head: the checkpoint is a language model's, and the scalar head stays as it is (zero in a new engine).
-        With adapters, weights without optimizer state are what they belong to, and they are as at the start again.
-        Raises FileNotFoundError when there is none, ValueError for one of another architecture, and for one that
-        an engine with other adapters, or with none, has left.
+        new_head: the checkpoint is a language model's, and the scalar head keeps its values (zero in a new engine). With
+        adapters and without optimizer state, the folder is the base of the adapters, and the adapters are reset. Raises
+        FileNotFoundError when there is no checkpoint, ValueError for a checkpoint of another architecture, and with optimizer
+        state also for a checkpoint with other adapters than the engine's.
         """
         self._reload_optimizer()
         self.forget_frozen_outputs()
@@ -279,7 +280,7 @@ class Engine:
             _set_adam_steps(self.optimizer.optimizer, self.steps)
 
     def _begin_from(self, folder: Path, new_head: bool) -> None:
-        """The weights that adapters belong to, and the adapters of a new engine."""
+        """Load the base of the adapters, and set the adapters to their initial values."""
         checkpoint.load_weights(self.module, folder, new_head)
         reset_adapters(self.module, self.lora)
         if self.lora.start is not None:
@@ -288,7 +289,7 @@ class Engine:
         self.adapters = AdapterRecord(folder.absolute(), model_hash(folder), self.lora.layers)
 
     def _check_adapters(self, folder: Path) -> None:
-        """Raises ValueError unless the checkpoint's adapters are of this engine's shapes and base, or both have none."""
+        """Raises ValueError unless checkpoint and engine have adapters of the same shapes and base, or neither has adapters."""
         saved = AdapterRecord.load(folder)
         if (saved is None) != (self.adapters is None) or (saved and not saved.is_of_same(self.adapters)):
             raise ValueError(
@@ -297,7 +298,7 @@ class Engine:
             )
 
     def go_on_from(self, checkpoint: Path | None) -> None:
-        """Load weights and optimizer state; None: go back to before the first step."""
+        """Load weights and optimizer state; None: return to the state before the first step."""
         if checkpoint is not None:
             self.load(checkpoint, with_optimizer=True)
         else:
@@ -305,7 +306,7 @@ class Engine:
             self.reset_optimizer()
 
     def draw_head(self, std: float, seed: int) -> None:
-        """A new scalar head: weights of N(0, std), the same on all ranks that have it, and no bias."""
+        """Draw a new scalar head: weights from N(0, std²), the same on all ranks with a head, and zero bias."""
         head = getattr(self.module, "value_head", None)  # on the last pipeline stage
         if head is not None:
             drawn = torch.randn(head.weight.shape, generator=seeded_generator(seed))
@@ -313,7 +314,7 @@ class Engine:
             head.bias.data.zero_()
 
     def standardize_values(self, scale: RewardScale) -> None:
-        """Change a scalar head so that it says (value − mean) / std from here on."""
+        """Rescale a scalar head: its output becomes (value − mean) / std."""
         head = getattr(self.module, "value_head", None)  # on the last pipeline stage
         if head is not None:
             with torch.no_grad():
@@ -328,7 +329,7 @@ class Engine:
         _set_adam_steps(self.optimizer.optimizer, 0)
 
     def save(self, folder: Path, with_optimizer: bool = True) -> None:
-        """Write this rank's share of weights and optimizer state into a checkpoint that all ranks write."""
+        """Write this rank's share of weights and optimizer state into a checkpoint shared by all ranks."""
         self._reload_optimizer()
         writer = StoreWriter(Path(folder) / "weights", parallel.rank())
         checkpoint.save_weights(self.module, writer, trained_only=self.lora is not None)
@@ -346,15 +347,14 @@ class Engine:
 
 
 class FrozenWeights:
-    """A second set of weights for a loaded model: the reference policy beside the actor, for example.
+    """A second set of weights for a loaded model: the reference policy beside the actor, the reward model beside the critic.
 
-    In the critic's process it is the reward model beside the critic. The second set stays on the CPU and is
-    swapped with the model's own weights while it is in use. Of a model with adapters it has what trains alone: at
-    the start they change nothing, so that the reference is the model without them.
+    The second set stays on the CPU and is swapped with the model's own weights while in use. For a model with adapters, the set
+    holds only the trained parameters. New adapters change nothing, so the reference is then the model without adapters.
     """
 
     def __init__(self, module: Transformer):
-        """Copies the module's current weights to the CPU."""
+        """Copies the module's current trainable weights to the CPU."""
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.weights = [parameter.detach().cpu().clone() for parameter in self.parameters]
         self.by_value = cpu.DEVICE.type != "cpu"
@@ -362,7 +362,7 @@ class FrozenWeights:
 
     @contextmanager
     def swap_in(self):
-        """A context manager: inside, the module computes with these weights. Do not train inside."""
+        """A context manager: inside, the module computes with the second set. Do not train inside."""
         self.put_in()
         try:
             yield
@@ -370,12 +370,12 @@ class FrozenWeights:
             self.put_back()
 
     def put_in(self) -> None:
-        """The module computes with these weights until `put_back`. Don't train, save or load it meanwhile."""
+        """Let the module compute with the second set until `put_back`. Do not train, save or load the module meanwhile."""
         if not self._are_in:
             self._exchange()
 
     def put_back(self) -> None:
-        """The module has its own weights again."""
+        """Let the module compute with its own weights again."""
         if self._are_in:
             self._exchange()
 
@@ -417,9 +417,8 @@ def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: 
     adam.fuse(optimizer.optimizer)
     masters.attach(module, optimizer)
     for group in optimizer.optimizer.param_groups:
-        for parameter in group[
-            "params"
-        ]:  # create the moments now, so that they can be saved before the first step
+        # create the moments now: a checkpoint may be saved before the first step
+        for parameter in group["params"]:
             optimizer.optimizer.state[parameter].update(
                 step=torch.tensor(0.0),
                 exp_avg=torch.zeros_like(parameter),
@@ -440,7 +439,7 @@ def _described(adapters: AdapterRecord | None) -> str:
 def _set_adam_steps(adam: torch.optim.Optimizer, steps: int) -> None:
     """Set the step count for Adam's bias correction.
 
-    torch keeps it with each parameter, fused variants with each parameter group.
+    torch stores the count with each parameter, fused variants with each parameter group.
     """
     for group in adam.param_groups:
         group["step"] = steps

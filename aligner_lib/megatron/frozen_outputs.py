@@ -1,9 +1,10 @@
-"""What a model's frozen layers put out for rows of tokens, kept while several passes read the same rows.
+"""The outputs of a model's frozen layers, kept while several passes read the same rows of tokens.
 
-A critic reads a rollout for its values and again in each of its epochs, and the reward model that it started from reads it, too. The
-layers that the critic does not train are the same in all of these passes, so one of them is enough.
+A critic reads a rollout to compute its values, and reads it again in each training epoch. The reward model from which the
+critic started reads the same rollout. The frozen layers are the same in all of these passes, so the outputs of one pass serve
+all.
 
-B rows, S tokens in the longest, H hidden
+B rows, S tokens in the longest row, H hidden
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 MOST_BYTES = 2 * 1024**3
-"""Of kept outputs. Rows beyond it are computed again."""
+"""The limit of kept outputs. Rows beyond the limit are computed again."""
 
 
 class FrozenOutputs:
-    """The outputs of the first `layers` layers of a decoder, by the tokens of a row."""
+    """The outputs of a decoder's first `layers` layers, stored by the tokens of a row."""
 
     def __init__(self, decoder: nn.Module, layers: int):
         self._decoder, self._layers = decoder, layers
@@ -27,7 +28,7 @@ class FrozenOutputs:
         self._last_frozen: Tensor | None = None
         decoder.layers[layers - 1].register_forward_hook(self._note)
         self.keeps = False
-        """Whether passes keep what they compute; they use what is kept in any case."""
+        """Whether passes keep the outputs that they compute. Kept outputs are used in any case."""
 
     def forget(self) -> None:
         """Drop all kept outputs."""
@@ -35,7 +36,7 @@ class FrozenOutputs:
         self._bytes = 0
 
     def of(self, tokens: Tensor, lengths: Tensor) -> Tensor | None:
-        """The outputs for some rows, [B, S, H], 0 at padding; None unless every row's are kept.
+        """The kept outputs of the given rows, [B, S, H], 0 at padding; None unless the outputs of every row are kept.
 
         tokens: int64 [B, S]; lengths: int64 [B].
         """
@@ -46,7 +47,7 @@ class FrozenOutputs:
 
     @contextmanager
     def in_place_of_layers(self) -> Iterator[None]:
-        """The decoder without its frozen layers, whose outputs are then its input."""
+        """A context manager: inside, the decoder skips its frozen layers and takes their outputs as input."""
         layers = self._decoder.layers
         self._decoder.layers = layers[self._layers :]
         try:
@@ -55,7 +56,7 @@ class FrozenOutputs:
             self._decoder.layers = layers
 
     def keep(self, tokens: Tensor, lengths: Tensor, restored) -> None:
-        """Keep the outputs of the last pass, if `keeps`. restored: gives [T, H] the shape [B, S, H]."""
+        """Keep the outputs of the last pass, if `keeps`. restored: a function from [T, H] to [B, S, H]."""
         hidden, self._last_frozen = self._last_frozen, None
         if not self.keeps or hidden is None:
             return

@@ -1,5 +1,6 @@
-"""Generation with Megatron models by continuous batching: prompts of different lengths over one KV cache, and as
-responses end, waiting prompts take their places.
+"""Generation with Megatron models by continuous batching.
+
+Prompts of different lengths share one KV cache. When responses end, waiting prompts take their rows.
 
 B rows of the batch, P longest prompt, V vocabulary
 """
@@ -22,10 +23,10 @@ from aligner_lib.megatron.pipeline import pass_through_stages
 from aligner_lib.megatron.shares import Share, is_owed, next_in_line, rows_to_give_up
 from aligner_lib.megatron.spans import note
 
-# Rows that are over leave, or others take their places, once they are this part of the batch: leaving copies the cache,
-# and a prompt alone costs a pass over all weights.
+# Finished rows are removed or reused once they are this share of the batch. Removing rows copies the cache, and computing a
+# single prompt costs a pass over all weights.
 LEAVE_FRACTION = 1 / 8
-ROOM = 256  # columns that the cache has room for at most before it is moved; it grows as responses do
+ROOM = 256  # the most free columns that a cache gets when it is moved; the cache grows with the responses
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Sampling:
     Raises ValueError for a temperature, top_p or max_length outside its range.
     """
 
-    max_length: int  # tokens a response, the stop token included
-    min_length: int = 1  # no stop token is drawn before this many tokens
+    max_length: int  # tokens in a response, the stop token included
+    min_length: int = 1  # the first token, counted from 1, that may be a stop token
     temperature: float = 1.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
@@ -58,12 +59,11 @@ class Sampling:
 class Response:
     """One generated response."""
 
-    tokens: list[int] = field(default_factory=list)  # the stop token included, where there is one
-    logprobs: list[float] = field(
-        default_factory=list
-    )  # of each token, in the distribution it was drawn from
-    finished: bool = False  # by a stop token or an end string, rather than by max_length
-    is_over: bool = False  # finished, or as long as it may be
+    tokens: list[int] = field(default_factory=list)  # the stop token included, if there is one
+    logprobs: list[float] = field(default_factory=list)
+    """The log-probability of each token, in the distribution from which the token was drawn."""
+    finished: bool = False  # ended by a stop token or an end string, not by max_length
+    is_over: bool = False  # finished, or at its maximal length
 
 
 def generate(
@@ -78,7 +78,7 @@ def generate(
 ) -> list[Response]:
     """Generate a response to each prompt. All ranks of a data-parallel replica call it together.
 
-    rows: how many are generated at the same time; None: all. For the others see `ContinuousBatch`.
+    rows: the number of responses generated at the same time; None: all. For the other arguments see `ContinuousBatch`.
     """
     batch = ContinuousBatch(model, rows or len(prompts), stop_ids=stop_ids, decode=decode)
     responses = [batch.add(prompt, seed, sampling) for prompt, seed in zip(prompts, seeds)]
@@ -88,7 +88,7 @@ def generate(
 
 @contextmanager
 def generating(model: torch.nn.Module) -> Iterator[None]:
-    """A context manager: inside, the model generates. It is left as it was."""
+    """A context manager: inside, the model generates, in evaluation mode. Afterwards the model has its previous mode."""
     was_training = model.training
     model.eval()
     with torch.inference_mode(), _whole_sequences(model):
@@ -98,7 +98,7 @@ def generating(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _whole_sequences(model: torch.nn.Module) -> Iterator[None]:
-    """A context manager: inside, no sequence parallelism, for a single new token can't be shared by ranks."""
+    """A context manager: inside, sequence parallelism is off, because a single new token cannot be split over ranks."""
     modules = list(model.modules())
     configs = {id(module.config): module.config for module in modules if hasattr(module, "config")}
     names = ("sequence_parallel", "reduce_scatter_embeddings")
@@ -114,36 +114,36 @@ def _whole_sequences(model: torch.nn.Module) -> Iterator[None]:
 
 @dataclass(eq=False)
 class _Request:
-    """A prompt and the response to it, waiting or in a row of the batch."""
+    """A prompt and its response, waiting or in a row of the batch."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
-    uniforms: list[float]  # the random number of each token
+    uniforms: list[float]  # the random number for each token
     response: Response
-    share: Share = None  # requests of one share compete as one for rows
+    share: Share = None  # requests with the same share count as one competitor for rows
 
     @property
     def context(self) -> tuple[int, ...]:
-        """What the model has to read before the next token: the prompt, and the response so far."""
+        """The tokens that the model has to read before the next token: the prompt and the response so far."""
         return self.prompt + tuple(self.response.tokens) if self.response.tokens else self.prompt
 
     @property
     def remaining(self) -> int:
-        """Tokens that it may still get; 0 when it is over."""
+        """The number of tokens by which the response may still grow; 0 when the response is over."""
         return 0 if self.response.is_over else self.sampling.max_length - len(self.response.tokens)
 
     @property
     def is_too_short_to_stop(self) -> bool:
-        """Whether its next token may not be a stop token."""
+        """Whether the next token must not be a stop token."""
         return len(self.response.tokens) + 1 < self.sampling.min_length
 
     @property
     def uniform(self) -> float:
-        """The random number of its next token."""
+        """The random number for the next token."""
         return self.uniforms[len(self.response.tokens)] if self.remaining else 0.0
 
     def take(self, token: int, logprob: float, stop_ids: Sequence[int], decode) -> None:
-        """Its next token, with which it may be over."""
+        """Append the next token, which may end the response."""
         response = self.response
         response.tokens.append(token)
         response.logprobs.append(logprob)
@@ -153,18 +153,18 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Computed:
-    """A context that went through the model."""
+    """A context that the model has read."""
 
     cache: KVCache
-    row: int  # of the cache
-    hidden: Tensor | None  # of its last token, [H], on the last stage
+    row: int  # the context's row in the cache
+    hidden: Tensor | None  # hidden state of the last token, [H], on the last stage
 
 
 class ContinuousBatch:
-    """Responses that are generated together, and to which prompts may be added at any time.
+    """A batch of responses that are generated together. Prompts may be added at any time.
 
-    A response depends on its prompt, seed and sampling, and neither on the batch nor on the parallelism, but for rounding. A
-    prompt that several requests share is computed once. All ranks of a data-parallel replica do the same calls.
+    Apart from rounding, a response depends only on its prompt, seed and sampling, not on the batch or the parallelism. A prompt
+    shared by several requests is computed once. All ranks of a data-parallel replica make the same calls.
     """
 
     def __init__(
@@ -176,23 +176,23 @@ class ContinuousBatch:
         decode: Callable[[list[int]], str] | None = None,
         observe: Callable[[list[Response], Tensor, Tensor], None] | None = None,
     ):
-        """rows: how many responses are generated at the same time. stop_ids: of the tokens that end a
-        response. decode: text of token ids, required for end strings. observe: is given, on the last stage, responses, the logits of their next
-        tokens, float32 [B, V], and the tokens that were drawn, int64 [B], before the responses have them."""
+        """rows: the number of responses generated at the same time. stop_ids: ids of the tokens that end a response. decode:
+        gives the text of token ids, required for end strings. observe: called on the last stage with responses, the logits of
+        their next tokens, float32 [B, V], and the drawn tokens, int64 [B], before the responses contain these tokens."""
         self.model, self.rows, self.stop_ids = model, rows, list(stop_ids)
         self._decode, self._observe = decode, observe
         self._waiting: deque[_Request] = deque()
-        self._running: list[_Request] = []  # by row; one that is over stays until its row is taken
-        self._computed: dict[tuple[int, ...], _Computed] = {}  # contexts that others wait for, too
+        self._running: list[_Request] = []  # by row; a finished request stays until its row is taken
+        self._computed: dict[tuple[int, ...], _Computed] = {}  # contexts for which further requests wait
         self._device = next(model.parameters()).device
         self._cache = KVCache(torch.zeros(0, dtype=torch.int64, device=self._device), 0)
         self._work = GenerationPass(model)
 
     def add(self, prompt: list[int], seed: int, sampling: Sampling, share: Share = None) -> Response:
-        """The response to a prompt (token ids, not empty), which grows with each step. seed: of its random numbers.
+        """Add a prompt (token ids, not empty). Returns its response, which grows with each step. seed: of the random numbers.
 
-        share: rows are shared fairly among those that differ in it, such as the clients of a server; a response may lose
-        its row to a share with fewer rows, and goes on later where it was. Those of one share are served in order.
+        share: rows are divided fairly among shares, such as the clients of a server. A response may lose its row to a share
+        with fewer rows; its generation continues later from the last token. Requests of one share are served in order.
         """
         assert prompt, "an empty prompt can't be continued"
         request = _Request(tuple(prompt), sampling, _uniforms(seed, sampling.max_length), Response(), share)
@@ -200,27 +200,27 @@ class ContinuousBatch:
         return request.response
 
     def cancel(self, response: Response) -> None:
-        """A response that nobody wants any more ends here."""
+        """End a response that is no longer needed."""
         response.is_over = True
         self._waiting = deque(request for request in self._waiting if request.response is not response)
-        if not self:  # nothing is kept for those who may come next
+        if not self:  # keep nothing for later prompts
             self._leave()
             self._computed.clear()
 
     def __bool__(self) -> bool:
-        """Whether there is a response that is not over."""
+        """Whether some response is not over yet."""
         return bool(self._waiting) or any(request.remaining for request in self._running)
 
     def run(self, enough: Callable[[], bool] = lambda: False) -> None:
-        """Steps until all responses are over, or it is enough."""
-        self._work = GenerationPass(self.model)  # a profile counts each run by itself
+        """Take steps until all responses are over or `enough` returns True."""
+        self._work = GenerationPass(self.model)  # a profile counts each run separately
         note(self._work)
         with generating(self.model):
             while self and not enough():
                 self.step()
 
     def step(self) -> None:
-        """Draw a token for each row, or let waiting prompts join. Inside of `generating`."""
+        """Draw a token for each row, or let waiting prompts join the batch. Must be called inside `generating`."""
         owed = self._waiting and self._give_up_rows()
         free = self.rows - sum(request.remaining > 0 for request in self._running)
         if self._waiting and free and (owed or free >= LEAVE_FRACTION * self.rows):
@@ -234,9 +234,9 @@ class ContinuousBatch:
     # -- rows of the cache ----------------------------------------------------------------------------------------
 
     def _give_up_rows(self) -> bool:
-        """Shares with more rows than others that wait give some up. Whether a waiting share was owed a row.
+        """Take rows from shares that have more rows than a waiting share. Returns whether a waiting share was owed a row.
 
-        Of a share, those responses wait that cost the least to read again.
+        Within a share, the responses with the shortest contexts lose their rows, because they cost the least to read again.
         """
         waiting = Counter(request.share for request in self._waiting)
         running = Counter(request.share for request in self._running if request.remaining)
@@ -251,13 +251,14 @@ class ContinuousBatch:
             for row in sorted(rows, key=lambda row: len(self._running[row].context))[:count]:
                 request = self._running[row]
                 self._waiting.appendleft(request)
-                # its row is free from here on: a copy that is over stands there until another takes it
+                # the row is free from here on: a copy of the request, marked as over, stays in the row until another request
+                # takes it
                 self._running[row] = replace(request, response=replace(request.response, is_over=True))
         return True
 
     def _join(self, count: int) -> None:
-        """The next waiting requests take free rows, or new ones, and get their first tokens."""
-        # shortest first: how a row is rounded depends on its place in the batch, and all recorded figures are of this order
+        """Give free or new rows to the next waiting requests, and draw their first tokens."""
+        # shortest first: a row's rounding depends on its place in the batch, and all recorded figures were made in this order
         joining = sorted(self._next_in_line(count), key=lambda request: len(request.context))
         computed = self._prefilled(joining)
         width = max(prefill.cache.sequence_len_offset for prefill in computed)
@@ -267,7 +268,7 @@ class ContinuousBatch:
         if added or width > self._cache.sequence_len_offset:
             self._arrange(range(present), joining, added, width)
         rows += range(present, present + added)
-        self._running += joining[:added]  # as many as there are new rows; each one is given its own now
+        self._running += joining[:added]  # placeholders for the new rows; the loop below assigns the requests
         for row, request in zip(rows, joining):
             self._running[row] = request
         for cache in {id(prefill.cache): prefill.cache for prefill in computed}.values():
@@ -279,7 +280,7 @@ class ContinuousBatch:
         self._draw(joining, hidden)
 
     def _next_in_line(self, count: int) -> list[_Request]:
-        """The waiting requests that get the next rows, which wait no more."""
+        """Remove the requests that get the next rows from the queue. Returns these requests."""
         running = Counter(request.share for request in self._running if request.remaining)
         places = next_in_line([request.share for request in self._waiting], running, count)
         chosen, left = [self._waiting[place] for place in places], set(places)
@@ -287,7 +288,7 @@ class ContinuousBatch:
         return chosen
 
     def _advance(self) -> None:
-        """A token more for each row."""
+        """Compute one more token for each row."""
         if self._cache.sequence_len_offset == self._cache.max_sequence_length:
             self._arrange(range(len(self._running)))
         tokens = torch.tensor(
@@ -299,7 +300,7 @@ class ContinuousBatch:
         self._draw(self._running, hidden[-1])
 
     def _leave(self) -> None:
-        """The batch goes on without the rows that are over."""
+        """Remove the finished rows from the batch."""
         staying = [row for row, request in enumerate(self._running) if request.remaining]
         self._arrange(staying)
         self._running = [self._running[row] for row in staying]
@@ -307,9 +308,9 @@ class ContinuousBatch:
     def _arrange(
         self, rows: Sequence[int], joining: Sequence[_Request] = (), added: int = 0, width: int = 0
     ) -> None:
-        """Keep these rows, add empty ones for those that join, and drop the columns before all that still run.
+        """Keep the given rows, add empty rows for joining requests, and drop the columns before the first unfinished row.
 
-        width: how many columns there have to be at least.
+        width: the least number of filled columns afterwards.
         """
         running = [row for row in rows if self._running[row].remaining]
         origins = self._cache.origins[self._indices(running)].tolist() if running else []
@@ -324,7 +325,7 @@ class ContinuousBatch:
     # -- prompts and tokens ---------------------------------------------------------------------------------------
 
     def _prefilled(self, requests: list[_Request]) -> list[_Computed]:
-        """Each request's context as it went through the model; those that did not yet go together, and each once."""
+        """The computed context of each request. New contexts go through the model together, each of them once."""
         prompts = dict.fromkeys(
             request.context for request in requests if request.context not in self._computed
         )
@@ -344,9 +345,9 @@ class ContinuousBatch:
         return computed
 
     def _draw(self, requests: list[_Request], hidden: Tensor | None) -> None:
-        """The next token of each request, from the last stage's hidden states [B, H], in the model's dtype.
+        """Draw the next token of each request, from the last stage's hidden states [B, H], in the model's dtype.
 
-        That stage draws, and sends tokens and log-probabilities, float64 [2, B], to every rank of the replica.
+        The last stage draws and sends tokens and log-probabilities, float64 [2, B], to every rank of the replica.
         """
         self._work.drawn += len(requests)
         drawn = torch.zeros(2, len(requests), dtype=torch.float64, device=self._device)
@@ -370,7 +371,7 @@ class ContinuousBatch:
 
 
 def _alike(requests: list[_Request]) -> dict[Sampling, list[int]]:
-    """The places of requests whose tokens are drawn in the same way, by that way."""
+    """The indices of the requests that draw a token with the same settings, by these settings."""
     places: dict[Sampling, list[int]] = {}
     for place, request in enumerate(requests):
         way = replace(request.sampling, max_length=1, min_length=1, end_strings=())
@@ -382,9 +383,9 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
     """Sample each row's next token by inverting its cumulative distribution at the row's uniform number.
 
     logits: float32 [B, V]; uniforms: float64 [B] in [0, 1). Returns ids, int64 [B], and their log-probabilities in the
-    distribution that they were drawn from (scaled by the temperature, cut by top-k and top-p), float32 [B] in nats;
-    0 with greedy. With top-k or top-p, tokens are ordered by probability and the tail is cut off; else they are ordered
-    by id. Source of top-p: nucleus sampling, Holtzman et al. 2020 (arXiv:1904.09751).
+    distribution from which they were drawn (scaled by the temperature, cut by top-k and top-p), float32 [B] in nats; 0 with
+    greedy. With top-k or top-p, tokens are ordered by probability and the tail is cut off; otherwise tokens are ordered by id.
+    Source of top-p: nucleus sampling, Holtzman et al. 2020 (arXiv:1904.09751).
     """
     if sampling.greedy:
         return logits.argmax(dim=-1), torch.zeros(len(logits), device=logits.device)
@@ -396,7 +397,8 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
     top, ids = logits.topk(k, dim=-1)
     probabilities = top.softmax(dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities  # mass of the likelier tokens
-    probabilities = probabilities.masked_fill(before >= sampling.top_p, 0.0)  # the likeliest always stays
+    # the likeliest token always stays
+    probabilities = probabilities.masked_fill(before >= sampling.top_p, 0.0)
     places = _invert(probabilities, uniforms)
     return _selected(ids, places), (_selected(probabilities, places) / probabilities.sum(dim=-1)).log()
 

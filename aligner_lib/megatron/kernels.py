@@ -1,7 +1,7 @@
-"""Small functions of a model with gradients written by hand, for the fewest passes over memory.
+"""Small functions of a model with hand-written gradients, which make few passes over memory.
 
-On a CPU, the time outside matrix products is memory traffic. The backward passes that autograd derives for
-these functions read and write at least twice as much as necessary.
+On a CPU, the time outside matrix products is memory traffic. Autograd's backward passes for these functions read and write at
+least twice as much as necessary.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.autograd.function import once_differentiable
 
 
 def widened(x: Tensor) -> Tensor:
-    """bf16 as float32, for what eight significant bits are too few for; float32 and float64 as they are."""
+    """bf16 → float32, for computations that need more than eight significant bits; float32 and float64 stay unchanged."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class RMSNorm(torch.nn.RMSNorm):
     """x / √(mean x² + ε) · weight over the last dimension, computed in float32 (Zhang and Sennrich 2019, arXiv:1910.07467).
 
-    zero_centered: · (1 + weight) instead.
+    zero_centered: multiply by (1 + weight) instead.
     """
 
     def __init__(self, size: int, eps: float, zero_centered: bool = False):
@@ -63,7 +63,7 @@ class LayerNorm(torch.nn.LayerNorm):
     """(x − mean) / √(variance + ε) · weight + bias over the last dimension, computed in float32 (Ba et al. 2016,
     arXiv:1607.06450).
 
-    zero_centered: · (1 + weight) instead (NeMo's layernorm1p).
+    zero_centered: multiply by (1 + weight) instead (NeMo's layernorm1p).
     """
 
     def __init__(self, size: int, eps: float, zero_centered: bool = False):
@@ -118,10 +118,10 @@ def squared_relu(x: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions with the halves of a head's first R values as the pairs: float [..., D] → [..., D].
+    """Apply rotary positions; the halves of a head's first R values are the pairs: float [..., D] → [..., D].
 
-    cos, sin: float [..., R/2], broadcast against a half of them; no gradient. What follows in the head stays as it
-    is. Source: Su et al. 2021 (arXiv:2104.09864).
+    cos, sin: float [..., R/2], broadcast against each half; no gradient. The other values of the head stay unchanged. Source:
+    Su et al. 2021 (arXiv:2104.09864).
     """
     return _Rotate.apply(x, cos, sin)
 
@@ -152,8 +152,8 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
     """Rows of an embedding table: ids int64 [...], weight float [V, H] → float [..., H].
 
-    If Megatron keeps an accumulated gradient (`main_grad`), each token's gradient is added to its row there.
-    A separate gradient of the weight would be as large as the vocabulary at every micro batch.
+    If Megatron accumulates the gradient in `main_grad`, each token's gradient is added to its row there. A separate gradient of
+    the weight would be as large as the vocabulary at every micro batch.
     """
     if getattr(weight, "main_grad", None) is None:
         return F.embedding(ids, weight)
@@ -175,13 +175,13 @@ class _Embedding(Function):
         return None, None
 
 
-PART = 2048  # rows of a weight that are widened at a time: they stay in the processor's cache
+PART = 2048  # rows of a weight that are widened at a time, so that they stay in the processor's cache
 
 
 def _widened_product(x: Tensor, weight: Tensor) -> Tensor:
-    """x Wᵀ in float32: x float32 [T, H] of numbers that bf16 has, weight bf16 [V, H] → [T, V].
+    """x Wᵀ in float32: x float32 [T, H], whose values are exact in bf16, weight bf16 [V, H] → [T, V].
 
-    To widen all of W takes longer than to multiply it by the few rows of a generated token. Part by part, the widened numbers are
+    Widening all of W takes longer than multiplying W by the few rows of a generation step. In parts, the widened numbers are
     still in the processor's cache when they are multiplied.
     """
     product = x.new_empty(len(x), len(weight))
@@ -195,9 +195,9 @@ def _widened_product(x: Tensor, weight: Tensor) -> Tensor:
 
 @contextmanager
 def _bf16_factors() -> Iterator[None]:
-    """Inside, a processor with bf16 units may round the factors of float32 products to bf16; it adds in float32.
+    """Inside, a processor with bf16 units may round the factors of float32 products to bf16. Sums stay in float32.
 
-    For factors that are bf16's numbers, this changes nothing but the order of a sum, and takes half the time.
+    If the factors are exact in bf16, only the order of the summation changes, and the product takes half the time.
     """
     settings = torch.backends.mkldnn.matmul
     before, settings.fp32_precision = settings.fp32_precision, "bf16"
@@ -208,10 +208,10 @@ def _bf16_factors() -> Iterator[None]:
 
 
 def float32_product(x: Tensor, weight: Tensor) -> Tensor:
-    """x Wᵀ of bf16 factors, added up and left in float32: x [..., H], weight [V, H] → [..., V].
+    """x Wᵀ of bf16 factors, summed and returned in float32: x [..., H], weight [V, H] → [..., V].
 
-    Rounded to bf16, a logit near 16 would be a multiple of 1/8. If Megatron keeps an accumulated gradient of the weight
-    (`main_grad`), this product's is added to it.
+    In bf16, a logit near 16 would be rounded to a multiple of 1/8. If Megatron accumulates the weight's gradient in
+    `main_grad`, the gradient of this product is added there.
     """
     return _Float32Product.apply(x.flatten(0, -2), weight).view(*x.shape[:-1], -1)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from aligner_lib.megatron.parallel import tp_group
 
 ROWS_ON_CPU, ROWS_ON_GPU = 128, 4096
-"""Tokens whose logits are computed at a time where no backward pass needs them later."""
+"""The number of tokens whose logits are computed at a time, if no backward pass needs the logits later."""
 
 
 def selected_logprobs(
@@ -48,9 +48,9 @@ def token_logprobs(
 ) -> Tensor:
     """Natural log-probability of each target. Overwrites the logits: do not read them afterwards.
 
-    logits: float [T, V], this rank's part; targets: int64 [T], ids in the whole vocabulary; group: the
-    tensor-parallel ranks; temperature: the logits are divided by it. Returns float32 [T], differentiable once. Megatron's
-    vocab-parallel cross entropy splits the softmax over ranks in the same way.
+    logits: float [T, V], this rank's part; targets: int64 [T], ids in the whole vocabulary; group: the tensor-parallel ranks;
+    temperature: divisor of the logits. Returns float32 [T], differentiable once. Megatron's vocab-parallel cross entropy splits
+    the softmax over ranks in the same way.
     """
     return _TokenLogprobs.apply(logits, targets, _split(group), temperature)
 
@@ -58,7 +58,7 @@ def token_logprobs(
 def logprobs_and_entropy(
     logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `token_logprobs`, and the entropy of each position's distribution; leaves the logits unchanged.
+    """As `token_logprobs`, with the entropy of each position's distribution. The logits stay unchanged.
 
     Returns float32 [T] each, in nats, differentiable.
     """
@@ -134,7 +134,7 @@ class _Entropy(torch.autograd.Function):
 def _logprobs_and_entropy_once(
     logits: Tensor, targets: Tensor, group, temperature: float, with_entropy: bool
 ) -> tuple[Tensor, Tensor]:
-    """`logprobs_and_entropy` without gradients, in two buffers of [T, V]; without an entropy its second tensor is empty.
+    """`logprobs_and_entropy` without gradients, in two buffers of [T, V]. Without an entropy, the second tensor is empty.
 
     With z the logits less their largest: H = log Σ eᶻ − Σ z eᶻ / Σ eᶻ.
     """
@@ -155,7 +155,7 @@ def _logprobs_and_entropy_once(
 
 
 def _split(group):
-    """None where the vocabulary is not split over ranks."""
+    """None if the vocabulary is not split over ranks."""
     return None if group is None or group.size() == 1 else group
 
 
@@ -166,7 +166,7 @@ def _reduce(tensor: Tensor, op, group) -> Tensor:
 
 
 def _local_targets(targets: Tensor, part: int, group) -> tuple[Tensor, Tensor]:
-    """Targets as indices into this rank's part (0 where elsewhere), and 1.0 where they are in it."""
+    """Targets as indices into this rank's part (0 for targets elsewhere), and 1.0 for targets in the part, else 0.0."""
     first = 0 if group is None else dist.get_rank(group) * part
     local = targets - first
     is_local = (local >= 0) & (local < part)

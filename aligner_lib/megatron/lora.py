@@ -1,10 +1,10 @@
-"""Low-rank adapters on Megatron's linear layers: y = x Wᵀ + scale · (x Aᵀ) Bᵀ, where A and B learn and W does not.
+"""Low-rank adapters on Megatron's linear layers: y = x Wᵀ + scale · (x Aᵀ) Bᵀ, with trained A and B and frozen W.
 
-    T tokens, I inputs, O outputs, R rank; of weights this tensor-parallel rank's part
+    T tokens, I inputs, O outputs, R rank; for weights, the part of this tensor-parallel rank
 
-Under tensor parallelism an adapter is split as its layer is. Where the outputs are (column-parallel: queries, keys and
-values, the MLP's first product), every rank has all of A and its rows of B. Where the inputs are (row-parallel), it has its
-columns of A and all of B. What goes between the ranks is x Aᵀ alone, of R numbers a token.
+Under tensor parallelism, an adapter is split like its layer. If the layer's outputs are split (column-parallel: queries, keys
+and values, the MLP's first product), every rank has all of A and its rows of B. If the inputs are split (row-parallel), every
+rank has its columns of A and all of B. The ranks exchange only x Aᵀ, which has R numbers for each token.
 
 Source: Hu et al. 2021 (arXiv:2106.09685); scale α/√R in place of α/R: Kalajdzievski 2023 (arXiv:2312.03732).
 """
@@ -44,18 +44,17 @@ ROW_PARALLEL = ("linear_proj", "linear_fc2")
 
 @dataclass(frozen=True)
 class LoRA:
-    """What is trained in place of a model's weights."""
+    """The adapters that are trained in place of a model's weights."""
 
     layers: Mapping[str, Adapter]  # by the name of a linear layer in COLUMN_PARALLEL or ROW_PARALLEL
     dropout: float = 0.0  # of the adapters' inputs, in training
-    seed: int = 0  # of A and of the dropout
-    start: Path | None = (
-        None  # a folder whose adapters these begin as; None: A random and B zero, which changes nothing
-    )
+    seed: int = 0  # of A's initial values and of the dropout
+    start: Path | None = None
+    """A folder with the adapters' initial values. None: A is random and B is zero, so the adapters change nothing yet."""
 
 
 def add_adapters(model, lora: LoRA) -> None:
-    """Freeze a Transformer's weights, a scalar head's aside, and give its linear layers adapters that change nothing yet."""
+    """Freeze a Transformer's weights, except a scalar head, and add adapters to its linear layers. They change nothing yet."""
     model.requires_grad_(False)
     if hasattr(model, "value_head"):
         model.value_head.requires_grad_(True)
@@ -68,7 +67,7 @@ def add_adapters(model, lora: LoRA) -> None:
 
 
 def reset_adapters(model, lora: LoRA) -> None:
-    """As they were at the start: A of N(0, 2 / (I + R)) (Glorot), the same in every layout, and B zero."""
+    """Set the adapters to their initial values: A from N(0, 2 / (I + R)) (Glorot), the same in every layout, and B zero."""
     names = COLUMN_PARALLEL + ROW_PARALLEL
     for layer in model.decoder.layers:
         for name, linear in _linear_layers_of(layer):
@@ -78,9 +77,9 @@ def reset_adapters(model, lora: LoRA) -> None:
 
 
 def seed_dropout(lora: LoRA, step: int, micro_batch: int) -> None:
-    """Make the dropout of a micro batch a function of the seed, the optimizer's step and its number on this replica.
+    """Seed a micro batch's dropout with the LoRA seed, the optimizer step and the micro batch's number on this replica.
 
-    Tensor-parallel ranks draw alike, as they must where each has all inputs.
+    Tensor-parallel ranks draw the same numbers, because in a layer with unsplit inputs each rank has all inputs.
     """
     seed_default_generators(lora.seed, step, micro_batch, parallel.dp_rank())
 
@@ -99,7 +98,7 @@ def _linear_layers_of(layer) -> Iterator[tuple[str, nn.Module]]:
 
 @cache
 def _with_adapter(linear: type) -> type:
-    """One of Megatron's or Transformer Engine's linear layers with an adapter. Its own weights keep their names."""
+    """A linear layer class of Megatron or Transformer Engine, extended by an adapter. The layer's weights keep their names."""
     return type(f"{linear.__name__}WithAdapter", (_AdapterMixin, linear), {})
 
 
@@ -115,7 +114,7 @@ class _AdapterMixin:
         self.register_parameter(B, nn.Parameter(self.weight.new_empty(outputs, adapter.rank)))
         split, axis, whole = (B, 0, A) if self.is_column_parallel else (A, 1, B)
         set_tensor_model_parallel_attributes(getattr(self, split), True, axis, 1)
-        # of what is not split, each rank has the gradient of its tokens alone where they share the tokens
+        # with sequence parallelism, each rank has the unsplit matrix's gradient only for its own tokens
         getattr(self, whole).sequence_parallel = self.config.sequence_parallel
 
     def reset_adapter(self, generator: torch.Generator) -> None:
@@ -127,7 +126,7 @@ class _AdapterMixin:
         assign(self.lora_b, torch.zeros(self.lora_b.shape))
 
     def forward(self, x: Tensor, *args, **kwargs):
-        """As the layer's: x [..., I] → ([..., O], bias)."""
+        """As the layer's `forward`: x [..., I] → ([..., O], bias)."""
         output, bias = super().forward(x, *args, **kwargs)
         x = F.dropout(self._normed(x), self.adapter_dropout, self.training)
         low = self._between_ranks(F.linear(x, self.lora_a))  # [..., R]
@@ -137,7 +136,7 @@ class _AdapterMixin:
         return adapted.view(output.shape), bias
 
     def _between_ranks(self, low: Tensor) -> Tensor:
-        """x Aᵀ as B needs it: of all tokens for a rank's rows of B, summed over the ranks that have columns of A."""
+        """x Aᵀ as B needs it: for all tokens if B's rows are split over ranks, summed over ranks if A's columns are split."""
         if self.is_column_parallel:
             if self.config.sequence_parallel:
                 return gather_from_sequence_parallel_region(low)
@@ -147,7 +146,7 @@ class _AdapterMixin:
         return reduce_from_tensor_model_parallel_region(low)
 
     def _normed(self, x: Tensor) -> Tensor:
-        """What the weight is multiplied with: Transformer Engine's layers after a norm contain it."""
+        """The input of the product with the weight. Some layers of Transformer Engine contain the norm before the product."""
         weight = getattr(self, "layer_norm_weight", None)
         if weight is None:
             return x
@@ -164,6 +163,6 @@ class _AdapterMixin:
         own = make_sharded_tensors_for_checkpoint(
             {A: self.lora_a, B: self.lora_b}, prefix, axis, sharded_offsets
         )
-        if self.is_gated:  # a rank's rows are of two places: gate and up
+        if self.is_gated:  # the rank's rows come from two places: gate and up
             own[f"{prefix}{B}"] = apply_swiglu_sharded_factory(own[f"{prefix}{B}"], sharded_offsets)
         return state | own

@@ -1,4 +1,4 @@
-"""Models on Megatron Core: one transformer body, and a head for logits or for one number per token.
+"""Models on Megatron Core: a transformer body with a head for logits, or with a scalar head for one number per token.
 
 B batch, S sequence, H hidden, V vocabulary (this rank's part), T selected tokens
 """
@@ -35,35 +35,35 @@ ACTIVATIONS = {"swiglu": nn.functional.silu, "geglu": gelu_tanh, "squared_relu":
 
 @dataclass(frozen=True)
 class Numerics:
-    """Precision, recomputation and sharing: they change memory, speed and rounding, not the function."""
+    """Precision, recomputation and sharing: these settings change memory, speed and rounding, not the computed function."""
 
-    bf16: bool = False  # weights and products; norms, logits and a head for one number per token are float32
-    recompute_granularity: str | None = None  # 'selective': attention; 'full': layers
-    # with 'full': all layers ('uniform', also None) or the first of each pipeline stage ('block')
+    bf16: bool = False  # weights and products are bf16; norms, logits and a scalar head stay float32
+    recompute_granularity: str | None = None  # 'selective': recompute attention; 'full': recompute layers
+    # with 'full': recompute all layers ('uniform', also None) or the first layers of each pipeline stage ('block')
     recompute_method: str | None = None
-    recompute_num_layers: int | None = None  # … layers in a recomputed chunk, or in the block; None: 1
-    sequence_parallel: bool = False  # tensor-parallel ranks share the tokens between their matrix products
+    recompute_num_layers: int | None = None  # layers in a recomputed chunk, or in the block; None: 1
+    sequence_parallel: bool = False  # tensor-parallel ranks split the tokens between their matrix products
     share_prefix: bool = True  # rows of a micro batch that begin alike compute their common prefix once
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of weights and of the activations that they are multiplied with: bfloat16 or float32."""
+        """The dtype of weights, and of activations in products with weights: bfloat16 or float32."""
         return torch.bfloat16 if self.bf16 else torch.float32
 
     @property
     def residual_dtype(self) -> torch.dtype:
         """The dtype of the residual stream, to which every layer adds its output, within and between pipeline stages.
 
-        In bf16 every layer would round the whole sum, and generation and training would round it differently. The layers of
-        Transformer Engine accept their weights' dtype alone.
+        In bf16 every layer would round the whole sum, and generation and training would round the sum differently. Only
+        Transformer Engine needs a bf16 stream, because its layers accept no other dtype than their weights'.
         """
         return self.dtype if has_transformer_engine() else torch.float32
 
 
 class Transformer(GPTModel):
-    """Megatron's GPTModel without its output: returns hidden states; `logits` and `values` apply the head.
+    """Megatron's GPTModel without its head: returns hidden states; `logits` and `values` apply the head.
 
-    Computing logits for selected tokens only saves a fifth of SmolLM2's arithmetic, and most of its memory.
+    Computing logits only for selected tokens saves a fifth of SmolLM2's arithmetic, and most of its memory.
     """
 
     def __init__(self, architecture: Architecture, numerics: Numerics, config: TransformerConfig):
@@ -77,11 +77,11 @@ class Transformer(GPTModel):
             pre_process=parallel.is_first_stage(),
             post_process=parallel.is_last_stage(),
             share_embeddings_and_output_weights=architecture.head == "lm" and architecture.tied_embeddings,
-            position_embedding_type="none",  # rotary positions are the attention's own
+            position_embedding_type="none",  # the attention applies rotary positions itself
         )
         self.windows = {layer.self_attention.window for layer in self.decoder.layers}
         if architecture.embedding_scale != 1.0 and self.pre_process:
-            # rounded as the embeddings are
+            # rounded like the embeddings
             scale = torch.tensor(architecture.embedding_scale, dtype=numerics.dtype).item()
             self.embedding.register_forward_hook(lambda module, _, embedded: embedded * scale)
         if architecture.post_norms:
@@ -89,29 +89,29 @@ class Transformer(GPTModel):
                 _add_norm(layer.self_attention.linear_proj)
                 _add_norm(layer.mlp.linear_fc2)
         if config.fp32_residual_connection:
-            for layer in self.decoder.layers:  # Megatron casts the sum to the dtype of what is added to it
+            for layer in self.decoder.layers:  # Megatron casts the sum to the dtype of the added output
                 for linear in (layer.self_attention.linear_proj, layer.mlp.linear_fc2):
                     linear.register_forward_hook(lambda module, _, out: (out[0].float(), *out[1:]))
         if config.gradient_accumulation_fusion and self.share_embeddings_and_output_weights:
             tied = self.shared_embedding_or_output_weight()  # None on a stage between the first and the last
             if tied is not None:
-                # Megatron asks for a gradient of zeros to add the embedding's to; ours adds its own, row by row
+                # our embedding adds its gradient itself, row by row, so Megatron need not return zeros for the addition
                 tied.zero_out_wgrad = False
         if config.sequence_parallel and self.post_process:
-            # it gets the tokens of all ranks, which forward has gathered
+            # the output layer gets the tokens of all ranks, because forward has gathered them
             self.output_layer.sequence_parallel, self.output_layer.allreduce_dgrad = False, True
         if architecture.head == "scalar" and self.post_process:
             self.output_layer = None
             self.value_head = nn.Linear(architecture.hidden_size, 1, device=cpu.DEVICE)
-            nn.init.zeros_(self.value_head.weight)  # zero reward for everything: the first loss is ln 2
+            nn.init.zeros_(self.value_head.weight)  # all rewards are zero, so the first loss is ln 2
             nn.init.zeros_(self.value_head.bias)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, cache=None) -> Tensor:
         """tokens int64 [B, S] → hidden states [S, B, H] after the final norm, in the model's dtype.
 
-        lengths: int64 [B], the real tokens of each row; padding is then not computed, and a prefix that rows have
-        in common is computed once. None: all tokens are real, as with a cache, whose mask excludes padding. A
-        pipeline stage before the last returns its own output.
+        lengths: int64 [B], the number of real tokens in each row: padding is then not computed, and a common prefix of rows is
+        computed once. None: all tokens are real, as with a cache, whose mask excludes padding. A pipeline stage before the last
+        returns its own output.
         """
         if cache is not None:
             cache.prepare(tokens.shape[1], self.windows)
@@ -132,7 +132,7 @@ class Transformer(GPTModel):
         return unpadding.restore(hidden[:, 0]).transpose(0, 1) if self.post_process else hidden
 
     def _hidden(self, tokens: Tensor, unpadding: Unpadding | None, cache=None, decoder_input=None) -> Tensor:
-        """tokens int64 [B, S] → hidden states [S, B, H]. decoder_input: in place of the embeddings, for the layers that are left."""
+        """tokens int64 [B, S] → hidden states [S, B, H]. decoder_input: layer inputs that replace the embeddings."""
         hidden = super().forward(
             tokens,
             None,
@@ -143,7 +143,7 @@ class Transformer(GPTModel):
         )
         if not self.post_process:
             return hidden
-        if self.config.sequence_parallel:  # every rank computes the same from here on
+        if self.config.sequence_parallel:  # from here on, every rank computes the same
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
         return hidden
 
@@ -164,13 +164,13 @@ class Transformer(GPTModel):
         return logits if cap is None else (logits / cap).tanh() * cap
 
     def values(self, hidden: Tensor) -> Tensor:
-        """hidden float [..., H] → float32 [...]: a reward or value for each token, computed in float32."""
+        """hidden float [..., H] → float32 [...]: each token's reward or value, computed in float32."""
         return self.value_head(hidden.float()).squeeze(-1)
 
     def freeze_below(self, num_layers_unfrozen: int) -> None:
-        """Train the last layers alone, with what follows them: what is below them has no backward pass.
+        """Train only the last layers and the modules after them. The frozen part below has no backward pass.
 
-        Raises ValueError where a pipeline stage would train nothing.
+        Raises ValueError when a pipeline stage would train nothing.
         """
         layers, stages = self.architecture.num_layers, parallel.pp_size()
         most_frozen = layers // stages - 1  # the first stage has the embedding and the lowest layers
@@ -186,7 +186,8 @@ class Transformer(GPTModel):
         for layer in self.decoder.layers:
             if layer.layer_number <= frozen:  # counted from 1, over all stages
                 layer.requires_grad_(False)
-        # recomputation finds a layer by its place, and a sequence-parallel rank has a part of the tokens
+        # not with recomputation, which finds layers by index, nor with sequence parallelism, where a rank has a part of the
+        # tokens
         recomputes = self.config.recompute_granularity == "full"
         if frozen and stages == 1 and not recomputes and not self.config.sequence_parallel:
             self.frozen_outputs = FrozenOutputs(self.decoder, frozen)
@@ -198,7 +199,7 @@ class Transformer(GPTModel):
         metadata = {
             **(metadata or {}),
             "non_homogeneous_layers": True,
-        }  # a key for each layer, as the importer writes
+        }
         if self.architecture.head == "lm" or not self.post_process:
             return super().sharded_state_dict(prefix, sharded_offsets, metadata)
         return _scalar_sharded_state_dict(self, prefix, metadata)
@@ -207,9 +208,9 @@ class Transformer(GPTModel):
 def build_model(architecture: Architecture, numerics: Numerics, trains: bool = False) -> Transformer:
     """A model with random weights, sharded for this rank.
 
-    trains: the model goes into Megatron's DistributedDataParallel. Without CUDA its linear layers then add
-    their gradients to that wrapper's buffers directly, so the model alone has no backward pass. (On CUDA this
-    would need an extension.)
+    trains: the model will be wrapped in Megatron's DistributedDataParallel. Without CUDA, its linear layers then add their
+    gradients directly to the wrapper's buffers, so the model alone has no backward pass. (On CUDA, an extension would be
+    necessary.)
 
     Raises ValueError when the parallelism, or recomputation's chunks, do not divide the architecture.
     """
@@ -219,12 +220,15 @@ def build_model(architecture: Architecture, numerics: Numerics, trains: bool = F
         model = Transformer(architecture, numerics, _transformer_config(architecture, numerics, trains))
     model.to(device=cpu.DEVICE, dtype=numerics.dtype)
     if hasattr(model, "value_head"):
-        model.value_head.float()  # under bf16, too: rewards near each other must not become equal
+        model.value_head.float()  # float32 even under bf16: rewards close to each other must not become equal
     return model
 
 
 def add_gradient_for_recomputation(model: Transformer) -> None:
-    """Where embeddings are frozen, a recomputed layer whose input needs no gradient is taken for one that has none at all."""
+    """Let the output of frozen embeddings require a gradient, if whole layers are recomputed.
+
+    Recomputation would otherwise give no gradient to a layer whose input requires no gradient.
+    """
     if model.config.recompute_granularity == "full" and model.pre_process:
         model.embedding.register_forward_hook(
             lambda *call: call[-1].requires_grad_() if torch.is_grad_enabled() else None
@@ -232,17 +236,17 @@ def add_gradient_for_recomputation(model: Transformer) -> None:
 
 
 def has_transformer_engine() -> bool:
-    """Whether Transformer Engine is installed and there is CUDA to run it."""
+    """Whether Transformer Engine is installed, with CUDA to run on."""
     from megatron.core.extensions import transformer_engine
 
     return cpu.HAS_CUDA and transformer_engine.HAVE_TE
 
 
 class _Norm:
-    """Builds the architecture's norm, as Megatron's specs ask for one: from its config, a size and an epsilon.
+    """Builds the architecture's norm with the signature of Megatron's specs: a config, a size and an epsilon.
 
-    Transformer Engine's where that is installed; else ours, as torch's can neither be zero-centered nor shared by
-    sequence-parallel ranks.
+    The norm is Transformer Engine's if installed. Otherwise the norm comes from `kernels`, because torch's norms can be neither
+    zero-centered nor shared by sequence-parallel ranks.
     """
 
     def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_):
@@ -253,19 +257,20 @@ class _Norm:
         kind = RMSNorm if config.normalization == "RMSNorm" else LayerNorm
         norm = kind(hidden_size, eps, config.layernorm_zero_centered_gamma)
         for parameter in norm.parameters():
-            parameter.sequence_parallel = config.sequence_parallel  # each rank has its own tokens' gradient
+            # each rank has only its own tokens' gradient
+            parameter.sequence_parallel = config.sequence_parallel
         return norm
 
 
 def _add_norm(linear: nn.Module) -> None:
-    """A norm of what a row-parallel layer puts out."""
+    """Add a norm to the output of a row-parallel layer."""
     config = linear.config
     linear.post_layernorm = _Norm(config, config.hidden_size, config.layernorm_epsilon)
     linear.register_forward_hook(lambda module, _, out: (module.post_layernorm(out[0]), *out[1:]))
 
 
 def _block_spec(architecture: Architecture) -> TransformerBlockSubmodules:
-    """What this pipeline stage's layers are made of."""
+    """Megatron's specification of this pipeline stage's layers."""
     if has_transformer_engine():
         spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=architecture.qk_norm)
     else:
@@ -304,8 +309,9 @@ def _transformer_config(architecture: Architecture, numerics: Numerics, trains: 
         pipeline_model_parallel_size=parallel.pp_size(),
         sequence_parallel=numerics.sequence_parallel and parallel.tp_size() > 1,
         pipeline_dtype=numerics.residual_dtype,
-        variable_seq_lengths=True,  # micro batches are as long as their longest sample
-        moe_token_dispatcher_type="alltoall",  # there are no experts, but variable lengths refuse the default
+        variable_seq_lengths=True,  # a micro batch is as long as its longest sample
+        # there are no experts, but Megatron rejects the default with variable lengths
+        moe_token_dispatcher_type="alltoall",
         bf16=numerics.bf16,
         fp32_residual_connection=numerics.bf16 and numerics.residual_dtype == torch.float32,
         params_dtype=numerics.dtype,
@@ -321,7 +327,7 @@ def _transformer_config(architecture: Architecture, numerics: Numerics, trains: 
 
 
 def _recomputation(numerics: Numerics) -> dict[str, str | int | None]:
-    """Megatron takes method and number of layers with full recomputation, and refuses them with selective."""
+    """Megatron accepts a method and a number of layers only with full recomputation, not with selective recomputation."""
     full = numerics.recompute_granularity == "full"
     return {
         "recompute_granularity": numerics.recompute_granularity,

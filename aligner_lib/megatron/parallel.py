@@ -20,9 +20,9 @@ def initialize(
 ) -> None:
     """Join the job's processes and form the tensor-, pipeline- and data-parallel groups.
 
-    timeout_minutes: after which a rank that waits for others in a collective operation, of any group, gives up. Reads
-    RANK, WORLD_SIZE and MASTER_* as torchrun sets them; without them this process is the only one.
-    Raises ValueError when the sizes do not divide the number of processes.
+    timeout_minutes: how long a rank waits for other ranks in a collective operation of any group before the rank gives up.
+    RANK, WORLD_SIZE and MASTER_* come from the environment, as torchrun sets them; without them, the process runs alone. Raises
+    ValueError when the sizes do not divide the number of processes.
     """
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     model_parallel = tensor_model_parallel_size * pipeline_model_parallel_size
@@ -49,13 +49,12 @@ def initialize(
         if cpu.HAS_CUDA:
             from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
-            model_parallel_cuda_manual_seed(
-                1234
-            )  # dropout is off, but Megatron requires its random-state trackers
+            # dropout is off, but Megatron requires its random-state trackers
+            model_parallel_cuda_manual_seed(1234)
 
 
 def shutdown() -> None:
-    """Destroy the groups, so that tests can form others, or the process can exit cleanly."""
+    """Destroy the groups, so that tests can form other groups, or the process can exit cleanly."""
     parallel_state.destroy_model_parallel()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -67,7 +66,7 @@ def rank() -> int:
 
 
 def is_first_rank() -> bool:
-    """Whether this is global rank 0."""
+    """Whether this process has global rank 0."""
     return rank() == 0
 
 
@@ -102,12 +101,12 @@ def pp_size() -> int:
 
 
 def is_last_stage() -> bool:
-    """Whether this process holds the last pipeline stage, and with it the head."""
+    """Whether this process holds the last pipeline stage, which has the head."""
     return parallel_state.is_pipeline_last_stage()
 
 
 def is_first_stage() -> bool:
-    """Whether this process holds the first pipeline stage, and with it the embedding."""
+    """Whether this process holds the first pipeline stage, which has the embedding."""
     return parallel_state.is_pipeline_first_stage()
 
 
@@ -139,7 +138,7 @@ def gather_over_all(value: object) -> list:
 def from_last_stage(tensor: torch.Tensor | None) -> torch.Tensor:
     """Broadcast a tensor from the last pipeline stage to every stage.
 
-    The other stages pass None and need not know shape and dtype.
+    The other stages pass None and need not know shape or dtype.
     """
     if pp_size() == 1:
         assert tensor is not None
@@ -166,7 +165,7 @@ def from_last_stage_object(value: object) -> object:
 def from_head(tensor: torch.Tensor) -> torch.Tensor:
     """Broadcast a tensor from the last stage's first tensor-parallel rank to all ranks of this replica.
 
-    All ranks pass one of the same shape and dtype; those of the others are overwritten.
+    All ranks pass a tensor of the same shape and dtype. The tensors of the other ranks are overwritten.
     """
     if tp_size() * pp_size() > 1:
         group = parallel_state.get_model_parallel_group()
@@ -176,7 +175,7 @@ def from_head(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def leads_replica() -> bool:
-    """Whether this is the first rank of its data-parallel replica, which acts for it."""
+    """Whether this process is the first rank of its data-parallel replica. The first rank acts for the replica."""
     return dist.get_rank() == parallel_state.get_model_parallel_src_rank()
 
 
@@ -205,6 +204,6 @@ def is_of_a_lost_rank(error: BaseException) -> bool:
 
 
 def barrier() -> None:
-    """Wait until every rank has reached this call. Does nothing in a single process."""
+    """Wait until every rank has reached the barrier. Does nothing in a single process."""
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.barrier()

@@ -1,4 +1,4 @@
-"""A forward pass through pipeline stages with a KV cache: Megatron's schedules are for training only."""
+"""A forward pass through pipeline stages with a KV cache, because Megatron's schedules are for training only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from megatron.core import parallel_state
 
 
 def pass_through_stages(model, tokens: Tensor, cache) -> Tensor:
-    """One forward pass through all pipeline stages, which call it together.
+    """Run one forward pass through all pipeline stages. All stages must make the call together.
 
-    tokens: int64 [B, S]; cache: KVCache. The last stage gets its hidden states [S, B, H] in the model's
-    dtype; the other stages get their own output.
+    tokens: int64 [B, S]; cache: KVCache. The last stage returns its hidden states [S, B, H] in the model's dtype; the other
+    stages return their own output.
     """
     if parallel.pp_size() == 1:
         return model(tokens, cache=cache)

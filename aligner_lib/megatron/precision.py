@@ -1,7 +1,7 @@
-"""In which precision models compute here: what trainer.precision becomes on the machine that runs the job.
+"""The precision in which models compute on the job's machine, for a value of trainer.precision.
 
-Without units for bf16 a CPU takes three to thirty times as long for a product in bf16 as for one in float32. Therefore
-bf16 is computed on a GPU, and on a CPU that multiplies bf16 numbers itself: by AMX tiles or by AVX512-BF16.
+Without bf16 units, a CPU takes three to thirty times as long for a bf16 product as for a float32 product. Therefore models
+compute in bf16 on a GPU, and on a CPU that multiplies bf16 numbers in hardware: by AMX tiles or by AVX512-BF16.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from aligner_lib.megatron import cpu
 
 PROBE_SECONDS = 0.05
-ROWS, INPUTS, OUTPUTS = 512, 576, 1536  # of the probe's product: the first of SmolLM2-135M's MLP
-HEADS = (2, 9, 128, 64)  # of the probe's attention: sequences, heads, tokens, a head's size
+# shape of the probe's product: the first product of SmolLM2-135M's MLP
+ROWS, INPUTS, OUTPUTS = 512, 576, 1536
+HEADS = (2, 9, 128, 64)  # shape of the probe's attention: sequences, heads, tokens, head size
 
 
 def has_bf16_units() -> bool:
-    """Whether bf16 products are quick on this machine."""
+    """Whether bf16 products are fast on this machine."""
     if cpu.HAS_CUDA:
         return torch.cuda.is_bf16_supported()
     units = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
@@ -29,9 +30,9 @@ def has_bf16_units() -> bool:
 
 
 def computed_precision(setting: str) -> str:
-    """The precision in which models compute with this value of trainer.precision: "bf16" or "32".
+    """The precision in which models compute for a value of trainer.precision: "bf16" or "32".
 
-    setting: "bf16", "32", or "auto" for the faster one.
+    setting: "bf16", "32", or "auto" for the faster precision.
     """
     if setting == "auto":
         return faster_precision()
@@ -39,7 +40,7 @@ def computed_precision(setting: str) -> str:
 
 
 def faster_precision() -> str:
-    """The precision in which a product and an attention take less time here, "bf16" or "32"; measured on a CPU alone."""
+    """The faster precision for a product and an attention on this machine, "bf16" or "32". Only CPUs are measured."""
     if cpu.HAS_CUDA or not has_bf16_units():
         return "bf16" if has_bf16_units() else "32"
     seconds = probe()
@@ -48,7 +49,7 @@ def faster_precision() -> str:
 
 @cache
 def probe() -> dict[str, float]:
-    """The seconds that a product and an attention of this process take, by precision: the best of several each."""
+    """The seconds for a product and an attention in this process, by precision: the best of several runs."""
     return {precision: _best_seconds(_layer_like(dtype)) for precision, dtype in DTYPES.items()}
 
 
@@ -56,7 +57,7 @@ DTYPES = {"bf16": torch.bfloat16, "32": torch.float32}
 
 
 def _layer_like(dtype: torch.dtype) -> Callable[[], object]:
-    """A matrix product in a dtype, and an attention as the models compute it: in float32, between casts."""
+    """A function that computes a product in a dtype, and an attention as the models do: in float32, between casts."""
     x, weight, heads = torch.ones(ROWS, INPUTS), torch.ones(OUTPUTS, INPUTS), torch.ones(HEADS)
     x, weight, heads = x.to(dtype), weight.to(dtype), heads.to(dtype)
 
@@ -69,7 +70,7 @@ def _layer_like(dtype: torch.dtype) -> Callable[[], object]:
 
 
 def _best_seconds(compute: Callable[[], object]) -> float:
-    """The shortest of the calls that fit into this precision's part of PROBE_SECONDS; of three at least."""
+    """The shortest time of at least three calls. Further calls fill the precision's part of PROBE_SECONDS."""
     times: list[float] = []
     end = time.perf_counter() + PROBE_SECONDS / len(DTYPES)
     with torch.inference_mode():

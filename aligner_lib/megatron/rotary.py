@@ -1,6 +1,6 @@
-"""The frequencies of rotary positions, with the scalings that lower them for longer texts.
+"""The frequencies of rotary positions, with the scalings that lower the frequencies for longer texts.
 
-R/2: pairs of values in the part of a head that is rotated
+R/2: pairs of values in the rotated part of a head
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from aligner_lib.models.architecture import Architecture, RopeScaling
 
 
 def rotary_frequencies(architecture: Architecture, slides: bool) -> Tensor:
-    """By how much a pair of values turns from one token to the next: float32 [R/2], in radians.
+    """The angle by which each pair of values turns from one token to the next: float32 [R/2], in radians.
 
-    slides: for a layer with the sliding window, which may have a base of its own. Source: Su et al. 2021
+    slides: whether the layer has the sliding window; such a layer may have its own base. Source: Su et al. 2021
     (arXiv:2104.09864).
     """
     local = slides and architecture.local_rotary_base is not None
@@ -32,7 +32,8 @@ def _scaled(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
     lowered = frequencies / scaling.factor
     if scaling.kind == "linear":
         return lowered
-    turns = frequencies * scaling.original_positions / (2 * math.pi)  # within the first training's texts
+    # within the length of the first training's texts
+    turns = frequencies * scaling.original_positions / (2 * math.pi)
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    kept = ((turns - low) / (high - low)).clamp(0, 1)  # 0: lowered in full, 1: left as it is
+    kept = ((turns - low) / (high - low)).clamp(0, 1)  # 0: fully lowered, 1: unchanged
     return kept * frequencies + (1 - kept) * lowered

@@ -1,4 +1,4 @@
-"""Random numbers that depend on all bits of a seed, and on the place in the run that they are drawn for."""
+"""Random numbers that depend on all bits of a seed, and on their place in the run."""
 
 from __future__ import annotations
 
@@ -7,35 +7,34 @@ import hashlib
 import numpy as np
 import torch
 
-WORDS = 624  # of 32 bits, the state of the Mersenne twister that torch draws from on a CPU
+WORDS = 624  # 32-bit words in the state of the Mersenne twister, torch's generator on a CPU
 
 
 def seeded_generator(*key: int) -> torch.Generator:
-    """A generator on the CPU whose numbers depend on every bit of every number of the key.
+    """A CPU generator whose numbers depend on every bit of every number of the key.
 
-    key: a seed of any size, then what tells apart the draws of a run (a layer, a step). A single number below 2³² gives
-    what `torch.Generator.manual_seed` gives; of more than that, manual_seed reads the lowest 32 bits alone.
+    key: a seed of any size, then the numbers that distinguish the draws of a run (a layer, a step). A single number below 2³²
+    gives the same generator as `torch.Generator.manual_seed`. For larger numbers, manual_seed reads only the lowest 32 bits.
     """
     generator = torch.Generator()
     if len(key) == 1 and 0 <= key[0] < 2**32:
         return generator.manual_seed(key[0])
-    state = generator.manual_seed(
-        0
-    ).get_state()  # 8 bytes seed, 8 and 8 position, 8 of each word, 40 of normals
+    # layout: 8 bytes for the seed, 8 and 8 for the position, 8 for each word, 40 for normal numbers
+    state = generator.manual_seed(0).get_state()
     state.view(torch.int64)[3 : 3 + WORDS] = _words(key)
     generator.set_state(state)
     return generator
 
 
 def seed_default_generators(*key: int) -> None:
-    """As `seeded_generator`, of the generators that torch's dropout draws from, on the CPU and on GPUs."""
+    """Seed torch's default generators on the CPU and on GPUs, from which dropout draws. key: see `seeded_generator`."""
     if torch.cuda.is_available():
-        torch.cuda.manual_seed(int.from_bytes(_digest(key, 8), "little"))  # there, all of 64 bits count
+        torch.cuda.manual_seed(int.from_bytes(_digest(key, 8), "little"))  # on a GPU, all 64 bits count
     torch.default_generator.set_state(seeded_generator(*key).get_state())
 
 
 def _words(key: tuple[int, ...]) -> torch.Tensor:
-    """The twister's state: int64 [WORDS], each below 2³²."""
+    """The twister's state: int64 [WORDS], each number below 2³²."""
     return torch.from_numpy(np.frombuffer(_digest(key, 4 * WORDS), "<u4").astype(np.int64))
 
 

@@ -1,8 +1,8 @@
-"""Rows of a batch shared fairly among those who want them: a share is whatever competes as one, such as a request of many
-responses. Pure functions of counts.
+"""Fair division of a batch's rows among shares. Pure functions of counts.
 
-The rule is max-min fairness: a free row goes to the share with the fewest rows, and a row is taken from the share with the
-most as long as that leaves it with no fewer than the share that gets the row.
+A share is a set of responses that compete for rows together, such as all responses of one request. The rule is max-min
+fairness: a free row goes to the share with the fewest rows. A row is taken from the share with the most rows as long as the
+taker does not end up with more rows than the giver.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ Share = Hashable
 
 
 def next_in_line(waiting: Sequence[Share], running: Counter[Share], count: int) -> list[int]:
-    """Places in `waiting` of the next `count` that get rows: each time the first of the share with the fewest rows.
+    """The indices in `waiting` of the next `count` responses to get rows.
 
-    waiting: the share of each, in the order in which they came. running: how many rows each share has. Of shares with
-    equally many rows, the one whose first member came first; so a single share is served in order.
+    Each row goes to the first response of the share with the fewest rows. waiting: the share of each response, in the order of
+    arrival. running: the number of rows of each share. Among shares with equally many rows, the share with the earliest
+    response comes first, so a single share is served in order.
     """
     places: dict[Share, deque[int]] = {}
     for place, share in enumerate(waiting):
@@ -36,9 +37,9 @@ def next_in_line(waiting: Sequence[Share], running: Counter[Share], count: int) 
 
 
 def rows_to_give_up(waiting: Counter[Share], running: Counter[Share], free: int) -> Counter[Share]:
-    """How many rows each share gives up to others that wait; empty where all have their part.
+    """The number of rows that each share gives up to waiting shares; empty if no share has too many rows.
 
-    waiting and running: how many members of each share wait, and have rows. free: rows that nobody has.
+    waiting, running: for each share, the number of waiting responses and the number of rows. free: the number of free rows.
     """
     waiting, rows, given_up = Counter(+waiting), Counter(running), Counter()
     while waiting:
@@ -57,5 +58,5 @@ def rows_to_give_up(waiting: Counter[Share], running: Counter[Share], free: int)
 
 
 def is_owed(waiting: Counter[Share], running: Counter[Share]) -> bool:
-    """Whether a share that waits has at least two rows fewer than another, so that one of them should change hands."""
+    """Whether a waiting share has at least two rows fewer than another share, so that a row should change hands."""
     return bool(waiting) and min(running[share] for share in waiting) + 2 <= max(running.values(), default=0)

@@ -1,4 +1,4 @@
-"""Named spans of a step. Any profiler of torch shows them; inside `recording`, their seconds and passes are kept, too."""
+"""Named spans of a step. Every torch profiler shows them. Inside `recording`, their seconds and passes are kept, too."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Pass(Protocol):
 
     @property
     def tokens(self) -> int:
-        """The tokens that the model read."""
+        """The number of tokens read by the model."""
 
     def repeat(self) -> None:
-        """Put the same number of tokens through the model again, without the work around the pass."""
+        """Run the model on the same number of tokens again, without the work around the pass."""
 
 
 @dataclass
 class Span:
-    """The time that a step spent under a name, in all spans of this name inside of the same outer span."""
+    """The time of a step in all spans with the same name inside the same outer span."""
 
     name: str
     seconds: float = 0.0
@@ -45,7 +45,7 @@ _open: ContextVar[Span | None] = ContextVar("open", default=None)
 
 @contextmanager
 def recording() -> Iterator[Span]:
-    """A context manager: inside, all spans of this thread are kept. Gives the span that holds them."""
+    """A context manager: inside, all spans of this thread are kept. Yields the root span, which contains them."""
     root = Span("")
     token = _open.set(root)
     try:
@@ -56,7 +56,7 @@ def recording() -> Iterator[Span]:
 
 @contextmanager
 def span(name: str) -> Iterator[None]:
-    """A context manager that gives its time a name."""
+    """A context manager: records the time spent inside under a name."""
     outer = _open.get()
     with record_function(name):
         if outer is None:
@@ -68,13 +68,13 @@ def span(name: str) -> Iterator[None]:
             yield
         finally:
             if torch.cuda.is_available():
-                torch.cuda.synchronize()  # else the next span would wait for this span's kernels
+                torch.cuda.synchronize()  # otherwise the next span would wait for this span's kernels
             own.seconds += time.perf_counter() - started
             _open.reset(token)
 
 
 def note(done: Pass) -> None:
-    """Keep a pass with the open span. Outside of `recording`, it does nothing."""
+    """Add a pass to the open span. Does nothing outside of `recording`."""
     current = _open.get()
     if current is not None:
         current.passes.append(done)

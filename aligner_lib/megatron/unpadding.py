@@ -1,11 +1,11 @@
-"""Rows without their padding, and without a prefix that stands in an earlier row: every layer computes each real token
-once, and attention alone sees padded rows.
+"""Rows without their padding, and without prefixes that also occur in an earlier row.
 
-Under a causal mask a token's hidden state depends on the tokens before it alone. So what chosen and rejected answers, or
-the responses of a group, have in common at their beginning has the same hidden states in each row: they are computed in
-the first one, and their gradients are summed there.
+Every layer computes each real token once, and only attention sees padded rows. Under a causal mask, a token's hidden state
+depends only on the tokens up to its position. Therefore a common prefix of several rows, such as the prompt of a pair or of a
+group, has the same hidden states in each row. The prefix is computed in the first of these rows, and its gradients are summed
+there.
 
-B rows, S tokens in the longest, T tokens that are computed (rounded up where ranks share them evenly)
+B rows, S tokens in the longest row, T computed tokens (rounded up if ranks share them evenly)
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from megatron.core.packed_seq_params import PackedSeqParams
 
 
 class Unpadding(PackedSeqParams):
-    """Where the computed tokens of right-padded rows are; Megatron's layers pass it to the attention."""
+    """The places of the computed tokens in right-padded rows. Megatron's layers pass this object to the attention."""
 
     def __init__(self, lengths: Tensor, width: int, shared: Tensor | None = None, multiple: int = 1):
-        """lengths: int64 [B]; width: S; shared: the rows' tokens, int64 [B, S], or None where each row computes its own
-        prefix; multiple: tokens of 0 are added until T is a multiple of it."""
+        """lengths: int64 [B]; width: S; shared: the rows' tokens, int64 [B, S], or None if each row computes its own prefix;
+        multiple: zero tokens are added until T is a multiple of this number."""
         super().__init__(max_seqlen_q=width, max_seqlen_kv=width)
         real = torch.arange(width, device=lengths.device) < lengths[:, None]  # [B, S]
         computed, self.sources = real, None
@@ -34,12 +34,13 @@ class Unpadding(PackedSeqParams):
             first = _first_rows(shared, real)
             computed = real & (first == torch.arange(len(lengths), device=lengths.device)[:, None])
             if not torch.equal(computed, real):
-                number = (computed.flatten().cumsum(0) - 1).view(real.shape)  # of each computed token
-                self.sources = number.gather(0, first)[real]  # int64: of every real token
+                number = (computed.flatten().cumsum(0) - 1).view(real.shape)  # index of each computed token
+                self.sources = number.gather(0, first)[real]  # int64: the computed token for each real token
         self.places = computed.flatten().nonzero().squeeze(1)  # int64 [computed tokens] in the flattened rows
         self.real_places = self.places if self.sources is None else real.flatten().nonzero().squeeze(1)
         self.added = -len(self.places) % multiple
-        self.columns = pad(self.places % width, (0, self.added))  # int64 [T]: each one's position in its row
+        # int64 [T]: each token's position in its row
+        self.columns = pad(self.places % width, (0, self.added))
         self.shape = real.shape
 
     def remove(self, rows: Tensor) -> Tensor:
@@ -55,9 +56,8 @@ class Unpadding(PackedSeqParams):
 
 
 def _first_rows(tokens: Tensor, real: Tensor) -> Tensor:
-    """The first row that has the same tokens up to and with each one: int64 [B, S]; real: bool [B, S]."""
+    """The first row with the same tokens up to and including each token: int64 [B, S]; real: bool [B, S]."""
     both_real = real[:, None] & real[None]
-    common = ((tokens[:, None] == tokens[None]) & both_real).cumprod(
-        dim=2
-    )  # [B, B, S], 1 as far as two rows agree
+    # [B, B, S], 1 as far as two rows agree
+    common = ((tokens[:, None] == tokens[None]) & both_real).cumprod(dim=2)
     return common.argmax(dim=1)

@@ -1,6 +1,6 @@
-"""A model's weights put together from the blocks that its ranks hold, one weight at a time, adapters added to theirs.
+"""A model's whole weights, put together from the blocks of its ranks, one weight at a time, with adapters added.
 
-Blocks travel from CPU to CPU: what is put together is for another process, such as an inference server.
+Blocks travel from CPU to CPU, because the whole weights are for another process, such as an inference server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aligner_lib.models.tensor_store import Block
 
 
 class WholeWeights:
-    """Weights by their names in Megatron. Every rank makes one, and reads the same names in the same order."""
+    """Whole weights by their Megatron names. Every rank creates an instance and reads the same names in the same order."""
 
     def __init__(self, model):
         self._own = dict(own_blocks(model))
@@ -27,7 +27,7 @@ class WholeWeights:
         for rank, blocks in enumerate(parallel.gather_over_all(held)):
             for block, dtype in blocks:
                 self._holders[block.name].append((rank, block, dtype))
-        # by the layers' own name: a rank has some of each
+        # by the layer's own name: every rank has layers of each name
         self._scales = {
             name.rpartition(".")[2]: layer.adapter_scale
             for name, layer in model.named_modules()
@@ -36,13 +36,14 @@ class WholeWeights:
 
     @property
     def names(self) -> set[str]:
-        """All that the ranks hold, but for adapters."""
+        """The names of all weights of all ranks, without the adapters."""
         return {name for name in self._holders if name.rpartition(".")[2] not in (A, B)}
 
     def read(self, name: str) -> Tensor | None:
         """The whole weight in its dtype, on the first rank's CPU; None on all other ranks. A collective operation.
 
-        A weight with an adapter is W + scale · B A, computed in float32. Raises KeyError for a name that the model has not.
+        A weight with an adapter is W + scale · B A, computed in float32. Raises KeyError for a name without a weight in the
+        model.
         """
         weight, layer = self._read(name), name.removesuffix(".weight")
         if f"{layer}.{A}" not in self._holders:
@@ -67,7 +68,7 @@ class WholeWeights:
 
 
 def _on_the_first_rank(part: Tensor | None, rank: int, block: Block, dtype: torch.dtype) -> Tensor | None:
-    """A block that `rank` holds, on the CPU. part: its values there; None on all other ranks."""
+    """Move a block from `rank` to the first rank's CPU. part: the block's values on `rank`; None on all other ranks."""
     if rank == 0:
         return None if part is None else part.cpu()
     if part is not None:

@@ -1,4 +1,4 @@
-"""Models: fetched, imported from Hugging Face, GGUF or NeMo, and found by name. Nothing here imports torch or Megatron.
+"""Models: fetched, imported from Hugging Face, GGUF or NeMo, and found by name. Importing needs neither torch nor Megatron.
 
 A model folder holds model.json (the architecture), tokenizer.json and tokenizer_config.json, weights/ (a store under
 Megatron's names) and source.json (its origin and hash).

@@ -1,7 +1,7 @@
-"""Model folders that hold only adapters (LoRA), and the weights that adapters and their base give together.
+"""Model folders that hold only adapters (LoRA), and the combined weights of adapters and their base.
 
-An adapter of a weight W [O, I] is a pair, A [R, I] and B [O, R], and a scale: the adapted weight is W + scale · B A. Beside the
-adapters (and a new head) the folder records their base, the model that they belong to. The base may have adapters, too.
+An adapter of a weight W [O, I] is a pair, A [R, I] and B [O, R], and a scale: the adapted weight is W + scale · B A. The folder
+also records the base, which is the model of the adapters. A folder may contain a new head, and the base may have adapters, too.
 
 Source: Hu et al. 2021 (arXiv:2106.09685)
 """
@@ -52,7 +52,7 @@ class AdapterRecord:
 
     @staticmethod
     def load(folder: Path) -> AdapterRecord | None:
-        """Read adapter.json; None for a model folder that holds all of its weights."""
+        """Read adapter.json; None for a model folder with all of its weights."""
         path = Path(folder) / ADAPTERS
         if not path.exists():
             return None
@@ -61,12 +61,12 @@ class AdapterRecord:
         return AdapterRecord(Path(stored["base"]["path"]), stored["base"]["hash"], layers)
 
     def is_of_same(self, other: AdapterRecord) -> bool:
-        """Whether both are adapters of the same shapes for the same model, wherever the model lies."""
+        """Whether both records have the same shapes and the same base model, in any folder."""
         return (self.base_hash, self.layers) == (other.base_hash, other.layers)
 
 
 def check_base(folder: Path) -> None:
-    """Raises ValueError for a folder of adapters whose base is gone, or has changed."""
+    """Raises ValueError for a folder of adapters whose base is gone or has changed."""
     record = AdapterRecord.load(folder)
     if record is None:
         return
@@ -85,7 +85,7 @@ def check_base(folder: Path) -> None:
 
 
 def open_weights(folder: Path) -> StoreReader:
-    """A model folder's weights; adapters are added to the weights of their base while they are read.
+    """Open a model folder's weights. Adapters are added to the weights of their base during reading.
 
     Raises FileNotFoundError for a folder without weights, ValueError as `check_base`.
     """
@@ -97,7 +97,7 @@ def open_weights(folder: Path) -> StoreReader:
 
 
 class AdaptedWeights(StoreReader):
-    """A base's weights with adapters added. Other weights in the adapters' folder replace those of the base."""
+    """A base's weights with adapters added. Other weights in the adapters' folder replace the base's weights."""
 
     def __init__(self, folder: Path, record: AdapterRecord):
         super().__init__(folder / "weights")
@@ -106,7 +106,7 @@ class AdaptedWeights(StoreReader):
 
     def names(self) -> list[str]:
         """The names of all global tensors, sorted; without the output layer when the folder has a scalar head."""
-        # a head for rewards replaces the head for logits
+        # a scalar head replaces the head for logits
         replaced = {"output_layer.weight"} if "value_head.weight" in self._own else set()
         return sorted((set(self._base.names()) - replaced) | self._own)
 

@@ -1,4 +1,4 @@
-"""A model's architecture: the numbers that Megatron, the importers and the checkpoints share."""
+"""A model's architecture: the numbers shared by Megatron, the importers and the checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Normalization = Literal["rms", "layer"]
 Activation = Literal["swiglu", "geglu", "squared_relu"]
 
 
-MOST_LAYERS = 10_000  # more than any model has; bounds the memory that reading a model's configuration takes
+MOST_LAYERS = 10_000  # more than any model has; bounds the memory for reading a model's configuration
 MOST_VALUES = 1 << 27  # limit of a size: hidden values, tokens of a vocabulary, positions
 SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size",
          "max_position_embeddings", "kv_channels")  # fmt: skip
@@ -19,12 +19,12 @@ SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups",
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How the frequencies of rotary positions are lowered for texts longer than those of the first training.
+    """How the frequencies of rotary positions are lowered for texts longer than in the first training.
 
-    linear: all frequencies by `factor` (Chen et al. 2023, arXiv:2306.15595). llama3: by `factor` the frequencies that turn
-    less than low_frequency_factor times within original_positions, not at all those that turn more than
-    high_frequency_factor times, and by an interpolated factor those in between. Raises ValueError for another kind, or for
-    factors out of order.
+    linear: all frequencies are divided by `factor` (Chen et al. 2023, arXiv:2306.15595). llama3: frequencies with fewer than
+    low_frequency_factor turns within original_positions are divided by `factor`, frequencies with more than
+    high_frequency_factor turns stay unchanged, and frequencies in between get an interpolated factor. Raises ValueError for
+    another kind, or for factors out of order.
     """
 
     kind: str
@@ -47,29 +47,30 @@ class RopeScaling:
 class Architecture:
     """A decoder-only transformer with rotary positions and grouped-query attention.
 
-    The defaults of the switches are Llama's; the modules of `models/families/` set them for other families. Raises
-    ValueError for an unknown value, for key/value heads that do not divide the heads, and for layers that do not exist.
+    The defaults of the switches are Llama's; the modules of `models/families/` set the switches for other families. Raises
+    ValueError for an unknown value, for a number of key/value heads that does not divide the number of heads, and for layers
+    that do not exist.
     """
 
     num_layers: int
     hidden_size: int
     num_attention_heads: int
     num_query_groups: int
-    """Key/value heads."""
+    """The number of key/value heads."""
     ffn_hidden_size: int
     vocab_size: int
     max_position_embeddings: int
     kv_channels: int
-    """Size of one head."""
+    """The size of a head."""
     rotary_base: float = 10000.0
     """Rope theta."""
     norm_epsilon: float = 1e-5
     tied_embeddings: bool = True
     """The output layer is the input embedding."""
     head: str = "lm"
-    """lm: next-token logits; scalar: one number for each token (reward model, critic)."""
+    """lm: next-token logits; scalar: a single number for each token (reward model, critic)."""
     family: str = "llama"
-    """The family whose config.json and names of weights the model has in a Hugging Face folder."""
+    """The model's family, which determines config.json and the names of weights in a Hugging Face folder."""
 
     # norms
     normalization: Normalization = "rms"
@@ -77,9 +78,9 @@ class Architecture:
     zero_centered_norm: bool = False
     """Norms multiply by 1 + weight."""
     post_norms: bool = False
-    """The outputs of attention and MLP also have norms, before they are added to the residual stream."""
+    """The outputs of attention and MLP pass through norms before they are added to the residual stream."""
     qk_norm: bool = False
-    """Each head's query and key have a norm, before rotary positions."""
+    """Each head's query and key pass through a norm before rotary positions are applied."""
 
     # layers
     activation: Activation = "swiglu"
@@ -97,13 +98,13 @@ class Architecture:
     attention_softcap: float | None = None
     """Scores s become c · tanh(s / c)."""
     sliding_window: int | None = None
-    """The number of tokens that a token of a sliding layer attends to, itself included."""
+    """The number of tokens to which a token of a sliding layer attends, itself included."""
     sliding_layers: tuple[int, ...] = ()
     """Layers with the sliding window, counted from 0."""
 
     # positions
     rotary_fraction: float = 1.0
-    """The share of a head's values, from its beginning, that is rotated."""
+    """The rotated share of a head's values, counted from the head's beginning."""
     rope_scaling: RopeScaling | None = None
     local_rotary_base: float | None = None
     """Rope theta of sliding layers, to which rope_scaling does not apply."""
@@ -146,7 +147,7 @@ class Architecture:
 
     @property
     def rotary_channels(self) -> int:
-        """The number of values at the beginning of a head that are rotated."""
+        """The number of rotated values at the beginning of a head."""
         return int(self.kv_channels * self.rotary_fraction)
 
     @property
@@ -169,7 +170,7 @@ class Architecture:
 
     @staticmethod
     def load(folder: Path) -> Architecture:
-        """Read model.json from a model folder. Raises FileNotFoundError when there is none."""
+        """Read model.json from a model folder. Raises FileNotFoundError when the folder has no model.json."""
         path = Path(folder) / "model.json"
         if not path.exists():
             raise FileNotFoundError(

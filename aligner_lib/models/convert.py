@@ -35,17 +35,18 @@ class WeightSource(Protocol):
         """A weight's shape."""
 
     def read(self, name: str) -> np.ndarray:
-        """One weight as an array, in the dtype that `dtype` names (bfloat16 as its bits in uint16)."""
+        """A weight as an array, in the dtype named by `dtype` (bfloat16 as its bits in uint16)."""
 
     def write_tokenizer(self, out: Path) -> None:
         """Write tokenizer.json and tokenizer_config.json into a folder."""
 
 
 def import_hf(source: Path, out: Path, progress: Progress | None = None, origin: dict | None = None) -> Path:
-    """Convert a Hugging Face folder (of a family in `models/families/`) or a .gguf file into a new model folder. Returns it.
+    """Convert a Hugging Face folder (of a family in `models/families/`) or a .gguf file into a new model folder.
 
-    Safetensors keep their dtype; GGUF weights become float32. The folder gets its name when it is complete.
-    origin: written into source.json beside the hash. progress: called with (weights done, weights in all).
+    Returns the new folder. Safetensors keep their dtype; GGUF weights become float32. The folder gets its final name when the
+    conversion is complete. origin: written into source.json beside the hash. progress: called with (weights done, weights in
+    all).
 
     Raises ValueError for an unsupported model, for missing weights, for weights that do not belong to the model, and when
     `out` exists; DiskFull when the disk is full.
@@ -62,7 +63,7 @@ def import_hf(source: Path, out: Path, progress: Progress | None = None, origin:
 def write_model_folder(out: Path, write: Callable[[Path], None], origin: dict) -> Path:
     """Let `write` fill a new folder, add source.json (origin, hash), and return the folder.
 
-    If `write` fails, nothing is left. Raises ValueError when `out` exists, DiskFull.
+    If `write` fails, no folder is left. Raises ValueError when `out` exists, DiskFull.
     """
     with whole_or_absent(out, "--out; ALIGNER_CACHE for named models") as folder:
         folder.mkdir()
@@ -72,7 +73,7 @@ def write_model_folder(out: Path, write: Callable[[Path], None], origin: dict) -
 
 
 def open_source(source: Path) -> WeightSource:
-    """The reader of a Hugging Face folder or a .gguf file. Raises ValueError for anything else."""
+    """The reader of a Hugging Face folder or a .gguf file. Raises ValueError for any other path."""
     source = Path(source)
     if source.is_dir():
         return HfFolder(source)
@@ -120,7 +121,7 @@ def _streamed(reader: WeightSource, weight: Weight, arch: Architecture) -> Strea
 
 
 def _check_names(reader: WeightSource, expected: set[str]) -> None:
-    """Raises ValueError when a weight is missing, or does not belong to the model."""
+    """Raises ValueError when a weight is missing or does not belong to the model."""
     present = reader.names()
     if missing := sorted(expected - present):
         raise ValueError(f"{len(missing)} weights are missing, the first: {', '.join(missing[:3])}")
@@ -135,7 +136,7 @@ def _check_names(reader: WeightSource, expected: set[str]) -> None:
 
 
 def _check_tied(reader: WeightSource) -> None:
-    """Some tied models also store the output layer, which is accepted if it equals the embedding."""
+    """Raises ValueError when a tied model also stores an output layer, and the layer differs from the embedding."""
     if not np.array_equal(reader.read("lm_head.weight"), reader.read("model.embed_tokens.weight")):
         raise ValueError(
             "the configuration ties lm_head.weight to the embedding (tie_word_embeddings), but the two differ"

@@ -18,14 +18,14 @@ class DiskFull(UserError, OSError):
 
 @contextmanager
 def explain_full_disk(folder: Path, elsewhere: str) -> Iterator[None]:
-    """A context manager: an OSError for a full disk becomes a DiskFull error that names `folder`.
+    """A context manager: turns an OSError for a full disk into a DiskFull error that names `folder`.
 
-    elsewhere: how the user chooses another folder, for the message.
+    elsewhere: advice for the error message, on how to choose another folder.
     """
     try:
         yield
     except OSError as error:
-        # a DiskFull from an inner block names the full folder
+        # a DiskFull from an inner block already names the full folder
         if isinstance(error, DiskFull) or not is_full(error):
             raise
         raise DiskFull(
@@ -35,10 +35,10 @@ def explain_full_disk(folder: Path, elsewhere: str) -> Iterator[None]:
 
 @contextmanager
 def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
-    """A context manager: yields a path for a folder or a file, which is renamed to `out` at the end.
+    """A context manager: yields a path for a folder or a file, and renames the path to `out` at the end.
 
-    The path lies in a new hidden folder beside `out`, and only that folder is ever removed. If the block fails, nothing is
-    left. elsewhere: see `explain_full_disk`. Raises ValueError when `out` exists before or after the block, DiskFull.
+    The path lies in a new hidden folder beside `out`, and only the hidden folder is ever removed. If the block fails, nothing
+    is left. elsewhere: see `explain_full_disk`. Raises ValueError when `out` exists before or after the block, DiskFull.
     """
     _check_free(out)
     with explain_full_disk(out, elsewhere), atomic_path(out) as partial:
@@ -54,7 +54,7 @@ def _check_free(out: Path) -> None:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an error, or one that caused it, is due to a full disk or an exhausted quota."""
+    """Whether an error, or an error in its chain of causes, is due to a full disk or an exhausted quota."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True

@@ -1,6 +1,6 @@
-"""Download a published model: any model of the Hugging Face hub, and some also from a Python package if the hub is away.
+"""Download a published model from the Hugging Face hub. If the hub is unreachable, some models come from a Python package.
 
-The download uses the clients of both (huggingface_hub; pip or uv), so the user's endpoints, mirrors, proxies and certificates
+The download uses the official clients (huggingface_hub; pip or uv), so the user's endpoints, mirrors, proxies and certificates
 apply.
 """
 
@@ -25,21 +25,21 @@ class DownloadError(UserError, ConnectionError):
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A model on the hub at a pinned revision, and a package that holds the same model as a GGUF file."""
+    """A model on the hub at a pinned revision, and a Python package with the same model as a GGUF file."""
 
     hub: str
     revision: str
     hub_sha256: dict[str, str]
-    """By file."""
+    """The checksum of each file."""
     package: str
     version: str
     package_sha256: str
-    """Of the wheel."""
+    """The checksum of the wheel."""
     package_bytes: int
-    """Approximate size when unpacked, for the progress bar."""
+    """The approximate unpacked size, for the progress bar."""
 
     def is_current(self, origin: dict) -> bool:
-        """Whether a model folder with this source.json came from this revision or this package."""
+        """Whether a model folder with this source.json came from the pinned revision or the pinned package."""
         return origin.get("origin") in (self._hub_origin(), self._package_origin())
 
     def make(self, name: str, out: Path, progress: bool) -> None:
@@ -88,13 +88,13 @@ class PublishedModel:
 
 
 HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?")
-# Meta's first repositories contain its own format; a second repository has the same weights for transformers
+# Meta's first repositories contain Meta's own format; a second repository has the same weights for transformers
 LLAMA_2 = re.compile(r"meta-llama/Llama-2-(7|13|70)b(-chat)?")
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """A repository of the hub, at a revision that is looked up once and then kept."""
+    """A repository of the hub at a revision. The revision is looked up once; the downloaded commit is then kept."""
 
     repo: str
     revision: str | None
@@ -102,7 +102,7 @@ class HubModel:
 
     @staticmethod
     def named(name: str) -> HubModel | None:
-        """The model of a name ORG/NAME or ORG/NAME@REVISION; None for any other text."""
+        """The model for a name ORG/NAME or ORG/NAME@REVISION; None for any other text."""
         match = HUB_NAME.fullmatch(name)
         return HubModel(match["repo"], match["revision"]) if match else None
 
@@ -112,7 +112,7 @@ class HubModel:
         return self.repo + (f"@{self.revision.replace('/', '--')}" if self.revision else "")
 
     def is_current(self, origin: dict) -> bool:
-        """Whether a model folder with this source.json was fetched under this name. Its commit is not compared."""
+        """Whether a model folder with this source.json was fetched under this name. The commit is not compared."""
         stored = (origin.get("repository"), origin.get("revision"))
         return stored == (self.repo, self.revision)
 
@@ -148,7 +148,7 @@ class HubModel:
 
 
 def check_files(repo: str, files: tuple[str, ...]) -> None:
-    """Raises UserError, with a cure, for a repository that contains no model as safetensors."""
+    """Raises UserError, with advice, for a repository without a model in safetensors."""
 
     def like(*patterns: str) -> list[str]:
         return [name for name in files if any(fnmatch(name, pattern) for pattern in patterns)]

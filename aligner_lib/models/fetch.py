@@ -25,7 +25,7 @@ class Recipe(Protocol):
     """The way to create the folder of a named model."""
 
     def is_current(self, origin: dict) -> bool:
-        """Whether a cached model with this source.json equals the one that the recipe would create today."""
+        """Whether a cached model with this source.json equals the model that the recipe would create today."""
 
     def make(self, name: str, out: Path, progress: bool) -> None:
         """Create the model folder `out`. progress: print the model's source and show progress bars."""
@@ -50,14 +50,14 @@ MODELS: dict[str, Recipe] = {
 
 
 def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
-    """The folder of a named model, created or downloaded into the cache if it is not there or is damaged.
+    """The folder of a named model. A missing or damaged model is first created or downloaded into the cache.
 
-    name: a key of MODELS, or ORG/NAME or ORG/NAME@REVISION of the Hugging Face hub. cache: the folder that contains models/;
-    by default $ALIGNER_CACHE, else ~/.cache/aligner-lab. Several processes may call this at the same time: one downloads, the
-    others wait.
+    name: a key of MODELS, or ORG/NAME or ORG/NAME@REVISION of the Hugging Face hub. cache: the folder that contains models/; by
+    default $ALIGNER_CACHE, otherwise ~/.cache/aligner-lab. Several processes may fetch a model at the same time: one process
+    downloads, the others wait.
 
-    Raises ValueError for another name, DownloadError when no source can be reached, UserError for a repository that the hub
-    does not provide or that contains no model, and DiskFull.
+    Raises ValueError for another name, DownloadError when no source can be reached, UserError when the hub does not provide the
+    repository or the repository contains no model, and DiskFull.
     """
     recipe = _recipe(name)
     if recipe is None:
@@ -68,14 +68,14 @@ def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
 
 
 def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
-    """`folder`, made by the recipe if it is missing or damaged. name: the model's name, for messages."""
+    """Let the recipe make `folder` if missing or damaged. Returns `folder`. name: the model's name, for messages."""
     echo = echo_to(progress)
     if is_usable(folder, recipe):
         return folder
     with explain_full_disk(folder, "ALIGNER_CACHE"), _explain_read_only(name, folder):
         _make_parents(folder)
         with _lock(folder.with_name(f".{folder.name}.lock"), echo):
-            if not is_usable(folder, recipe):  # another process may have made it while this one waited
+            if not is_usable(folder, recipe):  # another process may have made the folder during the wait
                 if folder.exists():
                     echo(f"{name}: {folder} is damaged or of another version, and is made again")
                     shutil.rmtree(folder)
@@ -85,7 +85,7 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
 
 @contextmanager
 def _explain_read_only(name: str, folder: Path) -> Iterator[None]:
-    """A context manager: for a cache that the user may not write, an error that says who can add models to it."""
+    """A context manager: turns the error for a read-only cache into an error that tells the user how to get the model."""
     try:
         yield
     except OSError as error:
@@ -107,7 +107,7 @@ def _make_parents(folder: Path) -> None:
 
 
 def cache_root() -> Path:
-    """The cache folder: $ALIGNER_CACHE, else ~/.cache/aligner-lab."""
+    """The cache folder: $ALIGNER_CACHE, otherwise ~/.cache/aligner-lab."""
     return Path(os.environ.get("ALIGNER_CACHE") or "~/.cache/aligner-lab").expanduser()
 
 
@@ -133,7 +133,7 @@ def is_usable(folder: Path, recipe: Recipe) -> bool:
     """
     try:
         origin = json.loads((folder / "source.json").read_text(encoding="utf-8"))
-        StoreReader(folder / "weights")  # raises for a folder of an earlier version
+        StoreReader(folder / "weights")  # raises for a store of an earlier version
         return recipe.is_current(origin) and model_hash(folder) == origin["hash"]
     except (OSError, ValueError, KeyError, AttributeError):
         return False
@@ -141,7 +141,7 @@ def is_usable(folder: Path, recipe: Recipe) -> bool:
 
 @contextmanager
 def _lock(path: Path, echo: Callable[[str], None]) -> Iterator[None]:
-    """A lock that one process holds at a time; the system releases it when the process dies."""
+    """A lock for a single process at a time. The system releases the lock when its process dies."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

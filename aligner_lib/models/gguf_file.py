@@ -29,7 +29,7 @@ HF_LAYER_NAMES = {
 class GgufFile:
     """Reads a GGUF file one weight at a time, under Hugging Face's names.
 
-    Raises ValueError for a damaged file and for a feature that is not supported.
+    Raises ValueError for a damaged file and for an unsupported feature.
     """
 
     def __init__(self, path: Path):
@@ -59,7 +59,7 @@ class GgufFile:
         return tuple(int(n) for n in reversed(self._tensors[name].shape))
 
     def read(self, name: str) -> np.ndarray:
-        """One weight, dequantized to float32. Raises ValueError for an unknown quantization."""
+        """A weight, dequantized to float32. Raises ValueError for an unknown quantization."""
         import gguf
 
         tensor = self._tensors[name]
@@ -80,7 +80,7 @@ class GgufFile:
         write_tokenizer(self._field, self.path, out)
 
     def _field(self, key: str, default=None):
-        """A metadata value; ValueError when it is missing and no default is given."""
+        """A metadata value. Raises ValueError when the value is missing and has no default."""
         field = self._reader.fields.get(key)
         if field is None and default is None:
             raise ValueError(f"{self.path} has no {key}, which a Llama model needs: download the file again")
@@ -124,9 +124,9 @@ class GgufFile:
 def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
     """Restore Hugging Face's row order of a query or key projection: [heads · D, H] → the same shape.
 
-    Rotary positions rotate pairs of a head's values. llama.cpp pairs neighbours (0, 1), (2, 3) …; Hugging
-    Face and Megatron pair the halves (0, D/2), (1, D/2 + 1) …. llama.cpp's converter therefore interleaves
-    the rows (its `permute`), and this is the inverse.
+    Rotary positions rotate pairs of a head's values. llama.cpp pairs neighbours (0, 1), (2, 3) …; Hugging Face and Megatron
+    pair the halves (0, D/2), (1, D/2 + 1) …. Therefore llama.cpp's converter interleaves the rows with its `permute`.
+    `unpermute` is the inverse.
     """
     rows, hidden = weight.shape
     pairs = weight.reshape(heads, rows // heads // 2, 2, hidden)
@@ -134,7 +134,7 @@ def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _hf_name(name: str) -> str:
-    """Hugging Face's name of a GGUF tensor; a tensor that Llama does not have keeps its name."""
+    """Hugging Face's name of a GGUF tensor. A tensor without a counterpart in Llama keeps its name."""
     stem, _, suffix = name.rpartition(".")
     if stem in HF_NAMES:
         return f"{HF_NAMES[stem]}.{suffix}"

@@ -9,17 +9,16 @@ from aligner_lib.models.hf_folder import copy_tokenizer
 from cluster.record import write_json
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # token types of the GGUF specification
-ENDS = ("eot", "eom")  # tokens that end a turn and a message, and so an answer, like the stop token
+ENDS = ("eot", "eom")  # tokens that end a turn or a message, and therefore end an answer like the stop token
 DIGITS_APART = {"smollm": True, "gpt-2": False}  # the known pre-tokenizers
 
 
 def write_tokenizer(field: Callable, path: Path, out: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json from a GGUF file's metadata, and generation_config.json if the model has
-    more than one stop token.
+    """Write tokenizer.json and tokenizer_config.json from a GGUF file's metadata.
 
-    field: looks up a metadata key. If a tokenizer.json lies beside the GGUF file, it is used instead. A GGUF file names
-    its pre-tokenizer without describing it. An unknown name raises ValueError, because a guess would tokenise texts wrongly
-    without notice.
+    A model with more than one stop token also gets a generation_config.json. field: looks up a metadata key. A tokenizer.json
+    beside the GGUF file takes precedence over the metadata. A GGUF file contains only the name of its pre-tokenizer. Raises
+    ValueError for an unknown name, because a guess would silently tokenise texts wrongly.
     """
     if (path.parent / "tokenizer.json").exists():
         copy_tokenizer(path.parent, out)

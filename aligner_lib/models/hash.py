@@ -1,4 +1,4 @@
-"""A model's fingerprint, fast enough to compute at the start of every run and at every look into the cache."""
+"""A model's fingerprint, fast enough for the start of every run and for every look into the cache."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 WHOLE_BYTES = 1 << 23  # a file up to this size is read completely
 HEAD_BYTES = 1 << 20  # of a larger file: its beginning (with the safetensors header) ...
-SAMPLE_BYTES = 1 << 12  # ... and this much at every stride, and at its end
+SAMPLE_BYTES = 1 << 12  # ... and a sample of this size at every stride, and at its end
 STRIDE_BYTES = 1 << 18
-ADAPTERS = "adapter.json"  # in a folder that holds only adapters; see models.adapters
+ADAPTERS = "adapter.json"  # the record in a folder of adapters; see models.adapters
 
 
 def model_hash(folder: Path) -> str:
     """32 hex digits that change with a model folder's architecture, tokenizer or weights, and with an adapter's base.
 
-    Large files are sampled: their length, their first MiB, and 4 KiB of every 256 KiB. So the hash takes well under a
-    second for any model that fits on a laptop. A truncated or missing file and any training change the hash;
-    a single flipped bit may not. The same weights, stored with another parallelism, have another hash.
+    Large files are sampled: their length, their first MiB, and 4 KiB of every 256 KiB. Therefore the hash takes well under a
+    second for any model that fits on a laptop. A truncated or missing file and any training change the hash; a single flipped
+    bit may not. The same weights, stored under another parallelism, have another hash.
 
     Raises FileNotFoundError for a folder without a model.
     """
@@ -31,14 +31,14 @@ def model_hash(folder: Path) -> str:
     if not (folder / ADAPTERS).exists():
         return _sampled_hash(files)
     record = json.loads((folder / ADAPTERS).read_text())
-    record["base"] = record["base"]["hash"]  # the place of the base does not count
+    record["base"] = record["base"]["hash"]  # the path of the base does not count
     return _sampled_hash(files, json.dumps(record, sort_keys=True))
 
 
 def archive_hash(path: Path) -> str:
     """32 hex digits that change with the content of a file, or of the files in a folder, sampled like `model_hash`.
 
-    The name and the place of the file do not count. Raises OSError for a file that can't be read.
+    The file's name and path do not count. Raises OSError for an unreadable file.
     """
     if not path.is_dir():
         return _sampled_hash({"": path})
@@ -62,7 +62,7 @@ def file_hash(path: Path) -> str:
 
 
 def text_hash(text: str) -> str:
-    """The `file_hash` of a file with this text, in UTF-8."""
+    """The `file_hash` of a file with this text in UTF-8."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

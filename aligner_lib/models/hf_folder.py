@@ -18,7 +18,7 @@ from cluster.record import write_json
 class HfFolder:
     """Reads a Hugging Face folder one weight at a time.
 
-    Raises ValueError with the part that is missing, damaged or not supported.
+    Raises ValueError with the name of the missing, damaged or unsupported part.
     """
 
     def __init__(self, folder: Path):
@@ -38,7 +38,7 @@ class HfFolder:
         return set(self._file_of)
 
     def dtype(self, name: str) -> str:
-        """The dtype in which a weight is stored: F64, F32, F16 or BF16."""
+        """A weight's stored dtype: F64, F32, F16 or BF16."""
         return self._file_of[name].dtype(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -46,14 +46,14 @@ class HfFolder:
         return self._file_of[name].shape(name)
 
     def read(self, name: str) -> np.ndarray:
-        """One weight, in the dtype in which it is stored (bfloat16 as its bits in uint16)."""
+        """A weight in its stored dtype (bfloat16 as its bits in uint16)."""
         return self._file_of[name].read(name)
 
     def write_tokenizer(self, out: Path) -> None:
-        """Copy the tokenizer and the ids of further stop tokens into a folder, and a reward model's scale, if it has one."""
+        """Write the tokenizer and the ids of further stop tokens into a folder, and a reward model's scale, if there is one."""
         copy_tokenizer(self.folder, out)
         settings = out / "generation_config.json"
-        # transformers, too, then takes the stop tokens from config.json
+        # transformers, too, takes the stop tokens from config.json in this case
         if isinstance(self._stop_ids, list) and not settings.exists():
             write_json(settings, {"eos_token_id": self._stop_ids})
         if self._reward_constant is not None:
@@ -61,11 +61,11 @@ class HfFolder:
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:
-    """Write a folder's tokenizer into another folder: tokenizer.json, tokenizer_config.json, and generation_config.json with
-    further stop tokens.
+    """Write a folder's tokenizer into another folder.
 
-    A chat template in a file of its own moves into tokenizer_config.json. A SentencePiece tokenizer.model is converted if
-    there is no tokenizer.json. Raises ValueError for a folder without a tokenizer or without an eos_token.
+    The new files are tokenizer.json, tokenizer_config.json, and generation_config.json with further stop tokens. A chat
+    template in a separate file moves into tokenizer_config.json. A SentencePiece tokenizer.model is converted if there is no
+    tokenizer.json. Raises ValueError for a folder without a tokenizer or without an eos_token.
     """
     if (folder / "tokenizer.json").exists():
         config = _read_json(folder / "tokenizer_config.json")
@@ -89,7 +89,7 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
 
 
 def _sentencepiece_config(folder: Path) -> dict:
-    """The settings beside a tokenizer.model, over the defaults of Llama's class in transformers."""
+    """The settings beside a tokenizer.model. Missing settings get the defaults of Llama's class in transformers."""
     config: dict = {"add_bos_token": True, "legacy": False}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).exists():
@@ -97,7 +97,7 @@ def _sentencepiece_config(folder: Path) -> dict:
     if (folder / "added_tokens.json").exists():
         added = _read_json(folder / "added_tokens.json")
         config.setdefault("added_tokens_decoder", {str(i): {"content": text} for text, i in added.items()})
-    config.pop("tokenizer_class", None)  # the class that reads tokenizer.model
+    config.pop("tokenizer_class", None)  # names the class for reading tokenizer.model
     return config
 
 
@@ -114,7 +114,7 @@ def _read_json(path: Path) -> dict:
 
 
 def _files_by_weight(folder: Path) -> dict[str, TensorFile]:
-    """The file of each weight: the only file, or the one that a sharded model's index names."""
+    """The file of each weight: the only file, or the file named by a sharded model's index."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         if not (folder / "model.safetensors").exists():

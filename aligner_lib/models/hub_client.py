@@ -1,4 +1,4 @@
-"""Download a model at a pinned revision from the Hugging Face hub into the hub client's cache, which can resume downloads."""
+"""Download a model at a pinned revision from the Hugging Face hub into the hub client's cache. Downloads can be resumed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ANSWER_SECONDS = 4.0  # timeout for the hub's first answer
 FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json",
          "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
          "chat_template.jinja"]  # fmt: skip
-# these contain the weights a second time, in another layout
+# these patterns match second copies of the weights, in another layout
 OTHER_FILES = ["consolidated*", "*/*"]
-# beside the weights, which `sha256` names
+# required besides the weights, whose names are in `sha256`
 NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 class HubRefusal(UserError):
-    """The hub answers but does not provide the model: it does not exist, or this user has no access."""
+    """The hub answers but does not provide the model: the model does not exist, or this user has no access."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Listing:
     commit: str
     files: tuple[str, ...]
     sha256: dict[str, str]
-    """Of the large files."""
+    """The checksums of the large files."""
     license: str | None
 
     def needed(self) -> tuple[str, ...]:
-        """The files that `download` fetches."""
+        """The names of the files to download."""
         kept = [name for name in self.files if any(fnmatch(name, pattern) for pattern in FILES)]
         return tuple(name for name in kept if not any(fnmatch(name, pattern) for pattern in OTHER_FILES))
 
@@ -52,7 +52,7 @@ class Listing:
 def look_up(repo: str, revision: str | None) -> Listing:
     """The content of a repository. revision: a branch, tag or commit, by default the main branch.
 
-    Raises HubRefusal with a cure, ConnectionError with a short reason when the hub can't be reached.
+    Raises HubRefusal with advice, ConnectionError with a short reason when the hub can't be reached.
     """
     try:
         info = _ask(repo, revision, files_metadata=True)
@@ -65,7 +65,7 @@ def look_up(repo: str, revision: str | None) -> Listing:
 
 
 def download_listed(repo: str, listing: Listing, progress: bool) -> Path:
-    """The folder with the files of a listed model; see `download`. Raises HubRefusal, ConnectionError, DiskFull."""
+    """Download a listed model (see `download`). Returns its folder. Raises HubRefusal, ConnectionError, DiskFull."""
     needed = listing.needed()
     sha256 = {name: listing.sha256[name] for name in needed if name in listing.sha256}
     try:
@@ -75,7 +75,7 @@ def download_listed(repo: str, listing: Listing, progress: bool) -> Path:
 
 
 def _refusal(repo: str, revision: str | None, error: BaseException | None) -> HubRefusal | None:
-    """The meaning of the hub's answer for the user; None when there was no answer."""
+    """The refusal behind a client's error, with advice for the user; None when the hub has not refused."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -103,17 +103,17 @@ def _refusal(repo: str, revision: str | None, error: BaseException | None) -> Hu
 def download(
     repo: str, revision: str, sha256: Mapping[str, str], progress: bool, needed: Collection[str] = NEEDED
 ) -> Path:
-    """The folder with a model's files at a revision, downloaded if the hub client's cache lacks them.
+    """The folder with a model's files at a revision. Files missing from the hub client's cache are downloaded.
 
-    sha256: expected SHA-256 by file name, of the files to check. needed: further files that must be there. Raises
-    ConnectionError with a short reason when the hub cannot provide the files, DiskFull when the disk is full.
+    sha256: expected SHA-256 by file name, for the files to check. needed: further required files. Raises ConnectionError with a
+    short reason when the hub cannot provide the files, DiskFull when the disk is full.
     """
     needed = {*needed, *sha256}
     folder = _cached(repo, revision)
     if folder and not _fault(folder, sha256, needed):
         return folder
     _ask(repo, revision)
-    # The first try resumes from the cache; the second replaces files whose content is wrong.
+    # The first try resumes from the cache. The second try replaces files with wrong content.
     fault = None
     for force in (False, True):
         folder = _snapshot_from_hub(repo, revision, progress, force)
@@ -124,9 +124,9 @@ def download(
 
 
 def _fault(folder: Path, sha256: Mapping[str, str], needed: Collection[str]) -> str | None:
-    """The fault of a snapshot, or None.
+    """The fault of a snapshot; None for a good snapshot.
 
-    Another tool may have downloaded only some of the files, or the disk may have corrupted one.
+    Another tool may have downloaded only some of the files, or the disk may have corrupted a file.
     """
     for name in sorted(needed):
         if not (folder / name).exists():
@@ -160,7 +160,7 @@ def _snapshot(repo: str, revision: str, **options: bool) -> Path:
 
 
 def _cached(repo: str, revision: str) -> Path | None:
-    """The snapshot in the hub client's cache, or None; it may lack files."""
+    """The snapshot in the hub client's cache, possibly with missing files; None without a snapshot."""
     try:
         return _snapshot(repo, revision, local_files_only=True)
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def _cached(repo: str, revision: str) -> Path | None:
 
 
 def _ask(repo: str, revision: str | None, **options: bool) -> ModelInfo:
-    """The hub's description of a revision. Raises ConnectionError unless it answers in time and knows the revision.
+    """The hub's description of a revision. Raises ConnectionError unless the hub answers in time and knows the revision.
 
     The request runs in a thread, because DNS look-ups have no timeout.
     """
@@ -194,7 +194,7 @@ def _ask(repo: str, revision: str | None, **options: bool) -> ModelInfo:
 
 
 def _endpoint() -> str | None:
-    return os.environ.get("HF_ENDPOINT")  # the client reads it only once, when it is imported
+    return os.environ.get("HF_ENDPOINT")  # the client reads the variable only once, at import
 
 
 @contextmanager

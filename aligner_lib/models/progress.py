@@ -17,7 +17,7 @@ def echo_to(progress: bool) -> Callable[[str], None]:
 
 @contextmanager
 def show_steps(label: str, shown: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar for work that reports (done, total): yields the function to report to, or None."""
+    """A progress bar for work in steps. Yields a function to call with (done, total), or None."""
     if not shown:
         yield None
         return
@@ -56,7 +56,7 @@ def show_bytes(label: str, folder: Path, total: int, shown: bool) -> Iterator[No
 
 
 def _bytes_in(folder: Path) -> int:
-    """Bytes of all files below a folder that another program is writing; hard links count once."""
+    """The bytes of all files below a folder while another program writes them. Hard links count once."""
     sizes = {}
     for path in folder.rglob("*"):
         try:

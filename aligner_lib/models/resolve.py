@@ -17,9 +17,9 @@ BEST = "@best"
 def resolve(name_or_path: str | Path) -> Path:
     """The model folder for a model name (downloaded if necessary), a model folder, a checkpoint, a run or a .nemo archive.
 
-    A run means its latest checkpoint, and RUN@best its best one by save_best. An archive is imported into the cache, once. ORG/NAME[@REVISION] means a model of the
-    hub that has been fetched: a mistyped path never leads to a request to the hub. Raises ValueError with the folders that
-    were tried, or with the base that adapters lack (see models.adapters).
+    A run stands for its latest checkpoint, and RUN@best for its best checkpoint by save_best. An archive is imported into the
+    cache once. ORG/NAME[@REVISION] stands for a fetched model of the hub: a mistyped path never leads to a request to the hub.
+    Raises ValueError with the tried folders, or with the missing base of adapters (see models.adapters).
     """
     if str(name_or_path) in MODELS:
         return fetch(str(name_or_path))
@@ -51,7 +51,7 @@ def _candidates(path: Path) -> list[Path]:
 
 
 def _best(run: RunFolder) -> Path:
-    """The best checkpoint of a run. Raises ValueError where it has none."""
+    """The best checkpoint of a run. Raises ValueError when there is none."""
     if (checkpoint := run.best_checkpoint()) is None:
         raise ValueError(
             f"{run.path} has no best checkpoint: it was not trained with exp_manager.checkpoint_callback_params.save_best, or "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RewardScale:
-    """mean, std: of the raw rewards on the validation pairs. The defaults leave rewards unchanged."""
+    """mean, std: mean and standard deviation of the raw rewards on the validation pairs. The defaults change no reward."""
 
     mean: float = 0.0
     std: float = 1.0
@@ -23,6 +23,6 @@ class RewardScale:
 
     @staticmethod
     def load(folder: Path) -> RewardScale:
-        """Read reward.json from a checkpoint folder; the defaults when there is none."""
+        """Read reward.json from a checkpoint folder; the defaults when the file is missing."""
         path = Path(folder) / "reward.json"
         return RewardScale(**json.loads(path.read_text())) if path.exists() else RewardScale()

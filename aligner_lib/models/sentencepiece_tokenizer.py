@@ -1,8 +1,8 @@
 """Convert SentencePiece's tokenizer.model into a `tokenizers` tokenizer, for models without a tokenizer.json.
 
 A SentencePiece model is a normalizer and a table of pieces with scores. There are two kinds (Kudo and Richardson 2018,
-arXiv:1808.06226). Unigram: the pieces with the highest sum of scores are chosen. BPE: the pair whose joint piece has the highest
-score is merged, until no pair is left.
+arXiv:1808.06226). A unigram model chooses the pieces with the highest sum of scores. A BPE model repeatedly merges the pair
+whose joint piece has the highest score, until no pair is left.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from cluster.record import write_json
 UNIGRAM, BPE = 1, 2  # model types
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
 SPACE = "▁"
-OUT_OF_REACH = -1e4  # a score lower than that of any path through other pieces
+OUT_OF_REACH = -1e4  # a score below the score of any path through other pieces
 
 
 def write_tokenizer(model: Path, out: Path, config: dict[str, Any]) -> None:
     """Write tokenizer.json and tokenizer_config.json into a folder.
 
-    model: the .model file. config: the content of the tokenizer_config.json beside it, such as a chat template; its
-    `add_bos_token` decides whether a text begins with BOS. When it names no BOS, stop or unknown token, the model's own is
-    used. Ids equal those of `sentencepiece`, except that a special token in a text is recognised, as in `transformers`. With
-    `legacy: false` they equal those of transformers' classes: no space is added behind a special token, or before a text
-    that begins with one. Raises ValueError for a damaged file and an unsupported feature.
+    model: the .model file. config: the content of the tokenizer_config.json beside the model, such as a chat template; its
+    `add_bos_token` decides whether a text begins with BOS. If config names no BOS, stop or unknown token, the model's own token
+    is used. Ids equal the ids of `sentencepiece`, except for special tokens in a text, which are recognised as in
+    `transformers`. With `legacy: false`, ids equal the ids of transformers' classes: no space is added after a special token,
+    or before a text that begins with a special token. Raises ValueError for a damaged file and an unsupported feature.
     """
     proto = _read(model)
     names = {"bos_token": proto.trainer_spec.bos_id, "eos_token": proto.trainer_spec.eos_id}
@@ -120,7 +120,7 @@ def _bpe(proto):
 
 
 def _normalizer(spec, first_only: bool):
-    """first_only: the pre-tokenizer adds the space before a text and replaces spaces by ▁, so the normalizer does not."""
+    """first_only: the pre-tokenizer adds the space before a text and replaces spaces by ▁, so the normalizer does neither."""
     from tokenizers import Regex, normalizers
 
     steps = []
@@ -142,7 +142,7 @@ def _decoder(dummy_prefix: bool):
 
 
 def _add_tokens(path: Path, tokenizer, added: dict[str, dict]) -> None:
-    """Add the tokens that tokenizer_config.json lists beside the model's own, by id."""
+    """Add the tokens listed in tokenizer_config.json besides the model's own, by id."""
     from tokenizers import AddedToken
 
     for number, entry in sorted(added.items(), key=lambda item: int(item[0])):

@@ -1,4 +1,4 @@
-"""The smoke model: a tiny random Llama, created locally in seconds, to check that everything runs."""
+"""The smoke model: a tiny random Llama, created locally in seconds, for checking the installation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SmokeModel:
     seed: int = 1234
 
     def is_current(self, origin: dict) -> bool:
-        """Whether a cached model with this source.json has this seed, architecture and samples."""
+        """Whether a cached model with this source.json has the same seed, architecture and samples."""
         return origin.get("origin") == self._origin()
 
     def make(self, name: str, out: Path, progress: bool) -> None:
@@ -65,7 +65,7 @@ class SmokeModel:
         write_store(folder / "weights", list(random_weights(self.architecture, self.seed)), progress=None)
 
     def _origin(self) -> str:
-        """Identifies everything that determines the model's bytes."""
+        """Identifies all inputs that determine the model's bytes."""
         digest = hashlib.sha256(f"{self} {SPECIAL_TOKENS} {CHAT_TEMPLATE} {INIT_STD}".encode())
         for path in _samples():
             digest.update(path.read_bytes())
@@ -73,7 +73,7 @@ class SmokeModel:
 
 
 def random_weights(architecture: Architecture, seed: int) -> Iterator[StreamedTensor]:
-    """A model's weights with Megatron's initial values, float32, each computed when it is read."""
+    """A model's weights with Megatron's initial values, float32. Each weight is computed when read."""
     for index, weight in enumerate(weights(architecture)):
         random = np.random.default_rng([seed, index])
         yield StreamedTensor(
@@ -129,7 +129,7 @@ def _train_tokenizer(arch: Architecture, folder: Path) -> None:
 
 
 def _samples() -> list[Path]:
-    import data  # the top-level package of this project; its folder holds the samples
+    import data  # the project's top-level package, whose folder holds the samples
 
     folder = Path(data.__file__).parent / "samples"
     paths = [folder / name for name in TEXTS]

@@ -1,6 +1,6 @@
 """Read and write safetensors files as raw bytes, one tensor at a time, without torch, in any dtype.
 
-numpy has no bfloat16, so bfloat16 values are carried as 16-bit integers: an import copies numbers and never computes.
+numpy has no bfloat16, so bfloat16 values are carried as 16-bit integers. An import copies numbers and never computes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from aligner_lib.models.tensor_store import Block, StoreIndex, blocks_as_metadata, read_header
 from cluster.record import write_json
 
-# dtype → the numpy dtype that carries its bits
+# dtype → the numpy dtype for the same bits
 CARRIERS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
 class TensorFile:
-    """A safetensors file. Raises ValueError when it is damaged or has an unsupported dtype."""
+    """A safetensors file. Raises ValueError for a damaged file and for an unsupported dtype."""
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -54,7 +54,7 @@ class TensorFile:
     def read(self, name: str) -> np.ndarray:
         """The values of a tensor, in the carrier's dtype.
 
-        The file is read, not mapped, so that the memory is released with the array.
+        The file is read instead of mapped, so that the memory is released with the array.
         """
         start, end = self._entries[name]["data_offsets"]
         carrier = np.dtype(CARRIERS[self.dtype(name)])
@@ -65,7 +65,7 @@ class TensorFile:
 
 
 class StoredArrays(StoreIndex):
-    """Reads whole tensors of a store as arrays, without torch, whatever parallelism wrote them.
+    """Reads whole tensors of a store as arrays, without torch. Any parallelism may have written the store.
 
     Raises the errors of StoreIndex and TensorFile, and ValueError for a tensor with missing values.
     """
@@ -81,7 +81,7 @@ class StoredArrays(StoreIndex):
         return self._files[path].dtype(key)
 
     def read(self, name: str) -> np.ndarray:
-        """The values of a whole tensor, in the carrier's dtype, with one block in memory beside it."""
+        """The values of a whole tensor, in the carrier's dtype. Only one block is in memory besides the tensor."""
         shape, pieces, filled = self.shape(name), self.pieces(name), 0
         if len(pieces) == 1 and pieces[0][2].shape == shape and pieces[0][2].flat is None:
             path, key, _ = pieces[0]
@@ -90,7 +90,7 @@ class StoredArrays(StoreIndex):
         for path, key, block in pieces:
             place = tuple(slice(start, start + size) for start, size in zip(block.offset, block.shape))
             start, end = block.flat or (0, math.prod(block.shape))
-            # what other parts of the block have filled, for this one may be a part
+            # start from the current values, because other parts of the same block may already be in place
             values = whole[place].reshape(-1)
             values[start:end] = self._files[path].read(key).reshape(-1)
             whole[place] = values.reshape(block.shape)
@@ -101,7 +101,7 @@ class StoredArrays(StoreIndex):
 
 
 class StreamedTensor(NamedTuple):
-    """A tensor that is computed when it is written."""
+    """A tensor whose values are computed when the tensor is written."""
 
     name: str
     dtype: str
@@ -116,7 +116,7 @@ class StreamedTensor(NamedTuple):
 
 
 def cast(values: np.ndarray, dtype: str, target: str) -> np.ndarray:
-    """Convert values from one dtype to another, rounded to nearest even; bfloat16 is its bits in uint16.
+    """Convert values from one dtype to another, rounding to nearest even. bfloat16 values are their bits in uint16.
 
     dtype, target: keys of CARRIERS. Raises ValueError for finite values that become infinite.
     """
@@ -136,7 +136,7 @@ def cast(values: np.ndarray, dtype: str, target: str) -> np.ndarray:
 
 
 def _bfloat16_bits(values: np.ndarray) -> np.ndarray:
-    """float32 → the upper half of its bits, as uint16, after rounding to nearest even."""
+    """float32 → the upper half of the bits, as uint16, after rounding to nearest even."""
     import gguf
 
     bits = gguf.quantize(np.ascontiguousarray(values), gguf.GGMLQuantizationType.BF16)
@@ -146,7 +146,7 @@ def _bfloat16_bits(values: np.ndarray) -> np.ndarray:
 def write_store(
     folder: Path, tensors: Sequence[StreamedTensor], progress: Callable[[int, int], None] | None
 ) -> None:
-    """Write a store (see `aligner_lib.models.tensor_store`) as one file, with one tensor in memory at a time.
+    """Write a store (see `aligner_lib.models.tensor_store`) as a single file, with one tensor in memory at a time.
 
     progress: called with (tensors done, tensors in all).
     """
@@ -169,9 +169,9 @@ def write_shards(
 ) -> None:
     """Write a Hugging Face folder's weights with one tensor in memory at a time.
 
-    The weights go into model.safetensors or, if it would be larger than `shard_bytes`, into several files of at most that
-    size (a larger tensor gets a file of its own) and model.safetensors.index.json. progress: called with (tensors done,
-    tensors in all).
+    The weights go into model.safetensors. If the file would be larger than `shard_bytes`, the weights go into several files of
+    at most `shard_bytes` each (a larger tensor gets its own file) and model.safetensors.index.json. progress: called with
+    (tensors done, tensors in all).
     """
     shards = _shards(tensors, shard_bytes)
     names = ["model.safetensors"]
@@ -222,7 +222,7 @@ def _write_file(
                 f"{tensor.name}: {values.dtype} is not {tensor.dtype}"
             )
             file.write(values.data)
-            del values  # frees the memory before the next tensor is made
+            del values  # free the memory before the next tensor is made
             yield tensor
 
 

@@ -1,9 +1,9 @@
 """Tensors on disk in blocks: written under any parallelism, read under any other.
 
-A store is a folder of safetensors files. Each stored tensor is a *block* of a named global tensor. Its
-metadata gives the global shape, the block's offset and shape and, for the distributed optimizer's flat shards, the
-range of the flattened block that it holds. A reader asks for any block of the global tensor and gets the values of all
-overlapping blocks copied together. There is no pickle, so reading a checkpoint from a stranger runs no code.
+A store is a folder of safetensors files. Each stored tensor is a *block* of a named global tensor. Its metadata gives the
+global shape, the block's offset and shape and, for the distributed optimizer's flat shards, the stored range of the flattened
+block. A reader asks for any block of the global tensor, and the store copies together the values of all overlapping blocks.
+There is no pickle, so reading a stranger's checkpoint runs no code.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from safetensors import safe_open
 
-if TYPE_CHECKING:  # imported only where it computes: checking a store and importing a model need no torch
+if TYPE_CHECKING:  # imported only for computing: checking a store and importing a model need no torch
     import torch
 
-# a file is written out once it holds this much, which bounds the memory of a streaming import
+# a file is written as soon as its blocks have this size, which bounds the memory of a streaming import
 FILE_BYTES = 1 << 28
 
-# enough for about 25,000 tensors; the Python objects of a hostile header take thirty times as much memory
+# enough for about 25,000 tensors; the Python objects of a malicious header take thirty times as much memory
 HEADER_BYTES = 3_000_000
 # bytes of a value
 BYTES = {
@@ -45,18 +45,18 @@ METADATA_KEY = "blocks"
 
 @dataclass(frozen=True)
 class Block:
-    """The part of a global tensor that a stored tensor holds."""
+    """The part of a global tensor in a stored tensor."""
 
     name: str
     global_shape: tuple[int, ...]
     offset: tuple[int, ...]
     shape: tuple[int, ...]
     flat: tuple[int, int] | None = None
-    """[start, end) of the flattened block; None: all of it."""
+    """[start, end) of the flattened block; None: the whole block."""
 
     @staticmethod
     def whole(name: str, tensor: torch.Tensor) -> Block:
-        """The block that covers a whole tensor."""
+        """The block of a whole tensor."""
         return Block(name, tuple(tensor.shape), (0,) * tensor.dim(), tuple(tensor.shape))
 
 
@@ -87,7 +87,7 @@ class StoreWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the pending blocks into a new file, which is on the disk when this returns."""
+        """Write the pending blocks into a new file. After the call, the file is on the disk."""
         from safetensors.torch import save_file
 
         if self._pending:
@@ -97,14 +97,14 @@ class StoreWriter:
             save_file(self._pending, path, metadata=blocks_as_metadata(self._blocks))
             path.chmod(mode)  # safetensors creates files that only their owner may read
             with open(path, "rb") as file:
-                # the machine that wrote the file must sync it: another rank accepts the checkpoint
+                # only the writing machine can sync the file, and another rank accepts the checkpoint
                 os.fsync(file.fileno())
             self._files += 1
             self._pending, self._blocks, self._bytes = {}, {}, 0
 
 
 def blocks_as_metadata(blocks: dict[str, Block]) -> dict[str, str]:
-    """A file's metadata: one JSON entry that describes all blocks.
+    """A file's metadata: a JSON entry with the description of all blocks.
 
     safetensors writes several entries in random order, but equal runs must give equal files.
     """
@@ -140,7 +140,7 @@ class StoreIndex:
         return self.pieces(name)[0][2].global_shape
 
     def pieces(self, name: str) -> list[tuple[Path, str, Block]]:
-        """The blocks of a tensor: (file, key in it, block). Raises KeyError."""
+        """The blocks of a tensor: (file, key in the file, block). Raises KeyError."""
         if name not in self._where:
             raise KeyError(f"{self.folder} has no tensor {name!r}; it has {len(self._where)} others")
         return self._where[name]
@@ -149,7 +149,7 @@ class StoreIndex:
 class StoreReader(StoreIndex):
     """Reads any block of any global tensor in a folder, as torch tensors.
 
-    Raises the errors of StoreIndex, and ValueError for another shape.
+    Raises the errors of StoreIndex, and ValueError for a request with another global shape.
     """
 
     def __init__(self, folder: Path):
@@ -157,10 +157,10 @@ class StoreReader(StoreIndex):
         self._open: dict[Path, safe_open] = {}
 
     def read(self, block: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values of a block (its `flat` is ignored): a new CPU tensor of block.shape.
+        """The values of a block: a new CPU tensor of block.shape. `block.flat` is ignored.
 
-        dtype: of the result; None keeps the stored dtype. Raises KeyError for a missing tensor, ValueError for another
-        global shape and for missing values.
+        dtype: of the result; None: the stored dtype. Raises KeyError for a missing tensor, ValueError for another global shape
+        and for missing values.
         """
         import torch
 
@@ -200,7 +200,7 @@ class StoreReader(StoreIndex):
 
 
 def check_store(folder: Path) -> int:
-    """The size in bytes of a store, whose files are checked for completeness by their headers and lengths.
+    """Check the files of a store by their headers and lengths. Returns the store's size in bytes.
 
     Raises ValueError with the name of a damaged file.
     """
@@ -221,8 +221,7 @@ def check_store(folder: Path) -> int:
 def read_header(path: Path) -> dict:
     """A safetensors file's header: dtype, shape and data_offsets of each tensor.
 
-    Raises ValueError for a damaged header: entries of another form, and values that overlap, leave a gap or whose length
-    does not fit their shape.
+    Raises ValueError for a damaged header: malformed entries, and values that overlap, leave a gap or do not fit their shape.
     """
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -243,7 +242,7 @@ def read_header(path: Path) -> dict:
 
 
 def _check_entries(header: dict, path: Path) -> None:
-    """Raises ValueError unless the bytes of the tensors follow one another without gaps, as the format requires."""
+    """Raises ValueError unless the tensors' bytes follow one another without gaps, as the format requires."""
     spans = []
     for name, entry in header.items():
         if name == "__metadata__":
@@ -292,7 +291,7 @@ def _blocks_of(path: Path) -> Iterator[tuple[str, Block]]:
 
 
 def _overlap(block: Block, stored: Block) -> tuple[tuple[int, int], ...] | None:
-    """[start, end) in global coordinates for each dimension in which two blocks overlap; None when they do not overlap."""
+    """[start, end) of the overlap of two blocks in each dimension, in global coordinates; None without an overlap."""
     ranges = tuple(
         (max(a, b), min(a + n, b + m))
         for a, n, b, m in zip(block.offset, block.shape, stored.offset, stored.shape)
@@ -308,7 +307,7 @@ def _copy_overlap(out: torch.Tensor, block: Block, source: torch.Tensor, stored:
     if stored.flat is None:
         out[into] = source.reshape(stored.shape)[out_of].to(out.dtype)
         return out[into].numel()
-    # a flat part is not a rectangle: it is put into the whole block, and only its values are copied
+    # a flat part is not a rectangle, so the part is put into the whole block, and only its values are copied
     start, end = stored.flat
     values = torch.zeros(math.prod(stored.shape), dtype=out.dtype)
     present = torch.zeros(math.prod(stored.shape), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""A model folder's weights as arrays, with adapters (LoRA) merged into their base while they are read. Without torch."""
+"""A model folder's weights as arrays, without torch. Adapters (LoRA) are merged into their base during reading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_arrays(folder: Path) -> StoredArrays | AdaptedArrays:
 class AdaptedArrays:
     """A base's weights with adapters added: W + scale · B A, computed in float32.
 
-    Other weights in the adapters' folder replace those of the base.
+    Other weights in the adapters' folder replace the base's weights.
     """
 
     own: StoredArrays
@@ -35,7 +35,7 @@ class AdaptedArrays:
         return self._holder(name).shape(name)
 
     def dtype(self, name: str) -> str:
-        """A tensor's dtype; for an adapted tensor the wider one of base and adapter."""
+        """A tensor's dtype; for an adapted tensor, the wider dtype of base and adapter."""
         stored = self._holder(name).dtype(name)
         if not self._is_adapted(name):
             return stored
@@ -43,7 +43,7 @@ class AdaptedArrays:
         return stored if adapter == stored else "F32"
 
     def read(self, name: str) -> np.ndarray:
-        """A whole tensor, in the array dtype that carries its dtype."""
+        """A whole tensor, in the array dtype for its stored dtype."""
         values = self._holder(name).read(name)
         if not self._is_adapted(name):
             return values
@@ -64,5 +64,5 @@ class AdaptedArrays:
 
 
 def _beside(weight: str, kind: str) -> str:
-    """The name of an adapter of a weight."""
+    """The name of a weight's adapter."""
     return f"{weight.removesuffix('.weight')}.{kind}"

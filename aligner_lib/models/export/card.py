@@ -1,4 +1,4 @@
-"""The model card: what was exported, how it was made, and how to load it. It contains no path of this machine."""
+"""The model card: the exported model, its training, and the code for loading. The card contains no path of this machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_card(trained: Trained, out: Path, config: dict) -> None:
 
 
 def lineage(trained: Trained) -> list[Trained | str]:
-    """The model, the model that it started from, and so on back to a model that no run here made."""
+    """The model and its ancestors: the starting model of each run, back to a model without a run here."""
     ancestors: list[Trained | str] = [trained]
     while isinstance(ancestors[-1], Trained) and (origin := ancestors[-1].origin()) is not None:
         ancestors.append(origin)
@@ -49,7 +49,7 @@ def lineage(trained: Trained) -> list[Trained | str]:
 
 
 def source_of(trained: Trained) -> dict:
-    """The model's origin before any run: source.json of the first model folder; only its `name` if the folder is gone."""
+    """The origin of the first ancestor: source.json of the ancestor's model folder; only a `name` if the folder is gone."""
     first = lineage(trained)[-1]
     if isinstance(first, str):
         return {"name": first}
@@ -178,5 +178,5 @@ def _without_machine(value):
 
 
 def _without_folders(text: str) -> str:
-    """The last part of a path; any other text as it is."""
+    """The last part of a path; other texts stay unchanged."""
     return (Path(text).name or text) if PATH.fullmatch(text) else text

@@ -1,7 +1,7 @@
 """A Hugging Face folder for `transformers`: of a policy, or of a reward model as a sequence classifier.
 
-Weights are read from the store and written one at a time, like in an import, whatever parallelism wrote them, and keep their
-dtype. Only the head of a reward model is computed.
+Weights are read from the store and written one at a time, as in an import. Any parallelism may have written the store. Weights
+keep their dtype. Only the head of a reward model is computed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from aligner_lib.models.stream import StreamedTensor, cast, write_shards
 from cluster.record import write_json
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# A model that was trained on plain texts needs plain prompts, whatever template its tokenizer came with.
+# A model trained on plain texts needs plain prompts, whatever template its tokenizer has.
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{% if not loop.first %}{{ '\n\n' }}{% endif %}"
     "{{ message['role'] | capitalize }}: {{ message['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '\n\nAssistant:' }}{% endif %}"
 )
-# A reward is read at the stop token of the last answer, behind which a template may write a newline. {0}: the template
+# A reward is read at the stop token of the last answer. A template may write a newline after the token. {0}: the template
 SCORED_PLAIN_TEMPLATE = (
     PLAIN_TEMPLATE
     + "{% if messages and messages[-1]['role'] == 'assistant' and not add_generation_prompt %}{{ eos_token }}{% endif %}"
@@ -45,8 +45,8 @@ SCORE = "score.weight"  # the head of transformers' sequence classifiers, which 
 def write(trained: Trained, out: Path, options: Options) -> list[str]:
     """Write a policy or a reward model into a new folder, with tokenizer, generation settings and model card.
 
-    Returns notes for the user of a reward model. Raises UserError for an unknown options.dtype, ValueError for a weight that
-    is missing or too large for the dtype, and for a model that no class of transformers computes.
+    Returns notes for the user of a reward model. Raises UserError for an unknown options.dtype, ValueError for a missing
+    weight, for a weight too large for the dtype, and for a model that transformers can't represent.
     """
     tokenizer, dtype = Tokenizer(trained.folder), dtype_named(options.dtype)
     out.mkdir()
@@ -75,7 +75,7 @@ def _plain(tokenizer: Tokenizer, template: str) -> str:
 
 
 def _scored_template(tokenizer: Tokenizer) -> str:
-    """A template whose conversations end with the stop token of the last answer, at which a reward is read."""
+    """A template whose conversations end with the stop token of the last answer, where a reward is read."""
     if template_in_use(tokenizer) == PLAIN:
         return _plain(tokenizer, SCORED_PLAIN_TEMPLATE)
     return SCORED_TEMPLATE.format(own_template(tokenizer))
@@ -122,18 +122,18 @@ def _tensors(trained: Trained, target: str | None) -> Iterator[StreamedTensor]:
 
 
 def _loading_dtype(tensors: list[StreamedTensor]) -> str:
-    """The dtype to load the model in: the widest one of its matrices.
+    """The dtype for loading the model: the widest dtype of its matrices.
 
-    A run in bf16 with `num_layers_unfrozen` trains float32 masters of some layers and keeps the frozen ones in bfloat16. Loaded
-    in bfloat16, the masters would lose most of what the run taught them. Norms and the head don't count: they may be wider than
-    everything else.
+    A bf16 run with `num_layers_unfrozen` trains float32 masters of some layers and keeps the frozen layers in bfloat16. If the
+    model were loaded in bfloat16, the masters would lose most of the run's updates. Norms and the head do not count, because
+    they may be wider than all other weights.
     """
     matrices = [tensor.dtype for tensor in tensors if len(tensor.shape) > 1 and tensor.name != SCORE]
     return min(matrices, key=[*TORCH_NAMES].index)
 
 
 def _read(trained: Trained, weight: Weight, part: int, dtype: str | None) -> np.ndarray:
-    """One of the Hugging Face weights that make up a Megatron weight."""
+    """One Hugging Face weight, number `part`, of a Megatron weight."""
     stored = trained.weights.dtype(weight.megatron)
     values = to_hf(weight, trained.weights.read(weight.megatron), trained.architecture)[part]
     try:
@@ -143,7 +143,7 @@ def _read(trained: Trained, weight: Weight, part: int, dtype: str | None) -> np.
 
 
 def _score(trained: Trained, weight: Weight) -> np.ndarray:
-    """The head in the units of rewards, float32 [1, H]. It stays in float32 under bf16 too, as in training."""
+    """The head in the units of rewards, float32 [1, H]. The head stays in float32 under bf16, as in training."""
     return (trained.weights.read(weight.megatron).astype(np.float64) / trained.scale.std).astype(np.float32)
 
 
@@ -160,7 +160,7 @@ def _config(trained: Trained, tokenizer: Tokenizer, dtype: str) -> dict:
 
 
 def _generation_config(trained: Trained, tokenizer: Tokenizer) -> dict:
-    """The sampling of the run's rollouts, or the model's original settings. The stop token is the first of `eos_token_id`."""
+    """The sampling of the run's rollouts, or the model's original settings. `eos_token_id` begins with the stop token."""
     path = trained.folder / "generation_config.json"
     original = json.loads(path.read_text()) if path.exists() else {}
     original.pop("transformers_version", None)
@@ -177,14 +177,14 @@ def _generation_config(trained: Trained, tokenizer: Tokenizer) -> dict:
 
 
 def _sampling(trained: Trained) -> dict:
-    """The sampling of the run's rollouts under transformers' names; empty for a run that generates nothing."""
+    """The sampling of the run's rollouts under transformers' names; empty for a run without rollouts."""
     rollouts = trained.config.get("model", {}).get(trained.run.kind) if trained.run else None
     if not rollouts or "sampling_params" not in rollouts:
         return {}
     params, lengths = rollouts["sampling_params"], rollouts["length_params"]
     settings = {"do_sample": not params["use_greedy"], "max_new_tokens": lengths["max_length"]}
     if params["use_greedy"]:
-        return settings  # transformers warns of a temperature that has no effect
+        return settings  # transformers warns about a temperature without an effect
     return settings | {name: params[name] for name in ("temperature", "top_k", "top_p")}
 
 
@@ -198,7 +198,7 @@ def reward_constant(trained: Trained) -> float:
 
 
 def _write_reward_parts(trained: Trained, tokenizer: Tokenizer, out: Path, base: str) -> dict:
-    """Write the module that extends transformers' class `base`, and the token for padding into the tokenizer's settings.
+    """Write the module that extends transformers' class `base`, and the padding token in the tokenizer's settings.
 
     Returns the entries for config.json.
     """
@@ -218,10 +218,10 @@ def _write_reward_parts(trained: Trained, tokenizer: Tokenizer, out: Path, base:
 
 
 def _pad_id(tokenizer: Tokenizer) -> int | None:
-    """A token that ends no text: transformers reads the score before the padding, which it recognises only by its id.
+    """A padding token that ends no text; None when there is no suitable special token.
 
-    The stop token ends a response, so it can't be used. None when there is no other special token: transformers then takes
-    one text at a time.
+    transformers reads the score before the padding, and recognises padding only by the token's id. The stop token ends a
+    response, so the stop token can't be the padding. Without a padding token, transformers scores one text at a time.
     """
     ids = [tokenizer.id_of(key) for key in ("pad_token", "unk_token", "bos_token")]
     ids += sorted(tokenizer.special_ids)

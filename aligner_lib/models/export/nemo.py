@@ -1,4 +1,4 @@
-"""A .nemo archive that NeMo-Aligner can restore, of a policy or of a reward model."""
+"""A .nemo archive of a policy or of a reward model, which NeMo-Aligner can restore."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aligner_lib.models.nemo.tokenizer import SENTENCEPIECE
 
 
 def write(trained: Trained, out: Path, options: Options) -> list[str]:
-    """Write a new archive. Returns notes for the user. Raises the errors of `write_nemo`, and UserError for a dtype."""
+    """Write a new archive. Returns notes for the user. Raises the errors of `write_nemo`, UserError for an unknown dtype."""
     write_nemo(trained.folder, trained.weights, out, dtype_named(options.dtype), options.progress)
     if (trained.folder / SENTENCEPIECE).exists():
         return []

@@ -1,4 +1,4 @@
-"""Only the adapters (LoRA) of a run, for Hugging Face's `peft`, which loads them onto their base."""
+"""Only the adapters (LoRA) of a run, for Hugging Face's `peft`, which loads adapters onto their base."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from aligner_lib.models.export.hf import write as write_hf
 from aligner_lib.models.export.trained import Options, Trained
 from aligner_lib.models.peft_folder import export_peft, name_of_base
 
-BASE = "base"  # the subfolder with the adapters' base, when the hub does not have it
+BASE = "base"  # the subfolder for the adapters' base, if the hub does not have the base
 
 
 def write(trained: Trained, out: Path, options: Options) -> list[str]:
-    """Write a checkpoint's adapters, and beside them their base when the hub does not have it. Returns notes for the user.
+    """Write a checkpoint's adapters, and their base if the hub does not have the base. Returns notes for the user.
 
-    Raises ValueError for a model without adapters, and for a reward model.
+    Raises ValueError for a model without adapters and for a reward model, UserError when options.dtype is set.
     """
     if options.dtype is not None:
         raise UserError("--dtype: adapters are exported in their own dtype; --to hf merges them and rounds")

@@ -1,6 +1,6 @@
-"""The code for an exported reward model, for what transformers' own classes can't represent."""
+"""The code of exported reward models, which transformers' own classes can't represent."""
 
-# format: base, the family's sequence classifier
+# base: the family's sequence classifier, inserted by format
 REWARD_MODULE = '''"""A reward model whose rewards are standardised, with its head in float32.
 
     AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True)

@@ -1,4 +1,4 @@
-"""A model to export, and the run that trained it."""
+"""A model for export, and the run that trained the model."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Options:
     """The user's choices for an export."""
 
     dtype: str | None = None
-    """Of the weights: float32, float16 or bfloat16; None keeps theirs."""
+    """The dtype of the exported weights: float32, float16 or bfloat16; None: the stored dtypes."""
     shard_bytes: int = 5_000_000_000
-    """Largest size of a file of weights."""
+    """The largest size of a file of weights, in bytes."""
     place: Path | None = None
-    """The final path of the export, for files that mention it; `export` sets it."""
+    """The final path of the export, for files that mention the path; set by `export`."""
     progress: Callable[[int, int], None] | None = None
     """Called with (weights done, weights in all)."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model folder, and the run whose checkpoint it is."""
+    """A model folder, and its run if the folder is a run's checkpoint."""
 
     folder: Path
     run: RunFolder | None = None
     step: int = 0
-    """Optimizer steps of the run."""
+    """The run's optimizer steps before the checkpoint."""
 
     @staticmethod
     def find(source: str | Path) -> Trained:
@@ -73,14 +73,14 @@ class Trained:
 
     @property
     def start(self) -> str | None:
-        """The path or name, in the run's settings, of the model that this one started from."""
+        """The path or name of the starting model in the run's settings."""
         of_model = self.config.get("critic", {}) if self.folder.name == CRITIC else self.config
         places = (of_model.get("pretrained_checkpoint"), of_model.get("model"))
         paths = ((place or {}).get("restore_from_path") for place in places)
         return next((path for path in paths if path), None)
 
     def origin(self) -> Trained | str | None:
-        """The model that this one started from; its name if the folder is gone; None for a model that no run made."""
+        """The starting model; only its name if the folder is gone; None for a model without a starting model."""
         if self.start is None:
             return None
         if Path(self.start).expanduser().is_dir() or is_cached(self.start):

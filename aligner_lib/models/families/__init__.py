@@ -1,7 +1,7 @@
-"""Families of models: one module for each, with everything that is particular to the family.
+"""Families of models: a module for each family, with everything specific to the family.
 
-A module says which `config.json` belongs to its family, how the switches of `Architecture` are read from it and written
-back, and which names of weights differ from Llama's. No other part of the library names a family.
+A module tells which `config.json` belongs to its family, reads the switches of `Architecture` from the file and writes them
+back, and lists the names of weights that differ from Llama's. No other part of the library names a family.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES.values()}
 
 
 def from_hf(config: dict, where: str = "config.json") -> Architecture:
-    """The architecture that a Hugging Face `config.json` describes; a classifier's head is scalar.
+    """The architecture described by a Hugging Face `config.json`. A classifier's head is scalar.
 
-    where: the file, for errors. Raises ValueError for an unknown family, an unsupported feature, and a setting that is
+    where: the file, for error messages. Raises ValueError for an unknown family, an unsupported feature, and a setting that is
     missing or of the wrong type.
     """
     settings = Settings(config, where)
@@ -36,7 +36,7 @@ def from_hf(config: dict, where: str = "config.json") -> Architecture:
     classes = settings.listed("architectures") or []
     if not any(str(name).endswith(CLASSIFIER) for name in classes):
         return arch
-    # transformers does not write the number of labels when it is 2
+    # transformers does not write the number of labels if there are 2
     labels = settings.count("num_labels", None) or len(settings.section("id2label")) or 2
     if labels != 1:
         raise settings.refuse(f"the model is a classifier with {labels} labels; a reward model has one")
@@ -46,8 +46,8 @@ def from_hf(config: dict, where: str = "config.json") -> Architecture:
 def to_hf(arch: Architecture) -> dict:
     """The `config.json` of an architecture for transformers, without token ids and dtype.
 
-    A scalar head becomes a classifier with one label. Raises ValueError for an architecture that no class of transformers
-    computes.
+    A scalar head becomes a classifier with one label. Raises ValueError for an architecture that transformers' class can't
+    represent.
     """
     family = FAMILIES[arch.family]
     scalar = arch.head == "scalar"

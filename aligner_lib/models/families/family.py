@@ -1,4 +1,4 @@
-"""The declaration of a family of models, and the parts of a Hugging Face `config.json` that all families share."""
+"""The declaration of a family of models, and the parts of a Hugging Face `config.json` shared by all families."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 from aligner_lib.models.architecture import MOST_LAYERS, Architecture, RopeScaling
 from aligner_lib.models.families.settings import Settings
 
-CLASSIFIER = "ForSequenceClassification"  # with one label: a reward model
-FULL, SLIDING = "full_attention", "sliding_attention"  # layer_types
+CLASSIFIER = "ForSequenceClassification"  # a classifier with one label is a reward model
+FULL, SLIDING = "full_attention", "sliding_attention"  # values in layer_types
 # Llama's names for the norms of a layer
 NORMS = {"attention": "input_layernorm", "mlp": "post_attention_layernorm"}
 
 
 @dataclass(frozen=True)
 class Family:
-    """Models that share a class of transformers."""
+    """A family of models, which share a class of transformers."""
 
     name: str
-    """Architecture.family."""
+    """The value of Architecture.family."""
     model_type: str
-    """In config.json."""
+    """The value in config.json."""
     classes: str
     """Prefix of the class in transformers: {classes}ForCausalLM."""
     from_hf: Callable[[Settings], Architecture]
-    """Raises ValueError for an unsupported feature."""
+    """Reads the architecture from config.json. Raises ValueError for an unsupported feature."""
     to_hf: Callable[[Architecture], dict]
-    """The inverse, without architectures and model_type."""
+    """The inverse of `from_hf`, without architectures and model_type."""
     norms: Mapping[str, str] = field(default_factory=dict)
-    """Names of a layer's norms that differ from Llama's."""
+    """The names of a layer's norms, if different from Llama's."""
     classifier: str = ""
-    """The class of reward models, when it is not {classes}ForSequenceClassification."""
+    """The class of reward models, if different from {classes}ForSequenceClassification."""
 
     def __post_init__(self):
         object.__setattr__(self, "norms", {**NORMS, **self.norms})
@@ -40,7 +40,7 @@ class Family:
 
 
 def read_base(settings: Settings) -> dict[str, Any]:
-    """The sizes, which have the same names in all families: arguments of `Architecture`."""
+    """Read the sizes, which have the same names in all families: arguments of `Architecture`."""
     heads, hidden_size = settings.count("num_attention_heads"), settings.count("hidden_size")
     return {
         "num_layers": settings.count("num_hidden_layers", most=MOST_LAYERS),
@@ -56,7 +56,7 @@ def read_base(settings: Settings) -> dict[str, Any]:
 
 
 def write_base(arch: Architecture) -> dict[str, Any]:
-    """The inverse of `read_base` and `read_rope`, in names that every release of transformers reads."""
+    """The inverse of `read_base` and `read_rope`, with names for every release of transformers."""
     return {
         "num_hidden_layers": arch.num_layers,
         "hidden_size": arch.hidden_size,
@@ -73,10 +73,10 @@ def write_base(arch: Architecture) -> dict[str, Any]:
 
 
 def read_rope(settings: Settings, fraction: float = 1.0) -> dict[str, Any]:
-    """Rotary positions: arguments of `Architecture`.
+    """Read the rotary positions: arguments of `Architecture`.
 
-    fraction: the share of a head that the family rotates when config.json does not say it. transformers 5 has the settings
-    in rope_parameters, earlier releases in rope_theta and rope_scaling. Raises ValueError for an unknown scaling.
+    fraction: the rotated share of a head, if config.json does not contain the share. transformers 5 has the settings in
+    rope_parameters, earlier releases in rope_theta and rope_scaling. Raises ValueError for an unknown scaling.
     """
     section = settings.section("rope_parameters" if "rope_parameters" in settings else "rope_scaling")
     fraction = settings.number("partial_rotary_factor", fraction)
@@ -88,7 +88,7 @@ def read_rope(settings: Settings, fraction: float = 1.0) -> dict[str, Any]:
 
 
 def read_scaling(section: Settings) -> RopeScaling | None:
-    """The scaling that a section describes; None without scaling. Raises ValueError for an unknown kind."""
+    """The scaling described by a section; None without scaling. Raises ValueError for an unknown kind."""
     kind = section.word("rope_type", None) or section.word("type", "default")
     if kind == "default":
         return None
@@ -120,10 +120,9 @@ def _write_scaling(scaling: RopeScaling | None) -> dict | None:
 
 
 def read_window(settings: Settings, window: int | None, layers: Iterable[int]) -> dict[str, Any]:
-    """The sliding window: arguments of `Architecture`.
+    """Read the sliding window: arguments of `Architecture`.
 
-    layers: the layers that have the window when config.json has no layer_types. Raises ValueError for layers of another
-    kind.
+    layers: the layers with the window, if config.json has no layer_types. Raises ValueError for layers of another kind.
     """
     if types := settings.listed("layer_types", settings.count("num_hidden_layers", most=MOST_LAYERS)):
         if other := set(types) - {FULL, SLIDING}:
@@ -142,6 +141,6 @@ def write_window(arch: Architecture) -> dict[str, Any]:
 
 
 def check_activation(settings: Settings, name: str, *known: str) -> None:
-    """Raises ValueError unless the setting `name` is one of the known activations; when it is missing, it is the first."""
+    """Raises ValueError unless the setting `name` is a known activation. The first activation is the setting's default."""
     if (activation := settings.word(name, known[0])) not in known:
         raise settings.refuse(f"{name} is {activation!r}; only {' and '.join(known)} can be read here")

@@ -42,7 +42,7 @@ def from_hf(settings: Settings) -> Architecture:
 
 
 def read_gemma(settings: Settings) -> Architecture:
-    """The part that Gemma 2 and 3 share: all but positions and windows."""
+    """The common part of Gemma 2 and 3: everything except positions and windows."""
     settings = settings.with_defaults(**DEFAULTS)
     settings.refuse_flags("attention_bias", "use_bidirectional_attention")
     check_activation(settings, "hidden_activation", "gelu_pytorch_tanh")

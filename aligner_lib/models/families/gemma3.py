@@ -1,5 +1,6 @@
-"""Gemma 3's text models: Gemma 2 with norms of query and key in place of the soft caps, and with five local layers for each
-global layer. Local layers have their own base of rotary positions.
+"""Gemma 3's text models: Gemma 2 with norms of query and key instead of soft caps.
+
+There are five local layers for each global layer. Local layers have their own base of rotary positions.
 
 Source: Gemma Team 2025 (arXiv:2503.19786).
 """
@@ -33,7 +34,7 @@ def from_hf(settings: Settings) -> Architecture:
 
 
 def _rope(settings: Settings) -> dict:
-    """transformers 5 has a section for each kind of layer, earlier releases only one for the global layers."""
+    """Read the rotary positions. transformers 5 has a section for each kind of layer, earlier releases for global layers."""
     local = settings.number("rope_local_base_freq")
     sections = settings.section("rope_parameters")
     if FULL not in sections and SLIDING not in sections:

@@ -1,7 +1,7 @@
 """NeMo's GPT, such as GPT-2B-001: LayerNorm weights stored as their distance from 1 (layernorm1p), half of each head rotated.
 
-transformers has a class, Nemotron, for models whose MLP uses a squared ReLU (Parmar et al. 2024, arXiv:2402.16819), and none
-for the SwiGLU of GPT-2B-001: such models are imported from .nemo archives and exported to them.
+transformers has a class for models whose MLP uses a squared ReLU (Nemotron; Parmar et al. 2024, arXiv:2402.16819), but no class
+for the SwiGLU of GPT-2B-001. Models with SwiGLU are imported from .nemo archives and exported to .nemo archives.
 """
 
 from __future__ import annotations

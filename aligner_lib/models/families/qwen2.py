@@ -20,7 +20,7 @@ def from_hf(settings: Settings) -> Architecture:
 
 
 def read_qwen(settings: Settings) -> Architecture:
-    """Llama's architecture, with the window of Qwen's layers."""
+    """Llama's architecture, with the sliding window of Qwen's upper layers."""
     settings = settings.with_defaults(**DEFAULTS)
     arch = read_llama(settings)
     window = settings.count("sliding_window", None) if settings.flag("use_sliding_window") else None

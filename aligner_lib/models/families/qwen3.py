@@ -1,4 +1,4 @@
-"""Qwen 3: Qwen 2 with norms of each head's query and key in place of the biases.
+"""Qwen 3: Qwen 2 with norms of each head's query and key instead of the biases.
 
 Source: Yang et al. 2025 (arXiv:2505.09388).
 """

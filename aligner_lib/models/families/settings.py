@@ -1,4 +1,4 @@
-"""The settings of a Hugging Face `config.json`, each checked for its type when it is read."""
+"""The settings of a Hugging Face `config.json`. Reading a setting checks its type."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ REQUIRED: Any = object()
 class Settings:
     """Reads settings by name.
 
-    A setting without a default must be there; a setting whose default is None may also be null. Raises ValueError with the
-    file, the setting and its value for a setting that is missing or of the wrong type.
+    A setting without a default is required. A setting with the default None may also be null. Raises ValueError with the file,
+    the setting and its value for a missing setting and for a value of the wrong type.
     """
 
     def __init__(self, values: dict, where: str = "config.json"):
@@ -27,7 +27,7 @@ class Settings:
         return len(self._values)
 
     def with_defaults(self, **values: Any) -> Settings:
-        """The same settings, with these values for those that the file lacks."""
+        """The same settings, with these values for missing settings."""
         return Settings({**values, **self._values}, self._where)
 
     def count(self, name: str, default: Any = REQUIRED, most: int = MOST_VALUES) -> Any:
@@ -49,14 +49,14 @@ class Settings:
         return self._get(name, default, "a text", lambda value: isinstance(value, str))
 
     def listed(self, name: str, length: int | None = None) -> list | None:
-        """A list, or None; with a length: a list of at least that many entries."""
+        """A list, or None. length: the least number of entries."""
         kind = "a list" if length is None else f"a list of {length}"
         return self._get(
             name, None, kind, lambda value: isinstance(value, list) and len(value) >= (length or 0)
         )
 
     def section(self, name: str) -> Settings:
-        """The settings of a section; empty when there is no such section."""
+        """The settings of a section; empty when the section is missing."""
         value = self._get(name, None, "an object", lambda value: isinstance(value, dict))
         return Settings(value or {}, f"{self._where}: {name}")
 
@@ -65,7 +65,7 @@ class Settings:
         return ValueError(f"{self._where}: {reason}")
 
     def refuse_flags(self, *names: str) -> None:
-        """Raises ValueError when one of these flags is set, because its feature is not supported."""
+        """Raises ValueError when one of the flags is set, because the flag's feature is not supported."""
         for name in names:
             if self.flag(name):
                 raise self.refuse(f"{name} is true, which the importer does not support")

@@ -1,4 +1,4 @@
-"""SmolLM3: Llama, with every fourth layer without rotary positions (NoPE; Yang et al. 2025, arXiv:2501.18795)."""
+"""SmolLM3: Llama without rotary positions in every fourth layer (NoPE; Yang et al. 2025, arXiv:2501.18795)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ DEFAULTS = {"num_key_value_heads": 4, "rope_theta": 2e6, "tie_word_embeddings": 
 def from_hf(settings: Settings) -> Architecture:
     settings = settings.with_defaults(**DEFAULTS)
     arch = read_llama(settings)
-    rotated = settings.listed("no_rope_layers", arch.num_layers)  # 1: with rotary positions, despite its name
+    # 1: with rotary positions, despite the setting's name
+    rotated = settings.listed("no_rope_layers", arch.num_layers)
     every = settings.count("no_rope_layer_interval", 4)
     rotated = rotated or [(layer + 1) % every for layer in range(arch.num_layers)]
     nope = tuple(layer for layer in range(arch.num_layers) if not rotated[layer])

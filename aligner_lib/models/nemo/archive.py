@@ -1,7 +1,7 @@
-"""The files of a .nemo archive (a folder, or a tar, plain or gzip) for reading, without extracting any.
+"""The files of a .nemo archive (a folder, or a tar, plain or gzip) for reading, without extraction.
 
-The files of a tar are read inside the tar, so no name in it can lead to a place on the disk. Only a gzip tar is written to
-the disk: it is inflated into an unnamed temporary file, which the system removes with the process.
+The files of a tar are read inside the tar, so no name in the tar can lead to a place on the disk. Only the content of a gzip
+tar is written to the disk: the tar is inflated into an unnamed temporary file, which the system removes with the process.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from aligner_lib.models.disk import DiskFull, explain_full_disk
 from aligner_lib.models.nemo.window import MAX_READ, Window
 
 GZIP = b"\x1f\x8b"
-MAX_MEMBERS = 1 << 16  # zarr has the most files: one for each layer, weight and rank
+MAX_MEMBERS = 1 << 16  # zarr archives have the most files: one for each layer, weight and rank
 MAX_NAME, MAX_DEPTH = 1024, 16
-MAX_INFLATION = 50  # a gzip tar of weights is less than twice as large when inflated …
-SMALL = 1 << 26  # … but a small tar of zeros is much larger
+MAX_INFLATION = 50  # a gzip tar of weights inflates to less than twice its size …
+SMALL = 1 << 26  # … but a small tar of zeros inflates much more
 BLOCK = tarfile.BLOCKSIZE
 DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class BadArchive(ValueError):
-    """An archive that is damaged, or is made to do harm. None of its files has been written to disk or run."""
+    """A damaged or malicious archive. None of its files has been written to disk or run."""
 
 
 class _Member(NamedTuple):
     name: str
     is_folder: bool
-    offset: int  # of its content, in the (inflated) tar
+    offset: int  # of the content, in the (inflated) tar
     size: int
 
 
 class NemoArchive:
-    """The files of a .nemo archive by their names in it, such as `model_config.yaml`.
+    """The files of a .nemo archive by their names in the archive, such as `model_config.yaml`.
 
     scratch: the folder for a gzip tar's temporary file; None: the system's.
 
     Raises BadArchive for a tar with an absolute name, a name with `..`, a link, a device, a duplicate name (upper and lower
-    case are the same) or a file that is used as a folder; for a tar with too many files, that inflates beyond reason, or
-    that is cut off; for a folder with a link that leads out of it; and for other files. Raises DiskFull when there is no
-    room for the inflated tar.
+    case are the same) or a file with files below it; for a tar with too many files, an excessive inflated size or a missing
+    end; for a folder with a link to a place outside the folder; and for other files. Raises DiskFull when there is no room for
+    the inflated tar.
     """
 
     def __init__(self, path: Path, scratch: Path | None = None):
@@ -80,7 +80,7 @@ class NemoArchive:
         return name in self._names
 
     def open(self, name: str) -> Window:
-        """Open a file for reading. Raises BadArchive for a file that does not exist."""
+        """Open a file for reading. Raises BadArchive for a missing file."""
         if name not in self._names:
             raise BadArchive(f"{self.path} has no {name}: it is incomplete")
         if self._file is None:
@@ -140,11 +140,11 @@ class NemoArchive:
 
 
 def _checked_members(path: Path, file, limit: int) -> tuple[list[_Member], int]:
-    """The members of a tar, all of them checked, and the place where the content of the last one ends.
+    """The checked members of a tar, and the place where the last member's content ends.
 
     file: the tar, or the inflating reader of a gzip tar; limit: the largest size in bytes.
     """
-    # by the name in lower case: the name as it is written, and whether it is a folder
+    # by the name in lower case: the original name, and whether the member is a folder
     kinds: dict[str, tuple[str, bool]] = {}
     members, end = [], 0
     for info in _tar_headers(path, file):
@@ -183,7 +183,7 @@ def _tar_headers(path: Path, file) -> Iterator[tarfile.TarInfo]:
 
 
 class _Headers:
-    """A file with a limit on the bytes that tarfile may read for a header, whose length the file itself states."""
+    """A file with a limit on the bytes of a header, because the tar itself states how many bytes tarfile should read."""
 
     BYTES = 1 << 17
 
@@ -203,7 +203,7 @@ class _Headers:
 
 
 def _safe_name(path: Path, name: str) -> str:
-    """The name of a member in NemoArchive: without `./`; empty for the archive's own folder."""
+    """A member's name in NemoArchive: without `./`; empty for the archive's own folder."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or (parts and parts[0].endswith(":")) or "\\" in name:
         raise BadArchive(
@@ -217,7 +217,7 @@ def _safe_name(path: Path, name: str) -> str:
 
 
 def _register(path: Path, kinds: dict[str, tuple[str, bool]], name: str, is_folder: bool) -> None:
-    """Note a name and the folders above it. Raises BadArchive when they contradict names that were noted before."""
+    """Record a name and the folders above the name. Raises BadArchive when they contradict earlier names."""
 
     def note(entry: str, folder: bool, may_be_known: bool) -> None:
         key = unicodedata.normalize("NFC", entry).casefold()
@@ -235,7 +235,7 @@ def _register(path: Path, kinds: dict[str, tuple[str, bool]], name: str, is_fold
 
 
 def _root_of(path: Path, names: list[str]) -> str:
-    """The folder in the archive that contains model_config.yaml, with a slash; empty for the archive itself."""
+    """The archive's folder with model_config.yaml, ending in a slash; empty for the archive's own folder."""
     roots = [
         name.removesuffix("model_config.yaml")
         for name in names
@@ -250,7 +250,7 @@ def _root_of(path: Path, names: list[str]) -> str:
 
 
 def _inflated(path: Path, packed: gzip.GzipFile, size: int, scratch: Path | None) -> BinaryIO:
-    """A gzip tar's content in an unnamed temporary file. size: the place where the last member ends."""
+    """Write a gzip tar's content into an unnamed temporary file. size: the place where the last member ends."""
     folder = Path(scratch or tempfile.gettempdir())
     if shutil.disk_usage(folder).free < size:
         raise DiskFull(
@@ -260,7 +260,7 @@ def _inflated(path: Path, packed: gzip.GzipFile, size: int, scratch: Path | None
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it is open as long as the archive
         try:
             read = 0
-            while chunk := packed.read(1 << 20):  # up to the end, where gzip compares its checksum
+            while chunk := packed.read(1 << 20):  # up to the end, where gzip verifies its checksum
                 file.write(chunk[: max(size - read, 0)])
                 read += len(chunk)
                 if read > size + SMALL:

@@ -12,9 +12,10 @@ from aligner_lib.models.progress import echo_to, show_steps
 
 
 def imported(path: Path, cache: Path | None = None, progress: bool = True) -> Path:
-    """The model folder of an archive, imported if the cache lacks it or it is damaged there.
+    """The model folder of an archive. A missing or damaged folder is first imported into the cache.
 
-    Several processes may call this at the same time: one imports, the others wait. Raises the errors of import_nemo.
+    Several processes may import an archive at the same time: one process imports, the others wait. Raises the errors of
+    import_nemo.
     """
     model = _Archive(path, archive_hash(path))
     root = Path(cache).expanduser() if cache else cache_root()
@@ -23,7 +24,7 @@ def imported(path: Path, cache: Path | None = None, progress: bool = True) -> Pa
 
 @dataclass(frozen=True)
 class _Archive:
-    """The Recipe of the archive's model folder."""
+    """The recipe for the archive's model folder."""
 
     path: Path
     hash: str

@@ -1,7 +1,7 @@
 """NeMo's model_config.yaml as an `Architecture`.
 
-When a file lacks a setting, NeMo's default applies (megatron_gpt_model.py and megatron_base_model.py of NeMo 1), such as learned
-positions, GELU and biases. So a file with few settings is refused and not misread.
+NeMo's defaults apply to missing settings (megatron_gpt_model.py and megatron_base_model.py of NeMo 1), such as learned
+positions, GELU and biases. Therefore a file with few settings is refused instead of misread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NORMALIZATIONS = {
     "low_precision_layernorm": ("layer", False),
     "layernorm1p": ("layer", True),
 }
-# the fast variants are stored as one matrix, gate above up
+# the fast variants are stored as a single matrix, gate above up
 ACTIVATIONS = {
     "fast-swiglu": "swiglu",
     "swiglu": "swiglu",
@@ -30,7 +30,7 @@ ACTIVATIONS = {
     "geglu": "geglu",
     "squared-relu": "squared_relu",
 }
-# settings that change the computation, with the only supported value, which is NeMo's default
+# settings that change the computation, each with its only supported value, which is NeMo's default
 ONLY = {
     "transformer_block_type": "pre_ln",
     "headscale": False,
@@ -45,13 +45,13 @@ ONLY = {
 }
 GEMMA2 = "megatron_gemma2"
 MAX_DEPTH = 32
-NEEDED = object()  # no default: the key must be there
+NEEDED = object()  # no default: the key is required
 
 
 class NemoConfig:
-    """A parsed model_config.yaml. where: the file, for errors.
+    """A parsed model_config.yaml. where: the file, for error messages.
 
-    Raises ValueError with the key for a value that is not supported or of the wrong type.
+    Raises ValueError with the key for an unsupported value and for a value of the wrong type.
     """
 
     def __init__(self, values: Any, where: str):
@@ -63,7 +63,7 @@ class NemoConfig:
 
     @staticmethod
     def parse(text: bytes, where: str) -> NemoConfig:
-        """Read a file's text. Raises ValueError when it is not YAML, or contains more than plain values."""
+        """Parse a file's text. Raises ValueError unless the text is YAML with plain values only."""
         import yaml
 
         try:
@@ -86,7 +86,7 @@ class NemoConfig:
         return layers
 
     def architecture(self, vocab_size: int, head: str) -> Architecture:
-        """The Architecture. vocab_size: rows of the stored embedding, padding included; head: "lm" or "scalar"."""
+        """Read the architecture. vocab_size: rows of the stored embedding, padding included; head: "lm" or "scalar"."""
         self._refuse_what_is_not_computed()
         hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
         norm, zero_centered = self._one_of("normalization", NORMALIZATIONS, "layernorm")
@@ -121,7 +121,7 @@ class NemoConfig:
         return replace(arch, family=_family(arch))
 
     def reward_scale(self) -> RewardScale:
-        """The scale of `reward_standardization` in a reward model; without it rewards are unchanged."""
+        """A reward model's scale from `reward_standardization`; without the setting, rewards are unchanged."""
         scale = self.get("reward_standardization")
         if not isinstance(scale, dict) or not scale.get("enable"):
             return RewardScale()
@@ -129,7 +129,7 @@ class NemoConfig:
         return RewardScale(section._number("mean"), section._number("std"))
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value, with references to other keys (`${.hidden_size}`) resolved; `default` for a missing one."""
+        """A value, with references to other keys (`${.hidden_size}`) resolved; `default` for a missing value."""
         value = self.values.get(key)
         if isinstance(value, str) and "${" in value:
             value = self._referenced(key, value)
@@ -138,7 +138,7 @@ class NemoConfig:
     # -- values and their checks ----------------------------------------------------------------------------------
 
     def _referenced(self, key: str, value: str) -> Any:
-        """The value of one of OmegaConf's references, for the kinds that NeMo's own configurations contain."""
+        """The value of an OmegaConf reference, for the kinds of references in NeMo's own configurations."""
         if match := re.fullmatch(r"\$\{(?:\.|model\.)(\w+)\}", value):
             referred = self.values.get(match[1])
             if not isinstance(referred, str) or "${" not in referred:
@@ -150,7 +150,7 @@ class NemoConfig:
         )
 
     def _checked(self, key: str, default: Any, kind: str, fits: Callable[[Any], bool]) -> Any:
-        """A checked value; for a missing value or null `default`, unless that is NEEDED."""
+        """A checked value. A missing value or null becomes `default`, unless the default is NEEDED."""
         value = self.get(key)
         if value is None and default is not NEEDED:
             return default
@@ -227,7 +227,7 @@ class NemoConfig:
         )
 
     def _attention(self) -> dict[str, Any]:
-        """Windows and caps. A window (w, 0) of Megatron covers a token and the w tokens before it."""
+        """Windows and caps. Megatron's window (w, 0) covers a token and the w tokens before the token."""
         window = self._checked("window_size", None, "two integers", _is_window)
         windowed = window is not None and window[0] >= 0
         more = self._checked(
@@ -254,7 +254,7 @@ def _is_window(value: Any) -> bool:
 
 
 def _check_events(events: Iterable, where: str) -> None:
-    """Raises ValueError for aliases, which can stand for any amount of text, and for a depth that takes the parser hours."""
+    """Raises ValueError for aliases, which can expand to any amount of text, and for nesting that takes the parser hours."""
     depth = 0
     for event in events:
         name = type(event).__name__
@@ -266,7 +266,7 @@ def _check_events(events: Iterable, where: str) -> None:
 
 
 def _family(arch: Architecture) -> str:
-    """The first family whose Hugging Face folder can hold such a model."""
+    """The first family whose Hugging Face folder can hold the model."""
     if arch.normalization == "layer":
         return "nemo_gpt"
     if arch.post_norms:

@@ -1,4 +1,4 @@
-"""Write an `Architecture` as NeMo's model_config.yaml, from which `aligner_lib.models.nemo.config` reads the same architecture."""
+"""Write an `Architecture` as NeMo's model_config.yaml. `aligner_lib.models.nemo.config` reads the same architecture back."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def nemo_config(
 ) -> dict[str, Any]:
     """The model_config.yaml of an architecture, with all settings that NeMo needs to restore a model.
 
-    tokenizer: its section; dtype: of the weights, in safetensors' name. Raises ValueError for an architecture that NeMo's
-    keys can't describe.
+    tokenizer: the tokenizer section; dtype: the weights' dtype in safetensors' spelling. Raises ValueError for an architecture
+    that NeMo's keys can't describe.
     """
     norm = next(name for name, value in NORMALIZATIONS.items() if value == _norm(arch))
     activation = next(name for name, value in ACTIVATIONS.items() if value == arch.activation)

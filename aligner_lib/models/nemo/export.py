@@ -1,8 +1,8 @@
 """Write a model folder as a .nemo archive: Megatron Core's distributed checkpoint (torch_dist), NeMo's settings, the tokenizer.
 
-The archive is written from front to back, one weight at a time, without torch. The weights of all layers form one tensor with
-an additional first dimension, as Megatron writes a GPT, and each layer is a block of it. The bytes that torch.save would write
-for each block lie one behind the other in one file.
+The archive is written from front to back, one weight at a time, without torch. The weights of all layers form a single tensor
+with an additional first dimension, as in Megatron's own GPT checkpoints, and each layer is a block of the tensor. A single file
+contains all blocks one after the other, each in the format of torch.save.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BACKENDS = {
     "common_backend": "torch",
     "common_backend_version": 1,
 }
-# Modules whose extra state (for fp8) a loader expects. Megatron's own layers have none, and Transformer Engine's accept None.
+# Modules whose extra state (for fp8) a loader expects. Megatron's own layers have none; Transformer Engine's accept None.
 WITH_EXTRA_STATE = (
     "self_attention.linear_qkv",
     "self_attention.core_attention",
@@ -53,7 +53,7 @@ REWARD_HEAD = {"value_head.weight": "rm_head.weight", "value_head.bias": "rm_hea
 
 
 class Weights(Protocol):
-    """A model's weights under Megatron's names; bfloat16 as its bits in uint16."""
+    """A model's weights under Megatron's names. bfloat16 values are their bits in uint16."""
 
     def dtype(self, name: str) -> str: ...
 
@@ -63,10 +63,10 @@ class Weights(Protocol):
 def write_nemo(folder: Path, weights: Weights, out: Path, dtype: str | None = None, progress=None) -> None:
     """Write a policy or a reward model into a new .nemo archive `out`.
 
-    folder: the model folder. dtype: of the weights, in safetensors' name; None keeps theirs. progress: called with
-    (weights done, weights in all).
+    folder: the model folder. dtype: the dtype of the weights in safetensors' spelling; None: the stored dtypes. progress:
+    called with (weights done, weights in all).
 
-    Raises ValueError for a model that NeMo's settings can't describe, and for values that are too large for `dtype`.
+    Raises ValueError for a model that NeMo's settings can't describe, and for values too large for `dtype`.
     """
     arch = Architecture.load(folder)
     first = dtype or weights.dtype("embedding.word_embeddings.weight")
@@ -115,14 +115,14 @@ def _write_weights(
                 file, f"model.decoder.layers.{module}._extra_state/shard_{layer}_{arch.num_layers}"
             )
     blocks.add_none(file, "model.decoder.final_layernorm._extra_state/shard_0_1")
-    if arch.head == "scalar":  # NeMo's reward model expects an output layer, which it never uses
+    if arch.head == "scalar":  # NeMo's reward model expects an output layer but never uses the layer
         kind = dtype or weights.dtype("embedding.word_embeddings.weight")
         values = np.zeros((arch.vocab_size, arch.hidden_size), CARRIERS[kind])
         blocks.add(file, "model.output_layer.weight", kind, values.shape, (0, 0), values)
 
 
 def _values(weights: Weights, weight: Weight, dtype: str | None) -> tuple[np.ndarray, str]:
-    """The values of a weight, and their dtype."""
+    """A weight's values and dtype."""
     stored, values = weights.dtype(weight.megatron), weights.read(weight.megatron)
     if values.shape != weight.shape:
         raise ValueError(
@@ -135,7 +135,7 @@ def _values(weights: Weights, weight: Weight, dtype: str | None) -> tuple[np.nda
 
 
 class _Blocks:
-    """The blocks that are written, for the metadata of torch.distributed.checkpoint."""
+    """The written blocks, for the metadata of torch.distributed.checkpoint."""
 
     def __init__(self):
         self._tensors: dict[str, tuple[str, tuple[int, ...], list[Call]]] = {}
@@ -145,7 +145,7 @@ class _Blocks:
     def add(
         self, file, name: str, dtype: str, whole: tuple[int, ...], offset: tuple[int, ...], values
     ) -> None:
-        """Write a block of a tensor, and note its place. whole: the tensor's shape."""
+        """Write a block of a tensor, and record its place. whole: the tensor's shape."""
         start = file.tell()
         _save(_Section(file), _tensor_call(dtype, values.shape), values)
         first, shape, chunks = self._tensors.setdefault(name, (dtype, whole, []))
@@ -159,7 +159,7 @@ class _Blocks:
         chunks.append(Call(METADATA + "ChunkStorageMetadata", (), sizes))
 
     def add_none(self, file, name: str) -> None:
-        """Write an object that is None, in a list as Megatron does."""
+        """Write None as an object, in a list as Megatron does."""
         start = file.tell()
         _save(_Section(file), [None])
         self._objects.append(name)
@@ -205,7 +205,7 @@ def _properties(dtype: str) -> Call:
 
 
 def _tensor_call(dtype: str, shape: tuple[int, ...]) -> Call:
-    """The call that torch pickles for a contiguous tensor whose storage is the first of its file."""
+    """The call in torch's pickle for a contiguous tensor, which uses the first storage of its file."""
     storage = Global("torch." + next(name for name, known in STORAGES.items() if known == dtype))
     count = int(np.prod(shape))
     strides = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
@@ -221,7 +221,7 @@ def _tensor_call(dtype: str, shape: tuple[int, ...]) -> Call:
 
 
 def _save(file, content, values: np.ndarray | None = None) -> None:
-    """Write a file like torch.save: a zip of the pickle and the storage's bytes."""
+    """Write a file in the format of torch.save: a zip of the pickle and the storage's bytes."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         _entry(archive, "data.pkl", write_pickle(content))
         _entry(archive, "byteorder", b"little")
@@ -245,7 +245,7 @@ def _add(file: BinaryIO, name: str, content: bytes) -> None:
 
 @contextmanager
 def _growing(file: BinaryIO, name: str) -> Iterator[_Section]:
-    """A file in the tar whose size is written into its header at the end."""
+    """A context manager: yields a new file in the tar. The file's size is written into its header at the end."""
     info = tarfile.TarInfo(name)
     header = file.tell()
     file.write(bytes(tarfile.BLOCKSIZE))
@@ -260,7 +260,7 @@ def _growing(file: BinaryIO, name: str) -> Iterator[_Section]:
 
 
 class _Section:
-    """The part of a file from its current position on, with positions that count from there, as zip needs it."""
+    """The rest of a file from its current position. Positions count from there, as zip requires."""
 
     def __init__(self, file):
         self._file, self._start = file, file.tell()
@@ -282,12 +282,12 @@ def _yaml(config: dict) -> bytes:
 
 
 def _tokenizer(folder: Path) -> tuple[dict, dict[str, bytes]]:
-    """The settings' section of a tokenizer, and its files.
+    """The tokenizer section of the settings, and the tokenizer's files.
 
-    A SentencePiece model gets a name like NeMo's. NeMo reads other tokenizers from a folder or the hub: the user sets `type`
+    A SentencePiece model gets a name in NeMo's form. NeMo reads other tokenizers from a folder or the hub: the user sets `type`
     to a folder with the tokenizer's files from the archive.
     """
-    Tokenizer(folder)  # raises, with a cure, for a folder without a tokenizer
+    Tokenizer(folder)  # raises, with advice, for a folder without a tokenizer
     files = {name: (folder / name).read_bytes() for name in FILES}
     section = {
         "library": "huggingface",

@@ -1,8 +1,8 @@
-"""The names of a GPT's weights in NeMo's archives, old and new, and in Megatron Core, which the model folders use.
+"""The names of a GPT's weights in old and new NeMo archives, and in Megatron Core, whose names the model folders use.
 
-Old names are those of NeMo's own GPT (`mcore_gpt: False`), with Apex's or Transformer Engine's layers. New names are Megatron
-Core's. There a norm has its own name or that of the matrix behind it, and each layer has a number, or the weights of all
-layers are one tensor with an additional dimension (`decoder.layers.mlp.linear_fc1.weight`).
+Old names come from NeMo's own GPT (`mcore_gpt: False`), with Apex's or Transformer Engine's layers. New names are Megatron
+Core's. In new names, a norm has its own name or the name of the next matrix. Each layer has a number, or the weights of all
+layers are a single tensor with an additional dimension (`decoder.layers.mlp.linear_fc1.weight`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aligner_lib.models.names import Weight, weights
 from aligner_lib.models.nemo.stored import Piece, StoredTensor, layer_of
 from aligner_lib.models.stream import CARRIERS
 
-# the first: NeMo kept the parameters in half precision (megatron_amp_O2)
+# with the first prefix, NeMo kept the parameters in half precision (megatron_amp_O2)
 PREFIXES = ("model.module.", "model.")
 NO_WEIGHTS = re.compile(r".*(_extra_state(/.*)?|rotary_pos_emb\.inv_freq|rotary_emb\.inv_freq)")
 OUTSIDE = {
@@ -46,14 +46,15 @@ MODULES = {
     # Megatron Core's local layer
     "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",
 }
-SECOND_HALF = "mlp.dense_h_to_4h_2."  # the up projection, when NeMo stores gate and up separately (`activation: swiglu`)
-HALVES = ("_w", "_v")  # gate and up, when Megatron's checkpoint stores them separately
+# the up projection, if NeMo stores gate and up separately (`activation: swiglu`)
+SECOND_HALF = "mlp.dense_h_to_4h_2."
+HALVES = ("_w", "_v")  # gate and up, if Megatron's checkpoint stores them separately
 
 
 def megatron_name(name: str) -> str | None:
-    """Megatron's name of a tensor in an archive; None for a tensor that follows from the settings. Unknown names stay.
+    """Megatron's name of an archive's tensor; None for a tensor computed from the settings. Unknown names stay unchanged.
 
-    The names of gate and up matrices that are stored separately end with `_w` and `_v`.
+    The names of separately stored gate and up matrices end with `_w` and `_v`.
     """
     if NO_WEIGHTS.fullmatch(name):
         return None
@@ -75,13 +76,13 @@ def megatron_name(name: str) -> str | None:
 
 
 def layer_number(name: str) -> int:
-    """The layer's number in one of Megatron's names; -1 for a weight outside of the layers."""
+    """The layer's number in a Megatron name; -1 for a weight outside of the layers."""
     match = re.match(r"decoder\.layers\.(\d+)\.", name)
     return int(match[1]) if match else -1
 
 
 def with_layer(name: str, number: int) -> str:
-    """One of Megatron's names with another layer's number."""
+    """A Megatron name with another layer's number."""
     return re.sub(r"(?<=^decoder\.layers\.)\d+", str(number), name)
 
 
@@ -110,8 +111,8 @@ def by_megatron_name(tensors: dict[str, StoredTensor], num_layers: int) -> dict[
 def check_fits(named: dict[str, StoredTensor], arch: Architecture) -> list[tuple[Weight, StoredTensor]]:
     """The weights of a model, each with its tensor.
 
-    Raises ValueError for a missing weight, for a tensor that does not belong to the model, and for a tensor with another
-    shape or without floating-point numbers.
+    Raises ValueError for a missing weight, for a tensor that does not belong to the model, for a tensor with another shape, and
+    for a tensor without floating-point numbers.
     """
     for tensor in named.values():
         if tensor.dtype not in CARRIERS:
@@ -139,7 +140,7 @@ def check_fits(named: dict[str, StoredTensor], arch: Architecture) -> list[tuple
 
 
 def stacked_weights(arch: Architecture) -> Iterable[tuple[str, list[Weight]]]:
-    """For each of Megatron's names without a layer number, the weights of all layers with this name, in order."""
+    """For each Megatron name without a layer number, the weights of all layers with this name, in order."""
     groups: dict[str, list[Weight]] = {}
     for weight in weights(arch):
         groups.setdefault(re.sub(r"^(decoder\.layers\.)\d+\.", r"\1", weight.megatron), []).append(weight)
@@ -147,7 +148,7 @@ def stacked_weights(arch: Architecture) -> Iterable[tuple[str, list[Weight]]]:
 
 
 def _layers(name: str, tensor: StoredTensor, num_layers: int) -> list[tuple[str, StoredTensor]]:
-    """A stack of layers, separated into one tensor for each layer; any other tensor alone."""
+    """A stack of layers, separated into one tensor for each layer; any other tensor unchanged."""
     stacked = name.startswith("decoder.layers.") and layer_number(name) < 0
     if not stacked:
         return [(name, tensor)]
@@ -160,7 +161,7 @@ def _layers(name: str, tensor: StoredTensor, num_layers: int) -> list[tuple[str,
 
 
 def _stacked(first: StoredTensor, second: StoredTensor) -> StoredTensor:
-    """Two tensors of the same shape joined into one, the second one's rows behind the first one's."""
+    """Two tensors of the same shape, joined: the rows of the second tensor follow the rows of the first."""
     rows = first.shape[0]
     start = (0,) * len(first.shape)
     pieces = (Piece(start, first.shape, first.read), Piece((rows, *start[1:]), second.shape, second.read))
@@ -168,7 +169,7 @@ def _stacked(first: StoredTensor, second: StoredTensor) -> StoredTensor:
 
 
 def _check_tied(output: StoredTensor, embedding: StoredTensor | None) -> None:
-    """The last pipeline stage of a tied model has a copy of the embedding, which is accepted if it equals the embedding."""
+    """Raises ValueError when the last pipeline stage's copy of a tied embedding differs from the embedding."""
     if (
         embedding is None
         or output.shape != embedding.shape

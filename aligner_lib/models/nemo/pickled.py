@@ -1,7 +1,8 @@
-"""Read and write pickles as data: names in a pickle are not looked up, and nothing is called.
+"""Read and write pickles as data: names in a pickle are not looked up, and no function is called.
 
-Python's own unpickler imports and calls whatever a file says. Here a name becomes a `Global`, and a call or a new object a
-`Call`; the reader of each format takes what it needs from them. The opcodes are those of Python's `pickletools`.
+Python's own unpickler imports and calls whatever a file contains. Here, a name becomes a `Global`, and a call or a new object
+becomes a `Call`. The reader of each format takes the necessary parts from these objects. The opcodes come from Python's
+`pickletools`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ ORDERED_DICT = "collections.OrderedDict"
 
 
 class Global(NamedTuple):
-    """A class or function that a pickle names."""
+    """A class or function named in a pickle."""
 
     name: str
     """Module and name, joined by a dot."""
@@ -23,7 +24,7 @@ class Global(NamedTuple):
 
 @dataclass(eq=False)  # hashed by identity, because it may be a key of a dictionary
 class Call:
-    """A function's result or a new object: the function, its arguments, and the state that was set on the result."""
+    """A function's result or a new object: the function, its arguments, and the state set on the result."""
 
     function: str
     args: Any
@@ -32,13 +33,13 @@ class Call:
 
 @dataclass(eq=False)
 class External:
-    """An object that the pickle references by an id of its format, such as a tensor's storage."""
+    """An object outside the pickle, such as a tensor's storage. The pickle contains only the object's id."""
 
     id: Any
 
 
 class Refused(ValueError):
-    """A pickle that is damaged, or contains a name that its format does not need."""
+    """A damaged pickle, or a pickle with a name outside its format."""
 
 
 _MARK = object()
@@ -52,9 +53,9 @@ _ARGUMENTS = set(
 def read_pickle(data: bytes, allowed: Callable[[str], bool]) -> Any:
     """The content of a pickle: dictionaries, lists, tuples, texts and numbers, `Global`, `Call` and `External`.
 
-    An OrderedDict becomes a dict; any state that was set on it is left out.
+    An OrderedDict becomes a dict; the OrderedDict's state is left out.
 
-    allowed: whether the format needs a name. Raises Refused for a name that it does not need, and for a damaged pickle.
+    allowed: whether the format needs a name. Raises Refused for any other name and for a damaged pickle.
     """
     machine = _Machine(allowed)
     try:
@@ -72,7 +73,7 @@ def read_pickle(data: bytes, allowed: Callable[[str], bool]) -> Any:
 def write_pickle(value: Any) -> bytes:
     """The pickle (protocol 2) of dictionaries, lists, tuples, texts, numbers, `Global`, `Call` and `External`.
 
-    A `Call` with a state is a new object of a class, a `Call` without is a function's result. `Call(ORDERED_DICT, ())`
+    A `Call` with a state is a new object of a class, a `Call` without a state is a function's result. `Call(ORDERED_DICT, ())`
     makes an OrderedDict.
     """
     out = bytearray(b"\x80\x02")

@@ -25,11 +25,11 @@ BY_COLUMNS = ("linear_proj.weight", "linear_fc2.weight", "value_head.weight")
 
 
 def tensors_in(archive: NemoArchive, gated: bool) -> dict[str, StoredTensor]:
-    """The tensors under Megatron's names, whole, with the layer numbers of the whole model.
+    """The whole tensors under Megatron's names, with the layer numbers of the whole model.
 
     gated: whether the first projection of an MLP has two parts, gate and up; each rank has a shard of both.
 
-    Raises ValueError when a rank's file is missing, or ranks disagree.
+    Raises ValueError when a rank's file is missing, or when ranks disagree.
     """
     ranks = _ranks(archive)
     tp_size, pp_size = (max(rank[i] for rank in ranks) + 1 for i in (0, 1))
@@ -40,7 +40,7 @@ def tensors_in(archive: NemoArchive, gated: bool) -> dict[str, StoredTensor]:
         )
     tensors: dict[str, StoredTensor] = {}
     for stage in range(pp_size):
-        first_layer = 1 + max(map(layer_number, tensors), default=-1)  # a file counts its own layers
+        first_layer = 1 + max(map(layer_number, tensors), default=-1)  # each file counts its own layers
         shards = [_state_dict(archive, ranks[tp, stage], first_layer) for tp in range(tp_size)]
         if any(shard.keys() != shards[0].keys() for shard in shards):
             raise ValueError(f"{archive.path}: the files of the tensor-parallel ranks have different weights")
@@ -77,9 +77,9 @@ def _state_dict(archive: NemoArchive, path: str, first_layer: int) -> dict[str, 
 
 
 def _joined(name: str, shards: list[StoredTensor], in_halves: bool) -> StoredTensor:
-    """A whole tensor from the ranks' shards. A tensor that every rank has in full is read from all ranks and compared.
+    """A whole tensor from the ranks' shards. If every rank has the tensor in full, all copies are read and compared.
 
-    in_halves: each shard is a part of the gate matrix, above a part of the up matrix.
+    in_halves: each shard is a part of the gate matrix above a part of the up matrix.
     """
     first = shards[0]
     if len(shards) == 1:
@@ -94,7 +94,7 @@ def _joined(name: str, shards: list[StoredTensor], in_halves: bool) -> StoredTen
 
 
 def _side_by_side(shards: list[StoredTensor], axis: int, parts: int = 1) -> StoredTensor:
-    """Shards joined along an axis. parts: the number of tensors whose shards a rank stores one behind the other."""
+    """Shards joined along an axis. parts: the number of tensors in each shard, stored one after the other."""
     local = shards[0].shape
     if len(local) <= axis or local[axis] % parts:
         raise ValueError(f"{shards[0].name} has shape {list(local)}, which is not a part of that weight")

@@ -21,7 +21,7 @@ MAX_CONFIG = 1 << 18
 
 
 def is_nemo(path: Path) -> bool:
-    """Whether a path is a .nemo archive: a file with that suffix, or a folder with a model_config.yaml."""
+    """Whether a path is a .nemo archive: a file with the suffix .nemo, or a folder with a model_config.yaml."""
     path = Path(path)
     return path.suffix == ".nemo" or (path / CONFIG).is_file()
 
@@ -32,13 +32,13 @@ def import_nemo(
     progress: Callable[[int, int], None] | None = None,
     origin: dict | None = None,
 ) -> Path:
-    """Convert a .nemo archive (a tar, plain or gzip, or the folder it was extracted to) into a new model folder.
+    """Convert a .nemo archive (a tar, plain or gzip, or an extracted folder) into a new model folder. Returns the folder.
 
-    The checkpoint may be NeMo's old one or Megatron Core's, of any tensor and pipeline parallelism. Weights keep their
-    dtype and are read one at a time; no code of the archive runs. progress: called with (weights done, in all).
+    The checkpoint may have NeMo's old format or Megatron Core's, with any tensor and pipeline parallelism. Weights keep their
+    dtype and are read one at a time. No code of the archive runs. progress: called with (weights done, weights in all).
 
-    Raises ValueError for an archive that is damaged or made to do harm, for an unsupported model, for weights that are
-    missing or left over, and when `out` exists; DiskFull.
+    Raises ValueError for a damaged or malicious archive, for an unsupported model, for missing or surplus weights, and when
+    `out` exists; DiskFull.
     """
     source, out = Path(source), Path(out)
     if out.exists():
@@ -74,7 +74,7 @@ def _config(archive: NemoArchive) -> NemoConfig:
 
 
 def _tensors_in(archive: NemoArchive, config: NemoConfig) -> dict[str, StoredTensor]:
-    """The archive's tensors, in whatever format they are stored."""
+    """The archive's tensors, from any storage format."""
     names = archive.names()
     if f"{DISTRIBUTED}.metadata" in names:
         return torch_dist.tensors_in(archive, DISTRIBUTED)
@@ -89,7 +89,7 @@ def _tensors_in(archive: NemoArchive, config: NemoConfig) -> dict[str, StoredTen
 
 
 def _check_size(archive: NemoArchive, plan: list[tuple[Weight, StoredTensor]]) -> None:
-    """Raises ValueError for weights with more bytes than the archive has, which can happen when they share bytes."""
+    """Raises ValueError for weights with more bytes than the archive, which is possible when weights share bytes."""
     needed = sum(_streamed(weight, tensor).num_bytes for weight, tensor in plan)
     if needed > archive.num_bytes:
         raise ValueError(

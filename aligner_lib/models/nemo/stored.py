@@ -1,4 +1,4 @@
-"""A tensor in an archive: stored in pieces, each of which is read when it is needed."""
+"""A tensor in an archive, stored in pieces. Each piece is read when its values are needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aligner_lib.models.stream import CARRIERS
 
 @dataclass(frozen=True)
 class Piece:
-    """A block of a tensor that is stored by itself: a rank's shard, or a layer of a stack."""
+    """A separately stored block of a tensor: a rank's shard, or a layer of a stack."""
 
     offset: tuple[int, ...]
     shape: tuple[int, ...]
@@ -23,12 +23,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in an archive; bfloat16 as its bits in uint16, as in `aligner_lib.models.stream`."""
+    """A tensor in an archive. bfloat16 values are their bits in uint16, as in `aligner_lib.models.stream`."""
 
     name: str
     """The name in the archive, for messages."""
     dtype: str
-    """In safetensors' name."""
+    """The dtype in safetensors' spelling."""
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
 
@@ -37,7 +37,7 @@ class StoredTensor:
         return self.read_block((0,) * len(self.shape), self.shape)
 
     def read_block(self, offset: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
-        """A block of the tensor. Reads the pieces that overlap it, one at a time.
+        """A block of the tensor. Reads the overlapping pieces, one at a time.
 
         dtype must be a key of CARRIERS. Raises ValueError when pieces are missing or damaged.
         """
@@ -63,7 +63,7 @@ class StoredTensor:
 
 
 def _overlap(offset, shape, piece: Piece) -> tuple[tuple[int, int], ...] | None:
-    """[start, end) for each dimension in which a block and a piece overlap; None when they don't overlap."""
+    """[start, end) of the overlap of a block and a piece in each dimension; None without an overlap."""
     ranges = tuple(
         (max(a, b), min(a + n, b + m)) for a, n, b, m in zip(offset, shape, piece.offset, piece.shape)
     )
@@ -71,12 +71,12 @@ def _overlap(offset, shape, piece: Piece) -> tuple[tuple[int, int], ...] | None:
 
 
 def whole(name: str, dtype: str, shape: tuple[int, ...], read: Callable[[], np.ndarray]) -> StoredTensor:
-    """A tensor that is stored in one piece."""
+    """A tensor stored in a single piece."""
     return StoredTensor(name, dtype, shape, (Piece((0,) * len(shape), shape, read),))
 
 
 def layer_of(stack: StoredTensor, layer: int) -> StoredTensor:
-    """One layer of a tensor whose first dimension counts the layers."""
+    """A single layer of a tensor whose first dimension counts the layers."""
     shape = stack.shape[1:]
     start = (layer,) + (0,) * len(shape)
     name = f"{stack.name}[{layer}]"

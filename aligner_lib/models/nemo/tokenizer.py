@@ -1,6 +1,6 @@
 """Convert an archive's tokenizer into a model folder's tokenizer.json and tokenizer_config.json.
 
-model_config.yaml names the tokenizer's files as `nemo:HASH_name`; HASH is 32 hexadecimal digits that NeMo puts before the name.
+model_config.yaml names the tokenizer's files as `nemo:HASH_name`. HASH is a prefix of 32 hexadecimal digits from NeMo.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ END_OF_TEXT = "<|endoftext|>"  # the stop token of NeMo's GPT-2 tokenizers
 def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json into a folder.
 
-    Files beside the archive are used first, then files in it, then the files that model_config.yaml names: a SentencePiece
-    model (library: sentencepiece), or GPT-2's vocabulary and merges (library: megatron).
+    Files beside the archive take precedence over files in the archive. Without either, the tokenizer is made from the files
+    named in model_config.yaml: a SentencePiece model (library: sentencepiece), or GPT-2's vocabulary and merges (library:
+    megatron).
 
-    Raises ValueError when there is none. With library: huggingface the settings name a model of the hub, which no archive
-    contains.
+    Raises ValueError when there are no such files. With library: huggingface, the settings name a model of the hub, and no
+    archive contains its tokenizer.
     """
     beside = archive.path.parent
     if all((beside / name).is_file() for name in FILES):
@@ -66,7 +67,7 @@ def _write_sentencepiece(archive: NemoArchive, section: NemoConfig, out: Path) -
 
 
 def _artifact(archive: NemoArchive, section: NemoConfig, key: str) -> str:
-    """The name, in the archive, of the file that a key names: with NeMo's prefix, or by its original path."""
+    """The name of a key's file in the archive: with NeMo's prefix, or the last part of the original path."""
     value = section.get(key)
     name = PurePosixPath(str(value).removeprefix("nemo:")).name
     matches = [path for path in archive.names() if path == name or (path[33:] == name and path[32] == "_")]
@@ -85,7 +86,7 @@ def _content(archive: NemoArchive, name: str) -> bytes:
 
 
 def _write_gpt2(vocabulary: bytes, merges: bytes, out: Path) -> None:
-    """Convert a vocab.json and a merges.txt, which are GPT-2's byte-level BPE."""
+    """Convert GPT-2's byte-level BPE: a vocab.json and a merges.txt."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     try:

@@ -1,7 +1,7 @@
 """Megatron Core's distributed checkpoint with the backend torch_dist: .metadata, a pickle, locates the blocks in .distcp files.
 
-The layout is that of torch.distributed.checkpoint: the metadata gives each tensor's shape and blocks, and for each block the
-file, the offset and the length of the bytes that torch.save wrote for it.
+The layout is torch.distributed.checkpoint's. The metadata contains each tensor's shape and blocks. For each block, the metadata
+contains the file, the offset and the length of the block's bytes, which have the format of torch.save.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DTYPES = {
 
 
 def tensors_in(archive: NemoArchive, folder: str) -> dict[str, StoredTensor]:
-    """The tensors of a checkpoint by their names; other objects are left out.
+    """The tensors of a checkpoint by their names. Other objects are left out.
 
     folder: the checkpoint's folder in the archive, with a slash. Raises ValueError for damaged metadata.
     """
@@ -51,7 +51,7 @@ def tensors_in(archive: NemoArchive, folder: str) -> dict[str, StoredTensor]:
 
 
 def _is_known(name: str) -> bool:
-    """Whether a name is one of the metadata's own classes, which are read as data."""
+    """Whether a name belongs to the metadata's own classes, which are read as data."""
     plain = (
         "torch.Size",
         "torch.serialization._get_layout",
@@ -71,7 +71,7 @@ def _key(index: Call) -> tuple[str, tuple[int, ...]]:
 
 
 def _size(size: Any) -> tuple[int, ...]:
-    """The numbers of a torch.Size, which are integers from 0 on."""
+    """The numbers of a torch.Size. Raises ValueError for other values than integers from 0 on."""
     numbers = tuple(size.args[0]) if isinstance(size, Call) else tuple(size)
     if any(type(number) is not int or number < 0 for number in numbers):
         raise ValueError("a size with other values than integers from 0 on")
@@ -84,7 +84,7 @@ def _tensor(archive: NemoArchive, folder: str, name: str, entry: dict, places: d
     pieces = []
     for chunk in entry["chunks"]:
         offset, size = _size(chunk.state["offsets"]), _size(chunk.state["sizes"])
-        # a tensor that is not sharded has no offset
+        # an unsharded tensor has no offset
         place = places.get((name, offset), places.get((name, ())))
         if place is None or len(offset) != len(shape) or len(size) != len(shape):
             raise ValueError(f"{name[:80]} has a block at {offset} that no file contains")

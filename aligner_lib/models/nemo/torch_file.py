@@ -1,7 +1,7 @@
 """Read torch.save files without torch: the pickle as data, the storages directly into numpy arrays.
 
-The file is a zip of uncompressed members: data.pkl, whose tensors name a storage, a shape and strides, and the storages'
-bytes under data/ (torch/serialization.py describes the format).
+The file is a zip of uncompressed members. data.pkl contains a storage, a shape and strides for each tensor. The storages' bytes
+are under data/ (torch/serialization.py describes the format).
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ ALLOWED = {
     ORDERED_DICT,
     "torch._utils._rebuild_tensor_v2",
     "torch._utils._rebuild_parameter",
-    "torch._tensor._rebuild_from_type_v2",  # a tensor on which an attribute was set
+    "torch._tensor._rebuild_from_type_v2",  # a tensor with an attribute
     "torch.Tensor",
     "torch.nn.parameter.Parameter",
     "torch.Size",
     "torch.storage.UntypedStorage",
-    # Transformer Engine's extra state, which is no weight
+    # Transformer Engine's extra state, which contains no weights
     "_io.BytesIO",
     "io.BytesIO",
     "_codecs.encode",
     *(f"torch.{name}" for name in STORAGES),
 }
 MAX_PICKLE = 1 << 26
-# the errors of reading a zip that is not one, or is cut off, or made to do harm
+# the errors of reading a zip: not a zip, a truncated zip, or a malicious zip
 DAMAGED = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, KeyError)
 CHUNK = 1 << 22
-# the magic number that torch wrote before release 1.6
+# the magic number of files from torch before release 1.6
 BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 class TorchFile:
     """A torch.save file. `content` is the saved object, with a `Call` for each tensor; see `tensor`.
 
-    Raises ValueError with the file's name when it is damaged, compressed, written before torch 1.6, or its pickle contains a
-    name that weights do not need.
+    Raises ValueError with the file's name for a damaged or compressed file, for a file from before torch 1.6, and for a pickle
+    with a name that weights do not need.
     """
 
     def __init__(self, file: Window, label: str):
@@ -84,7 +84,7 @@ class TorchFile:
             raise ValueError(f"{label} is refused: {_shown(error)}") from None
 
     def state_dict(self) -> dict[str, StoredTensor]:
-        """The saved tensors by their names: those of a `state_dict` inside, if there is one. Other objects are left out.
+        """The saved tensors by their names, from an inner `state_dict` if there is one. Other objects are left out.
 
         Raises ValueError when the saved object is not a dictionary.
         """
@@ -100,7 +100,7 @@ class TorchFile:
         return tensors
 
     def tensor(self, value: Any, name: str) -> StoredTensor:
-        """The tensor of a `Call`. Raises ValueError when it is not a tensor, or lies beyond its storage."""
+        """The tensor of a `Call`. Raises ValueError for other values, and for a tensor that does not fit its storage."""
         try:
             view = _view_of(value)
         except (ValueError, TypeError, IndexError, KeyError, AttributeError, RecursionError):
@@ -148,7 +148,7 @@ class TorchFile:
 
 @dataclass(frozen=True)
 class _View:
-    """A tensor as a part of a storage; positions count numbers, not bytes."""
+    """A tensor as a part of a storage. Positions count numbers, not bytes."""
 
     key: str
     dtype: str
@@ -158,7 +158,7 @@ class _View:
     strides: tuple[int, ...]
 
     def span(self) -> int:
-        """The number of the storage's numbers from the first to the last value, both included."""
+        """The length of the range in the storage from the tensor's first to its last value, both included."""
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
@@ -169,7 +169,7 @@ class _View:
             self.strides
         ):
             return False
-        # a stride of 0 could make a tensor of any size out of one number
+        # a stride of 0 could expand a single number into a tensor of any size
         return math.prod(self.shape) <= self.span() and self.start + self.span() <= self.storage_size
 
     def is_contiguous(self) -> bool:
@@ -184,7 +184,7 @@ class _View:
 
 
 def _view_of(value: Call) -> _View:
-    """The view that a call of torch's rebuilding functions describes."""
+    """The view described by a call of torch's rebuilding functions."""
     if value.function == "torch._utils._rebuild_parameter":
         return _view_of(value.args[0])
     if value.function == "torch._tensor._rebuild_from_type_v2":
@@ -209,7 +209,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _fill(view: memoryview, file) -> None:
-    """Read until the view is full. Raises EOFError when the file ends before that."""
+    """Read until the view is full. Raises EOFError when the file ends early."""
     done = 0
     while done < len(view):
         chunk = file.read(min(CHUNK, len(view) - done))
@@ -220,7 +220,7 @@ def _fill(view: memoryview, file) -> None:
 
 
 def all_of(file) -> bytes:
-    """The content of a file, whose size the caller has checked."""
+    """The whole content of a file. The caller must have checked the file's size."""
     data = bytearray(file.size)
     _fill(memoryview(data), file)
     return bytes(data)

@@ -1,4 +1,4 @@
-"""A part of a file as a file of its own, read by position. A single read returns at most `MAX_READ` bytes."""
+"""A part of a file, read by position like a separate file. A single read returns at most `MAX_READ` bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import os
 from typing import BinaryIO
 
-MAX_READ = 1 << 23  # bytes; a format's reader takes lengths from the file, which may be wrong
+MAX_READ = 1 << 23  # bytes; limits reads, because the lengths stored in a file may be wrong
 
 
 class Window(io.RawIOBase):
@@ -22,7 +22,7 @@ class Window(io.RawIOBase):
         self._position = 0
 
     def part(self, start: int, size: int) -> Window:
-        """A window within this window. Raises ValueError when it reaches beyond the end."""
+        """A window within this window. Raises ValueError for a part beyond the end."""
         if min(start, size) < 0 or start + size > self.size:
             raise ValueError(f"bytes {start} to {start + size} of a file with {self.size} bytes")
         return Window(self._file, self._start + start, size)

@@ -1,6 +1,6 @@
 """Megatron Core's distributed checkpoint with the backend zarr: a folder for each tensor, a file for each chunk (zarr 2).
 
-Megatron writes uncompressed chunks in the shape of a rank's shard, and has its own name for bfloat16, which zarr lacks.
+Megatron writes uncompressed chunks in the shape of a rank's shard. For bfloat16, which zarr lacks, Megatron uses its own name.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _tensor(archive: NemoArchive, folder: str, name: str) -> StoredTensor:
 
 
 def _reader(archive: NemoArchive, path: str, dtype: str, chunk: tuple[int, ...], inside: tuple[int, ...]):
-    """A function that reads a chunk; a chunk at the end of a dimension is stored in full size."""
+    """A function that reads a chunk. A chunk at the end of a dimension is stored in full size."""
 
     def read() -> np.ndarray:
         carrier = np.dtype(CARRIERS[dtype])
