@@ -1,1 +1,1 @@
-"""SFT, reward model and PPO: each reads like its algorithm, and `loop` runs any of them."""
+"""Trainers for SFT, reward models and PPO. Each reads like its algorithm, and `loop` runs all of them."""
