@@ -65,7 +65,7 @@ def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) ->
 
 
 def prepare_job(kind: str, config: DictConfig, profile: str | None) -> PreparedJob:
-    """Prepare the job and read its data. Before, this process joins the other ranks."""
+    """Prepare the job and read its data. First, this process joins the other ranks."""
     if not config.exp_manager.explicit_log_dir:
         raise UserError("there is no run folder: set exp_manager.explicit_log_dir=… (or --run DIR)")
     configure_logging()

@@ -51,7 +51,8 @@ class Thresholds:
     copied: float = 0.3
     """Fraction of a response's words that are copied from its prompt; copies_prompt also needs a rise by copied_rise."""
     copied_rise: float = 0.15
-    """Rise of the copied fraction since the start, because tasks that quote their prompts start with a high fraction."""
+    """Rise of the copied fraction since the start. The rise counts, too, because tasks that quote their prompts start with a
+    high fraction."""
     good_fall: float = 0.1
     """Fall of the fraction of good responses since the start; good_falls also needs good_errors and good_reward_rise."""
     good_errors: float = 3.5

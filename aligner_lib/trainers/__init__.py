@@ -1,1 +1,2 @@
-"""Trainers for SFT, reward models and PPO. Each reads like its algorithm, and `loop` runs all of them."""
+"""The parts that trainers share: the loop, supervised training, the learning-rate schedule, statistics, timing. The trainers of
+SFT, reward models, DPO, PPO and GRPO are in `aligner_lib.kinds`."""

@@ -43,7 +43,7 @@ class Limits:
     chance: float = 4.0
     """Number of standard errors by which an accuracy may be below 0.5."""
     validation_accuracy: float = 0.2
-    """Accuracy on held-out pairs, for any number of pairs."""
+    """The least accuracy on held-out pairs, for any number of pairs."""
     loss_rise: float = 0.1
     """Relative rise from the mean loss of the first quarter to the mean loss of the last quarter."""
 
@@ -240,7 +240,8 @@ def first_ratio(run: Evidence) -> Quantity | None:
     is_clue=True,
 )
 def odd_tokens(run: Evidence) -> Quantity | None:
-    """A lower bound: the sum of the differences over the largest difference; else the clipped fraction times the length."""
+    """A lower bound of the number of tokens: the sum of the differences divided by the largest difference, or else the clipped
+    fraction times the length."""
     length, mismatch = run.of("train_rollouts/generation_length"), first(_mismatch(run))
     if sampler_first(run).off():
         largest = run.of("train_rollouts/sampler_mismatch_max")

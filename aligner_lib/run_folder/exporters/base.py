@@ -47,8 +47,7 @@ class LoggedStep:
 
 
 class Service(ABC):
-    """A service that shows runs. After an error in any call, the exporter closes the service, waits, and opens the service
-    again."""
+    """A service that shows runs. After an error in any call, the exporter closes the service, waits, and opens a new object."""
 
     rows = 64
     """Rows in a table for a step and split; rollouts.jsonl has all rows."""
