@@ -1,8 +1,8 @@
-"""Aligner Lab's backing library. Importing it loads nothing heavy: torch and Megatron come with the modules that compute.
+"""The library of Aligner Lab. The import is fast: only the computing modules import torch and Megatron.
 
-Importing it also makes sure that `data`, `cluster` and `widgets` are this project's packages, whatever folders of these
-names a user keeps where Python starts. The installation imports it when Python starts (setup.py), so that this holds for a
-notebook's first import, too.
+With the import, `data`, `cluster` and `widgets` are this project's packages, even if the working folder has folders with the
+same names. The installation imports `aligner_lib` when Python starts (setup.py). A notebook's first import therefore also finds
+the project's packages.
 """
 
 import os
@@ -15,13 +15,13 @@ OWN_PACKAGES = ("aligner_lib", "cluster", "data", "widgets")
 
 
 class OwnPackagesFinder:
-    """Finds this project's packages beside this one, before Python looks for them in the working folder."""
+    """Finds this project's packages next to `aligner_lib`, before Python searches the working folder."""
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
     @classmethod
     def find_spec(cls, name: str, path=None, target=None) -> ModuleSpec | None:
-        """See importlib.abc.MetaPathFinder. None for every other package."""
+        """Return the spec of a package in OWN_PACKAGES, and None for every other package. See importlib.abc.MetaPathFinder."""
         return PathFinder.find_spec(name, [cls.folder]) if name in OWN_PACKAGES else None
 
 

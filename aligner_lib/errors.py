@@ -1,23 +1,23 @@
-"""What a user can put right: told in one message, without a traceback."""
+"""Errors with a solution for the user. The command line shows only the message, without a traceback."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """A mistake in what was asked for. Its text names the value, the place and the cure."""
+    """A mistake in the user's request. The message names the value, the place and the fix."""
 
 
 class ConfigError(UserError, ValueError):
-    """A setting that does not exist, has the wrong type or makes no sense."""
+    """A setting with an unknown name, a wrong type or an invalid value."""
 
 
 class FunctionError(UserError):
-    """A function of the user's own, in place of one of the library's, that raises or returns what it may not."""
+    """A user's function in place of a library function raises an exception or returns an invalid value."""
 
 
 class UnmatchedCheckpoint(UserError):
-    """A checkpoint whose other half, in another job's run folder, is gone."""
+    """A checkpoint without its counterpart: the checkpoint in another job's run folder no longer exists."""
 
 
 class Interruption(Exception):
-    """Another job that the work needs has gone away; its text says how. Loading a checkpoint waits for that job."""
+    """A job required by the current job has stopped; the message says how. Loading a checkpoint waits for the other job."""

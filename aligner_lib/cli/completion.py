@@ -1,4 +1,4 @@
-"""`aligner completion SHELL`: the script that lets a shell complete commands, options, settings and their values."""
+"""`aligner completion SHELL`: the script with which a shell completes commands, options, settings and their values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from aligner_lib.errors import UserError
 
 VARIABLE = "_ALIGNER_COMPLETE"  # typer's name for a program called aligner
 
-# Bash breaks words at an equals sign, so the words come from the line, and of an answer `key=value` only the value is put in.
+# Bash splits words at an equals sign. The script therefore takes the words from the line, and inserts only the value of an
+# answer `key=value`.
 BASH = """\
 _aligner_completion() {
     local line=${COMP_LINE:0:COMP_POINT} words current
@@ -39,14 +40,14 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH}
 
 
 def script_of(shell: str) -> str:
-    """The script for a shell. Raises UserError for an unknown shell."""
+    """Return the script for a shell. Raises UserError for an unknown shell."""
     if shell not in SCRIPTS:
         raise UserError(f"there is no completion for {shell!r}; there is one for {' and '.join(SCRIPTS)}")
     return SCRIPTS[shell]
 
 
 def answer_a_shell() -> None:
-    """Prepare the command line for a shell's question, if a shell asks."""
+    """Prepare the command line for a shell's completion request, if there is a request."""
     if VARIABLE in os.environ:
         from typer.completion import completion_init
 

@@ -1,4 +1,4 @@
-"""`aligner doctor`: lists what this machine has, what it lacks, and what does not work without it."""
+"""`aligner doctor`: lists the parts of an installation on this machine, and for each missing part the consequences."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from cluster.schedulers import availability
 
 OK, MISSING, NOTE = "[green]✓[/]", "[red]✗[/]", "[yellow]–[/]"
 GIB = 1 << 30
-# not an extra of the package: pip would refuse it beside the extra `pytriton`, because verifiers requires numpy 2
+# not an extra of the package: pip would refuse the combination with the extra `pytriton`, because verifiers requires numpy 2
 ENVIRONMENTS = Path(__file__).parents[2] / "requirements-environments.lock"
 
-# package: what does not work without it
+# package: the consequences if the package is missing
 NEEDED = {
     "torch": "nothing can be trained",
     "megatron-core": "nothing can be trained",
@@ -45,7 +45,7 @@ OPTIONAL = {
 
 
 def report() -> None:
-    """Print the findings. Exits with 1 when the tutorial needs something that is missing."""
+    """Print the findings. Exits with 1 if a part is missing that the tutorial needs."""
     findings = list(examine())
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for finding in findings:
@@ -57,7 +57,7 @@ def report() -> None:
 
 
 def examine(hub: bool = True) -> Iterator[Finding]:
-    """Examine Python, memory, GPU, packages, schedulers, cached models and the hub, one finding at a time.
+    """Examine Python, memory, GPU, packages, schedulers, cached models and the hub. Yields a finding at a time.
 
     hub: check whether the Hugging Face hub answers; without a connection the check takes seconds.
     """
@@ -81,7 +81,7 @@ def _ok(what: str, detail: str) -> Finding:
 
 
 def _note(what: str, detail: str) -> Finding:
-    """A finding on something that is missing and that jobs do not need."""
+    """A finding on a missing part that jobs do not need."""
     return Finding(what, False, detail, needed=False)
 
 
@@ -165,24 +165,24 @@ def _pins(lock: Path) -> list[Requirement]:
 
 
 def pinned_versions(project: str = "aligner-lab") -> Finding:
-    """Compare each installed package that the project pins, in its lock or an extra's, with the pinned version."""
+    """Compare each installed package that the project pins, in its lock or an extra's lock, with the pinned version."""
     try:
         requirements = [*map(Requirement, importlib.metadata.requires(project) or ()), *_pins(ENVIRONMENTS)]
     except importlib.metadata.PackageNotFoundError:
         return _note(
             "versions", f"{project} is not installed, so no version can be compared: pip install -e ."
         )
-    pins: dict[str, set[SpecifierSet]] = {}  # two extras may pin one package at two versions
+    pins: dict[str, set[SpecifierSet]] = {}  # two extras may pin a package at different versions
     for requirement in requirements:
         extra = re.search(r'extra == "(\w+)"', str(requirement.marker))
         if requirement.marker is None or requirement.marker.evaluate({"extra": extra[1] if extra else ""}):
             pins.setdefault(requirement.name, set()).add(requirement.specifier)
     other, compared = [], 0
     for name, pinned in sorted(pins.items()):
-        with suppress(importlib.metadata.PackageNotFoundError):  # a missing package has a finding of its own
+        with suppress(importlib.metadata.PackageNotFoundError):  # a missing package has its own finding
             installed = importlib.metadata.version(name)
             compared += 1
-            # `==2.15.0` holds for a local version such as 2.15.0+cpu, which is the same release
+            # `==2.15.0` also accepts a local version of the same release, such as 2.15.0+cpu
             if not any(specifier.contains(installed, prereleases=True) for specifier in pinned):
                 versions = sorted(str(specifier).removeprefix("==") for specifier in pinned)
                 other.append(f"{name} {installed} (pinned: {' or '.join(versions)})")

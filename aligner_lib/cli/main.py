@@ -1,4 +1,4 @@
-"""The `aligner` command. Each command imports what it needs itself, so `--help` answers at once."""
+"""The `aligner` command. Each command imports its own dependencies, so `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aligner_lib.errors import UserError
 from cluster.cores import thread_variables
 from cluster.schedulers import schedulers
 
-ROOT = Path(__file__).resolve().parents[2]  # the checkout: notebooks/, tests/ and benchmarks/ are here
+ROOT = Path(__file__).resolve().parents[2]  # the checkout, which contains notebooks/, tests/ and benchmarks/
 RUNS = Path("runs")
 
 app = typer.Typer(
@@ -154,7 +154,7 @@ def progress(
     ] = None,
     name: Annotated[str, typer.Option(help="Your name for the page; without it the page has no name.")] = "",
 ):
-    """Show where you are in the notebooks: exercises, quizzes and runs."""
+    """Show your progress in the notebooks: exercises, quizzes and runs."""
     from aligner_lib.cli.progress import find_workspace, show_progress
 
     folder = find_workspace(folder, RUNS)
@@ -185,7 +185,7 @@ Help = Annotated[
 
 
 def _settings_that_begin(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The settings of a job's command that a shell offers."""
+    """The settings of a job's command that a shell offers for completion."""
     from aligner_lib.cli.settings_help import completions
 
     kind = next((kind for kind in kinds().values() if kind.command == ctx.info_name), None)
@@ -202,7 +202,7 @@ Overrides = Annotated[
 
 
 def _add_job(kind: JobKind) -> None:
-    """`aligner COMMAND` for a kind of job."""
+    """Add `aligner COMMAND` for a kind of job."""
 
     def job(
         context: typer.Context,
@@ -233,7 +233,7 @@ def _add_job(kind: JobKind) -> None:
             config.exp_manager.explicit_log_dir = str(RUNS / f"{kind.name}-{time.strftime('%Y%m%d-%H%M%S')}")
         if needs_launcher(config):
             relaunch(kind.command, config, profile, overrides)
-        os.environ.update(thread_variables(ranks=1))  # libgomp reads them when torch loads it
+        os.environ.update(thread_variables(ranks=1))  # libgomp reads the variables when torch loads libgomp
         load(kind.run)(kind.name, config, profile)
 
     app.command(kind.command, help=kind.summary, context_settings={"help_option_names": []})(job)
@@ -255,9 +255,9 @@ def branch(
         typer.Option("--run", help="The branch's run folder (else beside its parent, RUN-at-STEP)."),
     ] = None,
 ):
-    """Go on from a step of another run with other settings, and with the same prompts and random numbers.
+    """Continue another run from a step, with other settings and the same prompts and random numbers.
 
-    Where the parent kept no checkpoint of that step, the steps since the last checkpoint before are computed again.
+    If the parent kept no checkpoint of this step, the steps after its last earlier checkpoint are computed again.
     """
     from aligner_lib.cli.run_tables import find_run
     from aligner_lib.jobs.branch import go_on
@@ -279,7 +279,7 @@ def profile_step(
         Path | None, typer.Option("--run", help="Keep the run folder here (else it is removed).")
     ] = None,
 ):
-    """Record one step of a job: a trace for Perfetto, and its stages beside their bare passes through the models.
+    """Record a step of a job: a trace for Perfetto, and the step's stages compared with the bare passes through the models.
 
     The command takes the settings of `aligner KIND` and runs the job in this process up to the recorded step. A bare pass puts
     the same number of tokens through the same model and nothing else, so a stage's ratio shows its overhead.
@@ -301,7 +301,7 @@ def profile_step(
     config = settings_of_profile(kind, overrides, profile, steps=warm_up + 1)
     check_trace(out)
     quiet_profiler()
-    os.environ.update(thread_variables(ranks=1))  # libgomp reads them when torch loads it
+    os.environ.update(thread_variables(ranks=1))  # libgomp reads the variables when torch loads libgomp
     from aligner_lib.jobs.step_profile import profile_step as record
 
     show_profile(kind, record(kind, config, profile, warm_up, out), out)
@@ -337,7 +337,7 @@ def size(
         float, typer.Option(help="The share of the peak that generation reaches.", min=0.001, max=1)
     ] = 0.05,
 ):
-    """Does a job fit on these GPUs, in which layout, and how long does it take there? An estimate, made without any GPU."""
+    """Estimate, without any GPU, whether a job fits on these GPUs, in which layout, and how long the job takes."""
     from aligner_lib.cli.size import GPUs, Speed, show_size
     from aligner_lib.config.compose import compose, profile_section
 
@@ -368,7 +368,7 @@ def runs(root: Annotated[Path, typer.Argument(help="Where to look.")] = RUNS):
 
 @app.command()
 def show(run: RunName):
-    """Show a run's kind, status and latest figures."""
+    """Show a run's kind, status and latest metrics."""
     from aligner_lib.cli.run_tables import find_run, show_run
 
     show_run(find_run(run, RUNS))
@@ -397,7 +397,7 @@ def stop(run: RunName):
 
 @app.command()
 def undo(run: RunName):
-    """Take back the last change of a run's learning rate or KL coefficient: the run continues from the checkpoint before it."""
+    """Undo the last change of a run's learning rate or KL coefficient: the run continues from the checkpoint before."""
     from aligner_lib.cli.run_tables import find_run
     from aligner_lib.run_folder.set_aside import undo_change, undone
 
@@ -421,7 +421,7 @@ def log(
     to: Annotated[str, typer.Option(help="tensorboard, wandb, mlflow or trackio.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,
 ):
-    """Send a run's figures and rollouts to a service; steps that the service has are not sent again."""
+    """Send a run's metrics and rollouts to a service; steps that the service has are not sent again."""
     from aligner_lib.cli.run_tables import find_run
     from aligner_lib.run_folder.exporters import tail
 
@@ -439,7 +439,7 @@ def share(
     ],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("run.html"),
 ):
-    """Write one page of runs: charts, responses, alarms and settings. It opens in a browser without a network."""
+    """Write a page of runs: charts, responses, alarms and settings. The page opens in a browser without a network."""
     from aligner_lib.cli.run_tables import find_run
     from widgets.share.page import write_page
 
@@ -449,7 +449,7 @@ def share(
 
 @app.command()
 def cancel(run: RunName):
-    """End a run's job at once, wherever it runs; `stop` saves a checkpoint first."""
+    """End a run's job at once, on any machine; `stop` saves a checkpoint first."""
     job = _job_of(run)
     typer.echo(f"{job.run}: {job.cancel()}")
 
@@ -476,7 +476,7 @@ def cluster_check(
         str, typer.Option(help=f"The scheduler: auto (the first that answers), {', '.join(schedulers())}.")
     ] = "auto",
 ):
-    """Is the scheduler ready for a job? Partitions, GPUs, the shared folder, Python, accounting."""
+    """Check whether the scheduler is ready for a job: partitions, GPUs, the shared folder, Python, accounting."""
     from cluster import check
 
     findings = check(resources, shared, probe, where)
@@ -508,7 +508,7 @@ def serve(
 
 @app.command()
 def doctor():
-    """Show what is installed, what is missing, and what does not work without it."""
+    """Show the installed and the missing parts, and the consequences of each missing part."""
     from aligner_lib.cli.doctor import report
 
     report()
@@ -553,7 +553,7 @@ def _run_module(name: str, arguments: list) -> None:
 
 
 def main() -> None:
-    """Run the command line. A user's mistake gives one sentence and exit code 2."""
+    """Run the command line. A user's mistake gives a message and exit code 2."""
     answer_a_shell()
     try:
         app()
@@ -566,9 +566,10 @@ def main() -> None:
 
 
 def _is_for_users(error: Exception) -> bool:
-    """Whether an error is shown as a sentence. A ValueError or OSError of this project names value and cure; others are traced.
+    """Whether an error is shown as a sentence, and not as a traceback.
 
-    An OSError that names a file is about the user's path, whichever library raised it.
+    A ValueError or OSError from this project names the value and the fix. An OSError with a file name concerns the user's path,
+    no matter which library raised the error.
     """
     if isinstance(error, UserError | FileNotFoundError) or getattr(error, "filename", None) is not None:
         return True

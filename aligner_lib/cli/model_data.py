@@ -1,6 +1,6 @@
 """The commands `aligner model` and `aligner data`: models and data for a run.
 
-Each command imports what it needs.
+Each command imports its own dependencies.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ model = typer.Typer(help="Models: fetch one by name, or import Hugging Face weig
 
 
 class DataCommands(typer.core.TyperGroup):
-    """The commands of `aligner data`; anything else is data to convert: `aligner data FILE --to sft --out DIR`."""
+    """The commands of `aligner data`. Any other word is data to convert: `aligner data FILE --to sft --out DIR`."""
 
     def resolve_command(self, ctx, args):
-        """As click's, with `convert` before a word that is no command."""
+        """Resolve a command as click does, with `convert` before a word that is not a command."""
         words = args if args[0] in self.commands or args[0].startswith("-") else ["convert", *args]
         return super().resolve_command(ctx, words)
 
@@ -140,7 +140,7 @@ def data_convert(
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 1234,
     strict: Strict = False,
 ):
-    """Convert data of your own, recognised by its columns, and report what was recognised, left out, repeated or leaked."""
+    """Convert data of your own, recognized by its columns, and report the recognized, omitted, repeated and leaked data."""
     from data import convert
 
     options = {
@@ -273,7 +273,7 @@ def data_lengths(
 
 
 def _tokenizer(model: str, chat_template: str | None):
-    """The tokenizer of a model, with its template chosen."""
+    """The tokenizer of a model, with its chosen template."""
     from aligner_lib.datasets.chat_template import OWN, PLAIN, recorded_template, use_template
     from aligner_lib.datasets.tokenizer import Tokenizer
     from aligner_lib.errors import UserError

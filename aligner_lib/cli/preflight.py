@@ -1,6 +1,6 @@
-"""`aligner workshop preflight`: checks in half a minute whether a seat is ready, by doctor's checks and a notebook's actions.
+"""`aligner workshop preflight`: checks in half a minute whether a seat is ready, with doctor's checks and a notebook's actions.
 
-The findings are one line of JSON, which `widgets.Classroom` collects from a shared folder (FOLDER/SEAT/preflight.json).
+The findings are a line of JSON, which `widgets.Classroom` collects from a shared folder (FOLDER/SEAT/preflight.json).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cluster.record import write_json
 STEPS = 2  # of the smoke profile's SFT
 KERNEL_SECONDS = 120
 CELL = "import ipywidgets, widgets; widgets.Monitor; print(6 * 7)"
-IN_NOTEBOOKS = "disk", "memory"  # only notes in doctor's report, but an instructor must know them
+IN_NOTEBOOKS = "disk", "memory"  # doctor reports them only as notes, but an instructor must know them
 FILE = "preflight.json"
 
 
@@ -38,10 +38,10 @@ def seat_name() -> str:
 def preflight(
     profile: str, shared: Path | None = None, seat: str | None = None, name: str | None = None
 ) -> dict:
-    """Check this seat. shared: the room's folder, into which the findings are written for the classroom.
+    """Check this seat. shared: the room's folder; the findings are written into this folder for the classroom.
 
-    Returns {seat, time, ready, failed, seconds, checks}: checks has the findings by name, failed the names of those that the
-    workshop needs and that failed.
+    Returns {seat, time, ready, failed, seconds, checks}: checks has the findings by name; failed has the names of all failed
+    checks that the workshop needs.
     """
     began, seat = time.monotonic(), seat or seat_name()
     checks, failed = {}, []
@@ -65,7 +65,7 @@ def preflight(
 
 
 def as_line(findings: dict) -> str:
-    """The findings as one line of JSON."""
+    """The findings as a line of JSON."""
     return json.dumps(findings, ensure_ascii=False)
 
 
@@ -81,7 +81,7 @@ def _examine(profile: str, shared: Path | None, seat: str) -> Iterator[Finding]:
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:
-    """The finding of a trial, with the seconds that it took; an error is a finding, too."""
+    """Run a trial and return the finding, with the seconds. An error is a finding, too."""
     began = time.monotonic()
     try:
         return Finding(what, True, f"{look()} ({time.monotonic() - began:.1f} s)")
@@ -129,7 +129,7 @@ def _port() -> str:
 
 
 def _kernel() -> str:
-    """Start a notebook's kernel, and import the widgets in it."""
+    """Start a notebook's kernel, and import the widgets in the kernel."""
     from jupyter_client.manager import start_new_kernel
 
     quiet = ["--IPKernelApp.log_level=CRITICAL"]
@@ -150,7 +150,7 @@ def _kernel() -> str:
 
 
 def _train() -> str:
-    """Train a few real steps of the smallest profile, in a process of its own."""
+    """Train a few real steps of the smallest profile, in a separate process."""
     from contextlib import redirect_stdout
 
     from aligner_lib.tutorial.workspace.workspace import Workspace

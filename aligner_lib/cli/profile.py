@@ -1,4 +1,4 @@
-"""`aligner profile`: its arguments checked before torch is imported, and its tables."""
+"""`aligner profile`: checks the arguments before torch is imported, and prints the tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_kind(name: str) -> None:
-    """Raises UserError for a kind of job that does not train or does not exist."""
+    """Raise UserError for a kind of job that does not train or does not exist."""
     trained = kinds_that_train()
     if name in trained:
         return
@@ -47,17 +47,17 @@ def check_trace(out: Path) -> None:
 
 
 def quiet_profiler() -> None:
-    """Silence Kineto, the recorder below torch's profiler. Call it before torch is imported.
+    """Silence Kineto, the recorder below torch's profiler. Call this function before torch is imported.
 
-    Kineto writes notes on its own work to stderr and, without a GPU, reports as an error that there is none. With a GPU it
-    keeps its voice, because its errors say why a trace lacks the GPU's work.
+    Kineto writes notes on its own work to stderr. Without a GPU, Kineto reports the missing GPU as an error. With a GPU, Kineto
+    is not silenced, because its errors explain why a trace lacks the GPU's work.
     """
     if not Path("/proc/driver/nvidia").exists():
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def settings_of_profile(kind: str, overrides: list[str], profile: str | None, steps: int) -> DictConfig:
-    """The job's settings with this number of steps. Raises UserError for a job of several processes."""
+    """Compose the job's settings for `steps` steps. Raises UserError for a job of several processes."""
     max_steps = [key for key in keys(kind) if key.startswith("trainer.") and key.endswith(".max_steps")]
     config = compose(kind, [*overrides, *(f"{key}={steps}" for key in max_steps)], profile)
     ranks = config.trainer.num_nodes * config.trainer.devices
@@ -70,7 +70,7 @@ def settings_of_profile(kind: str, overrides: list[str], profile: str | None, st
 
 
 def show_profile(kind: str, profile: StepProfile, out: Path) -> None:
-    """Print the stages, the operators, and where the trace is."""
+    """Print the stages, the operators, and the path of the trace."""
     console, [step] = Console(), [stage for stage in profile.stages if stage.depth == 0]
     threads = f"{profile.threads} thread{'s' if profile.threads > 1 else ''}"
     console.print(f"[bold]{kind}, step {profile.step}[/bold] on {profile.device} with {threads}")

@@ -16,9 +16,9 @@ BAR = 12  # characters
 
 
 def find_workspace(folder: Path | None, root: Path) -> Path:
-    """The given workspace, or the workspace below `root` with the newest progress.
+    """Return the given workspace, or the workspace below `root` with the newest progress.
 
-    Raises UserError when there is none.
+    Raises UserError if there is no workspace.
     """
     if folder is not None:
         if not folder.is_dir():
@@ -34,7 +34,7 @@ def find_workspace(folder: Path | None, root: Path) -> Path:
 
 
 def show_progress(folder: Path) -> None:
-    """Print a row for each notebook, with a mark at the current one, and the source of the figures."""
+    """Print a row for each notebook, with a mark at the current notebook, and the source of the numbers."""
     progress, console = ProgressTable(folder), Console()
     table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
     for column in COLUMNS:

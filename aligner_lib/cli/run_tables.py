@@ -18,10 +18,9 @@ STATUS_COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "
 
 
 def list_runs(root: Path) -> None:
-    """Print one line for each run: path, kind, status, step, age of the heartbeat, and start time.
+    """Print a line for each run: path, kind, status, step, age of the heartbeat, and start time.
 
-    Runs whose job has not started come first, with the scheduler's reason. Raises UserError when there are no
-    runs.
+    Runs whose job has not started come first, with the scheduler's reason. Raises UserError if there are no runs.
     """
     waiting, started = _waiting(root), find_runs(root)
     if not waiting + started:
@@ -67,7 +66,7 @@ def show_run(run: RunFolder) -> None:
 
 
 def _own(kind: str, name: str) -> str:
-    """The library's function that a run of this kind replaces."""
+    """The library's function that the run's own function replaces."""
     of_kind = kinds()[kind].functions if kind in kinds() else {}
     return of_kind.get(name, "a function that this version does not have").replace(":", ".")
 
@@ -90,9 +89,9 @@ def _show_metrics(console: Console, run: RunFolder) -> None:
 
 
 def find_run(name: str, root: Path) -> RunFolder:
-    """The run at a path, or the newest run of that name below the root.
+    """Return the run at a path, or the newest run with this name below the root.
 
-    Raises UserError, with the names of the newest runs.
+    Raises UserError, which lists the newest runs, if there is no such run.
     """
     for path in (Path(name).expanduser(), root / name):
         if (path / "run.json").exists() or (path / "job" / "job.json").exists():
@@ -108,7 +107,7 @@ def find_run(name: str, root: Path) -> RunFolder:
 def _waiting(root: Path) -> list[RunFolder]:
     """Runs with a job but without a run.json.
 
-    The job waits in a queue, has just started, or ended before it wrote run.json.
+    The job waits in a queue, has just started, or ended before writing run.json.
     """
     folders = [
         path.parents[1] for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/job/job.json")
@@ -127,13 +126,13 @@ def _job_status(run: RunFolder) -> str:
 
     try:
         status = Job.attach(run.path).status
-    except (ValueError, TypeError):  # one damaged file must not hide the other runs
+    except (ValueError, TypeError):  # a damaged file must not hide the other runs
         return "unknown (its job/job.json is damaged)"
     return status.state.lower() + (f" ({escape(status.reason)})" if status.reason else "")
 
 
 def _heartbeat(run: RunFolder) -> str:
-    """The age of the last heartbeat of a run that has no final status."""
+    """The age of the last heartbeat of a run without a final status."""
     if run.status not in ("running", "lost"):
         return "–"
     age = run.heartbeat_age

@@ -35,9 +35,10 @@ class SettingLine(NamedTuple):
 
 
 def settings_help(kind: JobKind, config: DictConfig, words: Iterable[str] = ()) -> str:
-    """The settings of a kind that have an effect, 80 columns wide. words: only settings whose full name has one of them.
+    """Format the settings of a kind that have an effect, 80 columns wide.
 
-    config: whose values stand as defaults. Raises UserError where no setting has one of the words.
+    config: its values are shown as defaults. words: show only settings whose full name contains a word of the list. Raises
+    UserError if no setting contains any of the words.
     """
     words, idle = list(words), without_effect(kind, config)
     lines = [line for line in _lines(kind.schema, config) if f"{line.group}.{line.name}" not in idle]
@@ -55,7 +56,7 @@ def settings_help(kind: JobKind, config: DictConfig, words: Iterable[str] = ()) 
 
 
 def _lines(schema: type, config: DictConfig, prefix: str = "") -> Iterator[SettingLine]:
-    """The settings of a schema, those of inner groups after its own."""
+    """The settings of a schema. Settings of inner groups come after the schema's own settings."""
     types, sentences = types_of(schema), _sentences(schema)
     inner = []
     for entry in fields(schema):
@@ -104,7 +105,7 @@ def _in_yaml(value: Any) -> str:
 
 @cache
 def _sentences(schema: type) -> dict[str, str]:
-    """The text under each field of a dataclass, its own and its bases'; a class without source has none."""
+    """The text under each field of a dataclass and of its bases. Empty for a class without source."""
     found: dict[str, str] = {}
     for cls in reversed(schema.__mro__):
         node = _classes(sys.modules[cls.__module__]).get(cls.__name__)
@@ -118,16 +119,16 @@ def _sentences(schema: type) -> dict[str, str]:
 
 @cache
 def _classes(module: ModuleType) -> dict[str, ast.ClassDef]:
-    """The classes of a module's file; none for a module without one."""
+    """The classes of a module's file; empty for a module without a file."""
     try:
         nodes = ast.parse(inspect.getsource(module)).body
-    except (OSError, TypeError):  # built in
+    except (OSError, TypeError):  # a built-in module
         return {}
     return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 def completions(kind: JobKind, incomplete: str) -> list[str]:
-    """The settings, or the values behind an equals sign, that begin as the word that a shell completes."""
+    """Complete a word that a shell passes: with settings or, after an equals sign, with values."""
     key, equals, value = incomplete.lstrip("+").partition("=")
     plus = incomplete[: len(incomplete) - len(incomplete.lstrip("+"))]
     schema = dict(settings(kind.schema))
@@ -137,7 +138,7 @@ def completions(kind: JobKind, incomplete: str) -> list[str]:
 
 
 def _choices(schema: type, key: str) -> list[str]:
-    """All values of a setting with a few; none for an unknown key."""
+    """All values of a setting with a list of values; empty for other settings and unknown keys."""
     entry = dict(settings(schema)).get(key)
     return [] if entry is None else _choices_in(entry)
 

@@ -1,4 +1,4 @@
-"""`aligner size`: whether a job fits on some GPUs, in which layout, and how long it takes there."""
+"""`aligner size`: whether a job fits on some GPUs, in which layout, and how long the job takes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GPUS = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<gib>\d+)")
 
 @dataclass(frozen=True)
 class GPUs:
-    """The GPUs of a job. gib: memory of each."""
+    """The GPUs of a job. gib: memory of each GPU in GiB."""
 
     nodes: int
     per_node: int
@@ -31,7 +31,7 @@ class GPUs:
 
     @property
     def number(self) -> int:
-        """GPUs of all nodes."""
+        """The number of GPUs on all nodes."""
         return self.nodes * self.per_node
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class GPUs:
 
     @staticmethod
     def parse(text: str) -> GPUs:
-        """GPUS×GIB or NODES×GPUS×GIB, with the letter x. Raises UserError for another text."""
+        """Parse GPUS×GIB or NODES×GPUS×GIB, with the letter x. Raises UserError for other text."""
         match = GPUS.fullmatch(text.lower())
         if match is None or min(map(int, match.groups("1"))) < 1:
             raise UserError(f"--gpus {text}: write GPUsxGB or NODESxGPUsxGB, such as 8x80 or 4x8x80")
@@ -49,8 +49,8 @@ class GPUs:
 
 @dataclass(frozen=True)
 class Speed:
-    """What a GPU computes. tflops: its peak in bf16, in 10¹² operations a second; mfu: the share of it that training and scoring
-    reach; generation_mfu: the share that generation reaches."""
+    """The speed of a GPU. tflops: the peak in bf16, in 10¹² operations per second; mfu: the fraction of the peak that training
+    and scoring reach; generation_mfu: the fraction that generation reaches."""
 
     tflops: float
     mfu: float
@@ -58,9 +58,9 @@ class Speed:
 
 
 def shape_of(model: str) -> ModelShape:
-    """The shape of a model: of a name of the sizing table, or of a model folder or a fetched model of the hub.
+    """The shape of a model in the sizing table, of a model folder, or of a fetched model of the hub.
 
-    Raises UserError with the names of the table for any other text.
+    Raises UserError, which lists the models of the table, for any other text.
     """
     by_name = {name.lower(): shape for name, shape in MODELS.items()}
     short = model.rpartition("/")[2].lower().removesuffix("-instruct")
@@ -88,7 +88,7 @@ def shape_of(model: str) -> ModelShape:
 
 
 def trained_models(kind: str, config: DictConfig) -> tuple[TrainedModel, ...]:
-    """The models that the job trains. Raises UserError for a kind that trains none."""
+    """The models that the job trains. Raises UserError for a kind that trains no model."""
     known = kinds()
     if kind not in known or not (models := known[kind].trains(config)):
         sized = ", ".join(name for name, other in known.items() if other.trains is not JobKind.trains)
@@ -97,20 +97,22 @@ def trained_models(kind: str, config: DictConfig) -> tuple[TrainedModel, ...]:
 
 
 def memory_of(shape: ModelShape, model: TrainedModel, parallelism: Parallelism) -> Memory:
-    """What one of a job's models needs on the fullest GPU."""
+    """The memory that a model of the job needs on the GPU with the highest memory use."""
     return memory(
         shape, parallelism, model.role, model.sequence, model.micro_batch, rollout_batch=model.generated
     )
 
 
 def together(needs: list[Memory]) -> float:
-    """GiB of the models of a process, which share one CUDA context."""
+    """The GiB of several models in a process, which share a CUDA context."""
     return sum(need.total - OVERHEAD_GIB for need in needs) + OVERHEAD_GIB
 
 
 def best_layout(shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs) -> tuple[Parallelism, bool]:
-    """The layout with the least communication whose GPUs can hold the models together, and True; else the layout that
-    needs the least memory, and False."""
+    """Return the layout with the least communication whose GPUs can hold the models together, and True.
+
+    If no layout fits, return the layout that needs the least memory, and False.
+    """
     splits = layouts(shape, gpus.number, gpus.per_node)
     needed = {split: together([memory_of(shape, model, split) for model in models]) for split in splits}
     fitting = [split for split in splits if needed[split] <= gpus.gib]
@@ -118,7 +120,7 @@ def best_layout(shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs)
 
 
 def enough_gpus(shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs) -> int | None:
-    """The least number of such GPUs, a power of two, that can hold the models; None: more than MOST_GPUS."""
+    """The smallest number of these GPUs, a power of two, that can hold the models; None: more than MOST_GPUS."""
     number = 1
     while number <= MOST_GPUS:
         per_node = min(number, gpus.per_node)
@@ -131,7 +133,7 @@ def enough_gpus(shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs)
 def seconds_of_a_step(
     shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs, tokens: int | None, speed: Speed
 ) -> float:
-    """The time of a step. tokens: of a text on average; None: half of the longest text."""
+    """The time of a step in seconds. tokens: mean length of a text in tokens; None: half of the longest text."""
     flops = [
         step_flops(
             shape.parameters,
@@ -151,7 +153,7 @@ def seconds_of_a_step(
 def show_size(
     kind: str, config: DictConfig, model: str, gpus: GPUs, steps: int | None, tokens: int | None, speed: Speed
 ) -> bool:
-    """Print memory, layout, settings and hours of a job; whether the job fits."""
+    """Print memory, layout, settings and hours of a job. Return whether the job fits."""
     models, shape, console = trained_models(kind, config), shape_of(model), Console(highlight=False)
     parallelism, fits = best_layout(shape, models, gpus)
     layout = f"TP {parallelism.tp} × PP {parallelism.pp} × DP {parallelism.dp}"

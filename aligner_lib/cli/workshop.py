@@ -1,6 +1,6 @@
 """`aligner workshop`: a bundle for a room without a network, and a check of each seat.
 
-Each command imports what it needs.
+Each command imports its own dependencies.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def preflight(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Your name, if the instructor may see it.")] = None,
 ):
-    """Is this seat ready? Memory, disk, model, folder, a kernel, a training step; one line of JSON, exit code 0 or 1."""
+    """Check a seat: memory, disk, model, folder, a kernel, a training step. Prints a line of JSON; exit code 0 (ready) or 1."""
     from aligner_lib.cli.preflight import as_line
     from aligner_lib.cli.preflight import preflight as look
 

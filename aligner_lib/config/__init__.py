@@ -1,1 +1,1 @@
-"""A job's settings: schema, checks, profiles and composition. Imports no torch."""
+"""A job's settings: schema, checks, profiles and composition. No module here imports torch."""

@@ -2,8 +2,8 @@
 
     config = compose("ppo", ["trainer.ppo.initial_policy_kl_penalty=0.02"], profile="laptop")
 
-The typed defaults are the schema of the kind (`aligner_lib.config.kinds`); a profile is a YAML file of defaults in `profiles/`
-beside this module; overrides are written in Hydra's grammar. Nothing here imports torch.
+The schema of the kind (`aligner_lib.config.kinds`) gives the typed defaults. A profile is a YAML file of further defaults in
+`profiles/` beside this module. Overrides use Hydra's grammar. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.reader import flatten
 
 PROFILES = Path(__file__).parent / "profiles"
-# needs no quotes, unless it would be read as another value:
+# Strings of this form need no quotes in Hydra's grammar, except the values below.
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _OTHER_VALUES = {"null", "true", "false", "inf", "nan"}
 
 
 def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None) -> DictConfig:
-    """The settings of a job of this kind (`aligner_lib.config.kinds`).
+    """Compose a job's settings. kind: a name in `aligner_lib.config.kinds`.
 
-    Raises ConfigError for an unknown key (with the most similar known keys), a wrong type, and an invalid value.
+    Raises ConfigError for an unknown key (with the most similar known keys), a wrong type and an invalid value.
     """
     return overridden(_defaults(kind, profile), kind, overrides)
 
 
 def overridden(config: DictConfig, kind: str, overrides: Iterable[str]) -> DictConfig:
-    """Settings, changed in place by overrides. Raises ConfigError as `compose`."""
+    """Apply overrides to the settings in place, and return the settings. Raises ConfigError as `compose` does."""
     for text in overrides:
         key, value = parse_override(text)
         for leaf, leaf_value in _leaves(key, value, config):
@@ -52,23 +52,24 @@ def overridden(config: DictConfig, kind: str, overrides: Iterable[str]) -> DictC
 
 
 def notices(kind: str, config: DictConfig, profile: str | None = None) -> list[str]:
-    """Sentences on settings that differ from the profile's and have no effect in this job, one sentence for each reason."""
+    """Return notices on settings without effect that differ from the profile: a sentence for each reason."""
     return validation.notices(kind_of(kind), config, _defaults(kind, profile))
 
 
 def settings_of(kind: str, plain: dict, profile: str | None = None) -> dict[str, Any]:
-    """What `save` returned, as the settings that differ from the profile's, by their full names."""
+    """Return the settings that differ from the profile, by their full names. plain: the result of `save`."""
     usual = flatten(save(_defaults(kind, profile)))
     return {key: value for key, value in flatten(plain).items() if key not in usual or usual[key] != value}
 
 
 def save(config: DictConfig) -> dict:
-    """Settings as plain dicts and lists, for run.json."""
+    """Convert settings to plain dicts and lists, for run.json."""
     return OmegaConf.to_container(config, resolve=True)
 
 
 def load(kind: str, plain: dict) -> DictConfig:
-    """The settings that `save` returned. Keys that this version does not know are an error, as in `compose`."""
+    """Rebuild settings from the result of `save`. Raises ConfigError as `compose` does, also for a key that this version
+    lacks."""
     config = _typed(kind)
     for key, value in _leaves("", plain, config):
         _assign(config, key, value, written=f"{key}={value}")
@@ -76,9 +77,9 @@ def load(kind: str, plain: dict) -> DictConfig:
 
 
 def read_overrides(kind: str, file: Path) -> list[str]:
-    """The settings of a YAML file, as `save` or `--print-config` writes them, as overrides.
+    """Read the settings in a YAML file, in the format of `save` and `--print-config`, as overrides.
 
-    Raises ConfigError for a file that can't be read or is no YAML mapping.
+    Raises ConfigError for a file without a readable YAML mapping.
     """
     try:
         plain = OmegaConf.to_container(OmegaConf.load(file))
@@ -90,7 +91,7 @@ def read_overrides(kind: str, file: Path) -> list[str]:
 
 
 def keys(kind: str) -> list[str]:
-    """Every setting's full name, such as `trainer.ppo.initial_policy_kl_penalty`."""
+    """Return every setting's full name, such as `trainer.ppo.initial_policy_kl_penalty`."""
     return [key for key, _ in _leaves("", save(_typed(kind)), _typed(kind))]
 
 
@@ -103,7 +104,7 @@ def profiles() -> list[str]:
 
 
 def profile_section(profile: str, section: str) -> dict[str, Any]:
-    """A profile's defaults for a kind of job, or for the `tutorial`; empty when it has none."""
+    """A profile's defaults for a kind of job or for the `tutorial`; empty when the profile has none."""
     return _read_profile(profile).get(section) or {}
 
 
@@ -133,7 +134,10 @@ def _profile_settings(kind: str, profile: str | None) -> Iterator[tuple[str, Any
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split `key=value`, `+key=value` or `++key=value` into (key, value). All three set a key that the schema has."""
+    """Split `key=value`, `+key=value` or `++key=value` into (key, value). All three forms set a key of the schema.
+
+    Raises ConfigError for text that is not an assignment of one value.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -161,7 +165,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def written(value: object) -> str:
-    """A value in the grammar of the overrides."""
+    """Write a value in the grammar of overrides."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -169,7 +173,8 @@ def written(value: object) -> str:
     if isinstance(value, Path | str):
         if _PLAIN.fullmatch(str(value)) and str(value).lower() not in _OTHER_VALUES:
             return str(value)
-        # a backslash stands for itself, except before a quote: there it is doubled, and the quote gets one, too
+        # Hydra reads a backslash literally, except before a quote. There the backslash is doubled, and the quote gets a
+        # backslash, too.
         text = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), str(value))
         return f"'{text}'"
     if value is None or isinstance(value, bool):
@@ -178,7 +183,7 @@ def written(value: object) -> str:
 
 
 def _leaves(key: str, value: Any, config: DictConfig) -> Iterator[tuple[str, Any]]:
-    """The values of a dict with their full keys, down to settings and free-form dicts."""
+    """Iterate over the values of a nested dict with their full keys. Settings and free-form dicts are not split further."""
     if not isinstance(value, dict) or (key and not _is_group(config, key)):
         yield key, value
         return
@@ -190,7 +195,7 @@ def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
     _make_named_groups(config, key)
     if isinstance(value, dict) and (_named_schema(config, key) or _is_group(config, key)):
         if _named_schema(config, key):
-            OmegaConf.update(config, key, {}, merge=False)  # the given groups replace all earlier ones
+            OmegaConf.update(config, key, {}, merge=False)  # the new groups replace all earlier groups
         for name, inner in value.items():
             _assign(config, f"{key}.{name}", inner, written)
         return
@@ -201,7 +206,7 @@ def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
         raise ConfigError(f"{written}: {key} is a group of settings ({names}), not a value")
     expected = _expected(config, key)
     if expected.startswith("int") and isinstance(value, float) and value.is_integer():
-        value = int(value)  # 1e3 steps
+        value = int(value)  # allows 1e3 steps
     try:
         OmegaConf.update(config, key, value, merge=True)
     except OmegaConfBaseException:
@@ -211,7 +216,7 @@ def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
 
 
 def _make_named_groups(config: DictConfig, key: str) -> None:
-    """Make the group of settings for a name of the user's, such as `model.environments.NAME`, when a key is the first in it."""
+    """Create the settings of a user-named group, such as `model.environments.NAME`, when `key` is the group's first key."""
     parts = key.split(".")
     for end in range(1, len(parts)):
         schema, name = _named_schema(config, ".".join(parts[:end])), ".".join(parts[: end + 1])
@@ -223,7 +228,7 @@ def _make_named_groups(config: DictConfig, key: str) -> None:
 
 
 def _defaults(kind: str, profile: str | None) -> DictConfig:
-    """The settings before the user's overrides."""
+    """The settings before the user's overrides: the schema's defaults, replaced by the profile's."""
     config, of_another_kind = _typed(kind), bool(kind_of(kind).defaults)
     for key, value in _profile_settings(kind, profile):
         if _is_known(config, key) or not of_another_kind:
@@ -253,7 +258,7 @@ def _is_group(config: DictConfig, key: str) -> bool:
 
 
 def _named_schema(config: DictConfig, key: str) -> type | None:
-    """The schema of the groups at a key that have names of the user's; None for a key without such groups."""
+    """The schema of the user-named groups at a key; None for a key without such groups."""
     node = _node(config, key)
     element = node._metadata.element_type if isinstance(node, DictConfig) else None
     return element if is_dataclass(element) else None
@@ -262,7 +267,7 @@ def _named_schema(config: DictConfig, key: str) -> type | None:
 def _is_known(config: DictConfig, key: str) -> bool:
     if _node(config, key) is not None:
         return True
-    # `data_prefix`, `reward_standardization` and `args` are free-form dicts; the schema may name their keys
+    # `data_prefix`, `reward_standardization` and `args` are free-form dicts. The schema may list their keys.
     parent = key.rpartition(".")[0]
     while parent and _node(config, parent) is None:
         parent = parent.rpartition(".")[0]
@@ -270,7 +275,7 @@ def _is_known(config: DictConfig, key: str) -> bool:
 
 
 def _expected(config: DictConfig, key: str) -> str:
-    """The type of a key's values, in the words of the schema: `int`, `list[float]`, `str or None`."""
+    """Name the type of a key's values as the schema does: `int`, `list[float]`, `str or None`."""
     node = _node(config, key)
     if node is None:
         return "any value"
@@ -290,12 +295,16 @@ def _unknown(key: str, config: DictConfig) -> str:
     near = nearest(key, known)
     message = f"there is no setting {key!r}; did you mean {' or '.join(near)}?"
     if _likeness(key, near[0]) < 0.8 and parent and _is_group(config, parent):
-        message += f" {parent} has {', '.join(_node(config, parent))}"  # a synonym may look quite different
+        # a synonym may be spelled quite differently
+        message += f" {parent} has {', '.join(_node(config, parent))}"
     return message
 
 
 def nearest(key: str, known: Iterable[str], at_most: int = 3) -> list[str]:
-    """The known keys that are most similar to a misspelt key, best first. The last part counts most, as parents get confused."""
+    """Return the known keys with the greatest similarity to a misspelt key, best first.
+
+    The last part of the key counts most, because users confuse the groups above more often.
+    """
     scores = {candidate: _likeness(key, candidate) for candidate in known}
     ranked = sorted(scores, key=scores.get, reverse=True)
     return [candidate for candidate in ranked[:at_most] if scores[candidate] > scores[ranked[0]] - 0.03]

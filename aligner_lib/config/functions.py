@@ -1,7 +1,7 @@
-"""A user's own functions in place of the library's: read and checked before anything starts. Imports no torch.
+"""A user's own functions in place of the library's: read and checked before the job starts. This module does not import torch.
 
-A kind of job lists the functions that a run may replace (`JobKind.functions`); `functions.NAME=FILE.py` names another function
-with the same signature. A function from a notebook's cell is passed on as its source.
+A kind of job lists its replaceable functions (`JobKind.functions`). `functions.NAME=FILE.py` names another function with the
+same signature. A function from a notebook's cell is passed to the job as source code.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import ConfigError
 
-# the imports in the file of a cell's function; annotations are not evaluated there
+# The imports at the top of a file with a cell's function. The `__future__` import keeps annotations from being evaluated.
 HEADER = "from __future__ import annotations\n\nimport math\n\nimport torch\n\n\n"
 
 
 @dataclass(frozen=True)
 class LibraryFunction:
-    """A function of the library that a run may replace."""
+    """A replaceable function of the library."""
 
     place: str
-    """module:function."""
+    """"module:function"."""
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class LibraryFunction:
 
 
 def own_functions(kind: str) -> SimpleNamespace:
-    """The library's functions under the names by which runs of this kind replace them. Imports torch."""
+    """Return the library's functions by the names under which runs of this kind replace them. Imports torch."""
     return SimpleNamespace(**{name: load(place) for name, place in kind_of(kind).functions.items()})
 
 
@@ -63,19 +63,19 @@ def own_functions(kind: str) -> SimpleNamespace:
 
 @dataclass(frozen=True)
 class FunctionFile:
-    """A file with a function, with its text at the time of reading."""
+    """A file with a function, and the file's text when it was read."""
 
     path: str
-    """Absolute."""
+    """An absolute path."""
     text: str
     name: str
     """The function's name."""
 
     @classmethod
     def read(cls, use: str, place: str) -> FunctionFile:
-        """Read `FILE.py` or `FILE.py:NAME`, to replace the library's function at `place`, "module:function".
+        """Read `FILE.py` or `FILE.py:NAME`, whose function replaces the library's function at `place`, "module:function".
 
-        Raises ConfigError for a file that can't be read, is not Python, or whose function can't replace the library's.
+        Raises ConfigError for a file that can't be read or is not Python, and for a function that can't replace the library's.
         """
         path, name = place_in(use)
         try:
@@ -85,11 +85,11 @@ class FunctionFile:
         return cls(str(path), text, check(text, place, str(path), name))
 
     def load(self) -> Callable:
-        """Run the file. Returns its function. Raises ConfigError when the file raises."""
+        """Run the file and return its function. Raises ConfigError when the file raises an exception."""
         module = ModuleType(f"function_{Path(self.path).stem}")
         module.__file__ = self.path
         lines = self.text.splitlines(keepends=True)
-        # tracebacks show the text that ran
+        # With this entry, tracebacks show the executed text, even if the file has changed since.
         linecache.cache[self.path] = (len(self.text), None, lines, self.path)
         try:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
@@ -101,13 +101,16 @@ class FunctionFile:
 
 
 def place_in(use: str) -> tuple[Path, str]:
-    """Split `FILE.py` or `FILE.py:NAME` into the file and the function's name, or an empty name."""
+    """Split `FILE.py` or `FILE.py:NAME` into the file and the function's name. Without NAME, the name is empty."""
     file, _, name = use.rpartition(":") if use.rpartition(":")[0].endswith(".py") else (use, "", "")
     return Path(file).expanduser().absolute(), name
 
 
 def check_functions(functions: Mapping[str, str], places: Mapping[str, str]) -> None:
-    """Raise ConfigError for the first file whose function can't replace the library's. places: by the same names."""
+    """Raise ConfigError for the first file whose function can't replace the library's.
+
+    functions: FILE.py or FILE.py:NAME by the names in the settings; places: "module:function" by the same names.
+    """
     for name, use in functions.items():
         if name not in places:
             known = (
@@ -121,17 +124,17 @@ def check_functions(functions: Mapping[str, str], places: Mapping[str, str]) -> 
 
 
 def check(text: str, place: str, where: str, name: str = "", first_line: int = 1) -> str:
-    """The name of the function in a file's text that replaces the library's function at `place`, "module:function".
+    """Return the name of the function in `text` that replaces the library's function at `place`, "module:function".
 
     where, first_line: the text's name in errors, and the number of its first line; name: the function's name, empty for the
-    only function. Raises ConfigError when there is no such function, when it takes other arguments, and for a name that
-    nothing in the text defines.
+    only function. Raises ConfigError when the text has no such function, when the function takes other arguments, and for an
+    undefined name in the text.
     """
     tree, own = _tree(text, where, first_line), LibraryFunction(place)
     name = _chosen(tree, name, own, where)
     _check_names(tree, text, name, where, first_line)
     definition = _definitions(tree).get(name)
-    if definition is not None:  # otherwise it is imported
+    if definition is not None:  # an imported function has no definition here
         _check_arguments(definition, own, f"{where}, line {definition.lineno - first_line + 1}")
     return name
 
@@ -144,7 +147,7 @@ def _tree(text: str, where: str, first_line: int) -> ast.Module:
 
 
 def _check_names(tree: ast.Module, text: str, name: str, where: str, first_line: int) -> None:
-    """Raises ConfigError for a name that the text uses and does not define."""
+    """Raise ConfigError for a name that the text uses and does not define."""
     for unknown, line in _undefined(tree, text).items():
         raise ConfigError(
             f"{where}, line {line - first_line + 1}: {name} uses {unknown!r}, which is not defined there. It runs in another "
@@ -154,7 +157,7 @@ def _check_names(tree: ast.Module, text: str, name: str, where: str, first_line:
 
 
 def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str) -> str:
-    """The name of the function to use: the given one, the only one, or the one with the library's name."""
+    """Choose the function: the given name, the only function, or the function with the library's name."""
     imported = [
         alias.asname or alias.name
         for node in tree.body
@@ -176,7 +179,8 @@ def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str) -> st
 
 
 def _check_arguments(definition: ast.FunctionDef, own: LibraryFunction, where: str) -> None:
-    """Raises ConfigError unless the function can be called like the library's: in order, and by keyword after a `*`."""
+    """Raise ConfigError unless the function accepts the library function's arguments: by position, and by keyword after a
+    `*`."""
     parameters = _signature(own.definition).parameters.values()
     by_keyword = {
         parameter.name: None for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
@@ -195,11 +199,11 @@ def _check_arguments(definition: ast.FunctionDef, own: LibraryFunction, where: s
 
 
 def source_of(function: Callable, name: str, place: str | None = None) -> str:
-    """The text of a file with a function from a notebook's cell, to replace the library's function at `place`.
+    """Return the text of a file with a function from a notebook's cell, which replaces the library's function at `place`.
 
-    name: the user's name for it, for errors; place: "module:function", or None when it replaces no function, as a reward.
-    Raises ConfigError, with the line, for a function that needs more than its own text. A function of this library that does
-    is imported instead.
+    name: the user's name for the function, for errors; place: "module:function", or None when the function replaces no library
+    function, as a reward. Raises ConfigError, with the line, for a function that needs more than its own text. A function of
+    this library that needs more is imported instead.
     """
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
         raise ConfigError(f"{name}={function!r}: give a function that is written with def")
@@ -237,7 +241,7 @@ def _definitions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
 
 
 def _signature(definition: ast.FunctionDef) -> inspect.Signature:
-    """The signature without annotations, and with None for every default, so that none of the code runs."""
+    """Build the signature without annotations and with None for every default. None of the user's code runs."""
     scope: dict = {}
     exec(f"def it{_shown(definition, defaults=True)}: pass", scope)
     return inspect.signature(scope["it"])
@@ -264,7 +268,7 @@ def _shown(definition: ast.FunctionDef, defaults: bool = False) -> str:
 
 
 def _undefined(tree: ast.Module, text: str) -> dict[str, int]:
-    """The names that the text uses and does not define, with their lines: names of other cells and of closures."""
+    """The names that the text uses and does not define, with their lines: names from other cells and from closures."""
     nodes = list(ast.walk(tree))
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes):
         return {}  # a star import may define any name

@@ -1,6 +1,6 @@
-"""The tables of docs/metrics.md, made from what the kinds of job declare.
+"""The tables of docs/metrics.md, made from the metrics that the kinds of job declare.
 
-python -m aligner_lib.config.glossary writes them into the page, between its two marks.
+`python -m aligner_lib.config.glossary` writes the tables into the page, between its two marks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COLUMNS = ("metric", "unit", "definition", "healthy", "setting")
 
 
 def glossary() -> str:
-    """A section for each group of metrics, with the kinds of job that log it and the columns that are not empty."""
+    """Return a section for each group of metrics, with the kinds of job that log the metrics. Empty columns are left out."""
     seen: set[tuple[str, str]] = set()
     sections = []
     for group in dict.fromkeys(group for kind in kinds().values() for group in kind.metrics):
@@ -48,7 +48,7 @@ def _cells(metric: Metric) -> list[str]:
 
 
 def _line(cells: Iterable[str]) -> str:
-    """A row of the table; empty cells at its end may be missing in Markdown."""
+    """A row of the table. Markdown allows the row to omit empty cells at the end."""
     line = "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
     return re.sub(r"( \|)( \|)+$", r"\1", line)
 

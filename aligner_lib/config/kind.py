@@ -1,6 +1,7 @@
-"""The declaration of a kind of job. The command line, settings, the workspace, charts, alarms and docs/metrics.md read it.
+"""The declaration of a kind of job. The command line, settings, the workspace, charts, alarms and docs/metrics.md read the
+declaration.
 
-Imports neither torch nor OmegaConf.
+This module imports neither torch nor OmegaConf.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ Check = Callable[["DictConfig"], None]
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure that a job logs, under one name or under one name for each split."""
+    """A number that a job logs, under a single name or under a name for each split."""
 
     names: tuple[str, ...]
-    """A `*` stands for a name of the user's, such as that of an environment."""
+    """A `*` stands for a user's name, for example the name of an environment."""
     unit: str
     """Empty: a number without a unit."""
     definition: str
     healthy: str = ""
-    """How the figure behaves in a healthy run."""
+    """The metric's values in a healthy run."""
     setting: str = ""
-    """The settings that move the figure."""
+    """The settings with an influence on the metric."""
 
 
 @dataclass(frozen=True)
 class MetricGroup:
-    """Metrics documented in one section of docs/metrics.md."""
+    """Metrics with a common section in docs/metrics.md."""
 
     title: str
     text: str
@@ -45,25 +46,25 @@ class MetricGroup:
 
 
 def metric(names: str, unit: str, definition: str, healthy: str = "", setting: str = "") -> Metric:
-    """metric("train/loss validation/loss", "nats", …): names are separated by spaces."""
+    """Create a Metric. Spaces separate the names in the first argument: metric("train/loss validation/loss", "nats", …)."""
     return Metric(tuple(names.split()), unit, definition, healthy, setting)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart: the first of `metrics` that a run has."""
+    """A line of a chart. The line shows the first of `metrics` that a run has."""
 
     label: str
     metrics: tuple[str, ...]
     minus: str = ""
-    """A metric to subtract, as for the margin of two rewards."""
+    """A metric to subtract, for example for the margin between two rewards."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart: its title, its lines, and a sentence (`hint`) on its look in a healthy run.
+    """A chart: a title, lines, and a sentence (`hint`) on the chart's look in a healthy run.
 
-    A metric with a `*` makes a line for each name of the user's that a run logs. With a second `*`, as in
+    A metric with a `*` makes a line for each user-given name in the run's records. With a second `*`, as in
     `train_environments/*/*`, each of the second names makes a chart, with the title `*`.
     """
 
@@ -74,7 +75,8 @@ class Chart:
     exact: bool = False
     """The lines are schedules, not measurements, and are never smoothed."""
     least: float = 0.0
-    """The least height of its axis, in the lines' unit: lines that vary by less are drawn flat, not as mountains of rounding."""
+    """The least range of the axis, in the lines' unit. Lines with less variation are drawn flat, so that rounding looks
+    small."""
 
 
 SETTINGS = ("lr", "kl_coef")
@@ -82,9 +84,9 @@ SETTINGS = ("lr", "kl_coef")
 
 
 def chart(title: str, *lines: Line | Sequence[str], hint="", unit="", exact=False, least=0.0) -> Chart:
-    """chart("Loss", ("train", "train/loss"), …): a line is a label and the metrics to look for, in order.
+    """Create a Chart: chart("Loss", ("train", "train/loss"), …). A line is a label and a list of metrics to look for, in order.
 
-    A line may also be a metric's name, or a Line. For hint, exact and least see Chart; a chart of SETTINGS is always exact.
+    A line may also be a metric's name or a Line. For hint, exact and least see Chart; a chart of SETTINGS is always exact.
     """
     drawn = tuple(map(_as_line, lines))
     is_setting = all(metric.rpartition("/")[2] in SETTINGS for line in drawn for metric in line.metrics)
@@ -100,50 +102,51 @@ def _as_line(line: Line | Sequence[str]) -> Line:
 
 @dataclass(frozen=True)
 class Component:
-    """One of the jobs that a kind can be split into, each with resources of its own (a hetjob on Slurm)."""
+    """A part of a larger job, with its own resources (a component of a hetjob on Slurm)."""
 
     kind: str
     """The kind of the component's job."""
     prefix: str = ""
-    """The prefix of the component's settings among the settings of the whole, as `critic.`."""
+    """The prefix of the component's settings among the settings of the whole job, as `critic.`."""
     folder: str = ""
-    """The component's run folder, below the run folder of the whole."""
+    """The component's run folder, below the run folder of the whole job."""
     found_by: str = ""
-    """The main component's setting that names this component's run folder."""
+    """The main component's setting for the path of the component's run folder."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model that a job trains, as `aligner size` counts its memory and its work."""
+    """A trained model of a job, described for `aligner size`, which estimates memory and computation."""
 
     role: str
-    """Of cluster.sizing.ROLES."""
+    """A name in cluster.sizing.ROLES."""
     sequence: int
     """Tokens of the longest text."""
     micro_batch: int
-    """Texts of a micro batch; pairs of a reward model."""
+    """Texts in a micro batch; for a reward model, pairs."""
     batch: int
-    """Texts that each step reads: both texts of a pair."""
+    """Texts that each step reads; a pair counts as two texts."""
     trained: int = 1
     """Forward and backward passes over each text."""
     scored: int = 0
-    """Forward passes without gradients over each text, such as those of a frozen model of the same size."""
+    """Forward passes without gradients over each text, for example by a frozen model of the same size."""
     generated: int = 0
-    """Responses that are generated at a time; 0: the job only reads texts."""
+    """Responses that are generated at the same time; 0: the job only reads texts."""
     prefix: str = ""
     """The prefix of the model's settings in the job, as `critic.`."""
 
 
 @dataclass(frozen=True)
 class JobKind:
-    """A kind of job. The settings.py of a folder in `aligner_lib/kinds`, or a module that $ALIGNER_KINDS names, holds it as KIND."""
+    """A kind of job. The settings.py of a folder in `aligner_lib/kinds`, or a module that $ALIGNER_KINDS names, defines it as
+    KIND."""
 
     name: str
     """The name in run.json, in profiles and in Python."""
     command: str
     """`aligner COMMAND`."""
     summary: str
-    """The command's help, a sentence."""
+    """The command's help: a sentence."""
     schema: type
     """A dataclass of the settings, with bounds in the fields (config.schema.setting)."""
     build: str
@@ -155,28 +158,28 @@ class JobKind:
     """The library's functions that a run may replace: name in settings → "module:function". The schema then has a setting
     `functions` (config.functions)."""
     models: Mapping[str, str] = field(default_factory=dict)
-    """Setting → the stage of the tutorial whose model it names."""
+    """Setting → the tutorial stage whose model the setting names."""
     data: Mapping[str, str | list[str]] = field(default_factory=dict)
-    """Setting → formatted file, or files."""
+    """Setting → file or files in the library's data format."""
     components: Mapping[str, Component] = field(default_factory=dict)
-    """By name; the last one is the main component."""
+    """By name; the last component is the main component."""
     trains: Callable[[DictConfig], tuple[TrainedModel, ...]] = lambda config: ()
-    """The models that a job with these settings trains; none: `aligner size` does not know the kind."""
+    """The models trained by a job with these settings; empty: `aligner size` does not support the kind."""
     checks: tuple[Check, ...] = ()
-    """Conditions on several settings together, beside the bounds of single settings."""
+    """Conditions on several settings together, in addition to the bounds of single settings."""
     without_effect: Callable[[DictConfig], Mapping[str, str]] = lambda config: {}
-    """The settings (or groups, with a dot at the end) without effect in a job, with the reasons. The job tells a user who sets
-    such a setting."""
+    """The settings (or groups, with a dot at the end) without effect in a job, with the reasons. The job logs a notice if the
+    user sets any of them."""
     defaults: str = ""
-    """The place of its defaults in a profile, as `ppo.critic`; empty: its name. Of another kind's section, a kind takes only
-    the settings that it has."""
+    """The place of the kind's defaults in a profile, as `ppo.critic`; empty: the kind's name. In a section of another kind,
+    settings without a counterpart in the kind's own schema are ignored."""
     run: str = "aligner_lib.jobs.run:run_job"
     """"module:function" that runs the job: (kind, config, profile)."""
     stage: int = 100
-    """The kind's place in lists of kinds, in the order of the way from a model to an aligned model."""
+    """The kind's position in lists of kinds, which follow the path from a model to an aligned model."""
 
     def metric_names(self) -> set[str]:
-        """Every metric that a run of this kind logs in at least one of its records, without the metrics with a `*`."""
+        """All declared metrics without a `*`. A run of this kind logs each metric in at least one of its records."""
         return {name for name in self._names() if "*" not in name}
 
     def is_of_users_names(self, metric: str) -> bool:
@@ -184,8 +187,10 @@ class JobKind:
         return "*" in self.declared_as(metric)
 
     def declared_as(self, metric: str) -> str:
-        """The name in the metric's declaration. Of several matching names with a `*` it is the name with the fewest; a metric
-        without a declaration has its own name."""
+        """Return the metric's name in its declaration; a metric without a declaration keeps its own name.
+
+        If several declared names match, the result is the name with the fewest `*`.
+        """
         names = self._names()
         matching = [name for name in names if metric == name or fnmatchcase(metric, name)]
         return min(matching, key=lambda name: name.count("*"), default=metric)
@@ -195,6 +200,6 @@ class JobKind:
 
 
 def load(place: str) -> Any:
-    """The object that "module:name" names. Importing its module may import torch."""
+    """Import and return the object at "module:name". The import may import torch."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

@@ -1,7 +1,7 @@
 """The registry of the kinds of job. Each kind is a folder in `aligner_lib/kinds`, whose settings.py declares the kind as KIND.
 
 $ALIGNER_KINDS names further modules that hold a KIND, separated by commas, so a kind of your own needs no change here. The
-registry imports kinds by name, since kinds import `aligner_lib.config`. It imports no torch.
+registry imports kinds by name, because the kinds import `aligner_lib.config`. The registry does not import torch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FOLDERS = "aligner_lib.kinds"
 
 
 def kinds() -> dict[str, JobKind]:
-    """Every kind by its name, in the order of the way from a model to an aligned model."""
+    """Return every kind by its name, in the order of the path from a model to an aligned model."""
     return _kinds(os.environ.get("ALIGNER_KINDS", ""))
 
 
 def kind_of(name: str) -> JobKind:
-    """The kind with this name. Raises ConfigError for an unknown name."""
+    """Return the kind with this name. Raises ConfigError for an unknown name."""
     if name not in kinds():
         raise ConfigError(f"there is no kind of job {name!r}; there are {', '.join(kinds())}")
     return kinds()[name]
@@ -38,7 +38,7 @@ def kinds_that_train() -> list[str]:
 
 
 def charts_of(name: str) -> tuple[Chart, ...]:
-    """The default charts of a run of this kind, with their metrics' units; () for an unknown kind."""
+    """Return the default charts for runs of a kind, with their metrics' units; () for an unknown kind."""
     if name not in kinds():
         return ()
     units = {
@@ -56,7 +56,7 @@ def charts_of(name: str) -> tuple[Chart, ...]:
 
 
 def alarms_of(name: str) -> tuple[Rule, ...]:
-    """The alarms of a run of this kind. A run of an unknown kind has only the alarm for figures that are not finite."""
+    """Return the alarms of a run of this kind. For an unknown kind, the only alarm is for values that are not finite."""
     return kinds()[name].alarms if name in kinds() else (not_finite,)
 
 

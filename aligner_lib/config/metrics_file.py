@@ -1,7 +1,7 @@
-"""A kind's metrics.toml: its metrics with unit and definition, its charts, and the names of its alarms. Imports no torch.
+"""Reads a kind's metrics.toml: metrics with unit and definition, charts, and the names of alarms. Does not import torch.
 
-    include = ["../policy_gradient/metrics.toml"]   # files of sections and charts that this one names as well
-    sections = ["responses", "values"]              # what a run of the kind logs, in the order of docs/metrics.md
+    include = ["../policy_gradient/metrics.toml"]   # other files, whose sections and charts can be named here
+    sections = ["responses", "values"]              # the metrics that a run of the kind logs, in the order of docs/metrics.md
     charts = ["reward", "kl"]                       # the monitor's charts, in their order
     alarms = ["not_finite", "kl"]                   # functions of run_folder/alarms.py
 
@@ -13,16 +13,16 @@
     names = ["train_rollouts/values_mean"]          # `*` stands for a name that the user has given
     unit = "nats"                                   # without: a number without unit
     definition = "…"
-    healthy = "…"                                   # what a healthy run shows
-    setting = "…"                                   # what moves the figure
+    healthy = "…"                                   # the metric's values in a healthy run
+    setting = "…"                                   # the settings that influence the metric
 
     [chart.kl]
     title = "KL to the reference"
-    lines = [["train", "train_rollouts/kl"]]        # label, then metrics: the first that a run has is drawn
+    lines = [["train", "train_rollouts/kl"]]        # label, then metrics: the first metric that a run has is drawn
     hint = "…"
     least = 0.001                                   # least height of the axis: a number, or a name in [least]
 
-A file that only others include has no `sections`, `charts` and `alarms` of its own.
+A file that is only included by other files has no `sections`, `charts` and `alarms` of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from aligner_lib.run_folder.alarms import Rule
 
 
 class Shelf(NamedTuple):
-    """The sections, charts and least heights that a file can name: its own and those of the files that it includes."""
+    """The sections, charts and least heights available to a file: its own definitions and the definitions of included files."""
 
     sections: dict[str, MetricGroup]
     charts: dict[str, Chart]
@@ -46,7 +46,7 @@ class Shelf(NamedTuple):
 
 
 def declared_in(folder: Path) -> dict[str, tuple]:
-    """What the folder's metrics.toml says of a kind, as JobKind's arguments `metrics`, `charts` and `alarms`."""
+    """Read a kind's metrics.toml. Return JobKind's arguments `metrics`, `charts` and `alarms`."""
     path = folder / "metrics.toml"
     file, shelf = _parsed(path), shelf_of(path)
     return {
@@ -58,7 +58,7 @@ def declared_in(folder: Path) -> dict[str, tuple]:
 
 @cache
 def shelf_of(path: Path) -> Shelf:
-    """What a file and the files that it includes define, by name; its own definitions come first."""
+    """Collect the definitions in a file and in its included files, by name. The file's own definitions take precedence."""
     file = _parsed(path)
     included = [shelf_of((path.parent / name).resolve()) for name in file.get("include", ())]
     least = {name: size for shelf in included for name, size in shelf.least.items()} | file.get("least", {})
@@ -87,7 +87,7 @@ def _metric(
 
 
 def _section_named(name: str | dict, shelf: Shelf) -> MetricGroup:
-    """A section by its name, or as {name, only}: with these metrics alone."""
+    """Return the section with the given name. For a dict {name, only}, the section keeps only the listed metrics."""
     if isinstance(name, str):
         return shelf.sections[name]
     section, only = shelf.sections[name["name"]], name["only"]

@@ -1,4 +1,4 @@
-"""The names of NeMo-Reinforcer's settings, with what to write here instead."""
+"""The names of NeMo-Reinforcer's settings, with the names that this library uses instead."""
 
 OTHER_NAMES = {
     name: f"NeMo-Reinforcer's: here it is {here}"

@@ -10,7 +10,7 @@ from aligner_lib.config.schema import Bound, above, at_least, one_of, setting
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# NeMo's names of linear layers, as Megatron calls them
+# NeMo's names of linear layers → Megatron's names
 TARGETS = {
     "attention_qkv": ("linear_qkv",),
     "attention_dense": ("linear_proj",),
@@ -72,12 +72,12 @@ class Peft:
 
 
 def is_lora(peft: DictConfig) -> bool:
-    """Whether adapters are trained. peft: a `Peft`."""
+    """Whether the job trains adapters. peft: a `Peft`."""
     return peft.peft_scheme == "lora"
 
 
 def target_layers(peft: DictConfig) -> list[str]:
-    """The linear layers of a transformer layer that get adapters, by Megatron's names, each once."""
+    """The linear layers in each transformer layer that get adapters, by Megatron's names, without duplicates."""
     return list(dict.fromkeys(layer for name in peft.lora_tuning.target_modules for layer in TARGETS[name]))
 
 

@@ -1,8 +1,8 @@
-"""Settings that several kinds of job share, with NeMo-Aligner's key names, and the way to write a setting.
+"""Settings that several kinds of job share, with NeMo-Aligner's key names, and the helpers that declare a setting.
 
-A setting has its default, its bound and, if it is accepted only for compatibility, a sentence that says so, all in one
-place. `None` means: not set, or off. The other settings of a kind are in `aligner_lib.config.kinds`;
-`aligner_lib.config.compose` puts defaults, a profile and overrides together.
+A setting's declaration holds its default, its bound and, for a setting that is accepted only for compatibility, a sentence that
+explains why the setting has no effect. `None` means: not set, or off. The kinds declare their other settings in
+`aligner_lib.kinds`. `aligner_lib.config.compose` combines defaults, a profile and overrides.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 
 class Bound(NamedTuple):
-    """The condition on a value; None (not set) is always allowed."""
+    """A condition on a value; None (not set) is always allowed."""
 
     holds: Callable[[Any], bool]
     words: str
     """Completes "must be …"."""
     choices: tuple = ()
-    """All allowed values, when they are few."""
+    """All allowed values, if they can be listed."""
 
 
 def at_least(low: float) -> Bound:
-    """A number that is low or more."""
+    """A number greater than or equal to `low`."""
     return Bound(lambda value: value >= low, f"at least {low}")
 
 
 def above(low: float) -> Bound:
-    """A number that is more than low."""
+    """A number greater than `low`."""
     return Bound(lambda value: value > low, f"above {low}")
 
 
 def within(low: float, high: float) -> Bound:
-    """A number from low to high, both included."""
+    """A number from `low` to `high`, both included."""
     return Bound(lambda value: low <= value <= high, f"between {low} and {high}")
 
 
 def one_of(*choices: Any) -> Bound:
-    """One of a few values."""
+    """A value from a list."""
     return Bound(lambda value: value in choices, " or ".join(map(str, choices)), choices)
 
 
@@ -73,8 +73,11 @@ PROBABILITY = Bound(lambda value: 0 < value <= 1, "above 0 and at most 1")
 def setting(
     default: Any, bound: Bound | None = None, *, names: tuple[str, ...] = (), without_effect: str = ""
 ) -> Any:
-    """A dataclass field. names: the keys of a free-form dict. without_effect: why the setting does nothing in any job, for a
-    user who sets it."""
+    """Declare a dataclass field for a setting.
+
+    names: the keys of a free-form dict. without_effect: the reason that the setting does nothing in any job, for a user who
+    sets it.
+    """
     metadata = {"bound": bound, "names": names, "without_effect": without_effect}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
@@ -83,12 +86,12 @@ def setting(
 
 @cache  # a job asks for the same few types hundreds of times
 def types_of(schema: type) -> dict[str, Any]:
-    """The types of a schema's fields by their names."""
+    """Return the types of a schema's fields by their names."""
     return get_type_hints(schema)
 
 
 def settings(schema: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
-    """Every setting of a schema with its full name, such as `trainer.ppo.initial_policy_kl_penalty`."""
+    """Iterate over every setting of a schema with its full name, such as `trainer.ppo.initial_policy_kl_penalty`."""
     types = types_of(schema)
     for entry in fields(schema):
         if is_dataclass(types[entry.name]):
@@ -98,7 +101,7 @@ def settings(schema: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
 
 
 def named_groups(schema: type, prefix: str = "") -> Iterator[tuple[str, type]]:
-    """Every field with groups of settings by names of the user's, and the groups' schema: `dict[str, Group]`."""
+    """Iterate over every field that holds user-named groups of settings, `dict[str, Group]`, with the groups' schema."""
     for name, kind in types_of(schema).items():
         if is_dataclass(kind):
             yield from named_groups(kind, f"{prefix}{name}.")
@@ -138,7 +141,7 @@ class Optim:
     lr: float = setting(9e-6, above(0))
     """Peak learning rate."""
     weight_decay: float = setting(0.1, at_least(0))
-    """Decoupled; not on norms and biases."""
+    """Decoupled; not applied to norms and biases."""
     betas: list[float] = setting([0.9, 0.98], _BETAS)
     eps: float = setting(1e-8, above(0))
     sched: Sched = field(default_factory=Sched)
@@ -160,22 +163,22 @@ class ForwardPass:
     """How a model computes a forward pass."""
 
     sequence_parallel: bool | None = None
-    """Tensor-parallel ranks share the tokens between their matrix products; null: on CUDA with Transformer Engine."""
+    """Tensor-parallel ranks split the tokens among them between matrix products; null: on with CUDA and Transformer Engine."""
     share_prefix: bool = True
-    """Compute a common prefix of a micro batch's rows only once; exact."""
+    """Compute the common prefix of a micro batch's rows only once; the results are exact."""
 
 
 @dataclass
 class ForwardModel(ForwardPass):
-    """model: the settings of every job that computes with a model, whether it trains the model or not."""
+    """model: the settings of every job that computes with a model, trained or frozen."""
 
     seed: int = setting(1234, at_least(0))
     """Seed for data order, sampling and new weights."""
     micro_batch_size: int = setting(1, at_least(1))
     """Samples in one forward-backward pass."""
     encoder_seq_length: int = setting(4096, at_least(2))
-    """Tokens of the longest sample; longer ones are dropped (SFT: the input's longest paragraph is cut), counted and
-    reported."""
+    """The greatest length of a sample in tokens. Longer samples are dropped (SFT: the input's longest paragraph is shortened),
+    counted and reported."""
     tensor_model_parallel_size: int = setting(1, at_least(1))
     pipeline_model_parallel_size: int = setting(1, at_least(1))
 
@@ -193,9 +196,9 @@ class Model(ForwardModel):
     )
     mcore_gpt: bool = setting(True, _MCORE)
     activations_checkpoint_granularity: str | None = setting(None, one_of("selective", "full"))
-    """Recomputation of activations."""
+    """The kind of activation recomputation; null: none."""
     activations_checkpoint_method: str | None = setting(None, one_of("uniform", "block"))
-    """With granularity full."""
+    """Used with granularity full."""
     activations_checkpoint_num_layers: int | None = setting(None, at_least(1))
     """Layers in a recomputed chunk."""
     optim: Optim = field(default_factory=Optim)
@@ -233,17 +236,18 @@ class TrackioKwargs:
 
 @dataclass
 class CheckpointCallbackParams:
-    """The checkpoints to keep."""
+    """Which checkpoints to keep."""
 
     monitor: str | None = setting(
         None, without_effect="the newest checkpoints stay; save_best=METRIC also keeps the best one."
     )
     save_best: str | None = None
-    """A metric of the validation, such as val_rollouts/good: the checkpoint of its best validation is saved and stays, too."""
+    """A validation metric, such as val_rollouts/good. The checkpoint of the best validation is also saved and kept."""
     mode: str | None = setting(None, one_of(None, "min", "max"))
-    """Which value of save_best is the best; null: the smallest of a loss, the largest of any other metric."""
+    """Whether the smallest or the largest value of save_best is best; null: the smallest of a loss, the largest of any other
+    metric."""
     save_top_k: int = setting(1, at_least(1))
-    """The number of newest checkpoints that stay."""
+    """The number of newest checkpoints to keep."""
     save_nemo_on_train_end: bool = setting(
         False,
         without_effect="no .nemo file is written at the end: `aligner model export RUN --to nemo` writes one.",
@@ -254,7 +258,7 @@ class CheckpointCallbackParams:
     )
 
 
-# The limits of `aligner_lib.run_folder.alarms` as settings, without the heartbeat's, which only monitors use.
+# The thresholds of `aligner_lib.run_folder.alarms` as settings. The heartbeat's threshold is left out: only monitors use it.
 Alarms = make_dataclass(
     "Alarms",
     [
@@ -272,9 +276,9 @@ class RunRecords:
     explicit_log_dir: str | None = None
     """The run folder."""
 
-    # exporters, which are processes of their own that follow the run folder
+    # Each exporter is a separate process that follows the run folder.
     create_tensorboard_logger: bool = True
-    """Writes into <run>/tensorboard."""
+    """Write TensorBoard logs into <run>/tensorboard."""
     create_wandb_logger: bool = False
     wandb_logger_kwargs: WandbKwargs = field(default_factory=WandbKwargs)
     create_mlflow_logger: bool = False
@@ -282,7 +286,7 @@ class RunRecords:
     create_trackio_logger: bool = False
     trackio_logger_kwargs: TrackioKwargs = field(default_factory=TrackioKwargs)
     alarms: Alarms = field(default_factory=Alarms)
-    """The limits of the run's own alarms (alarms.jsonl)."""
+    """The thresholds of the run's own alarms (alarms.jsonl)."""
 
 
 @dataclass
@@ -293,37 +297,38 @@ class ExpManager(RunRecords):
     """False: no checkpoint is written."""
     checkpoint_callback_params: CheckpointCallbackParams = field(default_factory=CheckpointCallbackParams)
     resume_if_exists: bool = True
-    """Continue from the run folder's latest checkpoint; False: begin anew, and move all earlier files into a folder old-N."""
+    """Continue from the run folder's latest checkpoint; False: start again, and move all earlier files into a folder old-N."""
     resume_ignore_no_checkpoint: bool = True
     """False: a run folder without a checkpoint is an error."""
     stop_after: int | None = setting(None, at_least(1))
-    """The run stops after this step, with a checkpoint, and can go on later; null: it goes on to its end."""
+    """The run stops after this step and writes a checkpoint, from which it can continue later; null: run to the end."""
 
 
 @dataclass
 class Loop:
-    """The settings that trainer.sft, trainer.rm, trainer.dpo and trainer.ppo share. Steps are optimizer steps (PPO: steps of
-    rollout and training)."""
+    """The settings that trainer.sft, trainer.rm, trainer.dpo and trainer.ppo share. A step is an optimizer step (PPO: a rollout
+    and the training on its responses)."""
 
     max_epochs: int = setting(1, at_least(1))
     max_steps: int = setting(-1, STEPS)
-    """-1: as many as max_epochs gives."""
+    """-1: the number of steps in max_epochs."""
     val_check_interval: int = setting(10, at_least(1))
     """Steps between validations."""
     save_interval: int = setting(10, at_least(1))
-    """Steps between checkpoints; one is always written at the end."""
+    """Steps between checkpoints; the run also writes a checkpoint at the end."""
     limit_val_batches: Any = setting(-1, BATCHES)
-    """Global batches (PPO: rollout micro batches) of a validation, or a share of them; -1 and 1.0: all."""
+    """Global batches (PPO: rollout micro batches) in a validation, or a fraction of all batches; -1 and 1.0: all."""
     gradient_clip_val: float = setting(1.0, at_least(0))
     """The gradient's norm is clipped to this value; 0: no clipping."""
 
 
 @dataclass
 class Precision:
-    """The precision that a model computes in."""
+    """The numeric precision of a model's computations."""
 
     precision: str = setting("bf16", one_of("bf16", "32", "auto"))
-    """bf16 becomes 32 on a machine that has no units for it, which jobs log. auto: the faster of the two."""
+    """On a machine without hardware support for bf16, bf16 becomes 32, and the job logs the change. auto: the faster of the
+    two."""
 
 
 @dataclass
@@ -332,14 +337,14 @@ class Trainer(Precision):
 
     num_nodes: int = setting(1, at_least(1))
     devices: int = setting(1, at_least(1))
-    """Processes on a node: one for each GPU; on a CPU, one for each rank."""
+    """Processes on a node: the number of GPUs or, on a CPU, the number of ranks."""
     distributed_timeout_minutes: float = setting(60.0, above(0))
-    """Minutes that a rank waits for other ranks, and an actor for its critic's answer, before they count as hanging."""
+    """Minutes that a rank waits for other ranks, and an actor for its critic's answer, before the job fails with a timeout."""
 
 
 @dataclass
 class PretrainedCheckpoint:
-    """The origin of a model."""
+    """The model to start from."""
 
     restore_from_path: str | None = None
     """A model name, model folder, checkpoint or run folder."""
@@ -356,10 +361,11 @@ class Templated:
     """The template of conversations, for all data that a job reads."""
 
     chat_template: str | None = setting(None, one_of("plain", "tokenizer"))
-    """plain: `User: …`, `Assistant: …`, as in the files; tokenizer: the tokenizer's chat template. null: the template that the
-    model was trained on; for a model without a record plain, and the tokenizer's for conversations of environments."""
+    """plain: `User: …`, `Assistant: …`, as in the files; tokenizer: the tokenizer's chat template; null: the template that the
+    model was trained with. If the model has no record of its template, null means plain, and tokenizer for conversations of
+    environments."""
     chat_template_date: str = setting("2025-01-01", DATE)
-    """The date for chat templates that write a date into every prompt; it is fixed, so that runs can be repeated."""
+    """The date for chat templates that write a date into every prompt. The date is fixed, so that runs can be repeated."""
 
 
 @dataclass
@@ -367,9 +373,10 @@ class Data(Templated):
     """model.data of jobs that read files by split."""
 
     data_impl: str = setting("jsonl", one_of("jsonl", "mmap"))
-    """mmap: token files of `aligner data mmap`."""
+    """jsonl: text files; mmap: token files made by `aligner data mmap`."""
     data_prefix: dict[str, Any] = setting({}, names=("train", "validation", "test"))
-    """{train: [files], validation: [files], test: [files]}; with mmap a file is the prefix of a .bin and an .idx file."""
+    """{train: [files], validation: [files], test: [files]}; with mmap, a file is the shared prefix of a .bin and an .idx
+    file."""
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
 
 
@@ -379,7 +386,7 @@ class Packed:
 
     packed_sequence: bool = False
     packed_sequence_size: int | None = setting(None, at_least(1))
-    """Tokens in a micro batch; null: as many as micro_batch_size of the longest samples have."""
+    """Tokens in a micro batch; null: micro_batch_size times the length of the longest sample."""
 
 
 def packing_without_effect(config: DictConfig) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Settings, metrics and replaceable functions that the kinds that train share, whichever algorithm they run."""
+"""Settings, metrics and replaceable functions for all kinds of training, regardless of the algorithm."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from aligner_lib.config.schema import ExpManager, Model, PretrainedCheckpoint, a
 TRAINING_FUNCTIONS = {"learning_rate": "aligner_lib.algorithms.schedule:learning_rate"}
 
 TIMERS = shelf_of(Path(__file__).with_name("metrics.toml")).sections["seconds"]
-"""Seconds of a step and of a validation, for a kind of your own that declares its metrics in Python."""
+"""Seconds of a step and of a validation, for your own kind if it declares its metrics in Python."""
 
 
 @dataclass
 class AdaptableModel(Model):
-    """model of a kind that trains all weights or adapters."""
+    """model of a kind for training all weights or adapters."""
 
     peft: Peft = field(default_factory=Peft)
 
 
 @dataclass
 class ScalarModel(AdaptableModel):
-    """model of a kind that trains a model with a scalar head: a reward model or a critic."""
+    """model of a kind with a scalar head: a reward model or a critic."""
 
     num_layers_unfrozen: int | None = setting(None, at_least(1))
-    """The number of last layers that are trained, with the norm and the head above them; null: all weights are trained. No
-    gradient is computed below these layers."""
+    """The number of last layers to train, together with the final norm and the head; null: all weights are trained. No gradient
+    is computed for the layers below."""
 
 
 @dataclass
 class TrainingConfig:
-    """The settings at the top level of every kind that trains."""
+    """The top-level settings of every kind of training."""
 
     exp_manager: ExpManager = field(default_factory=ExpManager)
     functions: dict[str, Any] = setting({})
@@ -43,7 +43,7 @@ class TrainingConfig:
 
 @dataclass
 class ContinuedTrainingConfig(TrainingConfig):
-    """The settings at the top level of every kind that continues to train a model."""
+    """The top-level settings of every kind that continues the training of an existing model."""
 
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
-    """The model that training starts from. For a kind with a reference, this model is also the reference."""
+    """The model at the start of training. For a kind with a reference, the model is also the reference."""

@@ -1,4 +1,4 @@
-"""Checks that settings make sense, and notices of settings without effect. Every message says what to write instead."""
+"""Checks of settings, and notices of settings without effect. Every message suggests a valid value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(kind: JobKind, config: DictConfig) -> None:
     for key, entry in _settings_of(kind, config):
         bound, names = entry.metadata.get("bound"), entry.metadata.get("names")
         if not bound and not names:
-            continue  # to look its value up would cost more than all checks
+            continue  # looking up the value would cost more time than all checks
         value = OmegaConf.select(config, key)
         if bound and value is not None and not bound.holds(value):
             raise ConfigError(f"{key}={value}: it must be {bound.words}")
@@ -33,7 +33,7 @@ def check(kind: JobKind, config: DictConfig) -> None:
 
 
 def _settings_of(kind: JobKind, config: DictConfig) -> Iterator[tuple[str, Field]]:
-    """Every setting of the schema, and of the groups with names of the user's."""
+    """Every setting of the schema, and of the user-named groups."""
     yield from settings(kind.schema)
     for key, group in named_groups(kind.schema):
         for name in OmegaConf.select(config, key):
@@ -41,7 +41,7 @@ def _settings_of(kind: JobKind, config: DictConfig) -> Iterator[tuple[str, Field
 
 
 def notices(kind: JobKind, config: DictConfig, usual: DictConfig) -> list[str]:
-    """Sentences on settings without effect that differ from the `usual` ones, one sentence for each reason."""
+    """Return notices on settings without effect that differ from the `usual` settings: a sentence for each reason."""
     given: dict[str, list[str]] = {}
     for key, reason in without_effect(kind, config).items():
         value = OmegaConf.select(config, key)
@@ -51,7 +51,7 @@ def notices(kind: JobKind, config: DictConfig, usual: DictConfig) -> list[str]:
 
 
 def without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
-    """The settings without effect, with the reasons: those that the kind names, and those without effect in any job."""
+    """Return the settings without effect in any job or, according to the kind, in this job, with the reasons."""
     schema, reasons = dict(settings(kind.schema)), {}
     for key in schema:
         if key.endswith("model.peft.peft_scheme"):
@@ -82,14 +82,14 @@ def without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
 
 
 def copies_of_the_model(config: DictConfig) -> int:
-    """The number of data-parallel ranks, each of which takes a share of every batch."""
+    """The number of data-parallel ranks. Each rank takes an equal share of every batch."""
     model, trainer = config.model, config.trainer
     processes = trainer.num_nodes * trainer.devices
     return processes // (model.tensor_model_parallel_size * model.pipeline_model_parallel_size)
 
 
 def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
-    """Check that processes divide into copies of the model, and global batches into their micro batches."""
+    """Check that the processes divide evenly into copies of the model, and global batches into micro batches."""
     model, trainer = config.model, config.trainer
     processes = trainer.num_nodes * trainer.devices
     tensor, pipeline = model.tensor_model_parallel_size, model.pipeline_model_parallel_size
@@ -115,7 +115,7 @@ def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
 
 
 def _batches(kind: JobKind, config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
-    """The groups with the batch sizes that a job uses: SFT has one for each data set; servers and evaluations have none."""
+    """The groups with a job's batch sizes: SFT has a group for each data set; servers and evaluations have none."""
     idle = without_effect(kind, config)
     for at in ("model", "model.data.train_ds", "model.data.validation_ds"):
         batch = OmegaConf.select(config, at)

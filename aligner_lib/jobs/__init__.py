@@ -1,1 +1,1 @@
-"""Build and run a job from its settings: inputs, models, trainer, processes; and write the command lines that start jobs."""
+"""Builds and runs jobs from their settings: inputs, models, trainer and processes. Also writes the command lines of jobs."""

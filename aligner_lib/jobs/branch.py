@@ -1,4 +1,4 @@
-"""`aligner branch`: the jobs of a branch, one after the other."""
+"""`aligner branch`: runs the jobs of a branch in order."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OF_A_FOLDER = ("exp_manager.explicit_log_dir", "exp_manager.stop_after", "exp_ma
 
 
 def parents_settings(parent: RunFolder) -> dict[str, object]:
-    """The settings of a run, as far as they differ from its profile's, without those of its folder.
+    """Return a run's settings as differences from its profile, except the settings of its folder.
 
-    Raises UserError for a folder that is no run, and for a run of several jobs.
+    Raises UserError for a folder without a run, and for a run of several jobs.
     """
     info = parent.info
     if not info:
@@ -35,9 +35,9 @@ def parents_settings(parent: RunFolder) -> dict[str, object]:
 
 
 def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) -> None:
-    """Compute a branch in this process and its children: the steps up to the fork as the parent took them, and the rest.
+    """Run a branch in this process and its children: repeat the parent's steps up to the fork, then run the remaining steps.
 
-    Raises UserError for settings that the job refuses, before anything is written; SystemExit where a job fails.
+    Raises UserError for rejected settings, before anything is written, and SystemExit if a job fails.
     """
     child = child or parent.path.with_name(f"{parent.name}-at-{at}")
     shared = parents_settings(parent)
@@ -53,14 +53,14 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
         if code := subprocess.run(again).returncode:
             sys.exit(code)
         if step_of(RunFolder(child).latest_checkpoint()) < at:
-            return  # somebody stopped it: from here on the new settings would begin before the fork
+            return  # a user stopped the job, and the new settings must not apply before the fork
     sys.stdout.flush()
     rest = [*command(kind, child, shared, profile), *overrides]
-    os.execv(rest[0], rest)  # the scheduler's signals reach the job itself
+    os.execv(rest[0], rest)  # exec, so that the scheduler's signals reach the job itself
 
 
 def branch_command(parent: RunFolder, at: int, child: Path, settings: dict[str, object]) -> list[str]:
-    """The command of a branch as a job. Raises ConfigError for settings that the job refuses."""
+    """The command of a branch as a job. Raises ConfigError for rejected settings."""
     overrides = [f"{key}={written(value)}" for key, value in settings.items()]
     shared = [f"{key}={written(value)}" for key, value in parents_settings(parent).items()]
     compose(parent.kind, [*shared, *overrides], parent.info.get("profile"))

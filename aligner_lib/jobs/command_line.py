@@ -1,4 +1,4 @@
-"""Write the command lines of jobs, for notebooks, recipes and sweeps. Nothing here starts a job.
+"""Writes the command lines of jobs, for notebooks, recipes and sweeps. This module does not start jobs.
 
 job_commands("sft", "runs/sft", {"model.optim.lr": 5e-6}, {"main": Resources(nodes=2, gpus_per_node=8)})
 """
@@ -24,10 +24,10 @@ def job_commands(
     resources: Mapping[str, Resources] | None = None,
     profile: str | None = None,
 ) -> dict[str, list[str]]:
-    """The command of each component. A kind that can be split (PPO: `critic` and `actor`) gives one for each component.
+    """Return the command of each component. A kind that can be split (PPO: `critic` and `actor`) has several components.
 
-    resources: by component; they determine the number of processes. None: the settings determine it.
-    Raises ConfigError for settings that the job would refuse, ValueError for components that this kind does not have.
+    resources: by component, determines the number of processes; None: the settings determine the number. Raises ConfigError for
+    settings that the job would reject, and ValueError for components that the kind lacks.
     """
     run, parts = Path(run).absolute(), kind_of(kind).components
     if resources is not None and len(resources) > 1:
@@ -50,7 +50,7 @@ def _component_commands(
     resources: Mapping[str, Resources],
     profile: str | None,
 ) -> dict[str, list[str]]:
-    """The command of each component, with the settings of its prefix and a run folder of its own inside the main one."""
+    """The command of each component, with the settings of its prefix and its own run folder inside the main run folder."""
     rest, commands = dict(settings), {}
     for name, part in parts.items():
         own = {key: rest.pop(key) for key in list(rest) if part.prefix and key.startswith(part.prefix)}
@@ -68,14 +68,14 @@ def _parallelism(share: Resources) -> dict[str, object]:
 
 
 def _python(share: Resources | None) -> str:
-    """The interpreter in the place where the job runs; a container has another one than this process."""
+    """The interpreter on the machine where the job runs. In a container, the interpreter differs from the current process's."""
     return (share and share.python) or sys.executable
 
 
 def command(
     kind: str, run: Path, settings: Settings, profile: str | None = None, python: str = sys.executable
 ) -> list[str]:
-    """The arguments of `aligner KIND` for a run folder. Raises ConfigError here, and not hours later in the queue."""
+    """The arguments of `aligner KIND` for a run folder. Raises ConfigError now, instead of hours later in the queue."""
     overrides = [f"{key}={written(value)}" for key, value in settings.items()]
     compose(kind, overrides, profile)
     words = [python, "-m", "aligner_lib", kind_of(kind).command]

@@ -1,4 +1,4 @@
-"""A model's answer with facts that its text does not show: whether it ended by itself, and the tokens that were drawn."""
+"""A model's answer with facts beyond its text: whether the model ended the answer, and the sampled tokens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 class DrawnAnswer(str):
-    """The text of an answer, usable as any other text.
+    """The text of an answer, which can be used like any string.
 
-    finished: whether a stop token or an end string ended it; False for an answer that was cut off at the maximal length.
-    tokens: its token ids, including the stop token if one was drawn; empty when a server sent only the text. tokenizer: the
-    hash of the tokenizer to which the ids belong.
+    finished: True if the answer ended with a stop token or an end string; False if the answer was truncated at the maximal
+    length. tokens: the answer's token ids, including a sampled stop token; empty if a server sent only the text. tokenizer: the
+    hash of the tokenizer that the ids belong to.
     """
 
     finished: bool

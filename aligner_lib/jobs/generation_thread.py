@@ -1,6 +1,6 @@
-"""A thread that owns a model and answers requests as they come: a request joins the batch that is already running.
+"""A thread that owns a model and answers requests as they arrive. A request joins the running batch.
 
-The tokens of a response, and its end or error, go to the asyncio loop that the request came from.
+The thread sends the tokens of a response, and its end or error, to the asyncio loop of the request.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from aligner_lib.megatron.generate import ContinuousBatch, Response, Sampling, g
 from aligner_lib.megatron.logprobs import gather_vocab
 
 logger = logging.getLogger(__name__)
-POSITIONS = 256  # positions of a prompt whose logits are computed at the same time: each has one for the whole vocabulary
+# prompt positions whose logits are computed together; each position has a logit per vocabulary entry
+POSITIONS = 256
 
 Likeliest = list[tuple[int, float]]  # token ids with their log-probabilities in nats
 
 
 @dataclass(frozen=True)
 class DrawnToken:
-    """A token that was drawn. logprob: under the model's own distribution, in nats; None when it was not requested."""
+    """A sampled token. logprob: under the model's own distribution, in nats; None if not requested."""
 
     token: int
     logprob: float | None = None
@@ -36,26 +37,26 @@ class DrawnToken:
 
 @dataclass(eq=False)
 class PendingResponse:
-    """A response that is being generated. `events` receives a DrawnToken for each token, then a ResponseEnd or an exception."""
+    """A response in generation. `events` receives a DrawnToken for each token, then a ResponseEnd or an exception."""
 
     prompt: list[int]
     seed: int
     sampling: Sampling
     alternatives: int | None = None
-    """Number of likeliest tokens to report for each place; None: no log-probabilities at all."""
+    """Number of likeliest tokens to report at each position; None: report no log-probabilities."""
     request: object = None
-    """Responses to one request share rows of the batch; different requests get equal shares."""
+    """Responses to the same request share rows of the batch. Different requests get equal shares."""
     events: asyncio.Queue = field(default_factory=asyncio.Queue)
     response: Response | None = None
-    """Set when the thread has begun it."""
+    """Set when the thread has started the response."""
     delivered: int = 0
-    """Number of tokens that were put into events."""
+    """Number of tokens already put into events."""
     logprobs: list[tuple[float, Likeliest]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class ResponseEnd:
-    """The end of a response. finished: it ended with a stop token, and not at its maximal length."""
+    """The end of a response. finished: True after a stop token, False at the maximal length."""
 
     finished: bool
 
@@ -65,12 +66,13 @@ class ThreadEnded(Exception):
 
 
 class GenerationThread(threading.Thread):
-    """Generates up to `rows` responses at the same time. All methods are called from one asyncio loop."""
+    """Generates up to `rows` responses at the same time. All methods must be called from the same asyncio loop."""
 
     def __init__(self, model, rows: int, stop_ids: Sequence[int]):
         super().__init__(name="generation", daemon=True)
         self.model, self.rows, self.stop_ids = model, rows, stop_ids
-        self.open: set[PendingResponse] = set()  # responses whose clients wait; used only by the loop
+        # responses with a waiting client; used only by the asyncio loop
+        self.open: set[PendingResponse] = set()
         self._loop = asyncio.get_running_loop()
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._running: dict[
@@ -79,17 +81,17 @@ class GenerationThread(threading.Thread):
         self._batch = self._new_batch()
 
     def begin(self, generation: PendingResponse) -> None:
-        """Begin to generate a response."""
+        """Start the generation of a response."""
         self.open.add(generation)
         self._orders.put(lambda: self._begin(generation))
 
     def cancel(self, generation: PendingResponse) -> None:
-        """Cancel a response that no client waits for any more. It may already be over."""
+        """Cancel a response whose client no longer waits. The response may already be complete."""
         self.open.discard(generation)
         self._orders.put(lambda: self._cancel(generation))
 
     async def prompt_logprobs(self, prompt: list[int], alternatives: int) -> list[tuple[float, Likeliest]]:
-        """Log-probabilities of all tokens of a prompt but the first, each with the likeliest tokens in its place."""
+        """Compute log-probabilities of all tokens of a prompt except the first, with the likeliest tokens at each position."""
         answer = asyncio.get_running_loop().create_future()
 
         def compute() -> None:
@@ -116,14 +118,14 @@ class GenerationThread(threading.Thread):
                     if active := self._execute_orders():
                         self._batch.step()
                         self._send_news()
-                except Exception as error:  # open responses get the error; later ones use a new batch
+                except Exception as error:  # open responses get the error; later responses use a new batch
                     logger.exception("generation failed")
                     self._fail(error)
                     self._batch = self._new_batch()
         self._fail(ThreadEnded("the server ends"))
 
     def _execute_orders(self) -> bool:
-        """Execute the queued orders; wait for one when the batch is empty. Returns False at the end of the thread."""
+        """Execute the queued orders. If the batch is empty, wait for an order. Returns False at the end of the thread."""
         while not self._orders.empty() or not self._batch:
             order = self._orders.get()
             if order is None:
@@ -145,7 +147,7 @@ class GenerationThread(threading.Thread):
             self._batch.cancel(generation.response)
 
     def _observe(self, responses: list[Response], logits: Tensor, tokens: Tensor) -> None:
-        """Record the log-probabilities that were requested."""
+        """Record the requested log-probabilities."""
         generations = [self._running.get(id(response)) for response in responses]
         rows = [
             row
@@ -209,7 +211,7 @@ def _prompt_logprobs(model, prompt: list[int], alternatives: int) -> list[tuple[
 
 
 def _with_alternatives(logits: Tensor, tokens: Tensor, count: int) -> list[tuple[float, Likeliest]]:
-    """Each token's log-probability and the likeliest tokens in its place: logits float32 [T, V], tokens int64 [T]."""
+    """Each token's log-probability and the likeliest tokens at its position: logits float32 [T, V], tokens int64 [T]."""
     logprobs = logits.log_softmax(dim=-1)
     own = logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
     likeliest = logprobs.topk(count, dim=-1)

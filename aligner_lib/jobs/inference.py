@@ -2,7 +2,7 @@
 
 answer = answering("runs/sft")     # answer("How are you?") is the policy's text
 score = scoring("runs/rm")         # score("How are you?", "Well.") is the reward
-logprobs = log_probability("runs/sft")  # logprobs("How are you?", "Well.") are its tokens' log-probabilities
+logprobs = log_probability("runs/sft")  # logprobs("How are you?", "Well.") are the log-probabilities of the answer's tokens
 """
 
 from __future__ import annotations
@@ -40,23 +40,27 @@ from aligner_lib.run_folder.reader import RunFolder
 
 
 def as_prompt(text: str) -> str:
-    """A question as the first turn of a conversation; a conversation that waits for its answer stays as it is."""
+    """Format a question as the first turn of a conversation. A conversation that ends before an answer stays unchanged."""
     return text if text.endswith(ANSWER) else f"User: {text}\n\n{ANSWER}"
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """A model folder's tokenizer, which writes conversations in the template that the model was trained on. Without a record,
-    a downloaded model uses its tokenizer's own template, and a model that was trained here plain texts."""
+    """Load a model folder's tokenizer, with the conversation template that the model was trained with.
+
+    If the folder has no record of a template, a downloaded model uses its tokenizer's own template, and a model from this
+    library's training uses plain texts.
+    """
     tokenizer = Tokenizer(folder)
-    tokenizer.date = recorded_date(folder)  # None, which means today, when no date is recorded
+    tokenizer.date = recorded_date(folder)  # None if no date is recorded; the template then uses today's date
     return use_template(tokenizer, template_in_use(tokenizer))
 
 
 def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:
-    """A function that returns the model's answer to a question or a conversation, as a DrawnAnswer. Equal calls, equal answers.
+    """Return a function that answers a question or continues a conversation. The answer is a DrawnAnswer.
 
-    model: a model folder, checkpoint or run folder. max_length: tokens of an answer. sampling: fields of Sampling,
-    such as temperature. Raises ValueError for invalid sampling, UserError for a reward model.
+    Equal calls give equal answers. model: a model folder, checkpoint or run folder. max_length: the answer's maximal length in
+    tokens. sampling: fields of Sampling, such as temperature. Raises ValueError for invalid sampling, UserError for a reward
+    model.
     """
     start = resolve_with_head(model, "lm")
     tokenizer, drawn = tokenizer_of(start), Sampling(max_length=max_length, **sampling)
@@ -64,7 +68,7 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
 
     def answer(text: str) -> str:
         prompt = encode_prompt(tokenizer, as_prompt(text))
-        # with special tokens, because end strings are found in this text, as in a rollout
+        # keep special tokens, because end strings are searched in this text, as in a rollout
         decode = partial(tokenizer.decode, special_tokens=True, continues=True)
         (response,) = generate(module, [prompt], [seed], drawn, stop_ids=tokenizer.stop_ids, decode=decode)
         text = tokenizer.decode(response.tokens).strip()
@@ -87,8 +91,10 @@ class Scorer:
         return self.of_all([(text, answer)])[0]
 
     def of_all(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The rewards of many answers, in the order of `pairs`: a text and its answer each. Answers to one text, given together, cost
-        the text once."""
+        """Return the rewards of many answers, in the order of `pairs`. A pair is a text and its answer.
+
+        If several answers to the same text are scored together, the model computes the text only once.
+        """
         rows = [scored_tokens(self.tokenizer, as_prompt(text), answer) for text, answer in pairs]
         if not rows:
             return []
@@ -96,11 +102,11 @@ class Scorer:
 
 
 def scoring(reward_model: str | Path) -> Scorer:
-    """A function that returns the reward of an answer to a question or a conversation, standardised as in PPO.
+    """Return a function that computes the reward of an answer to a question or a conversation, standardized as in PPO.
 
-    An answer from `answering` is scored with exactly the tokens that were drawn, so a truncated answer has no stop token, as in
-    a rollout. A text that a person wrote counts as complete, and gets a stop token. `scoring(model).of_all` scores many answers
-    at once. Raises UserError for a language model.
+    An answer from `answering` is scored with exactly the sampled tokens, so a truncated answer has no stop token, as in a
+    rollout. A text written by a person counts as complete and gets a stop token. `scoring(model).of_all` scores many answers at
+    once. Raises UserError for a language model.
     """
     start = resolve_with_head(reward_model, "scalar")
     return Scorer(
@@ -115,17 +121,17 @@ def scored_tokens(tokenizer: Tokenizer, prompt: str, answer: str) -> list[int]:
     if drawn and answer.tokens and answer.tokenizer == tokenizer.hash:
         return [*encode_prompt(tokenizer, prompt), *answer.tokens]
     row, begins = with_response(tokenizer, prompt, f" {answer}")
-    # cut before the stop token, behind which a template may write more text
+    # truncate before the stop token, because a template may add text after it
     if drawn and not answer.finished:
         return row[: next(at for at in range(begins, len(row)) if row[at] in tokenizer.stop_ids)]
     return row
 
 
 def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, float]]]:
-    """A function that returns the tokens of an answer to a question or a conversation, the stop token last, each with its
-    log-probability under the policy in nats.
+    """Return a function that computes the log-probabilities of an answer's tokens under the policy, in nats.
 
-    Raises UserError for a reward model.
+    The function takes a question or a conversation, and an answer. The result has each token's text and log-probability,
+    including the stop token. Raises UserError for a reward model.
     """
     start = resolve_with_head(policy, "lm")
     tokenizer, engine = tokenizer_of(start), load_engine(start)
@@ -149,8 +155,10 @@ def resolve_with_head(model: str | Path, head: str) -> Path:
 
 
 def load_engine(start: Path) -> Engine:
-    """A model without an optimizer. A run's model computes in the run's precision, where this machine is quick in it; another one in
-    float32."""
+    """Load a model without an optimizer.
+
+    A run's model computes in the run's precision, if this machine supports it in hardware. Other models compute in float32.
+    """
     parallel.initialize()
     engine = Engine(
         Architecture.load(start), Numerics(bf16=computed_precision(_precision_of(start)) == "bf16")

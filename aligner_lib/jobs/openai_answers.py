@@ -1,6 +1,6 @@
-"""OpenAI's completions and chat completions: the format of answers, whole or streamed.
+"""OpenAI's completions and chat completions: the format of answers, complete or streamed.
 
-This module knows neither HTTP nor models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
+This module depends neither on HTTP nor on models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token's text, its log-probability in nats (None for the first token of a text), and the likeliest tokens in its place."""
+    """A token's text, its log-probability in nats (None for the first token of a text), and the likeliest tokens at its
+    position."""
 
     text: str
     logprob: float | None
     likeliest: tuple[tuple[str, float], ...] = ()
     offset: int = 0
-    """Where the token's text begins in the answer's."""
+    """The position of the token's text in the answer's text."""
 
 
 @dataclass
 class Choice:
-    """An answer to a prompt, or the next part of one."""
+    """An answer to a prompt, or the next part of an answer."""
 
     index: int
     text: str = ""
     finish_reason: str | None = None
-    """stop or length; None: the answer is not over."""
+    """stop or length; None: the answer is not complete."""
     tokens: list[TokenLogprob] | None = None
-    """None when they were not requested."""
+    """None if not requested."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Numbers of tokens that were read and drawn."""
+    """Numbers of tokens in the prompt and in the answer."""
 
     prompt: int
     completion: int
@@ -50,7 +51,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes the answers to a request. chat: as chat completions, else as completions."""
+    """Writes the answers to a request. chat: True for chat completions, False for completions."""
 
     model: str
     chat: bool
@@ -58,11 +59,11 @@ class Writer:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, choices: list[Choice], usage: Usage) -> dict:
-        """The answer of a request that is not streamed."""
+        """The complete answer to a request without streaming."""
         return self._head("") | {"choices": list(map(self._choice, choices)), "usage": usage.body()}
 
     def part(self, choice: Choice) -> dict:
-        """The next part of a choice that is streamed."""
+        """The next part of a streamed choice."""
         return self._head(".chunk") | {
             "choices": [self._delta(choice) if self.chat else self._choice(choice)]
         }
@@ -73,7 +74,7 @@ class Writer:
         return self._head(".chunk") | {"choices": [delta]}
 
     def usage(self, usage: Usage) -> dict:
-        """The last part of a stream, when the request asks for it."""
+        """The last part of a stream, if the request includes usage."""
         return self._head(".chunk") | {"choices": [], "usage": usage.body()}
 
     def _head(self, suffix: str) -> dict:
@@ -118,7 +119,7 @@ class Writer:
 
 def _chat_logprob(token: TokenLogprob) -> dict:
     def entry(text: str, logprob: float | None) -> dict:
-        complete = "\ufffd" not in text  # the text of an incomplete character does not give its bytes
+        complete = "\ufffd" not in text  # the bytes of an incomplete character can't be derived from its text
         return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if complete else None}
 
     return entry(token.text, token.logprob) | {"top_logprobs": [entry(*other) for other in token.likeliest]}

@@ -1,6 +1,6 @@
 """OpenAI's completions and chat completions: the fields of a request, and the format of errors.
 
-This module knows neither HTTP nor models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
+This module depends neither on HTTP nor on models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pydantic import (
 )
 
 COMPLETION_TOKENS = 16  # the default length of a completion
-CHAT_TOKENS = 512  # the default length of a chat's answer, if the context has room for it
+CHAT_TOKENS = 512  # the default length of an answer in a chat, if the context has room
 MOST_CHOICES, MOST_STOPS, MOST_ALTERNATIVES = 128, 16, 20
-MOST_STOP_CHARACTERS = 1000  # of one stop string
-# Unsupported fields, with the only value that is allowed because it changes nothing.
+MOST_STOP_CHARACTERS = 1000  # in a stop string
+# Unsupported fields. A request may contain such a field only with its neutral value.
 NOT_DONE: dict[str, Any] = {
     "frequency_penalty": 0,
     "presence_penalty": 0,
@@ -33,12 +33,12 @@ NOT_DONE: dict[str, Any] = {
     "response_format": {"type": "text"},
     "modalities": ["text"],
 }
-# do not change the answer
+# These fields do not change the answer.
 WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")
 
 
 class ApiError(Exception):
-    """An error in the format that OpenAI's clients expect. param: the request's field; code: a word for programs."""
+    """An error in the format of OpenAI's clients. param: the request's field; code: an identifier for programs."""
 
     def __init__(self, message: str, status: int = 400, param: str | None = None, code: str | None = None):
         super().__init__(message)
@@ -67,10 +67,10 @@ class _ApiRequest(BaseModel):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
-    """0: the likeliest token each time."""
+    """0: always the likeliest token."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
-    """Not a field of OpenAI's. 0: off."""
+    """An extension of OpenAI's fields. 0: off."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63 - MOST_CHOICES)] | None = None
     stop: Annotated[list[_Stop], Field(max_length=MOST_STOPS, fail_fast=True)] = []
     stream: bool = False
@@ -83,12 +83,12 @@ class _ApiRequest(BaseModel):
 
     @property
     def prompts(self) -> list:
-        """The prompts: each is a text, token ids or messages."""
+        """The prompts: each is a text, a list of token ids or a list of messages."""
         raise NotImplementedError
 
     @property
     def alternatives(self) -> int | None:
-        """The number of likeliest tokens to report at each place; None: no log-probabilities at all."""
+        """The number of likeliest tokens to report at each position; None: report no log-probabilities."""
         raise NotImplementedError
 
     @property
@@ -129,7 +129,7 @@ class CompletionRequest(_ApiRequest):
         return self.echo
 
     def tokens_for(self, room: int) -> int:
-        """The largest number of tokens of an answer. room: tokens that the context leaves for it."""
+        """The largest number of tokens in an answer. room: tokens that the context leaves for the answer."""
         return min(COMPLETION_TOKENS, room) if self.max_tokens is None else self.max_tokens
 
 
@@ -147,13 +147,14 @@ class _Message(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_fields(cls, value: object) -> object:
-        """Messages that clients send back have a field for each kind of content, most of them empty."""
+        """Remove empty fields. A message that a client sends back has a field for each kind of content, and most fields are
+        empty."""
         if not isinstance(value, dict):
             return value
         return {name: part for name, part in value.items() if name == "content" or part not in (None, [], {})}
 
     def plain(self) -> dict[str, str]:
-        """The turn as templates read it. `developer` is OpenAI's newer name for the system's role."""
+        """The message in the form that templates read. `developer` is OpenAI's newer name for the system role."""
         parts = self.content
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
@@ -176,13 +177,13 @@ class ChatRequest(_ApiRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def tokens_for(self, room: int) -> int:
-        """The largest number of tokens of an answer. room: tokens that the context leaves for it."""
+        """The largest number of tokens in an answer. room: tokens that the context leaves for the answer."""
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         return min(CHAT_TOKENS, room) if limit is None else limit
 
 
 def read(kind: type[_ApiRequest], body: object) -> Any:
-    """The request in a JSON body. Raises ApiError, which names the field, for an invalid or unsupported request."""
+    """Read a request from a JSON body. Raises ApiError, which names the field, for an invalid or unsupported request."""
     if not isinstance(body, dict):
         raise ApiError(f"the body is {type(body).__name__}; it must be a JSON object")
     given = {name: value for name, value in body.items() if value is not None and name not in WITHOUT_EFFECT}

@@ -1,4 +1,4 @@
-"""OpenAI's API over HTTP: checks of the token and of requests, and answers, whole or streamed."""
+"""OpenAI's API over HTTP: checks the token and requests, and sends answers, complete or streamed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from aligner_lib.jobs.openai_api import ApiError, ChatRequest, CompletionRequest
 from aligner_lib.jobs.request_answer import Abandoned, Answer, ServedModel
 
 logger = logging.getLogger(__name__)
-MOST_OPEN = 1024  # responses that are being generated or wait
-READERS = 4  # requests that are checked and tokenised at the same time
+MOST_OPEN = 1024  # running and waiting responses
+READERS = 4  # requests that are checked and tokenized at the same time
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Served:
 
 
 def application(served: Served) -> Application:
-    """The web application that answers requests."""
+    """Build the web application that answers requests."""
     routes = [
         ("/v1/chat/completions", _Completions, {"kind": ChatRequest}),
         ("/v1/completions", _Completions, {"kind": CompletionRequest}),
@@ -57,10 +57,10 @@ def _log(handler: RequestHandler) -> None:
 
 @stream_request_body
 class _Handler(RequestHandler):
-    """Checks the token, and writes errors in the format that OpenAI's clients expect.
+    """Checks the token, and writes errors in the format of OpenAI's clients.
 
-    A refused request is answered only when all of it has arrived: a client that is still sending reads no answer, and its
-    connection would be reset.
+    A rejected request is answered only after its whole body has arrived. A client that is still sending does not read an
+    answer, and the connection would be reset.
     """
 
     needs_token = True
@@ -85,7 +85,7 @@ class _Handler(RequestHandler):
             self.body.clear()
 
     def reason_to_refuse(self) -> ApiError | None:
-        """The error of a request whose headers have arrived; None for a valid one."""
+        """The error for a request whose headers have arrived; None for a valid request."""
         given = self.request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
         if not self.needs_token or hmac.compare_digest(given.encode(), self.served.token.encode()):
             return None
@@ -97,7 +97,7 @@ class _Handler(RequestHandler):
         )
 
     def check(self) -> None:
-        """Raises ApiError for a request that is refused. Every handler calls it first."""
+        """Raise ApiError for a rejected request. Every handler must call this method first."""
         if self.refusal is not None:
             raise self.refusal
 
@@ -145,19 +145,19 @@ class _Models(_Handler):
 
 
 class _Completions(_Handler):
-    """Answers a request, whole or streamed. A client that goes away frees its rows of the batch."""
+    """Answers a request, complete or streamed. When a client disconnects, its rows of the batch become free."""
 
     def initialize(self, kind: type) -> None:
         self._kind = kind
         self._generations: list[PendingResponse] = []
-        self._is_gone = False  # whether the client has gone away
+        self._is_gone = False  # whether the client has disconnected
 
     async def post(self) -> None:
         self.check()
         task = asyncio.current_task()
         self.served.answering.add(task)
         task.add_done_callback(self.served.answering.discard)
-        # in other threads: a megabyte takes seconds, during which the loop must bring others their tokens
+        # In other threads, because a megabyte takes seconds. Meanwhile the event loop must send tokens to other clients.
         request = await self._in_a_reader(lambda: openai_api.read(self._kind, request_body.parse(self.body)))
         _check_model(self.served, request.model)
         self._check_open(len(request.prompts) * request.n)
@@ -165,7 +165,7 @@ class _Completions(_Handler):
         self._check_open(len(answer.generations))
         if self._is_gone:
             return
-        if not self.served.thread.is_alive():  # it would send no event for this request
+        if not self.served.thread.is_alive():  # the thread has ended and would never answer
             raise ApiError("the server ends", 503)
         self._generations = answer.generations
         for generation in self._generations:
@@ -191,7 +191,7 @@ class _Completions(_Handler):
             raise ApiError("the server ends", 503) from None
 
     def _check_open(self, count: int) -> None:
-        """Raises ApiError when a request would open too many responses."""
+        """Raise ApiError if a request would open too many responses."""
         would_be = len(self.served.thread.open) + count
         if would_be > MOST_OPEN:
             raise ApiError(

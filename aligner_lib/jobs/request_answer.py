@@ -1,4 +1,4 @@
-"""The answer to a request: its prompts are encoded and checked, and its choices are generated, whole or part by part."""
+"""The answer to a request: encodes and checks the prompts, and generates the choices, complete or part by part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from aligner_lib.megatron.model import Transformer
 
 @dataclass(frozen=True)
 class ServedModel:
-    """The model that is served."""
+    """The model on the server."""
 
     name: str
     """The name in requests."""
@@ -37,12 +37,12 @@ class ServedModel:
 
     @property
     def positions(self) -> int:
-        """The largest number of tokens of prompt and answer together."""
+        """The largest number of tokens in prompt and answer together."""
         return self.module.architecture.max_position_embeddings
 
     @cached_property
     def writes_plain(self) -> bool:
-        """Whether conversations are `User: …`, `Assistant: …`, in which an answer begins with a space."""
+        """Whether conversations have the form `User: …`, `Assistant: …`, in which an answer begins with a space."""
         return render(self.tokenizer, [{"role": "user", "content": "?"}]).endswith(ANSWER)
 
 
@@ -51,7 +51,7 @@ class Abandoned(Exception):
 
 
 class Answer:
-    """The choices of a request: n for each prompt, one prompt after the other."""
+    """The choices of a request: n for each prompt, in the order of the prompts."""
 
     def __init__(
         self, model: ServedModel, thread: GenerationThread, request: CompletionRequest | ChatRequest
@@ -68,7 +68,7 @@ class Answer:
         ]
 
     async def whole(self) -> dict:
-        """The answer in one piece."""
+        """Return the complete answer."""
         choices = []
         for index, generation in enumerate(self.generations):
             choice = Choice(index, tokens=None if self._request.alternatives is None else [])
@@ -84,7 +84,7 @@ class Answer:
         return self._writer.whole(choices, self._usage())
 
     async def parts(self) -> AsyncIterator[dict]:
-        """The answer part by part, while it is generated."""
+        """Yield the answer part by part during generation."""
         if self._chat:
             for index in range(len(self.generations)):
                 yield self._writer.begin(index)
@@ -110,10 +110,10 @@ class Answer:
             yield self._writer.usage(self._usage())
 
     async def _parts(self, index: int, generation: PendingResponse) -> AsyncIterator[Choice]:
-        """The parts of a choice's text as they become certain; the last part has the reason for the end."""
+        """Yield the parts of a choice's text as they become certain. The last part has the reason for the end."""
         tokenizer = self._model.tokenizer
         text = ResponseText(tokenizer, self._request.stop, strip=self._chat and self._model.writes_plain)
-        tokens: list[TokenLogprob] = []  # tokens that no part has yet
+        tokens: list[TokenLogprob] = []  # tokens after the last part
         while True:
             event = await generation.events.get()
             if isinstance(event, Exception):
@@ -143,7 +143,7 @@ class Answer:
                 return
 
     async def _echo(self, choice: Choice, prompt: list[int]) -> None:
-        """Put the prompt before an answer, with its log-probabilities if they were requested."""
+        """Put the prompt before an answer, with the prompt's log-probabilities if requested."""
         choice.text = self._model.tokenizer.decode(prompt)
         if choice.tokens is None:
             return
@@ -169,7 +169,7 @@ class Answer:
         return Usage(sum(map(len, self._prompts)), self._drawn)
 
     def _encoded(self, prompt: str | list[int] | list[dict]) -> list[int]:
-        """Token ids of a prompt. Raises ApiError for a prompt that the model can't continue."""
+        """Encode a prompt as token ids. Raises ApiError for a prompt that the model can't continue."""
         field = "messages" if self._chat else "prompt"
         if isinstance(prompt, list) and not self._chat:
             size = self._model.module.architecture.vocab_size
@@ -219,5 +219,5 @@ async def _pour(parts: AsyncIterator[Choice], into: asyncio.Queue) -> None:
         async for part in parts:
             await into.put(part)
         await into.put(None)
-    except Exception as error:  # raised again where the queue is read
+    except Exception as error:  # raised again by the reader of the queue
         await into.put(error)

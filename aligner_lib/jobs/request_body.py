@@ -1,7 +1,7 @@
-"""Parse the body of a request as JSON, within limits that keep one request from blocking all others.
+"""Parses the body of a request as JSON, within limits. Without limits, a single request could block all others.
 
-This module knows neither HTTP nor models. pydantic holds the interpreter's lock while it checks a request, for 17 s with a
-million wrong messages, so the limits are checked first.
+This module depends neither on HTTP nor on models. pydantic holds the interpreter's lock while it checks a request. A million
+wrong messages take 17 s, so the limits are checked first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from aligner_lib.jobs.openai_api import ApiError
 
 MOST_BYTES = 8 << 20
-MOST_DEPTH = 32  # of nested objects and lists
+MOST_DEPTH = 32  # levels of nested objects and lists
 MOST_VALUES = 1 << 14  # texts, numbers, objects and lists, except in lists of token ids
 MOST_TOKENS = 1 << 18  # in all lists of token ids
 
@@ -26,7 +26,7 @@ def too_large() -> ApiError:
 
 
 def parse(body: bytes) -> object:
-    """The JSON value of a body. Raises ApiError for a body that is not JSON, exceeds a limit, or has half a surrogate pair."""
+    """Parse a body as JSON. Raises ApiError for a body that is not JSON, exceeds a limit, or has half a surrogate pair."""
     try:
         value = json.loads(body)
     except RecursionError:
@@ -40,7 +40,7 @@ def parse(body: bytes) -> object:
 def _check(body: object) -> None:
     values, tokens = 0, 0
     fields = body.items() if isinstance(body, dict) else [(None, body)]
-    # values with the field that contains them and their depth; a stack, because recursion has a limit of its own
+    # Each entry is a value with its field and depth. A stack replaces recursion, because Python limits the depth of recursion.
     unchecked = [item for name, value in fields for item in ((None, name, 1), (name, value, 1))]
     while unchecked:
         field, value, depth = unchecked.pop()
@@ -55,7 +55,7 @@ def _check(body: object) -> None:
             if isinstance(value, list) and _are_token_ids(value):
                 tokens += len(value)
             else:
-                if len(value) > MOST_VALUES:  # checked before its parts are put on the stack
+                if len(value) > MOST_VALUES:  # checked before the parts go onto the stack
                     raise ApiError(
                         f"{field or 'the body'} has {len(value)} parts, but only {MOST_VALUES} are allowed",
                         param=field,

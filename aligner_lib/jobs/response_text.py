@@ -1,4 +1,4 @@
-"""The text of a response, up to a stop string, while its tokens arrive."""
+"""The text of a response, up to a stop string, while the tokens arrive."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from functools import lru_cache
 
 from aligner_lib.datasets.tokenizer import REPLACEMENT, Tokenizer
 
-LONGEST_CHARACTER = 4  # bytes, each of which may be a token
+LONGEST_CHARACTER = 4  # in bytes, each of which may be a token
 
 
 class StopString:
-    """Finds the first occurrence of a text in a growing text, in time linear in both.
+    """Finds the first occurrence of a stop string in a growing text, in time linear in both lengths.
 
     Source: Knuth, Morris and Pratt 1977, Fast Pattern Matching in Strings.
     """
 
     def __init__(self, text: str):
         self.text = text
-        self.matched = 0  # length of the longest beginning of the text at the end of what was read
+        self.matched = 0  # length of the longest prefix of the stop string at the end of the text so far
         self._fallbacks = _fallbacks(text)
 
     def read(self, piece: str) -> int | None:
-        """The number of characters of `piece` up to the end of the first occurrence; None when it does not end in `piece`."""
+        """The number of characters of `piece` up to the end of the first occurrence; None if no occurrence ends in `piece`."""
         for count, character in enumerate(piece, 1):
             while self.matched and self.text[self.matched] != character:
                 self.matched = self._fallbacks[self.matched - 1]
@@ -45,10 +45,10 @@ def _fallbacks(text: str) -> tuple[int, ...]:
 
 
 class ResponseText:
-    """Takes tokens and returns the text that is certain: complete characters that can't begin a stop string."""
+    """Takes tokens and returns the certain text: complete characters that can't be the beginning of a stop string."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), strip: bool = False):
-        """stop: strings that end the text and are not a part of it. strip: leave out the space at the beginning."""
+        """stop: strings that end the text and are removed from its end. strip: remove the space at the beginning."""
         self._tokenizer, self._stop = tokenizer, [StopString(text) for text in stop]
         self._strip = strip
         self._pending: list[int] = []  # tokens of an incomplete character
@@ -57,7 +57,7 @@ class ResponseText:
         self._returned = 0  # number of characters
 
     def add(self, token: int) -> str:
-        """Add a token. Returns the text that has become certain."""
+        """Add a token. Return the text that has become certain."""
         self._pending.append(token)
         piece = self._tokenizer.decode(self._pending, continues=True)
         if piece.endswith(REPLACEMENT) and len(self._pending) < LONGEST_CHARACTER:
@@ -66,7 +66,7 @@ class ResponseText:
         return self._next(len(self.text) if self.stopped else len(self.text) - self._held())
 
     def end(self) -> str:
-        """The rest of the text, when there are no more tokens."""
+        """Return the rest of the text after the last token."""
         if self._pending:
             self._take(self._tokenizer.decode(self._pending, continues=True))
         return self._next(len(self.text))
@@ -86,7 +86,7 @@ class ResponseText:
             self.text, self.stopped = self.text[: min(begins)], True
 
     def _held(self) -> int:
-        """The length of the end of the text that may be the beginning of a stop string."""
+        """The length of the text's end that may be the beginning of a stop string."""
         return max((stop.matched for stop in self._stop), default=0)
 
     def _next(self, end: int) -> str:

@@ -1,4 +1,4 @@
-"""`run_job("sft", config)`: what `aligner sft`, a notebook's job and every cluster launch come to."""
+"""`run_job("sft", config)`: runs a job for `aligner sft`, for a notebook and for every cluster launch."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
-    """Run a job that trains to its end in this process, which is one of its ranks.
+    """Run a training job to its end. The current process is a rank of the job.
 
-    kind: a name of `aligner_lib.config.kinds`. The run folder is exp_manager.explicit_log_dir. Raises UserError for what
-    the user can put right.
+    kind: a name of `aligner_lib.config.kinds`. The run folder is exp_manager.explicit_log_dir. Raises UserError for errors that
+    the user can fix.
     """
     job = prepare_job(kind, config, profile)
     from aligner_lib.trainers.loop import TrainingLoop
@@ -51,7 +51,7 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
 
 
 def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
-    """Like `run_job`, for a job that trains nothing: its figures are logged once, as of step 0."""
+    """Run an evaluation, as `run_job` does for training. The metrics are logged once, at step 0."""
     job = prepare_job(kind, config, profile)
     with closing(job), opened_run(kind, config, profile, job, resume=False) as run:
         evaluation, started = job.build(run), time.perf_counter()
@@ -65,7 +65,7 @@ def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) ->
 
 
 def prepare_job(kind: str, config: DictConfig, profile: str | None) -> PreparedJob:
-    """The job, its data read, on a rank that has joined the others."""
+    """Prepare the job and read its data. First, this process joins the other ranks."""
     if not config.exp_manager.explicit_log_dir:
         raise UserError("there is no run folder: set exp_manager.explicit_log_dir=… (or --run DIR)")
     configure_logging()
@@ -79,13 +79,14 @@ def prepare_job(kind: str, config: DictConfig, profile: str | None) -> PreparedJ
 def opened_run(
     kind: str, config: DictConfig, profile: str | None, job: PreparedJob, resume: bool
 ) -> Iterator[RunWriter | None]:
-    """The run folder's writer, begun after its latest checkpoint; None on all ranks but the first."""
+    """Open the run folder's writer at the latest checkpoint. Yields None on all ranks except the first."""
     from aligner_lib.kinds.functions import hashes_of_functions
     from aligner_lib.megatron import parallel
 
     first, hashes = parallel.is_first_rank(), job.hashes | hashes_of_functions(config)
     with (
-        closing(Exporters()) as exporters,  # closed last: they are told of how the run ended, too
+        # closed last, because exporters also receive the run's final status
+        closing(Exporters()) as exporters,
         open_run(kind, config, profile, hashes, job.max_steps) if first else nullcontext() as run,
         explain_errors(kind, config),
     ):

@@ -1,4 +1,4 @@
-"""The frame of every job: join the processes, open the run folder, explain errors."""
+"""The common parts of all jobs: join the processes, open the run folder, explain errors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from aligner_lib.run_folder.writer import RunWriter
 
 logger = logging.getLogger(__name__)
 OURS = logging.getLogger("aligner_lib")  # parent of all the library's loggers
-# Other ranks wait this much longer than the rank that waits for a critic's answer, so that its error is the one to appear.
+# Extra waiting time of the other ranks while a rank waits for a critic's answer. The waiting rank's error then appears first.
 GRACE_MINUTES = 1.0
 
 
 def join_processes(config: DictConfig) -> None:
-    """Join the other ranks, with the parallel sizes of the settings. Raises UserError when there are more or fewer ranks."""
+    """Join the other ranks, with the parallel sizes of the settings. Raises UserError if the number of ranks is wrong."""
     trainer = config.trainer
     expected, present = trainer.num_nodes * trainer.devices, int(os.environ.get("WORLD_SIZE", 1))
     if present != expected:
@@ -47,7 +47,7 @@ def join_processes(config: DictConfig) -> None:
 def open_run(
     kind: str, config: DictConfig, profile: str | None, hashes: dict[str, str], max_steps: int = 0
 ) -> RunWriter:
-    """The writer of a job's run folder. max_steps 0: the job has no fixed number of steps."""
+    """Open the writer of a job's run folder. max_steps 0: the job has no fixed number of steps."""
     from aligner_lib.megatron.precision import computed_precision
 
     plain = save(config)
@@ -68,7 +68,7 @@ def open_run(
 
 @contextmanager
 def explain_errors(kind: str, config: DictConfig) -> Iterator[None]:
-    """A context in which a failure that a user can solve becomes a UserError with a cure."""
+    """Turn a failure with a known solution into a UserError with the solution."""
     try:
         yield
     except Exception as error:
@@ -78,13 +78,13 @@ def explain_errors(kind: str, config: DictConfig) -> Iterator[None]:
 
 
 def _explanation(kind: str, config: DictConfig, error: Exception) -> str | None:
-    """The cure for a failure; None for a failure that a user can't solve."""
+    """The message for a failure with a known solution; None for other failures."""
     from aligner_lib.megatron.engine import NonFiniteError
 
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     latest = folder.latest_checkpoint()
     if isinstance(error, NonFiniteError):
-        # the critic's settings have no prefix in a job of its own
+        # the critic's settings have no prefix in a separate job
         part = error.settings if "critic" in config else ""
         lr = OmegaConf.select(config, f"{part}model.optim.lr")
         kept = f"its last checkpoint, {latest.name}, is intact" if latest else "it has no checkpoint yet"
@@ -101,7 +101,7 @@ def _explanation(kind: str, config: DictConfig, error: Exception) -> str | None:
 
 
 class _FirstRank(logging.Filter):
-    """Lets only the first rank's records through, because all ranks log the same."""
+    """Keeps only the first rank's records, because all ranks log the same messages."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return os.environ.get("RANK", "0") == "0"
@@ -119,7 +119,7 @@ class _StandardError(logging.StreamHandler):
 
 
 class _Warnings(logging.Handler):
-    """Keeps a job's warnings, for its run.json."""
+    """Collects a job's warnings for run.json."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -130,15 +130,14 @@ class _Warnings(logging.Handler):
 
 
 def _warnings() -> list[str]:
-    """The list of this job's warnings, which grows."""
+    """The growing list of the job's warnings."""
     return next((handler.lines for handler in OURS.handlers if isinstance(handler, _Warnings)), [])
 
 
 def choose_precision(kind: str, config: DictConfig) -> None:
-    """Replace trainer.precision=auto by the precision that models compute in, and log which it is.
+    """Replace trainer.precision=auto by the precision of the models' computations, and log the choice.
 
-    All ranks take the first one's choice, and a run that goes on takes the precision that it began with. The processes
-    have joined.
+    All ranks use the first rank's choice. A resumed run keeps its initial precision. The processes must have joined before.
     """
     chosen = [key for key in _precision_keys(kind, config) if OmegaConf.select(config, key) == "auto"]
     if not chosen:
@@ -152,7 +151,7 @@ def choose_precision(kind: str, config: DictConfig) -> None:
 
 
 def _choice(config: DictConfig) -> tuple[str, str]:
-    """The precision, and a sentence that says why."""
+    """The precision, and the reason in a sentence."""
     from aligner_lib.megatron.precision import computed_precision, has_bf16_units, probe
 
     names = {"bf16": "bf16", "32": "float32"}
@@ -174,13 +173,13 @@ def _choice(config: DictConfig) -> tuple[str, str]:
 
 
 def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:
-    """Log notes on settings that have no effect in this job, or on this device."""
+    """Log notes on settings without effect in the job or on the device."""
     for notice in [*notices(kind, config, profile), *_device_notices(kind, config)]:
         logger.info("note: %s", notice)
 
 
 def _device_notices(kind: str, config: DictConfig) -> list[str]:
-    """A sentence for the precisions that this machine cannot compute in, defaults included."""
+    """Return a notice on unsupported precisions in the settings, including defaults; empty if all are supported."""
     from aligner_lib.megatron.precision import computed_precision
 
     differing = [
@@ -197,13 +196,13 @@ def _device_notices(kind: str, config: DictConfig) -> list[str]:
 
 
 def _precision_keys(kind: str, config: DictConfig) -> list[str]:
-    """The settings of a precision that have an effect in this job."""
+    """The precision settings with an effect in the job."""
     idle = without_effect(kind_of(kind), config)
     return [key for key in keys(kind) if key.endswith("trainer.precision") and key not in idle]
 
 
 def configure_logging() -> None:
-    """Send the library's log to the job's log, from the first rank only, and begin to keep its warnings."""
+    """Send the library's log to the job's log, from the first rank only, and start to collect warnings."""
     handler = _StandardError()
     handler.addFilter(_FirstRank())
     handler.setFormatter(logging.Formatter("%(message)s"))

@@ -1,4 +1,4 @@
-"""`aligner serve-critic` and `aligner serve-rm`: run a server from its settings until it ends."""
+"""`aligner serve-critic` and `aligner serve-rm`: run a server from its settings until the server ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
-    """Serve (`critic` or `reward_server`) until the actor is done. This process is one rank; the first one listens."""
+    """Serve (`critic` or `reward_server`) until the actor has finished. This process is a rank; the first rank listens."""
     settings = config.inference if "inference" in config else config.trainer.ppo
     host = discovery.listening_address(settings.address)
     configure_logging()
@@ -55,7 +55,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     if int(os.environ.get("RANK", 0)) == 0 and folder.status != "running":
         pytriton_cleanup.clear(folder.path)
-        check_port(host, settings.port)  # raises before anything is loaded
+        check_port(host, settings.port)  # raises an error before anything is loaded
     join_processes(config)
     from aligner_lib.megatron import parallel
     from aligner_lib.remote_critic.command_loop import clear_notes, serve
@@ -86,8 +86,8 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         request_queue = RequestQueue(
             _checkpoints(prepared, run, config), session, prepared.vocab_size, about, parallel.dp_size()
         )
-        # until the server's processes have ended: a scheduler sends SIGTERM twice, and the second must not end this
-        # process while it clears up, or tritonserver's stubs would wait for it for good
+        # Handle signals until the server's processes have ended. A scheduler sends SIGTERM twice. If the second signal ended
+        # this process during the cleanup, tritonserver's stubs would wait forever.
         signalled = stack.enter_context(stop_signals())
         listening = _listen(prepared.service, request_queue, host, settings.port, folder)
         stack.callback(listening.stop)
@@ -144,7 +144,7 @@ def _listen(service: str, request_queue, host: str, port: int, folder: RunFolder
 def _watch(
     run: RunWriter, request_queue, listening, signalled: Callable[[], bool]
 ) -> Callable[[], ServiceEnd | None]:
-    """A function that is called between two commands: it writes the status into the run folder, and checks for an end."""
+    """Return a function for the time between two commands: writes the status into the run folder, and checks for an end."""
     written = 0.0
 
     def is_over() -> ServiceEnd | None:

@@ -22,9 +22,9 @@ from aligner_lib.jobs.openai_http import Served, application
 from aligner_lib.jobs.request_answer import ServedModel
 from aligner_lib.jobs.runtime import configure_logging
 
-LONGEST_BODY_S = 120.0  # limit for receiving a request's body, whatever its size
+LONGEST_BODY_S = 120.0  # limit for receiving a request's body of any size
 PORTS = range(1 << 16)
-END_S = 5.0  # for the last messages to clients whose answers are cut off
+END_S = 5.0  # for the last messages to clients whose answers are truncated
 
 
 def serve(
@@ -32,15 +32,15 @@ def serve(
 ) -> None:
     """Serve a policy (run, checkpoint, model folder or name) until Ctrl-C or SIGTERM.
 
-    port: 0 takes a free one. token: None makes one. rows: responses that are generated at the same time. say: prints a
-    message for the user. Raises UserError for a port that is in use, and for a reward model.
+    port: 0 chooses a free port. token: None creates a token. rows: responses that are generated at the same time. say: prints a
+    message for the user. Raises UserError for a port in use, and for a reward model.
     """
     configure_logging()
     if token == "":
         raise UserError(
             "the token is empty, so everyone on this machine could use the server: leave --token out for a random one"
         )
-    sockets = _listening(host, port)  # raises for a wrong port before anything is loaded
+    sockets = _listening(host, port)  # raises an error for a wrong port before anything is loaded
     folder = resolve_with_head(policy, "lm")
     tokenizer, engine = tokenizer_of(folder), load_engine(folder)
     model = ServedModel(policy, tokenizer, engine.module)
@@ -58,7 +58,7 @@ async def _serve(
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     thread = GenerationThread(model.module, rows, model.tokenizer.stop_ids)
     served = Served(model, thread, token)
-    # bodies that are too large are read to the end and discarded: a client that is still sending reads no answer
+    # Bodies that are too large are read to the end and discarded, because a client does not read an answer while sending.
     server = HTTPServer(application(served), max_body_size=sys.maxsize, body_timeout=LONGEST_BODY_S)
     thread.start()
     server.add_sockets(sockets)

@@ -1,6 +1,6 @@
 """A model on a server, used like a model in the notebook's own process, for `widgets.Chat`.
 
-answer = answering_at("http://127.0.0.1:8000", token)     # answer("How are you?") returns the served policy's text
+    answer = answering_at("http://127.0.0.1:8000", token)     # answer("How are you?") returns the served policy's text
 
 This module imports neither torch nor a client library.
 """
@@ -22,12 +22,13 @@ TIMEOUT_S = 600.0
 def answering_at(
     url: str, token: str, max_length: int = 64, seed: int = 0, model: str | None = None, **sampling
 ) -> Callable[[str], str]:
-    """A function that returns a served model's answer to a question or a conversation, as a DrawnAnswer, which knows whether
-    it was cut off. The server is `aligner serve`, or any OpenAI-compatible one.
+    """Return a function that requests a served model's answer to a question or a conversation.
 
-    url: such as http://127.0.0.1:8000, with or without /v1. max_length: tokens of an answer. model: its name there; None: the
-    first model of the server. sampling: further fields of the request, such as temperature. Raises UserError, with the
-    server's message, when it does not answer or refuses.
+    The answer is a DrawnAnswer and records whether the server truncated the text. The server is `aligner serve` or any other
+    OpenAI-compatible server. url: such as http://127.0.0.1:8000, with or without /v1. max_length: the answer's maximal length
+    in tokens. model: the model's name on the server; None: the server's first model. sampling: further fields of the request,
+    such as temperature. Raises UserError if the server does not answer, or rejects the request; the error has the server's
+    message.
     """
     root = f"{url.rstrip('/').removesuffix('/v1')}/v1"
 

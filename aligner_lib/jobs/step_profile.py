@@ -1,4 +1,5 @@
-"""`aligner profile`: a job's step, recorded by torch's profiler and compared with its bare passes through the models."""
+"""`aligner profile`: records a job's step with torch's profiler, and compares the step with the bare passes through its
+models."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from aligner_lib.run_folder.exporters.services import SERVICES
 from aligner_lib.trainers.loop import TrainerProtocol
 
 STEP = "step_time"
-"""The name of the step's span: its seconds are the metric timers/step_time."""
+"""The name of the step's span. The span's seconds are the metric timers/step_time."""
 REST = "rest"
-"""The name of the row with the seconds of a stage that no inner stage has."""
-REPETITIONS = 3  # of a bare pass, whose seconds are their median
-OPERATORS = 10  # shown, with the most self time
+"""The name of the row with the remaining seconds of a stage, outside its inner stages."""
+REPETITIONS = 3  # of a bare pass; the median is reported
+OPERATORS = 10  # number of operators in the table, by self time
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Stage:
     """0 for the step, 1 for its stages."""
     seconds: float
     tokens: int
-    """The tokens that its passes put through models; 0: it has no pass through a model."""
+    """Tokens in the stage's passes through models; 0: the stage has no such pass."""
     bare_seconds: float | None
-    """Seconds of its passes alone; None: it has no pass through a model."""
+    """Seconds of the stage's passes alone; None: the stage has no pass through a model."""
 
 
 @dataclass(frozen=True)
@@ -50,37 +51,37 @@ class Operator:
     name: str
     calls: int
     seconds: float
-    """Self time: without the operators that it calls."""
+    """Self time: excludes the operators called by this operator."""
     share: float
-    """Of the self time of all operators."""
+    """The fraction of the self time of all operators."""
 
 
 @dataclass(frozen=True)
 class StepProfile:
-    """What `aligner profile` prints."""
+    """The content of `aligner profile`'s output."""
 
     step: int
     device: str
-    """The device whose time the operators have: `cpu` or `cuda`."""
+    """The device on which the operators' time is measured: `cpu` or `cuda`."""
     threads: int
     stages: list[Stage]
-    """The step, and below each stage its inner stages, in the order of their beginnings."""
+    """The step, followed by its stages. Inner stages come after their stage, in the order of their beginnings."""
     operators: list[Operator]
     unrecorded_seconds: float
-    """Of the step before, which ran without the profiler."""
+    """Seconds of the previous step, which ran without the profiler."""
 
 
 def profile_step(
     kind: str, config: DictConfig, profile_name: str | None, warm_up: int, out: Path
 ) -> StepProfile:
-    """Run a job's first steps in this process and record the last of them, step number warm_up + 1.
+    """Run a job's first steps in this process, and record step number warm_up + 1, the last of them.
 
-    The trace goes to `out`. The run folder is temporary unless the settings name one. Raises UserError for what the user can
-    put right.
+    The trace is written to `out`. The run folder is temporary unless the settings name a run folder. Raises UserError for
+    errors that the user can fix.
     """
     with _run_folder(config) as folder:
         config.exp_manager.explicit_log_dir = str(folder)
-        for name in SERVICES:  # a profile is no result that a service should have
+        for name in SERVICES:  # services should not receive a profile's metrics
             config.exp_manager[f"create_{name}_logger"] = False
         job = prepare_job(kind, config, profile_name)
         with closing(job), opened_run(kind, config, profile_name, job, resume=False) as run:
@@ -90,7 +91,7 @@ def profile_step(
                 unrecorded, metrics = _timed_step(trainer, step)
                 run.log(step, metrics)
             with profile(activities=_activities()):
-                torch.zeros(1) + 1  # the profiler's own start takes its time here
+                torch.zeros(1) + 1  # so that the profiler's start is not part of the recording
             with recording() as root, profile(activities=_activities()) as recorded:
                 _, metrics = _timed_step(trainer, warm_up + 1)
             run.log(warm_up + 1, metrics)
@@ -109,7 +110,7 @@ def profile_step(
 
 @contextmanager
 def _run_folder(config: DictConfig) -> Iterator[Path]:
-    """The run folder that the settings name, or a temporary one that is removed at the end."""
+    """The run folder in the settings, or a temporary folder that is removed at the end."""
     named = config.exp_manager.explicit_log_dir
     if named is None:
         with tempfile.TemporaryDirectory(prefix="aligner-profile-") as folder:
@@ -128,7 +129,7 @@ def _activities() -> list[ProfilerActivity]:
 
 
 def _timed_step(trainer: TrainerProtocol, step: int) -> tuple[float, dict[str, float]]:
-    """The seconds of a step, and its metrics with these seconds."""
+    """Run a step. Return its seconds, and its metrics including the seconds."""
     timers = Timers()
     with timers(STEP):
         metrics = trainer.step(step)
@@ -137,7 +138,7 @@ def _timed_step(trainer: TrainerProtocol, step: int) -> tuple[float, dict[str, f
 
 
 def _rows(root: Span) -> Iterator[Stage]:
-    """A span's row, and the rows of its inner spans."""
+    """A span's row, followed by the rows of its inner spans."""
     bare = {id(each): _bare_seconds(each) for each in root.all_passes()}
 
     def below(span: Span, depth: int) -> Iterator[Stage]:
@@ -159,7 +160,8 @@ def _rows(root: Span) -> Iterator[Stage]:
 
 
 def _bare_seconds(done: Pass) -> float:
-    """The median of the seconds that a pass alone takes. It is recorded as the step was, since recording takes time, too."""
+    """The median of a pass's seconds when the pass runs alone. The profiler records the pass, too, because recording takes
+    time."""
     measured = []
     for _ in range(REPETITIONS):
         with profile(activities=_activities()):
@@ -172,7 +174,7 @@ def _bare_seconds(done: Pass) -> float:
 
 
 def _operators(recorded: profile) -> list[Operator]:
-    """The operators with the most self time: the GPU's where there is one, else the CPU's."""
+    """The operators with the most self time: on the GPU if there is a GPU, else on the CPU."""
     on_gpu = torch.cuda.is_available()
     averages = [average for average in recorded.key_averages() if not average.is_user_annotation]
 

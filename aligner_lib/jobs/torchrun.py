@@ -1,4 +1,4 @@
-"""Several processes on one node: a job starts itself again under torch's elastic launcher."""
+"""Several processes on a node: a job restarts itself under torch's elastic launcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from cluster.cores import thread_variables
 
 
 def needs_launcher(config: DictConfig) -> bool:
-    """More than one rank is asked for, and nobody (torchrun, Slurm) has started the ranks yet."""
+    """Whether the settings need several ranks and no launcher (torchrun, Slurm) has started them.
+
+    Raises UserError for several nodes without a launcher.
+    """
     trainer = config.trainer
     if "RANK" in os.environ or trainer.num_nodes * trainer.devices == 1:
         return False
@@ -25,10 +28,10 @@ def needs_launcher(config: DictConfig) -> bool:
 
 
 def command(name: str, config: DictConfig, profile: str | None, overrides: list[str]) -> list[str]:
-    """`aligner NAME` as `trainer.devices` processes on this machine."""
+    """The command for running `aligner NAME` in `trainer.devices` processes on this machine."""
     return [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        # without the first `--` the launcher takes our options for abbreviations of its own
+        # without the first `--`, the launcher reads our options as abbreviations of its own options
         *(
             "--nproc-per-node",
             str(config.trainer.devices),
@@ -44,9 +47,10 @@ def command(name: str, config: DictConfig, profile: str | None, overrides: list[
 
 
 def relaunch(name: str, config: DictConfig, profile: str | None, overrides: list[str]) -> None:
-    """Replace this process by the launcher: whoever started the job keeps one process id to signal and wait for."""
+    """Replace this process by the launcher. The process id stays the same, so the caller can still signal the job and wait for
+    it."""
     arguments = command(name, config, profile, overrides)
-    # the launcher would give each rank one thread, whatever the machine has
+    # The launcher would give each rank a single thread on any machine.
     os.environ.update(thread_variables(config.trainer.devices))
     sys.stdout.flush()
     os.execv(arguments[0], arguments)

@@ -1,4 +1,5 @@
-"""The kinds of job, a folder each: settings.py, metrics.toml, trainer.py, build.py. What several kinds share lies beside them.
+"""The kinds of job. Each kind is a folder with settings.py, metrics.toml, trainer.py and build.py. Shared parts are modules
+here.
 
-`aligner_lib.config.kinds` finds them. settings.py and metrics.toml are read without torch.
+`aligner_lib.config.kinds` finds the kinds, and reads settings.py and metrics.toml without importing torch.
 """

@@ -33,7 +33,7 @@ def build_trainable_engine(
     offload: bool = False,
     new_head: bool = False,
 ) -> Engine:
-    """An engine that trains. offload: keep Adam's moments on the CPU while nothing trains. new_head: see Engine.load."""
+    """Build an engine for training. offload: keep Adam's moments on the CPU between updates. new_head: see Engine.load."""
     optim = config.model.optim
     settings = {
         "lr": optim.lr,
@@ -60,11 +60,11 @@ def build_trainable_engine(
 def build_engine(
     architecture: Architecture, config: DictConfig, start: Path, new_head: bool = False, **training
 ) -> Engine:
-    """An engine with the weights of `start`; without `training` it can't train."""
+    """Build an engine with the weights of `start`. Without `training`, the engine can only compute, not train."""
     model, sequence_parallel = config.model, config.model.sequence_parallel
     numerics = Numerics(
         bf16=computed_precision(config.trainer.precision) == "bf16",
-        # an evaluation, which trains nothing, has no such settings
+        # an evaluation does not train and has no such settings
         recompute_granularity=model.get("activations_checkpoint_granularity"),
         recompute_method=model.get("activations_checkpoint_method"),
         recompute_num_layers=model.get("activations_checkpoint_num_layers"),
@@ -79,7 +79,7 @@ def build_engine(
 def lora_of(config: DictConfig, start: Path) -> LoRA | None:
     """The adapters that model.peft trains on the model `start`; None: all weights are trained.
 
-    Raises UserError or ValueError for initial adapters that belong to another model.
+    Raises UserError or ValueError if the initial adapters belong to another model.
     """
     peft = config.model.peft
     if not is_lora(peft):
@@ -96,9 +96,9 @@ def lora_of(config: DictConfig, start: Path) -> LoRA | None:
 
 
 def build_critic(config: DictConfig, start: Path, judges: bool) -> tuple[Critic, RewardModel | None]:
-    """A critic that starts from the reward model `start`, or from a language model with a new head, whose values begin at 0.
+    """Build a critic from the reward model `start`, or from a language model with a new head, whose values begin at 0.
 
-    judges: whether to return the reward model, too, which then shares the critic's module; else None.
+    judges: whether to return the reward model as well, which then shares the critic's module; otherwise None.
     """
     clip, offload = config.trainer.ppo.gradient_clip_val, config.model.offload_adam_states
     architecture = Architecture.load(start)
@@ -120,6 +120,6 @@ def build_critic(config: DictConfig, start: Path, judges: bool) -> tuple[Critic,
 
 
 def build_reward_model(config: DictConfig, start: Path, micro_batch_size: int) -> RewardModel:
-    """A reward model with its own module."""
+    """Build a reward model with its own module."""
     engine = build_engine(Architecture.load(start), config, start)
     return RewardModel(engine, RewardScale.load(start), micro_batch_size)

@@ -1,4 +1,5 @@
-"""The functions of a job: the library's own, or a user's that the settings name in their place, with checks of their results."""
+"""The functions of a job: the library's own functions, or a user's replacements from the settings, with checks of their
+results."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def functions_of(kind: str, config: DictConfig) -> SimpleNamespace:
-    """The functions of a run of this kind, by name. Raises ConfigError for a file that can't be used."""
+    """Return the functions of a run of this kind, by name. Raises ConfigError for a file that can't be used."""
     functions = own_functions(kind)
     for name, use in config.functions.items():
         file = FunctionFile.read(use, kind_of(kind).functions[name])
@@ -34,7 +35,7 @@ def functions_of(kind: str, config: DictConfig) -> SimpleNamespace:
 
 
 def hashes_of_functions(config: DictConfig) -> dict[str, str]:
-    """Hashes of the files with a run's functions and environments, by setting. A run can't continue with other files."""
+    """Hash the files with a run's functions and environments, by setting. A run can't continue with other files."""
     used = {f"functions.{name}": use for name, use in (config.get("functions") or {}).items()}
     for name, environment in ((config.get("model") or {}).get("environments") or {}).items():
         if ".py" in (environment.get("use") or ""):
@@ -44,10 +45,11 @@ def hashes_of_functions(config: DictConfig) -> dict[str, str]:
 
 @dataclass
 class Watched:
-    """A user's function in place of the library's own function, which determines the required form of the result.
+    """A user's function that replaces a library function. The library function determines the required form of the result.
 
-    Both are called. The results must agree in type, shape, dtype and device, in whether the first result has a gradient, and
-    in where numbers are finite. The values are the user's. Raises FunctionError with the file and the line.
+    Both functions are called. Their results must agree in type, shape, dtype and device, in whether the first result has a
+    gradient, and in where numbers are finite. The values come from the user's function. Raises FunctionError with the file and
+    the line.
     """
 
     setting: str
@@ -83,7 +85,7 @@ class Watched:
 
 
 def _differences(given, expected, gradient: bool = True) -> Iterator[str]:
-    """The differences of a result from the form of the library's own result."""
+    """List the differences between the form of a result and the form of the library's result."""
     if isinstance(expected, tuple):
         if not isinstance(given, tuple | list) or len(given) != len(expected):
             yield f"{_described(given)}; {_described(expected)} was expected"

@@ -1,4 +1,4 @@
-"""The inputs of a job, from its settings: model folders, data files, and the samples that are used.
+"""The inputs of a job, from its settings: model folders, data files and samples.
 
 Data is read and checked before any model is built, so a mistake in a path costs only seconds.
 """
@@ -38,7 +38,8 @@ logger = logging.getLogger(__name__)
 
 
 def loaders(config: DictConfig) -> ModuleType:
-    """The module with load_pairs, load_preferences, load_labelled and load_prompts for the format of the data files."""
+    """Choose the module for the format of the data files. The module has load_pairs, load_preferences, load_labelled and
+    load_prompts."""
     return load_indexed if config.model.data.data_impl == "mmap" else load
 
 
@@ -49,21 +50,21 @@ def files_of_split(config: DictConfig, split: str) -> list[Path]:
 
 
 def files_of(value, key: str) -> list[Path]:
-    """One file or a list of files, as paths. Raises UserError, which names the key, for no file."""
+    """Convert a file or a list of files to paths. Raises UserError, which names the key, if no file is given."""
     required(value, key)
     files = list(value) if isinstance(value, list | ListConfig) else [value]
     return [Path(file).expanduser() for file in files]
 
 
 def packed_tokens(config: DictConfig, micro_batch_size: int, train: list) -> int | None:
-    """Tokens of a packed micro batch, by default as many as micro_batch_size of the longest samples have; None: not packed."""
+    """Tokens in a packed micro batch, by default micro_batch_size times the length of the longest sample; None: not packed."""
     data = config.model.data
     longest = max(sample.num_tokens for sample in train)
     return (data.packed_sequence_size or micro_batch_size * longest) if data.packed_sequence else None
 
 
 def log_report(split: str, loaded: tuple[list, LoadReport]) -> list:
-    """Log the number of samples, of dropped and of cut ones, and the ignored keys. Returns the samples."""
+    """Log the number of samples, dropped samples and truncated samples, and the ignored keys. Return the samples."""
     samples, report = loaded
     logger.info(f"{split.removesuffix('_ds')}: {len(samples)} samples")
     for line in filter(None, (*report.lines(), report.ignored_keys())):
@@ -72,7 +73,7 @@ def log_report(split: str, loaded: tuple[list, LoadReport]) -> list:
 
 
 def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
-    """The samples of the first limit_val_batches batches; the limit is a number or a share."""
+    """Keep the samples of the first limit_val_batches batches. The limit is a number of batches or a fraction."""
     limit = loop.limit_val_batches
     if isinstance(limit, float):
         limit = math.ceil(limit * math.ceil(len(samples) / batch_size))
@@ -80,7 +81,7 @@ def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
 
 
 def for_validation(samples: list, config: DictConfig) -> list:
-    """Returns the samples. Raises UserError when a data-parallel copy of the model would get no sample."""
+    """Return the samples. Raises UserError if a data-parallel copy of the model would get no sample."""
     copies = copies_of_the_model(config)
     if len(samples) < copies:
         raise UserError(
@@ -91,13 +92,13 @@ def for_validation(samples: list, config: DictConfig) -> list:
 
 
 def steps_of(loop: DictConfig, samples: int, batch_size: int) -> int:
-    """The number of steps of a run: max_steps, or as many as max_epochs gives."""
+    """The number of steps of a run: max_steps, or the number of steps in max_epochs."""
     by_epochs = max(loop.max_epochs * samples // batch_size, 1)
     return by_epochs if loop.max_steps < 0 else loop.max_steps
 
 
 def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:
-    """Hashes of the model that a run starts from, and of its data files: by name, or by path when two have the same name.
+    """Hash the run's initial model and its data files. The keys are file names, or paths if two files have the same name.
 
     mmap: each file is a prefix of two files.
     """
@@ -114,10 +115,11 @@ def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:
 
 
 def policy_tokenizer(config: DictConfig, start: Path) -> Tokenizer:
-    """The tokenizer of the model that a job starts from, with the template in which it writes conversations.
+    """Load the tokenizer of a job's initial model, with the template for conversations.
 
-    The template is model.data.chat_template, or the one that the model was trained on; a difference between the two gives a
-    warning. For a model without a record texts are plain, except with environments, which may give texts or turns.
+    The template is model.data.chat_template or, by default, the template that the model was trained with. If the two differ,
+    the job logs a warning. For a model without a recorded template, texts are plain. Environments are an exception, because an
+    environment may provide texts or turns.
     """
     tokenizer = Tokenizer(start)
     tokenizer.date = date.fromisoformat(config.model.data.chat_template_date)
@@ -125,13 +127,13 @@ def policy_tokenizer(config: DictConfig, start: Path) -> Tokenizer:
     name = config.model.data.chat_template or recorded_template(start) or (None if by_environments else PLAIN)
     if name is not None:
         use_template(tokenizer, name)
-        config.model.data.chat_template = name  # so that run.json records it
+        config.model.data.chat_template = name  # recorded in run.json
     warn_about_template(tokenizer, start, "the model")
     return tokenizer
 
 
 def warn_about_template(tokenizer: Tokenizer, folder: Path, name: str) -> None:
-    """Warn when a model was trained on conversations in another template than the run's."""
+    """Warn if the model was trained on conversations in another template than the run's template."""
     learnt, own = recorded_template(folder), tokenizer.template
     if own and learnt and own != learnt:
         logger.warning(
@@ -144,10 +146,11 @@ def warn_about_template(tokenizer: Tokenizer, folder: Path, name: str) -> None:
 
 
 def model_folder(config: DictConfig, key: str, head: str | None = None, serves: bool = False) -> Path:
-    """The model folder that a setting names. head: `lm` or `scalar` when only one of them is possible. serves: samples come
-    from an actor, which itself compares their length with the model's positions.
+    """Find the model folder that a setting names.
 
-    Raises UserError, which names the key, when it is not set, or names a model with the other head or too few positions.
+    head: `lm` or `scalar` if the model must have this head. serves: the samples come from an actor, which compares their length
+    with the model's positions. Raises UserError, which names the key, if the setting is not set, or if the model has the other
+    head or too few positions.
     """
     path = required(reduce(getattr, key.split("."), config), key)
     folder = resolve(path)
@@ -168,9 +171,10 @@ def hash_of_adapters(config: DictConfig, start: Path) -> dict[str, str]:
 
 
 def adapters_folder(config: DictConfig, start: Path) -> Path | None:
-    """The folder of the initial adapters of model.peft: a checkpoint of a run, or a folder of PEFT's. None: new adapters.
+    """The folder of the initial adapters of model.peft: a checkpoint of a run, or an adapter folder of PEFT. None: new
+    adapters.
 
-    start: the model that they adapt. Raises UserError when they were trained on another model.
+    start: the model under the adapters. Raises UserError if the adapters were trained on another model.
     """
     peft = config.model.peft
     if not is_lora(peft) or peft.restore_from_path is None:
@@ -190,7 +194,7 @@ def adapters_folder(config: DictConfig, start: Path) -> Path | None:
 
 
 def check_positions(folder: Path, length: int, key: str) -> None:
-    """Raises UserError when samples may have more tokens (`length`, the value of `key`) than the model has positions."""
+    """Raise UserError if samples may have more tokens (`length`, the value of `key`) than the model has positions."""
     positions = Architecture.load(folder).max_position_embeddings
     if length > positions:
         raise UserError(
@@ -199,7 +203,7 @@ def check_positions(folder: Path, length: int, key: str) -> None:
 
 
 def check_head(folder: Path, head: str, named: str) -> None:
-    """Raises UserError for a model with the other head. named: the model in the user's words."""
+    """Raise UserError for a model with the other head. named: the model's name in the message."""
     if Architecture.load(folder).head == head:
         return
     if head == "scalar":
@@ -214,7 +218,7 @@ def check_head(folder: Path, head: str, named: str) -> None:
 
 
 def required(value, key: str):
-    """Returns the value. Raises UserError, which names the key, when it is not set."""
+    """Return the value. Raises UserError, which names the key, if the value is not set."""
     if not value:
         raise UserError(f"{key} is not set: give it as {key}=…")
     return value

@@ -1,4 +1,4 @@
-"""Samples that are in the training and in the validation data, whose validation figures measure memorisation."""
+"""Finds samples that are in both the training and the validation data. Their validation metrics measure memorization."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Sample = SFTSample | PairSample | LabelledSample | PromptSample
 
 
 def warn_about_overlap(train: Iterable[Sample], validation: Sequence[Sample]) -> None:
-    """Warn of validation samples that are training samples, too, with exactly the same tokens, whatever the files' names."""
+    """Warn about validation samples with exactly the same tokens as a training sample, regardless of the file names."""
     _warn("validation samples", map(_content, train), [_content(sample) for sample in validation])
 
 
 def warn_about_overlap_of_environments(config: DictConfig) -> None:
-    """The same for environments that read prompts from one file for each split (`args.prompts`), line by line."""
+    """Warn about shared prompts of environments that read a file of prompts for each split (`args.prompts`), line by line."""
     for name, environment in environments_of(config).items():
         prompts = environment.args.get("prompts")
         files = [prompts.get(split) for split in SPLITS] if isinstance(prompts, dict | DictConfig) else []
@@ -47,7 +47,7 @@ def _warn(name: str, train: Iterable[object], validation: list[object]) -> None:
 
 
 def _content(sample: Sample) -> bytes:
-    """A digest of the token ids of a sample's rows."""
+    """A hash of the token ids in a sample's rows."""
     rows = [(row.name, row.tokens) for row in sample.shown()]
     return blake2b(repr(rows).encode(), digest_size=16).digest()
 

@@ -1,4 +1,4 @@
-"""The result of a kind's build.py: a job whose data is read and whose models are not built yet."""
+"""The result of a kind's build.py: a job after reading its data and before building its models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job whose models are not built yet: `build` builds them, given the run's writer (None on all ranks but the first)."""
+    """A job whose models are not built yet. `build` builds them, given the run's writer (None on all ranks except the
+    first)."""
 
     build: Callable[[RunWriter | None], TrainerProtocol | Evaluation]
     max_steps: int
@@ -25,4 +26,4 @@ class PreparedJob:
     """A config.schema.Loop; None for a job that does not train."""
     hashes: dict[str, str]
     close: Callable[[], None] = lambda: None
-    """Ends the processes that the job has started, such as those of environments."""
+    """Ends the processes started by the job, for example environment processes."""

@@ -1,4 +1,4 @@
-"""The result of a server's build.py: a model for the requests of actors, which is not built yet."""
+"""The result of a server's build.py: a model for actors' requests, before the model is built."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from aligner_lib.remote_critic.worker import Worker
 
 @dataclass(frozen=True)
 class Serving:
-    """The model of a server's job, which is not built yet: `make` builds this rank's part."""
+    """The model of a server's job before it is built. `make` builds the rank's part."""
 
     make: Callable[[], Worker]
     service: str
-    """The name that the server announces itself by: `critic` or `reward_model`."""
+    """The name of the service in the server's announcement: `critic` or `reward_model`."""
     is_trained: bool
     """Whether an actor trains the model, so that the server writes checkpoints."""
     vocab_size: int
     hashes: dict[str, str]
     about: dict
-    """The facts about the server that an actor needs."""
+    """Facts about the server for the actor."""
 
 
 def serving(make: Callable[[], Worker], service: str, is_trained: bool, start: Path, about: dict) -> Serving:
-    """The Serving of a model that starts from the folder `start`. about: the kind's own facts for the actor."""
+    """Describe a server whose model starts from the folder `start`. about: the kind's own facts for the actor."""
     architecture = Architecture.load(start)
     about = about | {
         "model": str(start),

@@ -1,7 +1,7 @@
 """Alarms: signs in a run's metrics that need a person's attention, with their meaning and the setting to change.
 
-The rules are pure functions of records. The run itself applies them and writes alarms.jsonl, so that batch jobs have alarms,
-too; monitors apply them as well. Imports no torch.
+The rules are pure functions of records. The run itself applies the rules and writes alarms.jsonl, so that batch jobs also have
+alarms. Monitors apply the same rules. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -15,48 +15,50 @@ from dataclasses import asdict, dataclass
 from aligner_lib.run_folder import good_fall
 from aligner_lib.run_folder.reader import STALE_SECONDS
 
-# Records at the start of a run that later records are compared with: the validation before training and three steps. With
-# more records, a run of ten steps would have left its start before the comparison begins.
+# Number of first records that later records are compared with: the validation before training and three steps. With more
+# records, a run of ten steps would no longer be at its start when the comparison begins.
 BASELINE = 4
-RISING = 0.1  # a share that has grown by this much since the start counts as rising
-RECENT = 3  # number of last records that rules judge: most rules require all of them to agree, to ignore a single odd step
-VALIDATED = "validation/loss"  # marks a record with a validation; there are far fewer of them than steps
+RISING = 0.1  # a fraction that has grown by this much since the start counts as rising
+# number of last records that rules judge; most rules require all of them to agree, and so ignore a single odd step
+RECENT = 3
+VALIDATED = "validation/loss"  # marks a record with a validation; there are far fewer validations than steps
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The limits beyond which alarms sound.
+    """The limits beyond which rules raise alarms.
 
-    The defaults separate healthy from unhealthy runs of this project on SmolLM2-135M; docs/widgets.md has the figures.
+    The defaults separate healthy from unhealthy runs of this project on SmolLM2-135M; docs/widgets.md has the measurements.
     """
 
     kl: float = 0.2
-    """Nats a token from the reference."""
+    """KL to the reference in nats per token."""
     reward_rise: float = 0.5
     """In standard deviations of the first rewards; reward_hacking also needs length_drift and kl."""
     length_drift: float = 0.2
     """Relative change of the response length."""
     entropy: float = 0.3
-    """Share of the entropy at the start."""
+    """Fraction of the entropy at the start."""
     clip_fraction: float = 0.3
     first_ratio: float = 0.02
-    """Distance from 1 before the first update of a step."""
+    """Distance of the ratio from 1 before the first update of a step."""
     finished: float = 0.5
-    """Share of responses that end by themselves."""
+    """Fraction of responses that end with a stop token or an end string."""
     groups_alike: float = 0.9
-    """Share of groups whose rewards are all equal."""
+    """Fraction of groups whose rewards are all equal."""
     rewards_failed: float = 0.1
-    """Share of responses without a reward."""
+    """Fraction of responses without a reward."""
     copied: float = 0.3
-    """Share of a response's words that are copied from its prompt; copies_prompt also needs a rise by copied_rise."""
+    """Fraction of a response's words that are copied from its prompt; copies_prompt also needs a rise by copied_rise."""
     copied_rise: float = 0.15
-    """Rise of that share since the start: tasks that quote their prompts start with a high share."""
+    """Rise of the copied fraction since the start. The rise counts, too, because tasks that quote their prompts start with a
+    high fraction."""
     good_fall: float = 0.1
-    """Fall of the share of good responses since the start; good_falls also needs good_errors and good_reward_rise."""
+    """Fall of the fraction of good responses since the start; good_falls also needs good_errors and good_reward_rise."""
     good_errors: float = 3.5
-    """That fall in standard errors."""
+    """Fall of the fraction of good responses, in standard errors."""
     good_reward_rise: float = 0.25
-    """Rise of the reward meanwhile, in standard deviations of the first rewards."""
+    """Rise of the reward since the start, in standard deviations of the first rewards."""
     overfitting: float = 0.1
     """Relative rise of the validation loss above its lowest value, and relative fall of the training loss."""
     heartbeat_seconds: float = STALE_SECONDS
@@ -64,9 +66,9 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Alarm:
-    """One alarm: a name for programs, a title, a sentence on its meaning, a sentence on what to do.
+    """An alarm: an identifier, a title, a sentence on the meaning, and a sentence on the action to take.
 
-    Settings are named by the last part of their names when several kinds of job have them in different groups.
+    If several kinds of job have a setting in different groups, the text has only the last part of the setting's name.
     """
 
     name: str
@@ -78,21 +80,22 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that raises an alarm. Each kind of job lists the rules that fit it."""
+    """A rule that raises an alarm. Each kind of job lists its rules."""
 
     name: str
-    """The name of its alarm."""
+    """The name of the rule's alarm."""
     reads: tuple[str, ...]
-    """Metrics."""
+    """The metrics that the rule reads."""
     judge: Callable[[Figures, Figures, Thresholds], Alarm | None]
-    """Takes the figures of the start, the figures of the last records, and the thresholds."""
+    """A function of the metrics at the start, the metrics of the last records, and the thresholds."""
 
     def __call__(self, start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         return self.judge(start, now, limits)
 
 
 def rule(*reads: str) -> Callable[[Callable], Rule]:
-    """A decorator that makes a Rule of a function (start, now, limits) → Alarm or None. reads: the metrics it uses."""
+    """A decorator that turns a function (start, now, limits) → Alarm or None into a Rule. reads: the metrics that the rule
+    uses."""
     return lambda judge: Rule(judge.__name__, reads, judge)
 
 
@@ -103,9 +106,9 @@ def active(
     limits: Thresholds = Thresholds(),
     validations: list[dict] = (),
 ) -> list[Alarm]:
-    """The alarms that hold now.
+    """Return the current alarms.
 
-    first: the run's first records; recent: its last records; validations: all records with VALIDATED; each in order of steps.
+    first: the run's first records; recent: its last records; validations: all records with VALIDATED. All are ordered by step.
     """
     now = Figures(recent[-RECENT:], validations)
     start = Figures(first)
@@ -123,7 +126,8 @@ def metrics_read(rules: Iterable[Rule]) -> tuple[str, ...]:
 
 
 def stale(heartbeat_age: float, step: int, limits: Thresholds = Thresholds()) -> Alarm | None:
-    """The alarm of a run that should be running but gives no sign of life. Only a monitor can raise it, not the run."""
+    """The alarm for a run that should be running but shows no sign of life. Only a monitor can raise this alarm, not the
+    run."""
     if heartbeat_age <= limits.heartbeat_seconds:
         return None
     return Alarm(
@@ -137,7 +141,7 @@ def stale(heartbeat_age: float, step: int, limits: Thresholds = Thresholds()) ->
 
 
 class Watch:
-    """Follows a run record by record: `check` returns the alarms that begin with a record."""
+    """Follows a run record by record. `check` returns the alarms that start with a record."""
 
     def __init__(self, rules: Iterable[Rule], limits: Thresholds = Thresholds()):
         self.rules, self.limits = tuple(rules), limits
@@ -147,7 +151,7 @@ class Watch:
         self._sounding: set[str] = set()
 
     def remember(self, records: list[dict]) -> None:
-        """Continue after records that the run logged before, in order. Alarms that sounded then do not count as new."""
+        """Continue after earlier records of the run, in order. Alarms that were already active do not count as new."""
         known = [_numbers(record) for record in (*records[:BASELINE], *records[-RECENT:])]
         self._first, recent = known[: len(records[:BASELINE])], known[len(records[:BASELINE]) :]
         self._recent = deque(recent, maxlen=RECENT)
@@ -155,7 +159,7 @@ class Watch:
         self._sounding = {alarm.name for alarm in self._active()}
 
     def check(self, record: dict) -> list[Alarm]:
-        """The alarms that begin with this record."""
+        """Return the alarms that start with this record."""
         if len(self._first) < BASELINE:
             self._first.append(record)
         self._recent.append(record)
@@ -171,7 +175,7 @@ class Watch:
 
 
 def _numbers(record: dict) -> dict:
-    """The numeric values of a record; a damaged file may contain anything."""
+    """The numeric values of a record. Other values are ignored, because a damaged file may contain anything."""
     largest = sys.float_info.max
     return {"step": 0} | {
         name: value
@@ -181,12 +185,12 @@ def _numbers(record: dict) -> dict:
 
 
 def as_record(alarm: Alarm, time: float) -> dict:
-    """A line of alarms.jsonl."""
+    """The alarm as a line of alarms.jsonl."""
     return {"time": time, **asdict(alarm)}
 
 
 class Figures:
-    """Means of metrics over a few records. The figures of a run's end also hold all its validations."""
+    """Means of metrics over a few records. The Figures for the end of a run also hold all validations."""
 
     def __init__(self, records: list[dict], validations: list[dict] = ()):
         self.records, self.validations = records, list(validations)
@@ -198,12 +202,12 @@ class Figures:
         return [value for value in values if value is not None]
 
     def mean(self, metric: str) -> float | None:
-        """The mean over the finite values of a metric; None when there are none."""
+        """The mean over the finite values of a metric; None without such values."""
         values = [value for value in self.values(metric) if math.isfinite(value)]
         return sum(values) / len(values) if values else None
 
     def all_beyond(self, metric: str, beyond) -> float | None:
-        """The mean, when at least RECENT records have the metric and `beyond` is true for all of them; else None."""
+        """The mean, if at least RECENT records have the metric and `beyond` is true for all their values; else None."""
         values = self.values(metric)
         return self.mean(metric) if len(values) >= RECENT and all(map(beyond, values)) else None
 
@@ -224,12 +228,14 @@ def not_finite(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None
     return None
 
 
-BY_PROGRAM = "train_rollouts/judged_by_program"  # share of responses; older runs do not log it
+BY_PROGRAM = "train_rollouts/judged_by_program"  # fraction of responses; older runs do not log this metric
 
 
 def of_model_rewards(rule: Rule) -> Rule:
-    """The same rule, but silent when programs judge every response: on a task with one right answer a good policy is far from
-    the reference and has little entropy."""
+    """Disable a rule when programs judge every response.
+
+    On a task with a single right answer, a good policy is far from the reference and has little entropy.
+    """
 
     def judge(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         return None if now.mean(BY_PROGRAM) == 1 else rule.judge(start, now, limits)
@@ -287,7 +293,7 @@ def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
 
 @rule(*good_fall.METRICS)
 def good_falls(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """The share of good responses fell while the reward rose."""
+    """The fraction of good responses fell while the reward rose."""
     change = good_fall.good_fall(start.records, now.records)
     if change is None or change.rise < limits.good_reward_rise:
         return None
@@ -306,7 +312,7 @@ def good_falls(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None
 
 @rule("train_rollouts/copied_from_prompt")
 def copies_prompt(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """The share of words that are copied from the prompt is above its limit and has risen."""
+    """The fraction of words copied from the prompt is above its limit and has risen."""
     metric = "train_rollouts/copied_from_prompt"
     before, copied = start.mean(metric), now.mean(metric)
     if before is None or len(now.values(metric)) < RECENT:
@@ -351,7 +357,7 @@ def overfitting(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
 @of_model_rewards
 @rule("train_rollouts/entropy")
 def entropy(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """The entropy fell below a share of its value at the start."""
+    """The entropy fell below a fraction of its value at the start."""
     before = start.mean("train_rollouts/entropy")
     if not before:
         return None
@@ -403,7 +409,7 @@ def first_ratio(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
 
 @rule("train_rollouts/fraction_of_samples_properly_ended")
 def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """Few responses end by themselves, and the share is not rising."""
+    """Few responses end with a stop token or an end string, and the fraction is not rising."""
     metric = "train_rollouts/fraction_of_samples_properly_ended"
     share = now.all_beyond(metric, lambda value: value < limits.finished)
     is_start = now.step - start.step < RECENT
@@ -425,7 +431,8 @@ NO_REWARD = f"no response has a reward, {_WHY}. {_READ_FAILURES}."
 
 @rule("train_rollouts/rewards_failed", "val_rollouts/rewards_failed")
 def rewards_failed(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """All responses of the last step or validation lack a reward, or too many responses in all of the last records do."""
+    """Every response of the last step or validation lacks a reward, or too many responses lack a reward in all of the last
+    records."""
     shares = now.values("train_rollouts/rewards_failed")
     share = now.all_beyond("train_rollouts/rewards_failed", lambda value: value > limits.rewards_failed)
     if shares and shares[-1] == 1:

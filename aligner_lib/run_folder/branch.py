@@ -1,7 +1,8 @@
-"""A branch: a run that shares another run's first steps, and goes on from there with settings of its own.
+"""A branch: a run that shares another run's first steps and then continues with its own settings.
 
-The child's folder gets its parent's checkpoint and records up to the fork. A job of the same kind then goes on in it, with the same
-prompts and the same random numbers as the parent, so the two runs differ by the changed settings alone. Imports no torch.
+The child's folder gets its parent's checkpoint and records up to the fork. A job of the same kind then continues in the child's
+folder, with the same prompts and random numbers as the parent. The two runs differ only in the changed settings. This module
+does not import torch.
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ from cluster.record import write_json
 
 
 def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
-    """Fill a new run folder with what a branch shares with its parent. Returns the step that it goes on from.
+    """Copy the shared records and checkpoint into a branch's new run folder. Return the step from which the branch continues.
 
-    at: the last step that both share, 0 to the parent's last. The result is `at` where the parent kept a checkpoint of that
-    step, else the step of the last checkpoint before, or 0: the steps up to `at` are then computed again.
-
-    A branch that was begun before and ended early goes on from its own newest checkpoint.
-
-    Raises UserError for a parent that did not get so far, and for a folder that is another run's.
+    at: the last shared step, from 0 to the parent's last step. The result is `at` if the parent kept a checkpoint of step `at`.
+    Otherwise the result is the step of the last checkpoint before, or 0, and the steps up to `at` are computed again. A branch
+    that was started earlier and is incomplete continues from its own newest checkpoint. Raises UserError if the parent did not
+    reach step `at`, and for the folder of another run.
     """
     info = _branched(parent, at)
     origin = {"run": str(parent.path.absolute()), "name": parent.name, "step": at}
@@ -50,12 +49,12 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
         "created": time.time(),
         "parent": origin,
     }
-    write_json(child / "run.json", content)  # last: without it, the copies above are made again
+    write_json(child / "run.json", content)  # last, so that an interrupted copy starts again
     return step_of(kept[-1]) if kept else 0
 
 
 def _branched(parent: RunFolder, at: int) -> dict:
-    """The parent's run.json. Raises UserError where there is nothing to branch from."""
+    """Return the parent's run.json. Raises UserError if the parent is not a run or lacks step `at`."""
     info = parent.info
     if not info:
         raise UserError(f"{parent.path} is not a run: there is no run.json")

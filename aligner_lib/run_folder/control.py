@@ -4,8 +4,8 @@
     checkpoint   save a checkpoint after this step
     set.json     {"kl_coef": 0.05, "lr": 5e-7}: use these values from the next step on
 
-The run takes a request by renaming its file, and removes the file when the request is done. A file that is written in between
-is a new request. If the process dies after it took a request, the next attempt takes the request again.
+The run takes a request by renaming its file, and removes the file after handling the request. A file written in the meantime is
+a new request. If the process dies with a request in hand, the next attempt takes the request again.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Requests:
-    """The control requests that a run has received."""
+    """The control requests received by a run."""
 
     stop: bool = False
     checkpoint: bool = False
     changes: dict[str, float] = field(default_factory=dict)
     """New values by control."""
     refused: tuple[str, ...] = ()
-    """For each refused change the reason, as a part of a sentence."""
+    """The reason for each refused change, as a part of a sentence."""
 
 
 def take(control: Path, controls: tuple[str, ...]) -> Requests:
     """Take the requests in a control/ folder.
 
-    controls: names of the values that this run can change. Changes of other values, and bad values, go into `refused`.
+    controls: names of the values that this run can change. Invalid values and changes of other names go into `refused`.
     """
     changes, refused = {}, []
     for text in _take(control / "set.json"):
@@ -43,16 +43,16 @@ def take(control: Path, controls: tuple[str, ...]) -> Requests:
 
 
 def done(control: Path) -> None:
-    """Remove the requests that were taken. `stop` stays until the run starts again."""
+    """Remove the taken requests. `stop` stays until the run starts again."""
     for name in ("set.json", "checkpoint"):
         _taken(control / name).unlink(missing_ok=True)
 
 
 def in_words(requests: Requests, step: int, saves_checkpoints: bool) -> str:
-    """A sentence on the changes that were made and refused; empty when there were none.
+    """Describe the accepted and refused changes in a sentence; empty without changes.
 
     step: the step that has just ended; changes take effect from the next step. saves_checkpoints: whether the run saves a
-    checkpoint of this step before it applies a change.
+    checkpoint of `step` before applying a change.
     """
     sentences = []
     if requests.changes:
@@ -73,13 +73,13 @@ def _taken(request: Path) -> Path:
 
 
 def _take(request: Path) -> list[str]:
-    """The texts of a request: first the text that a dead attempt had taken, then the current one."""
+    """The texts of a request: first the text taken by a dead attempt, then the current text."""
     taken, texts = _taken(request), []
     with suppress(FileNotFoundError):
         texts.append(taken.read_text(errors="replace"))
     with suppress(FileNotFoundError):
         if request.suffix and not request.stat().st_size:
-            return texts  # a shell creates an empty file first and writes into it afterwards
+            return texts  # a shell creates an empty file first and writes into the file afterwards
         request.rename(taken)
         texts.append(taken.read_text(errors="replace"))
     return texts
@@ -99,7 +99,7 @@ def _read_changes(text: str, controls: tuple[str, ...]) -> tuple[dict[str, float
 
 
 def _reason(name: str, value: object, controls: tuple[str, ...]) -> str | None:
-    """The reason to refuse a change; None for a change that is accepted."""
+    """The reason to refuse a change; None for an accepted change."""
     shown = json.dumps(value)
     shown = shown if len(shown) <= 40 else shown[:39] + "…"
     if name not in controls:

@@ -1,7 +1,8 @@
-"""Does the share of good responses fall while the reward rises? A test that counts responses. Imports no torch.
+"""Does the fraction of good responses fall while the reward rises? A test that counts responses. Imports no torch.
 
-A step has few responses: the share of 32 responses varies by 0.08 although the policy stays the same. So the fall is measured in
-standard errors (the Mantel-Haenszel test: training and validation are each compared with their own start, then added).
+A step has few responses. The fraction of good responses among 32 varies by 0.08 even with the same policy. The fall is
+therefore measured in standard errors (the Mantel-Haenszel test: training and validation are each compared with their own start,
+then added).
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import math
 from typing import NamedTuple
 
 STEPS = 3
-"""Training steps whose responses are added; the alarms judge as many records."""
+"""Training steps whose responses are added; the alarms judge the same number of records."""
 SAME_PROMPT = 0.25
-"""How much the responses to one prompt agree on being good: their intraclass correlation, estimated from eight responses to each
-of 192 prompts. The responses of a group therefore count less than responses to as many prompts."""
+"""The agreement of responses to the same prompt on being good: their intraclass correlation, estimated from eight responses to
+each of 192 prompts. The responses of a group therefore count less than the same number of responses to different prompts."""
 TRAIN, VALIDATION = "train_rollouts", "val_rollouts"
 FIGURES = ("good", "rollout_size", "rewards", "rewards_std")
 PROMPTS = "prompts"
-"""Where a run does not log it, the responses count as responses to different prompts."""
+"""The number of prompts. If a run does not log it, all responses count as responses to different prompts."""
 METRICS = tuple(f"{split}/{name}" for split in (TRAIN, VALIDATION) for name in (*FIGURES, PROMPTS))
 
 
@@ -26,33 +27,33 @@ class JudgedResponses(NamedTuple):
 
     step: int
     good: float
-    """How many of them are good."""
+    """The number of good responses."""
     responses: float
     reward: float
     spread: float
     """Standard deviation of the rewards."""
     alike: float
-    """By how much the variance of `good` exceeds the variance of a count of independent responses."""
+    """The factor by which the variance of `good` exceeds the variance of a count of independent responses."""
 
 
 class GoodFall(NamedTuple):
     """The change since the start of a run."""
 
     fall: float
-    """Of the share of good responses."""
+    """Fall of the fraction of good responses."""
     errors: float
     """The fall in standard errors."""
     rise: float
-    """Of the reward, in standard deviations of the first rewards."""
+    """Rise of the reward, in standard deviations of the first rewards."""
 
 
 def good_fall(first: list[dict], recent: list[dict]) -> GoodFall | None:
-    """The last STEPS training steps, and a validation among them, against the first step and the first validation.
+    """Compare the last STEPS training steps, and a validation among them, with the first step and the first validation.
 
-    first: a run's first records; recent: its last records. None where they are too few or lack the figures.
+    first: a run's first records; recent: its last records. None if there are too few records, or the records lack the metrics.
     """
     training = _compared(_judged(first, TRAIN), _judged(recent, TRAIN)[-STEPS:], STEPS)
-    # Every validation has the same prompts, so that two of them are not twice the evidence.
+    # All validations have the same prompts, so two validations are not twice the evidence.
     validation = _compared(_judged(first, VALIDATION), _judged(recent, VALIDATION)[-1:], 1)
     if training is None:
         return None
@@ -60,7 +61,7 @@ def good_fall(first: list[dict], recent: list[dict]) -> GoodFall | None:
     for before, after in [training, validation] if validation else [training]:
         share = (before.good + after.good) / (before.responses + after.responses)
         weight = before.responses * after.responses / (before.responses + after.responses)
-        surplus += before.good - share * before.responses  # more than if the share were the same
+        surplus += before.good - share * before.responses  # excess over an unchanged fraction
         variance += share * (1 - share) * weight * before.alike
         rise += weight * (after.reward - before.reward) / before.spread
         weights += weight
@@ -78,7 +79,7 @@ def good_falls_of(records: list[dict], baseline: int) -> dict[int, GoodFall]:
 
 
 def _judged(records: list[dict], split: str) -> list[JudgedResponses]:
-    """The records that have all figures of a split."""
+    """The records that have all metrics of a split."""
     judged = []
     for record in records:
         names = {name: f"{split}/{name}" for name in (*FIGURES, PROMPTS)}
@@ -98,7 +99,10 @@ def _judged(records: list[dict], split: str) -> list[JudgedResponses]:
 def _compared(
     first: list[JudgedResponses], recent: list[JudgedResponses], count: int
 ) -> tuple[JudgedResponses, JudgedResponses] | None:
-    """The first and the sum of `count` last ones; None where these are fewer, or the first one is among them."""
+    """The first record and the sum of the last `count` records.
+
+    None if there are fewer than `count`, or if the first record is among the last records.
+    """
     if not first or not first[0].spread > 0 or len(recent) < count or recent[0].step <= first[0].step:
         return None
     responses = sum(each.responses for each in recent)

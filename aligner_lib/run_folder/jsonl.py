@@ -1,7 +1,7 @@
-"""JSON Lines on disk: one writer appends, any number of readers follow.
+"""JSON Lines on disk: a single writer appends, and any number of readers follow.
 
-The files may lie on NFS. A reader opens the file again on every poll (close-to-open consistency) and takes only lines
-that end in a newline. It starts again at the beginning when the file was truncated or replaced.
+The files may be on NFS. A reader opens the file again on every poll (close-to-open consistency) and takes only lines that end
+in a newline. The reader starts again at the beginning after the file was truncated or replaced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class JsonlWriter:
         self._synced = time.monotonic()
 
     def append(self, record: dict) -> None:
-        """Write one record as a line of JSON."""
+        """Write a record as a line of JSON."""
         self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         self._file.flush()
         if time.monotonic() - self._synced > FSYNC_SECONDS:
@@ -35,7 +35,7 @@ class JsonlWriter:
             self._synced = time.monotonic()
 
     def close(self) -> None:
-        """Sync the file to disk and close it; further calls do nothing."""
+        """Sync the file to disk and close it. Further calls do nothing."""
         if self._file.closed:
             return
         try:
@@ -47,8 +47,8 @@ class JsonlWriter:
 class JsonlReader:
     """Follows a JSON Lines file: `poll()` returns the records written since the last poll.
 
-    Attributes: `restarts` counts how often the file shrank or was replaced, which makes earlier records invalid.
-    `skipped` counts complete lines that were not a JSON object.
+    Attributes: `restarts` counts how often the file shrank or was replaced, which makes earlier records invalid. `skipped`
+    counts complete lines that were not a JSON object.
     """
 
     def __init__(self, path: Path):
@@ -57,17 +57,17 @@ class JsonlReader:
         self.restarts = 0
         self.skipped = 0
         self._inode: int | None = None
-        self._last = b""  # the last bytes that were read; a rewritten file has other bytes at this place
+        self._last = b""  # the last bytes read; a rewritten file has other bytes here
 
     def poll(self, max_bytes: int | None = None) -> list[dict]:
-        """The new complete records, oldest first; empty when there are none, or no file yet.
+        """Return the new complete records, oldest first; empty without new records, and before the file exists.
 
-        max_bytes: read at most about this much. To follow a large file in little memory, poll until the result is empty.
+        max_bytes: the approximate limit of a read. To follow a large file in little memory, poll until the result is empty.
         """
         chunk = self._read(max_bytes)
         end = chunk.rfind(b"\n") + 1  # the text after the last newline is still being written
         if not end:
-            # There is nothing to read, or a single line is longer than max_bytes.
+            # The file has nothing new, or a line is longer than max_bytes.
             return self.poll() if chunk and max_bytes is not None and len(chunk) == max_bytes else []
         self.offset += end
         self._last = chunk[max(0, end - TAIL_BYTES) : end]
@@ -88,7 +88,7 @@ class JsonlReader:
             return b""
 
     def _still_holds(self, file, status: os.stat_result) -> bool:
-        """Whether this is the file that was read so far.
+        """Whether the file is still the same as at the last poll.
 
         A resumed run truncates its files, and may have written past the old end since then.
         """
@@ -101,7 +101,7 @@ class JsonlReader:
         lines = chunk.count(b"\n")
         if chunk.startswith(b"{") and chunk.count(b"}\n{") == lines - 1:
             try:
-                # one call for the whole chunk is twice as fast as a call for each line
+                # a call for the whole chunk is twice as fast as a call for each line
                 records = json.loads(b"[" + chunk[:-1].replace(b"\n", b",") + b"]")
             except (ValueError, RecursionError):
                 records = []
@@ -119,7 +119,7 @@ class JsonlReader:
 
 
 def _parse_line(line: bytes) -> dict | None:
-    """The record of a line; None for a line that is not a JSON object."""
+    """The record in a line; None for a line that is not a JSON object."""
     try:
         record = json.loads(line.strip(BLANK))
     except (ValueError, RecursionError):
@@ -128,9 +128,9 @@ def _parse_line(line: bytes) -> dict | None:
 
 
 def truncate_after(path: Path, step: int) -> int:
-    """Cut a file at the first record whose `step` is greater, because a resumed run writes that step again.
+    """Truncate a file before the first record with a greater `step`, because a resumed run writes these steps again.
 
-    Returns the number of lines that remain and are not records.
+    Returns the number of remaining lines that are not records.
     """
     if not path.exists():
         return 0

@@ -1,4 +1,4 @@
-"""The best checkpoint of a run by a metric of its validations. Imports no torch."""
+"""The best checkpoint of a run by a validation metric. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Ranking:
 
     @classmethod
     def of(cls, callback: Mapping) -> Ranking | None:
-        """The ranking that exp_manager.checkpoint_callback_params asks for; None without save_best."""
+        """The ranking in exp_manager.checkpoint_callback_params; None without save_best."""
         metric, mode = callback.get("save_best"), callback.get("mode")
         if not metric:
             return None
         return cls(metric, mode == "min" if mode else metric.endswith("loss"))
 
     def best_step(self, records: Iterable[Mapping]) -> int | None:
-        """The step of the best value in the records of metrics.jsonl, the first of equal ones; None where there is none.
+        """The step of the best value in the records of metrics.jsonl, or the first of several best steps; None without values.
 
-        NaN is never the best. Step 0 counts: where no later validation is better, no checkpoint is the best.
+        NaN is never the best. Step 0 counts: if no later validation is better, no checkpoint is the best.
         """
         values = [
             (record["step"], value) for record in records if (value := record.get(self.metric)) is not None
@@ -40,7 +40,7 @@ class Ranking:
         return min(values, key=lambda pair: pair[1] if self.smallest else -pair[1])[0]
 
     def check(self, metrics: Mapping[str, float]) -> None:
-        """Raises UserError where a validation does not have the metric."""
+        """Raise UserError if a validation does not have the metric."""
         if self.metric not in metrics:
             there = ", ".join(sorted(name for name in metrics if not name.startswith("timers/")))
             raise UserError(

@@ -1,19 +1,19 @@
-"""The run folder: the only interface between training and everything that monitors or controls it.
+"""The run folder: the only interface between training and all programs that monitor or control a run.
 
-    run.json        what the run is: kind, status, config, seed, versions, hashes, heartbeat
-    metrics.jsonl   one record for each step
+    run.json        description of the run: kind, status, config, seed, versions, hashes, heartbeat
+    metrics.jsonl   a record for each step
     rollouts.jsonl  prompts, responses and their scores
-    alarms.jsonl    alarms that were raised, with the settings to change
-    checkpoints/    step_000012/, complete once it has this name
-    old-1/          files of an earlier attempt, as a run folder of its own, after the run began anew; or the checkpoints of
-                    later steps, after the run was resumed at an earlier one
-    control/        files that request something of the run: `stop`
-    exporters/      notes on the steps that each service received (docs/exporters.md), and logs; tensorboard/, wandb/: the
+    alarms.jsonl    raised alarms, with the settings to change
+    checkpoints/    step_000012/, complete once the folder has its final name
+    old-1/          files of an earlier attempt, as a separate run folder, after the run started again; or the checkpoints of
+                    later steps, after the run was resumed at an earlier step
+    control/        files with requests to the run: `stop`
+    exporters/      notes on the steps received by each service (docs/exporters.md), and logs; tensorboard/, wandb/: the
                     services' own files
     status.json     of PPO's servers: their current activity, written about once a second
     job/            files of the job dispatch (cluster/)
 
-This module reads; `aligner_lib.run_folder.writer` writes. Neither imports torch.
+This module reads; `aligner_lib.run_folder.writer` writes. Both work without torch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STALE_SECONDS = 120.0
 
 
 class RunFolder:
-    """A run, read from its folder. The folder need not exist yet; the run is then empty."""
+    """A run, read from its folder. The folder may not exist yet; the run is then empty."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path).expanduser()
@@ -54,7 +54,7 @@ class RunFolder:
 
     @property
     def info(self) -> dict:
-        """The content of run.json; empty before the run has written it."""
+        """The content of run.json; empty before the run has written the file."""
         try:
             info = json.loads((self.path / "run.json").read_text())
         except FileNotFoundError:
@@ -69,11 +69,11 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        """One of STATUSES, `waiting` before the run has started, `lost`, or `deleted`.
+        """The run's status: a value of STATUSES, `waiting` before the run has started, `lost`, or `deleted`.
 
-        `deleted` means that this object has read the run's folder before, and the folder is gone.
-        `lost` means that the process is gone and recorded no final status. The process cannot be checked from
-        another machine; there a heartbeat older than STALE_SECONDS counts as lost.
+        `deleted`: the run's folder no longer exists, but existed at an earlier reading. `lost`: the process no longer exists
+        and recorded no final status. The process cannot be checked from another machine; there a heartbeat older than
+        STALE_SECONDS counts as lost.
         """
         info = self.info
         if not info and self._has_begun and not self.path.exists():
@@ -97,17 +97,18 @@ class RunFolder:
         return time.time() - heartbeat["time"] if heartbeat else float("inf")
 
     def latest_job(self) -> Job | None:
-        """The handle of the last job that was submitted for this folder; None when there is none, or it can't be read."""
+        """The handle of the last job submitted for this folder; None without a job, and for an unreadable record."""
         from cluster import Job, JobNotFound
 
         try:
             return Job.attach(self.path)
-        except (JobNotFound, TypeError, ValueError):  # TypeError: another version's record, with other fields
+        # TypeError: a record of another version, with other fields
+        except (JobNotFound, TypeError, ValueError):
             return None
 
     @property
     def server_status(self) -> dict:
-        """The last status.json of a server (PPO's critic in a job of its own); empty for other runs."""
+        """The last status.json of a server (PPO's critic in a separate job); empty for other runs."""
         try:
             return json.loads((self.path / "status.json").read_text())
         except FileNotFoundError:
@@ -132,18 +133,18 @@ class RunFolder:
         return self.rollouts_reader().poll()
 
     def alarms(self) -> list[dict]:
-        """All alarms that the run raised: {time, name, step, title, meaning, control}."""
+        """All alarms of the run: {time, name, step, title, meaning, control}."""
         return JsonlReader(self.path / "alarms.jsonl").poll()
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
-        """(steps, values) of one metric, at the steps where it was logged."""
+        """The logged values of a metric: (steps, values)."""
         pairs = [
             (record["step"], record[metric]) for record in self.metrics() if record.get(metric) is not None
         ]
         return [step for step, _ in pairs], [value for _, value in pairs]
 
     def follow(self, poll_seconds: float = 0.5) -> Iterator[dict]:
-        """Metrics records as they are written, until the run is over."""
+        """Yield new metrics records until the run is over."""
         reader = self.metrics_reader()
         while True:
             over = self.is_over  # checked before reading, so that the last records are still read
@@ -158,12 +159,12 @@ class RunFolder:
         return sorted(folders, key=step_of)
 
     def latest_checkpoint(self) -> Path | None:
-        """The folder of the newest complete checkpoint; None when there is none."""
+        """The folder of the newest complete checkpoint; None without checkpoints."""
         checkpoints = self.checkpoints()
         return checkpoints[-1] if checkpoints else None
 
     def best_checkpoint(self) -> Path | None:
-        """The checkpoint of the best validation by save_best; None without this setting, and where step 0 was the best."""
+        """The checkpoint of the best validation by save_best; None without this setting, and if step 0 was the best."""
         manager = (self.info.get("config") or {}).get("exp_manager") or {}
         ranking = Ranking.of(manager.get("checkpoint_callback_params") or {})
         step = ranking.best_step(self.metrics()) if ranking else None
@@ -184,7 +185,7 @@ def step_name(step: int) -> str:
 
 
 def step_of(checkpoint: Path | None) -> int:
-    """The number of steps done in a checkpoint; 0 for None."""
+    """The number of completed steps in a checkpoint; 0 for None."""
     return int(checkpoint.name.removeprefix("step_")) if checkpoint else 0
 
 
@@ -199,7 +200,7 @@ def flatten(record: dict, prefix: str = "") -> dict[str, object]:
 
 
 def find_runs(root: str | os.PathLike) -> list[RunFolder]:
-    """All runs below a folder, up to three levels deep, newest first, without those that were set aside (`old-1`)."""
+    """Find all runs below a folder, up to three levels deep, newest first. Runs in `old-1` and similar folders are left out."""
     root = Path(root)
     folders = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/run.json")]
     folders = [path for path in folders if not re.fullmatch(r"old-\d+", path.name)]
@@ -234,7 +235,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def without_paths(config):
-    """A run's settings without those that name a file or folder on the run's machine."""
+    """A run's settings, except paths on the run's machine."""
     if isinstance(config, dict):
         clean = {key: without_paths(value) for key, value in config.items()}
         return {key: value for key, value in clean.items() if value not in ({}, [])}

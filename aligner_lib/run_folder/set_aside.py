@@ -1,7 +1,7 @@
-"""Move files that no longer belong to a run into a folder `old-N` of its run folder, at the same places; and undo a change.
+"""Moves outdated files of a run into a folder `old-N` in the run folder, at the same relative paths. Also undoes a change.
 
-A run saves a checkpoint before it applies a change of its learning rate or KL coefficient. The checkpoint's trainer.json holds
-the values from there on under `changes`, and the values until then under `before`.
+A run saves a checkpoint before applying a change of its learning rate or KL coefficient. The checkpoint's trainer.json holds
+the values after the change under `changes`, and the values before the change under `before`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aligner_lib.run_folder.reader import RunFolder, step_of
 
 
 def set_aside(run: Path, paths: list[Path]) -> Path | None:
-    """Move files and folders of a run folder into a new `old-N`. Returns that folder, or None when there is nothing to move."""
+    """Move files and folders of a run folder into a new `old-N`. Return the new folder, or None if there is nothing to move."""
     if not paths:
         return None
     taken = [int(path.name.removeprefix("old-")) for path in run.glob("old-[0-9]*")]
@@ -46,7 +46,7 @@ class Change:
 
 
 def last_change(run: RunFolder) -> Change | None:
-    """The newest change that `undo_change` would take back; None when there is none, as in a recording."""
+    """The change that `undo_change` would undo; None without a change, as in a recording."""
     checkpoints = run.checkpoints() if hasattr(run, "checkpoints") else []
     for checkpoint in reversed(checkpoints):
         state = _state(checkpoint)
@@ -57,13 +57,14 @@ def last_change(run: RunFolder) -> Change | None:
 
 
 def way_back(run: RunFolder, alarm_steps: Iterable[int] = ()) -> str:
-    """How to undo the last change of a run that failed, or has raised an alarm since the change; "" for any other run.
+    """Explain how to undo the last change of a failed run, or of a run with an alarm since the change. "" for other runs.
 
     alarm_steps: the steps at which the run's alarms began.
     """
     alarm_steps, harmed = list(alarm_steps), run.status in ("failed", "lost")
     if not (harmed or alarm_steps):
-        return ""  # without reading the checkpoints, because monitors call this twice a second
+        # return without reading the checkpoints, because monitors call this function twice a second
+        return ""
     change = last_change(run)
     if change is None or not (harmed or any(step > change.step for step in alarm_steps)):
         return ""
@@ -77,10 +78,10 @@ def way_back(run: RunFolder, alarm_steps: Iterable[int] = ()) -> str:
 
 
 def undo_change(run: RunFolder) -> tuple[Path, dict[str, float]]:
-    """Take back the last change of a run that is over: its next start continues from the checkpoint before the change.
+    """Undo the last change of a run that is over. The run's next start continues from the checkpoint before the change.
 
-    Later checkpoints are set aside, and the next start repeats their steps. Returns the checkpoint, and the changes that
-    hold from there on (empty: all values are those of the settings). Raises UserError for a run that is not over, or was
+    Later checkpoints are moved to `old-N`, and the next start repeats their steps. Returns the checkpoint, and the changes that
+    apply from the checkpoint on (empty: all values come from the settings). Raises UserError for a run that is not over, or was
     never changed.
     """
     if not run.is_over:
@@ -101,7 +102,7 @@ def undo_change(run: RunFolder) -> tuple[Path, dict[str, float]]:
 
 
 def undone(run: RunFolder, checkpoint: Path, changes: dict[str, float]) -> str:
-    """A sentence on what `undo_change` did, from its result."""
+    """Describe the effect of `undo_change` in a sentence, from its result."""
     values = ", ".join(f"{name} = {value:g}" for name, value in changes.items()) or "its settings' values"
     return f"{run.path} goes on from {checkpoint.name} with {values} when it is started again"
 

@@ -1,11 +1,11 @@
-"""A prompt as turns: its chat template is read, not shown. The widgets and the static tables get the turns from here."""
+"""Splits a prompt into turns by its chat template. The widgets and the static tables use these turns."""
 
 from __future__ import annotations
 
 import re
 
 _ROLE = "system|user|assistant|tool|human|gpt"
-_TURN_MARKS = [  # where a turn begins, with its role
+_TURN_MARKS = [  # the beginning of a turn, with its role
     re.compile(pattern)
     for pattern in (
         rf"<\|im_start\|>((?i:{_ROLE}))\n",  # ChatML
@@ -21,9 +21,9 @@ _NAMES = {"human": "user", "gpt": "assistant", "model": "assistant"}
 
 
 def turns_of(prompt: str) -> list[dict[str, str]]:
-    """[{role, text}] of a prompt, without the assistant's turn that it opens at its end.
+    """Return [{role, text}] for a prompt. An empty assistant turn at the end of the prompt is left out.
 
-    A prompt in which no template is found is one turn with the role "".
+    A prompt without a known template is a single turn with the role "".
     """
     for mark in _TURN_MARKS:
         marks = list(mark.finditer(prompt))

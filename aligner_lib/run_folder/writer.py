@@ -1,4 +1,4 @@
-"""Write a run folder: the training process's side of `aligner_lib.run_folder.reader`."""
+"""Writes a run folder: the training process's side of `aligner_lib.run_folder.reader`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cluster import processes
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 2.0
-CHANGES_SHOWN = 8  # changed settings that are named in a message
+CHANGES_SHOWN = 8  # number of changed settings listed in a message
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
 OF_THE_PROCESS = ("status", "message", "pid", "identity", "host", "slurm", "heartbeat")  # fields of run.json
@@ -34,7 +34,7 @@ VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "num
 
 
 class RunWriter:
-    """Writes a run. Used as a context manager, it records how the run ended, also when it ended with an exception.
+    """Writes a run. As a context manager, the writer records the run's final status, also after an exception.
 
     with RunWriter(path, kind="sft", config=..., ...) as run:
         run.log(step, {"train/loss": 1.5})
@@ -55,8 +55,8 @@ class RunWriter:
         limits: Thresholds | None = None,
         warnings: list[str] | None = None,
     ):
-        """precision: of the computation, in the words of trainer.precision; None: no model computes. warnings: the job's
-        warnings; the caller may add to the list."""
+        """precision: the precision of the computation, as a value of trainer.precision; None: no model computes. warnings: the
+        job's warnings; the caller may add to the list."""
         self.folder = RunFolder(path)
         self.path = self.folder.path
         self.path.mkdir(parents=True, exist_ok=True)
@@ -106,9 +106,9 @@ class RunWriter:
         self._watch = Watch(alarms, limits or Thresholds())
 
     def start(self, step: int) -> None:
-        """Begin writing after `step` (0: a new run); `rewind` describes what happens to an earlier attempt's files.
+        """Start to write after `step` (0: a new run). For the files of an earlier attempt, see `rewind`.
 
-        Raises UserError, and leaves the folder as it is, when the run would continue with another model or other data.
+        Raises UserError, and leaves the folder unchanged, if the run would continue with another model or other data.
         """
         if step:
             self._check_inputs()
@@ -116,10 +116,11 @@ class RunWriter:
         self._go_on(step)
 
     def start_loading(self, step: int) -> None:
-        """Begin like `start`, but leave everything that the earlier attempt wrote until its checkpoint is loaded.
+        """Start like `start`, but keep the earlier attempt's files until its checkpoint is loaded.
 
-        The first `rewind` ends the loading. Until then run.json has the earlier attempt's settings and this process's state.
-        If the checkpoint is refused (UserError, ValueError), run.json becomes what it was before. Raises UserError as `start`.
+        The first `rewind` ends the loading. Until then run.json has the earlier attempt's settings and this process's state. If
+        the checkpoint is refused (UserError, ValueError), run.json returns to its earlier content. Raises UserError as `start`
+        does.
         """
         self._check_inputs()
         self._is_loading, self._stored_info = True, (self.path / "run.json").read_bytes()
@@ -136,7 +137,7 @@ class RunWriter:
             (self.path / "control" / "stop").unlink(missing_ok=True)
 
     def _go_on(self, step: int) -> None:
-        """From here on, write as the run's current attempt."""
+        """Write as the run's current attempt from now on."""
         self.rewind(step)
         if step:
             self._announce_changes()
@@ -168,17 +169,17 @@ class RunWriter:
             )
 
     def _is_dispatched(self) -> bool:
-        """Whether cluster/ started this run. cluster/ removes old stop requests, so an existing one is new."""
+        """Whether cluster/ started this run. cluster/ removes old stop requests, so an existing request is new."""
         folder = os.environ.get("ALIGNER_JOB_FOLDER")
         return bool(folder) and Path(folder).resolve().is_relative_to(self.path.resolve())
 
-    # -- while it runs --------------------------------------------------------------------------------------------
+    # -- during the run -------------------------------------------------------------------------------------------
 
     def rewind(self, step: int) -> None:
         """Go back to a step, after which the run repeats the later steps.
 
-        The records of later steps are cut off, their checkpoints are set aside, and `resumed_at` in run.json names the step.
-        At step 0 all files are set aside together, in a folder that is a run folder itself (`old-1`, `old-2`, …).
+        The records of later steps are cut off, and their checkpoints are moved to `old-N`. `resumed_at` in run.json records the
+        step. At step 0 all files are moved together into a folder that is itself a run folder (`old-1`, `old-2`, …).
         """
         if self._is_loading:
             self._is_loading = False
@@ -199,7 +200,7 @@ class RunWriter:
         self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Append one metrics record."""
+        """Append a metrics record."""
         now = time.time()
         self._metrics.append({"step": step, "time": round(now, 3), **metrics})
         self._info["heartbeat"] = {"time": now, "step": step}
@@ -208,12 +209,12 @@ class RunWriter:
             self._alarms.append(as_record(alarm, now))
 
     def log_rollouts(self, records: list[dict]) -> None:
-        """Append a step's records of one split. Call it before the step's metrics, which complete the step."""
+        """Append a step's records of a split. Call `log_rollouts` before `log`, whose record completes the step."""
         for record in records:
             self._rollouts.append(record)
 
     def note_failure(self, environment: str, text: str) -> None:
-        """Keep the first failure of each environment, with its traceback, in environment_failures.txt, and log it."""
+        """Log the first failure of each environment, and write the failure with its traceback into environment_failures.txt."""
         if environment in self._failed_environments:
             return
         self._failed_environments.add(environment)
@@ -222,9 +223,9 @@ class RunWriter:
             file.write(f"{environment}: {text.rstrip()}\n\n")
 
     def requests(self, controls: tuple[str, ...], saves_checkpoints: bool = False) -> control.Requests:
-        """The requests in control/. Changes that can't be made are left out, and run.json's `message` names them.
+        """Return the requests in control/. Refused changes are left out, and run.json's `message` lists them.
 
-        saves_checkpoints: whether the caller saves a checkpoint before it applies a change; the message mentions it.
+        saves_checkpoints: whether the caller saves a checkpoint before applying a change; the message then says so.
         """
         requests = control.take(self.path / "control", controls)
         if sentence := control.in_words(requests, self._info["heartbeat"]["step"], saves_checkpoints):
@@ -238,27 +239,27 @@ class RunWriter:
         return (self.path / "control" / "stop").exists()
 
     def acknowledge(self) -> None:
-        """Remove the files of requests that are done; `stop` stays until the run starts again."""
+        """Remove the files of completed requests. `stop` stays until the run starts again."""
         control.done(self.path / "control")
 
     def announce(self, line: str) -> None:
-        """Log a line, and keep it as run.json's message."""
+        """Log a line, and write it as run.json's message."""
         logger.info(line)
         self.set_message(line)
 
     def set_message(self, message: str) -> None:
-        """Set run.json's message, which says what is going on."""
+        """Set run.json's message, which describes the current activity."""
         self._info["message"] = message
 
     def announce_controls(self, controls: tuple[str, ...]) -> None:
-        """List in run.json the controls of this run."""
+        """List the controls of the run in run.json."""
         with self._lock:  # a dict must not grow while the heartbeat writes it
             self._info["controls"] = ["stop", "checkpoint", *controls]
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def checkpoint_tmp_dir(self, step: int) -> Path:
-        """The folder to write a checkpoint into before it is complete."""
+        """Make the folder for an incomplete checkpoint."""
         tmp_dir = self.path / "checkpoints" / f".writing_{step_name(step)}"
         if tmp_dir.exists():
             shutil.rmtree(tmp_dir)  # left by an attempt that was killed while writing
@@ -268,13 +269,11 @@ class RunWriter:
     def accept_checkpoint(
         self, tmp_dir: Path, step: int, keep: int, check: Callable[[Path], None], needed: Container[int] = ()
     ) -> Path:
-        """Check a checkpoint in its temporary folder, give it its name, and remove earlier ones beyond `keep`.
+        """Check a checkpoint in its temporary folder, rename its folder, and remove earlier checkpoints beyond `keep`.
 
-        The checkpoint before the newest change of a setting also stays, because `aligner undo` needs it. So do those whose
-        steps are in `needed`.
-
-        The new checkpoint is on the disk with its name before anything is removed: a machine that loses power at any moment
-        keeps a complete checkpoint.
+        Two kinds of earlier checkpoints stay: the checkpoint before the newest change of a setting, because `aligner undo`
+        needs it, and the checkpoints of the steps in `needed`. The new checkpoint is on the disk under its final name before
+        old checkpoints are removed. A machine that loses power at any moment keeps a complete checkpoint.
         """
         check(tmp_dir)
         _sync_tree(tmp_dir)
@@ -297,23 +296,23 @@ class RunWriter:
             shutil.rmtree(old)
         return final
 
-    # -- files that no longer belong to this run ------------------------------------------------------------------
+    # -- outdated files -------------------------------------------------------------------------------------------
 
     def _set_aside_all(self) -> None:
-        """Move everything that an earlier attempt wrote into a run folder of its own, if it has written anything."""
+        """Move all records and checkpoints of an earlier attempt into a separate run folder. Without such files, do nothing."""
         records = [self.path / name for name in RECORDS]
         written = [path for path in records if path.exists() and path.stat().st_size]
         written += self.folder.checkpoints()
         if not written:
             return
         info = self.folder.info
-        if self.folder.status == "running":  # this run itself, which goes back to its start
+        if self.folder.status == "running":  # the run itself, which goes back to its start
             info |= {"status": "stopped", "message": "begun anew"}
         old = self._set_aside(written)
         (old / "run.json").write_text(json.dumps(info, indent=1))
 
     def _set_aside(self, paths: list[Path]) -> Path | None:
-        """Move files that would count as this run's own into a new folder `old-N`, at the same places."""
+        """Move outdated files into a new folder `old-N`, at the same relative paths."""
         old = set_aside(self.path, paths)
         if old is None:
             return None
@@ -324,7 +323,7 @@ class RunWriter:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def finish(self, status: str, message: str = "") -> None:
-        """Record how the run ended. status: finished or stopped."""
+        """Record the run's final status. status: finished or stopped."""
         with self._lock:
             self._info |= {"status": status, "message": message}
             self._info["heartbeat"]["time"] = time.time()
@@ -346,7 +345,7 @@ class RunWriter:
         self._close_files(*(() if error is None else (OSError,)))
 
     def _restore_info(self) -> None:
-        """Restore the run.json of the earlier attempt, after this one was refused."""
+        """Restore the run.json of the earlier attempt, after the current attempt was refused."""
         self._stopped.set()
         if self._beat.is_alive():
             self._beat.join()
@@ -362,7 +361,7 @@ class RunWriter:
     def _keep_beating(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
             self._info["heartbeat"]["time"] = time.time()
-            # if the file system is away for a moment, the next beat tries again
+            # if the file system is unavailable for a moment, the next beat tries again
             with contextlib.suppress(OSError):
                 self._write_info()
 
@@ -372,27 +371,28 @@ class RunWriter:
             try:
                 tmp_dir.write_text(json.dumps(self._shown_info(), indent=1))
                 tmp_dir.rename(self.path / "run.json")
-            except OSError:  # a full disk must not keep the terminal from showing how the run ended
+            except OSError:  # a full disk must not keep the terminal from showing the run's final status
                 with contextlib.suppress(OSError):
                     tmp_dir.unlink(missing_ok=True)
                 if self._info["status"] == "running":
                     raise
 
     def _shown_info(self) -> dict:
-        """The content of run.json. While a checkpoint is loaded: the earlier attempt's, with the state of this process."""
+        """The content of run.json. During the loading of a checkpoint: the earlier attempt's content, with this process's
+        state."""
         if not self._is_loading:
             return self._info
         return self._before | {name: self._info[name] for name in OF_THE_PROCESS}
 
 
 def _sync_tree(folder: Path) -> None:
-    """Return once all files and folders of a folder are on the disk."""
+    """Return after all files and folders of a folder are on the disk."""
     for path in [*folder.rglob("*"), folder]:
         _sync(path)
 
 
 def _sync(path: Path) -> None:
-    """fsync of a file's content, or of a folder's names."""
+    """Apply fsync to a file's content, or to a folder's names."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -407,9 +407,9 @@ def _attempt() -> dict:
 
 
 def _takes_over(attempt: dict, before: dict) -> bool:
-    """Whether Slurm restarted the job of this run on another machine: then the earlier attempt is over, whatever run.json says.
+    """Whether Slurm restarted this run's job on another machine. The earlier attempt is then over, regardless of run.json.
 
-    On the same machine the earlier process can be checked, and a living process must not have a second writer beside it.
+    On the same machine the earlier process can be checked, and a living process must not get a second writer.
     """
     earlier = before.get("slurm") or {}
     again = attempt and attempt["job"] == earlier.get("job") and attempt["attempt"] > earlier["attempt"]

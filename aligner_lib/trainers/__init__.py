@@ -1,1 +1,2 @@
-"""SFT, reward model and PPO: each reads like its algorithm, and `loop` runs any of them."""
+"""The parts that trainers share: the loop, supervised training, the learning-rate schedule, statistics, timing. The trainers of
+SFT, reward models, DPO, PPO and GRPO are in `aligner_lib.kinds`."""

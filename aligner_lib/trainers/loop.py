@@ -1,8 +1,9 @@
-"""The loop around every trainer: resume, step, validate, save, follow requests, end cleanly.
+"""The training loop for all trainers: resume, step, validate, save, handle requests and end cleanly.
 
-A trainer's state is its engines and the number of steps done. Data order, sampling and schedules are functions of that
-number, so a run that was killed goes on to the same figures, to the bit. So does one whose trainer works with another
-job: when one of the two dies, both load their newest common checkpoint and do the steps since then again.
+A trainer's state consists of its engines and the number of completed steps. Data order, sampling and schedules are functions of
+the step number. A run that is killed and resumed therefore computes the same results bit for bit. The same holds for a trainer
+that works with another job: when one of the two jobs dies, both load their newest common checkpoint and repeat the steps after
+that checkpoint.
 """
 
 from __future__ import annotations
@@ -28,32 +29,35 @@ Metrics = dict[str, float]
 
 
 class TrainerProtocol(Protocol):
-    """What a TrainingLoop trains."""
+    """The interface of the trainers that a TrainingLoop runs."""
 
-    controls: tuple[str, ...]  # what can be changed while it runs
+    controls: tuple[str, ...]  # names of the values that a user can change during the run
 
     def change(self, name: str, value: float) -> None:
-        """Go on with another value from the next step on."""
+        """Set a control to another value, from the next step on."""
 
     def step(self, step: int) -> Metrics:
-        """Do step number `step` (the first is 1). Like `validate` and `save` it raises Interruption where another job died."""
+        """Run step number `step` and return its metrics. The first step is 1.
+
+        `step`, `validate` and `save` raise Interruption if another job has died.
+        """
 
     def validate(self, step: int) -> Metrics:
-        """Figures on held-out data after this many steps."""
+        """Compute metrics on held-out data after `step` steps."""
 
     def save(self, folder: Path) -> None:
         """Write this process's share of the state."""
 
     def load(self, folder: Path | None) -> None:
-        """Go on from what `save` wrote; None, after an Interruption alone: from before the first step.
+        """Load the state that `save` wrote. None, only after an Interruption: return to the state before the first step.
 
-        Raises UnmatchedCheckpoint where another job lacks its part.
+        Raises UnmatchedCheckpoint if another job lacks its part of the checkpoint.
         """
 
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """How long, how often, and what is kept. Intervals are in steps."""
+    """The run's length, the intervals between validations and checkpoints in steps, and the checkpoints to keep."""
 
     max_steps: int
     val_check_interval: int
@@ -67,26 +71,26 @@ class LoopSettings:
 
 
 class BoundExceeded(UserError):
-    """A trainer won't go further, before it changed anything in this step. The run ends as failed, with a checkpoint."""
+    """A trainer refuses to continue, before the current step has changed anything. The run fails, but with a checkpoint."""
 
 
 class _Stopped(Exception):
-    """Somebody asked for the end."""
+    """A user or the scheduler has requested a stop."""
 
 
 @dataclass
 class TrainingLoop:
-    """A run on its way: what is done, what of it is saved, and what was asked for meanwhile."""
+    """The state of a run: completed steps, the newest checkpoint, and changes of controls."""
 
     trainer: TrainerProtocol
     settings: LoopSettings
-    run: RunWriter | None  # None on all ranks but the first
+    run: RunWriter | None  # None on all ranks except the first
     done: int = 0  # steps
     saved: int = 0  # the step of the newest checkpoint
     changes: dict[str, float] = field(default_factory=dict)
 
     def run_to_end(self) -> str:
-        """Train to max_steps or until somebody asks for a stop; returns the run's status."""
+        """Train to max_steps or until a stop is requested. Return the run's status."""
         if self.run is not None:
             self.run.announce_controls(self.trainer.controls)
         self._resume()
@@ -106,7 +110,7 @@ class TrainingLoop:
     # -- the stages -----------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Go on from an earlier attempt's newest checkpoint, if there is one."""
+        """Load the newest checkpoint of an earlier attempt, if there is a checkpoint."""
         there = self._checkpoints() if self.settings.resume else []
         if not there and self.settings.must_resume:
             raise FileNotFoundError(
@@ -115,7 +119,7 @@ class TrainingLoop:
         self._load_newest(there)
 
     def _train(self) -> None:
-        """The steps that are left; those since the newest checkpoint again, whenever another job has died."""
+        """Run the remaining steps. When another job has died, also repeat the steps after the newest common checkpoint."""
         while True:
             try:
                 if self.done == 0:
@@ -132,7 +136,8 @@ class TrainingLoop:
                 self._announce(f"going on after step {self.done}")
 
     def _load_newest(self, there: list[Path | None]) -> None:
-        """Load the newest of these checkpoints that can be loaded (None: from before the first step), with its changes."""
+        """Load the newest usable checkpoint from `there`, with its changes of controls. None: the state before the first
+        step."""
         for newest in reversed(there):
             try:
                 self.trainer.load(newest)
@@ -153,7 +158,7 @@ class TrainingLoop:
             return
 
     def _step(self) -> None:
-        """One step, and the validation that is due after it."""
+        """Run the next step, and its validation if a validation is due."""
         started, processor = time.perf_counter(), ProcessorWait()
         with _at(self.done + 1):
             metrics = self.trainer.step(self.done + 1)
@@ -167,10 +172,10 @@ class TrainingLoop:
             if self._is_validated():
                 metrics |= self._validate(self.done)
         finally:
-            self._log(metrics)  # the step is done, also where its validation is not
+            self._log(metrics)  # the step is complete even if its validation fails
 
     def _handle_requests(self) -> None:
-        """Save where it is due, and do what control/ and the scheduler ask for."""
+        """Save a checkpoint when due, and handle the requests from control/ and from the scheduler."""
         requests = parallel.from_first_rank(
             self.run.requests(self.trainer.controls, self.settings.save_checkpoints)
             if self.run is not None
@@ -179,11 +184,12 @@ class TrainingLoop:
         asked = requests.stop or self.signalled.is_set() or self.done == self.settings.stop_after
         stop = parallel.from_first_rank(asked)
         best = parallel.from_first_rank(self._best_step() if self._is_validated() else None)
-        # a change is saved at once: its request is removed, so a run that died would go on without it
+        # A change is saved at once, because its request is removed: a resumed run would otherwise continue without the change.
         due = requests.checkpoint or requests.changes or self.done % self.settings.save_interval == 0
         if self._is_last() or stop or due or best == self.done:
             self._keep(self.changes | requests.changes, before=self.changes if requests.changes else None)
-        self._change(requests.changes)  # now that it is saved: the steps before are never done again with it
+        # only after saving, so that earlier steps are never repeated with the new values
+        self._change(requests.changes)
         if self.run is not None:
             self.run.acknowledge()
         if stop and not self._is_last():
@@ -196,9 +202,9 @@ class TrainingLoop:
         return metrics | {"timers/validation_time": time.perf_counter() - started}
 
     def _keep(self, changes: dict[str, float], before: dict[str, float] | None = None) -> None:
-        """A checkpoint of this step, complete when every job has saved its part.
+        """Save a checkpoint of the current step. The checkpoint is complete when every job has saved its part.
 
-        changes: that hold from here on. before: those that held until here, where a change takes effect.
+        changes: the controls' values from this step on. before: their values until this step, if a change takes effect here.
         """
         if not self.settings.save_checkpoints:
             return
@@ -223,12 +229,12 @@ class TrainingLoop:
         return self._is_last() or self.done % self.settings.val_check_interval == 0
 
     def _best_step(self) -> int | None:
-        """The step of the best validation so far; None where checkpoints are not ranked, and on all ranks but the first."""
+        """The step of the best validation so far. None if checkpoints are not ranked, and on all ranks except the first."""
         ranking = self.settings.save_best
         return ranking.best_step(self.run.folder.metrics()) if ranking and self.run is not None else None
 
     def _ranked(self, metrics: Metrics) -> Metrics:
-        """The first validation's metrics. Raises UserError where the metric that ranks checkpoints is not among them."""
+        """Return the first validation's metrics. Raises UserError if they lack the metric that ranks checkpoints."""
         if self.settings.save_best:
             self.settings.save_best.check(metrics)
         return metrics
@@ -259,13 +265,14 @@ class TrainingLoop:
 
 
 def as_built(trainer: TrainerProtocol) -> TrainerProtocol:
-    """The trainer, before its first step. A function in place of this one may change it, and returns it."""
+    """Return the trainer unchanged, before its first step. A replacement for this function may modify and return the
+    trainer."""
     return trainer
 
 
 @contextmanager
 def _at(step: int) -> Iterator[None]:
-    """What is wrong in a function of the user's own is told with the step."""
+    """Add the step number to the error of a user's function."""
     try:
         yield
     except FunctionError as error:
@@ -273,14 +280,14 @@ def _at(step: int) -> Iterator[None]:
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Raises ValueError for a checkpoint with a damaged store."""
+    """Raise ValueError for a checkpoint with a damaged store."""
     for store in {path.parent for path in folder.rglob("*.safetensors")}:
         check_store(store)
 
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """SIGTERM and SIGUSR2 (a scheduler's warnings) ask for a stop as the control file does."""
+    """Treat SIGTERM and SIGUSR2 (a scheduler's warnings) as stop requests, like the control file."""
     stop_requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop_requested

@@ -1,4 +1,4 @@
-"""A config's learning-rate schedule as a callable."""
+"""The learning-rate schedule of a config, as a callable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aligner_lib.algorithms.schedule import learning_rate
 
 @dataclass
 class LRSchedule:
-    """Call it with an optimiser step (the first is 1) for the learning rate. `override` is a rate that a user set instead."""
+    """Maps an optimizer step (the first is 1) to the learning rate. `override` is a learning rate that a user set instead."""
 
     optim: DictConfig  # a config.schema.Optim
     max_steps: int

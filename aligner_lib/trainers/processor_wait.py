@@ -1,4 +1,4 @@
-"""How long a job could not compute because other processes had the cores."""
+"""How long a job could not compute because other processes occupied the cores."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ SCHEDSTAT = Path("/proc/self/schedstat")
 
 
 class ProcessorWait:
-    """Seconds in which this process's main thread was ready to run and had no core, as Linux's scheduler counts them.
+    """Measures the seconds in which this process's main thread was ready to run but had no core, as Linux's scheduler counts
+    them.
 
-    OpenMP's threads share each operation with the main thread, so a step waits at least as long. To read the others, too, costs
-    milliseconds: torch's process groups have dozens of threads.
+    OpenMP's threads share each operation with the main thread, so a step waits at least as long. Reading the counters of all
+    threads would take milliseconds, because torch's process groups have dozens of threads.
     """
 
     def __init__(self, file: Path = SCHEDSTAT):
@@ -19,7 +20,7 @@ class ProcessorWait:
         self._before = self._waited()
 
     def seconds(self) -> float | None:
-        """Seconds since the last call; None where the system does not count them."""
+        """Seconds since the last call; None if the system does not count them."""
         before, self._before = self._before, self._waited()
         return None if before is None or self._before is None else (self._before - before) / 1e9
 

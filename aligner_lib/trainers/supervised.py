@@ -1,6 +1,6 @@
-"""Training on samples that are there beforehand: a step is one optimiser step on a global batch of them.
+"""Training on a fixed data set: each step is an optimizer step on a global batch of samples.
 
-A trainer says how samples become a batch, what their loss is and which figures come of it; all else is here.
+A trainer defines how samples form a batch, the loss, and the metrics. This module does the rest.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from aligner_lib.trainers.lr import LRSchedule
 
 
 class Sample(Protocol):
-    num_tokens: int  # of all that is computed for it
+    num_tokens: int  # tokens in all rows of the sample
 
     def __len__(self) -> int:
-        """Tokens of its longest row: samples of like length share a micro batch."""
+        """Tokens of the sample's longest row. Samples of similar length share a micro batch."""
 
 
 S = TypeVar("S", bound=Sample)
@@ -47,32 +47,33 @@ class SupervisedTrainer(ABC, Generic[S]):
     validation_micro_batch_size: int
     seed: int
     shuffle: bool = True
-    packed_tokens: int | None = None  # in a micro batch, in place of a number of samples
+    # the limit of tokens in a micro batch, which replaces the number of samples
+    packed_tokens: int | None = None
     controls = ("lr",)
 
-    # -- what a trainer says --------------------------------------------------------------------------------------
+    # -- what each trainer defines --------------------------------------------------------------------------------
 
     @abstractmethod
     def loss(self, model, batch: TokenBatch, hidden: Tensor) -> LossTerms:
-        """A micro batch's loss and figures, as sums. hidden: [S, rows, H]."""
+        """The loss and metrics of a micro batch, as sums. hidden: [S, rows, H]."""
 
     @abstractmethod
     def collate(self, samples: list[S]) -> TokenBatch:
-        """A micro batch of these samples."""
+        """Make a micro batch of these samples."""
 
     @abstractmethod
     def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
-        """Metrics under `group`/ from the loss's terms, which are means over the global batch by now."""
+        """Metrics under `group`/, computed from the loss's terms. The terms are already means over the global batch."""
 
-    # -- what all do ----------------------------------------------------------------------------------------------
+    # -- what all trainers share ----------------------------------------------------------------------------------
 
     def change(self, name: str, value: float) -> None:
-        """Go on with another learning rate from the next step on."""
+        """Set another learning rate, from the next step on."""
         assert name == "lr", f"{type(self).__name__} has no control {name!r}"
         self.lr_schedule.override = value
 
     def step(self, step: int) -> dict[str, float]:
-        """One optimiser step on global batch number `step`, counted from 1; its metrics."""
+        """Run an optimizer step on global batch number `step`, counted from 1. Return the step's metrics."""
         started = time.perf_counter()
         picked = global_batch(len(self.train), step - 1, self.global_batch_size, self.seed, self.shuffle)
         samples = [self.train[i] for i in picked]
@@ -91,29 +92,31 @@ class SupervisedTrainer(ABC, Generic[S]):
         }
 
     def validate(self, step: int) -> dict[str, float]:
-        """Metrics over the validation samples, with the weights as they are."""
+        """Compute metrics over the validation samples, with the current weights."""
         micro_batches = self._micro_batches(self.validation, self.validation_micro_batch_size)
         return self.figures("validation", self.engine.evaluate(micro_batches, self.loss))
 
     def save(self, folder: Path) -> None:
-        """Write this rank's share of weights and optimizer, and the tokenizer."""
+        """Write this rank's share of weights and optimizer state, and the tokenizer."""
         self.engine.save(folder)
         if parallel.is_first_rank():
             save_tokenizer(self.tokenizer, folder)
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+        """Load the state that `save` wrote."""
         self.engine.load(folder, with_optimizer=True)
 
     def _micro_batches(self, samples: Sequence[S], size: int) -> list[TokenBatch]:
-        """This rank's share of the samples, `size` in a micro batch."""
+        """This rank's share of the samples, with `size` samples in each micro batch."""
         return [self.collate([samples[i] for i in group]) for group in self.groups(samples, size)]
 
     def groups(self, samples: Sequence[S], size: int) -> list[list[int]]:
-        """Which of the samples are in each of this rank's micro batches: `size`, or as many as `packed_tokens` allows.
+        """Divide this rank's samples into micro batches of `size` samples, or of as many as `packed_tokens` allows. Returns
+        indices.
 
-        Packed ones are dealt to the ranks by length, so that all have about as many tokens. The number of micro batches
-        may differ between ranks: no rank waits for another data-parallel one before all of its own are done.
+        Packed samples are distributed to the ranks by length, so that each rank has about as many tokens. The number of micro
+        batches may differ between ranks, because no rank waits for another data-parallel rank before its own micro batches are
+        done.
         """
         order = range(len(samples)) if self.packed_tokens is None else longest_first(list(map(len, samples)))
         own_samples = share_of_rank(order, parallel.dp_rank(), parallel.dp_size())
@@ -126,7 +129,7 @@ class SupervisedTrainer(ABC, Generic[S]):
 
 
 def padding(micro_batches: Sequence[TokenBatch]) -> float:
-    """The share of padding in all ranks' padded rows."""
+    """The fraction of padding in the padded rows of all ranks."""
     own_sizes = [(int(batch.lengths.sum()), batch.tokens.numel()) for batch in micro_batches]
     tokens, positions = map(sum, zip(*(pair for part in parallel.gather_over_dp(own_sizes) for pair in part)))
     return 1 - tokens / positions

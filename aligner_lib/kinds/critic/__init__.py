@@ -1,1 +1,1 @@
-"""PPO's critic in a job of its own."""
+"""PPO's critic in a separate job."""

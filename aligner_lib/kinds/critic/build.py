@@ -1,4 +1,4 @@
-"""Builds PPO's critic, in a job of its own, from its settings."""
+"""Builds PPO's critic in a separate job, from its settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aligner_lib.remote_critic.worker import Worker
 
 
 def prepare(config: DictConfig) -> Serving:
-    """Critic and reward model, or only the critic."""
+    """Prepare a server for the critic, and for the reward model if both share the server."""
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "scalar", serves=True)
     combined = config.trainer.ppo.combine_rm_and_critic_server
 

@@ -1,4 +1,4 @@
-"""PPO's critic and the reward model that it starts from, as a job of their own behind a PyTriton server."""
+"""PPO's critic and its initial reward model, in a separate job behind a PyTriton server."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from aligner_lib.config.training import ScalarModel
 
 @dataclass
 class ScoringSettings:
-    """trainer.ppo of a critic or a reward model: how sequences are scored."""
+    """trainer.ppo of a critic or a reward model: settings for scoring sequences."""
 
     inference_micro_batch_size: int = setting(4, at_least(1))
-    """Sequences in one forward pass of the critic or the reward model."""
+    """Sequences in a forward pass of the critic or the reward model."""
 
 
 @dataclass
@@ -35,11 +35,11 @@ class CriticPPO(ScoringSettings):
 
     port: int = setting(5556, within(1, 65535))
     address: str | None = None
-    """The address that the server listens on; null: loopback, in a Slurm job the node's own."""
+    """The address that the server listens on; null: loopback or, in a Slurm job, the node's own address."""
     actor_timeout: float = setting(600.0, above(0))
-    """Seconds without a request of the actor after which the server ends."""
+    """Seconds without a request from the actor until the server ends."""
     combine_rm_and_critic_server: bool = True
-    """False: the reward model has a server of its own (serve-rm)."""
+    """False: the reward model has a separate server (serve-rm)."""
     gradient_clip_val: float = setting(1.0, at_least(0))
 
 
@@ -55,13 +55,13 @@ class CriticModel(ScalarModel):
     """model of the critic's job."""
 
     new_head: bool = False
-    """True: the reward model's weights with a head of zeros, so that the values begin at 0. The reward model was trained on
-    complete answers, so its score for a prefix means nothing."""
+    """True: start from the reward model's weights with a head of zeros, so that the values begin at 0. The reward model was
+    trained on complete answers, so its score for a prefix means nothing."""
     loss_clip_val: float = 0.2
     """The loss of an update clips values to this distance from the rollout's values; <= 0: no clipping."""
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
     offload_adam_states: bool = True
-    """Adam's moments wait on the CPU while no update runs."""
+    """Adam's moments stay on the CPU between updates."""
 
 
 @dataclass

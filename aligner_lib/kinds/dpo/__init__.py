@@ -1,1 +1,1 @@
-"""Direct preference optimisation and its relatives."""
+"""Direct preference optimization and its relatives."""

@@ -1,4 +1,4 @@
-"""Builds a job of direct preference optimisation from its settings: data, models and trainer."""
+"""Builds a job of direct preference optimization from its settings: data, models and trainer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aligner_lib.rollouts.policy import Policy
 
 
 def prepare(config: DictConfig) -> PreparedJob:
-    """Direct preference optimisation."""
+    """Prepare data, models and trainer."""
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     model, settings = config.model, config.model.dpo
     has_reference = settings.preference_loss not in WITHOUT_REFERENCE

@@ -2,8 +2,8 @@
 
     B responses, each with an unrelated response, which belongs to another prompt
 
-The loss compares a response's gain with a reference point z, the KL of the policy to its reference. The policy's mean gain on
-unrelated responses estimates z. Algorithm: Ethayarajh et al. 2024 (arXiv:2402.01306).
+The loss compares a response's log-ratio log π − log π_ref with a reference point z, the KL of the policy to its reference. The
+policy's mean log-ratio on unrelated responses estimates z. Algorithm: Ethayarajh et al. 2024 (arXiv:2402.01306).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aligner_lib.trainers.statistics import mean_std
 
 @dataclass
 class LabelledBatch(ResponseBatch):
-    """B rows in a training step; 2B rows, of which the last B are the unrelated responses, while the reference computes."""
+    """B rows in a training step; 2B rows while the reference computes, where the last B rows are the unrelated responses."""
 
     desirable: Tensor
     """bool [B]."""
@@ -31,7 +31,7 @@ class LabelledBatch(ResponseBatch):
 
 
 class KTOTrainer(DPOTrainer):
-    """DPO's trainer for responses with a label each, instead of pairs."""
+    """DPO's trainer for single responses with labels, instead of pairs."""
 
     def collate(self, samples: list[LabelledSample]) -> LabelledBatch:
         """The samples' responses, then the unrelated responses."""
@@ -56,7 +56,10 @@ class KTOTrainer(DPOTrainer):
         return LossTerms(losses.sum(), len(losses), terms)
 
     def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
-        """Means over all responses, and over the desirable (chosen) and the undesirable (rejected) ones if the batch has any."""
+        """Means over all responses, over the desirable responses (chosen), and over the undesirable responses (rejected).
+
+        A side without responses in the batch has no metrics.
+        """
         share = {"chosen": terms["desirable"], "rejected": 1 - terms["desirable"]}
         named = {name: terms[name] for name in ("loss", "acc", "reference_point")}
         for side in (side for side in share if share[side] > 0):
@@ -65,7 +68,8 @@ class KTOTrainer(DPOTrainer):
         return {f"{group}/{name}": value for name, value in named.items()}
 
     def _micro_batches(self, samples: list[LabelledSample], size: int) -> list[LabelledBatch]:
-        """The responses with their reference point: the mean gain of the global batch's unrelated responses, and not below 0."""
+        """Add the reference point to the responses: the mean log-ratio of the global batch's unrelated responses, at least
+        0."""
         both = super()._micro_batches(samples, size)
         halves = [torch.arange(batch.size).chunk(2) for batch in both]
         unrelated = [batch.rows(second) for batch, (_, second) in zip(both, halves)]

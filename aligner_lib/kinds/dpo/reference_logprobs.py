@@ -1,4 +1,4 @@
-"""The reference's log-probabilities of all samples, computed once before the first step and kept with the run."""
+"""The reference's log-probabilities of all samples, computed once before the first step and kept in the run folder."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cluster.record import write_json
 logger = logging.getLogger(__name__)
 FILE = "reference_logprobs.json"  # in the run folder
 Known = list[list[float] | None]
-"""For each sample its two log-probabilities; None: they are not computed yet."""
+"""The two log-probabilities of each sample; None: not computed yet."""
 
 
 def precompute(trainer: DPOTrainer, max_steps: int, run: Path, model: str) -> None:
     """Store the reference's log-probabilities in the samples of the first epoch's steps and of the validation.
 
-    trainer: its engine has the reference's weights; model: their hash. A sample is computed in the micro batch in which the
-    first epoch trains on it, so an exchange of weights in that epoch would give the same bits. Values that an earlier attempt
-    with the same model, samples and precision left in the run folder are not computed again.
+    trainer: its engine has the reference's weights; model: their hash. Each sample is computed in the same micro batch as in
+    the first epoch's training. Swapping in the reference's weights during that epoch would therefore give the same bits. Values
+    in the run folder from an earlier attempt with the same model, samples and precision are reused.
     """
     engine, train, validation = trainer.engine, trainer.train, trainer.validation
     key = _key(model, str(engine.module.config.params_dtype), train, validation)
@@ -32,7 +32,7 @@ def precompute(trainer: DPOTrainer, max_steps: int, run: Path, model: str) -> No
     known: dict[str, Known] = kept or {"train": [None] * len(train), "validation": [None] * len(validation)}
 
     def compute(split: str, samples: list, picked: list[int], size: int) -> bool:
-        """Compute the picked samples' values. False: all were known."""
+        """Compute the picked samples' values. Return False if all values were known."""
         if all(known[split][i] is not None for i in picked):
             return False
         batch = [samples[i] for i in picked]

@@ -1,4 +1,4 @@
-"""Direct preference optimisation: its settings, metrics and charts."""
+"""Direct preference optimization: settings, metrics and charts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 WITHOUT_REFERENCE = ("simpo", "orpo")
 OF_MEANS = ("ipo", "simpo", "orpo")
-"""Losses of mean log-probabilities over tokens (ipo by convention)."""
+"""Losses that use mean log-probabilities over tokens (ipo by convention)."""
 WITH_SMOOTHING = ("cdpo", "robust")
 LOSSES = ("dpo", "cdpo", "robust", "ipo", "simpo", "orpo", "kto")
 
@@ -41,12 +41,12 @@ class DPOLoss:
 
     preference_loss: str = setting("dpo", one_of(*LOSSES))
     ref_policy_kl_penalty: float = setting(0.2, above(0))
-    """β, the weight of the KL to the reference in the objective that the loss derives from; in simpo and orpo the weight of the
-    margin."""
+    """β, the weight of the KL to the reference in the objective from which the loss is derived; in simpo and orpo, the weight
+    of the margin."""
     preference_average_log_probs: bool = False
-    """A response's log-probability is the mean over its tokens (length-normalised DPO); in ipo, simpo and orpo always."""
+    """Use the mean of a response's log-probabilities over its tokens (length-normalized DPO); ipo, simpo and orpo always do."""
     label_smoothing: float | None = setting(None, within(0, 0.49))
-    """The share of labels that cdpo and robust assume to be wrong; null: 0.1."""
+    """The fraction of labels that cdpo and robust assume to be wrong; null: 0.1."""
     simpo_margin: float | None = setting(None, at_least(0))
     """γ of simpo, in nats; null: half of β."""
     sft_loss_weight: float = setting(0.0, at_least(0))
@@ -59,9 +59,9 @@ class DPOLoss:
     """Compute the reference's log-probabilities once, before the first step, and keep them in the run folder. The job then has
     no second set of weights, so validation/kl can't be measured."""
     num_val_samples: int = setting(16, at_least(0))
-    """Held-out prompts that the policy answers at each validation, for validation/kl; 0: none."""
+    """The number of held-out prompts to which the policy responds in each validation, for validation/kl; 0: none."""
     val_response_length: int | None = setting(None, at_least(1))
-    """Tokens of these responses; null: half of encoder_seq_length."""
+    """The maximal length of these responses in tokens; null: half of encoder_seq_length."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ def takes_means(loss: DPOLoss) -> bool:
 
 
 def _without_effect(config: DictConfig) -> dict[str, str]:
-    """Among others the constants of the losses that were not chosen."""
+    """The settings without effect, with the reasons. They include the constants of all losses except the chosen loss."""
     loss, unused = config.model.dpo.preference_loss, NO_TEST_SPLIT | packing_without_effect(config)
     if loss not in WITH_SMOOTHING:
         unused["model.dpo.label_smoothing"] = f"{loss} takes all labels as they are; cdpo and robust don't."
@@ -133,7 +133,7 @@ def _check_loss(config: DictConfig) -> None:
 
 
 def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
-    """A language model that reads both texts of a pair, as its reference does."""
+    """A language model that reads both texts of a pair. The reference reads the same texts."""
     model = config.model
     pairs = model.micro_batch_size, model.global_batch_size
     micro_batch, batch = (2 * count for count in pairs)

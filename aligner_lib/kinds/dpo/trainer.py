@@ -1,8 +1,8 @@
-"""DPO: the chosen response to a prompt gains more probability over the reference than the rejected response.
+"""DPO increases the probability of the chosen response relative to the reference more than that of the rejected response.
 
     B samples of two rows each, S longest prompt + response
 
-Algorithm: Rafailov et al. 2023 (arXiv:2305.18290); its variants are losses of aligner_lib.algorithms.preference.
+Algorithm: Rafailov et al. 2023 (arXiv:2305.18290). The variants are losses in aligner_lib.algorithms.preference.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class ResponseBatch(TokenBatch):
     """The samples' first rows, then their second rows in the same order: chosen and rejected responses, 2B rows."""
 
     response_mask: Tensor
-    """bool [2B, S-1]: the predictions of the responses' tokens, stop token included."""
+    """bool [2B, S-1]: True where the predicted token belongs to the response. The stop token is part of the response."""
     reference_logprobs: Tensor
     """float32 [2B], summed over the response; 0 for a loss without a reference."""
 
 
 @dataclass
 class DPOTrainer(SupervisedTrainer[PreferenceSample]):
-    """Samples are pairs; chosen and rejected go through one forward pass."""
+    """Samples are pairs. Chosen and rejected responses share a forward pass."""
 
     settings: DictConfig = field(kw_only=True)
     """A DPOLoss."""
@@ -54,7 +54,7 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
     """The reference's log-probabilities of each validation micro batch, which are the same at every validation."""
 
     def collate(self, samples: list[PreferenceSample]) -> ResponseBatch:
-        """The samples' rows with a mask of the response tokens, and with the reference's log-probabilities if they are known."""
+        """Combine the samples' rows with a mask of the response tokens and, if known, the reference's log-probabilities."""
         rows = [sample.rows[side] for side in (0, 1) for sample in samples]
         starts = [sample.starts[side] for side in (0, 1) for sample in samples]
         known = [(sample.reference_logprobs or (0.0, 0.0))[side] for side in (0, 1) for sample in samples]
@@ -84,15 +84,16 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         return LossTerms(losses.sum(), len(losses), terms)
 
     def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
-        """All terms."""
+        """Return all terms as metrics, except the gradient norm."""
         return {f"{group}/{name}": value for name, value in terms.items() if name != "grad_norm"}
 
     def validate(self, step: int) -> dict[str, float]:
-        """Metrics over the validation samples, and the KL of the policy to its reference over the policy's own responses."""
+        """Compute metrics over the validation samples, and the policy's KL to its reference on the policy's own responses."""
         return super().validate(step) | self._kl(step)
 
     def _losses(self, policy: PairLogprobs, reference: PairLogprobs) -> Tensor:
-        """The loss of each pair: float [B]. policy, reference: log-probabilities, which are means or sums as `takes_means` says."""
+        """The loss of each pair: float [B]. policy, reference: log-probabilities, as means or sums according to
+        `takes_means`."""
         settings, beta = self.settings, self.settings.ref_policy_kl_penalty
         ratios = policy.minus(reference)
         smoothing = 0.1 if settings.label_smoothing is None else settings.label_smoothing
@@ -107,8 +108,11 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         }[settings.preference_loss]()
 
     def _micro_batches(self, samples: list[PreferenceSample], size: int) -> list[ResponseBatch]:
-        """Micro batches with the reference's log-probabilities, which are computed in the same micro batches as the policy's:
-        equal weights then give equal bits."""
+        """Make micro batches with the reference's log-probabilities, which are computed in the same micro batches as the
+        policy's.
+
+        Equal weights therefore give equal bits.
+        """
         batches = super()._micro_batches(samples, size)
         if self.policy is None:
             known = all(sample.reference_logprobs is not None for sample in samples)
@@ -125,8 +129,10 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         return [replace(batch, reference_logprobs=sums) for batch, sums in zip(batches, known)]
 
     def _kl(self, step: int) -> dict[str, float]:
-        """The mean of log π − log π_ref over the tokens of the policy's own responses to validation prompts: an unbiased
-        estimate of the policy's KL to the reference, computed as for PPO's rollouts."""
+        """The mean of log π − log π_ref over the tokens of the policy's own responses to validation prompts.
+
+        The mean is an unbiased estimate of the policy's KL to the reference, computed as in PPO's rollouts.
+        """
         if self.policy is None or self.settings.num_val_samples == 0:
             return {}
         room = self.engine.module.architecture.max_position_embeddings - self.policy.sampling.max_length

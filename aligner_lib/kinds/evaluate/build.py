@@ -28,7 +28,7 @@ REWARD_MODEL = "critic.pretrained_checkpoint.restore_from_path"
 
 
 def prepare(config: DictConfig) -> PreparedJob:
-    """The policy is policy.restore_from_path; the reference is pretrained_checkpoint, as in PPO."""
+    """Prepare an evaluation of policy.restore_from_path. The reference is pretrained_checkpoint, as in PPO."""
     rollout = config.model.ppo
     reference = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     rewards = None if judged_by_programs(config) else model_folder(config, REWARD_MODEL, "scalar")
@@ -42,7 +42,7 @@ def prepare(config: DictConfig) -> PreparedJob:
         policy = build_policy(
             build_engine(Architecture.load(reference), config, reference), config, tokenizer, opened
         )
-        policy.engine.load(start)  # after the policy's copy of the reference was taken
+        policy.engine.load(start)  # only now, because the policy first copies the reference
         reward_source = rewards and build_reward_model(
             config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
         )

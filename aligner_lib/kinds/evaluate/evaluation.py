@@ -1,4 +1,4 @@
-"""Evaluates a policy on held-out prompts: rewards, lengths and its KL to a reference. Nothing is trained."""
+"""Evaluates a policy on held-out prompts: rewards, lengths and the KL to a reference. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -22,25 +22,28 @@ from aligner_lib.trainers.statistics import mean_std
 
 @dataclass
 class Evaluation:
-    """One pass over the prompts, of data files or of environments."""
+    """A pass over the prompts of data files or environments."""
 
     roll_out: RolloutCollector
     tasks: TaskSource
     num_prompts: int | None
     """None: all."""
     generations_per_prompt: int
-    """Responses to each prompt, each with random numbers of its own."""
+    """The number of responses to each prompt. Each response has its own random numbers."""
     rollout_micro_batch_size: int
     greedy: bool
     run: RunWriter | None
-    """None on all ranks but the first."""
+    """None on all ranks except the first."""
 
     def figures(self) -> dict[str, float | None]:
-        """Means over all ranks' responses, under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in
-        nats a token."""
+        """Return means over the responses of all ranks, under evaluation/.
+
+        `kl` is the mean of log π − log π_ref over response tokens, in nats per token.
+        """
         policy = self.roll_out.policy
         prompts, failures = given_tasks(self.tasks.validation(self.num_prompts), self.run)
-        # a prompt's first response has the same number with any generations_per_prompt, so that further responses change none
+        # The number of a prompt's first response does not depend on generations_per_prompt: more responses leave the first
+        # unchanged.
         numbered = [
             (generation * len(prompts) + number, number, task)
             for number, task in enumerate(prompts)

@@ -1,4 +1,4 @@
-"""The evaluation of a policy on held-out prompts: which models, which prompts, and how they are answered. Nothing is trained."""
+"""The evaluation of a policy on held-out prompts: models, prompts and settings of the responses. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class JudgeTrainer(Precision):
 
 @dataclass
 class JudgeConfig:
-    """critic of an evaluation: the reward model that judges where no program does. The group has the same name as in
-    `aligner ppo`."""
+    """critic of an evaluation: the reward model, which judges responses that no program judges. The group has the same name as
+    in `aligner ppo`."""
 
     trainer: JudgeTrainer = field(default_factory=JudgeTrainer)
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
@@ -74,7 +74,7 @@ class EvaluateConfig:
 
     trainer: Trainer = field(default_factory=Trainer)
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
-    """The reference that the KL is measured to."""
+    """The reference of the KL."""
     policy: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     """The policy to evaluate."""
     model: EvaluatedModel = field(default_factory=EvaluatedModel)

@@ -30,7 +30,7 @@ from aligner_lib.trainers.lr import LRSchedule
 
 
 def prepare(config: DictConfig) -> PreparedJob:
-    """GRPO or a related algorithm, with its reward model in this process, in a job of its own, or without a reward model."""
+    """Prepare a job for GRPO or a related algorithm. A reward model runs in this process, in a separate job, or not at all."""
     model, loop, rollout = config.model, config.trainer.grpo, config.model.grpo
     functions = functions_of("grpo", config)
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
@@ -45,7 +45,7 @@ def prepare(config: DictConfig) -> PreparedJob:
     tokenizer = inputs.tokenizer
     max_steps = steps_of(loop, inputs.tasks.size or 0, rollout.num_prompts_per_step)
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
-    updates = responses // model.global_batch_size * rollout.rollout_epochs  # of a step
+    updates = responses // model.global_batch_size * rollout.rollout_epochs  # in a step
 
     def build(run):
         engine = build_trainable_engine(
@@ -72,7 +72,7 @@ def prepare(config: DictConfig) -> PreparedJob:
 def _reward_source(
     config: DictConfig, tokenizer: Tokenizer, rewards: Path | None, run: RunWriter | None
 ) -> RewardSource | None:
-    """The reward model in this process or in another job; None if programs judge all responses."""
+    """The reward model in the current process or in another job; None if programs judge all responses."""
     if rewards is not None:
         return build_reward_model(config, rewards, config.model.micro_batch_size)
     if judged_by_programs(config):
@@ -87,6 +87,6 @@ def _reward_source(
 
 
 def build_teacher(config: DictConfig, start: Path) -> TokenScorer:
-    """A language model that scores the policy's tokens, at the policy's temperature."""
+    """Build a language model that scores the policy's tokens at the policy's temperature."""
     engine = build_engine(Architecture.load(start), config, start)
     return TokenScorer(engine, sampling_settings(config).temperature, forward_micro_batch_size(config))

@@ -1,4 +1,4 @@
-"""GRPO and its relatives: its settings, metrics, charts and alarms. Groups of responses to one prompt take the critic's place."""
+"""GRPO and its relatives: settings, metrics, charts and alarms. Groups of responses to the same prompt replace the critic."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ _NAMES = [name for name, preset in PRESETS.items() if preset.baseline != "critic
 
 @dataclass
 class GroupedRollout(RolloutSettings):
-    """model.grpo: rollouts in groups, and the objective that learns from them."""
+    """model.grpo: rollouts in groups, and the training objective."""
 
     num_prompts_per_step: int = setting(32, at_least(1))
     num_generations_per_prompt: int = setting(8, at_least(2))
-    """Responses to each prompt, which make up a group."""
+    """Responses to each prompt. Together they form a group."""
     objective: str = setting("grpo", one_of(*_NAMES))
-    """The named objective (see docs/objectives.md). Each of the next eight settings changes one switch of it; null leaves the
-    switch."""
+    """The named objective (see docs/objectives.md). Each of the next eight settings changes a switch of the objective; null
+    keeps the switch."""
     baseline: str | None = setting(None, one_of(*(name for name in BASELINES if name != "critic")))
     scale: str | None = setting(None, one_of(*SCALES))
     ratio: str | None = setting(None, one_of(*RATIOS))
@@ -72,10 +72,10 @@ class GroupedRollout(RolloutSettings):
     normalizer: str | None = setting(None, one_of(*NORMALIZERS))
     kl: str | None = setting(None, one_of(*KLS))
     max_rollouts_per_step: int | None = setting(None, at_least(1))
-    """Rollouts of a step at most, until enough groups differ in their rewards; groups with equal rewards are left out. null: 3
-    with dapo, else 1."""
+    """The largest number of rollouts in a step. Groups with equal rewards are left out, and rollouts repeat until enough groups
+    remain. null: 3 with dapo, else 1."""
     teacher: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
-    """distill: the policy whose log-probabilities are learned; it needs the same tokenizer."""
+    """distill: the policy whose log-probabilities are learned. The teacher needs the same tokenizer."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class GRPOTrainerGroup(Trainer):
 
 @dataclass
 class RewardModelHere:
-    """The reward model in this process. A reward model in a job of its own has the settings of `aligner serve-rm`."""
+    """The reward model in this process. A reward model in a separate job has the settings of `aligner serve-rm`."""
 
     rm_model_file: str | None = None
     """A model folder, checkpoint or run folder."""
@@ -103,7 +103,7 @@ class RewardModelHere:
 
 @dataclass
 class RemoteRM(ServerRequests, RemoteServer):
-    """The server of a reward model in a job of its own."""
+    """The server of a reward model in a separate job."""
 
     port: int = setting(5555, within(1, 65535))
 
@@ -121,12 +121,13 @@ class GRPOConfig(ContinuedTrainingConfig):
     trainer: GRPOTrainerGroup = field(default_factory=GRPOTrainerGroup)
     model: GRPOModel = field(default_factory=GRPOModel)
     reward_model: RewardModelHere = field(default_factory=RewardModelHere)
-    """Judges the prompts of model.data, if no environment does."""
+    """Judges responses to the prompts of model.data, if no environment does."""
     remote_rm: RemoteRM = field(default_factory=RemoteRM)
 
 
 def objective_of(config: DictConfig) -> Objective:
-    """The named objective with the switches that were set. A function of the user's own for advantages replaces GRPO's."""
+    """The named objective with the switches that are set. A user's function for advantages replaces the baseline and the
+    scale."""
     grpo = config.model.grpo
     switches = {switch.name: grpo[switch.name] for switch in fields(Objective)}
     objective = replace(
@@ -138,18 +139,18 @@ def objective_of(config: DictConfig) -> Objective:
 
 
 def rollouts_of_a_step(config: DictConfig) -> int:
-    """The most rollouts of a step. More than one makes dynamic sampling."""
+    """The largest number of rollouts in a step. More than 1 means dynamic sampling."""
     grpo = config.model.grpo
     return grpo.max_rollouts_per_step or (3 if grpo.objective == "dapo" else 1)
 
 
 def has_remote_rm(config: DictConfig) -> bool:
-    """Whether the reward model is a job of its own."""
+    """Whether the reward model runs in a separate job."""
     return config.remote_rm.ip is not None or config.remote_rm.run is not None
 
 
 def _check_groups(config: DictConfig) -> None:
-    """Check that global batches consist of whole groups, and a step's groups of whole global batches."""
+    """Check that each global batch consists of whole groups, and a step's responses of whole global batches."""
     grpo, batch = config.model.grpo, config.model.global_batch_size
     responses = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
     if batch % grpo.num_generations_per_prompt or responses % batch:
@@ -175,7 +176,7 @@ def _check_checkpoints(config: DictConfig) -> None:
 
 
 def _check_used_functions(config: DictConfig) -> None:
-    """Check that the objective calls every function that is set."""
+    """Check that the objective calls every user function in the settings."""
     objective = objective_of(config)
     idle = {
         "kl": not objective.kl_in_loss and f"kl={objective.kl}: the loss has no KL",
@@ -236,7 +237,7 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
 
 
 def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
-    """The policy. It and its reference score each text once."""
+    """The policy. The policy and its reference each score every text once."""
     model, grpo = config.model, config.model.grpo
     batch = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
     rows = grpo.rollout_micro_batch_size

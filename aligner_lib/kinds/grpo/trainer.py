@@ -30,15 +30,15 @@ from aligner_lib.trainers.statistics import mean_std
 
 
 class Judged(NamedTuple):
-    """A response's group and its reward."""
+    """A response's group and reward."""
 
     group: int
     reward: float
-    """The reward that the reward model or the program gave."""
+    """The reward from the reward model or the program."""
     shaped: float
-    """The reward that the update uses: clipped, minus the penalty of a response that was cut off."""
+    """The reward for the update, after clipping and penalties."""
     is_learnt: bool
-    """Whether any of its tokens is in the loss."""
+    """Whether the loss contains any token of the response."""
 
 
 @dataclass
@@ -49,19 +49,20 @@ class GRPOTrainer(PolicyGradientTrainer):
     teacher: TokenScorer | None = None
     """With the baseline `teacher`: the model whose log-probabilities the policy learns."""
     left_out: list[Judged] = field(init=False, default_factory=list)
-    """The responses of all ranks that this step's dynamic sampling left out."""
+    """The responses of all ranks that dynamic sampling left out of the current step."""
 
     def __post_init__(self):
         super().__post_init__()
         self.group_size = self.rollout.num_generations_per_prompt
-        self.draws_per_step = rollouts_of_a_step(self.config)  # at most
+        self.draws_per_step = rollouts_of_a_step(self.config)  # the largest number
 
     @property
     def prompts_per_step(self) -> int:
         return self.rollout.num_prompts_per_step
 
     def collect(self, step: int, timers: Timers) -> Collected:
-        """This step's rollout. Dynamic sampling draws further rollouts until enough groups differ in their shaped rewards."""
+        """Collect the step's rollout. Dynamic sampling draws further rollouts until enough groups differ in their shaped
+        rewards."""
         if self.draws_per_step == 1:
             return super().collect(step, timers)
         drawn, judgements, failures = [], [], []
@@ -89,8 +90,11 @@ class GRPOTrainer(PolicyGradientTrainer):
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[Experience, dict[str, float]]:
-        """A response's advantage compares its reward with the rewards of its group, and all its tokens have this advantage.
-        REINFORCE++ gives each token an advantage of its own."""
+        """Compute the advantages of a rollout, and metrics of its groups.
+
+        A response's advantage compares its reward with the rewards of its group. All tokens of the response have the same
+        advantage, except in REINFORCE++ and with a teacher, where each token has its own advantage.
+        """
         mask = rollouts.response_mask
         if self.objective.baseline == "teacher":
             advantages = (self.teacher(rollouts)[0] - logprobs) * mask
@@ -125,8 +129,8 @@ class GRPOTrainer(PolicyGradientTrainer):
 
     @property
     def _is_penalised_by_token(self) -> bool:
-        """Whether a token's advantage includes the KL from that token on, as in REINFORCE++; otherwise the advantage includes
-        the KL of the whole response."""
+        """Whether a token's advantage includes the KL from the token to the end of the response, as in REINFORCE++. Otherwise
+        the advantage includes the KL of the whole response."""
         objective = self.objective
         return (objective.baseline, objective.kl) == (
             "batch_mean",
@@ -134,7 +138,7 @@ class GRPOTrainer(PolicyGradientTrainer):
         ) and objective.scale != "group_std"
 
     def _advantages(self, rollouts: Rollouts, rewards: Tensor, log_ratio: Tensor) -> Tensor:
-        """The advantage of each response of this rank, compared with the responses of all ranks: float32 [B]."""
+        """The advantage of each response on this rank, compared with the responses of all ranks: float32 [B]."""
         shaped = self.shaped(rollouts, rewards)
         if self.objective.kl == "reward":
             kl = log_ratio * rollouts.response_mask
@@ -143,12 +147,12 @@ class GRPOTrainer(PolicyGradientTrainer):
         return self.compared(rollouts, shaped, objective.baseline, objective.scale, self.functions.advantages)
 
     def figures_of_groups(self, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:
-        """Figures of all groups that this step drew: the groups of `rollouts`, and the groups that were left out. rewards:
-        float [B]."""
+        """Metrics of all groups in the current step: the groups of `rollouts` and the groups that were left out. rewards: float
+        [B]."""
         return _group_figures(self.left_out + self._gathered(rollouts, rewards))
 
     def _gathered(self, rollouts: Rollouts, rewards: Tensor) -> list[Judged]:
-        """All ranks' responses that have a reward."""
+        """The responses of all ranks that have a reward."""
         of_rank = [
             Judged(*values)
             for values in zip(
@@ -170,7 +174,7 @@ def _by_group(judgements: list[Judged]) -> dict[int, list[Judged]]:
 
 
 def _groups_that_differ(judgements: list[Judged]) -> list[int]:
-    """The groups with a gradient: their shaped rewards differ, and a response is in the loss."""
+    """The groups with a gradient: their shaped rewards differ, and at least one response is in the loss."""
     return [group for group, members in _by_group(judgements).items() if _differs(members)]
 
 
@@ -179,7 +183,7 @@ def _differs(members: list[Judged]) -> bool:
 
 
 def _group_figures(judgements: list[Judged]) -> dict[str, float]:
-    """Figures of all groups that were drawn. Groups without any reward are not counted."""
+    """Metrics of all sampled groups, except groups without any reward."""
     groups = list(_by_group(judgements).values())
     if not groups:
         return {"groups": 0}
@@ -193,7 +197,7 @@ def _group_figures(judgements: list[Judged]) -> dict[str, float]:
 
 
 def _of_groups(kept: set[int], drawn: list[Collected], pad_id: int) -> Collected:
-    """The responses of the kept groups, from several rollouts."""
+    """Collect the responses of the kept groups from several rollouts."""
     sizes = [part.rollouts.size for part in drawn]
     numbers = [list(range(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
     joined = concat_restore_order([part.rollouts for part in drawn], numbers, fill=pad_id)

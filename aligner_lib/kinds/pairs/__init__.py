@@ -1,1 +1,1 @@
-"""Settings and builders that the kinds with pairs of responses share."""
+"""Settings and builders for all kinds that learn from pairs of responses."""

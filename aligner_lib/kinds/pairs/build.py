@@ -1,4 +1,4 @@
-"""Builds a job that learns from pairs of responses: the pairs are read, and the trainer gets its common arguments."""
+"""Prepares training on pairs of responses: reads the pairs, and gives the trainer its common arguments."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def prepare_on_pairs(
     load: Callable,
     trainer: Callable[..., TrainerProtocol],
 ) -> PreparedJob:
-    """A job that learns from pairs. load: reads files, given a tokenizer and the longest length; trainer: builds the trainer,
-    given the loop's settings and the arguments that all trainers of pairs take."""
+    """Prepare training on pairs of responses.
+
+    load: reads files, given a tokenizer and the greatest length; trainer: builds the trainer, given the loop's settings and the
+    common arguments of all trainers of pairs.
+    """
     model, tokenizer, functions = config.model, policy_tokenizer(config, start), functions_of(kind, config)
 
     def split(name: str) -> list:

@@ -1,4 +1,4 @@
-"""The settings that the kinds with pairs of responses share: the reward model and DPO."""
+"""The settings shared by the kinds with pairs of responses: the reward model and DPO."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from aligner_lib.config.schema import Data, Packed
 
 @dataclass
 class PairData(Packed, Data):
-    """model.data of a job that learns from pairs."""
+    """model.data of a job on pairs of responses."""
 
 
 PAIR_FILES = {
     "model.data.data_prefix.train": ["hh/train_comparisons.jsonl"],
     "model.data.data_prefix.validation": ["hh/test_comparisons.jsonl"],
 }
-"""Setting → the formatted files that a notebook's job reads."""
+"""Setting → the data files of a notebook's job."""
 START = {"pretrained_checkpoint.restore_from_path": "policy"}
-"""Setting → the stage of the tutorial whose model training starts from."""
+"""Setting → the tutorial stage whose model training starts from."""

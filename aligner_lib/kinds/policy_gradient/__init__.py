@@ -1,1 +1,1 @@
-"""The parts that PPO, GRPO and the evaluation share: a policy answers prompts, and its responses get rewards."""
+"""The parts that PPO, GRPO and the evaluation share: a policy responds to prompts, and the responses get rewards."""

@@ -1,4 +1,4 @@
-"""The builders that the kinds with rollouts share: inputs, prompts, the policy with its generator, and servers."""
+"""Builders for all kinds with rollouts: inputs, prompts, the policy with its generator, and servers."""
 
 from __future__ import annotations
 
@@ -54,18 +54,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RolloutInputs:
-    """What a job that learns from its own responses reads before it builds its models."""
+    """The inputs of a job that learns from its own responses, read before the job builds models."""
 
     tokenizer: Tokenizer
     tasks: TaskSource
     opened: ExitStack
-    """Closes with the job what was started beside it, such as processes of environments."""
+    """Closes the job's helper processes, such as the processes of environments, when the job ends."""
     hashes: dict[str, str]
 
 
 def read_inputs(config: DictConfig, start: Path, others: Mapping[str, Path | None]) -> RolloutInputs:
-    """The inputs of PPO or GRPO. start: the folder of the policy, which is also the reference; others: the folders of further
-    models by their names in words; None: the job has no such model. Raises UserError for inputs that don't fit together."""
+    """Read the inputs of PPO or GRPO.
+
+    start: the folder of the policy, which is also the reference; others: the folders of further models by their names in
+    messages, or None for a model that the job lacks. Raises UserError for inputs that don't fit together.
+    """
     tokenizer = policy_tokenizer(config, start)
     data = config.model.data
     hashes = hashes_of(start, *data.data_prefix.values(), mmap=data.data_impl == "mmap")
@@ -77,7 +80,8 @@ def read_inputs(config: DictConfig, start: Path, others: Mapping[str, Path | Non
 
 
 def check_others(tokenizer: Tokenizer, others: Mapping[str, Path | None]) -> dict[str, str]:
-    """Check that the models beside the policy have its tokenizer, and warn about another template. Returns their hashes."""
+    """Check that the other models have the policy's tokenizer, and warn about different templates. Return the models'
+    hashes."""
     hashes = {}
     for name, folder in others.items():
         if folder is not None:
@@ -88,13 +92,13 @@ def check_others(tokenizer: Tokenizer, others: Mapping[str, Path | None]) -> dic
 
 
 def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> list:
-    """A split's prompts that leave room for a response; the rest is dropped, counted and logged."""
+    """Load a split's prompts. Prompts without room for a response are dropped, counted and logged."""
     room = config.model.encoder_seq_length - response_length(config)
     return log_report(split, loaders(config).load_prompts(files_of_split(config, split), tokenizer, room))
 
 
 def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
-    """The source of prompts: environments if there are any, else data files. Raises UserError for wrong files."""
+    """The source of prompts: environments or, without environments, data files. Raises UserError for unsuitable files."""
     if environments_of(config):
         warn_about_overlap_of_environments(config)
         return _environment_tasks(config, tokenizer, ("train", "validation"))
@@ -107,7 +111,7 @@ def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
 
 
 def held_out_tasks(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
-    """The same as `task_source`, without prompts for training."""
+    """The source of held-out prompts: as in `task_source`, but without prompts for training."""
     if environments_of(config):
         return _environment_tasks(config, tokenizer, ("validation",))
     prompts = prompts_of_split(config, "validation", tokenizer)[: rollout_settings(config).num_val_samples]
@@ -127,7 +131,7 @@ def _environment_tasks(config: DictConfig, tokenizer: Tokenizer, splits: tuple[s
 
 
 def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer, opened: ExitStack) -> Policy:
-    """A policy with its reference, from an engine. opened: closes with the job the server that is started here."""
+    """Build a policy and its reference from an engine. If a server is started for the policy, `opened` closes the server."""
     return Policy(
         engine,
         tokenizer,
@@ -142,7 +146,7 @@ def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer, opene
 def _vllm(
     config: DictConfig, architecture: Architecture, tokenizer: Tokenizer, opened: ExitStack
 ) -> Generator:
-    """A generator on the server that the settings name, or on one that the first rank starts."""
+    """Connect a generator to the server in the settings or, by default, to a new server, which the first rank starts."""
     settings, timeout = config.model.generation.vllm_cfg, 60 * config.trainer.distributed_timeout_minutes
     if settings.url is not None:
         return VllmGenerator(settings.url, tokenizer.stop_ids, timeout)
@@ -168,12 +172,12 @@ def _vllm(
 
 
 def forward_micro_batch_size(config: DictConfig) -> int:
-    """Rows in one forward pass over responses."""
+    """Rows in a forward pass over responses."""
     return rollout_settings(config).logprob_forward_micro_batch_size or config.model.micro_batch_size
 
 
 def sampling_settings(config: DictConfig) -> Sampling:
-    """The distribution and the length of responses."""
+    """The sampling distribution and the length of responses."""
     params, lengths = rollout_settings(config).sampling_params, rollout_settings(config).length_params
     return Sampling(
         max_length=response_length(config),
@@ -187,7 +191,7 @@ def sampling_settings(config: DictConfig) -> Sampling:
 
 
 def warn_about_sampling(sampling: Sampling) -> None:
-    """Warn about the settings that make the sampler's distribution differ from the log-probabilities of the updates."""
+    """Warn about settings that make the sampler's distribution differ from the log-probabilities in the updates."""
     if sampling.temperature != 1.0:
         logger.warning(
             f"temperature is {sampling.temperature}: the log-probabilities that are compared are scaled by it, too"
@@ -212,7 +216,7 @@ def warn_about_sampling(sampling: Sampling) -> None:
 def server_connections(
     config: DictConfig, servers: Mapping[Endpoint, set[str]], tokenizer: Tokenizer, timeout: float
 ) -> ServerConnections:
-    """The connections of this run to its servers: see ServerConnections."""
+    """Connect the run to its servers: see ServerConnections."""
     from aligner_lib.remote_critic.connections import ServerConnections
     from aligner_lib.remote_critic.pytriton_client import check_installed
 

@@ -1,4 +1,4 @@
-"""Prompts and responses at which an environment failed: noted once in the run folder, counted, and left out."""
+"""Failures of environments on prompts and responses: written to the run folder, counted, and left out of training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import BoundExceeded
 
 MOST_FAILED_STEPS = 3
-"""Steps in a row without any reward, after which the run ends."""
+"""Consecutive steps without any reward, after which the run ends."""
 OF_REWARDS = tuple(
     f"train_rollouts/{name}"
     for name in (
@@ -26,24 +26,24 @@ OF_REWARDS = tuple(
         "learnt_advantages_std",
     )
 )
-"""Figures that are unknown in a step without a reward."""
+"""Metrics that are unknown in a step without a reward."""
 
 
 class RewardsFailedError(BoundExceeded):
-    """No response of several steps in a row has a reward."""
+    """No response of several consecutive steps has a reward."""
 
 
 class FailedRewards:
-    """Counts the steps in a row whose responses have no reward.
+    """Counts consecutive steps in which no response has a reward.
 
-    The count is not part of a checkpoint: a resumed run begins at 0, because its user may have repaired the reward.
+    The count is not part of a checkpoint: a resumed run begins at 0, because the user may have repaired the reward.
     """
 
     def __init__(self):
         self.steps = 0
 
     def count(self, metrics: Mapping[str, float | None]) -> dict[str, None]:
-        """Count a step with these metrics. If no response has a reward, returns None for each figure of rewards."""
+        """Count a step with these metrics. If no response has a reward, return None for each metric of rewards."""
         if metrics["train_rollouts/rewards_failed"] < 1:
             self.steps = 0
             return {}
@@ -51,7 +51,8 @@ class FailedRewards:
         return {name: None for name in OF_REWARDS if name in metrics}
 
     def check(self, step: int, outcomes: list[EpisodeOutcome]) -> None:
-        """Raises RewardsFailedError after MOST_FAILED_STEPS steps without any reward. All ranks call it together."""
+        """Raise RewardsFailedError after MOST_FAILED_STEPS steps without any reward. All ranks must call this method
+        together."""
         failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
         reasons = [failure for part in parallel.gather_over_dp(failures[:1]) for failure in part]
         if self.steps < MOST_FAILED_STEPS:
@@ -71,9 +72,9 @@ class FailedRewards:
 def given_tasks(
     tasks: list[Task | EnvironmentFailure], run: RunWriter | None
 ) -> tuple[list[Task], list[EnvironmentFailure]]:
-    """The given prompts, and the environments' failures to give a prompt, which are written to the run folder.
+    """Split tasks into prompts and failures to provide a prompt, and write the failures to the run folder.
 
-    run: None on all ranks but the first. Raises UserError for fewer prompts than ranks.
+    run: None on all ranks except the first. Raises UserError if failures leave fewer prompts than ranks.
     """
     failures = [task for task in tasks if isinstance(task, EnvironmentFailure)]
     given = [task for task in tasks if isinstance(task, Task)]
@@ -88,14 +89,14 @@ def given_tasks(
 
 
 def note_failed_outcomes(outcomes: list[EpisodeOutcome], run: RunWriter | None) -> None:
-    """The same as `note_failures`, for the outcomes of responses."""
+    """Call `note_failures` for the failed outcomes of responses."""
     note_failures([outcome.failure for outcome in outcomes if outcome.failure is not None], run)
 
 
 def note_failures(failures: list[EnvironmentFailure], run: RunWriter | None) -> None:
     """Write the first failure of each environment to the run folder, with its traceback. Metrics count all failures.
 
-    failures: this rank's; all ranks call it together.
+    failures: the failures on this rank. All ranks must call this function together.
     """
     failures = [failure for part in parallel.gather_over_dp(failures) for failure in part]
     for failure in failures if run is not None else []:

@@ -1,4 +1,4 @@
-"""A recorded rollout of a run, from rollouts.jsonl, for computing what another objective would have learnt from it.
+"""A recorded rollout of a run, from rollouts.jsonl, to compute what another objective would have learned from the rollout.
 
 B responses, T tokens of all responses
 """
@@ -19,28 +19,27 @@ from aligner_lib.kinds.policy_gradient.settings import loop_settings, response_l
 
 @dataclass
 class FrozenRollout:
-    """The responses of a step, with all values that the losses of the objectives need."""
+    """The responses of a step, with all values that the objectives' losses need."""
 
     rewards: Tensor
-    """float64 [B], after clipping and penalties; NaN where an environment failed."""
+    """float64 [B], after clipping and penalties; NaN if an environment failed."""
     group: Tensor
     """int64 [B]."""
     lengths: Tensor
-    """int64 [B], tokens of each response that the policy learns from: 0 where an environment failed."""
+    """int64 [B], the number of tokens in the loss: 0 if an environment failed, or if truncated responses are masked."""
     kl: list[Tensor]
-    """For each response float64 [its tokens]: log π − log π_ref."""
+    """For each response, float64 [tokens of the response]: log π − log π_ref."""
     advantages: list[Tensor]
-    """For each response float64 [its tokens], as the run computed them."""
+    """For each response, float64 [tokens of the response], as computed in the run."""
     baseline: str
     """The baseline of the run's own objective."""
     kl_coef: float
     absolute_kl: bool
     max_length: int
-    """Tokens of a response."""
+    """The maximal length of a response in tokens."""
 
     def gradient_weights(self, objective: Objective, ratio: float = 1.0) -> list[list[float]]:
-        """The gradient of the objective with respect to each token's log π, for each response; see
-        algorithms.policy_gradient.
+        """The gradient of the objective with respect to each token's log π, for each response. See algorithms.policy_gradient.
 
         Raises UserError for an objective that needs a critic or a teacher that the run did not have.
         """
@@ -80,11 +79,10 @@ class FrozenRollout:
 
 
 def freeze(records: list[dict], config: DictConfig, kl_coef: float, baseline: str) -> FrozenRollout:
-    """The FrozenRollout of one step's train records, from a PPO or GRPO run with these settings.
+    """Build the FrozenRollout from the train records of a step, in a PPO or GRPO run with these settings.
 
-    kl_coef: the KL coefficient of that step. baseline: the baseline of the run's objective.
-
-    Records without `group`, from an older run, are grouped by their prompts.
+    kl_coef: the step's KL coefficient. baseline: the baseline of the run's objective. Records without `group`, from an older
+    run, are grouped by their prompts.
     """
     loop, longest = loop_settings(config), response_length(config)
     finished = torch.tensor([record["finished"] for record in records])

@@ -1,4 +1,4 @@
-"""Figures of a step's rollouts: metrics, and the records of rollouts.jsonl. See docs/metrics.md."""
+"""Metrics of a step's rollouts, and the records of rollouts.jsonl. See docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from data.gold import judge_all
 def rollout_metrics(
     group: str, rollouts: Rollouts, rewards: Tensor, not_given: int = 0
 ) -> dict[str, float | None]:
-    """Means over all ranks' responses under group/, the standard deviation of the rewards, and the share of failed ones.
+    """Means over the responses of all ranks under group/, the rewards' standard deviation, and the fraction of failed
+    responses.
 
-    rewards: float [B], NaN for a response without a reward, which counts in all figures but the rewards. The rewards are None if
-    no response has a reward. not_given: responses that are missing because their prompts were not given, the same on every rank.
+    rewards: float [B], NaN for a response without a reward. Such a response counts in all metrics except the rewards. The
+    rewards are None if no response has a reward. not_given: responses that are missing because an environment provided no
+    prompt, the same number on every rank.
     """
     rewards = rewards[rewards.isfinite()]
     judged = parallel.sum_over_dp(torch.tensor(float(len(rewards)))).item()
@@ -50,7 +52,8 @@ def rollout_metrics(
 
 
 def copied_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[str, float]:
-    """group/copied_from_prompt, the mean over all ranks' responses of the share of words copied from their prompts."""
+    """group/copied_from_prompt: the fraction of a response's words that are copied from its prompt. The mean is over all
+    ranks."""
     shares = [
         copied_share(
             tokenizer.decode(rollouts.prompt_tokens(row)), tokenizer.decode(rollouts.response_tokens(row))
@@ -61,10 +64,10 @@ def copied_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[
 
 
 def good_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[str, float]:
-    """group/good, the share of all ranks' responses that a program finds good (data/gold.py), judged beside each other.
+    """group/good: the fraction of the responses on all ranks that a program judges as good (data/gold.py), all judged together.
 
-    Empty without responses, and unless every prompt has an instruction of data/forms.py: the share of a part of the responses
-    would be noisier than the reward beside it.
+    Empty without responses, and unless every prompt has an instruction of data/forms.py: a fraction of only some of the
+    responses would be noisier than the reward.
     """
     own_responses = [
         (
@@ -82,9 +85,9 @@ def good_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[st
 
 
 def experience_metrics(experience: Experience, entropies: Tensor, absolute_kl: bool) -> dict[str, float]:
-    """Means over all ranks' responses and their tokens, under train_rollouts/.
+    """Means over the responses and tokens of all ranks, under train_rollouts/.
 
-    entropies: float [B, S-1] in nats; absolute_kl: whether init_policy_kl is of |log π − log π_ref|.
+    entropies: float [B, S-1] in nats; absolute_kl: whether init_policy_kl uses |log π − log π_ref|.
     """
     counts = experience.response_mask
     penalty = experience.kl.abs() if absolute_kl else experience.kl
@@ -98,7 +101,7 @@ def experience_metrics(experience: Experience, entropies: Tensor, absolute_kl: b
 
 
 def sampler_mismatch(experience: Experience) -> dict[str, float]:
-    """The difference between the log-probabilities of generation and of training, over all ranks' response tokens; under
+    """The difference between the log-probabilities of generation and of training, over the response tokens of all ranks, under
     train_rollouts/."""
     counts = experience.response_mask
     difference = (experience.logprobs - experience.sampler_logprobs)[counts].double()
@@ -115,7 +118,7 @@ def sampler_mismatch(experience: Experience) -> dict[str, float]:
 
 
 def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> dict[str, float]:
-    """Means and spreads over all ranks' responses and their tokens, under train_rollouts/.
+    """Means and standard deviations over the responses and tokens of all ranks, under train_rollouts/.
 
     token_rewards: float [B, S-1], with the KL penalty.
     """
@@ -129,7 +132,7 @@ def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> 
     learnt = experience.advantages[experience.loss_mask]
     figures["learnt_advantages_mean"], figures["learnt_advantages_std"] = mean_std(learnt)
     spreads = {
-        "advantages": experience.returns - experience.values,  # before normalisation
+        "advantages": experience.returns - experience.values,  # before normalization
         "returns": experience.returns,
         "values": experience.values,
     }
@@ -144,9 +147,9 @@ def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> 
 def environment_metrics(
     split: str, outcomes: list[EpisodeOutcome], rewards: Tensor, failures: list[EnvironmentFailure]
 ) -> dict[str, float]:
-    """The figures of each environment, under {split}_environments/NAME/, as means over all ranks' responses.
+    """The metrics of each environment under {split}_environments/NAME/, as means over the responses of all ranks.
 
-    outcomes: of this rank's responses; rewards: float [B]; failures: prompts that were not given, the same on every rank.
+    outcomes: outcomes of the responses on this rank; rewards: float [B]; failures: missing prompts, the same on every rank.
     """
     own_outcomes = [
         (outcome, reward) for outcome, reward in zip(outcomes, rewards.tolist()) if outcome.environment
@@ -183,7 +186,7 @@ def rollout_records(
     advantages: Tensor | None = None,
     outcomes: list[EpisodeOutcome] | None = None,
 ) -> list[dict]:
-    """One record for each of all ranks' responses, with its tokens' KL and advantages where there are some."""
+    """Make a record for each response of all ranks, with the KL and the advantages of its tokens if available."""
     records = []
     for row in range(rollouts.size):
         response = rollouts.response_tokens(row)
@@ -206,7 +209,7 @@ def rollout_records(
             }
             if outcome.failure is not None:
                 record["failure"] = outcome.failure.reason
-            if outcome.turns > 1:  # with what the environment said in between
+            if outcome.turns > 1:  # include the environment's turns between the policy's turns
                 whole = rollouts.tokens[row, rollouts.prompt_lengths[row] : rollouts.lengths[row]].tolist()
                 record["response"] = tokenizer.decode(whole, continues=True)
         if kl is not None:

@@ -1,6 +1,7 @@
-"""The settings that the kinds with rollouts share: PPO, GRPO, and the evaluation of a policy.
+"""The settings for all kinds with rollouts: PPO, GRPO, and the evaluation of a policy.
 
-The groups of the rollout, of the loop and of servers; what is read from them; and the checks on several settings together.
+The module holds the groups of settings for rollouts, the loop and servers, the values derived from several settings, and checks
+on several settings together.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _TEMPERATURE = Bound(
 
 @dataclass
 class SamplingParams:
-    """The distribution that tokens are drawn from."""
+    """The distribution for sampling tokens."""
 
     use_greedy: bool = False
     temperature: float = setting(1.0, _TEMPERATURE)
@@ -42,7 +43,7 @@ class SamplingParams:
     top_p: float = setting(1.0, PROBABILITY)
     """1: all tokens."""
     end_strings: list[str] = setting([])
-    """A response also ends with any of these strings."""
+    """A response also ends after any of these strings."""
 
 
 @dataclass
@@ -52,64 +53,65 @@ class LengthParams:
     max_length: int | None = setting(None, at_least(1))
     """null: half of encoder_seq_length."""
     min_length: int = setting(1, at_least(0))
-    """No stop token is drawn before this length."""
+    """No stop token is sampled before this length."""
 
 
 @dataclass
 class ResponseSettings:
-    """model.ppo, model.grpo: how prompts are answered. Training and evaluation share these settings."""
+    """model.ppo, model.grpo: settings of the responses to prompts, for training and evaluation."""
 
     rollout_micro_batch_size: int = setting(8, at_least(1))
-    """Prompts that are answered together."""
+    """Prompts per batch of generation."""
     num_val_samples: int | None = setting(None, at_least(1))
-    """Held-out prompts of a validation; null: all."""
+    """Held-out prompts in a validation; null: all."""
     val_rollout_micro_batch_size: int | None = setting(None, at_least(1))
-    """Held-out prompts that are answered together; null: rollout_micro_batch_size."""
+    """Held-out prompts per batch of generation; null: rollout_micro_batch_size."""
     val_use_greedy: bool = False
-    """A validation takes the likeliest token each time."""
+    """A validation always takes the most likely token."""
     logprob_forward_micro_batch_size: int | None = setting(None, at_least(1))
-    """Sequences in one forward pass; null: model.micro_batch_size."""
+    """Sequences in a forward pass; null: model.micro_batch_size."""
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     length_params: LengthParams = field(default_factory=LengthParams)
 
 
 @dataclass
 class RolloutSettings(ResponseSettings):
-    """model.ppo, model.grpo: rollouts, and the loss that learns from them."""
+    """model.ppo, model.grpo: rollouts and the loss."""
 
     rollout_epochs: int = setting(1, at_least(1))
     """Passes of the updates over a step's rollout."""
     recompute_logprobs: bool | None = None
-    """True: the trainer computes the responses' log-probabilities once more before the updates; False: it takes those of
-    generation. null: it computes them where a step needs them (a critic, a teacher, the KL in the reward, sampler_correction,
-    vLLM's responses), in bf16, where generation rounds differently from training, and where the sampler is cut (top_k, top_p,
-    use_greedy, min_length), because the sampler's log-probabilities are then not the policy's."""
+    """True: before the updates, the trainer computes the responses' log-probabilities again; False: the trainer uses the
+    log-probabilities of generation. null: the trainer computes them again in three cases: a step needs them (a critic, a
+    teacher, the KL in the reward, sampler_correction, vLLM's responses); in bf16, where generation rounds differently from
+    training; and with top_k, top_p, use_greedy or min_length, because the sampler's log-probabilities then differ from the
+    policy's."""
     entropy_bonus: float = setting(0.0, at_least(0))
     """The weight of the entropy in the loss."""
     sampler_correction: str = setting("none", one_of("none", "truncated", "masked"))
     """Importance weights for a sampler whose probabilities differ from the trainer's: truncated or masked at the cap."""
     sampler_correction_cap: float = setting(2.0, above(0))
     offload_adam_states: bool = True
-    """Adam's moments wait on the CPU while no update runs."""
+    """Adam's moments stay on the CPU between updates."""
 
 
 @dataclass
 class VllmCfg:
-    """model.generation.vllm_cfg: the vLLM server that generates."""
+    """model.generation.vllm_cfg: the vLLM server that generates responses."""
 
     url: str | None = None
-    """http://HOST:PORT of a running server; null: the run starts a server on this machine, and ends it."""
+    """http://HOST:PORT of a running server; null: the run starts a server on this machine, and stops the server at the end."""
     executable: str = "vllm"
-    """The command that starts a server; vLLM may lie in an environment of its own."""
+    """The command that starts a server. vLLM may be installed in a separate environment."""
     precision: str = setting("bfloat16", one_of("bfloat16", "float16", "float32"))
     tensor_parallel_size: int = setting(1, at_least(1))
     """GPUs that share the server's weights."""
     gpu_memory_utilization: float = setting(0.5, PROBABILITY)
-    """The server's share of each GPU's memory; training has the rest."""
+    """The fraction of each GPU's memory for the server; training uses the rest."""
     enforce_eager: bool = False
-    """No CUDA graphs: generation is slower, and the server is ready sooner."""
+    """Use no CUDA graphs: generation is slower, and the server starts faster."""
     timeout: float = setting(600.0, above(0))
-    """Seconds that a started server has for its first answer."""
+    """Seconds that the run waits for the first answer of a server that it starts."""
 
 
 @dataclass
@@ -117,17 +119,17 @@ class GenerationSettings:
     """model.generation: the engine that generates responses."""
 
     backend: str = setting("megatron", one_of("megatron", "vllm"))
-    """megatron: the policy's own module, in this process; vllm: a server that receives the policy's weights at every step."""
+    """megatron: the policy's own module, in this process; vllm: a server, which receives the policy's weights in every step."""
     vllm_cfg: VllmCfg = field(default_factory=VllmCfg)
 
 
 @dataclass
 class PromptSources:
-    """model of a job that answers prompts: the engine that generates, and the origin of prompts and rewards."""
+    """model of a job that responds to prompts: the engine for generation, and the source of prompts and rewards."""
 
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     environments: dict[str, EnvironmentSettings] = field(default_factory=dict)
-    """By name; see docs/environments.md. Without environments, prompts come from model.data, and a reward model judges."""
+    """By name; see docs/environments.md. Without environments, prompts come from model.data and rewards from a reward model."""
     data: Data = field(default_factory=Data)
 
 
@@ -160,59 +162,59 @@ class RolloutLoop(Loop):
     initial_policy_kl_penalty: float = setting(0.01, at_least(0))
     """The weight of the KL to the reference, in the reward of each token or in the loss."""
     target_kl: float | None = setting(None, above(0))
-    """Nats a token: where train_rollouts/kl is above the target, the weight grows by up to 1/50 a step; below, it shrinks.
-    null: the weight is constant."""
+    """In nats per token. While train_rollouts/kl is above the target, the weight grows by up to 1/50 per step; below the
+    target, the weight shrinks. null: the weight is constant."""
     use_absolute_kl: bool = True
-    """The reward's penalty is |log π − log π_ref|."""
+    """The penalty in the reward is |log π − log π_ref|."""
     max_init_policy_kl: float | None = setting(None, above(0))
-    """A bound on init_policy_kl in nats; beyond the bound the run ends with an error, and a checkpoint. null: no bound."""
+    """A bound on init_policy_kl in nats. Above the bound the run ends with an error and a checkpoint. null: no bound."""
     max_policy_kl: float | None = setting(None, above(0))
-    """A bound on train_optim/policy_kl in nats a token; beyond the bound a step's remaining updates are left out. null: no
+    """A bound on train_optim/policy_kl in nats per token. Above the bound the step's remaining updates are skipped. null: no
     bound."""
     reward_clip: float | None = setting(None, above(0))
     """Rewards are clipped to ± this value; null: no clipping."""
     missing_eos_penalty: float = setting(0.0, at_least(0))
-    """Subtracted from the reward of a response that was cut off."""
+    """Subtracted from the reward of a truncated response."""
     overlong_buffer: int | None = setting(None, at_least(1))
-    """The last tokens before max_length, whose penalty grows with each token."""
+    """The number of last tokens before max_length in which the penalty grows with each token; null: no penalty."""
     overlong_penalty: float = setting(1.0, at_least(0))
     """The penalty of a response that uses the whole buffer."""
     mask_truncated_responses: bool = False
-    """Exclude responses that were cut off from the actor's loss and from the normalisation, as NeMo-Aligner does."""
+    """Exclude truncated responses from the actor's loss and from the normalization, as NeMo-Aligner does."""
     trt_llm: TrtLlm = field(default_factory=TrtLlm)
 
 
 @dataclass
 class RemoteServer:
-    """The place of a server; by default there is none, and the model is in the actor's process."""
+    """The address of a server. By default there is no server, and the model is in the actor's process."""
 
     ip: str | None = None
     """Host name or address of the server's job."""
     port: int = setting(5556, within(1, 65535))
     run: str | None = None
-    """Instead of ip and port: the run folder of the server's job, in which both are written."""
+    """The run folder of the server's job, which records the server's ip and port. Replaces both settings."""
 
 
 @dataclass
 class ServerRequests:
-    """How a run sends its requests to a server."""
+    """Settings of the requests that a run sends to a server."""
 
     pad_to_length: int | None = setting(None, at_least(1))
     """Requests are padded to this length; null: to the next of a few lengths."""
     timeout: float = setting(600.0, above(0))
-    """Seconds that the run waits for a server that does not answer yet."""
+    """Seconds that the run waits for a server that has not answered yet."""
 
 
 POLICY_FUNCTIONS = {
     "loss": "aligner_lib.algorithms.ppo:clipped_surrogate",
     "loss_mask": "aligner_lib.algorithms.policy_gradient:loss_mask",
 } | TRAINING_FUNCTIONS
-"""The library's functions that a run may replace by functions of its own, in PPO and GRPO."""
+"""The library's functions that a PPO or GRPO run may replace by a user's functions."""
 
-KL_HORIZON = 10.0  # steps: the KL coefficient changes by at most 0.2 / this a step
+KL_HORIZON = 10.0  # in steps: the KL coefficient changes by at most 0.2 / KL_HORIZON per step
 
 
-# ---- values that follow from several settings -----------------------------------------------------------------------
+# ---- values derived from several settings ---------------------------------------------------------------------------
 
 
 def group_of(config: DictConfig) -> str:
@@ -236,20 +238,21 @@ def loop_settings(config: DictConfig) -> DictConfig:
 
 
 def val_rollout_micro_batch_size(config: DictConfig) -> int:
-    """Prompts generated together in a validation."""
+    """Held-out prompts per batch of generation."""
     rollout = rollout_settings(config)
     return rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size
 
 
 def response_length(config: DictConfig) -> int:
-    """The most tokens of a response: max_length, or half of encoder_seq_length."""
+    """The greatest length of a response in tokens: max_length, or half of encoder_seq_length."""
     return rollout_settings(config).length_params.max_length or config.model.encoder_seq_length // 2
 
 
 def environments_of(config: DictConfig) -> dict[str, EnvironmentSettings]:
-    """The environments that give prompts, by name; none where prompts come from model.data.
+    """The environments that provide prompts, by name; empty if the prompts come from model.data.
 
-    A kind without a critic can do without a reward model: where it is given no prompts either, it trains on sums.
+    A kind without a critic can run without a reward model. If such a job has neither environments nor prompts, it trains on
+    sums.
     """
     named = {
         name: environment for name, environment in config.model.environments.items() if environment.weight > 0
@@ -265,7 +268,7 @@ def generates_with_vllm(config: DictConfig) -> bool:
 
 
 def judged_by_programs(config: DictConfig) -> bool:
-    """Whether environments judge every response, so that no reward model is needed."""
+    """Whether environments judge every response, so that the job needs no reward model."""
     named = environments_of(config)
     return bool(named) and all(
         (environment.use or name) != "reward_model" for name, environment in named.items()
@@ -273,9 +276,9 @@ def judged_by_programs(config: DictConfig) -> bool:
 
 
 def recomputes_logprobs(config: DictConfig, needed: bool) -> bool:
-    """Whether responses pass through the policy once more before they are learnt from.
+    """Whether the policy computes the responses' log-probabilities again before learning from them.
 
-    needed: whether the algorithm or the precision requires it.
+    needed: whether the algorithm or the precision requires the computation.
     """
     rollout = rollout_settings(config)
     if rollout.recompute_logprobs is None:
@@ -285,8 +288,7 @@ def recomputes_logprobs(config: DictConfig, needed: bool) -> bool:
 
 
 def cuts_the_sampler(config: DictConfig) -> bool:
-    """Whether some tokens can't be drawn, so that generation's log-probabilities are those of a narrower distribution
-    than the policy's."""
+    """Whether sampling excludes some tokens, so that the sampler's distribution is narrower than the policy's."""
     rollout = rollout_settings(config)
     sampling = rollout.sampling_params
     cut = sampling.use_greedy or sampling.top_k > 0 or sampling.top_p < 1
@@ -308,8 +310,7 @@ def check_lengths(config: DictConfig) -> None:
 
 
 def check_learning(config: DictConfig) -> None:
-    """Check that the sampler's correction has log-probabilities to compare, and that the overlong buffer lies within a
-    response."""
+    """Check that the sampler correction has log-probabilities to compare, and that the overlong buffer fits into a response."""
     at, rollout = group_of(config), rollout_settings(config)
     if rollout.recompute_logprobs is False and rollout.sampler_correction != "none":
         raise ConfigError(
@@ -324,7 +325,7 @@ def check_learning(config: DictConfig) -> None:
 
 
 def check_generation(config: DictConfig) -> None:
-    """Check that several nodes have the address of a vLLM server, because a run starts a server only on a single node."""
+    """Check that a run on several nodes has the address of a vLLM server. A run starts a server only on a single node."""
     starts_server = generates_with_vllm(config) and config.model.generation.vllm_cfg.url is None
     if starts_server and config.trainer.num_nodes > 1:
         raise ConfigError(
@@ -334,7 +335,10 @@ def check_generation(config: DictConfig) -> None:
 
 
 def check_checkpoints(config: DictConfig, is_remote: bool, server: str) -> None:
-    """Check that a run with a server saves checkpoints, from which the run resumes when the server dies. server: in words."""
+    """Check that a run with a server saves checkpoints. The run needs a checkpoint to resume after the server dies.
+
+    server: the server's name in the message.
+    """
     if is_remote and not config.exp_manager.create_checkpoint_callback:
         raise ConfigError(
             f"exp_manager.create_checkpoint_callback=False: when {server} in a job of its own dies, all jobs of the run return "
@@ -344,7 +348,7 @@ def check_checkpoints(config: DictConfig, is_remote: bool, server: str) -> None:
 
 
 def unused_settings(config: DictConfig) -> dict[str, str]:
-    """The settings without effect, given the other settings, with the reasons."""
+    """The settings that have no effect because of other settings, with the reasons."""
     at, loop, unused = group_of(config), loop_settings(config), {}
     if rollout_settings(config).sampler_correction == "none":
         unused[f"model.{at}.sampler_correction_cap"] = "sampler_correction=none has no weights to cap."

@@ -1,10 +1,11 @@
-"""Policy gradients: the policy answers prompts, its responses get rewards, and responses that are better than expected become
-more likely.
+"""Policy gradients: the policy responds to prompts, the responses get rewards, and responses that are better than expected
+become more likely.
 
     B responses of this rank, S longest prompt + response, T tokens in the loss
 
-PPO (kinds/ppo) and GRPO (kinds/grpo) share this step. PPO's expectation is a critic's value, GRPO's the mean of a group.
-The objective's switches are in aligner_lib.algorithms.objective, its mathematics in aligner_lib.algorithms.policy_gradient.
+PPO (kinds/ppo) and GRPO (kinds/grpo) share this step. The expected reward is a critic's value in PPO and a group's mean in
+GRPO. The objective's switches are in aligner_lib.algorithms.objective, and its mathematics in
+aligner_lib.algorithms.policy_gradient.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ logger = logging.getLogger(__name__)
 
 
 class KLBoundError(BoundExceeded):
-    """The policy's KL to its reference is beyond the configured bound."""
+    """The policy's KL to its reference exceeds the configured bound."""
 
 
 @dataclass
 class PolicyGradientTrainer(ABC):
-    """A step is a rollout and the optimiser steps that learn from the rollout."""
+    """Trains a policy. A step consists of a rollout and the optimizer steps on this rollout."""
 
     policy: Policy
     roll_out: RolloutCollector
@@ -82,13 +83,13 @@ class PolicyGradientTrainer(ABC):
     config: DictConfig
     """A PPOConfig or a GRPOConfig."""
     run: RunWriter | None
-    """None on all ranks but the first."""
+    """None on all ranks except the first."""
     functions: SimpleNamespace = field(kw_only=True)
-    """The kind's replaceable functions, or the run's own functions instead."""
+    """The kind's replaceable functions, or the user's functions in their place."""
     group_size: int = field(init=False, default=1)
     """Responses to each prompt."""
     failures: list[EnvironmentFailure] = field(init=False, default_factory=list)
-    """The environments' failures to give prompts in this step."""
+    """The environments' failures to provide prompts in the current step."""
 
     def __post_init__(self):
         self.failed_rewards = FailedRewards()
@@ -101,7 +102,8 @@ class PolicyGradientTrainer(ABC):
 
     @property
     def controls(self) -> tuple[str, ...]:
-        """The values that a user can change during the run. A KL coefficient that follows a target is not among them."""
+        """The values that a user can change during the run. A KL coefficient with a target adapts by itself and can't be
+        changed."""
         return ("lr", "kl_coef") if self.loop.target_kl is None else ("lr",)
 
     def change(self, name: str, value: float) -> None:
@@ -113,11 +115,13 @@ class PolicyGradientTrainer(ABC):
             self.kl_coef = value
 
     def step(self, step: int) -> dict[str, float]:
-        """One step: rollout, advantages, updates. Raises KLBoundError; RewardsFailedError; NonFiniteError for a loss that is
-        not finite."""
+        """Run a step: rollout, advantages, updates. Return the step's metrics.
+
+        Raises KLBoundError, RewardsFailedError, and NonFiniteError for a loss that is not finite.
+        """
         timers = Timers()
 
-        # 1  Rollout: the policy answers this step's prompts, and reward model or programs judge the responses.
+        # 1  Rollout: the policy responds to the step's prompts. A reward model or programs judge the responses.
         with timers("rollout_time"):
             collected = self.collect(step, timers)
 
@@ -147,7 +151,7 @@ class PolicyGradientTrainer(ABC):
         self.failed_rewards.check(step, collected.outcomes)
         self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
 
-        # 4  The policy learns from the experience, one global batch after the other.
+        # 4  The policy learns from the experience, global batch by global batch.
         with timers("train_time"):
             metrics |= self.learn(step, experience, timers)
         metrics["train_rollouts/kl_coef"] = self.kl_coef
@@ -155,7 +159,7 @@ class PolicyGradientTrainer(ABC):
         return metrics | self._bookkeeping(step) | timers.seconds
 
     def validate(self, step: int) -> dict[str, float | None]:
-        """Rewards on held-out prompts, sampled with the same random numbers at every validation."""
+        """Compute rewards on held-out prompts, sampled with the same random numbers in every validation."""
         tasks, failures = given_tasks(self.tasks.validation(self.rollout.num_val_samples), self.run)
         tasks = share_of_rank(
             [(number, number, task) for number, task in enumerate(tasks)],
@@ -177,7 +181,7 @@ class PolicyGradientTrainer(ABC):
         return metrics | environment_metrics("val", collected.outcomes, rewards, failures)
 
     def save(self, folder: Path) -> None:
-        """Write this rank's share of the policy, the tokenizer, and a KL coefficient that follows a target."""
+        """Write this rank's share of the policy, the tokenizer, and the KL coefficient if the coefficient follows a target."""
         self.policy.engine.save(folder)
         if parallel.is_first_rank():
             save_tokenizer(self.policy.tokenizer, folder)
@@ -185,8 +189,8 @@ class PolicyGradientTrainer(ABC):
                 (folder / "kl_coef.json").write_text(json.dumps(self.kl_coef))
 
     def load(self, folder: Path | None) -> None:
-        """Restore the state that `save` wrote; None: the state before the first step. Waits for a reward source that does not
-        answer yet."""
+        """Restore the state that `save` wrote; None: the state before the first step. Waits until the reward source is
+        ready."""
         if self.roll_out.reward_source is not None:
             self.roll_out.reward_source.reach()
         self.policy.engine.go_on_from(folder)
@@ -194,7 +198,7 @@ class PolicyGradientTrainer(ABC):
         if folder is not None and self.loop.target_kl is not None:
             self.kl_coef = json.loads((folder / "kl_coef.json").read_text())
 
-    # -- what PPO and GRPO define themselves ----------------------------------------------------------------------
+    # -- what PPO and GRPO each define ----------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -210,19 +214,19 @@ class PolicyGradientTrainer(ABC):
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[Experience, dict[str, float]]:
-        """The experience with its advantages, and figures of their computation.
+        """Compute the experience with its advantages, and metrics of the computation.
 
-        rewards: float [B], NaN where an environment failed; values: float [B, S-1], the critic's; logprobs and
+        rewards: float [B], NaN if an environment failed; values: float [B, S-1], from the critic; logprobs and
         reference_logprobs: float [B, S-1].
         """
 
     # -- the stages -----------------------------------------------------------------------------------------------
 
     def collect(self, step: int, timers: Timers, draw: int | None = None, first: int = 0) -> Collected:
-        """This step's rollout.
+        """Collect a rollout for the step.
 
-        draw: the number of the batch of prompts in the source's order; None: the step's own. first: the number of its first
-        group.
+        draw: the position of the batch of prompts in the source's order; None: the step's own position. first: the number of
+        the rollout's first group.
         """
         number = step - 1 if draw is None else draw
         tasks, self.failures = given_tasks(self.tasks.train(number, self.prompts_per_step), self.run)
@@ -236,7 +240,8 @@ class PolicyGradientTrainer(ABC):
         )
 
     def learn(self, step: int, experience: Experience, timers: Timers) -> dict[str, float]:
-        """rollout_epochs passes of optimiser steps over the rollout's global batches. Returns means of their figures."""
+        """Make rollout_epochs passes of optimizer steps over the rollout's global batches. Return means of the updates'
+        metrics."""
         figures: list[dict[str, float]] = []
         bound = self.loop.max_policy_kl
         for batch in self.global_batches(experience) * self.rollout.rollout_epochs:
@@ -261,7 +266,7 @@ class PolicyGradientTrainer(ABC):
         return metrics
 
     def global_batches(self, experience: Experience) -> list[Experience]:
-        """This rank's part of each global batch, in the order of its groups."""
+        """This rank's part of each global batch, in the order of the groups."""
         numbers = [n for part in parallel.gather_over_dp(experience.group.tolist()) for n in part]
         groups = sorted(set(numbers))
         size = self.config.model.global_batch_size // self.group_size
@@ -270,7 +275,7 @@ class PolicyGradientTrainer(ABC):
         return [_rows_or_an_empty_row(experience, part) for part in rows]
 
     def _weighted(self, batch: Experience) -> WeightedBatch | None:
-        """The rows with a gradient, and the weight of their tokens in the whole global batch. None if no rank has such a row."""
+        """Select the rows with a gradient, and weight their tokens within the global batch. None if no rank has such rows."""
         lengths = batch.loss_mask.sum(dim=1)
         moves = (batch.advantages != 0) & batch.loss_mask
         learns = batch.loss_mask.any(dim=1) if self._learns_from_all() else moves.any(dim=1)
@@ -281,7 +286,7 @@ class PolicyGradientTrainer(ABC):
         weights = policy_gradient.token_weights(
             lengths, self.objective.normalizer, response_length(self.config), responses, tokens, learnt
         )
-        # only the fields of Experience: a critic's experience has further ones
+        # only the fields of Experience, because a critic's experience has more fields
         parts = {entry.name: getattr(batch, entry.name) for entry in fields(Experience)}
         whole = WeightedBatch(**parts, token_weights=weights)
         return _rows_or_an_empty_row(whole, learns.nonzero().flatten())
@@ -292,7 +297,8 @@ class PolicyGradientTrainer(ABC):
         return held or self.rollout.entropy_bonus > 0 or self.objective.baseline in ("critic", "teacher")
 
     def _update(self, part: Experience) -> dict[str, float]:
-        """An optimiser step and its figures; {} without a step if no token of the global batch has a gradient."""
+        """Run an optimizer step and return its metrics. If no token of the global batch has a gradient, return {} without a
+        step."""
         batch = self._weighted(part)
         if batch is None:
             return {}
@@ -339,8 +345,10 @@ class PolicyGradientTrainer(ABC):
         return LossTerms((losses * batch.token_weights[rows]).sum() - entropy, mask.sum(), sums)
 
     def _logprobs(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
-        """The responses' log-probabilities under the policy, and its entropies: float [B, S-1] each. Without a second pass
-        over the responses, both come from generation."""
+        """The responses' log-probabilities under the policy, and the policy's entropies: float [B, S-1] each.
+
+        Without a second pass over the responses, both come from generation.
+        """
         if self.recomputes:
             return self.policy.logprobs(rollouts)
         entropies = -rollouts.sampler_logprobs  # the mean of −log π estimates the entropy
@@ -370,8 +378,10 @@ class PolicyGradientTrainer(ABC):
         scale: str,
         grpo_formula: Callable[[Tensor, Tensor], Tensor] = policy_gradient.grpo_advantages,
     ) -> Tensor:
-        """How much better each of this rank's responses is than the responses of all ranks to its prompt: float32 [B]; 0 for a
-        response without a reward. rewards: float [B]; the others are those of `group_advantages`."""
+        """Compute the advantages of this rank's responses: float32 [B]. The baseline comes from the responses of all ranks.
+
+        The advantage is 0 for a response without a reward. rewards: float [B]. For the other arguments see `group_advantages`.
+        """
         parts = parallel.gather_over_dp((rollouts.group, rewards))
         group, of_all_ranks = (torch.cat(parts_of) for parts_of in zip(*parts))
         advantages = policy_gradient.group_advantages(of_all_ranks, group, baseline, scale, grpo_formula)
@@ -385,7 +395,7 @@ class PolicyGradientTrainer(ABC):
         return self.functions.loss_mask(rollouts.response_mask, learnt)
 
     def sampler_weights(self, rollouts: Rollouts, logprobs: Tensor) -> Tensor:
-        """The importance weights of the sampler's correction: float [B, S-1], 1 outside of responses."""
+        """The importance weights of the sampler correction: float [B, S-1], 1 outside the responses."""
         weights = policy_gradient.importance_weights(
             logprobs,
             rollouts.sampler_logprobs,
@@ -397,8 +407,8 @@ class PolicyGradientTrainer(ABC):
     # -- helpers --------------------------------------------------------------------------------------------------
 
     def _share(self, tasks: list[Task], first: int) -> list[tuple[int, int, Task]]:
-        """This rank's part of the responses, global batch by global batch, so that each optimiser step sees the same samples
-        in any layout."""
+        """This rank's share of each global batch of responses. An optimizer step therefore sees the same samples in any
+        layout."""
         size, group = self.config.model.global_batch_size, self.group_size
         numbered = [
             ((first + i) * group + k, first + i, task) for i, task in enumerate(tasks) for k in range(group)
@@ -466,7 +476,7 @@ def _mismatch_of(figures: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _rows_or_an_empty_row(batch: Experience, rows: Tensor) -> Experience:
-    """The given rows; without any, a row whose masks are empty, since every rank takes part in every update."""
+    """Return the given rows. Without rows, return a row with empty masks, because every rank takes part in every update."""
     if len(rows):
         return batch.rows(rows)
     row = batch.rows([0])
@@ -475,7 +485,7 @@ def _rows_or_an_empty_row(batch: Experience, rows: Tensor) -> Experience:
 
 
 def means(updates: list[dict[str, float]]) -> dict[str, float]:
-    """The mean of each figure over the updates that have the figure."""
+    """The mean of each metric over the updates that have the metric."""
     names = dict.fromkeys(name for figures in updates for name in figures)
     having = {name: [figures[name] for figures in updates if name in figures] for name in names}
     return {name: sum(values) / len(values) for name, values in having.items()}

@@ -28,18 +28,18 @@ REWARD_MODEL = "critic.pretrained_checkpoint.restore_from_path"
 
 
 def prepare(config: DictConfig) -> PreparedJob:
-    """PPO, with its critic in this process or in a job of its own."""
+    """Prepare PPO with its critic in this process or in a separate job."""
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
     functions = functions_of("ppo", config)
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
-    # programs that judge need no reward model: the critic may then start from any model
+    # if programs judge all responses, no reward model is needed, and the critic may start from any model
     head = None if judged_by_programs(config) else "scalar"
     rewards = None if has_remote_critic(config) else model_folder(config, REWARD_MODEL, head)
-    # the run of a server has the hash of the server's reward model
+    # a server's run records the hash of the server's reward model
     inputs = read_inputs(config, start, {"reward model": rewards})
     tokenizer = inputs.tokenizer
     max_steps = steps_of(loop, inputs.tasks.size or 0, rollout.num_rollout_samples)
-    global_batches = rollout.num_rollout_samples // model.global_batch_size  # of a step
+    global_batches = rollout.num_rollout_samples // model.global_batch_size  # in a step
     actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * global_batches * rollout.rollout_epochs
     critic_steps = max_steps * global_batches * critic_epochs(config)
 
@@ -73,8 +73,11 @@ def prepare(config: DictConfig) -> PreparedJob:
 def _reward_source_and_critic(
     config: DictConfig, tokenizer: Tokenizer, rewards: Path | None, run: RunWriter | None
 ) -> tuple[RewardSource | None, ValueModel, DictConfig]:
-    """The reward source and the critic, in this process or in other jobs, and the settings of the critic's optimiser. There is
-    no reward source if programs judge all responses."""
+    """The reward source, the critic, and the settings of the critic's optimizer. Both models are in this process or in other
+    jobs.
+
+    The reward source is None if programs judge all responses.
+    """
     if rewards is not None:
         critic, reward_model = build_critic(config.critic, rewards, judges=not judged_by_programs(config))
         return reward_model, critic, config.critic.model.optim

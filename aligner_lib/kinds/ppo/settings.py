@@ -1,4 +1,4 @@
-"""PPO: its settings (the actor's, and the critic's where it shares the actor's processes), metrics, charts and alarms."""
+"""PPO: settings (the actor's, and the critic's if both share processes), metrics, charts and alarms."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class ActorPPO(RolloutSettings):
-    """model.ppo: rollouts, and the loss that learns from them."""
+    """model.ppo: rollouts and the loss."""
 
     num_rollout_samples: int = setting(512, at_least(1))
     """Responses in a PPO step."""
     num_generations_per_prompt: int = setting(1, at_least(1))
-    """Responses to each prompt, which is computed once for all of them."""
+    """Responses to each prompt. The prompt is computed only once for all of them."""
     critic_rollout_epochs: int | None = setting(None, at_least(1))
     """Passes of the critic's updates over a step's rollout; null: rollout_epochs."""
     ratio_eps: float = setting(0.2, above(0))
@@ -72,10 +72,11 @@ class PPOLoop(RolloutLoop):
     discount_factor: float = setting(1.0, within(0, 1))
     gae_lambda: float = setting(0.95, within(0, 1))
     prompt_baseline: str = setting("none", one_of("none", "group_mean", "leave_one_out"))
-    """What the critic's values begin from: the mean reward of all responses to the prompt, or of the other ones. The critic then has
-    to predict only the differences between responses to one prompt. none: the values are the critic's alone."""
+    """The baseline to which the critic's output is added: the mean reward of all responses to the prompt, or of the other
+    responses. With a baseline, the critic has to predict only the differences between responses to the same prompt. none: the
+    values are the critic's output alone."""
     whiten_rewards: bool = False
-    """Divide the rewards of tokens, KL penalty included, by their standard deviation."""
+    """Divide the token rewards, including the KL penalty, by their standard deviation."""
     normalize_advantages: bool = True
     critic_warmup_steps: int = setting(0, at_least(0))
     """The number of first steps that train only the critic."""
@@ -90,7 +91,7 @@ class PPOTrainerGroup(Trainer):
 
 @dataclass
 class RemoteCriticRM(ServerRequests):
-    """The servers of a critic and of a reward model in jobs of their own."""
+    """The servers of a critic and a reward model in separate jobs."""
 
     critic: RemoteServer = field(default_factory=RemoteServer)
     reward_model: RemoteServer = field(default_factory=lambda: RemoteServer(port=5555))
@@ -119,8 +120,11 @@ class PPOConfig(ContinuedTrainingConfig):
 
 
 def has_remote_critic(config: DictConfig) -> bool:
-    """Whether PPO's critic is a job of its own: its address or run folder is set. NeMo-Aligner's commands set only
-    pad_to_length, without a model for a critic in this process, and mean a server on this machine."""
+    """Whether PPO's critic runs in a separate job: the settings contain its address or run folder.
+
+    NeMo-Aligner's commands set only pad_to_length, without a model for a critic in this process, and thereby mean a server on
+    this machine.
+    """
     remote, here = config.remote_critic_rm, config.critic.pretrained_checkpoint.restore_from_path
     named = remote.critic.ip is not None or remote.critic.run is not None
     return named or (remote.pad_to_length is not None and here is None)
@@ -147,7 +151,7 @@ def _check_rollouts(config: DictConfig) -> None:
 
 
 def _check_baseline(config: DictConfig) -> None:
-    """Check that a baseline of other responses has other responses, in the unit of the rewards that are learnt."""
+    """Check that prompts with a baseline have several responses, and that the baseline and the rewards have the same unit."""
     baseline, responses = config.trainer.ppo.prompt_baseline, config.model.ppo.num_generations_per_prompt
     if baseline != "none" and responses == 1:
         raise ConfigError(
@@ -162,7 +166,7 @@ def _check_baseline(config: DictConfig) -> None:
 
 
 def _check_servers(config: DictConfig) -> None:
-    """Check that a reward model with a server of its own has an address."""
+    """Check that a reward model with a separate server has an address."""
     remote = config.remote_critic_rm
     apart = has_remote_critic(config) and not config.model.ppo.combine_rm_and_critic_server
     if apart and remote.reward_model.ip is None and remote.reward_model.run is None:
@@ -184,7 +188,7 @@ def _check_used_functions(config: DictConfig) -> None:
 
 
 def _without_servers(config: DictConfig) -> dict[str, str]:
-    """The settings without effect when critic and reward model are in this process, with the reasons."""
+    """The settings without effect if critic and reward model are in this process, with the reasons."""
     no_server = "critic and reward model are in this process; remote_critic_rm.critic.ip or .run puts them into another job."
     shared = (
         "in one process the critic has the actor's; leave this out, or put the critic into a job of its own."

@@ -29,7 +29,7 @@ from aligner_lib.trainers.lr import LRSchedule
 
 @dataclass
 class PPOTrainer(PolicyGradientTrainer):
-    """See PolicyGradientTrainer. The critic computes values with the rewards, and is trained beside the actor."""
+    """See PolicyGradientTrainer. The critic computes values while the rewards are computed, and trains alongside the actor."""
 
     critic: ValueModel = field(kw_only=True)
     critic_lr_schedule: LRSchedule = field(kw_only=True)
@@ -51,7 +51,7 @@ class PPOTrainer(PolicyGradientTrainer):
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[ActorCriticExperience, dict[str, float]]:
-        """Rewards minus the KL penalty become advantages over the critic's values, and returns."""
+        """Subtract the KL penalty from the rewards, and compute advantages over the critic's values, and returns."""
         loop, mask, judged = self.loop, rollouts.response_mask, rewards.isfinite()
         kl = (logprobs - reference_logprobs) * mask
         shaped = self.shaped(rollouts, rewards)
@@ -88,15 +88,18 @@ class PPOTrainer(PolicyGradientTrainer):
         return experience, critic_metrics(experience, token_rewards)
 
     def prompt_baseline(self, rollouts: Rollouts, rewards: Tensor) -> Tensor:
-        """What the values of each response begin from, in units of rewards: float32 [B]; 0 where there is no such baseline.
-        rewards: float [B]."""
+        """The value that the critic's output is added to, for each response, in units of rewards: float32 [B]; 0 without a
+        baseline.
+
+        rewards: float [B].
+        """
         baseline = self.loop.prompt_baseline
         if baseline == "none":
             return torch.zeros_like(rewards)
         return rewards.nan_to_num() - self.compared(rollouts, rewards, baseline, scale="none")
 
     def learn(self, step: int, experience: ActorCriticExperience, timers: Timers) -> dict[str, float]:
-        """The critic is trained on the same global batches at the same time as the actor, possibly in another job."""
+        """Train actor and critic at the same time on the same global batches. The critic may be in another job."""
         batches = self.global_batches(experience) * critic_epochs(self.config)
         rates = [self.critic_lr_schedule((step - 1) * len(batches) + i + 1) for i in range(len(batches))]
         learning = [self.critic.train(batch.for_critic(), lr) for batch, lr in zip(batches, rates)]
@@ -110,11 +113,12 @@ class PPOTrainer(PolicyGradientTrainer):
 
     def save(self, folder: Path) -> None:
         """Write this rank's share of actor and critic."""
-        # first: without the critic's part, the checkpoint is worth nothing
+        # The critic is first, because the checkpoint is worthless without the critic's part.
         self.critic.save(folder / "critic")
         super().save(folder)
 
     def load(self, folder: Path | None) -> None:
         """Restore the state that `save` wrote; None: the state before the first step."""
-        self.critic.load(folder and folder / "critic")  # first: the critic may lack a checkpoint of this step
+        # first, because the critic may lack a checkpoint of this step
+        self.critic.load(folder and folder / "critic")
         super().load(folder)

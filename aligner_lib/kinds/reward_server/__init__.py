@@ -1,1 +1,1 @@
-"""A reward model in a job of its own."""
+"""A reward model in a separate job."""

@@ -1,4 +1,4 @@
-"""Builds a reward model, in a job of its own, from its settings."""
+"""Builds a reward model in a separate job, from its settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aligner_lib.remote_critic.worker import Worker
 
 
 def prepare(config: DictConfig) -> Serving:
-    """A reward model without a critic."""
+    """Prepare a server for a reward model without a critic."""
     start = model_folder(config, "rm_model_file", "scalar", serves=True)
 
     def make():

@@ -1,4 +1,4 @@
-"""A reward model without a critic, as a job of its own behind a PyTriton server."""
+"""A reward model without a critic, in a separate job behind a PyTriton server."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from aligner_lib.kinds.critic.settings import SERVED
 
 @dataclass
 class Inference:
-    """inference: how the server computes, and the address that it listens on."""
+    """inference: the server's computation, address and timeout."""
 
     micro_batch_size: int = setting(4, at_least(1))
-    """Sequences in one forward pass."""
+    """Sequences in a forward pass."""
     port: int = setting(5555, within(1, 65535))
     address: str | None = None
-    """The address that the server listens on; null: loopback, in a Slurm job the node's own."""
+    """The address that the server listens on; null: loopback or, in a Slurm job, the node's own address."""
     actor_timeout: float = setting(600.0, above(0))
-    """Seconds without a request of the run after which the server ends."""
+    """Seconds without a request from the run until the server ends."""
 
 
 @dataclass

@@ -16,12 +16,12 @@ from aligner_lib.models.reward_scale import RewardScale
 
 
 def prepare(config: DictConfig) -> PreparedJob:
-    """Reward model training."""
+    """Prepare data, model and trainer."""
     start = model_folder(config, "pretrained_checkpoint.restore_from_path")
     architecture = Architecture.load(start)
     scaling = config.model.reward_standardization
     fixed = scaling["enable"] and scaling["mean"] is not None
-    is_new = architecture.head == "lm"  # further training of a reward model keeps its head
+    is_new = architecture.head == "lm"  # a reward model that is trained further keeps its head
 
     def trainer(loop, common):
         engine = build_trainable_engine(

@@ -1,4 +1,4 @@
-"""Reward model training: its settings, metrics, charts and alarms."""
+"""Reward-model training: settings, metrics, charts and alarms."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class RewardModelModel(ScalarModel):
-    """model of a reward model's job."""
+    """model of a reward-model job."""
 
     data: PairData = field(default_factory=PairData)
     reward_standardization: dict[str, Any] = setting(
         {"enable": True, "mean": None, "std": None}, names=("enable", "mean", "std")
     )
-    """Rewards leave the model as (r - mean) / std; null: both are measured on the validation pairs at the end of training."""
+    """The model returns rewards as (r - mean) / std; null: mean and std are measured on the validation pairs at the end of
+    training."""
     init_method_std: float = setting(0.0, at_least(0))
-    """The standard deviation of the new head's weights. With 0 the first loss is ln 2 to the last digit, but the gradient that
-    reaches the transformer is scaled by the head's weights: the first steps then train only the head."""
+    """The standard deviation of the new head's weights. With 0 the first loss is exactly ln 2, but the gradient that reaches
+    the transformer is scaled by the head's weights, so the first steps train only the head."""
     center_rewards_coefficient: float = setting(0.0, at_least(0))
-    """The weight in the loss of the rewards' mean square, over all tokens of both responses. The comparison of two last tokens
-    does not determine the rewards of earlier tokens; this term keeps them near 0, and a critic that starts from the model then
-    expects a value near 0 for a response that has just begun."""
+    """The weight of an extra loss: the mean square of the rewards at all tokens of both responses. The comparison of two last
+    tokens does not determine the rewards at earlier tokens. The extra loss keeps these rewards near 0. A critic that starts
+    from the model then predicts a value near 0 for a response that has just begun."""
 
 
 @dataclass
 class RewardModelTrainerGroup(Trainer):
-    """trainer of a reward model's job."""
+    """trainer of a reward-model job."""
 
     rm: Loop = field(default_factory=Loop)
 
@@ -61,7 +62,7 @@ class RewardModelConfig(ContinuedTrainingConfig):
 
 
 def _check_scale(config: DictConfig) -> None:
-    """A scale is a mean and a standard deviation, both given or both measured."""
+    """Check that mean and standard deviation are both given or both measured, and that their values are valid."""
     key, scale = "model.reward_standardization", config.model.reward_standardization
     mean, std = scale.get("mean"), scale.get("std")
     if (mean is None) != (std is None):

@@ -1,6 +1,6 @@
 """Reward-model training: the chosen response to a prompt gets a higher score than the rejected response.
 
-Bradley–Terry's loss, as in Ouyang et al. 2022 (arXiv:2203.02155).
+Loss: Bradley–Terry, as in Ouyang et al. 2022 (arXiv:2203.02155).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PairLoss = Callable[[Tensor, Tensor], Tensor]
 def pair_loss(
     model, batch: TokenBatch, hidden: Tensor, loss: PairLoss = preference_loss, centering: float = 0.0
 ) -> LossTerms:
-    """The loss of a micro batch of B pairs. hidden: [S, 2B, H]; a reward is read at the stop token.
+    """The loss of a micro batch of B pairs. hidden: [S, 2B, H]; the reward is the output at the stop token.
 
-    centering: the weight of the centering loss of both texts, which is added to the loss.
+    centering: the weight of the centering loss on both texts, which is added to the loss.
     """
     rows = torch.arange(batch.size, device=hidden.device)
     rewards = model.values(hidden[batch.lengths - 1, rows])  # [2B]
@@ -51,15 +51,15 @@ def pair_loss(
 
 @dataclass
 class RewardModelTrainer(SupervisedTrainer[PairSample]):
-    """Samples are pairs; chosen and rejected go through one forward pass."""
+    """Samples are pairs. Chosen and rejected responses share a forward pass."""
 
     scale: RewardScale = field(default_factory=RewardScale)
     measure_scale: bool = True
-    """Take mean and standard deviation from the validation pairs."""
+    """Measure mean and standard deviation on the validation pairs."""
     centering: float = 0.0
     functions: SimpleNamespace = field(default_factory=partial(own_functions, "rm"), kw_only=True)
     _scale_of = -1
-    """The number of optimiser steps after which the scale was measured."""
+    """The number of optimizer steps after which the scale was measured."""
 
     def loss(self, model, batch: TokenBatch, hidden: Tensor) -> LossTerms:
         """See pair_loss."""
@@ -80,7 +80,7 @@ class RewardModelTrainer(SupervisedTrainer[PairSample]):
         return {f"{group}/{name}": value for name, value in named.items()}
 
     def validate(self, step: int) -> dict[str, float]:
-        """Metrics over the validation pairs. Their rewards also give the scale."""
+        """Compute metrics over the validation pairs. Their rewards also determine the scale."""
         metrics = super().validate(step)
         if self.measure_scale:
             std = metrics["validation/rewards_all_std"]
@@ -89,9 +89,9 @@ class RewardModelTrainer(SupervisedTrainer[PairSample]):
         return metrics
 
     def save(self, folder: Path) -> None:
-        """Write this rank's share, and the scale of these weights."""
+        """Write this rank's share of the state, and the scale of the current weights."""
         if self.measure_scale and self._scale_of != self.engine.steps:
-            # stopped between validations: the scale of older weights does not fit these weights
+            # A run that stops between validations has the scale of older weights, which does not fit the current weights.
             self.validate(self.engine.steps)
         super().save(folder)
         if parallel.is_first_rank():

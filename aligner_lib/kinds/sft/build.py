@@ -28,7 +28,7 @@ from aligner_lib.trainers.lr import LRSchedule
 
 
 def prepare(config: DictConfig) -> PreparedJob:
-    """Supervised fine-tuning."""
+    """Prepare data, model and trainer."""
     model, data, loop = config.model, config.model.data, config.trainer.sft
     functions = functions_of("sft", config)
     start = model_folder(config, "model.restore_from_path", "lm")

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: its settings, metrics, charts and alarms."""
+"""Supervised fine-tuning: settings, metrics, charts and alarms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SFTDataset:
-    """A data set and its batches."""
+    """A data set and its batch sizes."""
 
     file_path: Any = None
     """A .jsonl file with inputs and outputs or conversations, or a list of such files."""
@@ -40,7 +40,7 @@ class SFTDataset:
 
 @dataclass
 class SFTData(Packed, Templated):
-    """model.data: the data sets of training and validation."""
+    """model.data: the data sets for training and validation."""
 
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
     train_ds: SFTDataset = field(default_factory=SFTDataset)
@@ -54,7 +54,7 @@ class SFTModel(AdaptableModel):
     restore_from_path: str | None = None
     """The model that training starts from: a model name, model folder, checkpoint or run folder."""
     answer_only_loss: bool = True
-    """The loss covers only the output and its stop token."""
+    """Compute the loss only on the output and its stop token."""
     data: SFTData = field(default_factory=SFTData)
     optim: Optim = field(default_factory=lambda: Optim(lr=5e-6, weight_decay=0.01))
 

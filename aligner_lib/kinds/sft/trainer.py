@@ -18,15 +18,15 @@ from aligner_lib.trainers.supervised import SupervisedTrainer
 
 @dataclass
 class AnswerBatch(TokenBatch):
-    """Samples and their predictions in the loss. B samples, S tokens of the longest sample."""
+    """Samples with a mask of the predictions in the loss. B samples, S tokens of the longest sample."""
 
     mask: Tensor
-    """bool [B, S-1]: the predictions in the loss, which are those of the answer and its stop token."""
+    """bool [B, S-1]: True for the predictions in the loss, which predict the answer and its stop token."""
 
 
 @dataclass
 class SFTTrainer(SupervisedTrainer[SFTSample]):
-    """Samples are conversations. The model reads the user's turns, and the loss covers only the assistant's."""
+    """Samples are conversations. The model reads the user's turns, and the loss covers only the assistant's turns."""
 
     answer_only_loss: bool = True
     functions: SimpleNamespace = field(default_factory=partial(own_functions, "sft"), kw_only=True)
@@ -37,11 +37,11 @@ class SFTTrainer(SupervisedTrainer[SFTSample]):
         return LossTerms(self.functions.loss(logprobs).sum(), batch.mask.sum())
 
     def collate(self, samples: list[SFTSample]) -> AnswerBatch:
-        """One row for each sample; the mask covers the predictions of its answers."""
+        """Make a row for each sample. The mask covers the predictions of the sample's answers."""
         tokens, lengths = pad_rows([sample.tokens for sample in samples], self.tokenizer.pad_id)
         learnt = [sample.learnt if self.answer_only_loss else [True] * len(sample) for sample in samples]
         return AnswerBatch(tokens, lengths, self.functions.loss_mask(pad_rows(learnt, False)[0], lengths))
 
     def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
-        """Only the loss."""
+        """Return only the loss."""
         return {f"{group}/loss": terms["loss"]}

@@ -1,9 +1,11 @@
-"""Explain a run: the first step that looks wrong, its likely causes, and where to look.
+"""Explains a run: the first step that looks wrong, the likely causes, and the places to look.
 
     from aligner_lib.run_folder.explain import explain
+
     explain(lab.run("ppo"))
 
-The module reads the metrics, settings and alarms of a run folder or a recording, for any kind of job. Imports no torch.
+The module reads the metrics, settings and alarms of a run folder or a recording, for any kind of job. The module does not
+import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ SHOWN_CAUSES = 3
 
 @dataclass(frozen=True)
 class Reading:
-    """The result of a check on a run. step: the first one outside the healthy range; None: all are inside."""
+    """The result of a check on a run. step: the first step outside the healthy range; None: all steps are inside."""
 
     check: Check
     quantity: Quantity
@@ -46,55 +48,55 @@ class Reading:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A cause with the evidence for it and against it."""
+    """A cause with the evidence for the cause and against it."""
 
     cause: Cause
     evidence_for: list[str]
     evidence_against: list[str]
     unexplained: list[str] = field(default_factory=list)
-    """Figures outside their ranges that the cause would not change."""
+    """Metrics outside their ranges that the cause would not change."""
 
     @property
     def fits(self) -> bool:
-        """Whether no evidence is against the cause, and it explains all figures outside their ranges."""
+        """Whether no evidence contradicts the cause, and the cause explains all metrics outside their ranges."""
         return not self.evidence_against and not self.unexplained
 
     @property
     def weight(self) -> tuple[int, int, int]:
-        """The sort key: evidence against a cause counts first, then the figures that it leaves unexplained."""
+        """The sort key: evidence against a cause counts first, then the number of unexplained metrics."""
         return (-len(self.evidence_against), -len(self.unexplained), len(self.evidence_for))
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The reading of a run's figures. `print` it, or let a notebook show it."""
+    """The explanation of a run's metrics. `print` the object, or let a notebook show it."""
 
     run: str
     failure: str
-    """The message of a run that failed."""
+    """The error message of a failed run."""
     steps: int
     """Number of records."""
     readings: list[Reading]
     diagnoses: list[Diagnosis]
-    """The most likely one first."""
+    """The most likely cause comes first."""
     alarms: list[dict] = field(default_factory=list)
     """The alarms that the run raised."""
     unseen: list[Check] = field(default_factory=list)
-    """Checks that the run's figures and settings do not allow."""
+    """Checks for which the run lacks metrics or settings."""
     metrics: frozenset[str] = frozenset()
     """The metrics that the checks read."""
     way_back: str = ""
-    """How to undo the change of settings before the failure, the alarm or the first odd figure."""
+    """How to undo the change of settings before the failure, the alarm or the first odd metric."""
 
     @property
     def off(self) -> list[Reading]:
-        """The readings outside their ranges, the earliest first, without clues, which are not faults by themselves."""
+        """The readings outside their ranges, the earliest first. Clues are left out, because a clue alone is not a fault."""
         readings = [reading for reading in self.readings if reading.is_off and not reading.check.is_clue]
         return sorted(readings, key=lambda reading: reading.step)
 
     @property
     def is_healthy(self) -> bool:
-        """Whether all checks hold, no alarm sounded, and the run did not fail."""
+        """Whether all checks hold, no alarm was raised, and the run did not fail."""
         return not (self.off or self.alarms or self.failure)
 
     @property
@@ -177,7 +179,7 @@ class Explanation:
 
 
 def explain(run) -> Explanation:
-    """Explain a run's figures. run: a RunFolder, or a recording, which is read as far as it has played."""
+    """Explain a run's metrics. run: a RunFolder, or a recording, which is read up to its current position."""
     evidence = Evidence(run)
     readings, unseen = [], []
     for check in CHECKS:
@@ -211,7 +213,7 @@ def diagnosed(readings: list[Reading]) -> list[Diagnosis]:
 
 
 def _weighed(cause: Cause, readings: dict[str, Reading]) -> Diagnosis | None:
-    """The evidence for and against a cause; None when none of its main signs is there."""
+    """Collect the evidence for and against a cause. None if the run shows none of the cause's main signs."""
     evidence_for, against = [], []
     for group in cause.breaks:
         seen = [readings[name] for name in group if name in readings]

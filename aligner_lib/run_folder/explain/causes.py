@@ -1,4 +1,4 @@
-"""The causes of runs that look wrong: each cause with the checks that it breaks and the checks that it leaves healthy."""
+"""The causes of faulty runs: each cause with its failing checks and its healthy checks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Cause:
     """A fault, described by its effect on the checks (explain/checks.py).
 
-    breaks: at least one check of each group of names is out of its range; holds: these checks stay in their ranges. Both are
-    evidence for the cause where they are true, and against it where they are not. brings: other checks that it may break.
+    breaks: groups of check names; at least one check of each group fails. holds: checks inside their ranges. Each condition is
+    evidence for the cause if true, and evidence against the cause if false. brings: other checks that may also fail.
     """
 
     name: str
@@ -20,7 +20,7 @@ class Cause:
     brings: tuple[str, ...] = ()
     meaning: str = ""
     knob: str = ""
-    """The setting, or the place in the code."""
+    """The setting or the place in the code to look at."""
 
 
 CAUSES = (

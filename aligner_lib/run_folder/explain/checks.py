@@ -1,7 +1,7 @@
-"""The checks of a run, whatever it learns: each is a quantity and the range that it has in a healthy run.
+"""The checks of a run of any kind. Each check is a quantity with its range in a healthy run.
 
-Most ranges follow from the algorithm and leave only the slack that rounding needs. For example, before any update two passes
-over the same tokens agree, and the policy equals its reference. The few ranges that were measured on runs are in LIMITS.
+Most ranges follow from the algorithm and leave slack only for rounding. For example, before any update two passes over the same
+tokens agree, and the policy equals its reference. The few ranges that were measured on runs are in LIMITS.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, 
 
 @dataclass(frozen=True)
 class Limits:
-    """The borders of the healthy ranges. docs/widgets.md names the runs on which the measured ones rest."""
+    """The borders of the healthy ranges. docs/widgets.md lists the runs behind the measured borders."""
 
     # Rounding: the difference of two passes over the same tokens with the same weights.
     passes_float32: float = 1e-4
-    """Nats a token."""
+    """In nats per token."""
     passes_bf16: float = 0.02
     ratio_float32: float = 1e-3
     ratio_bf16: float = 0.02
     mean_loss: float = 0.02
-    """The actor's loss where it is the mean of −A over all tokens, and A has mean 0."""
+    """The actor's loss if it is the mean of −A over all tokens and A has mean 0."""
     exact: float = 1e-3
-    """Identities between figures that were logged with at least six digits."""
+    """Identities between metrics that are logged with at least six digits."""
     # Measured.
     penalty: tuple[float, float] = (0.2, 5.0)
-    """KL penalty over coefficient × length × KL a token."""
+    """The KL penalty divided by coefficient × length × KL per token."""
     kl_share: float = -0.25
-    """The mean of log π − log π_ref over the mean of its absolute value."""
+    """The mean of log π − log π_ref divided by the mean of its absolute value."""
     reward_std: tuple[float, float] = (0.1, 3.0)
-    """Standard deviation of the first rollout's rewards, from a standardised reward model."""
+    """Standard deviation of the first rollout's rewards, from a standardized reward model."""
     first_kl: float = 0.5
-    """Nats a token after the updates of the first rollout."""
+    """Nats per token after the updates of the first rollout."""
     end_follows: float = 0.3
     """Correlation of a response's last advantage with its reward, within steps."""
     chance: float = 4.0
-    """Standard errors that an accuracy may lie below 0.5."""
+    """Number of standard errors by which an accuracy may be below 0.5."""
     validation_accuracy: float = 0.2
-    """Accuracy on held-out pairs, however few they are."""
+    """The least accuracy on held-out pairs, for any number of pairs."""
     loss_rise: float = 0.1
-    """Relative rise of the last quarter's mean loss over the first quarter's."""
+    """Relative rise from the mean loss of the first quarter to the mean loss of the last quarter."""
 
 
 LIMITS = Limits()
@@ -54,16 +54,16 @@ SOME = math.ulp(0.0)  # the smallest number above 0
 
 @dataclass(frozen=True)
 class Quantity:
-    """A figure at each step, and its range in a healthy run."""
+    """A quantity at each step, and its range in a healthy run."""
 
     values: Series
     low: float = -math.inf
     high: float = math.inf
     times: int = 1
-    """How many values must lie outside the range before the check fails."""
+    """The number of values that must be outside the range before the check fails."""
 
     def off(self) -> Series:
-        """The values outside the range; empty when there are fewer than `times`."""
+        """The values outside the range; empty if fewer than `times`."""
         outside = {step: value for step, value in self.values.items() if not self.low <= value <= self.high}
         return outside if len(outside) >= self.times else {}
 
@@ -86,11 +86,11 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Check:
-    """A quantity to look at.
+    """A quantity to check.
 
-    figure: its formula in metrics; why: the reason for its healthy range; of: a metric that only the runs have that the
-    check is for. A check never asks for the kind of a job: metrics and settings say what the run computes, so that your own
-    kind of job has the checks of the metrics that it logs.
+    figure: the quantity's formula in metrics; why: the reason for the healthy range; of: a metric that identifies the runs to
+    check. A check does not depend on the kind of job. Metrics and settings show what the run computes, so a kind of your own
+    gets all checks of the metrics that it logs.
     """
 
     name: str
@@ -98,11 +98,11 @@ class Check:
     why: str
     of: str
     quantity: Callable[[Evidence], Quantity | None]
-    """None: this run lacks the figures, or its settings do not allow the check."""
+    """None: the run lacks the metrics, or its settings do not allow the check."""
     is_clue: bool = False
-    """Distinguishes between causes, and is not a fault by itself."""
+    """The check distinguishes between causes. Outside its range, the quantity alone is not a fault."""
     is_consequence: bool = False
-    """Any fault may lead to it, so that no cause has to explain it."""
+    """Any fault may cause this failure, so no cause has to explain the failure."""
 
 
 CHECKS: list[Check] = []
@@ -113,7 +113,7 @@ ROLLOUTS, CRITIC = "train_rollouts/kl", "train_rollouts/values_mean"
 
 
 def check(figure: str, why: str, of: str = "", is_clue: bool = False, is_consequence: bool = False):
-    """A decorator for a function that computes the quantity of a run. It adds a Check of the function's name to CHECKS."""
+    """A decorator for a function that computes a quantity of a run. Adds a Check with the function's name to CHECKS."""
 
     def add(quantity: Callable) -> Callable:
         def quantity_or_none(run: Evidence) -> Quantity | None:
@@ -135,7 +135,7 @@ def learning_rate(run: Evidence) -> Quantity | None:
     peak = run.model("optim.lr")
     if not peak:
         return None
-    beginning = dict(list(rates.items())[:3])  # a person may change later ones during the run
+    beginning = dict(list(rates.items())[:3])  # a user may change later rates during the run
     return Quantity({step: rate / peak for step, rate in beginning.items()}, high=1 + LIMITS.exact)
 
 
@@ -198,7 +198,7 @@ def _noise(run: Evidence) -> float:
 
 
 def samples_freely(run: Evidence) -> bool:
-    """Whether tokens are drawn from the policy's own distribution, which no setting cuts off."""
+    """Whether tokens are sampled from the policy's full distribution, without a setting that excludes tokens."""
     sampling = "sampling_params."
     return (
         run.rollout(f"{sampling}top_k", 0) == 0
@@ -209,7 +209,7 @@ def samples_freely(run: Evidence) -> bool:
 
 
 def _mismatch(run: Evidence) -> Series:
-    """The sampler mismatch of a run that draws tokens from the policy's own distribution; empty for other runs."""
+    """The sampler mismatch of a run that samples from the policy's full distribution; empty for other runs."""
     return run.of("train_rollouts/sampler_mismatch") if samples_freely(run) else {}
 
 
@@ -240,7 +240,8 @@ def first_ratio(run: Evidence) -> Quantity | None:
     is_clue=True,
 )
 def odd_tokens(run: Evidence) -> Quantity | None:
-    """A lower bound: the sum of the differences over the largest; else the share of clipped ratios times the length."""
+    """A lower bound of the number of tokens: the sum of the differences divided by the largest difference, or else the clipped
+    fraction times the length."""
     length, mismatch = run.of("train_rollouts/generation_length"), first(_mismatch(run))
     if sampler_first(run).off():
         largest = run.of("train_rollouts/sampler_mismatch_max")
@@ -308,11 +309,11 @@ def kl_positive(run: Evidence) -> Quantity | None:
     )
 
 
-# ---- PPO: identities between its figures ----------------------------------------------------------------------------
+# ---- PPO: identities between its metrics ----------------------------------------------------------------------------
 
 
 def _shaped(run: Evidence) -> Series | None:
-    """The mean reward that PPO gives a response, before the KL penalty; None where it does not follow from the means."""
+    """The mean of PPO's rewards before the KL penalty; None if the logged means do not determine the result."""
     if any(run.loop(name) is not None for name in ("reward_clip", "overlong_buffer")):
         return None
     penalty = run.loop("missing_eos_penalty", 0.0)
@@ -351,7 +352,7 @@ def kl_penalty(run: Evidence) -> Quantity | None:
 
 
 def _expected_tokens(run: Evidence) -> Series:
-    """Response tokens that the updates of a step should learn from; empty when settings leave some out."""
+    """The number of response tokens in a step's updates; empty if settings leave tokens out."""
     if run.loop("mask_truncated_responses", False) or run.loop("max_policy_kl") is not None:
         return {}
     epochs = run.rollout("rollout_epochs", 1)
@@ -442,7 +443,7 @@ def reward_at_the_end(run: Evidence) -> Quantity | None:
 
 
 def _share_without(run: Evidence, place: int) -> Series:
-    """The share of each step's responses whose token at this place has an advantage of exactly 0."""
+    """The fraction of each step's responses whose token at this position has an advantage of exactly 0."""
     return {
         step: fmean(response["token_advantage"][place] == 0 for response in responses)
         for step, responses in run.learnt_rollouts.items()
@@ -473,7 +474,7 @@ def last_token(run: Evidence) -> Quantity | None:
     of=CRITIC,
 )
 def end_follows_reward(run: Evidence) -> Quantity | None:
-    """Computed within steps, over all of them; needs at least 20 responses."""
+    """Computed within steps, over all steps; needs at least 20 responses."""
     products = rewards = advantages = 0.0
     count, steps = 0, run.learnt_rollouts
     for responses in steps.values():

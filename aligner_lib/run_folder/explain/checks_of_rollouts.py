@@ -1,4 +1,4 @@
-"""Checks of the sampling and the rewards of responses. They are CHECKS as well; see checks.py."""
+"""Checks of the sampling and the rewards of responses, which are also part of CHECKS; see checks.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aligner_lib.run_folder.explain.checks import ROLLOUTS, Quantity, check, sam
 from aligner_lib.run_folder.explain.evidence import Evidence
 
 LIMITS = Thresholds()
-"""The limits of the alarms on the same figures."""
+"""The limits of the alarms on the same metrics."""
 
 
 @check(
@@ -22,7 +22,7 @@ LIMITS = Thresholds()
 def sampler_cut(run: Evidence) -> Quantity | None:
     if samples_freely(run):
         return None
-    # logged only by a run that computes log-probabilities again
+    # logged only if the run computes log-probabilities again
     recomputed = bool(run.of("train_rollouts/sampler_mismatch_max"))
     return Quantity({min(run.of(ROLLOUTS)): 0.0 if recomputed else 1.0}, high=0.0)
 
@@ -36,7 +36,7 @@ def rewards_failed(run: Evidence) -> Quantity | None:
     return Quantity(run.of("train_rollouts/rewards_failed"), high=0.1)
 
 
-# ---- rewards that are won without better responses ---------------------------------------------------------------------
+# ---- higher rewards without better responses ---------------------------------------------------------------------------
 
 
 @check(

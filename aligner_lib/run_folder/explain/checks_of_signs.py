@@ -1,6 +1,6 @@
-"""Checks of signs, bounds and exact zeros, which no setting and no data can change, for all kinds of job.
+"""Checks of signs, bounds and exact zeros, which hold for any settings and data, for all kinds of job.
 
-They are CHECKS as well; see checks.py.
+These checks are also part of CHECKS; see checks.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _margins(run: Evidence, group: str) -> Series:
     of=PAIRS,
 )
 def pair_loss_bound(run: Evidence) -> Quantity | None:
-    """For training and validation, where the loss is −log σ of the logged margin."""
+    """Check training and validation, if the loss is −log σ of the logged margin."""
     loss, takes_means = run.model("dpo.preference_loss"), run.model("dpo.preference_average_log_probs", False)
     is_of_margin = loss is None or (loss == "dpo" and not takes_means)  # None: a reward model's loss
     if not is_of_margin:
@@ -170,7 +170,8 @@ def tokens_beyond(run: Evidence) -> Quantity | None:
     of=ROLLOUTS,
 )
 def advantage_sign(run: Evidence) -> Quantity | None:
-    """Within the responses to a prompt where prompts are known, else within steps; needs at least 16 responses."""
+    """Compute correlations within the responses to a prompt, or within steps if the groups are unknown. Needs at least 16
+    responses."""
     if _switch(run, "baseline") == "teacher":
         return None
     correlations = [_correlation_with_reward(run, place) for place in (0, -1)]
@@ -180,7 +181,8 @@ def advantage_sign(run: Evidence) -> Quantity | None:
 
 
 def _correlation_with_reward(run: Evidence, place: int) -> float | None:
-    """For the token at this place of each response: correlation of advantage and reward within groups; None for under 16."""
+    """For the token at `place` of each response: correlation of advantage and reward within groups. None for under 16
+    responses."""
     groups: dict[tuple, list[tuple[float, float]]] = {}
     compares_groups = run.rollout("objective") is not None
     for step, responses in run.learnt_rollouts.items():

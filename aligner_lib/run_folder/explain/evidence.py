@@ -1,4 +1,4 @@
-"""A run's figures and settings, in the form that the checks read."""
+"""A run's metrics and settings, in the form for the checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 
 from aligner_lib.run_folder.reader import flatten
 
-ROLLOUT_BYTES = 16_000_000  # the part of rollouts.jsonl that is read, from its beginning
+ROLLOUT_BYTES = 16_000_000  # bytes read from the beginning of rollouts.jsonl
 
 Series = dict[int, float]  # step → finite value, in order of steps
 
@@ -23,17 +23,17 @@ class Evidence:
         self.alarms: list[dict] = run.alarms()
         records = (record for record in run.metrics() if isinstance(record.get("step"), int))
         self.records = sorted(records, key=lambda record: record["step"])
-        self.read: set[str] = set()  # the metrics that checks have read
+        self.read: set[str] = set()  # metrics read by checks
         self._run = run
 
     def of(self, metric: str) -> Series:
-        """One metric, at the steps where it was logged."""
+        """The logged values of a metric, by step."""
         self.read.add(metric)
         return {record["step"]: record[metric] for record in self.records if _is_number(record.get(metric))}
 
     @cached_property
     def learnt_rollouts(self) -> dict[int, list[dict]]:
-        """The training responses with advantages of their tokens that are not all 0: step → records."""
+        """The training responses with at least a nonzero token advantage: step → records."""
         responses: dict[int, list[dict]] = {}
         for response in self._run.rollouts_reader().poll(ROLLOUT_BYTES):
             if response.get("split") == "train" and any(response.get("token_advantage") or ()):
@@ -54,8 +54,8 @@ class Evidence:
 
     @property
     def in_float32(self) -> bool:
-        """Whether generation and training compute in float32, so that the same tokens give the same figures."""
-        # older runs recorded only the setting, which does not hold on a CPU
+        """Whether generation and training compute in float32, so that the same tokens give the same log-probabilities."""
+        # older runs recorded only the setting, which a CPU may not follow
         precision = str(self._precision or self.settings.get("trainer.precision", "bf16"))
         return precision.startswith("32") and self.model("generation.backend", "megatron") == "megatron"
 
@@ -75,12 +75,12 @@ def first(series: Series) -> Series:
 
 
 def later(series: Series) -> Series:
-    """All steps but the first."""
+    """All steps except the first."""
     return dict(list(series.items())[1:])
 
 
 def combined(function, *series: Series) -> Series:
-    """function(values …) at the steps that all series have, without results that are not finite numbers."""
+    """function(values …) at the common steps of all series. Results that are not finite numbers are left out."""
     steps = [step for step in series[0] if all(step in other for other in series)]
     values = {step: function(*(each[step] for each in series)) for step in steps}
     return {step: value for step, value in values.items() if _is_number(value)}

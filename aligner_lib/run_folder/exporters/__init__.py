@@ -1,1 +1,1 @@
-"""Send a run to TensorBoard, Weights & Biases, MLflow or trackio, by processes of their own that read the run folder."""
+"""Sends a run to TensorBoard, Weights & Biases, MLflow or trackio. Separate processes read the run folder."""

@@ -18,10 +18,10 @@ LOWEST = 19  # the highest nice value, which is the lowest priority
 
 
 def main(run: str, service: str) -> None:
-    """Send a run until it has ended, at the lowest priority. Exits with 1 when a part was not sent."""
+    """Send a run until the run has ended, at the lowest priority. Exits with 1 if a part was not sent."""
     _step_back()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
-    logging.raiseExceptions = False  # a full disk must not raise from a log call
+    logging.raiseExceptions = False  # a full disk must not raise an error from a log call
     try:
         last = follow(RunFolder(run), service, until_over=True, wait_for_lock=True, pause=Pause())
         logging.info("everything was sent, up to step %d", last)
@@ -31,19 +31,19 @@ def main(run: str, service: str) -> None:
 
 
 def _step_back() -> None:
-    """Lower the priority of this process, so that it only uses time that the run leaves."""
+    """Lower the priority of this process: the exporter gets only the time that the run leaves free."""
     os.nice(LOWEST)
     with suppress(OSError):  # where Linux shares the cores among sessions, nice only acts within a session
         Path("/proc/self/autogroup").write_text(str(LOWEST))
 
 
 class Pause:
-    """Waits, and returns early when the run's process reports its end on standard input, or is gone."""
+    """Waits, and returns early when the run's process reports its end on standard input or disappears."""
 
     woken = False
 
     def __call__(self, seconds: float) -> None:
-        """Wait for at most this many seconds."""
+        """Wait at most `seconds`."""
         if self.woken:
             time.sleep(seconds)
         else:

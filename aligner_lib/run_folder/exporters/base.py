@@ -1,4 +1,4 @@
-"""The interface of a service to the exporters: one small class, and the two records that it receives."""
+"""The interface between exporters and a service: a small class and the two records that the class receives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 Row = dict[str, object]  # a record of rollouts.jsonl
 
-# split → name of its table, NeMo-Aligner's
+# split → NeMo-Aligner's name of the split's table
 TABLES = {
     "train": "table/train_rollouts",
     "validation": "table/val_rollouts",
@@ -18,7 +18,7 @@ TABLES = {
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The description of a run that a service receives."""
+    """The description of a run for a service."""
 
     path: Path
     """The run folder."""
@@ -29,14 +29,14 @@ class RunRecord:
     options: dict
     """The service's own settings: exp_manager.*_logger_kwargs."""
     attempt: int
-    """1, and one more each time that everything is sent again because the run went back."""
+    """Starts at 1. The number grows by 1 each time the run goes back and all steps are sent again."""
     id: str
     """Eight letters and digits that identify the attempt, also after a restart of the exporter."""
 
 
 @dataclass(frozen=True)
 class LoggedStep:
-    """The records that a run has written for one step."""
+    """The records of a run for a step."""
 
     step: int
     time: float
@@ -47,34 +47,34 @@ class LoggedStep:
 
 
 class Service(ABC):
-    """A service that shows runs. Any call may raise: the exporter then closes the service, waits, and opens a new one."""
+    """A service that shows runs. After an error in any call, the exporter closes the service, waits, and opens a new object."""
 
     rows = 64
-    """Rows of a step and split in a table; rollouts.jsonl has all rows."""
+    """Rows in a table for a step and split; rollouts.jsonl has all rows."""
 
     @abstractmethod
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """Begin the run, or continue it.
+        """Start the run, or continue it.
 
-        noted: the steps that were given to `send`; the last ones may have been lost on the way. Returns the last step that
-        the service certainly has, together with all steps before it; −1 for none. Later steps are sent (again).
+        noted: the steps that were given to `send`. The last of them may not have arrived. Returns the last step that the
+        service certainly has, including all earlier steps; −1 for none. Later steps are sent (again).
         """
 
     @abstractmethod
     def send(self, step: LoggedStep) -> None:
-        """Add a step that is later than all steps before it."""
+        """Add a step. Each step is later than all steps before."""
 
     def flush(self) -> None:
-        """Return when all sent steps are stored safely."""
+        """Return after all sent steps are stored safely."""
         return
 
     def take_back(self, step: int) -> bool:
-        """Remove all steps after this one. False: the service can't; the run is then sent again as another attempt."""
+        """Remove all steps after `step`. False: the service can't remove steps, so the run is sent again as another attempt."""
         return False
 
     @abstractmethod
     def close(self, status: str) -> None:
-        """End the run. status: the run's status, or `superseded` when another attempt follows."""
+        """End the run. status: the run's status, or `superseded` before another attempt."""
 
 
 def as_columns(rows: list[Row]) -> tuple[list[str], list[list]]:

@@ -1,4 +1,5 @@
-"""MLflow: a tracking server, or files beside the run folder. Metrics can only be added, so a run that went back is sent anew."""
+"""MLflow: a tracking server, or files beside the run folder. MLflow can't remove steps, so a run that went back is sent
+again."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ EXPERIMENT = "aligner-lab"
 ID = "aligner_lab.id"
 # the user's environment takes precedence
 DEFAULTS = {
-    "MLFLOW_ALLOW_FILE_STORE": "true",  # MLflow otherwise refuses files and asks for a data base
-    # MLflow's own limits are 120 s and 7 retries; the exporter retries by itself, and knows when the run is over
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # without this variable, MLflow refuses files and requires a database
+    # MLflow's own limits are 120 s and 7 retries. The exporter retries by itself, and knows when the run is over.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
 }
@@ -27,14 +28,14 @@ _MOST_METRICS, _MOST_PARAMETERS, _LONGEST = 1000, 100, 6000  # MLflow's limits f
 
 
 class MLflow(Service):
-    """Metrics with their history, settings as parameters, rollouts as one file for each step and split."""
+    """Metrics with their history, settings as parameters, rollouts as a file for each step and split."""
 
     def __init__(self):
         self._client: MlflowClient | None = None
         self._run_id: str | None = None
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """Find the run by its id, or create it. A step that arrived only in part is completed."""
+        """Find the run by its id, or create the run. An incomplete last step is completed."""
         uri = run.options.get("tracking_uri") or os.environ.get("MLFLOW_TRACKING_URI") or _files(run.path)
         for name, value in DEFAULTS.items():
             os.environ.setdefault(name, value)
@@ -50,7 +51,7 @@ class MLflow(Service):
         return max(self._last.values(), default=0) - 1
 
     def send(self, step: LoggedStep) -> None:
-        """Send the tables first and the metrics last, because `open` recognises a complete step by its metrics."""
+        """Send the tables first and the metrics last, because `open` recognizes a complete step by its metrics."""
         for split, rows in step.rollouts.items():
             columns, data = as_columns(rows)
             path = f"rollouts/{split}/step_{step.step:06d}.json"
@@ -64,7 +65,7 @@ class MLflow(Service):
             self._client.log_batch(self._run_id, metrics=metrics[begin : begin + _MOST_METRICS])
 
     def close(self, status: str) -> None:
-        """Record how the run ended. A superseded run goes to MLflow's trash, from which it can be restored."""
+        """Record the run's final status. A superseded run goes to MLflow's trash, from which a user can restore the run."""
         if self._run_id is None:
             return
         if status in STATUS:
@@ -98,5 +99,5 @@ def _experiment(client: MlflowClient, name: str) -> str:
 
 
 def _allowed(name: str) -> str:
-    """A name without the characters that MLflow refuses; a user's metric may have any name."""
+    """A name without the characters that MLflow refuses. A user's metric may have any name."""
     return re.sub(r"[^\w\-. /:]", "_", name)

@@ -12,14 +12,14 @@ from aligner_lib.run_folder.jsonl import JsonlReader, JsonlWriter, truncate_afte
 
 
 class Sent(NamedTuple):
-    """A step that was sent, and a checksum of its figures."""
+    """A step that was sent, and a checksum of its metrics."""
 
     step: int
     figures: int
 
     @classmethod
     def of(cls, record: dict) -> Sent:
-        """The note of a record of metrics.jsonl. Times do not count, so records with the same figures give the same note."""
+        """The note for a record of metrics.jsonl. Times do not count, so records with the same metrics give the same note."""
         figures = {
             name: value
             for name, value in record.items()
@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
 
 class Notes:
-    """A JSON Lines file: first the attempt and its id, then one line for each step, written before the step is sent."""
+    """A JSON Lines file: first the attempt and its id, then a line for each step, written before the step is sent."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -37,7 +37,7 @@ class Notes:
         self.id, self.attempt, self.sent = "", 0, []
 
     def open(self) -> None:
-        """Read the notes, or begin the first attempt."""
+        """Read the notes, or start the first attempt."""
         head, *lines = JsonlReader(self._path).poll() or [{}]
         if head.get("attempt"):
             self.id, self.attempt = head["id"], head["attempt"]
@@ -52,7 +52,7 @@ class Notes:
         self.sent.append(sent)
 
     def keep(self, count: int) -> None:
-        """Forget all steps but the first `count`."""
+        """Forget all steps except the first `count`."""
         if count < len(self.sent):
             self.close()
             del self.sent[count:]
@@ -60,7 +60,7 @@ class Notes:
             self._file = JsonlWriter(self._path)
 
     def begin_anew(self) -> None:
-        """Forget all steps and begin another attempt."""
+        """Forget all steps and start another attempt."""
         self.id, self.attempt, self.sent = uuid.uuid4().hex[:8], self.attempt + 1, []
         self.close()
         self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The exporters that a run starts: detached processes, which share only the run folder with it."""
+"""The exporters that a run starts: detached processes, which share only the run folder with the run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ END_SECONDS = 10.0  # time that a run waits for all of its exporters at its end
 
 
 class Exporters:
-    """A run's exporters. Their failures never reach the run. Call `close` after the run has recorded how it ended."""
+    """A run's exporters. Their failures never reach the run. Call `close` after the run has recorded its final status."""
 
     def __init__(self):
         self._processes: dict[str, subprocess.Popen] = {}
         self._run = Path()
 
     def start(self, run: Path, names: Iterable[str]) -> None:
-        """Start an exporter for each service. When one can't be started, the log says so, and the run continues."""
+        """Start an exporter for each service. If an exporter can't be started, a message is logged, and the run continues."""
         self._run = run.absolute()
         for name in names:
             if sentence := lacking(name):
@@ -41,9 +41,9 @@ class Exporters:
                 logger.warning("the exporter to %s can't be started: %s", known(name).title, error)
 
     def close(self) -> None:
-        """Have the exporters send the rest, and wait at most END_SECONDS; slower exporters continue by themselves."""
+        """Let the exporters send the remaining steps, and wait at most END_SECONDS. Slower exporters continue by themselves."""
         for process in self._processes.values():
-            with suppress(OSError):  # the exporter is gone
+            with suppress(OSError):  # the exporter no longer exists
                 process.stdin.write(b"the run has ended\n")  # wakes the exporter
                 process.stdin.close()
         until = time.monotonic() + END_SECONDS
@@ -65,7 +65,7 @@ class Exporters:
 def _start(run: Path, name: str) -> subprocess.Popen:
     log = _log(run, name)
     log.parent.mkdir(exist_ok=True)
-    # the end of a job kills all processes with the job's variable; the exporter may outlive the job
+    # the end of a job kills all processes with the job's variable, but the exporter may outlive the job
     environment = {key: value for key, value in os.environ.items() if key != JOB_VARIABLE}
     with open(log, "ab") as output:
         return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The services: the settings that request them, the packages that they need, and their modules."""
+"""The table of services: the settings that request a service, and the service's package and module."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ServiceEntry(NamedTuple):
 
     title: str
     package: str
-    """The package that the module imports."""
+    """The package imported by the module."""
     requirement: str
-    """What to install."""
+    """The name of the package to install."""
     place: str
     """module:class."""
 
@@ -43,24 +43,24 @@ SERVICES = {
 
 
 def requested(exp_manager: Mapping) -> list[str]:
-    """The services that a run's settings request: exp_manager.create_*_logger."""
+    """The services requested by a run's settings: exp_manager.create_*_logger."""
     return [name for name in SERVICES if exp_manager[f"create_{name}_logger"]]
 
 
 def options(config: Mapping, name: str) -> dict:
-    """A service's own settings in run.json's `config`; empty for a run that is older than these settings."""
+    """A service's own settings in run.json's `config`; empty if the run is older than these settings."""
     return (config.get("exp_manager") or {}).get(f"{name}_logger_kwargs") or {}
 
 
 def known(name: str) -> ServiceEntry:
-    """A service by its name. Raises UserError, with the names of all services, for an unknown name."""
+    """Return the service with this name. Raises UserError, which lists all services, for an unknown name."""
     if name not in SERVICES:
         raise UserError(f"no exporter sends to {name!r}; the services are {', '.join(SERVICES)}")
     return SERVICES[name]
 
 
 def lacking(name: str) -> str | None:
-    """A sentence for a service whose package is not installed, else None; imports nothing."""
+    """Return a sentence if the service's package is not installed, else None. Imports nothing."""
     service = known(name)
     if find_spec(service.package) is not None:
         return None
@@ -71,7 +71,7 @@ def lacking(name: str) -> str | None:
 
 
 def make(name: str) -> Service:
-    """A service, with its package imported. Raises UserError when the package is missing."""
+    """Import a service's package and make the service. Raises UserError if the package is missing."""
     if sentence := lacking(name):
         raise UserError(sentence)
     module, _, attribute = known(name).place.partition(":")

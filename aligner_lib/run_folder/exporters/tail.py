@@ -1,7 +1,8 @@
-"""Follow a run folder and send each step to a service, once and in order.
+"""Follows a run folder and sends each step to a service, once and in order.
 
-Each step is noted before it is sent (notes.py). An exporter that continues later compares the notes with metrics.jsonl: steps
-that the run repeated with the same figures are not sent again; when the figures differ, the service has to take back the steps.
+Each step is noted before it is sent (notes.py). An exporter that continues later compares the notes with metrics.jsonl. If the
+run repeated steps with the same metrics, the steps are not sent again. If the metrics differ, the service has to remove the
+steps.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from aligner_lib.run_folder.reader import RunFolder
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-CALL_SECONDS = 600.0  # a longer call to a service counts as hanging
-LONGEST_PAUSE_SECONDS = 30.0  # between two attempts to reach a service that fails
+CALL_SECONDS = 600.0  # a longer call to a service counts as a hang
+LONGEST_PAUSE_SECONDS = 30.0  # between two attempts to reach a failing service
 FAILURES = 4  # in a row, before the exporter of a finished run gives up
 CHUNK_BYTES = 1 << 20
 
@@ -38,15 +39,15 @@ def follow(
     wait_for_lock: bool = False,
     pause: Callable[[float], object] = time.sleep,
 ) -> int:
-    """Send a run to a service. Returns the last step that the service has now, −1 for a run without steps.
+    """Send a run to a service. Return the last step that the service now has, −1 for a run without steps.
 
-    until_over: continue until the run has ended; otherwise send the existing steps once. pause: waits up to the given number
-    of seconds. Raises UserError for problems that the user can solve: another exporter is at work, the package is missing,
+    until_over: continue until the run has ended; otherwise send the existing steps once. pause: waits up to the given number of
+    seconds. Raises UserError for problems that the user can solve: another exporter is already running, the package is missing,
     or the service can't be reached and the run is over.
     """
     if not run.info:
         raise UserError(f"{run.path} has no run.json: it is not a run folder, or its run has not begun yet")
-    make(name)  # raises for a missing package before anything is written
+    make(name)  # raises an error for a missing package before anything is written
     with _alone(run.path / "exporters" / f"{name}.lock", known(name).title, wait_for_lock):
         failures = 0
         while True:
@@ -68,11 +69,11 @@ def follow(
 
 
 class Superseded(Exception):
-    """The run has gone back, and the service can't take back the later steps."""
+    """The run has gone back, and the service can't remove the later steps."""
 
 
 class Tail:
-    """The progress of one service in a run. After a failure it is unusable, and a new Tail continues from the notes."""
+    """The progress of a service in a run. After a failure the Tail is unusable, and a new Tail continues from the notes."""
 
     def __init__(self, run: RunFolder, name: str):
         self._title, self._service = known(name).title, make(name)
@@ -81,15 +82,15 @@ class Tail:
         self._metrics, self._rollouts = run.metrics_reader(), run.rollouts_reader()
         self._restarts = self._rollouts_restarts = 0
         self._rows: list[dict] = []  # rollouts of later steps
-        self._at = 0  # records of metrics.jsonl that were compared with the notes
+        self._at = 0  # records of metrics.jsonl already compared with the notes
         self._is_open = False
-        self.sent = 0  # steps that this object has sent
+        self.sent = 0  # steps that this Tail has sent
 
     def go(self, until_over: bool, pause: Callable[[float], object]) -> int:
-        """Send the existing steps, or all until the run is over. Returns the last step."""
+        """Send the existing steps, or all steps until the run is over. Return the last step."""
         self.open()
         while True:
-            # the status is read before the last records, so that no record is missed
+            # read the status before the last records, so that no record is missed
             over = not until_over or self._run.status != "running"
             self.catch_up()
             if over:
@@ -97,7 +98,7 @@ class Tail:
             pause(POLL_SECONDS)
 
     def open(self) -> None:
-        """Open the service, and shorten the notes to the steps that it has."""
+        """Open the service, and shorten the notes to the steps that the service has."""
         self._notes.open()
         path, config = self._run.path.absolute(), self._run.info.get("config") or {}
         record = RunRecord(
@@ -116,7 +117,7 @@ class Tail:
     def catch_up(self) -> None:
         """Send all new steps. Raises Superseded, and the errors of the service."""
         while records := self._metrics.poll(CHUNK_BYTES):
-            # the file was cut off: these are its first records again
+            # the file was truncated, and its records start again from the first
             if self._metrics.restarts != self._restarts:
                 self._restarts, self._at = self._metrics.restarts, 0
             for record in records:
@@ -126,8 +127,8 @@ class Tail:
                 self._service.flush()
 
     def finish(self) -> int:
-        """End the run in the service. Returns the last step. Raises Superseded for a run that finished with fewer steps than it
-        once had."""
+        """End the run in the service. Return the last step. Raises Superseded if a finished run has fewer steps than
+        earlier."""
         status = self._run.status
         if status == "finished":
             self._take_back_beyond(self._at)
@@ -135,7 +136,7 @@ class Tail:
         return self._notes.sent[-1].step if self._notes.sent else -1
 
     def close(self) -> None:
-        """Close everything, whatever its state."""
+        """Close everything in any state."""
         with suppress(Exception):
             self._end("running")
         with suppress(OSError):
@@ -148,7 +149,7 @@ class Tail:
                 self._service.close(status)
 
     def _pass_on(self, record: dict) -> None:
-        """Send a record, unless it was sent before."""
+        """Send a record, unless the record was sent before."""
         sent = Sent.of(record)
         if self._notes.sent[self._at : self._at + 1] not in ([], [sent]):
             self._take_back_beyond(self._at)
@@ -168,7 +169,7 @@ class Tail:
         self.sent += 1
 
     def _take_back_beyond(self, at: int) -> None:
-        """Have the service remove all steps but the first `at`."""
+        """Let the service remove all steps except the first `at`."""
         if at >= len(self._notes.sent):
             return
         last = self._notes.sent[at - 1].step if at else -1
@@ -184,7 +185,7 @@ class Tail:
 
     def _rollouts_of(self, step: int) -> dict[str, list[dict]]:
         """The first rows of a step, by split. A step's rows are written before its metrics."""
-        self._read_rollouts(0)  # notices when the file was cut off
+        self._read_rollouts(0)  # notices a truncated file
         while not self._rows or self._rows[-1]["step"] <= step:
             self._rows = [row for row in self._rows if row["step"] == step]
             if not self._read_rollouts(CHUNK_BYTES):
@@ -197,7 +198,7 @@ class Tail:
         return {split: rows[: self._service.rows] for split, rows in by_split.items()}
 
     def _read_rollouts(self, max_bytes: int) -> bool:
-        """Read more rows. Returns whether there were any."""
+        """Read more rows. Return whether there were any."""
         rows = self._rollouts.poll(max_bytes)
         if self._rollouts.restarts != self._rollouts_restarts:
             self._rollouts_restarts, self._rows = self._rollouts.restarts, []
@@ -207,7 +208,8 @@ class Tail:
 
 @contextmanager
 def _alone(path: Path, title: str, wait: bool) -> Iterator[None]:
-    """Only one exporter of a run to a service at a time: a lock that the system releases when its process ends."""
+    """Lock a run's exporter to a service, so that only a single process sends. The system releases the lock when the process
+    ends."""
     path.parent.mkdir(exist_ok=True)
     with open(path, "a+") as file:
         try:
@@ -227,7 +229,7 @@ def _alone(path: Path, title: str, wait: bool) -> Iterator[None]:
 
 @contextmanager
 def _bounded(action: str) -> Iterator[None]:
-    """End this process when the block takes too long: there is no other way to stop a library that hangs."""
+    """End this process if the block takes too long: a library that hangs can't be stopped in any other way."""
     timer = threading.Timer(CALL_SECONDS, _give_up, [action])
     timer.daemon = True
     timer.start()

@@ -29,7 +29,8 @@ class TensorBoard(Service):
     rows = 8
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """Open a new event file behind all existing ones. The last noted step is written again, as it may be incomplete."""
+        """Open a new event file after all existing files. The last noted step is written again, because it may be
+        incomplete."""
         last = noted[-2] if len(noted) > 1 else -1
         folder = run.path / "tensorboard"
         folder.mkdir(exist_ok=True)
@@ -40,7 +41,7 @@ class TensorBoard(Service):
         return last
 
     def send(self, step: LoggedStep) -> None:
-        """Write one event with all figures and tables."""
+        """Write an event with all metrics and tables."""
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in step.metrics.items()]
         values += [_text(TABLES.get(split, split), rows) for split, rows in step.rollouts.items()]
         self._write(Event(step=step.step, wall_time=step.time, summary=Summary(value=values)))
@@ -81,7 +82,7 @@ def _text(name: str, rows: list[Row]) -> Summary.Value:
 
 
 def _as_markdown(rows: list[Row]) -> str:
-    """A table in Markdown; a text with line breaks or bars stays one cell."""
+    """A table in Markdown. A text with line breaks or bars stays in a single cell."""
     names, cells = as_columns(rows)
     lines = [" | ".join(map(_cell, row)) for row in cells]
     return "\n".join([" | ".join(names), " | ".join("---" for _ in names), *lines])

@@ -1,4 +1,4 @@
-"""trackio: its data base on this machine, or a server that its variables name (TRACKIO_SPACE_ID, TRACKIO_SERVER_URL)."""
+"""trackio: its database on this machine, or a server that its variables name (TRACKIO_SPACE_ID, TRACKIO_SERVER_URL)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class Trackio(Service):
         self._run = None
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """Begin or resume. If the local data base lacks a step, as after a full disk, the run is removed and sent again."""
+        """Start or resume. If the local database lacks a step, for example after a full disk, the run is removed and sent
+        again."""
         self._project = run.options.get("project") or PROJECT
         self._name = f"{run.options.get('name') or run.name}-{run.id}"
         elsewhere = os.environ.get("TRACKIO_SPACE_ID") or os.environ.get("TRACKIO_SERVER_URL")
-        # on a network file system trackio writes other files, and reads them into the data base later
+        # on a network file system trackio writes other files, and reads the files into the database later
         self._is_local = not elsewhere and trackio.utils.get_storage_mode() == "sqlite"
         last = noted[-1] if noted else -1
         if self._is_local:
@@ -46,7 +47,7 @@ class Trackio(Service):
         return last
 
     def send(self, step: LoggedStep) -> None:
-        """Log one row with the figures and tables."""
+        """Log a row with the metrics and tables."""
         tables = {
             TABLES.get(split, split): trackio.Table(*as_columns(rows))
             for split, rows in step.rollouts.items()
@@ -55,7 +56,7 @@ class Trackio(Service):
         self._expected += 1
 
     def flush(self) -> None:
-        """Wait for trackio's thread, which reports a failure only as a warning. Raises OSError when rows are missing."""
+        """Wait for trackio's thread, which reports a failure only as a warning. Raises OSError if rows are missing."""
         bound = time.monotonic() + WRITTEN_SECONDS
         while self._is_local and self._count() < self._expected:
             if time.monotonic() > bound:
@@ -63,7 +64,7 @@ class Trackio(Service):
             time.sleep(0.05)
 
     def close(self, status: str) -> None:
-        """Write the rest; a superseded run is removed."""
+        """Write the remaining rows. A superseded run is removed."""
         if self._run is not None:
             self._run.finish()
             if status == "superseded" and self._is_local:

@@ -27,7 +27,7 @@ class Wandb(Service):
         self._run = None
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """Begin the run, or resume an online run. The server of an online run knows its last step."""
+        """Start the run, or resume an online run. The server of an online run knows its last step."""
         try:
             self._run = _begin(run, os.environ.get("WANDB_MODE", "online"))
         except wandb.errors.UsageError as error:  # there is no key
@@ -36,12 +36,13 @@ class Wandb(Service):
         return -1 if self._run.offline else self._run.step - 1
 
     def send(self, step: LoggedStep) -> None:
-        """Log one row of history with the figures and tables."""
+        """Log a row of history with the metrics and tables."""
         tables = {TABLES.get(split, split): _table(rows) for split, rows in step.rollouts.items()}
         self._run.log(step.metrics | tables | {"_timestamp": step.time}, step=step.step)
 
     def flush(self) -> None:
-        """Raise OSError when the disk of an offline file is full: its writer, another process, only logs such an error."""
+        """Raise OSError if the disk of an offline file is full. The file's writer is another process, which only logs such an
+        error."""
         if self._run.offline:
             probe = Path(self._run.dir) / ".room"
             try:
