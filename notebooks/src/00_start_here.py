@@ -129,12 +129,12 @@ ProgressTable(lab.out)
 # - Christiano et al. 2017, [*Deep reinforcement learning from human preferences*](https://arxiv.org/abs/1706.03741): the
 #   recipe before language models, with comparisons of video clips.
 # - Ziegler et al. 2019, [*Fine-tuning language models from human preferences*](https://arxiv.org/abs/1909.08593): the
-#   first language models that were trained so, and a sign error that made one of them obscene overnight.
+#   first language models trained in this way, and a sign error that made a model obscene overnight.
 # - Askell et al. 2021, [*A general language assistant as a laboratory for
-#   alignment*](https://arxiv.org/abs/2112.00861): what helpful, honest and harmless should mean.
+#   alignment*](https://arxiv.org/abs/2112.00861): the meaning of helpful, honest and harmless.
 # - Casper et al. 2023, [*Open problems and fundamental limitations of reinforcement learning from human
-#   feedback*](https://arxiv.org/abs/2307.15217): what the recipe cannot do.
-# - Lambert, [*RLHF*](https://rlhfbook.com): a book about the whole field, for the chapters that this course leaves out.
+#   feedback*](https://arxiv.org/abs/2307.15217): the limits of the recipe.
+# - Lambert, [*RLHF*](https://rlhfbook.com): a book about the whole field, with many topics beyond this course.
 #
 # ## Questions
 #

@@ -1,10 +1,14 @@
-"""The prose of notebooks and pages names things: pronouns and indefinites are rare, and a notebook's cell holds one short idea.
+"""The prose of notebooks, pages and docstrings names things: pronouns are rare, and a notebook's cell holds a single short idea.
 
 1.4 to 3.4 of 100 words in rlhf-book can hide a noun. "that" is counted as a conjunction, too: counting cannot tell the two
 apart, and the limit leaves room for it.
 """
 
+import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "notebooks" / "src").glob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PACKAGES = ("aligner_lib", "benchmarks", "cluster", "data", "widgets")
 HIDES_A_NOUN = {"it", "that", "this", "one", "what", "those", "such", "nobody"}
 MOST_OF_100_WORDS = 3.4
 MOST_WORDS_IN_A_CELL = 250
@@ -73,3 +78,35 @@ def test_a_cell_of_prose_has_at_most_250_words(path):
     cells = prose_cells(path.read_text(encoding="utf-8"))
     lengths = {cell.splitlines()[0]: len(words(cell)) for cell in cells}
     assert all(count <= MOST_WORDS_IN_A_CELL for count in lengths.values()), f"{path.name}: {lengths}"
+
+
+def docstrings_and_comments(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield node.value.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+def test_docstrings_of_classes_and_fields_and_comments_are_read():
+    source = '"""Module."""\nclass A:\n    x: int  # comment\n    """Field."""\nname = "no docstring"\n'
+    assert [*docstrings_and_comments(source)] == ["Module.", "Field.", "# comment"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_and_comments_name_things(package):
+    texts = {
+        path.relative_to(ROOT).as_posix(): "\n".join(
+            docstrings_and_comments(path.read_text(encoding="utf-8"))
+        )
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+    rates = {path: round(rate(text), 1) for path, text in texts.items() if len(words(text)) >= 80}
+    assert {path: of_file for path, of_file in rates.items() if of_file > MOST_OF_100_WORDS} == {}, (
+        "name the things"
+    )

@@ -1,4 +1,4 @@
-"""The interface of an environment: it gives a prompt, reads the policy's response, and answers with a reward or a next turn."""
+"""The interface of an environment: a prompt, the policy's response, and then a reward or a next turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Prompt = str | list[Message]  # a plain text, or messages for the chat template
 Item = TypeVar("Item")
 
 SPLITS = ("train", "validation")
-MOST = 1_000_000  # episodes that are enumerated
+MOST = 1_000_000  # enumerated episodes
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Step:
     reward: float = 0.0
     done: bool = True
     observation: Prompt = ""
-    """The text or messages that the policy reads next, unless done. They are context, and no loss covers them."""
+    """The text or messages that the policy reads next, unless done. The loss does not cover them."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class NoVerdict:
-    """The reason why a response has no reward; its sample is left out."""
+    """The reason for a response without a reward. The trainer leaves the sample out."""
 
     reason: str
     """A word that metrics and messages show, such as budget."""
@@ -40,10 +40,10 @@ class NoVerdict:
 
 
 class Environment(ABC):
-    """Gives prompts and judges responses. An episode depends only on its seed and on the responses.
+    """Gives prompts and judges responses. An episode depends on nothing but its seed and the responses.
 
-    An observation is of the same kind as the prompt: text continues a text, messages (or the text of a user's turn) continue
-    messages. The constructor takes the split and the `args` of the settings; it raises UserError for a wrong argument.
+    An observation has the type of the prompt: text continues a text, and messages (or the text of a user's turn) continue
+    messages. The constructor takes the split and the `args` of the settings, and raises UserError for a wrong argument.
     """
 
     size: int | None = None
@@ -73,10 +73,11 @@ class Environment(ABC):
 def hold_out(
     items: Sequence[Item], share: float, twins: Callable[[Item], Hashable] | None = None
 ) -> dict[str, list[Item]]:
-    """The items of each split, always in the same order; the share `share` of the items is held out for validation.
+    """The items of the splits `train` and `validation`, always in the same order.
 
-    twins: a key of each item; items with the same key stay in one split, as 3 + 4 and 4 + 3 do, and some item has a key of its
-    own. Both splits have at least one item. Raises UserError for fewer than two and for over a million items.
+    share: the share of items for validation. twins: the key of an item; items with equal keys, such as 3 + 4 and 4 + 3, stay in
+    the same split. At least a single key has to be unique, so that both splits have an item. Raises UserError for fewer than two
+    or more than a million items.
     """
     require(0 < share < 1, f"held_out={share}: it must be above 0 and below 1")
     require(

@@ -24,12 +24,12 @@ OPERATORS = {
 
 
 class Calculator(Environment):
-    """What is a + b, a - b or a * b, for numbers with `digits` digits? A response may call `<calc>a * b</calc>`.
+    """Problems a + b, a - b or a * b, for numbers with `digits` digits. A response may call `<calc>a * b</calc>`.
 
-    The observation is then the calculator's result or an error; text that the policy wrote behind the call is ignored. A
-    response without a call is the answer: its reward is 1 when its last number is the result. `examples` worked examples
-    from the training split, each with a call, come first; the share `held_out` of all problems is for validation, 3 + 4 and
-    4 + 3 together.
+    The observation is then the calculator's result or an error, and the environment ignores all text after the call. A response
+    without a call is the answer, with the reward 1 if its last number is the result. Every prompt begins with `examples` worked
+    examples from the training split, each with a call. The share `held_out` of all problems is for validation; 3 + 4 and 4 + 3
+    are always in the same split.
     """
 
     def __init__(

@@ -8,14 +8,13 @@ Sum = tuple[int, int]
 
 
 class Sums(Environment):
-    """a + b with both from `low` to `high`: by default the numbers of `digits` digits, 0 among them with one digit.
+    """a + b, with a and b from `low` to `high`: by default all numbers of `digits` digits, including 0 for one digit.
 
-    All sums are enumerated; the share `held_out` of them is for validation, together with their twins: where 3 + 4 is held
-    out, 4 + 3 is not trained. `examples` worked sums, which are in neither
-    split, come first in every prompt, so that all prompts share a long prefix: as turns or, with as_turns=False, as lines of
-    the only turn. `question` and `answer` are the wordings of a sum and of its result, `instruction` is a system turn. The
-    reward is 1 for the result in the examples' wording. White space around it and one full stop behind it are allowed,
-    and no other difference.
+    The environment enumerates all sums and holds out the share `held_out` for validation. Twins stay together: if 3 + 4 is held
+    out, the policy never trains on 4 + 3. Every prompt begins with `examples` worked sums from neither split, so all prompts share
+    a long prefix. The worked sums are turns, or lines of a single turn with as_turns=False. `question` and `answer` are the
+    wordings of a sum and of its result, and `instruction` is a system turn. The reward is 1 for the result in the wording of the
+    examples, else 0. White space around the result and a single full stop after the result are allowed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Does a reward model know how sure it may be? Its stated probabilities beside how often it is right."""
+"""The calibration of a reward model: stated probabilities beside the shares of correctly ordered pairs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from aligner_lib.tutorial.comparison.statistics import Estimate, share
 
 
 class Confidence(NamedTuple):
-    """Pairs of which a reward model is about equally sure. stated: σ of the distance of the rewards, the mean; right: the share
-    of the pairs in which the chosen answer has the higher reward, with its interval of 95 %."""
+    """A group of pairs with similar distances of their rewards. stated: the mean of σ(distance); right: the share of pairs in which
+    the chosen answer has the higher reward, with a 95 % interval."""
 
     stated: float
     right: Estimate
@@ -21,10 +21,10 @@ class Confidence(NamedTuple):
 
 
 def calibration(margins: Sequence[float], groups: int = 5) -> list[Confidence]:
-    """The pairs in groups of equal size, the least sure first.
+    """The pairs in groups of equal size, by increasing distance of their rewards.
 
-    margins: of each pair, the reward of the chosen answer minus that of the rejected one. In the Bradley-Terry model a distance d
-    states that the answer with the higher reward is preferred with probability σ(d) (Bai et al. 2022, section 3.3).
+    margins: the reward of the chosen answer minus the reward of the rejected answer, for each pair. By the Bradley-Terry model,
+    people prefer the answer with the higher reward with probability σ(distance). Source: Bai et al. 2022, section 3.3.
     """
     by_distance = sorted(margins, key=abs)
     ends = [round(len(margins) * part / groups) for part in range(groups + 1)]
