@@ -264,13 +264,13 @@ def main(words: list[str] | None = None) -> None:
     pool = [m for name in sources if options.of in (None, name) for m in wrong_answers(name, sources[name])]
     counts: Counter = Counter()
     for mutant in draw(options.count, options.seed, pool):
-        said = outcome(mutant, sources[mutant.path])
-        counts[mutant.mistake, said] += 1
-        if options.list or said == "accepted":
-            print(f"{said:10} {mutant}", flush=True)
-    print(f"{'':17}" + "".join(f"{said:>11}" for said in OUTCOMES))
+        verdict = outcome(mutant, sources[mutant.path])
+        counts[mutant.mistake, verdict] += 1
+        if options.list or verdict == "accepted":
+            print(f"{verdict:10} {mutant}", flush=True)
+    print(f"{'':17}" + "".join(f"{verdict:>11}" for verdict in OUTCOMES))
     for mistake in KINDS:
-        print(f"{mistake:17}" + "".join(f"{counts[mistake, said]:11}" for said in OUTCOMES))
+        print(f"{mistake:17}" + "".join(f"{counts[mistake, verdict]:11}" for verdict in OUTCOMES))
 
 
 if __name__ == "__main__":

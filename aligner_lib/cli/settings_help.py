@@ -106,15 +106,15 @@ def _in_yaml(value: Any) -> str:
 @cache
 def _sentences(schema: type) -> dict[str, str]:
     """The text under each field of a dataclass and of its bases. Empty for a class without source."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for cls in reversed(schema.__mro__):
         node = _classes(sys.modules[cls.__module__]).get(cls.__name__)
         body = node.body if node else []
         for before, after in pairwise(body):
             is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             if isinstance(before, ast.AnnAssign) and is_text:
-                found[before.target.id] = " ".join(str(after.value.value).split())
-    return found
+                texts[before.target.id] = " ".join(str(after.value.value).split())
+    return texts
 
 
 @cache

@@ -243,8 +243,8 @@ def _definitions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
 def _signature(definition: ast.FunctionDef) -> inspect.Signature:
     """Build the signature without annotations and with None for every default. None of the user's code runs."""
     scope: dict = {}
-    exec(f"def it{_shown(definition, defaults=True)}: pass", scope)
-    return inspect.signature(scope["it"])
+    exec(f"def function{_shown(definition, defaults=True)}: pass", scope)
+    return inspect.signature(scope["function"])
 
 
 def _shown(definition: ast.FunctionDef, defaults: bool = False) -> str:

@@ -69,10 +69,10 @@ def alike_grouped(batch: TokenBatch, micro_batch_size: int) -> list[list[int]]:
     return [flat[i : i + micro_batch_size] for i in range(0, len(flat), micro_batch_size)]
 
 
-def _common(rows, lengths: list[int], one: int, other: int) -> float:
+def _common(rows, lengths: list[int], first: int, second: int) -> float:
     """The length of two rows' common prefix, as a share of the shorter row's tokens."""
-    shorter = min(lengths[one], lengths[other])
-    differ = (rows[one, :shorter] != rows[other, :shorter]).nonzero()[0]
+    shorter = min(lengths[first], lengths[second])
+    differ = (rows[first, :shorter] != rows[second, :shorter]).nonzero()[0]
     return (int(differ[0]) if len(differ) else shorter) / shorter
 
 

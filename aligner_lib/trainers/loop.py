@@ -181,8 +181,8 @@ class TrainingLoop:
             if self.run is not None
             else None
         )
-        asked = requests.stop or self.signalled.is_set() or self.done == self.settings.stop_after
-        stop = parallel.from_first_rank(asked)
+        stop_requested = requests.stop or self.signalled.is_set() or self.done == self.settings.stop_after
+        stop = parallel.from_first_rank(stop_requested)
         best = parallel.from_first_rank(self._best_step() if self._is_validated() else None)
         # A change is saved at once, because its request is removed: a resumed run would otherwise continue without the change.
         due = requests.checkpoint or requests.changes or self.done % self.settings.save_interval == 0

@@ -158,11 +158,11 @@ def choices(topic: Topic) -> dict[str, dict[str, Sequence[str]]]:
 
 def asked_words(topic: Topic) -> set[str]:
     """Words from exactly one of a topic's sentences, suitable for an answer and missing in the question."""
-    asked = topic_of(f"{topic.question} {topic.clause}")
+    words_of_question = topic_of(f"{topic.question} {topic.clause}")
     return {
         word
         for word in re.findall(r"(?<![\w'-])[a-z]+(?![\w'-])", topic.text)
-        if len(word) >= LEAST_LETTERS and topic_of(word) and not topic_of(word) & asked
+        if len(word) >= LEAST_LETTERS and topic_of(word) and not topic_of(word) & words_of_question
         if sum(has_word(text, word) for text in (topic.answer, topic.reply, topic.more)) == 1
     }
 

@@ -117,13 +117,13 @@ def sft_records(
 
     obeying: yields prompts and answers on a topic; None: prompts and answers of all ASKED forms.
     """
-    asked = [
+    obedient = [
         {"instruction": prompt, "context": "", "response": answer, "category": "instruction_following"}
         for topic in topics
         for prompt, answer in (obeying or _obeying)(topic, rng)
     ]
     others = [record for record in instruction_records(topics, rng, friendly_share=0)]
-    records = asked + rng.sample(others, SFT_OTHERS)
+    records = obedient + rng.sample(others, SFT_OTHERS)
     rng.shuffle(records)
     return records
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "notebooks" / "src").glob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PACKAGES = ("aligner_lib", "benchmarks", "cluster", "data", "widgets")
+NO_NAMES = {"asked", "found", "it", "nobody", "one", "ones", "said", "that", "those", "told", "wanted"}
 HIDES_A_NOUN = {"it", "that", "this", "one", "what", "those", "such", "nobody"}
 MOST_OF_100_WORDS = 3.4
 MOST_WORDS_IN_A_CELL = 250
@@ -110,3 +111,14 @@ def test_docstrings_and_comments_name_things(package):
     assert {path: of_file for path, of_file in rates.items() if of_file > MOST_OF_100_WORDS} == {}, (
         "name the things"
     )
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_variables_are_named_after_their_content(package):
+    named = {
+        f"{path.relative_to(ROOT).as_posix()}:{node.lineno}": name
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (name := getattr(node, "arg" if isinstance(node, ast.arg) else "id", "")) in NO_NAMES
+    }
+    assert named == {}

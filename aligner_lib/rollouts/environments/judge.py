@@ -122,18 +122,20 @@ class JudgedPrompts(PromptFiles):
 
     def _points(self, answer: str) -> Step | NoVerdict:
         """The weighted mean of the points. The last lines must have exactly one line for each criterion."""
-        found: dict[str, float] = {}
+        points_by_criterion: dict[str, float] = {}
         for line in answer.strip().splitlines()[-len(self.criteria) :]:
             match = re.fullmatch(rf"\W*(C\d+)\W*:\W*(\d+)(?:\s*/\s*{HIGHEST})?\W*", line.strip())
             if match and match[1] in self.criteria and int(match[2]) <= HIGHEST:
-                found[match[1]] = int(match[2]) / HIGHEST
-        if set(found) != set(self.criteria):
+                points_by_criterion[match[1]] = int(match[2]) / HIGHEST
+        if set(points_by_criterion) != set(self.criteria):
             return NoVerdict(
                 "not_understood",
                 f"the judge's last lines are no points for each criterion: {answer[-200:]!r}",
             )
-        reward = sum(self.weights[name] * points for name, points in found.items())
-        return Step(reward, metrics={f"criterion_{name[1:]}": points for name, points in found.items()})
+        reward = sum(self.weights[name] * points for name, points in points_by_criterion.items())
+        return Step(
+            reward, metrics={f"criterion_{name[1:]}": points for name, points in points_by_criterion.items()}
+        )
 
     # -- by comparisons -------------------------------------------------------------------------------------------
 

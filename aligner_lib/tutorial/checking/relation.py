@@ -35,8 +35,8 @@ def relation(expected: Sequence[AnswerOutcome], got: Sequence[AnswerOutcome], na
             return ""
         if not all(close(*pair) for pair in pairs):
             floats = [(right.double(), yours.double()) for right, yours in pairs]
-            found = (sentence(floats) for sentence in RELATIONS)
-            return next((sentence.format(name=name) for sentence in found if sentence), "")
+            sentences = (sentence(floats) for sentence in RELATIONS)
+            return next((sentence.format(name=name) for sentence in sentences if sentence), "")
     return ""
 
 

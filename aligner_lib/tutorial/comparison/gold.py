@@ -72,7 +72,7 @@ def _compared(sides: dict[str, list[dict]], prompts: list[int]) -> PolicyCompari
     rewards, ended = (
         [[record[key] for record in side] for side in (before, after)] for key in ("reward", "finished")
     )
-    parts = gain_in_parts(rewards, ended, [[bool(obeyed) for obeyed in side] for side in obeys])
+    parts = gain_in_parts(rewards, ended, [[bool(value) for value in side] for side in obeys])
     of_last |= {f"reward gained: {name}": part for name, part in zip(("ended", "gold", "rest"), parts)}
     caption = f"{len(prompts)} held-out prompts with one answer each; 95 % intervals in brackets"
     return PolicyComparison(caption, figures)

@@ -46,13 +46,13 @@ class TokenTable:
         )
 
     def _row(self, record: dict, most: float) -> str:
-        asked = escape(turns_of(record["prompt"])[-1]["text"])
+        prompt = escape(turns_of(record["prompt"])[-1]["text"])
         answer = "".join(
             coloured(token, value, most) for token, value in zip(record["tokens"], record[self.measure])
         )
         return (
             f"<tr><td>{record['step']}</td><td>{record['reward']:.2f}</td>"
-            f'<td class="lab-said">{asked}\n{answer}</td></tr>'
+            f'<td class="lab-said">{prompt}\n{answer}</td></tr>'
         )
 
 

@@ -140,8 +140,8 @@ def _exact_match(response, answer, numbers=NUMBER, of=-1):
 
 def _compared(response, passes):
     """1.0 if the last number of the response passes, else 0.0. passes: a comparison of the number."""
-    found = re.findall(NUMBER, response)
-    return float(bool(found) and passes(float(found[-1])))
+    numbers_in_response = re.findall(NUMBER, response)
+    return float(bool(numbers_in_response) and passes(float(numbers_in_response[-1])))
 
 
 def _any_number(response, answer):

@@ -102,18 +102,24 @@ def questions(
     """
     number = int(recording.rpartition("-")[2])
     of_fault, of_figure, of_step = question_ids(recording)
-    found = _found(HUNTED[recording].fault, run, healthy)
-    asked = (
+    evidence_and_step = _evidence_and_step(HUNTED[recording].fault, run, healthy)
+    asked_questions = (
         InOrder(of_fault, f"What is wrong with run {number}?", _faults(recording, run, healthy)),
         QuizQuestion(
-            of_figure, "Which of these figures shows it first?", _figures(found, run, healthy, other)
+            of_figure,
+            "Which of these figures shows it first?",
+            _figures(evidence_and_step, run, healthy, other),
         ),
-        InOrder(of_step, "At which step is this figure out of range first?", _steps(found, run, healthy)),
+        InOrder(
+            of_step,
+            "At which step is this figure out of range first?",
+            _steps(evidence_and_step, run, healthy),
+        ),
     )
-    return QuizFile("10", f"run {number}", (), asked)
+    return QuizFile("10", f"run {number}", (), asked_questions)
 
 
-def _found(
+def _evidence_and_step(
     fault: str, run: Sequence[dict], healthy: Sequence[dict]
 ) -> tuple[FaultEvidence, int] | tuple[None, None]:
     if fault == NO_FAULT:
@@ -168,9 +174,9 @@ def _last(
 
 
 def _figures(
-    found: tuple, run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]
+    evidence_and_step: tuple, run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]
 ) -> tuple[QuizChoice, ...]:
-    evidence, step = found
+    evidence, step = evidence_and_step
     names = _evident() if evidence is None else [name for name in _charted() if name != evidence.metric]
     until = run[-1]["step"] if evidence is None else step
     whys = {name: _in_range(name, until, run, healthy, other) for name in names}
@@ -185,7 +191,7 @@ def _figures(
 
 
 def _charted() -> list[str]:
-    return [name for one in CHARTS for name in ([one] if isinstance(one, str) else one)]
+    return [name for chart in CHARTS for name in ([chart] if isinstance(chart, str) else chart)]
 
 
 def _evident() -> list[str]:
@@ -216,8 +222,8 @@ def _in_range(
     return _beside(metric, *_last(metric, run, healthy, step))
 
 
-def _steps(found: tuple, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[QuizChoice, ...]:
-    evidence, first = found
+def _steps(evidence_and_step: tuple, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[QuizChoice, ...]:
+    evidence, first = evidence_and_step
     if evidence is None:
         whys = [(f"at step {step}", "No figure of this step is out of range.") for step in STEPS[:4]]
         return _choices((NO_STEP, "There is nothing to find in this run."), whys)

@@ -60,6 +60,6 @@ def drawing(run: MistakenRun) -> str:
 
 def _apart(labels: list[tuple[str, float, str]], least: float = 15) -> list[tuple[str, float, str]]:
     """Two labels (text, height, colour), moved apart to a distance of at least `least` if they overlap."""
-    (upper, high, one), (lower, low, other) = sorted(labels, key=lambda label: label[1])
+    (upper, high, of_upper), (lower, low, of_lower) = sorted(labels, key=lambda label: label[1])
     missing = max(0.0, least - (low - high)) / 2
-    return [(upper, high - missing, one), (lower, low + missing, other)]
+    return [(upper, high - missing, of_upper), (lower, low + missing, of_lower)]
