@@ -7,7 +7,7 @@ from aligner_lib.config.compose import compose, profile_section
 from cluster.sizing import MODELS, Parallelism
 
 GPU_GIB = 80
-SHAPE = MODELS["SmolLM2-1.7B"]
+BY_NAME = ("SmolLM2-1.7B", "Qwen2.5-1.5B", "Llama-3.2-1B")  # docs/models.md
 # The hub's records: nine tenths of Dolly, and the training and test pairs of HH, whose prompts PPO takes
 TRAINING = {"sft": 13_510, "rm": 160_800, "dpo": 160_800, "ppo": 160_800}
 VALIDATION = {"sft": 1_501, "rm": 8_552, "dpo": 8_552}
@@ -83,16 +83,18 @@ def test_a_job_reads_prompts_in_the_models_own_template(profile, kind):
         assert composed(profile, kind).model.data.chat_template == "tokenizer"
 
 
+@pytest.mark.parametrize("model", BY_NAME)
 @each_job
-def test_a_job_fits_on_its_gpus(profile, kind):
-    config = composed(profile, kind)
+def test_a_job_fits_on_its_gpus(profile, kind, model):
+    config, shape = composed(profile, kind), MODELS[model]
     trainer = config.trainer
     gpus = GPUs(trainer.num_nodes, trainer.devices, GPU_GIB)
     parallelism = Parallelism(1, 1, gpus.number)
     assert (
-        together([memory_of(SHAPE, model, parallelism) for model in trained_models(kind, config)]) <= GPU_GIB
+        together([memory_of(shape, trained, parallelism) for trained in trained_models(kind, config)])
+        <= GPU_GIB
     )
-    assert best_layout(SHAPE, trained_models(kind, config), gpus) == (parallelism, True)
+    assert best_layout(shape, trained_models(kind, config), gpus) == (parallelism, True)
 
 
 def test_learning_rates_scale_with_the_root_of_the_batch():
