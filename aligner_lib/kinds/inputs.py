@@ -203,7 +203,7 @@ def check_positions(folder: Path, length: int, key: str) -> None:
 
 
 def check_head(folder: Path, head: str, named: str) -> None:
-    """Raise UserError for a model with the other head. named: the model's name in the message."""
+    """Raise UserError unless the model's head is `head`. named: the model's name in the message."""
     if Architecture.load(folder).head == head:
         return
     if head == "scalar":

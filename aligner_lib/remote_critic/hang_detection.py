@@ -25,7 +25,8 @@ def longest_with(longest: float | None, seconds: float) -> float:
     """The new longest duration of a kind of command, in seconds, after another command has ended.
 
     The duration at most doubles, beyond what OVERDUE_S allows anyway. Otherwise a single pause of the whole server would make
-    the watch ignore later hangs. A kind of command that has become slower is given up only once or twice.
+    the watch ignore later hangs. If a kind of command becomes slower for good, the recorded
+    duration catches up after one or two reported hangs, and the watch no longer gives up the server.
     """
     if longest is None:
         return seconds

@@ -666,11 +666,13 @@ print(
 # the better reward model gained {{forms.1.ppo.obeys_gain.0:+.2f}}, at the same distance from SFT as the policy that had
 # lost its gain. The KL cannot distinguish these two policies.
 #
-# All these figures count answers that obey, and echoes are among them. The next cell shows the 64 validation prompts of
-# the recorded run. More answers obey after training, but no more answers are *good*: fewer answers have words of
-# their own and stay on the topic. The reward model was never shown an echo, so the words of the
-# instruction look like obedience to it. The table continues form by form. Each form has only a handful of prompts, so a
-# share of 0 means "rarely" rather than "never".
+# All these figures count answers that obey, and an echo can obey. The next cell shows the 64 validation prompts of the
+# recorded run. After training, more answers obey than before, but the share of *good* answers does not rise, because
+# fewer answers have words of their own and stay on the topic. The reward model never saw an echo among the rejected
+# answers, so it mistakes the words of the instruction for obedience.
+#
+# The table continues form by form. Each form has only a handful of prompts, so a share of 0 means "rarely" rather than
+# "never".
 
 # %%
 longer = Recording("ppo-forms", speed=float("inf"))
@@ -869,8 +871,8 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # **Best of n** moves away from the SFT policy without any training: draw n answers and return the answer with the
 # highest reward. The points come from 16 answers of the SFT policy to each of 32 of PPO's 64 held-out prompts, over
 # every choice of n among the 16. The KL of best of n is at most $\log n - (n-1)/n$. The KL of a PPO run is measured on
-# 32 answers to training prompts. The runs of PPO are the reward hack of *With other pairs*, and the same with 7.5 times
-# the learning rate, with and without the penalty.
+# 32 answers to training prompts. The charts show three runs of PPO: the run of *With other pairs*, the
+# same run with 7.5 times the learning rate, and the faster run without the KL penalty.
 
 # %%
 from widgets.figures.palette import pen

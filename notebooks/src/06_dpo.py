@@ -300,8 +300,8 @@ print(f"margin of DPO's implicit rewards: {figures['val_margin']:.2f}")
 lab.record("06", {"dpo": figures})
 
 # %% [markdown]
-# PPO learns from its own answers, which a reward model scores. DPO learns from answers that other authors wrote
-# beforehand. So DPO needs less, runs faster and has fewer ways to fail, but DPO never learns from its own mistakes.
+# PPO learns from its own answers, which a reward model scores. DPO learns from answers that were written before the training. So DPO needs fewer models, runs faster and has fewer
+# ways to fail, but DPO never learns from its own mistakes.
 # Notebook 08 compares the answers of all policies.
 #
 # Ask the policies now:

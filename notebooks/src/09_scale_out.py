@@ -246,8 +246,8 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The dashed line is the memory of a GPU. The first split that fits has two replicas of a model that is split 16 ways,
-# because two replicas shard the optimizer state. The next table shows the smallest parallelism of each model and role,
+# The dashed line is the memory of a GPU. The first split below the line divides the model among 16 GPUs and keeps
+# two replicas. A single replica does not fit. With two replicas, each stores only half of the optimizer state. The next table shows the smallest parallelism of each model and role,
 # in GPUs of 80 GiB with sequences of 4096 tokens:
 
 # %%
