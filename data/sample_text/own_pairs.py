@@ -1,9 +1,9 @@
-"""Pairs of a policy's own answers, judged by a program: what the reward model of the forms is trained on.
+"""Pairs of a policy's own answers, judged by a program: the training data of the tutorial's reward model.
 
-The better answer of a pair is good by the word of data/gold.py: the policy's, or a written one where the policy has no good
-answer. The worse one is mostly another answer of the policy to the same prompt. The others have the faults that a policy finds
-when it is rewarded: it repeats its prompt, stops in the middle, answers another question, repeats itself, has another word
-or number than the one that was asked for, or a title, which is never asked for.
+The program (data/gold.py) finds the better answer of a pair good. The better answer is the policy's, or a written answer where
+the policy has no good answer. The worse answer is mostly another answer of the policy to the same prompt. The other worse
+answers have the faults that a policy learns from a weak reward model: the answer repeats its prompt, ends in the middle, belongs
+to another question, repeats itself, has a wrong word or number, or has a title, which no prompt asks for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from data.sample_text.make_samples import SEED
 from data.sample_text.topics import Topic, load_topics
 from data.sources import SAMPLES
 
-NOISE = 0.1  # share of the training pairs whose label is turned
+NOISE = 0.1  # the share of training pairs with exchanged answers
 SHARES = {
     "form": 0.19,
     "missing": 0.18,
@@ -35,11 +35,12 @@ SHARES = {
     "repeated": 0.04,
     "constant": 0.04,
 }
-"""How often each fault of the worse answer is drawn: another form, the better answer without what the prompt asks for, another word
-or number than the one that the prompt asks for, an echo of the prompt, a title or a postscript that the prompt does not ask for, a cut answer, one to another question, one
-that repeats itself, one that says nothing."""
-TRIES = 8  # for each pair: not every prompt has an answer with every fault
-SHORTEST_CUT = 5  # words of an answer that is cut
+"""The probability of each fault of the worse answer. form: an answer of the policy without the requested form; missing: the better
+answer without the requested words; item: a wrong word or number; echo: a copy of the prompt, or of a part; unasked: a title or a
+postscript without a request; cut: the beginning of the better answer; off_topic: an answer to another question; repeated: the
+better answer with repeated sentences; constant: a sentence without content."""
+TRIES = 8  # draws of a fault per pair, because not every prompt has an answer with every fault
+SHORTEST_CUT = 5  # shorter answers, in words, are not cut
 CONSTANTS = (
     "That is a good question, and many people ask it.",
     "It is worth knowing, and it is simple once you know it.",
@@ -52,11 +53,11 @@ class PolicyAnswer(NamedTuple):
 
     text: str
     finished: bool
-    """The policy ended it; the limit of tokens did not."""
+    """Whether the policy ended the answer before the token limit."""
 
 
 class Pair(NamedTuple):
-    """A prompt's better and worse answer, and the fault of the worse one, a key of SHARES."""
+    """A prompt's better and worse answer. fault: a key of SHARES."""
 
     turn: str
     chosen: str
@@ -67,11 +68,11 @@ class Pair(NamedTuple):
 def own_pairs(
     answers: Mapping[str, Sequence[PolicyAnswer]], written: Mapping[str, str], rng: random.Random, count: int
 ) -> list[Pair]:
-    """At most `count` pairs for each prompt. answers: the policy's, by the user's turn; written: another answer to each turn.
+    """At most `count` pairs for each prompt. answers: the policy's answers by the user's turn; written: a written answer by turn.
 
-    A policy that never does what a prompt asks for still has to learn it from pairs: there the written answer is the better one.
-    An honest answer without the form would not do beside an echo of the prompt: a reward model would learn that the word, number
-    or phrase that was asked for is a fault. A prompt without any good answer gets no pair.
+    Where no answer of the policy is good, the written answer is the better answer, so that the reward model sees every form. An
+    honest answer without the requested form is never the better answer of an echo: the reward model would learn that the requested
+    word is a fault. A prompt without a good answer has no pair.
     """
     good: dict[str, list[str]] = {}
     for turn, given in answers.items():
@@ -94,7 +95,7 @@ def own_pairs(
 
 
 def raw_records(pairs: Iterable[Pair], rng: random.Random, noise: float) -> list[dict[str, str]]:
-    """Pairs in HH's raw format, shuffled. noise: the share of pairs that are turned round."""
+    """Pairs in HH's raw format, shuffled. noise: the probability of exchanged answers."""
     records = [
         verifiable.raw_pair(pair.turn, pair.chosen, pair.rejected, turned=rng.random() < noise)
         for pair in pairs
@@ -104,15 +105,16 @@ def raw_records(pairs: Iterable[Pair], rng: random.Random, noise: float) -> list
 
 
 def prompts_of(split: str) -> dict[str, Topic]:
-    """The users' turns that the policy answers, with their topics, those of `train` or of `test`, in an order of their own."""
+    """The users' turns of a split (`train` or `test`) with their topics, shuffled with the project's seed."""
     rng = random.Random(f"{SEED} drawn {split}")
     return drawn.prompts(verifiable.splits(load_topics(), random.Random(f"{SEED} forms"))[split], rng)
 
 
 def write_pairs(answers: Mapping[str, Sequence[PolicyAnswer]], split: str, folder: Path = SAMPLES) -> Path:
-    """Write drawn-{split}.jsonl and return its path. answers: the policy's, by the user's turn.
+    """Write drawn-{split}.jsonl and return its path. answers: the policy's answers by the user's turn.
 
-    A training prompt gets up to two pairs, of which a tenth is turned round; a held-out prompt gets one that is not.
+    A training prompt has at most two pairs, each with exchanged answers with probability NOISE. A held-out prompt has at most a
+    single pair, without noise.
     """
     rng = random.Random(f"{SEED} drawn pairs {split}")
     written = {
@@ -128,7 +130,7 @@ def write_pairs(answers: Mapping[str, Sequence[PolicyAnswer]], split: str, folde
 
 
 def fault_of(turn: str, rejected: str) -> str:
-    """The fault of a pair's worse answer, as far as a program sees it: a key of SHARES but `missing`, `item` and `constant`."""
+    """The fault of a worse answer by the program: a key of SHARES except `missing`, `item` and `constant`."""
     parts = judge(turn, rejected, finished=True)
     if not parts.own_words:
         return "echo"
@@ -142,14 +144,15 @@ def fault_of(turn: str, rejected: str) -> str:
 
 
 def is_turned(turn: str, chosen: str, rejected: str) -> bool:
-    """Whether a program would exchange the answers of a pair: the better one of a pair is good, and the worse one is not."""
+    """Whether a pair's answers are exchanged, by the program: the chosen answer is not good, or the rejected answer is good."""
     return judge(turn, rejected, ended(rejected)).good or not judge(turn, chosen, True).good
 
 
 def _with_fault(turn: str, chosen: str, fault: str, rng: random.Random) -> str:
-    """An answer with a fault that any answer can be given; "" for the others, and for half of the echoes."""
-    if fault == "echo" and rng.random() < 0.5:
-        return f"{chosen} {_asked(turn)}"  # where only bad answers end so, a policy's good ones do
+    """The better answer with an added fault. "" for faults that need other answers, and for four tenths of the echoes."""
+    if fault == "echo" and (drawn_share := rng.random()) < 0.6:
+        # In earlier pairs only bad answers contained the instruction, so the reward model paid for good answers with an echo.
+        return f"{chosen} {_request(turn)}" if drawn_share < 0.35 else _with_echo_inside(turn, chosen, rng)
     parts = chosen.split(" ")
     if fault == "cut" and len(parts) >= SHORTEST_CUT:
         return " ".join(parts[: max(2, round(len(parts) * rng.uniform(0.3, 0.85)))]).rstrip(".!?,;:")
@@ -165,10 +168,10 @@ def _worse(
     elsewhere: list[tuple[str, str]],
     rng: random.Random,
 ) -> dict[str, list[str]]:
-    """Worse answers to a prompt, by their fault. good: good answers to it; elsewhere: good ones to all prompts, each with its
-    user's turn."""
+    """Worse answers to a prompt by fault, shuffled. good: good answers to the prompt; elsewhere: pairs of a user's turn and a good
+    answer, of all prompts."""
     instruction, question = instruction_in(turn), without_instruction(turn)
-    asked, ((_, item),) = _asked(turn), instruction.gaps
+    request, ((_, item),) = _request(turn), instruction.gaps
     verdicts = [(answer.text, judge(turn, *answer)) for answer in given]
     topic = rng.choice(sorted(topic_of(question)) or [""])
     some = rng.choice(given).text
@@ -187,9 +190,9 @@ def _worse(
         ],
         "echo": [
             *(text for text, parts in verdicts if not parts.own_words),
-            *(_half_echo(text, asked, item) for text, parts in verdicts if parts.own_words and parts.ended),
-            *(asked, question, turn, f"{topic}: {asked}", f"{item}."),
-            *(f"{asked} {some}", f"{question} {some}"),
+            *(_half_echo(text, request, item) for text, parts in verdicts if parts.own_words and parts.ended),
+            *(request, question, turn, f"{topic}: {request}", f"{item}."),
+            *(f"{request} {some}", f"{question} {some}"),
         ],
         "unasked": [
             *(text for text, parts in verdicts if not parts.plain),
@@ -220,18 +223,18 @@ def _is_good(turn: str, answer: PolicyAnswer) -> bool:
     return judge(turn, *answer).good and ended(answer.text)
 
 
-def _asked(turn: str) -> str:
-    """The instruction as a user's turn words it."""
+def _request(turn: str) -> str:
+    """The instruction in the words of the user's turn."""
     return turn.replace(without_instruction(turn), "").strip()
 
 
 def _with_item(text: str, item: str, other: str) -> str:
-    """A text that has another word, number or phrase in place of the one that it was asked for."""
+    """The text with `other` in place of the requested word, number or phrase `item`."""
     return text.replace(item, other) if item in text else text.replace(item.capitalize(), other.capitalize())
 
 
 def without_item(text: str, form: str, item: str) -> str:
-    """A text without the words or the postscript that it was asked for; "" where nothing else is left."""
+    """The text without the requested words or postscript; "" if nothing else is left."""
     if form == "postscript_word":
         return text[: text.find("P.S.")].strip() if "P.S." in text else ""
     if form == "first_word":
@@ -242,13 +245,23 @@ def without_item(text: str, form: str, item: str) -> str:
     return " ".join(part for part in sentences(text) if not has_word(part, item))
 
 
-def _half_echo(text: str, asked: str, item: str) -> str:
-    """An answer that repeats its instruction where it should have done what this asks for."""
-    return " ".join([*(part for part in sentences(text) if item.lower() not in part.lower()), asked])
+def _half_echo(text: str, request: str, item: str) -> str:
+    """The text without the sentences that have the requested item, and with the instruction at its end."""
+    return " ".join([*(part for part in sentences(text) if item.lower() not in part.lower()), request])
+
+
+def _with_echo_inside(turn: str, text: str, rng: random.Random) -> str:
+    """The answer with the instruction inside its first sentence: "To keep a cat cool, use the number 8." """
+    first, *others = sentences(text)
+    parts = first.split(" ")
+    opening = " ".join(parts[: rng.randint(2, max(2, len(parts) // 2))]).rstrip(".!?,;:")
+    request = _request(turn)
+    echo = f"{opening}{rng.choice((',', ' and'))} {request[:1].lower()}{request[1:]}"
+    return " ".join([echo, *others[: rng.randint(0, 1)]])
 
 
 def _obeying(form: str, text: str, item: str) -> str:
-    """A text that says nothing, in the form that was asked for."""
+    """A sentence without content, in the requested form."""
     return {
         "first_word": f"{item}, {text[0].lower()}{text[1:]}",
         "includes": f"{text} The word is {item}.",
