@@ -13,9 +13,11 @@ not made again.
                           hour a seed and core; the figures go to OUT/seeds.json, for `build.py --record`
     --pairs               data/samples/drawn-{train,test}.jsonl in their place: an SFT policy's answers, judged by a program;
                           half an hour
-    --drawn               SFT, reward model and PPO as in the tutorial, with four training seeds, in their place; PPO of the
-                          first is a recording. Ten minutes a seed and two cores in bf16
-    --changed             "Break it" of notebook 05 in their place: PPO of the first of these seeds with a setting changed
+    --drawn               SFT, reward model and PPO as in the tutorial, with four training seeds, in their place; prints what
+                          they gained. Ten minutes a seed and two cores in bf16
+    --changed             "Break it" of notebook 05 in their place: PPO of the first of these seeds with twelve steps, and the
+                          same with a setting changed
+    --attacked            notebook 12 in their place: GRPO against two judges, six minutes each
     --second-round        pairs of this PPO policy's answers, a second reward model and a second PPO, in their place; prints what they
                           mend
     --long                PPO, DPO and GRPO with 48, 192 and 20 steps, for three of these seeds, in their place; prints what they
@@ -41,6 +43,9 @@ from aligner_lib.jobs.inference import scoring
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial import Workspace, compare_policies
+from aligner_lib.tutorial.attack import judges
+from aligner_lib.tutorial.attack.hacks import hacks
+from aligner_lib.tutorial.attack.prompts import write_prompts
 from aligner_lib.tutorial.comparison.gold import before_and_after, gained
 from aligner_lib.tutorial.comparison.pair_faults import right_by_fault
 from aligner_lib.tutorial.exercises.registry import exercises
@@ -51,6 +56,7 @@ from aligner_lib.tutorial.mistakes.recorded import function_text, write
 from aligner_lib.tutorial.workspace.longer_runs import (
     ALL_HELD_OUT,
     ANSWERS_FOR_PAIRS,
+    ATTACKED_JUDGE,
     BROKEN,
     CHANGED,
     DPO_ON_FORMS,
@@ -70,6 +76,7 @@ from aligner_lib.tutorial.workspace.longer_runs import (
     SFT_FOR_FORMS,
     SIXTEEN_ANSWERS,
     TRAINING_SEEDS,
+    TWELVE_STEPS,
 )
 from cluster import JobFailed, submit
 from cluster.record import write_json
@@ -232,17 +239,15 @@ def chain(out: Path, profile: str, seed: int) -> tuple[Workspace, dict]:
     lab, seeded = Workspace(out / f"drawn-{seed}", profile, "drawn"), {"model.seed": seed}
     made(lab, "sft", "sft", seeded)
     made(lab, "rm", "rm", seeded)
-    made(lab, "ppo", "ppo-drawn", lab.conversations() | seeded)
+    made(lab, "ppo", "ppo", lab.conversations() | seeded)
     return lab, seeded
 
 
 def record_drawn(out: Path, profile: str) -> None:
-    """The tutorial's three stages with each of its seeds: prints what PPO gained. The first seed's PPO is the recording."""
+    """The tutorial's three stages with each of its seeds: prints what PPO gained."""
     for seed in TUTORIAL_SEEDS:
         lab, _ = chain(out, profile, seed)
-        ppo = lab.run("ppo-drawn")
-        if seed == TUTORIAL_SEEDS[0]:
-            put(ppo, validation_rollouts=ALL)
+        ppo = lab.run("ppo")
         accuracy = lab.run("rm").series("validation/acc")[1][-1]
         print(
             f"seed {seed}: the reward model is right on {accuracy:.3f} of the held-out pairs\n{before_and_after(ppo)}",
@@ -251,12 +256,43 @@ def record_drawn(out: Path, profile: str) -> None:
 
 
 def record_changed(out: Path, profile: str) -> None:
-    """Notebook 05's "Break it": the tutorial's PPO with a setting changed."""
+    """Notebook 05's "Break it": PPO with twelve steps, and the same with a setting changed."""
     lab, seeded = chain(out, profile, TUTORIAL_SEEDS[0])
-    for name, change in CHANGED.items():
-        run = made(lab, "ppo", f"ppo-drawn-{name}", lab.conversations() | seeded | change)
+    changes = {"ppo-drawn": {}} | {f"ppo-drawn-{name}": change for name, change in CHANGED.items()}
+    for name, change in changes.items():
+        run = made(lab, "ppo", name, lab.conversations() | seeded | TWELVE_STEPS | change)
         put(run, validation_rollouts=ALL)
         print(before_and_after(run), flush=True)
+
+
+def record_attacked(out: Path, profile: str) -> None:
+    """Notebook 12: GRPO against a judge with holes, and against the mended judge."""
+    lab, seeded = (
+        Workspace(out / f"drawn-{TUTORIAL_SEEDS[0]}", profile, "drawn"),
+        {"model.seed": TUTORIAL_SEEDS[0]},
+    )
+    made(lab, "sft", "sft", seeded)
+    prompts = {
+        split: str(
+            write_prompts(
+                Pairs(lab.preference_data() / file).pairs, lab.out / "data" / f"attack_{split}.jsonl"
+            )
+        )
+        for split, file in (("train", "train_comparisons.jsonl"), ("validation", "test_comparisons.jsonl"))
+    }
+    for judge in (judges.naive, judges.mended):
+        settings = (
+            ATTACKED_JUDGE
+            | seeded
+            | {
+                "pretrained_checkpoint.restore_from_path": lab.policy(),
+                "model.environments.judged.use": judge,
+                "model.environments.judged.args.prompts": prompts,
+            }
+        )
+        run = made(lab, "grpo", f"attacked-{judge.__name__}", settings)
+        put(run)
+        print(*hacks(run), sep="\n", flush=True)
 
 
 def record_second_round(out: Path, profile: str) -> None:
@@ -265,7 +301,7 @@ def record_second_round(out: Path, profile: str) -> None:
     folder = lab.out / "data" / "second"
     folder.mkdir(exist_ok=True)
     for split, earlier in (("train", [SAMPLES / "drawn-train.jsonl"]), ("test", [])):
-        answers = answers_for_pairs(lab, lab.run("ppo-drawn").path, f"second-answers-{split}", split)
+        answers = answers_for_pairs(lab, lab.run("ppo").path, f"second-answers-{split}", split)
         pairs = own_pairs.write_pairs(answers, split, folder)
         print(format_hh([*earlier, pairs], folder, split), flush=True)
     files = {
@@ -282,7 +318,7 @@ def record_second_round(out: Path, profile: str) -> None:
             sides = (score.of_all([(pair["prompt"], pair[side]) for pair in pairs]) for side in SIDES)
             table = right_by_fault(pairs, [*zip(*sides)])
             print(f"{name} on the pairs of the {of_round} policy\n{table}", flush=True)
-    print(before_and_after(lab.run("ppo-drawn")), before_and_after(ppo), sep="\n", flush=True)
+    print(before_and_after(lab.run("ppo")), before_and_after(ppo), sep="\n", flush=True)
 
 
 def record_long(out: Path, profile: str) -> None:
@@ -395,6 +431,7 @@ IN_PLACE = {
     "pairs": record_pairs,
     "drawn": record_drawn,
     "changed": record_changed,
+    "attacked": record_attacked,
     "second-round": record_second_round,
     "long": record_long,
     "mistakes": record_mistakes,

@@ -4,7 +4,13 @@ import pytest
 
 from aligner_lib.config.compose import compose, written
 from aligner_lib.tutorial.workspace import longer_runs
-from aligner_lib.tutorial.workspace.longer_runs import BROKEN, CHANGED, LEFT_TO_BREAK, PPO_ON_FORMS
+from aligner_lib.tutorial.workspace.longer_runs import (
+    BROKEN,
+    CHANGED,
+    LEFT_TO_BREAK,
+    PPO_ON_FORMS,
+    TWELVE_STEPS,
+)
 
 JUDGED = {
     "model.environments.conversations.use": "reward_model",
@@ -43,7 +49,7 @@ def test_its_settings_are_those_of_its_kind(name):
 
 @pytest.mark.parametrize(
     ("changes", "others", "penalty", "rate"),
-    [(BROKEN, PPO_ON_FORMS | LEFT_TO_BREAK, 0.03, 1.5e-4), (CHANGED, {}, 0.1, 3.75e-4)],
+    [(BROKEN, PPO_ON_FORMS | LEFT_TO_BREAK, 0.03, 1.5e-4), (CHANGED, TWELVE_STEPS, 0.1, 3.75e-4)],
 )
 def test_changed_runs_differ_in_the_penalty_the_rate_or_both(changes, others, penalty, rate):
     usual = composed("ppo", others | JUDGED).model.optim.lr

@@ -22,6 +22,7 @@ from aligner_lib.tutorial.workspace.longer_runs import (
     PPO_ON_FORMS,
     PPO_ON_SUMS,
     SIXTEEN_ANSWERS,
+    TWELVE_STEPS,
 )
 from widgets.recordings.recording_file import PACKED, SHIPPED, shipped
 from widgets.recordings.replay import Recording
@@ -90,12 +91,12 @@ MADE_WITH = {
     "grpo-forms": ("grpo", GRPO_ON_FORMS),
     "sft-forms-answers": ("evaluate", SIXTEEN_ANSWERS),
     "ppo-forms": ("ppo", PPO_ON_FORMS),
-    "ppo-drawn": ("ppo", {}),
+    "ppo-drawn": ("ppo", TWELVE_STEPS),
 }
 MADE_WITH |= {
     f"ppo-forms-{name}": ("ppo", PPO_ON_FORMS | LEFT_TO_BREAK | change) for name, change in BROKEN.items()
 }
-MADE_WITH |= {f"ppo-drawn-{name}": ("ppo", change) for name, change in CHANGED.items()}
+MADE_WITH |= {f"ppo-drawn-{name}": ("ppo", TWELVE_STEPS | change) for name, change in CHANGED.items()}
 
 
 @pytest.mark.parametrize("name", MADE_WITH)

@@ -170,7 +170,14 @@ HIGH_LR = {"model.optim.lr": 1.5e-4}
 BROKEN = {"high-lr": HIGH_LR, "both": NO_KL | HIGH_LR}
 LEFT_TO_BREAK = {"trainer.ppo.val_check_interval": 4, "trainer.ppo.max_init_policy_kl": None}
 
-# The tutorial's PPO without a KL penalty, with a higher learning rate, and with both changes; always without a limit of the KL.
+# The tutorial's PPO with two more steps and twice the KL penalty. Then the same without a KL penalty, with a higher learning rate,
+# and with both changes, without a limit of the KL.
+TWELVE_STEPS = {
+    "trainer.ppo.max_steps": 12,
+    "trainer.ppo.val_check_interval": 12,
+    "trainer.ppo.save_interval": 12,
+    "trainer.ppo.initial_policy_kl_penalty": 0.1,
+}
 UNBOUNDED = {"trainer.ppo.max_init_policy_kl": None}
 HIGHER_LR = {"model.optim.lr": 3.75e-4}
 CHANGED = {
@@ -211,6 +218,17 @@ GRPO_ON_FORMS = {
     "trainer.grpo.max_steps": 20,
     "trainer.grpo.val_check_interval": 10,
     "trainer.grpo.save_interval": 20,
+    "model.optim.sched.min_lr": 1e-5,
+}
+
+# Notebook 12: GRPO from the SFT policy of `drawn` against a judge.
+ATTACKED_JUDGE = {
+    "model.encoder_seq_length": 128,
+    "model.grpo.length_params.max_length": 48,
+    "model.grpo.num_val_samples": 64,
+    "trainer.grpo.max_steps": 12,
+    "trainer.grpo.val_check_interval": 12,
+    "trainer.grpo.save_interval": 12,
     "model.optim.sched.min_lr": 1e-5,
 }
 
