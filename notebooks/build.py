@@ -45,6 +45,7 @@ FURTHER = {
     "09": ("09_scale_out", "scale out"),
     "10": ("10_bug_hunt", "bug hunt"),
     "11": ("11_capstone", "RLHF in a hundred lines"),
+    "12": ("12_attacked_judge", "your judge, attacked"),
 }
 PROFILES = ("smoke", "laptop")
 

@@ -608,10 +608,14 @@ print(
 #
 # Echoes are rare in the table above. With an earlier version of the pairs, they became more frequent on each of four
 # seeds, up to 0.08 of the answers. Most were honest answers with the instruction behind them ("Mention the number
-# 8."), and the reward model paid for them: in its pairs, only answers without the requested word ended like that. Two
-# changes to the data made echoes rarer. In half of the pairs with an echo, the worse answer is now the better answer
-# with its instruction behind it. And every instruction is now a request, such as "Use the number 8." A statement can be
-# a sentence of an answer: most echoes of one seed had copied "The number 8 has to appear in your answer."
+# 8."), and the reward model paid for them: in its pairs, only answers without the requested word ended like that. Three
+# changes to the data made echoes rarer:
+#
+# - In a third of the pairs with an echo, the worse answer is the better answer with its instruction behind it.
+# - Every instruction is a request, such as "Use the number 8." A statement can be a sentence of an answer: most echoes
+#   of one seed had copied "The number 8 has to appear in your answer."
+# - In a quarter of these pairs, the instruction stands inside a sentence of the better answer: "To keep a cat cool, use
+#   the number 8." Thirteen of 256 answers of one policy had such an echo before.
 
 # %% [markdown]
 # ## With other pairs: a reward hack
@@ -738,8 +742,9 @@ show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random"
 # `"high-lr"` multiplies the learning rate by 7.5, and `"both"` does both. The limit at which a run stops itself
 # (`max_init_policy_kl`) is off.
 #
-# With `exercise = "live"` you change your own run. By default, a recorded run of this project plays in a few seconds:
-# the run of seed 1234 with the laptop profile and the selected change. What result do you expect?
+# With `exercise = "live"` you change your own run. By default, a recorded run of this project plays in a few seconds. It
+# has twelve steps, a KL coefficient of 0.1 and an earlier sample of the pairs, and otherwise the settings of your run
+# with the selected change. What result do you expect?
 
 # %%
 unbounded = {"trainer.ppo.max_init_policy_kl": None}

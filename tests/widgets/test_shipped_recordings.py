@@ -15,6 +15,7 @@ from aligner_lib.run_folder.reader import flatten
 from aligner_lib.tutorial.comparison.over_optimisation import best_of_n_points, ppo_points
 from aligner_lib.tutorial.hunt.bug_hunt import HEALTHY, HUNTED
 from aligner_lib.tutorial.workspace.longer_runs import (
+    ATTACKED_JUDGE,
     BROKEN,
     CHANGED,
     GRPO_ON_FORMS,
@@ -51,6 +52,8 @@ def alarms_in(recording: Recording) -> dict[str, int]:
 def test_they_are_those_that_the_notebooks_play_and_small():
     assert shipped() == sorted(
         [
+            "attacked-mended",
+            "attacked-naive",
             "grpo-forms",
             "healthy",
             "no-kl-penalty",
@@ -92,6 +95,8 @@ MADE_WITH = {
     "sft-forms-answers": ("evaluate", SIXTEEN_ANSWERS),
     "ppo-forms": ("ppo", PPO_ON_FORMS),
     "ppo-drawn": ("ppo", TWELVE_STEPS),
+    "attacked-naive": ("grpo", ATTACKED_JUDGE),
+    "attacked-mended": ("grpo", ATTACKED_JUDGE),
 }
 MADE_WITH |= {
     f"ppo-forms-{name}": ("ppo", PPO_ON_FORMS | LEFT_TO_BREAK | change) for name, change in BROKEN.items()

@@ -53,6 +53,8 @@ class Seat:
     """Exercise → whether any attempt passed."""
     right: dict[str, dict[str, bool]] = field(default_factory=dict)
     """Quiz → question → whether any answer was right."""
+    attack: str = ""
+    """The newest attack on a judge in notebook 12, or "" without an attack."""
     last: float = 0.0
     """Unix seconds of the last news."""
     name: str = ""
@@ -96,6 +98,7 @@ class Seat:
                 "tried": [name for name, passed in self.done.items() if not passed][-1:],
                 "right": sum(sum(questions.values()) for questions in self.right.values()),
                 "answered": sum(map(len, self.right.values())),
+                "attack": self.attack,
                 "last": self.last or None,
                 "preflight": self.preflight,
             }
@@ -154,6 +157,11 @@ class Seat:
             questions = self.right.setdefault(str(record.get("quiz")), {})
             question = str(record.get("question"))
             questions[question] = questions.get(question, False) or record.get("right") is True
+        elif record.get("what") == "attack":
+            count, first = int(record["hacks"]), record.get("first_minutes")
+            self.attack = f"{count} hacks" + (
+                "" if first is None else f", first after {float(first):.1f} min"
+            )
 
 
 class Followed:
@@ -247,10 +255,13 @@ class Classroom(Tabled, Widget):
                 _steps(row),
                 "\n".join(row.get("alarms", ())),
                 str(row.get("exercises", 0)),
+                row.get("attack", ""),
             ]
             for row in self.rows
         ]
-        return Table(f"{len(rows)} seats", ["seat", "run", "status", "step", "alarms", "exercises"], rows)
+        return Table(
+            f"{len(rows)} seats", ["seat", "run", "status", "step", "alarms", "exercises", "attack"], rows
+        )
 
     def _follow(self) -> None:
         waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)

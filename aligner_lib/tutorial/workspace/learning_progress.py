@@ -6,6 +6,7 @@ The progress is stored in `progress.jsonl` of the workspace, with a JSON object 
     {"time": …, "what": "exercise", "name": "masked_loss", "passed": true, "solved": true}
     {"time": …, "what": "answer", "quiz": "03", "question": "stop-token", "choice": 2, "right": false}
     {"time": …, "what": "run", "name": "sft", "kind": "sft"}
+    {"time": …, "what": "attack", "hacks": 2, "first_minutes": 3.1}
 
 "solved": a solved notebook ran the exercise. The exercise does not count as passed, but the learner can still pass
 the exercise in the unsolved notebook.
@@ -54,6 +55,11 @@ def record_exercise(name: str, passed: bool) -> None:
 def record_answer(quiz: str, question: str, choice: int, right: bool) -> None:
     """Record an answer to a quiz question. choice: the position of the answer in the quiz file; 0 is the right answer."""
     _note(what="answer", quiz=quiz, question=question, choice=choice, right=bool(right))
+
+
+def record_attack(hacks: int, first_minutes: float | None) -> None:
+    """Record what a policy found in the judge of notebook 12. first_minutes: to the first hack; None without a hack."""
+    _note(what="attack", hacks=hacks, first_minutes=first_minutes)
 
 
 def record_finished_runs() -> None:
