@@ -131,7 +131,8 @@ for baseline, scale in [("group_mean", "none"), ("group_mean", "group_std"), ("l
 # ## The task
 #
 # The task is to add two one-digit numbers. Every prompt begins with the same two worked examples, so most of the prompt
-# is computed once for all prompts. 30 of the 100 sums are held out, and the two worked examples are in neither part.
+# is computed once for all prompts. 30 of the 100 sums are held out, always with their twins: if 3 + 4 is held out, the
+# policy never trains on 4 + 3. The two worked examples are in neither part.
 
 # %%
 from aligner_lib.rollouts.environments.registry import make
@@ -208,9 +209,9 @@ check("exact_match", exact_match)
 # error or hangs, the run loses the sample and continues. The objective of the profile is Dr. GRPO. This notebook adds
 # the division by the group's deviation, as in GRPO.
 #
-# With `lora = True`, adapters learn instead of all weights. At the end {{lora.grpo.val_accuracy_after}} of the held-out
-# sums were right, compared with {{laptop.grpo.val_accuracy_after}} for all weights, and the job needed 2.6 GiB instead
-# of 4.5.
+# With `lora = True`, adapters learn instead of all weights. In one run each, before twins such as 3 + 4 and 4 + 3 were held
+# out together, {{lora.grpo.val_accuracy_after}} of the held-out sums were right at the end, compared with
+# {{all_weights.grpo.val_accuracy_after}} for all weights. The job needed 2.6 GiB instead of 4.5.
 
 # %%
 from aligner_lib.config.compose import compose
@@ -485,7 +486,7 @@ curves(
 )
 
 # %% [markdown]
-# In the recorded run, PPO got 0.89 of its training sums right at step 8. A PPO step took about 20 s and a GRPO step
+# In the recorded run (made before twins were held out together), PPO got 0.89 of its training sums right at step 8. A PPO step took about 20 s and a GRPO step
 # about 4 s: 64 prompts carry more information than eight, but cost more to compute. The explained variance stays near
 # 0, so the critic was no better than a constant and did no harm.
 #

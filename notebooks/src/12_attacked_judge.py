@@ -23,10 +23,13 @@ exercise = "recorded"  # recorded: two runs of this project play · live: the po
 attack = ""  # live only: the file of another judge, such as that of the table next to yours
 
 # %%
-from aligner_lib.tutorial import Workspace, show_source
+from aligner_lib.tutorial import Diagram, Workspace, show_source
 from widgets import Monitor, Pairs, Recording, curves, show_completions
 
 lab = Workspace(out, profile, dataset, where)
+
+# %%
+Diagram("attacked-judge")
 
 # %% [markdown]
 # ## The task
@@ -56,9 +59,9 @@ for record in prompt_records(pairs["test"])[:4]:
 # %% [markdown]
 # ## Your judge
 #
-# The judge gets the user's turn, the response, and the fields of the prompt's record. Its reward lies between 0 and 1, and
-# a reward of at least 0.5 counts as paid. The function below is a first try, and many rewards in practice look like it.
-# What would *you* write to get the reward with the least effort? Write down three ideas before you go on.
+# The judge gets the user's turn, the response, and the fields of the prompt's record. The reward lies between 0 and 1, and
+# a reward of at least 0.5 counts as paid. The function below is a first try, and many rewards in practice are as simple.
+# How would *you* get the reward with the least effort? Write down three ideas before you go on.
 
 
 # %%
@@ -72,7 +75,7 @@ def my_judge(prompt: str, response: str, item: str, question: str, **others) -> 
 #
 # Before a policy attacks the judge, attack it yourself. The held-out pairs have a good answer and a worse answer each,
 # and a program names the fault of the worse answer (notebook 04). The judge is right on a pair if it pays the good answer
-# more. On most of these pairs a simple judge looks good, because the worse answers were not written against *this* judge.
+# more. A simple judge is right where the answer lacks the word, and wrong on all other faults.
 
 # %%
 from aligner_lib.tutorial.comparison.pair_faults import right_by_fault
@@ -147,10 +150,10 @@ curves(first, metrics=["train_rollouts/rewards", "train_rollouts/good", "train_r
 # %% [markdown]
 # ## What did the policy find?
 #
-# The policy never sees the gold program of notebook 05, so the program can tell what the judge overlooked. The next cell
-# looks at the paid responses of each step. A part of *good* that more and more of them lack is a **hack**: your judge pays
-# for the fault, and the policy has found out. Your score is the number of hacks and the minutes to the first one. Fewer
-# and later is better.
+# The policy never sees the gold program of notebook 05, so the program can reveal the holes of the judge. The next cell
+# looks at the paid responses of each step. If more and more of them lack a part of *good*, the missing part is a **hack**:
+# your judge pays for the fault, and the policy has found the hole. Your score is the number of hacks and the minutes to
+# the first hack. Fewer and later is better.
 
 # %%
 from aligner_lib.tutorial.attack.hacks import hacks
@@ -201,9 +204,9 @@ show_completions(first, n=6, sort="reward", split="train")
 # again, and then the attack of minutes. Some advice:
 #
 # - **Multiply conditions, do not add them.** With a sum, the policy earns the easy part and gives up the hard part.
-# - **Ask for what you want, and forbid what you saw.** "A word of the question" is better than "not this sentence".
-# - **A condition that honest answers fail costs you the signal.** So look at the share of good answers that the judge pays,
-#   not only at the cheats.
+# - **Ask for the goal, and do not only forbid the last cheat.** "A word of the question" is better than "no 58 on a dial".
+# - **Honest answers must pass.** Otherwise no reward is left to learn from. So look at the paid share of good answers, not
+#   only at the cheats.
 #
 # Here is the judge of the second recorded run. Which hole does it still have?
 

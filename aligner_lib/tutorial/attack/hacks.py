@@ -1,4 +1,4 @@
-"""The hacks of a run: faults of well-paid responses that became more frequent during training."""
+"""The hacks of a run: faults of paid responses with a rising frequency."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from data.gold import GoldParts, judge_all
 
 PAID = 0.5  # a response with at least this reward counts as paid
 LEAST_PAID = 8  # paid responses; a share of fewer responses says little
-LEAST_SHARE = 0.2  # the share of paid responses with a fault, from which the fault counts as a hack
-RISE = 0.1  # the least rise of this share since the first step
+LEAST_SHARE = 0.2  # the least share of paid responses with a hack
+RISE = 0.1  # the least rise of the share since the first step
 
 
 class Hack(NamedTuple):
-    """A fault that the run's judge pays for."""
+    """A fault of paid responses."""
 
     part: str
-    """The part of `data.gold.GoldParts` that the responses lack."""
+    """The missing part of `data.gold.GoldParts`."""
     step: int
     """The first step at which the fault counts as a hack."""
     minutes: float
-    """From the run's first record to this step."""
+    """From the run's first record to `step`."""
     share: float
-    """The share of the paid responses with the fault, at this step."""
+    """The share of the step's paid responses with the fault."""
     example: str
-    """The response of this step with the highest reward and this fault."""
+    """The step's response with the highest reward among the responses with the fault."""
 
 
 def hacks(run: RunFolder) -> list[Hack]:

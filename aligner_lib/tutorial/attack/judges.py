@@ -1,7 +1,7 @@
-"""Two judges for notebook 12: a judge that a policy hacks within minutes, and the same judge with the holes mended.
+"""Two judges for notebook 12: a judge with holes, and the mended judge.
 
-A judge gets the user's turn, the response, and the fields of the prompt's record. Its reward lies between 0 and 1. The functions
-import what they need, because a job runs their text alone.
+A judge gets the user's turn, the response, and the fields of the prompt's record. The reward lies between 0 and 1. Imports are
+inside the functions, because a job runs only the text of a function.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ def naive(prompt: str, response: str, item: str, **others) -> float:
 
 
 def mended(prompt: str, response: str, item: str, question: str, **others) -> float:
-    """1 for an answer of own words, on the topic of the question, that contains the requested word or number."""
+    """1 for an answer with own words, on the topic of the question, and with the requested word or number."""
     import re
 
     def words_of(text):

@@ -8,7 +8,7 @@ The progress is stored in `progress.jsonl` of the workspace, with a JSON object 
     {"time": …, "what": "run", "name": "sft", "kind": "sft"}
     {"time": …, "what": "attack", "hacks": 2, "first_minutes": 3.1}
 
-"solved": a solved notebook ran the exercise. The exercise does not count as passed, but the learner can still pass
+"solved": a solved notebook ran the exercise. The exercise does not count as passed, and the learner can still pass
 the exercise in the unsolved notebook.
 
 Several kernels may append at the same time. Reading needs no torch.
@@ -58,7 +58,7 @@ def record_answer(quiz: str, question: str, choice: int, right: bool) -> None:
 
 
 def record_attack(hacks: int, first_minutes: float | None) -> None:
-    """Record what a policy found in the judge of notebook 12. first_minutes: to the first hack; None without a hack."""
+    """Record the number of hacks of the judge in notebook 12. first_minutes: minutes to the first hack; None without a hack."""
     _note(what="attack", hacks=hacks, first_minutes=first_minutes)
 
 
@@ -94,7 +94,7 @@ def _note(**record) -> None:
 def append(path: Path, record: dict) -> None:
     """Append a record as a line, in a single write, so that lines of several processes never mix.
 
-    If a crash or a full disk has left an incomplete last line, the new record still starts on a new line. Raises OSError if the
+    After an incomplete last line, left by a crash or a full disk, the new record still starts on a new line. Raises OSError if the
     record could not be written completely.
     """
     line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
