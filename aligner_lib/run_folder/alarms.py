@@ -28,7 +28,7 @@ VALIDATED = "validation/loss"  # marks a record with a validation; there are far
 class Thresholds:
     """The limits beyond which rules raise alarms.
 
-    The defaults separate healthy from unhealthy runs of this project on SmolLM2-135M; docs/widgets.md has the measurements.
+    The defaults separate healthy from unhealthy runs of this project on SmolLM2-135M; docs/decisions/alarms.md has the measurements.
     """
 
     kl: float = 0.2

@@ -17,7 +17,7 @@ from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, 
 
 @dataclass(frozen=True)
 class Limits:
-    """The borders of the healthy ranges. docs/widgets.md lists the runs behind the measured borders."""
+    """The borders of the healthy ranges. docs/decisions/alarms.md lists the runs behind the measured borders."""
 
     # Rounding: the difference of two passes over the same tokens with the same weights.
     passes_float32: float = 1e-4
