@@ -238,9 +238,8 @@ class TrackioKwargs:
 class CheckpointCallbackParams:
     """Which checkpoints to keep."""
 
-    monitor: str | None = setting(
-        None, without_effect="the newest checkpoints stay; save_best=METRIC also keeps the best one."
-    )
+    monitor: str | None = None
+    """NeMo-Aligner's name of save_best. validation_loss and val_loss mean validation/loss."""
     save_best: str | None = None
     """A validation metric, such as val_rollouts/good. The checkpoint of the best validation is also saved and kept."""
     mode: str | None = setting(None, one_of(None, "min", "max"))

@@ -34,7 +34,6 @@ def test_equal_settings_are_taken_and_have_an_effect(setting):
     [
         ("model.megatron_amp_O2", "True"),
         ("model.data.num_workers", "4"),
-        (f"{CALLBACK}.monitor", "validation_loss"),
         (f"{CALLBACK}.save_nemo_on_train_end", "True"),
     ],
 )
