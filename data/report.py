@@ -34,8 +34,7 @@ class DataError(ValueError):
 class FormError(DataError):
     """A data set whose columns or samples do not suit the purpose. The message is `fault: cure`.
 
-    fault: says what is wrong, and names the file. cure: says what helps on the command line of `aligner data`; a job's settings
-    have cures of their own.
+    fault: the fault and the file. cure: the cure on the command line of `aligner data`; a job's settings have cures of their own.
     """
 
     def __init__(self, fault: str, cure: str):
@@ -48,7 +47,7 @@ class UnknownForm(FormError):
 
 
 class UnreadColumns(FormError):
-    """A data set has columns that its form does not read."""
+    """The form of a data set does not read some columns."""
 
     def __init__(self, fault: str, cure: str, columns: list[str]):
         super().__init__(fault, cure)
@@ -56,7 +55,7 @@ class UnreadColumns(FormError):
 
 
 class WrongTarget(FormError):
-    """The records of a data set lack what the target needs, such as rejected answers."""
+    """The records of a data set have no samples for the target, because they lack rejected answers, for example."""
 
 
 class Unusable(Exception):

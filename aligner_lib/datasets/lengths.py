@@ -63,7 +63,7 @@ def token_lengths(files: Iterable[Path], tokenizer: Tokenizer) -> array:
                 try:
                     length = length_of_record(json.loads(line), tokenizer)
                 except (ValueError, UserError):
-                    continue  # the loaders leave such a sample out, and report it
+                    continue  # the loaders leave the sample out, and report the reason
                 if length is not None:
                     lengths.append(length)
     return lengths
