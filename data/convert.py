@@ -19,7 +19,16 @@ from data.fields import is_empty
 from data.raw_forms import FORMS, RawForm, recognise, unread_columns
 from data.raw_samples import RawSample, RawScored
 from data.readers import RawRecord, read_records
-from data.report import DataError, Reason, Report, Skip, Unusable
+from data.report import (
+    DataError,
+    Reason,
+    Report,
+    Skip,
+    UnknownForm,
+    UnreadColumns,
+    Unusable,
+    lengths_line,
+)
 from data.sources import own_files
 
 TARGETS = ("sft", "preferences", "prompts")
@@ -39,7 +48,13 @@ class Conversion:
     paths: tuple[Path, ...] = ()
     """The files of the splits in SPLITS."""
     lengths: array = field(default_factory=lambda: array("I"))
-    """The length of each sample, in characters."""
+    """The length of each sample; in a pair, the longer answer counts."""
+    unit: str = "characters"
+    """The unit of the lengths."""
+    columns: tuple[str, ...] = ()
+    """The columns of the first record, by their own names."""
+    has_own_split: bool = False
+    """Whether the source has files of both splits, which were kept."""
     leaked: int = 0
     """Validation samples whose prompt also occurs in the training file."""
     drawn: list[dict] = field(default_factory=list)
@@ -51,10 +66,7 @@ class Conversion:
         if self.ignored:
             lines.insert(1, f"ignored as you asked: {', '.join(self.ignored)}")
         if self.lengths:
-            ordered = sorted(self.lengths)
-            shares = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "longest": 1.0}
-            texts = (f"{name} {ordered[int(share * (len(ordered) - 1))]:,}" for name, share in shares.items())
-            lines.append(f"characters of a sample: {', '.join(texts)}")
+            lines.append(lengths_line(self.lengths, self.unit))
         held_out = self.report.written.get(self.paths[1], 0) if self.paths else 0
         if self.leaked:
             lines.append(
@@ -86,8 +98,8 @@ def convert(
     are held out). Otherwise `validation_fraction` of the prompts is held out, chosen by a hash of `seed` and prompt, so that
     equal prompts go to the same split. Records are streamed: memory holds two hashes and a length of each sample.
 
-    Raises DataError for an unknown form, for an unread column, for a target that the form has no samples for, and when no
-    record is usable.
+    Raises DataError when no record is usable, and its FormError for an unknown form, for an unread column, and for a target that
+    the form has no samples for.
     """
     if to not in TARGETS:
         raise DataError(f"to={to!r}: it must be {', '.join(TARGETS)}")
@@ -100,6 +112,7 @@ def convert(
     paths = tuple(Path(out) / f"{split}.jsonl" for split in SPLITS)
     conversion = Conversion(form, to, Report(strict=strict), ignore, paths)
     split_of = _Split(source.paths, validation_fraction, seed)
+    conversion.columns, conversion.has_own_split = tuple(head.value), split_of.is_given
     samples = _samples(_read(records, form, columns, ignore, conversion.report), conversion.report)
     _write(conversion, samples, split_of, source.name)
     return conversion
@@ -121,22 +134,24 @@ def _first(records: Iterator[RawRecord | Skip], name: str) -> tuple[RawRecord, I
 
 
 def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...], name: str) -> RawForm:
-    """The form of a data set, by its first record. Raises DataError for an unknown form, and for unread columns."""
+    """The form of a data set, by its first record. Raises UnknownForm, and UnreadColumns."""
     present = [key for key, value in head.value.items() if not is_empty(value)]
     if missing := [key for key in columns if key not in head.value]:
         raise DataError(f"{name} has no column {missing[0]!r}; it has {', '.join(head.value)}")
     value = _renamed(head.value, columns, ignore)
     form = recognise(key for key in value if not is_empty(value[key]))
     if form is None:
-        known = "; ".join(dict.fromkeys(" + ".join(form.columns) for form in FORMS))
-        raise DataError(
-            f"{name} has the columns {', '.join(present)}, which are no known form ({known}): name what they are, as in "
-            "--map question=prompt,best=chosen"
+        examples = {form.name: " + ".join(form.columns) for form in reversed(FORMS)}
+        known = "; ".join(f"{name}: {columns}" for name, columns in reversed(examples.items()))
+        raise UnknownForm(
+            f"{name} has the columns {', '.join(present)}, which are no known form ({known})",
+            "name what they are, as in --map question=prompt,best=chosen",
         )
     if unread := unread_columns(form, (key for key in value if not is_empty(value[key]))):
-        raise DataError(
-            f"{name} was recognised as {form.name}, which does not read the column {', '.join(unread)}: give it a meaning "
-            f"with --map, or leave it out on purpose with --ignore {','.join(unread)}"
+        raise UnreadColumns(
+            f"{name} was recognised as {form.name}, which does not read the column {', '.join(unread)}",
+            f"give it a meaning with --map, or leave it out on purpose with --ignore {','.join(unread)}",
+            unread,
         )
     return form
 
@@ -191,7 +206,7 @@ def _read(
 
 
 def _content(sample: RawSample, to: str) -> dict[str, Any]:
-    """The record for the trainers. Raises Unusable, and DataError for a form without data for the target."""
+    """The record for the trainers. Raises Unusable, and WrongTarget for a form without data for the target."""
     if to == "prompts":
         return {"prompt": sample.context()}
     return {"messages": sample.answered()} if to == "sft" else sample.compared()
@@ -209,12 +224,12 @@ class _Split:
 
     def __init__(self, paths: tuple[Path, ...], fraction: float, seed: int):
         self._held_out = {str(path) for path in paths if _names_validation(path)}
-        self._given = 0 < len(self._held_out) < len(paths)
+        self.is_given = 0 < len(self._held_out) < len(paths)
         self._share, self._seed = fraction, seed
 
     def __call__(self, file: str, prompt: str) -> int:
         """0 for training, 1 for validation."""
-        if self._given:
+        if self.is_given:
             return int(file in self._held_out)
         return int(_hash(f"{self._seed}\n{prompt}") < self._share * 2**64)
 

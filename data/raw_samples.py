@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, NoReturn
 
 from data.conversations import Message
-from data.report import DataError, Reason, Unusable
+from data.report import Reason, Unusable, WrongTarget
 
 
 class RawDialogue(NamedTuple):
@@ -27,7 +27,7 @@ class RawDialogue(NamedTuple):
         return self.messages
 
     def compared(self) -> NoReturn:
-        """Raises DataError, because a conversation has no rejected answer."""
+        """Raises WrongTarget, because a conversation has no rejected answer."""
         _no_rejected()
 
 
@@ -107,11 +107,11 @@ class RawPrompt(NamedTuple):
         return self.messages
 
     def answered(self) -> NoReturn:
-        """Raises DataError, because there is no answer."""
-        raise DataError("these records have no answers: --to prompts reads them")
+        """Raises WrongTarget, because there is no answer."""
+        raise WrongTarget("these records have no answers", "--to prompts reads them")
 
     def compared(self) -> NoReturn:
-        """Raises DataError, because there is no answer."""
+        """Raises WrongTarget, because there is no answer."""
         _no_rejected()
 
 
@@ -127,4 +127,4 @@ def _with_answer(prompt: list[Message], answer: str) -> list[Message]:
 
 
 def _no_rejected() -> NoReturn:
-    raise DataError("these records have no rejected answers: --to sft or --to prompts reads them")
+    raise WrongTarget("these records have no rejected answers", "--to sft or --to prompts reads them")

@@ -91,14 +91,19 @@ def _parse_line(line: bytes, file: str, number: int) -> RawRecord | Skip:
 
 
 def _read_json(path: Path) -> Iterator[RawRecord | Skip]:
-    """The objects of a list, one at a time. Raises DataError for a file without a list, and at damaged JSON."""
+    """The objects of a list, one at a time, or of JSON Lines. Raises DataError for another file, and at damaged JSON."""
     decoder, number = json.JSONDecoder(), 0
+    if (first := first_character(path)) == "{":
+        with path.open("rb") as stream:
+            yield from _read_lines(stream, str(path))
+        return
+    if first != "[":
+        raise DataError(
+            f"{path} is neither a list of records, [{{…}}, {{…}}], nor JSON Lines; give such a file"
+        )
     with path.open(encoding="utf-8-sig") as stream:
         text, more = "", True
-        if _next_character(stream) != "[":
-            raise DataError(
-                f"{path} is not a list of records, [{{…}}, {{…}}]; give JSON Lines or such a list"
-            )
+        _next_character(stream)
         while True:
             text = text.lstrip().removeprefix(",").lstrip() if number else text.lstrip()
             try:
@@ -117,6 +122,12 @@ def _read_json(path: Path) -> Iterator[RawRecord | Skip]:
                 str(path), number, Reason.WRONG_TYPE, f"a JSON {type(value).__name__}, not an object"
             )
             yield RawRecord(str(path), number, value) if isinstance(value, dict) else wrong
+
+
+def first_character(path: Path) -> str:
+    """The first character of a text file that is not blank; empty for a file without such a character."""
+    with path.open(encoding="utf-8-sig", errors="replace") as stream:
+        return _next_character(stream)
 
 
 def _next_character(stream: TextIO) -> str:

@@ -1,6 +1,7 @@
 """A report of the records that were read, kept and left out, with reasons. No record is dropped without a note."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +31,33 @@ class DataError(ValueError):
     """The raw data cannot be used as it is. The message names the place and a cure."""
 
 
+class FormError(DataError):
+    """A data set whose columns or samples do not suit the purpose. The message is `fault: cure`.
+
+    fault: the fault and the file. cure: the cure on the command line of `aligner data`; a job's settings have cures of their own.
+    """
+
+    def __init__(self, fault: str, cure: str):
+        super().__init__(f"{fault}: {cure}")
+        self.fault = fault
+
+
+class UnknownForm(FormError):
+    """The columns of a data set are no known form."""
+
+
+class UnreadColumns(FormError):
+    """The form of a data set does not read some columns."""
+
+    def __init__(self, fault: str, cure: str, columns: list[str]):
+        super().__init__(fault, cure)
+        self.columns = columns
+
+
+class WrongTarget(FormError):
+    """The records of a data set have no samples for the target, because they lack rejected answers, for example."""
+
+
 class Unusable(Exception):
     """A record cannot be used. Parsers raise Unusable; the reading loop turns the exception into a `Skip`."""
 
@@ -50,6 +78,14 @@ class Skip:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.reason} ({self.detail})"
+
+
+def lengths_line(lengths: Iterable[int], unit: str) -> str:
+    """The distribution of the samples' lengths in a line."""
+    ordered = sorted(lengths)
+    shares = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "longest": 1.0}
+    texts = (f"{name} {ordered[int(share * (len(ordered) - 1))]:,}" for name, share in shares.items())
+    return f"{unit} of a sample: {', '.join(texts)}"
 
 
 @dataclass

@@ -29,7 +29,20 @@ WHOLE = {(composition.__name__, name) for name in ("compose", "overridden", "not
 }
 WHOLE.add(("aligner_lib.jobs.runtime", "log_notices"))
 WORDS = "other selective full uniform constant".split()
-VALUES = (True, False, 1, 2, 3, 64, 0.5, *WORDS, [0.5, 0.5], ["other"], {"other": {"use": "sums"}})
+VALUES = (
+    True,
+    False,
+    1,
+    2,
+    3,
+    64,
+    0.5,
+    *WORDS,
+    [0.5, 0.5],
+    ["other"],
+    {"other": {"use": "sums"}},
+    {"other": "x"},
+)
 
 
 @contextmanager

@@ -190,6 +190,12 @@ def prepare_smoke_job(kind: str, settings: list[str]):
     return load(kind_of(kind).build)(compose(kind, settings, profile="smoke"))
 
 
+def run_with_cache(kind: str, settings: list[str], cache: Path) -> None:
+    """A job whose converted data lies in a cache of its own."""
+    os.environ["ALIGNER_CACHE"] = str(cache)
+    run_smoke_job(kind, settings)
+
+
 def run_known(kind: str, settings: list[str], kinds: str) -> None:
     """A job of a kind that $ALIGNER_KINDS makes known."""
     os.environ["ALIGNER_KINDS"] = kinds

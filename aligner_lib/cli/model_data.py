@@ -5,6 +5,7 @@ Each command imports its own dependencies.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -130,7 +131,9 @@ def data_convert(
     ignore: Annotated[str, typer.Option(help="Columns to leave out on purpose, as in id2,margin.")] = "",
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="A model: shows ten samples as it will read them, and what it learns of them."),
+        typer.Option(
+            help="A model: counts lengths in its tokens, and shows ten samples as it will read them."
+        ),
     ] = None,
     validation_fraction: Annotated[
         float,
@@ -150,11 +153,15 @@ def data_convert(
         "strict": strict,
     }
     conversion = convert(_source(raw), out, to, columns=_renamings(columns), **options)
-    typer.echo(conversion)
-    if tokenizer is not None:
-        from aligner_lib.tutorial.displays.show_converted import show_converted
+    if tokenizer is None:
+        typer.echo(conversion)
+        return
+    from aligner_lib.datasets.lengths import token_lengths
+    from aligner_lib.tutorial.displays.show_converted import show_converted
 
-        typer.echo(f"\n{show_converted(conversion, _tokenizer(tokenizer, chat_template))}")
+    own = _tokenizer(tokenizer, chat_template)
+    typer.echo(replace(conversion, lengths=token_lengths(conversion.paths, own), unit="tokens"))
+    typer.echo(f"\n{show_converted(conversion, own)}")
 
 
 @data.command("dolly")

@@ -238,9 +238,8 @@ class TrackioKwargs:
 class CheckpointCallbackParams:
     """Which checkpoints to keep."""
 
-    monitor: str | None = setting(
-        None, without_effect="the newest checkpoints stay; save_best=METRIC also keeps the best one."
-    )
+    monitor: str | None = None
+    """NeMo-Aligner's name of save_best. validation_loss and val_loss mean validation/loss."""
     save_best: str | None = None
     """A validation metric, such as val_rollouts/good. The checkpoint of the best validation is also saved and kept."""
     mode: str | None = setting(None, one_of(None, "min", "max"))
@@ -368,15 +367,45 @@ class Templated:
     """The date for chat templates that write a date into every prompt. The date is fixed, so that runs can be repeated."""
 
 
+_SHARE = Bound(lambda value: 0 < value < 1, "between 0 and 1")
+
+
 @dataclass
-class Data(Templated):
+class OwnColumns:
+    """Data files in another known form than the trainers', which a job converts before it reads them."""
+
+    columns: dict[str, str] = setting({})
+    """The meaning of a file's columns, as in {question: prompt, best: chosen, worst: rejected}."""
+    ignore_columns: list[str] = setting([])
+    """Columns to leave out on purpose."""
+    validation_fraction: float = setting(0.05, _SHARE)
+    """The share of the prompts that is held out when there is no validation file."""
+
+
+CONVERSION = tuple(entry.name for entry in fields(OwnColumns))
+
+
+def conversion_without_effect(config: DictConfig) -> dict[str, str]:
+    """The settings of `OwnColumns` without effect, with the reasons."""
+    data = config.model.data
+    if data.get("data_impl") == "mmap":
+        names, reason = CONVERSION, "token files have no columns."
+    elif data.validation_ds.file_path if "validation_ds" in data else data.data_prefix.get("validation"):
+        names, reason = ("validation_fraction",), "the validation files are given."
+    else:
+        return {}
+    return {f"model.data.{name}": reason for name in names}
+
+
+@dataclass
+class Data(OwnColumns, Templated):
     """model.data of jobs that read files by split."""
 
     data_impl: str = setting("jsonl", one_of("jsonl", "mmap"))
     """jsonl: text files; mmap: token files made by `aligner data mmap`."""
     data_prefix: dict[str, Any] = setting({}, names=("train", "validation", "test"))
-    """{train: [files], validation: [files], test: [files]}; with mmap, a file is the shared prefix of a .bin and an .idx
-    file."""
+    """{train: [files], validation: [files], test: [files]}; also folders, and files in other known forms, which are converted
+    first. With mmap, a file is the shared prefix of a .bin and an .idx file."""
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
 
 

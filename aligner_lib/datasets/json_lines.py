@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
@@ -45,6 +46,20 @@ def parse(line: str) -> dict:
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     return record
+
+
+def first_record(files: Iterable[Path]) -> dict:
+    """The record of the first line that is not empty; an empty record if the line holds no record."""
+    for file in files:
+        if not file.is_file():
+            continue
+        with open(file, encoding="utf-8-sig", errors="surrogateescape") as lines:
+            if line := next((line for line in lines if line.strip()), ""):
+                try:
+                    return parse(line)
+                except ValueError:
+                    return {}
+    return {}
 
 
 def text_of(record: dict, key: str) -> str:

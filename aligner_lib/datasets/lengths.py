@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from aligner_lib.algorithms.batching import global_batch, length_grouped, packed
+from aligner_lib.datasets.load import length_of_record
 from aligner_lib.datasets.samples import PairSample, SFTSample
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
 
 STEPS = 32  # global batches in the report, at most
 
@@ -43,6 +49,24 @@ def length_report(
         count = sum(map(len, groups)) / len(groups)
         lines.append(f"{limit:<24}{count:>22.1f}{padding_share(batches, groups):>10.1%}")
     return "\n".join(lines)
+
+
+def token_lengths(files: Iterable[Path], tokenizer: Tokenizer) -> array:
+    """The length in tokens of each sample in files of `data.convert`, read line by line.
+
+    Samples that the trainers leave out whatever their length are not counted.
+    """
+    lengths = array("I")
+    for file in files:
+        with file.open(encoding="ascii") as lines:
+            for line in lines:
+                try:
+                    length = length_of_record(json.loads(line), tokenizer)
+                except (ValueError, UserError):
+                    continue  # the loaders leave the sample out, and report the reason
+                if length is not None:
+                    lengths.append(length)
+    return lengths
 
 
 def padding_share(batches: Sequence[Sequence], groups: Sequence[list[list[int]]]) -> float:

@@ -26,7 +26,7 @@ from aligner_lib.datasets.chat_template import (
     stop_token_within,
     with_response,
 )
-from aligner_lib.datasets.json_lines import in_doubt, numbered_lines, parse, text_of
+from aligner_lib.datasets.json_lines import first_record, in_doubt, numbered_lines, parse, text_of
 from aligner_lib.datasets.record_keys import (
     LABELLED,
     PAIR,
@@ -47,6 +47,8 @@ from aligner_lib.datasets.samples import (
 )
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
+
+UNBOUNDED = 1 << 30  # a limit of tokens that drops no sample
 
 
 def load_sft(
@@ -304,7 +306,7 @@ def load_labelled(
         return f"longer than {max_length} tokens (encoder_seq_length)" if too_many else None
 
     files = [Path(file) for file in files]
-    if "label" in _first_record(files):
+    if "label" in first_record(files):
         texts, report = _load(files, make, lambda record: LABELLED)
         sides = [texts]
     else:
@@ -351,15 +353,6 @@ def beside_others(
     return [sample for group in zip(*map(labelled, sides)) for sample in group]
 
 
-def _first_record(files: list[Path]) -> dict:
-    """The record of the first line that is not empty; an empty record if the line holds no record."""
-    lines = (line for file in files if file.exists() for _, line in numbered_lines(file) if line.strip())
-    try:
-        return parse(next(lines, ""))
-    except ValueError:
-        return {}
-
-
 def _next_other(values: Sequence) -> list[int]:
     """For each value, the index of the next different value. The search wraps around. Needs two different values."""
     count = len(values)
@@ -374,7 +367,7 @@ def _next_other(values: Sequence) -> list[int]:
 def _load_pairs(files: Iterable[Path], make: Callable) -> tuple[list, LoadReport]:
     """Samples of pairs. make gets the record of a pair, or the two records of its texts."""
     files = [Path(file) for file in files]
-    if "chosen" in _first_record(files):
+    if "chosen" in first_record(files):
         return _load(files, make, lambda record: PAIR)
     return _load(files, make, lambda record: TEXT, group=2)
 
@@ -417,6 +410,21 @@ def _answer(record: dict, key: str) -> str:
     if not text.strip():
         raise ValueError(f"{key!r} is empty")
     return text
+
+
+def length_of_record(record: dict, tokenizer: Tokenizer) -> int | None:
+    """The length in tokens of a sample that `data.convert` wrote; in a pair, the longer response counts.
+
+    None for a record that no length makes usable, such as an answer that contains a stop token.
+    """
+    if "messages" in record:
+        samples = _conversation(_turns(record), tokenizer, UNBOUNDED)
+        return None if isinstance(samples, str) else max(map(len, samples))
+    prompt = _text_or_turns(record, "prompt", as_turns=True)
+    responses = [f" {record[key].strip()}" for key in ("chosen", "rejected", "response") if key in record]
+    if not responses:
+        return len(encode_prompt(tokenizer, prompt))
+    return max(len(with_response(tokenizer, prompt, response)[0]) for response in responses)
 
 
 def pair_problem(pair: PairSample, max_length: int) -> str | None:

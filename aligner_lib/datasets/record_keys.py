@@ -6,11 +6,13 @@ Any other key is an error, and the message names the key. Otherwise training wou
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from aligner_lib.datasets.chat_template import ROLES
 from aligner_lib.errors import UserError
+from data.conversations import TURN_KEYS, hh_messages
 from data.fields import METADATA, is_empty
-from data.raw_forms import recognise
+from data.raw_forms import recognise, unread_columns
 
 # Values without an effect, which are allowed for keys that no form reads. None and empty values are allowed for all keys.
 WITHOUT_EFFECT = {"mask": ("User",)}
@@ -48,6 +50,10 @@ CURES = {
 REMOVE = "remove the key if its content does not matter, else move the content into a key that is read"
 
 
+Samples = Literal["sft", "pairs", "labels", "prompts"]
+"""The samples of a job; `labels` also allows pairs."""
+
+
 class UnreadKey(UserError):
     """A record has a key that no trainer reads."""
 
@@ -62,6 +68,68 @@ def sft_form(record: dict) -> RecordForm:
 def prompt_form(record: dict) -> RecordForm:
     """The form of a prompt's record."""
     return PROMPT if "prompt" in record else TEXT
+
+
+def needs_conversion(record: dict, samples: Samples) -> bool:
+    """Whether the trainers cannot read a record as it stands, but `data.convert` may.
+
+    True if the record lacks a required key, if a known raw form reads all keys that the trainers do not read, and if a text or
+    the turns under a key are in another project's format.
+    """
+    content = {key: value for key, value in record.items() if not is_empty(value)}
+    form, needed, text_keys = _trainers_form(content, samples)
+    if not needed <= content.keys():
+        return True
+    unread = [key for key in content if key not in form.keys and key not in METADATA]
+    unread = [key for key in unread if content[key] not in WITHOUT_EFFECT.get(key, ())]
+    if unread:
+        raw = recognise(content)
+        return raw is not None and not unread_columns(raw, content)
+    values = [(content[key], key) for key in text_keys if key in content]
+    if any(_has_unread_key(value) for value, _ in values):
+        return False  # no form reads a call of a tool: the job ends with the key's own cure
+    return not all(_is_readable(value, key) for value, key in values)
+
+
+def _trainers_form(content: dict, samples: Samples) -> tuple[RecordForm, set[str], tuple[str, ...]]:
+    """The trainers' form of a record, its required keys, and the keys whose values may be turns or texts."""
+    if samples == "sft":
+        form = sft_form(content)
+        return form, {"input", "output"} if form is INSTRUCTION else {form.turns[0]}, form.turns
+    if samples == "prompts":
+        form = prompt_form(content)
+        return form, {"text"} if form is TEXT else {"prompt"}, form.turns
+    if samples == "labels" and "label" in content:
+        return LABELLED, set(LABELLED.keys), ("prompt", "response", "label")
+    return (TEXT, {"text"}, ()) if "text" in content else (PAIR, set(PAIR.keys), PAIR.turns)
+
+
+def _has_unread_key(value: Any) -> bool:
+    """Whether a turn of a list has a key with content, which neither the trainers nor `data.convert` read."""
+    turns = [turn for turn in value if isinstance(turn, dict)] if isinstance(value, list) else []
+    return any(
+        key not in TURN_KEYS | METADATA and not is_empty(content)
+        for turn in turns
+        for key, content in turn.items()
+    )
+
+
+def _is_readable(value: Any, key: str) -> bool:
+    """Whether the trainers read a value: turns with texts and known roles, a text not in HH's format, a bool as label."""
+    if key == "label":
+        return isinstance(value, bool)
+    if isinstance(value, str):
+        return key not in ("messages", "conversations") and (
+            key == "prompt" or hh_messages(value, key) is None
+        )
+    role, text = ("from", "value") if key == "conversations" else ("role", "content")
+    turns = value if isinstance(value, list) else []
+    readable = bool(turns) and all(
+        isinstance(turn, dict) and isinstance(turn.get(text), str) and str(turn.get(role)).lower() in ROLES
+        for turn in turns
+    )
+    # a response of several turns also holds the prompt
+    return readable and (key not in ("chosen", "rejected", "response") or len(turns) == 1)
 
 
 def check_keys(record: dict, form: RecordForm) -> Counter:

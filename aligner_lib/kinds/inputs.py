@@ -20,9 +20,11 @@ from aligner_lib.config.validation import copies_of_the_model
 from aligner_lib.datasets import load, load_indexed
 from aligner_lib.datasets.chat_template import PLAIN, recorded_template, use_template
 from aligner_lib.datasets.indexed_dataset import files_of_prefix, prefix_of
+from aligner_lib.datasets.record_keys import Samples
 from aligner_lib.datasets.samples import LoadReport
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
+from aligner_lib.kinds.own_files import SPLITS, GivenFiles, files_of, hash_of_source, required, trainers_files
 from aligner_lib.kinds.policy_gradient.settings import (
     environments_of,
 )
@@ -33,6 +35,7 @@ from aligner_lib.models.hash import file_hash
 from aligner_lib.models.peft_folder import CONFIG as PEFT_CONFIG
 from aligner_lib.models.peft_folder import TENSORS as PEFT_TENSORS
 from aligner_lib.models.peft_folder import check_peft_base
+from data.report import lengths_line
 
 logger = logging.getLogger(__name__)
 
@@ -43,17 +46,15 @@ def loaders(config: DictConfig) -> ModuleType:
     return load_indexed if config.model.data.data_impl == "mmap" else load
 
 
-def files_of_split(config: DictConfig, split: str) -> list[Path]:
-    """The files of a split in model.data.data_prefix."""
-    key = f"model.data.data_prefix.{split}"
-    return files_of(config.model.data.data_prefix.get(split), key)
-
-
-def files_of(value, key: str) -> list[Path]:
-    """Convert a file or a list of files to paths. Raises UserError, which names the key, if no file is given."""
-    required(value, key)
-    files = list(value) if isinstance(value, list | ListConfig) else [value]
-    return [Path(file).expanduser() for file in files]
+def files_of_splits(
+    config: DictConfig, samples: Samples, splits: tuple[str, ...] = SPLITS
+) -> dict[str, list[Path]]:
+    """The files of model.data.data_prefix by split, in the trainers' format (`own_files`)."""
+    prefix = config.model.data.data_prefix
+    given = {split: GivenFiles(f"model.data.data_prefix.{split}", prefix.get(split)) for split in splits}
+    if config.model.data.data_impl == "mmap":
+        return {split: files_of(value, key) for split, (key, value) in given.items()}
+    return trainers_files(given, samples, config.model.data)
 
 
 def packed_tokens(config: DictConfig, micro_batch_size: int, train: list) -> int | None:
@@ -64,9 +65,11 @@ def packed_tokens(config: DictConfig, micro_batch_size: int, train: list) -> int
 
 
 def log_report(split: str, loaded: tuple[list, LoadReport]) -> list:
-    """Log the number of samples, dropped samples and truncated samples, and the ignored keys. Return the samples."""
+    """Log the number of samples and their lengths, dropped samples and truncated samples, and the ignored keys. Return the samples."""
     samples, report = loaded
-    logger.info(f"{split.removesuffix('_ds')}: {len(samples)} samples")
+    logger.info(
+        f"{split.removesuffix('_ds')}: {len(samples)} samples; {lengths_line(map(len, samples), 'tokens')}"
+    )
     for line in filter(None, (*report.lines(), report.ignored_keys())):
         logger.info(f"{split.removesuffix('_ds')}: {line}")
     return samples
@@ -98,17 +101,17 @@ def steps_of(loop: DictConfig, samples: int, batch_size: int) -> int:
 
 
 def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:
-    """Hash the run's initial model and its data files. The keys are file names, or paths if two files have the same name.
+    """Hash the run's initial model and the user's data files. The keys are file names, or paths if two files have the same name.
 
     mmap: each file is a prefix of two files.
     """
-    lists = (value if isinstance(value, list | ListConfig) else [value] for value in files)
+    lists = (value if isinstance(value, list | ListConfig) else [value] for value in files if value)
     flat = list(dict.fromkeys(Path(file) for paths in lists for file in paths))
     if mmap:
         flat = list(chain.from_iterable(files_of_prefix(prefix_of(path)) for path in flat))
     names = ["model", "reward_model", *(file.name for file in flat)]
     keys = [file.name if names.count(file.name) == 1 else str(file) for file in flat]
-    return {"model": model_hash(start)} | {key: file_hash(f.expanduser()) for key, f in zip(keys, flat)}
+    return {"model": model_hash(start)} | {key: hash_of_source(f.expanduser()) for key, f in zip(keys, flat)}
 
 
 # ---- templates --------------------------------------------------------------------------------------------------------
@@ -215,10 +218,3 @@ def check_head(folder: Path, head: str, named: str) -> None:
         f"{named} is a reward model or a critic ({folder}), which scores texts and can't write: give a language model, "
         "such as the run folder of `aligner sft`"
     )
-
-
-def required(value, key: str):
-    """Return the value. Raises UserError, which names the key, if the value is not set."""
-    if not value:
-        raise UserError(f"{key} is not set: give it as {key}=…")
-    return value

@@ -74,7 +74,7 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
         return folder
     with explain_full_disk(folder, "ALIGNER_CACHE"), _explain_read_only(name, folder):
         _make_parents(folder)
-        with _lock(folder.with_name(f".{folder.name}.lock"), echo):
+        with locked(folder.with_name(f".{folder.name}.lock"), echo, "fetches the same model"):
             if not is_usable(folder, recipe):  # another process may have made the folder during the wait
                 if folder.exists():
                     echo(f"{name}: {folder} is damaged or of another version, and is made again")
@@ -140,12 +140,15 @@ def is_usable(folder: Path, recipe: Recipe) -> bool:
 
 
 @contextmanager
-def _lock(path: Path, echo: Callable[[str], None]) -> Iterator[None]:
-    """A lock for a single process at a time. The system releases the lock when its process dies."""
+def locked(path: Path, echo: Callable[[str], None], work: str) -> Iterator[None]:
+    """A lock for a single process at a time. The system releases the lock when its process dies.
+
+    echo: tells the user that this process waits. work: says what the other process does.
+    """
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            echo(f"{path.parent}: waiting for another process that fetches the same model")
+            echo(f"{path.parent}: waiting for another process that {work}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

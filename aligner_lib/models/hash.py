@@ -61,6 +61,11 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
+def files_hash(files: dict[str, Path]) -> str:
+    """32 hex digits of the whole contents of several files and of their names. files: name → path."""
+    return text_hash("".join(f"{file_hash(path)} {name}\n" for name, path in files.items()))
+
+
 def text_hash(text: str) -> str:
     """The `file_hash` of a file with this text in UTF-8."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

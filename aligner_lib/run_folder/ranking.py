@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from aligner_lib.errors import UserError
 
-SETTING = "exp_manager.checkpoint_callback_params.save_best"
+GROUP = "exp_manager.checkpoint_callback_params"
+# The names of NeMo-Aligner's documents and configurations for the loss on held-out samples.
+LOSS_IN_NEMO = {"validation_loss": "validation/loss", "val_loss": "validation/loss"}
 
 
 @dataclass(frozen=True)
@@ -20,10 +22,20 @@ class Ranking:
 
     @classmethod
     def of(cls, callback: Mapping) -> Ranking | None:
-        """The ranking in exp_manager.checkpoint_callback_params; None without save_best."""
-        metric, mode = callback.get("save_best"), callback.get("mode")
+        """The ranking in exp_manager.checkpoint_callback_params; None without save_best.
+
+        `monitor`, NeMo-Aligner's name of the setting, also takes NeMo-Aligner's names of the loss. Raises UserError if save_best
+        and monitor name different metrics.
+        """
+        monitor, mode = callback.get("monitor"), callback.get("mode")
+        monitored = LOSS_IN_NEMO.get(monitor, monitor)
+        metric = callback.get("save_best") or monitored
         if not metric:
             return None
+        if monitored and monitored != metric:
+            raise UserError(
+                f"{GROUP}.save_best={metric} and {GROUP}.monitor={monitor} are two names of one setting: leave one of them out"
+            )
         return cls(metric, mode == "min" if mode else metric.endswith("loss"))
 
     def best_step(self, records: Iterable[Mapping]) -> int | None:
@@ -44,5 +56,5 @@ class Ranking:
         if self.metric not in metrics:
             there = ", ".join(sorted(name for name in metrics if not name.startswith("timers/")))
             raise UserError(
-                f"{SETTING}={self.metric}: the validation has no such metric; it has {there or 'none'}"
+                f"{GROUP}.save_best={self.metric}: the validation has no such metric; it has {there or 'none'}"
             )

@@ -10,6 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from aligner_lib.cli.model_data import data as commands
+from aligner_lib.datasets.lengths import token_lengths
+from aligner_lib.datasets.load import load_labelled, load_preferences, load_prompts, load_sft
+from aligner_lib.datasets.tokenizer import Tokenizer
 from data import DataError, convert
 from data.raw_forms import FORMS
 
@@ -82,6 +85,7 @@ def test_neighbours_with_scores_become_a_pair_of_the_best_and_the_worst(tmp_path
 
 KINDS = {
     "raw.json": lambda path, rows: path.write_text("\n[" + ",\n".join(map(json.dumps, rows)) + "]\n"),
+    "lines.json": lambda path, rows: jsonl(path, *rows),
     "raw.csv": lambda path, rows: _as_csv(path, rows),
     "raw.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("".join(json.dumps(r) + "\n" for r in rows).encode())),
     "raw.parquet": lambda path, rows: pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path),
@@ -192,7 +196,7 @@ def test_a_data_set_that_means_something_else_is_refused_with_the_cure(tmp_path,
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("raw.json", '{"prompt": "a"}', "is not a list of records"),
+        ("raw.json", '"prompt"', "is neither a list of records"),
         ("raw.json", '[{"prompt": "a"}, {"prompt"', "is not JSON behind record 1"),
         ("raw.csv", "prompt,completion\na\n", "fewer cells than the header's 2"),
         ("raw.arrow", "x", "cannot be read as an Arrow stream"),
@@ -230,4 +234,22 @@ def test_the_command_renames_ignores_and_shows_what_is_learnt(tmp_path, smoke):
     )
     assert result.exit_code == 0, result.output
     assert "ignored as you asked: margin" in result.output and "sample 10 of 10" in result.output
+    assert "tokens of a sample: median " in result.output and "characters" not in result.output
     assert "⟦ yes" in result.output
+
+
+@pytest.mark.parametrize(
+    ("to", "record", "load"),
+    [
+        ("sft", {"prompt": Q, "completion": ANSWER}, load_sft),
+        ("preferences", {"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, load_preferences),
+        ("preferences", {"prompt": Q, "completion": WORSE, "label": True}, load_labelled),
+        ("prompts", {"prompt": Q}, load_prompts),
+    ],
+)
+def test_lengths_in_tokens_are_those_of_the_trainers_samples(tmp_path, smoke, to, record, load):
+    raw = jsonl(tmp_path / "raw.jsonl", *(record | {"prompt": f"{'so ' * n}{Q}"} for n in range(3)))
+    conversion, tokenizer = convert(raw, tmp_path, to, validation_fraction=0), Tokenizer(smoke)
+    samples, _ = load([conversion.paths[0]], tokenizer, 4096)
+    rows = [len(sample.rows[0]) if load is load_labelled else len(sample) for sample in samples]
+    assert list(token_lengths(conversion.paths, tokenizer)) == rows and rows == sorted(set(rows))

@@ -442,3 +442,18 @@ def test_a_run_that_goes_on_remembers_its_best_checkpoint_and_an_unknown_metric_
     assert checkpoints(run) == [1, 4]
     with pytest.raises(UserError, match=r"save_best=validation/gold: .* it has validation/loss"):
         go(tmp_path / "other", Ranked({0: 1}), 2, save_best=Ranking("validation/gold", False))
+
+
+@pytest.mark.parametrize(
+    ("given", "ranking"),
+    [
+        ({}, None),
+        ({"monitor": "validation_loss"}, Ranking("validation/loss", True)),  # as NeMo-Aligner's tutorial has it
+        ({"monitor": "val_rollouts/good"}, Ranking("val_rollouts/good", False)),
+        ({"monitor": "val_loss", "save_best": "validation/loss", "mode": "max"}, Ranking("validation/loss", False)),
+    ],
+)  # fmt: skip
+def test_monitor_is_another_name_of_save_best(given, ranking):
+    assert Ranking.of(given) == ranking
+    with pytest.raises(UserError, match=r"save_best=a and .*monitor=b are two names of one setting"):
+        Ranking.of({"save_best": "a", "monitor": "b"})

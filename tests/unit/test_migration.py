@@ -1,5 +1,6 @@
 """docs/migration.md keeps its word: each override that it names, with the kind of job that it is for."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from aligner_lib.config.compose import compose, keys, notices
 from aligner_lib.config.other_names import OTHER_NAMES
 from aligner_lib.errors import ConfigError
+from aligner_lib.kinds.own_files import GivenFiles, trainers_files
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
 CALLBACK = "exp_manager.checkpoint_callback_params"
@@ -34,7 +36,6 @@ def test_equal_settings_are_taken_and_have_an_effect(setting):
     [
         ("model.megatron_amp_O2", "True"),
         ("model.data.num_workers", "4"),
-        (f"{CALLBACK}.monitor", "validation_loss"),
         (f"{CALLBACK}.save_nemo_on_train_end", "True"),
     ],
 )
@@ -65,13 +66,13 @@ def test_nemo_reinforcers_number_of_printed_samples_names_the_kind_s_own_setting
     assert own in keys(kind) and own in OTHER_NAMES["logger.num_val_samples_to_print"]
 
 
-def test_lines_with_both_responses_are_refused_as_the_page_says(tmp_path, smoke):
-    from aligner_lib.datasets.load import load_preferences
-    from aligner_lib.datasets.record_keys import UnreadKey
-    from aligner_lib.datasets.tokenizer import Tokenizer
-
+def test_lines_with_both_responses_are_converted_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path))
+    line = {"prompt": "Why?", "chosen_response": "a", "rejected_response": "b", "chosen_reward": 2}
     file = tmp_path / "pairs.jsonl"
-    file.write_text('{"prompt": "Why?", "chosen_response": "a", "rejected_response": "b"}\n' * 2)
-    with pytest.raises(UnreadKey, match="is not read"):
-        load_preferences([file], Tokenizer(smoke), 512)
-    assert "not read" in row("prompt")
+    file.write_text(json.dumps(line) + "\n")
+    given = {"train": GivenFiles("train", str(file))}
+    (converted,) = trainers_files(given, "pairs", compose("dpo").model.data)["train"]
+    turn = {"role": "user", "content": "Why?"}
+    assert json.loads(converted.read_text()) == {"prompt": [turn], "chosen": "a", "rejected": "b"}
+    assert "converts" in row("prompt") and "not read" in row("prompt")

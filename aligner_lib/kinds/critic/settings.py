@@ -99,6 +99,7 @@ KIND = JobKind(
                 "exp_manager.stop_after",
                 "exp_manager.resume_ignore_no_checkpoint",
                 "exp_manager.create_checkpoint_callback",
+                "exp_manager.checkpoint_callback_params.monitor",
                 "exp_manager.checkpoint_callback_params.save_best",
                 "exp_manager.checkpoint_callback_params.mode",
             ),

@@ -44,4 +44,5 @@ def prepare(config: DictConfig) -> PreparedJob:
             precompute(made, max_steps, Path(config.exp_manager.explicit_log_dir), reference)
         return made
 
-    return prepare_on_pairs("dpo", config, config.trainer.dpo, start, load, trainer)
+    samples = "labels" if kto else "pairs"
+    return prepare_on_pairs("dpo", config, config.trainer.dpo, start, samples, load, trainer)

@@ -16,6 +16,7 @@ from aligner_lib.config.schema import (
     Trainer,
     above,
     at_least,
+    conversion_without_effect,
     one_of,
     packing_without_effect,
     setting,
@@ -100,7 +101,8 @@ def takes_means(loss: DPOLoss) -> bool:
 
 def _without_effect(config: DictConfig) -> dict[str, str]:
     """The settings without effect, with the reasons. They include the constants of all losses except the chosen loss."""
-    loss, unused = config.model.dpo.preference_loss, NO_TEST_SPLIT | packing_without_effect(config)
+    loss = config.model.dpo.preference_loss
+    unused = NO_TEST_SPLIT | packing_without_effect(config) | conversion_without_effect(config)
     if loss not in WITH_SMOOTHING:
         unused["model.dpo.label_smoothing"] = f"{loss} takes all labels as they are; cdpo and robust don't."
     if loss != "simpo":

@@ -9,7 +9,6 @@ from omegaconf import DictConfig
 from aligner_lib.kinds.build_models import build_engine, build_reward_model
 from aligner_lib.kinds.evaluate.evaluation import Evaluation
 from aligner_lib.kinds.inputs import (
-    files_of_split,
     hashes_of,
     model_folder,
     policy_tokenizer,
@@ -58,6 +57,6 @@ def prepare(config: DictConfig) -> PreparedJob:
             run=run,
         )
 
-    files = [] if environments_of(config) else files_of_split(config, "validation")
+    files = [] if environments_of(config) else config.model.data.data_prefix.get("validation")
     hashes = hashes_of(start, files, mmap=config.model.data.data_impl == "mmap")
     return PreparedJob(build, 0, None, hashes | other_hashes, opened.close)

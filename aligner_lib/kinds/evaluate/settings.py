@@ -27,6 +27,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     check_lengths,
     environments_of,
     judged_by_programs,
+    unused_data_settings,
     unused_generation_settings,
 )
 from aligner_lib.kinds.ppo.settings import KIND as PPO
@@ -86,8 +87,10 @@ class EvaluateConfig:
 def _without_effect(config: DictConfig) -> dict[str, str]:
     unused = {
         **unused_generation_settings(config),
+        **unused_data_settings(config),
         **NO_TEST_SPLIT,
         "model.data.data_prefix.train": "an evaluation reads only data_prefix.validation.",
+        "model.data.validation_fraction": "an evaluation reads only data_prefix.validation.",
     }
     if environments_of(config):
         unused["model.data.data_prefix.validation"] = "the prompts come from model.environments."

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from aligner_lib.datasets.record_keys import Samples
 from aligner_lib.kinds.functions import functions_of
 from aligner_lib.kinds.inputs import (
-    files_of_split,
+    files_of_splits,
     for_validation,
     hash_of_adapters,
     hashes_of,
@@ -30,20 +31,20 @@ def prepare_on_pairs(
     config: DictConfig,
     loop: DictConfig,
     start: Path,
+    samples: Samples,
     load: Callable,
     trainer: Callable[..., TrainerProtocol],
 ) -> PreparedJob:
     """Prepare training on pairs of responses.
 
-    load: reads files, given a tokenizer and the greatest length; trainer: builds the trainer, given the loop's settings and the
+    samples: pairs, or labels; load: reads files, given a tokenizer and the greatest length; trainer: builds the trainer, given the loop's settings and the
     common arguments of all trainers of pairs.
     """
     model, tokenizer, functions = config.model, policy_tokenizer(config, start), functions_of(kind, config)
-
-    def split(name: str) -> list:
-        return log_report(name, load(files_of_split(config, name), tokenizer, model.encoder_seq_length))
-
-    train, validation = split("train"), split("validation")
+    train, validation = (
+        log_report(split, load(files, tokenizer, model.encoder_seq_length))
+        for split, files in files_of_splits(config, samples).items()
+    )
     validation = for_validation(limited(validation, loop, model.global_batch_size), config)
     warn_about_overlap(train, validation)
     max_steps = steps_of(loop, len(train), model.global_batch_size)

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.kinds.inputs import (
-    files_of_split,
+    files_of_splits,
     for_validation,
     hash_of_adapters,
     hashes_of,
@@ -91,10 +91,11 @@ def check_others(tokenizer: Tokenizer, others: Mapping[str, Path | None]) -> dic
     return hashes
 
 
-def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> list:
-    """Load a split's prompts. Prompts without room for a response are dropped, counted and logged."""
-    room = config.model.encoder_seq_length - response_length(config)
-    return log_report(split, loaders(config).load_prompts(files_of_split(config, split), tokenizer, room))
+def prompts_of_splits(config: DictConfig, tokenizer: Tokenizer, *splits: str) -> dict[str, list]:
+    """Load the prompts of splits. Prompts without room for a response are dropped, counted and logged."""
+    room, load = config.model.encoder_seq_length - response_length(config), loaders(config).load_prompts
+    files = files_of_splits(config, "prompts", splits)
+    return {split: log_report(split, load(files[split], tokenizer, room)) for split in splits}
 
 
 def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
@@ -102,10 +103,10 @@ def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
     if environments_of(config):
         warn_about_overlap_of_environments(config)
         return _environment_tasks(config, tokenizer, ("train", "validation"))
-    validation = prompts_of_split(config, "validation", tokenizer)
+    prompts = prompts_of_splits(config, tokenizer, "train", "validation")
+    train, validation = prompts["train"], prompts["validation"]
     validation = limited(validation, loop_settings(config), val_rollout_micro_batch_size(config))
     validation = for_validation(validation[: rollout_settings(config).num_val_samples], config)
-    train = prompts_of_split(config, "train", tokenizer)
     warn_about_overlap(train, validation)
     return FileTasks(train, validation, config.model.seed)
 
@@ -114,7 +115,8 @@ def held_out_tasks(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
     """The source of held-out prompts: as in `task_source`, but without prompts for training."""
     if environments_of(config):
         return _environment_tasks(config, tokenizer, ("validation",))
-    prompts = prompts_of_split(config, "validation", tokenizer)[: rollout_settings(config).num_val_samples]
+    prompts = prompts_of_splits(config, tokenizer, "validation")["validation"]
+    prompts = prompts[: rollout_settings(config).num_val_samples]
     return FileTasks([], for_validation(prompts, config), config.model.seed)
 
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.config.schema import (
+    CONVERSION,
     PROBABILITY,
     Bound,
     Data,
     Loop,
     above,
     at_least,
+    conversion_without_effect,
     one_of,
     setting,
     within,
@@ -349,7 +351,7 @@ def check_checkpoints(config: DictConfig, is_remote: bool, server: str) -> None:
 
 def unused_settings(config: DictConfig) -> dict[str, str]:
     """The settings that have no effect because of other settings, with the reasons."""
-    at, loop, unused = group_of(config), loop_settings(config), {}
+    at, loop, unused = group_of(config), loop_settings(config), unused_data_settings(config)
     if rollout_settings(config).sampler_correction == "none":
         unused[f"model.{at}.sampler_correction_cap"] = "sampler_correction=none has no weights to cap."
     if environments_of(config):
@@ -361,6 +363,13 @@ def unused_settings(config: DictConfig) -> dict[str, str]:
             "without overlong_buffer there is no penalty on long responses."
         )
     return unused | unused_generation_settings(config)
+
+
+def unused_data_settings(config: DictConfig) -> dict[str, str]:
+    """The settings for the conversion of prompts without effect, with the reasons."""
+    if not environments_of(config):
+        return conversion_without_effect(config)
+    return {f"model.data.{name}": "the prompts come from model.environments." for name in CONVERSION}
 
 
 def unused_generation_settings(config: DictConfig) -> dict[str, str]:

@@ -42,4 +42,5 @@ def prepare(config: DictConfig) -> PreparedJob:
             centering=config.model.center_rewards_coefficient,
         )
 
-    return prepare_on_pairs("rm", config, config.trainer.rm, start, loaders(config).load_pairs, trainer)
+    load = loaders(config).load_pairs
+    return prepare_on_pairs("rm", config, config.trainer.rm, start, "pairs", load, trainer)

@@ -13,6 +13,7 @@ from aligner_lib.config.schema import (
     Loop,
     Trainer,
     at_least,
+    conversion_without_effect,
     packing_without_effect,
     setting,
 )
@@ -97,7 +98,9 @@ KIND = JobKind(
     models=START,
     data=PAIR_FILES,
     checks=(_check_scale,),
-    without_effect=lambda config: NO_TEST_SPLIT | packing_without_effect(config),
+    without_effect=lambda config: (
+        NO_TEST_SPLIT | packing_without_effect(config) | conversion_without_effect(config)
+    ),
     stage=2,
     **declared_in(Path(__file__).parent),
 )

@@ -9,7 +9,6 @@ from aligner_lib.kinds.build_models import build_trainable_engine
 from aligner_lib.kinds.functions import functions_of
 from aligner_lib.kinds.inputs import (
     check_positions,
-    files_of,
     for_validation,
     hash_of_adapters,
     hashes_of,
@@ -21,6 +20,7 @@ from aligner_lib.kinds.inputs import (
     steps_of,
 )
 from aligner_lib.kinds.overlap import warn_about_overlap
+from aligner_lib.kinds.own_files import SPLITS, GivenFiles, trainers_files
 from aligner_lib.kinds.prepared_job import PreparedJob
 from aligner_lib.kinds.sft.trainer import SFTTrainer
 from aligner_lib.models.architecture import Architecture
@@ -34,13 +34,19 @@ def prepare(config: DictConfig) -> PreparedJob:
     start = model_folder(config, "model.restore_from_path", "lm")
     tokenizer = policy_tokenizer(config, start)
 
-    def load(dataset: DictConfig, name: str) -> list:
-        files = files_of(dataset.file_path, f"model.data.{name}.file_path")
+    given = {
+        split: GivenFiles(f"model.data.{split}_ds.file_path", data[f"{split}_ds"].file_path)
+        for split in SPLITS
+    }
+    files = trainers_files(given, "sft", data)
+
+    def load(split: str) -> list:
+        dataset, name = data[f"{split}_ds"], f"{split}_ds"
         longest = dataset.max_seq_length or model.encoder_seq_length
         check_positions(start, longest, f"model.data.{name}.max_seq_length")
-        return log_report(name, load_sft(files, tokenizer, longest))
+        return log_report(name, load_sft(files[split], tokenizer, longest))
 
-    train, validation = load(data.train_ds, "train_ds"), load(data.validation_ds, "validation_ds")
+    train, validation = map(load, SPLITS)
     validation = for_validation(limited(validation, loop, data.validation_ds.global_batch_size), config)
     warn_about_overlap(train, validation)
     max_steps = steps_of(loop, len(train), data.train_ds.global_batch_size)

@@ -12,10 +12,12 @@ from aligner_lib.config.schema import (
     NO_LOADERS,
     Loop,
     Optim,
+    OwnColumns,
     Packed,
     Templated,
     Trainer,
     at_least,
+    conversion_without_effect,
     packing_without_effect,
     setting,
 )
@@ -30,7 +32,8 @@ class SFTDataset:
     """A data set and its batch sizes."""
 
     file_path: Any = None
-    """A .jsonl file with inputs and outputs or conversations, or a list of such files."""
+    """A file with inputs and outputs or conversations, or a list of such files; a file in another known form is converted
+    first."""
     micro_batch_size: int = setting(1, at_least(1))
     global_batch_size: int = setting(128, at_least(1))
     max_seq_length: int | None = setting(None, at_least(2))
@@ -39,7 +42,7 @@ class SFTDataset:
 
 
 @dataclass
-class SFTData(Packed, Templated):
+class SFTData(Packed, OwnColumns, Templated):
     """model.data: the data sets for training and validation."""
 
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
@@ -109,6 +112,7 @@ KIND = JobKind(
             "model.data.validation_ds.shuffle": "a validation is a mean over its samples, and their order does not matter."
         }
         | packing_without_effect(config)
+        | conversion_without_effect(config)
     ),
     stage=1,
     **declared_in(Path(__file__).parent),

@@ -1,0 +1,315 @@
+"""A user's data files in the trainers' format. Files in another known form (`data.raw_forms`) are converted once, into a cache.
+
+The cache is keyed by the content of the files, the settings of the conversion and the converter's code. Therefore a resumed
+run and all ranks of a job read the same converted files.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from omegaconf import DictConfig, ListConfig
+
+import data as converter
+from aligner_lib.datasets.json_lines import first_record
+from aligner_lib.datasets.record_keys import Samples, needs_conversion
+from aligner_lib.errors import UserError
+from aligner_lib.models.disk import explain_full_disk
+from aligner_lib.models.fetch import cache_root, locked
+from aligner_lib.models.hash import file_hash, files_hash, text_hash
+from data.atomic_files import atomic_text_files
+from data.hub import is_hub_name
+from data.readers import first_character
+from data.report import DataError, FormError, UnknownForm, UnreadColumns
+from data.sources import own_files
+
+logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "validation")
+TARGETS: dict[Samples, str] = {
+    "sft": "sft",
+    "pairs": "preferences",
+    "labels": "preferences",
+    "prompts": "prompts",
+}
+# The modules of `data` that decide about a converted line.
+CONVERTER = "conversations convert fields raw_forms raw_samples readers sources".split()
+RECORD = "conversion.json"
+PLACE = "model.data"
+
+
+class GivenFiles(NamedTuple):
+    """The files of a split in the settings."""
+
+    key: str
+    """The setting's name."""
+    value: Any
+    """A file or a list of files; None if the setting is not set."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings of a conversion."""
+
+    to: str
+    """sft, preferences or prompts."""
+    columns: Mapping[str, str]
+    ignore: tuple[str, ...]
+    validation_fraction: float
+
+    def names(self) -> set[str]:
+        """The columns that the user names."""
+        return {*self.columns, *self.ignore}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A converted source: a folder of the cache with train.jsonl and validation.jsonl."""
+
+    folder: Path
+    report: str
+    has_own_split: bool
+    """Whether the source has files of both splits."""
+    columns: tuple[str, ...]
+    """The columns of the first record."""
+
+    def file(self, split: str) -> Path:
+        """The file of a split."""
+        return self.folder / f"{split}.jsonl"
+
+
+def trainers_files(
+    given: Mapping[str, GivenFiles], samples: Samples, settings: DictConfig
+) -> dict[str, list[Path]]:
+    """The files of each split in the trainers' format. settings: model.data.
+
+    A JSON Lines file in the trainers' format stands for itself. Any other file or folder is converted, and the job's log has
+    the report of `aligner data`. A source with files of both splits gives each split its own files. If the setting of the
+    validation is not set, a share of the training prompts is held out.
+
+    Raises UserError for a setting without a file, for columns without a known meaning, for records without the answers that the
+    job learns from, and for a column of the settings that no file has; FileNotFoundError for a missing file.
+    """
+    hold_out = "validation" in given and not given["validation"].value
+    rules = Rules(
+        TARGETS[samples],
+        dict(settings.columns),
+        tuple(settings.ignore_columns),
+        settings.validation_fraction if hold_out else 0.0,
+    )
+    present: set[str] = set()
+    files: dict[str, list[Path]] = {split: [] for split in given}
+    for split, (key, value) in given.items():
+        if split == "validation" and hold_out:
+            continue
+        for source in files_of(value, key):
+            if not source.exists():
+                _refuse_missing(source, rules)
+            head = first_record([source]) if _may_be_read(source) else None
+            present |= {*(head or {})}
+            if head is not None and not _is_converted(head, samples, rules, hold_out):
+                if hold_out:
+                    raise UserError(
+                        f"{given['validation'].key} is not set: give it as {given['validation'].key}=…, because {source} has "
+                        "whole texts, of which the job holds none out"
+                    )
+                files[split].append(source)
+                continue
+            converted = _converted(source, split, samples, rules)
+            present |= {*converted.columns}
+            own = split if hold_out or converted.has_own_split else "train"
+            files[split].append(converted.file(own))
+            if hold_out:
+                files["validation"].append(converted.file("validation"))
+    if unknown := rules.names() - present:
+        raise UserError(
+            f"{PLACE}.{'columns' if unknown & rules.columns.keys() else 'ignore_columns'} names the column {min(unknown)!r}, "
+            f"which no data file has: they have {', '.join(sorted(present))}"
+        )
+    return files
+
+
+def files_of(value: Any, key: str) -> list[Path]:
+    """Convert a file or a list of files to paths. Raises UserError, which names the key, if no file is given."""
+    required(value, key)
+    files = list(value) if isinstance(value, list | ListConfig) else [value]
+    return [Path(file).expanduser() for file in files]
+
+
+def required(value: Any, key: str) -> Any:
+    """Return the value. Raises UserError, which names the key, if the value is not set."""
+    if not value:
+        raise UserError(f"{key} is not set: give it as {key}=…")
+    return value
+
+
+def hash_of_source(source: Path) -> str:
+    """32 hex digits of a file's whole content; for a folder, of all its data files and their names."""
+    return files_hash(_named_files(source)) if source.is_dir() else file_hash(source)
+
+
+# ---- which files are converted --------------------------------------------------------------------------------------
+
+
+def _may_be_read(source: Path) -> bool:
+    """Whether a source may be JSON Lines in the trainers' format."""
+    if source.is_dir() or source.name.endswith((".parquet", ".arrow", ".csv", ".jsonl.gz")):
+        return False
+    return not (source.name.endswith(".json") and first_character(source) == "[")
+
+
+def _is_converted(head: dict, samples: Samples, rules: Rules, hold_out: bool) -> bool:
+    """Whether a JSON Lines file with this first record is converted."""
+    if not head:
+        return hold_out  # otherwise the loaders say what is wrong with the file
+    return (
+        bool(rules.names() & head.keys())
+        or needs_conversion(head, samples)
+        or (hold_out and "text" not in head)
+    )
+
+
+def _named_files(source: Path) -> dict[str, Path]:
+    """A source's data files by their names within the source."""
+    files = own_files(source).paths
+    return {(file.relative_to(source).as_posix() if source.is_dir() else file.name): file for file in files}
+
+
+# ---- conversion -----------------------------------------------------------------------------------------------------
+
+
+def _converted(source: Path, split: str, samples: Samples, rules: Rules) -> Converted:
+    """Convert a source, or find the conversion in the cache, and log the report."""
+    files = _named_files(source)
+    folder = cache_root() / "data" / _key(files, rules)
+    known = _recorded(folder)
+    if known is None:
+        with explain_full_disk(folder, "ALIGNER_CACHE"), _explain_read_only(source, folder.parent, rules):
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder.with_name(f".{folder.name}.lock"), logger.info, "converts the same data"):
+                known = _recorded(folder)  # another process may have converted the data during the wait
+                if known is None:
+                    logger.info(f"{split}: converting {source} to {folder}")
+                    known = _convert(source, folder, rules)
+    logger.info("\n  ".join([f"{split}: {source} was converted", *known.report.splitlines()]))
+    if samples == "pairs" and "label" in first_record([known.file("train"), known.file("validation")]):
+        raise UserError(
+            f"{source} has labelled answers, and no pairs: only KTO learns from labels (aligner dpo "
+            "model.dpo.preference_loss=kto)"
+        )
+    if rules.validation_fraction and not known.file("validation").stat().st_size:
+        raise UserError(
+            f"{source} has so few prompts that none was held out: raise {PLACE}.validation_fraction "
+            f"({rules.validation_fraction}), or give a validation file"
+        )
+    return known
+
+
+@contextmanager
+def _explain_read_only(source: Path, cache: Path, rules: Rules) -> Iterator[None]:
+    """A context manager: turns the error for a read-only cache into an error with the cure."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        raise UserError(
+            f"{source} has to be converted, but the cache {cache} can't be written ({error.strerror}): set ALIGNER_CACHE to a "
+            f"folder of your own, or convert the file with `aligner data {source} --to {rules.to} --out DIR`"
+        ) from error
+
+
+def _key(files: Mapping[str, Path], rules: Rules) -> str:
+    """A name for a conversion: 32 hex digits of all that decides about the converted lines."""
+    settings = [rules.to, dict(rules.columns), rules.ignore, rules.validation_fraction]
+    return text_hash(json.dumps([settings, files_hash(dict(files)), _hash_of_converter()]))
+
+
+@cache
+def _hash_of_converter() -> str:
+    folder = Path(converter.__file__).parent
+    return files_hash({name: folder / f"{name}.py" for name in CONVERTER})
+
+
+def _recorded(folder: Path) -> Converted | None:
+    """The complete conversion in a folder of the cache; None if the folder has none."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="ascii"))
+        sizes = {split: (folder / f"{split}.jsonl").stat().st_size for split in SPLITS}
+        if sizes != record["sizes"]:
+            return None
+        return Converted(folder, record["report"], record["has_own_split"], tuple(record["columns"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _convert(source: Path, folder: Path, rules: Rules) -> Converted:
+    """Convert a source into a folder of the cache. A failed conversion leaves no folder behind."""
+    try:
+        conversion = converter.convert(
+            source,
+            folder,
+            rules.to,
+            columns=rules.columns,
+            ignore=rules.ignore,
+            validation_fraction=rules.validation_fraction,
+        )
+    except DataError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        _refuse(source, rules, error)
+    record = {
+        # the same content may lie elsewhere for the next run
+        "report": str(conversion).replace(f"{source.parent}{os.sep}", ""),
+        "has_own_split": conversion.has_own_split,
+        "columns": conversion.columns,
+        "sizes": {path.stem: path.stat().st_size for path in conversion.paths},
+    }
+    with atomic_text_files(folder / RECORD) as (stream,):
+        json.dump(record, stream)
+    return Converted(folder, record["report"], conversion.has_own_split, tuple(conversion.columns))
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+LACKING = {
+    "sft": "`aligner ppo` and `aligner grpo` take them as prompts",
+    "preferences": "`aligner sft` learns from them, and `aligner ppo` and `aligner grpo` take their prompts",
+}
+
+
+def _refuse(source: Path, rules: Rules, error: DataError) -> NoReturn:
+    """Raise UserError, with the cure in the words of a job's settings."""
+    fault = error.fault if isinstance(error, FormError) else str(error)
+    named = fault if str(source) in fault else f"{source}: {fault}"
+    if isinstance(error, UnknownForm):
+        cure = f"name what they are, as in {PLACE}.columns={{question: prompt, best: chosen}}"
+    elif isinstance(error, UnreadColumns):
+        cure = (
+            f"give it a meaning, as in {PLACE}.columns={{{error.columns[0]}: prompt}}, or leave it out on purpose with "
+            f"{PLACE}.ignore_columns=[{', '.join(error.columns)}]"
+        )
+    elif isinstance(error, FormError):
+        cure = LACKING[rules.to]
+    else:
+        raise UserError(named) from error
+    raise UserError(f"{named}: {cure}") from error
+
+
+def _refuse_missing(source: Path, rules: Rules) -> NoReturn:
+    if is_hub_name(str(source)):
+        cure = (
+            f"`aligner data {source} --to {rules.to} --out DIR` converts a data set of the Hugging Face hub"
+        )
+    else:
+        cure = "`aligner data --help` shows how to make one"
+    raise FileNotFoundError(f"data file {source} does not exist: {cure}")

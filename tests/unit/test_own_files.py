@@ -1,0 +1,218 @@
+"""A user's files in a job's settings: which are converted, once, for which split, and which are refused with the cure."""
+
+import json
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from omegaconf import OmegaConf
+
+from aligner_lib.config.schema import Data
+from aligner_lib.errors import UserError
+from aligner_lib.kinds import own_files
+from aligner_lib.kinds.own_files import GivenFiles, hash_of_source, trainers_files
+
+ASKED = {"role": "user", "content": "Why?"}
+TOLD = {"role": "assistant", "content": "So."}
+OTHER = {"role": "assistant", "content": "No."}
+PAIR = {"prompt": "Why?", "chosen": "So.", "rejected": "No."}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "data"
+
+
+def jsonl(path, *records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def files(samples, train, validation=..., **settings):
+    """The files of both splits; without `validation` only those of `train`."""
+    given = {"train": GivenFiles("data.train", [str(train)])}
+    if validation is not ...:
+        given["validation"] = GivenFiles("data.validation", validation and [str(validation)])
+    config = OmegaConf.merge(OmegaConf.structured(Data), settings)
+    found = trainers_files(given, samples, config)
+    return [path for (path,) in found.values()]
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+AS_IT_IS = [
+    ("sft", {"input": "Why?", "output": "So.", "category": "x"}),
+    ("sft", {"input": "Why?", "output": "So.", "instruction": ""}),
+    ("sft", {"messages": [ASKED, TOLD | {"weight": 1}], "tools": []}),
+    ("sft", {"conversations": [{"from": "User", "value": "Why?"}, {"from": "Assistant", "value": "So."}], "mask": "User", "system": "Be brief."}),
+    ("sft", {"messages": [ASKED, TOLD | {"tool_calls": [{"id": "1"}]}]}),  # refused by the loader, with the key's cure
+    ("sft", {"messages": [ASKED, TOLD], "tools": [{"name": "add"}]}),
+    ("pairs", {"text": "User: Why?\n\nAssistant: So."}),
+    ("pairs", PAIR),
+    ("pairs", {"prompt": [ASKED], "chosen": [TOLD], "rejected": [OTHER]}),
+    ("labels", PAIR),
+    ("labels", {"prompt": "Why?", "response": "So.", "label": False}),
+    ("prompts", {"text": "Why?"}),
+    ("prompts", {"prompt": [ASKED], "id": 3}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("samples", "record"), AS_IT_IS)
+def test_a_file_in_the_trainers_format_stands_for_itself(tmp_path, cache, samples, record):
+    file = jsonl(tmp_path / "data.jsonl", record)
+    assert files(samples, file, file) == [file, file] and not cache.exists()
+
+
+SFT = {"messages": [ASKED, TOLD]}
+CONVERTED = [
+    ("sft", {"instruction": "Why?", "input": "", "output": "So."}, SFT),
+    ("sft", {"prompt": "Why?", "completion": "So."}, SFT),
+    ("sft", {"conversations": [{"from": "human", "value": "Why?"}, {"from": "bot", "value": "So."}]}, SFT),
+    ("sft", {"messages": [ASKED, TOLD], "prompt": "Why?"}, SFT),
+    ("sft", {"messages": [ASKED | {"content": [{"type": "text", "text": "Why?"}]}, TOLD]}, SFT),
+    ("sft", PAIR, SFT),
+    ("pairs", {"chosen": [ASKED, TOLD], "rejected": [ASKED, OTHER]}, PAIR | {"prompt": [ASKED]}),
+    ("pairs", PAIR | {"chosen": [ASKED, TOLD], "rejected": [ASKED, OTHER]}, PAIR | {"prompt": [ASKED]}),
+    ("pairs", {"chosen": "\n\nHuman: Why?\n\nAssistant: So.", "rejected": "\n\nHuman: Why?\n\nAssistant: No."}, PAIR | {"prompt": [ASKED]}),
+    ("pairs", PAIR | {"score_chosen": 8}, PAIR | {"prompt": [ASKED]}),
+    ("labels", {"prompt": "Why?", "completion": "So.", "label": True}, {"prompt": [ASKED], "response": "So.", "label": True}),
+    ("labels", {"prompt": "Why?", "response": "So.", "label": "true"}, {"prompt": [ASKED], "response": "So.", "label": True}),
+    ("prompts", PAIR, {"prompt": [ASKED]}),
+    ("prompts", {"messages": [ASKED, TOLD]}, {"prompt": [ASKED]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("samples", "record", "line"), CONVERTED)
+def test_a_file_in_another_known_form_is_converted(tmp_path, samples, record, line):
+    file = jsonl(tmp_path / "data.jsonl", record)
+    (train,) = files(samples, file)
+    assert train != file and lines(train) == [line]
+
+
+def test_several_ranks_convert_once_and_each_logs_the_report_also_when_the_file_is_moved(
+    tmp_path, monkeypatch, caplog
+):
+    rows = [PAIR | {"prompt": f"{n}?"} for n in range(3)] + [PAIR | {"rejected": " "}]
+    file = tmp_path / "pairs.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    convert, calls, ranks = own_files.converter.convert, [], threading.Barrier(4)
+
+    def counted(*args, **options):
+        calls.append(args)
+        return convert(*args, **options)
+
+    def rank(_):
+        ranks.wait()
+        return files("pairs", file)
+
+    monkeypatch.setattr(own_files.converter, "convert", counted)
+    with caplog.at_level(logging.INFO, "aligner_lib"), ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(rank, range(4)))
+    assert len(calls) == 1 and all(result == results[0] for result in results)
+    assert len(lines(results[0][0])) == 3
+    caplog.clear()
+    moved = file.rename(tmp_path / "cache" / "pairs.parquet")
+    with caplog.at_level(logging.INFO, "aligner_lib"):
+        assert files("pairs", moved) == results[0] and len(calls) == 1
+    for words in ("recognised: preference pairs", "kept 3, skipped 1", "    pairs.parquet:4 ("):
+        assert words in caplog.text
+    results[0][0].write_text("cut")  # by a full disk, say
+    assert files("pairs", moved) == results[0] and len(calls) == 2 and len(lines(results[0][0])) == 3
+
+
+def test_without_a_validation_file_a_share_of_the_prompts_is_held_out(tmp_path):
+    file = jsonl(
+        tmp_path / "pairs.jsonl", *(PAIR | {"prompt": f"{n % 40}?", "chosen": str(n)} for n in range(80))
+    )
+    train, validation = map(lines, files("pairs", file, None, validation_fraction=0.25))
+    prompts = [{str(line["prompt"]) for line in split} for split in (train, validation)]
+    assert not prompts[0] & prompts[1] and len(prompts[0] | prompts[1]) == 40
+    assert len(train) + len(validation) == 80 and 4 <= len(prompts[1]) <= 16, "a quarter of 40"
+
+
+def test_a_folder_with_both_splits_gives_each_its_own_and_other_files_are_whole(tmp_path):
+    for split, prompts in (("train", "ab"), ("test", "c")):
+        jsonl(tmp_path / "set" / split / "0.jsonl", *(PAIR | {"prompt": prompt} for prompt in prompts))
+    other = jsonl(tmp_path / "own" / "test.jsonl", {"chosen": [ASKED, TOLD], "rejected": [ASKED, OTHER]})
+    asked = [
+        [
+            [line["prompt"][0]["content"] for line in lines(path)]
+            for path in files("pairs", tmp_path / "set", given)
+        ]
+        for given in (tmp_path / "set", None, other)
+    ]
+    assert asked == [[["a", "b"], ["c"]], [["a", "b"], ["c"]], [["a", "b"], ["Why?"]]]
+
+
+def test_the_hash_is_that_of_the_user_s_content(tmp_path):
+    jsonl(tmp_path / "set" / "a.jsonl", PAIR)
+    whole = hash_of_source(tmp_path / "set")
+    (tmp_path / "set" / "README").write_text("not data")
+    assert hash_of_source(tmp_path / "set") == whole
+    jsonl(tmp_path / "set" / "b.jsonl", PAIR)
+    assert hash_of_source(tmp_path / "set") != whole
+
+
+OWN = {"question": "Why?", "best": "So.", "worst": "No.", "hint": 2}
+MEANING = {"question": "prompt", "best": "chosen", "worst": "rejected"}
+REFUSED = {
+    "unknown columns": ("pairs", OWN, {}, r"data\.jsonl has the columns question, best, worst, hint, .*model\.data\.columns=\{question: prompt"),
+    "an unread column": ("pairs", OWN, {"columns": MEANING}, r"data\.jsonl was .* does not read the column hint: .*model\.data\.ignore_columns=\[hint\]"),
+    "a wrong name": ("pairs", OWN, {"columns": MEANING | {"advice": "system"}, "ignore_columns": ["hint"]}, "data.jsonl has no column 'advice'; it has question"),
+    "a name that no file has": ("pairs", PAIR, {"columns": {"best": "chosen"}}, r"model\.data\.columns names the column 'best', which no data file has: they have chosen, prompt, rejected"),
+    "no rejected answers": ("pairs", {"prompt": "a", "completion": "b"}, {}, r"data\.jsonl: these records have no rejected answers: `aligner sft` learns"),
+    "labels without KTO": ("pairs", {"prompt": "a", "response": "b", "label": True}, {}, r"data\.jsonl has labelled answers, .*preference_loss=kto"),
+    "prompts for SFT": ("sft", {"prompt": "a"}, {}, r"data\.jsonl: these records have no answers: `aligner ppo`"),
+    "nothing usable": ("pairs", PAIR | {"rejected": "So.", "margin": 1}, {}, r"data\.jsonl holds nothing usable \(chosen and rejected are equal 1\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_means_something_else_is_refused_with_the_cure(tmp_path, cache, case):
+    samples, record, settings, message = REFUSED[case]
+    with pytest.raises(UserError, match=message):
+        files(samples, jsonl(tmp_path / "data.jsonl", record), **settings)
+    if "labels" not in case:
+        assert not cache.exists() or not [path for path in cache.iterdir() if path.is_dir()]
+
+
+def test_columns_with_a_meaning_are_renamed_and_ignored_ones_left_out(tmp_path):
+    (train,) = files("pairs", jsonl(tmp_path / "d.jsonl", OWN), columns=MEANING, ignore_columns=["hint"])
+    assert lines(train) == [PAIR | {"prompt": [ASKED]}]
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "message"),
+    [
+        (
+            "a.jsonl",
+            {"text": "User: a\n\nAssistant: b"},
+            r"data\.validation is not set: .*a\.jsonl has whole texts",
+        ),
+        (
+            "a.jsonl",
+            PAIR,
+            r"a\.jsonl has so few prompts that none was held out: raise model\.data\.validation_fraction",
+        ),
+    ],
+)
+def test_a_file_of_which_nothing_is_held_out_is_refused(tmp_path, name, record, message):
+    with pytest.raises(UserError, match=message):
+        files("pairs", jsonl(tmp_path / name, record), None, validation_fraction=1e-9)
+
+
+def test_a_missing_file_is_told_and_a_hub_name_gets_its_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"a\.parquet does not exist: `aligner data --help`"):
+        files("sft", tmp_path / "a.parquet")
+    with pytest.raises(
+        FileNotFoundError, match="`aligner data owner/set --to preferences --out DIR` converts"
+    ):
+        files("pairs", "owner/set")
