@@ -20,21 +20,8 @@ from aligner_lib.jobs.graduate import graduate
 from aligner_lib.jobs.graduate.texts import Texts
 
 CLOSE = 1e-4
-CONFIGS = {("verl", "grpo"): "ppo"}  # one config for both
+CONFIGS = {("verl", "dr_grpo"): "ppo"}  # one config for both
 KEYS = tomllib.loads(Path(__file__).with_name("published_keys.toml").read_text())
-
-
-@pytest.fixture(scope="module")
-def run_of(jobs, rm):
-    """run_of(kind): a run of two steps; of a reward model, the session's."""
-    made = {"rm": rm}
-
-    def of(kind):
-        if kind not in made:
-            made[kind] = jobs.run(kind, f"graduating-{kind}", **first_steps(kind, 2))
-        return made[kind]
-
-    return of
 
 
 ONE_UPDATE = {
@@ -45,6 +32,32 @@ ONE_UPDATE = {
     "model__grpo__sampling_params__end_strings": "[]",
     "trainer__grpo__target_kl": "null",
 }
+
+
+def settings_of_run(name: str, reward_model: Path) -> dict[str, object]:
+    """The settings of a run of one or two steps. name: a kind, or an objective of GRPO; `grpo` itself has a reward model."""
+    if name in ("sft", "dpo", "ppo"):
+        return first_steps(name, 2)
+    settings = {**ONE_UPDATE, "model__grpo__objective": name, "model__grpo__kl": "none"}
+    if name == "grpo":
+        settings["model__grpo__kl"] = "k3"
+        settings["model__environments__e__use"] = "reward_model"
+        settings["reward_model__rm_model_file"] = f"'{reward_model}'"
+    return settings
+
+
+@pytest.fixture(scope="module")
+def run_of(jobs, rm):
+    """run_of(name): a run with the settings of settings_of_run; of a reward model, the session's."""
+    made = {"rm": rm}
+
+    def of(name):
+        if name not in made:
+            kind = name if name in ("sft", "dpo", "ppo") else "grpo"
+            made[name] = jobs.run(kind, f"graduating-{name}", **settings_of_run(name, rm.path))
+        return made[name]
+
+    return of
 
 
 def script_of(folder: Path, monkeypatch):
@@ -63,7 +76,7 @@ def first_step(trainer) -> tuple[float, float]:
 
 
 def one_step(tmp_path) -> dict:
-    return {"output_dir": str(tmp_path / "out"), "max_steps": 1, "save_strategy": "no", "disable_tqdm": True}
+    return {"output_dir": str(tmp_path / "out"), "max_steps": 1, "save_strategy": "no", "eval_strategy": "no"}
 
 
 # ---- TRL ------------------------------------------------------------------------------------------------------------
@@ -82,15 +95,19 @@ def test_the_first_step_in_trl_is_the_run_s(kind, run_of, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "objective", ["grpo", "dr_grpo", "cispo"], ids=["k3 in the loss", "constant normaliser", "stop-gradient"]
+    "objective",
+    ["grpo", "dr_grpo", "cispo"],
+    ids=["k3 and a reward model", "constant normaliser", "stop-gradient"],
 )
-def test_grpo_s_first_step_on_the_same_responses_is_the_run_s(objective, jobs, here, tmp_path, monkeypatch):
+def test_grpo_s_first_step_on_the_same_responses_is_the_run_s(
+    objective, run_of, jobs, rm, here, tmp_path, monkeypatch
+):
     pytest.importorskip("trl", reason="TRL is not installed: ./lab test installs it")
-    settings = ONE_UPDATE | {"model__grpo__objective": objective}
-    settings["model__grpo__kl"] = "k3" if objective == "grpo" else "none"
-    run, folder = jobs.run("grpo", f"graduating-{objective}", **settings), tmp_path / "graduated"
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    run, folder = run_of(objective), tmp_path / "graduated"
     graduate(run.path, "trl", folder)
-    responses = responses_of_first_step(jobs.settings("grpo", "again", **settings))
+    settings = jobs.settings("grpo", "again", **settings_of_run(objective, rm.path))
+    responses = responses_of_first_step(settings)
     trainer = script_of(folder, monkeypatch).make_trainer("start", **one_step(tmp_path))
 
     def given(prompt_ids, *_, **__):
@@ -102,7 +119,8 @@ def test_grpo_s_first_step_on_the_same_responses_is_the_run_s(objective, jobs, h
     assert found == pytest.approx(
         (record["train_optim/loss"], record["train_optim/grad_norm"]), abs=CLOSE, rel=CLOSE
     )
-    advantages = [r["token_advantage"][0] for r in run.rollouts() if (r["step"], r["split"]) == (1, "train")]
+    records = [r for r in run.rollouts() if (r["step"], r["split"]) == (1, "train")]
+    advantages = [r["token_advantage"][0] for r in records]
     assert max(advantages) > 0
     assert sorted(trainer._logs["advantages"]) == pytest.approx(sorted(advantages), abs=CLOSE)
 
@@ -132,12 +150,14 @@ def names(value: dict, prefix: str = "") -> set[str]:
     return {
         name
         for key, inner in value.items()
-        for name in (names(inner, f"{prefix}{key}.") if isinstance(inner, dict) and inner else {f"{prefix}{key}"})
+        for name in (
+            names(inner, f"{prefix}{key}.") if isinstance(inner, dict) and inner else {f"{prefix}{key}"}
+        )
     }
 
 
 @pytest.mark.parametrize(
-    ("to", "kind"), [("nemo-rl", "sft"), ("nemo-rl", "rm"), ("nemo-rl", "dpo"), ("verl", "sft"), ("verl", "ppo"), ("verl", "grpo")]
+    ("to", "kind"), [("nemo-rl", "sft"), ("nemo-rl", "rm"), ("nemo-rl", "dpo"), ("verl", "sft"), ("nemo-rl", "grpo"), ("verl", "ppo"), ("verl", "dr_grpo")]
 )  # fmt: skip
 def test_every_key_is_published(to, kind, run_of, tmp_path):
     graduate(run_of(kind).path, to, tmp_path / "out")
@@ -169,7 +189,10 @@ def test_readme_names_every_setting_that_differs_from_its_default(run_of, tmp_pa
     text = (tmp_path / "out" / "README.md").read_text()
     differing = flatten(settings_of("dpo", run.info["config"]))
     ours = {key for key in differing if not key.startswith("exp_manager.")}
-    assert "model.optim.lr" in ours and save(compose("dpo"))["model"]["optim"]["lr"] != differing["model.optim.lr"]
+    assert (
+        "model.optim.lr" in ours
+        and save(compose("dpo"))["model"]["optim"]["lr"] != differing["model.optim.lr"]
+    )
     unnamed = {key for key in ours if f"`{key}`" not in text}
     assert {key for key in unnamed if not key.startswith(("model.data.", "pretrained_checkpoint."))} == set()
     assert str(tmp_path) not in text and str(run.path.parent) not in text
@@ -181,14 +204,16 @@ def test_readme_names_every_setting_that_differs_from_its_default(run_of, tmp_pa
     [
         ("ppo", "trl", "TRL has no trainer for: TRL has sft, rm, dpo, grpo; choose --to verl"),
         ("dpo", "verl", "verl has no trainer for: verl has sft, ppo, grpo; choose --to trl or nemo-rl"),
-        ("grpo", "nemo-rl", "judge by programs"),
+        ("dr_grpo", "nemo-rl", "judge by programs"),
         ("sft", "axolotl", "the targets are trl, nemo-rl, verl"),
     ],
 )
 def test_a_refusal_names_what_lacks_and_the_cure(kind, to, words, run_of, tmp_path):
     with pytest.raises(UserError) as refusal:
         graduate(run_of(kind).path, to, tmp_path / "out")
-    assert " ".join(words.split()) in " ".join(str(refusal.value).replace("which TRL", "TRL").replace("which verl", "verl").split())
+    assert " ".join(words.split()) in " ".join(
+        str(refusal.value).replace("which TRL", "TRL").replace("which verl", "verl").split()
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -202,7 +227,10 @@ def test_texts_that_are_read_differently_are_counted(smoke):
     ids = tokenizer.encode("abc") + [tokenizer.eos_id]
     texts = Texts(tokenizer, in_turns=True)
     turns = texts.turns(SFTSample(ids, answer_start=len(ids) - 1))
-    assert turns == [{"role": "user", "content": "abc"}, {"role": "assistant", "content": tokenizer.decode(ids[-1:], True)}]
+    assert turns == [
+        {"role": "user", "content": "abc"},
+        {"role": "assistant", "content": tokenizer.decode(ids[-1:], True)},
+    ]
     assert (texts.total, texts.different, texts.note("verl")) == (1, 0, [])
     apart = [tokenizer.encode("a")[0], tokenizer.encode("b")[0], tokenizer.encode("c")[0]]
     texts.prompt(apart)

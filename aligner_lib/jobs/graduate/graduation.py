@@ -134,9 +134,7 @@ class Graduation:
         )
         start = self.trained.origin()
         if isinstance(start, Trained):
-            self._export(
-                start.folder, "start", "the weights at the run's start"
-            )
+            self._export(start.folder, "start", "the weights at the run's start")
         else:
             self.notes.append(
                 f"the model at the run's start, {start}, is not here any more: the run can be continued and not repeated"

@@ -1,4 +1,4 @@
-"""Texts of samples, for a library that tokenises texts itself, with a count of the samples that it reads differently."""
+"""Texts of samples, for a library with its own tokenisation. Samples whose token ids would change are counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aligner_lib.datasets.samples import LabelledSample, PreferenceSample, SFTSa
 from aligner_lib.datasets.tokenizer import Tokenizer
 
 AS_IT_IS = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-"""A chat template that joins texts which already contain the run's template."""
+"""A chat template that joins texts. The texts already contain the run's template."""
 
 
 @dataclass
@@ -18,12 +18,12 @@ class Texts:
 
     tokenizer: Tokenizer
     in_turns: bool
-    """Whether the library writes texts by the chat template AS_IT_IS: it tokenises each turn by itself and adds no BOS token.
-    Otherwise it tokenises prompt and response as one text, to which its tokenizer adds the BOS token."""
+    """Whether the library reads turns with the chat template AS_IT_IS, tokenises each turn separately, and adds no BOS token.
+    Otherwise the library tokenises prompt and response as a single text and adds the BOS token."""
     total: int = 0
     """The texts so far."""
     different: int = 0
-    """The texts whose token ids are not those of the run."""
+    """The texts with other token ids than in the run."""
 
     def prompt(self, ids: list[int]) -> str:
         """The text of a prompt."""
@@ -40,7 +40,7 @@ class Texts:
         return prompt, response
 
     def turns(self, sample: SFTSample) -> list[dict[str, str]]:
-        """The texts of a sample as turns: the assistant's are in the loss, the user's are not."""
+        """The texts of a sample as turns. The loss covers the assistant's turns, and not the user's turns."""
         runs = [(learnt, [*run]) for learnt, run in groupby(range(len(sample)), sample.learnt.__getitem__)]
         texts = self._texts([[sample.tokens[i] for i in run] for _, run in runs])
         return [
@@ -49,12 +49,12 @@ class Texts:
         ]
 
     def note(self, target: str) -> list[str]:
-        """A sentence on the texts that `target` reads differently; no sentence when there is none."""
+        """A sentence on the texts with other token ids in the target; no sentence without such texts."""
         if not self.different:
             return []
         return [
-            f"{self.different} of {self.total} texts have other tokens in {target} than in this run, because {target} tokenises "
-            "the text again: words at the border of a prompt or of a shortened text may be split elsewhere"
+            f"{self.different} of {self.total} texts have other tokens in {target} than in the run, because {target} tokenises "
+            "the texts again and splits words differently at the border of a prompt or of a shortened text"
         ]
 
     def _prompt_and_response(self, ids: list[int], start: int) -> list[str]:

@@ -170,7 +170,7 @@ def _described(source: dict) -> str:
 
 
 def without_machine(value):
-    """Settings without this machine's settings, and with paths reduced to their last parts."""
+    """Settings without the machine's own settings. A path is reduced to the last part."""
     if isinstance(value, dict):
         return {key: without_machine(inner) for key, inner in value.items() if key not in NOT_SHOWN}
     if isinstance(value, list):

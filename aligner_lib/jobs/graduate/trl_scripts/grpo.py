@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import graduated
 import torch
-from rewards import Rewards
+from rewards import RunRewards
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
@@ -15,7 +15,7 @@ def make_trainer(begin: str = "end", **changes) -> GRPOTrainer:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=Rewards(tokenizer),
+        reward_funcs=RunRewards(tokenizer),
         args=GRPOConfig(**graduated.arguments(**changes)),
         train_dataset=graduated.rows("train"),
         eval_dataset=graduated.rows("validation"),

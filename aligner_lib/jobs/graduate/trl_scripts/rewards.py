@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, GenerationConfig
 
 
-class Rewards:
+class RunRewards:
     """A reward function for TRL. A response without a reward gets None, and TRL leaves the response out."""
 
     __name__ = "reward"
