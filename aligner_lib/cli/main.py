@@ -447,6 +447,28 @@ def share(
     typer.echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
 
 
+@app.command("graduate")
+def graduate_run(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run, or one of its checkpoints.", autocompletion=_runs_that_begin
+        ),
+    ],
+    to: Annotated[str, typer.Option(help="trl, nemo-rl or verl.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
+    reward_model: Annotated[
+        str | None, typer.Option(help="The reward model, if the run had it in another job.")
+    ] = None,
+):
+    """Write a run for another library: weights, data, and a config that continues or repeats the run."""
+    from aligner_lib.jobs.graduate import graduate
+
+    source = RUNS / run if (RUNS / run).is_dir() and not Path(run).is_dir() else run
+    notes = graduate(source, to, out, reward_model)
+    typer.echo("\n".join([*notes, str(out)]))
+
+
 @app.command()
 def cancel(run: RunName):
     """End a run's job at once, on any machine; `stop` saves a checkpoint first."""

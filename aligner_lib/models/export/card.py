@@ -135,7 +135,7 @@ def _figures(trained: Trained) -> Iterator[str]:
 
 
 def _settings(trained: Trained) -> Iterator[str]:
-    shown = json.dumps(_without_machine(trained.config), indent=2)
+    shown = json.dumps(without_machine(trained.config), indent=2)
     yield f"\n## Settings\n\n<details>\n<summary>all of them</summary>\n\n```json\n{shown}\n```\n</details>"
 
 
@@ -169,11 +169,12 @@ def _described(source: dict) -> str:
     return _base_name(source)
 
 
-def _without_machine(value):
+def without_machine(value):
+    """Settings without the machine's own settings. A path is reduced to the last part."""
     if isinstance(value, dict):
-        return {key: _without_machine(inner) for key, inner in value.items() if key not in NOT_SHOWN}
+        return {key: without_machine(inner) for key, inner in value.items() if key not in NOT_SHOWN}
     if isinstance(value, list):
-        return [_without_machine(inner) for inner in value]
+        return [without_machine(inner) for inner in value]
     return _without_folders(value) if isinstance(value, str) else value
 
 

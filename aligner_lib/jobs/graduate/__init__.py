@@ -1,0 +1,52 @@
+"""Graduate: write a run for another library, with weights, data and a config that continues or repeats the run.
+
+A target is a module with a NAME, a TITLE, and KINDS: a function for each kind of job that the library has.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aligner_lib.errors import UserError
+from aligner_lib.jobs.graduate import nemo_rl, trl, verl
+from aligner_lib.jobs.graduate.graduation import Graduation
+from aligner_lib.jobs.graduate.readme import write_readme
+from aligner_lib.models.disk import whole_or_absent
+from aligner_lib.models.export.trained import Trained
+
+TARGETS = {target.NAME: target for target in (trl, nemo_rl, verl)}
+
+
+def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = None) -> list[str]:
+    """Write a run for another library. Afterwards `out` is complete or does not exist. Returns notes for the user.
+
+    source: a run, or a checkpoint of a run. reward_model: the reward model of a run whose reward model was in another job.
+    Raises UserError for an unknown target, for a model without a run, for a kind that the target lacks, and for settings that
+    the target can't compute; ValueError when `out` exists; the errors of `export`; DiskFull.
+    """
+    if to not in TARGETS:
+        raise UserError(f"there is no target {to!r}; the targets are {', '.join(TARGETS)}")
+    target, trained = TARGETS[to], Trained.find(source)
+    if trained.run is None:
+        raise UserError(
+            f"{source} is a model without a run here: give a run folder, or write the weights alone with "
+            f"`aligner model export {source} --out DIR`"
+        )
+    if trained.run.kind not in target.KINDS:
+        raise UserError(
+            f"{source} is a run of `aligner {trained.run.kind}`, which {target.TITLE} has no trainer for: {target.TITLE} has "
+            f"{', '.join(target.KINDS)}; {_others(trained.run.kind)}"
+        )
+    with whole_or_absent(Path(out), "--out") as partial:
+        partial.mkdir()
+        graduation = Graduation(trained, partial, Path(out).absolute(), reward_model)
+        graduation.export_models()
+        target.KINDS[trained.run.kind](graduation)
+        write_readme(graduation, target)
+    return graduation.notes
+
+
+def _others(kind: str) -> str:
+    having = [name for name, target in TARGETS.items() if kind in target.KINDS]
+    choice = f"choose --to {' or '.join(having)}" if having else "no target has"
+    return f"{choice}, or write the weights alone with `aligner model export`"

@@ -1,0 +1,337 @@
+"""verl: parquet files and a Hydra config over its own defaults, for SFT, PPO and GRPO.
+
+verl was not run here. The keys are those of its published configs; tests/jobs/published_keys.toml names the commits.
+"""
+
+from __future__ import annotations
+
+from aligner_lib.config.peft import is_lora
+from aligner_lib.errors import UserError
+from aligner_lib.jobs.graduate.graduation import SPLITS, Graduation, divisor
+from aligner_lib.jobs.graduate.texts import AS_IT_IS, Texts
+from aligner_lib.kinds.grpo.settings import objective_of, rollouts_of_a_step
+from aligner_lib.kinds.inputs import steps_of
+from aligner_lib.kinds.policy_gradient.settings import KL_HORIZON, judged_by_programs, response_length
+
+NAME, TITLE = "verl", "verl"
+COMMAND = """\
+export GRADUATED=/path/to/this/folder
+{start} --config-path=$GRADUATED --config-name=config
+# repeats the run: … {model}.path=$GRADUATED/start"""
+CHECKED = (
+    "`config.yaml` changes verl's own config, which it names in `defaults`. Its keys were compared with verl's published "
+    "configs; verl itself was not run with them. Set `trainer.n_gpus_per_node`, `trainer.nnodes` and the parallelism for your "
+    "machine."
+)
+FOLDER = "${oc.env:GRADUATED}"
+ACTOR, ROLLOUT, POLICY = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "model"))
+AGGREGATION = {
+    "responses": "seq-mean-token-mean",
+    "tokens": "token-mean",
+    "constant": "seq-mean-token-sum-norm",
+}
+ESTIMATORS = {
+    "group_mean": "grpo",
+    "leave_one_out": "rloo",
+    "batch_mean": "reinforce_plus_plus",
+    "critic": "gae",
+}
+KL_LOSSES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
+
+
+# ---- kinds ----------------------------------------------------------------------------------------------------------
+
+
+def sft(run: Graduation) -> None:
+    """Write supervised fine-tuning: conversations whose assistant turns are the learned parts."""
+    loaded = run.load_sft()
+    if not run.setting("model.answer_only_loss"):
+        raise UserError(
+            "model.answer_only_loss=False: verl's SFT has its loss on the assistant's turns alone; choose --to trl"
+        )
+    texts = Texts(run.tokenizer, in_turns=True)
+    run.write_parquet(
+        {
+            split: [{"messages": texts.turns(sample)} for sample in samples]
+            for split, samples in loaded.items()
+        },
+        "turns, whose texts contain the run's template",
+    )
+    run.notes += texts.note(TITLE)
+    train, loop = run.config.model.data.train_ds, run.config.trainer.sft
+    batch, at = train.global_batch_size, "model.data.train_ds"
+    steps = steps_of(loop, len(loaded["train"]), batch)
+    _files(run)
+    run.put("data.messages_key", "messages")
+    run.put("data.train_batch_size", batch, f"{at}.global_batch_size")
+    run.put("data.micro_batch_size_per_gpu", divisor(batch, train.micro_batch_size), f"{at}.micro_batch_size")
+    run.put("data.use_dynamic_bsz", False)
+    run.copy("data.max_length", "model.encoder_seq_length")
+    run.put("data.ignore_input_ids_mismatch", True)
+    run.ignore("model.data.validation_ds.micro_batch_size", "model.data.validation_ds.global_batch_size")
+    _model(run, "model", "model")
+    _optimizer(run, "optim", "model.optim", steps)
+    run.put("optim.betas", run.config.model.optim.betas, "model.optim.betas")
+    run.put("optim.clip_grad", loop.gradient_clip_val, "trainer.sft.gradient_clip_val")
+    _trainer(run, "sft", steps, -(-steps * batch // len(loaded["train"])))
+    run.copy("trainer.seed", "model.seed")
+    _finish(
+        run,
+        "sft_trainer_engine",
+        "torchrun --standalone --nproc_per_node=1 -m verl.trainer.sft_trainer",
+        "model",
+    )
+
+
+def ppo(run: Graduation) -> None:
+    """Write PPO with a critic and a reward model."""
+    rollout, loop, critic = run.config.model.ppo, run.config.trainer.ppo, run.config.critic
+    samples = rollout.num_rollout_samples // rollout.num_generations_per_prompt
+    steps = _policy_gradient(run, samples, rollout.num_generations_per_prompt)
+    run.ignore("model.ppo.num_rollout_samples", "model.ppo.combine_rm_and_critic_server", "remote_critic_rm.")
+    run.export_reward_model("critic.pretrained_checkpoint.restore_from_path")
+    run.export_critic()
+    _reward_model(run)
+    run.put("algorithm.adv_estimator", "gae")
+    run.copy("algorithm.gamma", "trainer.ppo.discount_factor")
+    run.copy("algorithm.lam", "trainer.ppo.gae_lambda")
+    run.put(f"{ACTOR}.clip_ratio_low", rollout.ratio_eps, "model.ppo.ratio_eps")
+    run.put(f"{ACTOR}.clip_ratio_high", rollout.ratio_eps, "model.ppo.ratio_eps")
+    run.put(f"{ACTOR}.loss_agg_mode", "token-mean")
+    _kl_in_reward(run, "ppo")
+    run.copy("trainer.critic_warmup", "trainer.ppo.critic_warmup_steps")
+    run.put("critic.model.path", f"{FOLDER}/critic")
+    run.put("critic.model.tokenizer_path", f"{FOLDER}/model")
+    epochs = rollout.critic_rollout_epochs or rollout.rollout_epochs
+    run.put("critic.ppo_epochs", epochs, "model.ppo.critic_rollout_epochs", "model.ppo.rollout_epochs")
+    batch = run.config.model.global_batch_size
+    rows = divisor(batch, critic.model.micro_batch_size)
+    run.put("critic.ppo_micro_batch_size_per_gpu", rows, "critic.model.micro_batch_size")
+    _optimizer(
+        run, "critic.optim", "critic.model.optim", steps * (rollout.num_rollout_samples // batch) * epochs
+    )
+    run.copy("critic.grad_clip", "critic.trainer.ppo.gradient_clip_val")
+    run.copy("critic.cliprange_value", "critic.model.ppo.loss_clip_val")
+    if not loop.normalize_advantages:
+        run.differences.append("verl always normalises the advantages of gae.")
+    run.differences.append(
+        "verl reads critic/ and reward_model/ as token classifiers: values and rewards are lower by the constant of their "
+        "config.json (`reward_constant`)."
+    )
+    _finish(run, "ppo_trainer", "python3 -m verl.trainer.main_ppo", POLICY)
+
+
+def grpo(run: Graduation) -> None:
+    """Write GRPO, RLOO or REINFORCE++, with the run's environments or its reward model.
+
+    Raises UserError for an objective that verl lacks.
+    """
+    objective, rollout = objective_of(run.config), run.config.model.grpo
+    _check_objective(run, objective)
+    _policy_gradient(run, rollout.num_prompts_per_step, rollout.num_generations_per_prompt)
+    run.ignore("model.grpo.num_prompts_per_step", "model.grpo.objective", "model.grpo.clipping")
+    if not judged_by_programs(run.config):
+        run.export_reward_model("reward_model.rm_model_file")
+        run.ignore("remote_rm.")
+        _reward_model(run)
+    run.put(
+        "algorithm.adv_estimator",
+        ESTIMATORS[objective.baseline],
+        "model.grpo.objective",
+        "model.grpo.baseline",
+    )
+    run.put("algorithm.norm_adv_by_std_in_grpo", objective.scale == "group_std", "model.grpo.scale")
+    run.put(
+        f"{ACTOR}.policy_loss.loss_mode",
+        "gspo" if objective.ratio == "sequence" else "vanilla",
+        "model.grpo.ratio",
+    )
+    run.put(f"{ACTOR}.clip_ratio_low", objective.clip_low, "model.grpo.clip_low")
+    run.put(f"{ACTOR}.clip_ratio_high", objective.clip_high, "model.grpo.clip_high")
+    run.put(f"{ACTOR}.loss_agg_mode", AGGREGATION[objective.normalizer], "model.grpo.normalizer")
+    if objective.kl == "reward":
+        _kl_in_reward(run, "grpo")
+    run.put(f"{ACTOR}.use_kl_loss", objective.kl_in_loss, "model.grpo.kl")
+    if objective.kl_in_loss:
+        run.copy(f"{ACTOR}.kl_loss_coef", "trainer.grpo.initial_policy_kl_penalty")
+        run.put(f"{ACTOR}.kl_loss_type", KL_LOSSES[objective.kl], "model.grpo.kl")
+    if objective.ratio == "none":
+        run.differences.append(
+            "verl's loss has a clipped ratio; the ratio is 1 in the first update of a step, whose gradient is the run's."
+        )
+    if rollouts_of_a_step(run.config) > 1:
+        run.differences.append("verl's trainer has no dynamic sampling; its recipe `dapo` has.")
+    _finish(run, "ppo_trainer", "python3 -m verl.trainer.main_ppo", POLICY)
+
+
+KINDS = {"sft": sft, "ppo": ppo, "grpo": grpo}
+
+
+# ---- parts of the config --------------------------------------------------------------------------------------------
+
+
+def _policy_gradient(run: Graduation, prompts_per_step: int, group: int) -> int:
+    """Prompts, policy, rollouts and updates. Returns the number of steps."""
+    kind, model = run.kind, run.config.model
+    at, rollout, loop = f"model.{kind}", model[kind], run.config.trainer[kind]
+    texts, prompts = Texts(run.tokenizer, in_turns=True), run.load_prompts(prompts_per_step)
+    rows = {split: [_prompt_row(texts, split, task) for task in tasks] for split, tasks in prompts.items()}
+    run.write_parquet(rows, "a prompt as a turn whose text contains the run's template, and its judge")
+    run.notes += texts.note(TITLE)
+    if any(not task.by_model for task in prompts["train"]):
+        run.copy_environments()
+        run.copy_scripts({"environment_rewards.py": "environment_rewards.py"})
+        run.put("custom_reward_function.path", f"{FOLDER}/environment_rewards.py")
+        run.put("custom_reward_function.name", "compute_score")
+    steps = steps_of(loop, len(prompts["train"]), prompts_per_step)
+    longest = response_length(run.config)
+    _files(run)
+    run.put("data.prompt_key", "prompt")
+    run.put("data.max_prompt_length", model.encoder_seq_length - longest, "model.encoder_seq_length")
+    run.put("data.max_response_length", longest, f"{at}.length_params.max_length")
+    run.put("data.train_batch_size", prompts_per_step, *PROMPTS[kind])
+    run.put("data.shuffle", False)
+    _model(run, POLICY, "model")
+    batch = model.global_batch_size
+    run.put(f"{ACTOR}.ppo_mini_batch_size", batch // group, "model.global_batch_size")
+    run.put(
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu",
+        divisor(batch, model.micro_batch_size),
+        "model.micro_batch_size",
+    )
+    run.copy(f"{ACTOR}.ppo_epochs", f"{at}.rollout_epochs")
+    run.copy(f"{ACTOR}.entropy_coeff", f"{at}.entropy_bonus")
+    run.copy(f"{ACTOR}.grad_clip", f"trainer.{kind}.gradient_clip_val")
+    updates = prompts_per_step * group // batch * rollout.rollout_epochs
+    _optimizer(run, f"{ACTOR}.optim", "model.optim", steps * updates)
+    run.put(f"{ACTOR}.optim.betas", model.optim.betas, "model.optim.betas")
+    rows_scored = rollout.logprob_forward_micro_batch_size or model.micro_batch_size
+    for part in (ROLLOUT, "actor_rollout_ref.ref"):
+        run.put(
+            f"{part}.log_prob_micro_batch_size_per_gpu", rows_scored, f"{at}.logprob_forward_micro_batch_size"
+        )
+    _sampling(run, at, rollout, group)
+    _trainer(run, kind, steps, -(-steps * prompts_per_step // len(prompts["train"])))
+    run.differences.append(
+        "verl's reference is the model at the beginning of its training; the run's is start/."
+    )
+    return steps
+
+
+PROMPTS = {"ppo": ("model.ppo.num_rollout_samples",), "grpo": ("model.grpo.num_prompts_per_step",)}
+
+
+def _prompt_row(texts: Texts, split: str, task) -> dict:
+    judge = "reward_model" if task.by_model else task.environment
+    return {
+        "data_source": judge,
+        "prompt": [{"role": "user", "content": texts.prompt(task.tokens)}],
+        "reward_model": {"style": "model" if task.by_model else "rule", "ground_truth": ""},
+        "extra_info": {"split": split, "seed": task.seed},
+    }
+
+
+def _files(run: Graduation) -> None:
+    for name, split in zip(("train_files", "val_files"), SPLITS):
+        run.put(f"data.{name}", f"{FOLDER}/data/{split}.parquet")
+
+
+def _model(run: Graduation, at: str, settings: str) -> None:
+    run.put(f"{at}.path", f"{FOLDER}/model")
+    run.put(f"{at}.custom_chat_template", AS_IT_IS)
+    recomputes = run.config.model.activations_checkpoint_granularity == "full"
+    run.put(
+        f"{at}.enable_gradient_checkpointing", recomputes, f"{settings}.activations_checkpoint_granularity"
+    )
+    if is_lora(run.config.model.peft):
+        tuning, of_run = run.config.model.peft.lora_tuning, "model.peft.lora_tuning"
+        run.put(f"{at}.lora_rank", tuning.adapter_dim, f"{of_run}.adapter_dim", "model.peft.peft_scheme")
+        alpha = tuning.adapter_dim if tuning.alpha is None else tuning.alpha
+        run.put(f"{at}.lora_alpha", alpha, f"{of_run}.alpha")
+        run.put(f"{at}.target_modules", "all-linear")
+        run.differences.append(
+            "The run's adapters are merged into model/, and verl trains new adapters of all linear layers on top."
+        )
+
+
+def _optimizer(run: Graduation, at: str, settings: str, steps: int) -> None:
+    optim = run.config.critic.model.optim if settings.startswith("critic.") else run.config.model.optim
+    sched = optim.sched
+    run.put(f"{at}.lr", optim.lr, f"{settings}.lr")
+    run.put(f"{at}.weight_decay", optim.weight_decay, f"{settings}.weight_decay")
+    run.put(f"{at}.lr_warmup_steps", sched.warmup_steps, f"{settings}.sched.warmup_steps")
+    style = "constant" if sched.name == "constant" else "cosine"
+    run.put(f"{at}.warmup_style", style, f"{settings}.sched.name")
+    run.put(f"{at}.min_lr_ratio", sched.min_lr / optim.lr, f"{settings}.sched.min_lr")
+    run.put(f"{at}.total_training_steps", sched.max_steps or steps, f"{settings}.sched.max_steps")
+
+
+def _sampling(run: Graduation, at: str, rollout, group: int) -> None:
+    params = rollout.sampling_params
+    run.put(f"{ROLLOUT}.name", "vllm", "model.generation.backend")
+    run.put(f"{ROLLOUT}.n", group, f"{at}.num_generations_per_prompt")
+    run.copy(f"{ROLLOUT}.temperature", f"{at}.sampling_params.temperature")
+    run.copy(f"{ROLLOUT}.top_p", f"{at}.sampling_params.top_p")
+    run.put(f"{ROLLOUT}.top_k", params.top_k or -1, f"{at}.sampling_params.top_k")
+    run.put(f"{ROLLOUT}.do_sample", not params.use_greedy, f"{at}.sampling_params.use_greedy")
+    run.put(f"{ROLLOUT}.val_kwargs.do_sample", not rollout.val_use_greedy, f"{at}.val_use_greedy")
+    for name in ("tensor_parallel_size", "gpu_memory_utilization", "enforce_eager"):
+        theirs = "tensor_model_parallel_size" if name == "tensor_parallel_size" else name
+        run.copy(f"{ROLLOUT}.{theirs}", f"model.generation.vllm_cfg.{name}")
+
+
+def _kl_in_reward(run: Graduation, kind: str) -> None:
+    loop, at = run.config.trainer[kind], f"trainer.{kind}"
+    run.put(
+        "algorithm.use_kl_in_reward", loop.initial_policy_kl_penalty > 0, f"{at}.initial_policy_kl_penalty"
+    )
+    run.put("algorithm.kl_penalty", "abs" if loop.use_absolute_kl else "kl", f"{at}.use_absolute_kl")
+    run.put("algorithm.kl_ctrl.kl_coef", loop.initial_policy_kl_penalty, f"{at}.initial_policy_kl_penalty")
+    run.put("algorithm.kl_ctrl.type", "fixed" if loop.target_kl is None else "adaptive", f"{at}.target_kl")
+    if loop.target_kl is not None:
+        run.copy("algorithm.kl_ctrl.target_kl", f"{at}.target_kl")
+        run.put("algorithm.kl_ctrl.horizon", KL_HORIZON)
+
+
+def _reward_model(run: Graduation) -> None:
+    run.put("reward_model.enable", True)
+    run.put("reward_model.model.path", f"{FOLDER}/reward_model")
+    run.put("reward_model.model.input_tokenizer", None)
+    run.put(
+        "reward_model.micro_batch_size_per_gpu", run.config.model.micro_batch_size, "model.micro_batch_size"
+    )
+
+
+def _check_objective(run: Graduation, objective) -> None:
+    per_token = objective.baseline == "batch_mean"
+    problems = {
+        f"baseline={objective.baseline}": objective.baseline not in ESTIMATORS,
+        f"scale={objective.scale}": (objective.scale == "batch_std") != per_token,
+        f"clipping={objective.clipping}": objective.clipping == "stop_gradient",
+        f"baseline={objective.baseline} with kl={objective.kl}": per_token and objective.kl != "reward",
+    }
+    if lacking := [name for name, lacks in problems.items() if lacks]:
+        raise UserError(
+            f"model.grpo.objective={run.config.model.grpo.objective} has {', '.join(lacking)}, which verl lacks: choose another "
+            "target, or write the weights alone with `aligner model export`"
+        )
+
+
+def _trainer(run: Graduation, kind: str, steps: int, epochs: int) -> None:
+    run.put("trainer.total_training_steps", steps, f"trainer.{kind}.max_steps")
+    run.put("trainer.total_epochs", epochs, f"trainer.{kind}.max_epochs")
+    run.copy("trainer.save_freq", f"trainer.{kind}.save_interval")
+    run.copy("trainer.test_freq", f"trainer.{kind}.val_check_interval")
+    run.put("trainer.project_name", "graduated")
+    run.put("trainer.experiment_name", run.trained.run.name)
+    run.put("trainer.logger", ["console"])
+
+
+def _finish(run: Graduation, defaults: str, start: str, model: str) -> None:
+    run.target_config = {
+        "hydra": {"searchpath": ["pkg://verl.trainer.config"]},
+        "defaults": [defaults, "_self_"],
+        **run.target_config,
+    }
+    run.command = COMMAND.format(start=start, model=model)
+    run.write_config()
