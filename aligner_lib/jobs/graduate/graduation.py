@@ -18,11 +18,11 @@ from aligner_lib.config.functions import place_in
 from aligner_lib.datasets import load as jsonl
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.kinds.inputs import files_of, loaders, policy_tokenizer
+from aligner_lib.kinds.inputs import files_of_splits, loaders, policy_tokenizer
+from aligner_lib.kinds.own_files import GivenFiles, files_of, hash_of_source, trainers_files
 from aligner_lib.kinds.policy_gradient.settings import environments_of
 from aligner_lib.models.export import export
 from aligner_lib.models.export.trained import CRITIC, Trained
-from aligner_lib.models.hash import file_hash
 from aligner_lib.run_folder.reader import flatten
 from cluster.record import write_json
 
@@ -175,18 +175,20 @@ class Graduation:
 
     # -- data -----------------------------------------------------------------------------------------------------
 
-    def load(self, key: str, files: Any, read, max_length: int) -> list:
-        """The samples of data files. key: the setting of the files; read: a loader of `datasets.load`, by name."""
-        self.ignore(key)
-        paths = files_of(files, key)
+    def load(self, given: GivenFiles, paths: list[Path], read: str, max_length: int) -> list:
+        """The samples of data files. given: the setting of the files; paths: the files in the trainers' format; read: a loader
+        of `datasets.load`, by name."""
+        self.ignore(
+            given.key, "model.data.columns", "model.data.ignore_columns", "model.data.validation_fraction"
+        )
         module = loaders(self.config) if "data_impl" in self.config.model.data else jsonl
         samples, report = getattr(module, read)(paths, self.tokenizer, max_length)
         self.notes += report.lines()
-        for path in paths:
-            hashes = self.trained.run.info["hashes"]
-            known = hashes.get(path.name) or hashes.get(str(path))
-            if path.is_file() and known not in (None, file_hash(path)):
-                self.notes.append(f"{path} has changed since the run read it")
+        hashes = self.trained.run.info["hashes"]
+        for source in files_of(given.value, given.key) if given.value else ():
+            known = hashes.get(source.name) or hashes.get(str(source))
+            if source.exists() and known not in (None, hash_of_source(source)):
+                self.notes.append(f"{source} has changed since the run read it")
         return samples
 
     def in_first_epoch(self, samples: list, shuffle: bool = True) -> list:
@@ -196,23 +198,26 @@ class Graduation:
     def load_sft(self) -> dict[str, list]:
         """The samples of supervised fine-tuning, by split; the training samples in the order of the first epoch."""
         loaded, data = {}, self.config.model.data
+        given = {
+            split: GivenFiles(f"model.data.{split}_ds.file_path", data[f"{split}_ds"].file_path)
+            for split in SPLITS
+        }
+        files = trainers_files(given, "sft", data)
         for split, settings in zip(SPLITS, (data.train_ds, data.validation_ds)):
             at = f"model.data.{split}_ds"
             longest = settings.max_seq_length or self.setting("model.encoder_seq_length")
-            loaded[split] = self.load(f"{at}.file_path", settings.file_path, "load_sft", longest)
+            loaded[split] = self.load(given[split], files[split], "load_sft", longest)
             self.ignore(f"{at}.max_seq_length", f"{at}.shuffle")
         return loaded | {"train": self.in_first_epoch(loaded["train"], data.train_ds.shuffle)}
 
     def load_pairs(self, read: str) -> dict[str, list]:
         """The samples of pairs of both splits, by split; the training samples in the order of the first epoch."""
         self.ignore("model.data.data_impl")
-        longest = self.setting("model.encoder_seq_length")
+        longest, prefix = self.setting("model.encoder_seq_length"), self.config.model.data.data_prefix
+        files = files_of_splits(self.config, "labels" if read == "load_labelled" else "pairs")
         loaded = {
             split: self.load(
-                f"model.data.data_prefix.{split}",
-                self.config.model.data.data_prefix.get(split),
-                read,
-                longest,
+                GivenFiles(f"model.data.data_prefix.{split}", prefix.get(split)), files[split], read, longest
             )
             for split in SPLITS
         }
