@@ -1,7 +1,7 @@
-"""The objective of a policy gradient as six switches, and the named algorithms as settings of the switches. Imports no torch.
+"""The objective of a policy gradient as seven switches, and the named algorithms as settings of the switches. Imports no torch.
 
-Papers differ in six choices, and each choice is a switch: baseline, scale, ratio, clipping, normaliser and KL. The part on
-which all papers agree is written once, in `policy_gradient`.
+Papers differ in seven choices, and each choice is a switch: baseline, scale, aggregation, ratio, clipping, normaliser and KL.
+The part on which all papers agree is written once, in `policy_gradient`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ class Objective:
     """One of BASELINES."""
     scale: str = "group_std"
     """One of SCALES."""
+    aggregation: str = "sum_then_normalize"
+    """One of AGGREGATIONS."""
     ratio: str = "token"
     """One of RATIOS."""
     clipping: str = "pessimistic"
@@ -41,6 +43,9 @@ batch, or the critic's values. With `teacher` the rewards are not used: the adva
 log-probability less the policy's."""
 SCALES = ("group_std", "batch_std", "none")
 """The divisor of the advantages: the standard deviation of the group's or the batch's rewards, or no divisor."""
+AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
+"""What happens to several rewards of a response: their weighted sum is compared with the baseline and scaled, or each reward
+is normalised within its group before they are added."""
 RATIOS = ("token", "sequence", "none")
 """π_now / π_old of each token, or its geometric mean over the response. With `none` the gradient is that of log π alone."""
 CLIPPINGS = ("pessimistic", "stop_gradient")
@@ -71,6 +76,8 @@ PRESETS = {
     "cispo": Objective(
         clipping="stop_gradient", clip_low=1.0, clip_high=0.28, normalizer="tokens", kl="none"
     ),
+    # each of several rewards is normalised in its group, so a wide one hides no narrow one: Liu et al. 2026 (arXiv:2601.05242)
+    "gdpo": Objective(aggregation="normalize_then_sum"),
     "ppo": Objective(baseline="critic", scale="batch_std", normalizer="tokens", kl="reward"),
     # on-policy distillation, the reverse KL to a teacher for each token: Agarwal et al. 2024 (arXiv:2306.13649)
     "distill": Objective(baseline="teacher", scale="none", normalizer="tokens", kl="none"),

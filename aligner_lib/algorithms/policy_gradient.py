@@ -1,6 +1,6 @@
 """Policy gradients for language models: one objective, with the switches of `aligner_lib.algorithms.objective`.
 
-    B responses, S longest row, T tokens from which the policy learns, in all responses, in row order
+    B responses, K rewards of a response, S longest row, T tokens from which the policy learns, in all responses, in row order
 
 Source of the clipped ratio: Schulman et al. 2017 (arXiv:1707.06347). The other sources are named beside their switches.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,6 +55,32 @@ def group_advantages(
         advantages[known] = grpo_formula(rewards[known], group[known])
     else:
         advantages[known] = _compared(rewards[known], group[known], baseline, scale)
+    return advantages
+
+
+def gdpo_advantages(
+    rewards: Tensor,
+    weights: Tensor,
+    group: Tensor,
+    grpo_formula: Callable[[Tensor, Tensor], Tensor] = grpo_advantages,
+) -> Tensor:
+    """GDPO's advantage of each response: float [B].
+
+    Each reward is normalised within its group by itself. The weighted sum of the normalised rewards is divided by its standard
+    deviation over the batch, so the number of rewards does not change the size of the advantages.
+
+    rewards, weights: float [B, K]; a response with a NaN among its rewards is excluded from its group, and its advantage is 0.
+    group: int64 [B]. grpo_formula normalises a reward. Source: Liu et al. 2026 (arXiv:2601.05242). TRL also
+    subtracts the batch's mean, which is 0 except for rounding, and the rounding would teach something about equal rewards.
+    """
+    known = rewards.isfinite().all(dim=1)
+    rewards = rewards.masked_fill(~known[:, None], math.nan)
+    normalized = [
+        group_advantages(reward, group, "group_mean", "group_std", grpo_formula) for reward in rewards.T
+    ]
+    advantages = (weights * torch.stack(normalized, dim=1)).sum(dim=1)
+    if known.sum() > 1:
+        advantages = advantages / (advantages[known].std() + 1e-4)
     return advantages
 
 
@@ -202,8 +229,9 @@ def token_gradient_weights(
     return -gradient
 
 
-def shaped_rewards(
+def shaped_terms(
     rewards: Tensor,
+    weights: Tensor,
     lengths: Tensor,
     finished: Tensor,
     *,
@@ -212,21 +240,32 @@ def shaped_rewards(
     max_length: int = 0,
     overlong_buffer: int = 0,
     overlong_penalty: float = 1.0,
-) -> Tensor:
-    """The rewards that training uses, after clipping and penalties: float [B].
+) -> tuple[Tensor, Tensor]:
+    """The penalties of each response as two rewards, followed by its own rewards after clipping; then all weights: float [B, 2+K]
+    each.
 
-    rewards: float [B]; lengths: int64 [B], tokens of the response; finished: bool [B]. clip: rewards are first clipped to
-    [−clip, clip]. missing_eos_penalty is subtracted from the reward of a response that was cut off. A penalty that grows
-    linearly to overlong_penalty is subtracted for the last overlong_buffer tokens before max_length: Yu et al. 2025
+    rewards, weights: float [B, K]; lengths: int64 [B], tokens of the response; finished: bool [B]. clip: each reward is clipped
+    to [−clip, clip]. The first penalty is −1 for a response that was cut off, with the weight missing_eos_penalty. The second
+    falls linearly to −1 over the last overlong_buffer tokens before max_length, with the weight overlong_penalty: Yu et al. 2025
     (arXiv:2503.14476), equation 13.
     """
     if clip is not None:
         rewards = rewards.clamp(-clip, clip)
-    rewards = rewards - missing_eos_penalty * ~finished
-    if overlong_buffer:
-        beyond = (lengths - (max_length - overlong_buffer)).clamp(min=0, max=overlong_buffer)
-        rewards = rewards - overlong_penalty * beyond / overlong_buffer
-    return rewards
+    beyond = (lengths - (max_length - overlong_buffer)).clamp(min=0, max=overlong_buffer)
+    penalties = -torch.stack([(~finished).to(rewards), beyond.to(rewards) / max(overlong_buffer, 1)], dim=1)
+    weights_of_penalties = penalties.new_tensor([missing_eos_penalty, overlong_penalty]).expand_as(penalties)
+    return torch.cat([penalties, rewards], dim=1), torch.cat([weights_of_penalties, weights], dim=1)
+
+
+def shaped_rewards(rewards: Tensor, lengths: Tensor, finished: Tensor, **shaping: Any) -> Tensor:
+    """The rewards that training uses, after clipping and penalties: float [B].
+
+    rewards: float [B]; for the other arguments see `shaped_terms`.
+    """
+    terms, weights = shaped_terms(
+        rewards[:, None], torch.ones_like(rewards)[:, None], lengths, finished, **shaping
+    )
+    return (terms * weights).sum(dim=1)
 
 
 def importance_weights(logprobs: Tensor, sampler_logprobs: Tensor, correction: str, cap: float) -> Tensor:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from aligner_lib.config.schema import above, at_least, setting
+from aligner_lib.config.schema import Bound, above, at_least, setting
+
+REWARD_MODEL = "reward_model"
+"""The environment whose responses a reward model judges, and the name of the model's score among `rewards`."""
+WEIGHTS = Bound(
+    lambda weights: (
+        not weights
+        or (all(map(math.isfinite, weights.values())) and any(weights.values()) and "reward" not in weights)
+    ),
+    "names of metrics with finite weights, not all 0; `reward` is the name of their weighted sum",
+)
 
 
 @dataclass
@@ -17,6 +28,8 @@ class EnvironmentSettings:
     FILE.py; empty: the environment's name."""
     weight: float = setting(1.0, at_least(0))
     """The environment's share of the prompts, relative to the other weights."""
+    rewards: dict[str, float] = setting({}, WEIGHTS)
+    """Metrics of the environment with their weights: the reward is their weighted sum. {}: the environment's own reward."""
     timeout: float = setting(10.0, above(0))
     """Seconds to wait for the environment's answer; a sample that takes longer is left out."""
     processes: int = setting(2, at_least(1))

@@ -65,7 +65,7 @@ class Chart:
     """A chart: a title, lines, and a sentence (`hint`) on the chart's look in a healthy run.
 
     A metric with a `*` makes a line for each user-given name in the run's records. With a second `*`, as in
-    `train_environments/*/*`, each of the second names makes a chart, with the title `*`.
+    `train_environments/*/*`, each of the second names makes a line, too, or with the title `*` a chart.
     """
 
     title: str
@@ -189,11 +189,11 @@ class JobKind:
     def declared_as(self, metric: str) -> str:
         """Return the metric's name in its declaration; a metric without a declaration keeps its own name.
 
-        If several declared names match, the result is the name with the fewest `*`.
+        If several declared names match, the result is the one with the fewest `*`, and of these the longest.
         """
         names = self._names()
         matching = [name for name in names if metric == name or fnmatchcase(metric, name)]
-        return min(matching, key=lambda name: name.count("*"), default=metric)
+        return min(matching, key=lambda name: (name.count("*"), -len(name)), default=metric)
 
     def _names(self) -> set[str]:
         return {name for group in self.metrics for metric in group.metrics for name in metric.names}

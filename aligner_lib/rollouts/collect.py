@@ -3,14 +3,17 @@ module."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from aligner_lib.algorithms.batching import length_grouped
+from aligner_lib.config.environments import REWARD_MODEL
 from aligner_lib.datasets.batches import concat_restore_order, concat_rows
 from aligner_lib.datasets.chat_template import extend, render_observation
 from aligner_lib.megatron import parallel
@@ -34,10 +37,54 @@ class EpisodeOutcome:
     by_program: bool = False
     """Whether the environment's program gives the reward. Otherwise a reward model gives the reward."""
     reward: float = 0.0
-    """Sum over all turns; NaN when the environment failed, or when the reward model judges."""
+    """The environment's own reward, the sum over all turns, or the reward model's score; NaN when the environment failed, and
+    until the reward model has judged."""
     turns: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """The metrics of the last turn."""
     failure: EnvironmentFailure | None = None
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
+    """See Task."""
+
+    @property
+    def rewards(self) -> list[float]:
+        """The rewards in the order of `reward_weights`, or the single reward."""
+        if not self.reward_weights:
+            return [self.reward]
+        if self.failure is not None:
+            return [math.nan] * len(self.reward_weights)
+        # an episode that was cut off before its last turn lacks metrics, and has the reward of a wrong answer
+        return [self.metrics.get(name, 0.0) for name in self.reward_weights]
+
+    def take_score(self, score: float) -> None:
+        """Record the reward model's score, if the reward model judges this response."""
+        if self.by_program:
+            return
+        self.reward = score
+        if self.reward_weights:
+            self.metrics = {**self.metrics, REWARD_MODEL: score}
+
+
+@dataclass
+class Judgements:
+    """The rewards and values of this rank's responses."""
+
+    rewards: Tensor
+    """float32 [B], the weighted sum of a response's rewards; NaN where an environment failed."""
+    values: Tensor | None
+    """float32 [B, S-1]; None without `with_values`."""
+    terms: Tensor
+    """float32 [B, K], each response's rewards before they are added, padded with 0."""
+    weights: Tensor
+    """float32 [B, K], the weights of the terms, 0 for the padding."""
+
+    @classmethod
+    def of(cls, outcomes: list[EpisodeOutcome], values: Tensor | None = None) -> Judgements:
+        """The judgements of complete outcomes. K is the largest number of rewards among these outcomes."""
+        terms = [torch.tensor(outcome.rewards) for outcome in outcomes]
+        weights = [torch.tensor([*outcome.reward_weights.values()] or [1.0]) for outcome in outcomes]
+        terms, weights = (pad_sequence(rows, batch_first=True) for rows in (terms, weights))
+        return cls((terms * weights).sum(dim=1), values, terms, weights)
 
 
 @dataclass
@@ -47,9 +94,8 @@ class Collected:
     rollouts: Rollouts
     outcomes: list[EpisodeOutcome]
     """One outcome per row of the rollouts."""
-    judged: Callable[[], tuple[Tensor, Tensor | None]]
-    """Waits for the judges. Returns rewards and values. Rewards: float32 [B], NaN where an environment failed. Values: float32
-    [B, S-1], or None without `with_values`."""
+    judged: Callable[[], Judgements]
+    """Waits for the judges, and completes the outcomes."""
 
 
 @dataclass
@@ -105,15 +151,14 @@ class RolloutCollector:
                 scoring = [self.reward_source.score(batch) for batch in batches]
         outcomes = [episode.outcome for episode in episodes]
 
-        def judged() -> tuple[Tensor, Tensor | None]:
+        def judged() -> Judgements:
             requested = [micro_batch.values for micro_batch in micro_batches]
             values = concat_rows(self.value_model.collect(requested), groups) if with_values else None
-            rewards = torch.tensor([outcome.reward for outcome in outcomes])
             if self.reward_source is not None:
                 scores = concat_rows(self.reward_source.collect(scoring), groups)
-                by_model = torch.tensor([task.by_model for _, _, task in tasks])
-                rewards = torch.where(by_model, scores, rewards)
-            return rewards, values
+                for outcome, score in zip(outcomes, scores.tolist()):
+                    outcome.take_score(score)
+            return Judgements.of(outcomes, values)
 
         rollouts = concat_restore_order(batches, groups, fill=self.policy.tokenizer.pad_id)
         return Collected(rollouts, outcomes, judged)
@@ -247,4 +292,6 @@ class _Episode:
     def __post_init__(self):
         self.transcript, self.conversation = Transcript(self.task.tokens), self.task.conversation
         unknown = float("nan") if self.task.by_model else 0.0
-        self.outcome = EpisodeOutcome(self.task.environment, not self.task.by_model, unknown)
+        self.outcome = EpisodeOutcome(
+            self.task.environment, not self.task.by_model, unknown, reward_weights=self.task.reward_weights
+        )

@@ -30,6 +30,9 @@ class Task(PromptSample):
     """The prompt as the environment gave it."""
     by_model: bool = True
     """Whether the reward model judges the response."""
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
+    """The environment's metrics whose weighted sum is the reward, with their weights; empty: the environment gives a single
+    reward."""
 
 
 class TaskSource(Protocol):
@@ -88,6 +91,8 @@ class EnvironmentTasks:
     max_length: int
     """The largest number of tokens of a prompt. A longer prompt is left out like a failed one."""
     seed: int
+    reward_weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """See Task; by environment."""
     _drawn: list[tuple[str, int]] = field(default_factory=list)
     """The environment of each draw, and how often the same environment was drawn before."""
 
@@ -161,4 +166,6 @@ class EnvironmentTasks:
                 f"length_params.max_length is {self.max_length}",
             )
         text = self.tokenizer.decode(tokens, special_tokens=True)
-        return Task(tokens, text, name, seed, prompt, name in self.by_model)
+        return Task(
+            tokens, text, name, seed, prompt, name in self.by_model, self.reward_weights.get(name, {})
+        )

@@ -191,6 +191,42 @@ def test_a_sampler_that_is_not_the_policy_is_noticed_and_corrected(jobs, correct
     assert weight == 1 if correction == "none" else abs(weight - 1) < 0.1 and weight != 1
 
 
+TWO_REWARDS = """
+def reward(prompt, response):
+    return {"vowels": sum(map(response.count, "aeiou")), "short": float(len(response) < 40), "length": len(response)}
+"""
+
+
+def test_several_rewards_are_weighted_recorded_and_normalised_each(jobs, environment):
+    """Another objective on the recorded rollout agrees with the run's own advantages."""
+    run = jobs.run(
+        "grpo",
+        "grpo_several",
+        **TWO_STEPS,
+        **environment(TWO_REWARDS),
+        model__environments__e__rewards="{vowels: 1.0, short: 0.5}",
+        model__grpo__objective="gdpo",
+    )
+    for record in of_training(run):
+        metrics = record["metrics"]
+        assert record["reward"] == pytest.approx(metrics["vowels"] + 0.5 * metrics["short"])
+    for step, metrics in enumerate(run.metrics()[1:], 1):
+        of_step = [record for record in of_training(run) if record["step"] == step]
+        for name in ("vowels", "short"):
+            values = [record["metrics"][name] for record in of_step]
+            assert metrics[f"train_environments/e/rewards/{name}"] == pytest.approx(sum(values) / 16)
+            alike = [
+                len({r["metrics"][name] for r in of_step if r["group"] == group}) == 1 for group in range(4)
+            ]
+            assert metrics[f"train_environments/e/groups_alike/{name}"] == sum(alike) / 4
+        assert "train_environments/e/length" in metrics and "train_environments/e/vowels" not in metrics
+    compared = compare_objectives(run, ["gdpo"], step=1)
+    for response, weights in zip(compared.responses, compared.weights["gdpo"]):
+        tokens = sum(len(one["tokens"]) for one in compared.responses)
+        share = tokens / (len(weights) * 16)
+        assert weights == pytest.approx([share * one for one in response["token_advantage"]], abs=2e-3)
+
+
 TWO_TURNS = """
 from aligner_lib.rollouts.environments.base import Environment, Step
 
@@ -279,6 +315,12 @@ def test_an_environment_that_gives_no_prompt_at_all_ends_the_run_with_its_words(
             {"model__micro_batch_size": 2, "model__global_batch_size": 6},
             r"whole groups of model\.grpo\.num_generations_per_prompt=4",
         ),
+        (
+            {"model__grpo__objective": "rloo", "model__grpo__aggregation": "normalize_then_sum"},
+            r"normalize_then_sum with baseline=leave_one_out, scale=none, kl=\w+: .* set model\.grpo\.baseline=group_mean",
+        ),
+        ({"model__environments__e__rewards": "{a: .inf}"}, r"rewards=\{'a': inf\}: .* finite weights"),
+        ({"model__environments__e__rewards": "{reward: 1}"}, "`reward` is the name of their weighted sum"),
         ({"model__grpo__objective": "distill"}, r"set model\.grpo\.teacher\.restore_from_path"),
     ],
 )

@@ -23,6 +23,13 @@ STEPS = {
         "model__ppo__num_generations_per_prompt": 4,
     },
 }
+# the environments have two rewards and one, and a rank may have prompts of only one of them
+TWO_REWARDS = """
+def reward(prompt, response):
+    return {"vowels": sum(map(response.count, "aeiou")), "short": len(response) < 40}
+"""
+STEPS["gdpo"] = {"trainer__grpo__max_steps": 2, "model__grpo__objective": "gdpo"}
+KINDS = {"kto": "dpo", "gdpo": "grpo"}
 STEPS["kto"] = STEPS["dpo"] | {"model__dpo__preference_loss": "kto"}
 DP2 = {}
 TP2 = {"model__tensor_model_parallel_size": 2}
@@ -36,7 +43,16 @@ def steps(tmp_path_factory) -> dict[str, dict]:
     """The settings of each kind's short run."""
     file = tmp_path_factory.mktemp("reward") / "picky.py"
     file.write_text(PICKY_REWARD)
-    return STEPS | {"grpo": STEPS["grpo"] | {"model__environments__e__use": f"'{file}'"}}
+    (two := file.with_name("two.py")).write_text(TWO_REWARDS)
+    return STEPS | {
+        "grpo": STEPS["grpo"] | {"model__environments__e__use": f"'{file}'"},
+        "gdpo": STEPS["gdpo"]
+        | {
+            "model__environments__e__use": f"'{two}'",
+            "model__environments__e__rewards": "{vowels: 1, short: 0.5}",
+            "model__environments__sums__use": "sums",
+        },
+    }
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +62,7 @@ def alone(jobs: SmokeJobs, steps):
 
     def run(kind: str):
         if kind not in done:
-            done[kind] = jobs.run(kind.replace("kto", "dpo"), f"{kind}_alone", **steps[kind])
+            done[kind] = jobs.run(KINDS.get(kind, kind), f"{kind}_alone", **steps[kind])
         return done[kind]
 
     return run
@@ -63,6 +79,7 @@ def alone(jobs: SmokeJobs, steps):
         ("kto", DP2 | UNSHARED),
         ("kto", PP2),
         ("grpo", DP2),
+        ("gdpo", DP2),
         ("grpo", PP2 | UNSHARED),
         ("ppo", DP2),
         ("ppo", TP2),
@@ -71,7 +88,7 @@ def alone(jobs: SmokeJobs, steps):
 )
 def test_two_processes_take_the_steps_of_one(jobs, steps, alone, kind, layout):
     name = "_".join([kind, "two", *(f"{key}_{value}" for key, value in layout.items())])
-    two = jobs.run_ranks(kind.replace("kto", "dpo"), name, 2, **steps[kind], **layout)
+    two = jobs.run_ranks(KINDS.get(kind, kind), name, 2, **steps[kind], **layout)
     assert_same_run(two, alone(kind), within=1e-4 if kind == "ppo" else 1e-5)
     if kind == "grpo":  # each rank meets failures; one is written down
         assert (two.path / "environment_failures.txt").read_text().count("failed (raised)") == 1

@@ -1,17 +1,20 @@
 """Groups of GRPO: what counts as alike is the rewards that are learnt from."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from aligner_lib.algorithms.objective import PRESETS
-from aligner_lib.algorithms.policy_gradient import loss_mask
+from aligner_lib.algorithms.policy_gradient import grpo_advantages, loss_mask
 from aligner_lib.config.compose import compose
 from aligner_lib.kinds.grpo.settings import objective_of
 from aligner_lib.kinds.grpo.trainer import GRPOTrainer
+from aligner_lib.kinds.policy_gradient.rollout_metrics import environment_metrics
 from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer
-from aligner_lib.rollouts.collect import Collected, EpisodeOutcome
+from aligner_lib.rollouts.collect import Collected, EpisodeOutcome, Judgements
+from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.timers import Timers
 
@@ -41,8 +44,8 @@ def trainer(draws: list[tuple[list[float], list[bool]]], *loop: str, rollouts_a_
             rewards, finished = draws[self.drawn]
             self.drawn += 1
             made = rollouts([first, first, first + 1, first + 1], finished)
-            rewards = torch.tensor(rewards)
-            return Collected(made, [EpisodeOutcome("") for _ in finished], lambda: (rewards, None))
+            outcomes = [EpisodeOutcome("", reward=reward) for reward in rewards]
+            return Collected(made, outcomes, lambda: Judgements.of(outcomes))
 
     class Drawn(GRPOTrainer, GivenRollouts):
         """GRPO's trainer, whose rollouts are given."""
@@ -75,8 +78,7 @@ ENDED = [True] * 4
 def test_a_group_is_alike_when_nothing_is_learnt_from_it(rewards, finished, loop, alike, one_process):
     grouped = trainer([(rewards, finished)], *loop)
     collected = grouped.collect(1, Timers())
-    made, given = collected.rollouts, collected.judged()[0]
-    assert grouped.figures_of_groups(made, given)["groups_alike"] == alike
+    assert grouped.figures_of_groups(collected.rollouts, collected.judged())["groups_alike"] == alike
 
 
 def test_dynamic_sampling_keeps_the_groups_that_something_is_learnt_from(one_process):
@@ -90,13 +92,70 @@ def test_dynamic_sampling_keeps_the_groups_that_something_is_learnt_from(one_pro
     assert grouped.drawn == 2
 
 
+@pytest.mark.parametrize(
+    ("aggregation", "loop", "alike", "signs"),
+    [
+        ("sum_then_normalize", [], 0.0, [1, 1, -1, -1]),
+        ("normalize_then_sum", [], 0.0, [1, -1, 1, -1]),
+        # the third response is cut off: the penalty is a third reward, with the penalty as its weight
+        ("normalize_then_sum", ["missing_eos_penalty=10"], 0.0, [1, 1, -1, 1]),
+    ],
+)
+def test_several_rewards_are_compared_as_the_switch_says(aggregation, loop, alike, signs, one_process):
+    """Of four responses, `words` has a tenth of the spread of `right` in the sum, and twice its weight when both are normalised."""
+    grouped = trainer([], *loop)
+    grouped.objective = replace(PRESETS["grpo"], aggregation=aggregation)
+    grouped.functions.advantages = grpo_advantages
+    weights = {"right": 1.0, "words": 2.0}
+    responses = [
+        {"right": 1, "words": 0.05},
+        {"right": 1, "words": 0},
+        {"right": 0, "words": 0.05},
+        {"right": 0, "words": 0},
+    ]
+    judged = Judgements.of([EpisodeOutcome("e", True, metrics=m, reward_weights=weights) for m in responses])
+    assert judged.rewards.tolist() == pytest.approx([1.1, 1, 0.1, 0])
+    made, zeros = rollouts([0] * 4, [True, True, False, True]), torch.zeros(4, 2)
+    experience, figures = grouped.experience(made, judged, zeros, zeros)
+    assert experience.advantages[:, 0].sign().tolist() == signs
+    assert figures["train_rollouts/groups_alike"] == alike
+
+
+@pytest.mark.parametrize(("aggregation", "alike"), [("sum_then_normalize", 1.0), ("normalize_then_sum", 0.0)])
+def test_rewards_with_equal_sums_are_alike_only_in_the_sum(aggregation, alike, one_process):
+    grouped = trainer([])
+    grouped.objective = replace(PRESETS["grpo"], aggregation=aggregation)
+    metrics = [{"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 1.0}]
+    outcomes = [EpisodeOutcome("e", True, metrics=m, reward_weights={"a": 1, "b": 1}) for m in metrics]
+    made = rollouts([0, 0], [True, True])
+    assert grouped.figures_of_groups(made, Judgements.of(outcomes))["groups_alike"] == alike
+    collected = Collected(made, outcomes, lambda: Judgements.of(outcomes))
+    figures = environment_metrics("train", collected, Judgements.of(outcomes).rewards, [])
+    assert figures["train_environments/e/rewards/a"] == figures["train_environments/e/rewards/b"] == 0.5
+    assert figures["train_environments/e/groups_alike/a"] == 0 and figures["train_environments/e/reward"] == 1
+
+
+def test_the_reward_model_s_score_is_one_of_several_rewards_and_a_failure_has_none():
+    weights = {"reward_model": 1.0, "obeys": 0.5}
+    by_model = EpisodeOutcome("e", False, NAN, metrics={"obeys": 1.0}, reward_weights=weights)
+    by_model.take_score(0.25)
+    failed = EpisodeOutcome(
+        "e", True, reward_weights=weights, failure=EnvironmentFailure("e", 0, "raised", "")
+    )
+    alone = EpisodeOutcome("f", True, 3.0)
+    judged = Judgements.of([by_model, failed, alone])
+    assert judged.rewards.nan_to_num(-1).tolist() == [0.75, -1, 3]
+    assert judged.weights.tolist() == [[1, 0.5], [1, 0.5], [1, 0]]
+
+
 def test_reinforce_pp_gives_each_token_the_kl_from_it_on(one_process):
     grouped = trainer([], "initial_policy_kl_penalty=0.5")
     grouped.objective = PRESETS["reinforce_pp"]
-    made, rewards = rollouts([0, 0, 1, 1], ENDED), torch.tensor([1.0, 0.0, 1.0, NAN])
+    made = rollouts([0, 0, 1, 1], ENDED)
+    judged = Judgements.of([EpisodeOutcome("", reward=reward) for reward in (1.0, 0.0, 1.0, NAN)])
     reference = torch.zeros(4, 2)
     logprobs = torch.tensor([[2.0, 4.0], [0.0, 2.0], [0.0, 0.0], [5.0, 5.0]])
-    advantages = grouped.experience(made, rewards, None, logprobs, reference)[0].advantages
+    advantages = grouped.experience(made, judged, logprobs, reference)[0].advantages
     raw = torch.tensor([[1 - 3.0, 1 - 2.0], [-1.0, -1.0], [1.0, 1.0]])
     expected = (raw - raw.mean()) / raw.std(correction=0)
     torch.testing.assert_close(advantages[:3], expected, atol=1e-5, rtol=1e-5)

@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 
 GROUPS = "train|validation|train_rollouts|val_rollouts|train_optim|critic|evaluation|memory|timers"
-OF_NAMES = r"(?:train|val|evaluation)_environments/(?:\*|\w+)/(?:\*|[\w/]+)"  # of the user's, for which a declaration has a `*`
+OF_NAMES = r"(?:train|val|evaluation)_environments/(?:\*|\w+)/(?:\*|[\w/]+|\w+/\*)"  # of the user's, for which a declaration has a `*`
 METRIC = re.compile(rf"(?:{GROUPS})/[a-z_]+|{OF_NAMES}")
 
 # ---- sources --------------------------------------------------------------------------------------------------------

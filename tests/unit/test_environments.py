@@ -539,6 +539,7 @@ DO = {
     "nan": lambda: float("nan"),
     "metric": lambda: {"reward": 1.0, "length": float("inf")},
     "nothing": lambda: None,
+    "unnamed": lambda: {"length": 1.0},
     "raise": fail,
     "exit": lambda: sys.exit(0),
     "draw": random.random,
@@ -594,6 +595,11 @@ def test_episodes_are_answered_in_their_order_each_by_its_environment(pool):
         ("nan", "not_finite", "the reward is nan"),
         ("metric", "not_finite", "length is inf"),
         ("nothing", "not_finite", "the reward is None, which is not a number"),
+        (
+            "unnamed",
+            "reward_missing",
+            "an answer lacks `reward`; it has length, which `rewards` may name instead",
+        ),
         ("die", "died", "its process ended with exit code 3"),
     ],
 )
@@ -611,6 +617,44 @@ def test_all_processes_may_hang_at_once_and_the_rest_is_answered(pool):
     assert "no answer within 2 s; it was here, the innermost call first:" in hung[0].text
     assert re.search(r'mine\.py", line \d+ in reward', hung[0].text) and "worker.py" not in hung[0].text
     assert [third, fourth] == [Step(2.0), Step(3.0)]
+
+
+TWO_REWARDS = """
+def reward(prompt, response, **fields):
+    if response == "half":
+        return {"right": 1.0}
+    return {"right": float("x" in response), "words": len(response.split()), "letters": len(response)}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "weights", "words"),
+    [
+        (
+            None,
+            {"right": 1, "word": 0.1},
+            "an answer lacks word, which `rewards` names; it has right, words, letters",
+        ),
+        ("reward_model", {"obeys": 1}, "rewards={'obeys': 1} lacks reward_model, the reward model's score"),
+    ],
+)
+def test_rewards_that_an_environment_lacks_are_refused_at_the_start(folder, use, weights, words):
+    (folder / "two.py").write_text(TWO_REWARDS)
+    changes = {"use": use or str(folder / "two.py"), "rewards": weights}
+    with pytest.raises(UserError, match=re.escape(f"model.environments.e: {words}")):
+        Environments({"e": settings(folder, **changes)}, "train")
+
+
+def test_an_answer_needs_each_of_the_rewards_that_the_settings_name(folder):
+    (folder / "two.py").write_text(TWO_REWARDS)
+    named = settings(folder, use=str(folder / "two.py"), rewards={"right": 1, "words": -0.1})
+    with Environments({"e": named}, "train") as pool:
+        both, one = pool.step([Episode("e", 0, ("x y",)), Episode("e", 0, ("half",))])
+    assert both == Step(0.0, metrics={"right": 1, "words": 2, "letters": 3})
+    assert (one.reason, one.text) == (
+        "reward_missing",
+        "an answer lacks words, which `rewards` names; it has right",
+    )
 
 
 def test_processes_that_are_killed_while_they_wait_are_replaced(pool):

@@ -1,4 +1,4 @@
-"""One objective with six switches: each named algorithm against a formula that is written from its paper alone."""
+"""One objective with seven switches: each named algorithm against a formula that is written from its paper alone."""
 
 import math
 import statistics
@@ -9,6 +9,7 @@ import torch
 from aligner_lib.algorithms.objective import PRESETS, Objective
 from aligner_lib.algorithms.policy_gradient import (
     adapted_coefficient,
+    gdpo_advantages,
     group_advantages,
     grpo_advantages,
     importance_weights,
@@ -16,6 +17,7 @@ from aligner_lib.algorithms.policy_gradient import (
     policy_loss,
     reinforce_pp_advantages,
     shaped_rewards,
+    shaped_terms,
     token_gradient_weights,
     token_weights,
 )
@@ -68,6 +70,60 @@ def test_a_response_without_others_or_without_differences_learns_nothing():
 def test_a_response_without_a_reward_is_excluded_from_its_group_s_mean():
     rewards, group = torch.tensor([1.0, math.nan, 0.0, math.nan]), torch.tensor([0, 0, 0, 1])
     assert group_advantages(rewards, group, "group_mean", "none").tolist() == [0.5, 0, -0.5, 0]
+
+
+# Each reward divides the four responses into two halves. `words` has a hundred times the spread of `right`.
+RIGHT = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+WORDS = torch.tensor([0.0, 100.0, 0.0, 100.0], dtype=torch.float64)
+ONE_GROUP = torch.zeros(4, dtype=torch.int64)
+
+
+def test_a_sum_hides_the_narrow_one_of_two_rewards():
+    """The sums 0, 100, 1, 101 are 50.5 and 49.5 away from their mean; their deviation is √(2 (50.5² + 49.5²) / 3) = 57.74."""
+    summed = grpo_advantages(RIGHT + WORDS, ONE_GROUP).tolist()
+    assert summed == pytest.approx([-0.8746, 0.8573, -0.8573, 0.8746], abs=1e-4)
+    of_words, of_right = summed[1] - summed[0], summed[2] - summed[0]
+    assert of_words == pytest.approx(100 * of_right)  # a wrong long answer beats a right short one
+
+
+@pytest.mark.parametrize(
+    "weights, expected",
+    [
+        # each reward becomes -a, -a, a, a or -a, a, -a, a with a = √3 / 2; the sums are 2a times -1, 0, 0, 1; deviation √2
+        ([1, 1], [-(1.5**0.5), 0, 0, 1.5**0.5]),
+        # sums a times -3, 1, -1, 3; deviation a √(20 / 3) = √5
+        ([1, 2], [-3 * 0.15**0.5, 0.15**0.5, -(0.15**0.5), 3 * 0.15**0.5]),
+        ([1, 0], [-(0.75**0.5), -(0.75**0.5), 0.75**0.5, 0.75**0.5]),  # as if there were one reward
+    ],
+)
+def test_gdpo_gives_each_reward_the_influence_of_its_weight(weights, expected):
+    rewards = torch.stack([RIGHT, WORDS], dim=1)
+    weights = torch.tensor(weights, dtype=torch.float64).expand(4, 2)
+    assert gdpo_advantages(rewards, weights, ONE_GROUP).tolist() == pytest.approx(expected, abs=1e-3)
+
+
+def test_gdpo_s_advantages_are_trl_s():
+    """multi_objective_aggregation="normalize_then_sum", written from TRL's definition (pull request 4785) for whole groups."""
+    generator = torch.Generator().manual_seed(3)
+    rewards = torch.rand(6, 4, 3, generator=generator, dtype=torch.float64) * torch.tensor([1, 100, 0.01])
+    rewards[2, :, 1] = 0.1  # a group that is alike in one reward
+    weights = torch.tensor([1, 0.5, -2], dtype=torch.float64)
+    each = (rewards - rewards.mean(dim=1, keepdim=True)) / (rewards.std(dim=1, keepdim=True) + 1e-4)
+    summed = (each * weights).sum(dim=2).flatten()
+    expected = (summed - summed.mean()) / (summed.std() + 1e-4)
+    group = torch.arange(6).repeat_interleave(4)
+    advantages = gdpo_advantages(rewards.flatten(0, 1), weights.expand(24, 3), group)
+    torch.testing.assert_close(advantages, expected, atol=1e-9, rtol=0)
+
+
+def test_gdpo_learns_nothing_from_groups_that_are_alike_and_from_responses_without_a_reward():
+    rewards = torch.tensor([[0.1, 0.7], [0.1, 0.7], [0.0, 1.0], [1.0, 1.0], [5.0, math.nan]])
+    group = torch.tensor([0, 0, 1, 1, 1])
+    advantages = gdpo_advantages(rewards, torch.ones(5, 2), group).tolist()
+    assert advantages[:2] == [0, 0] and advantages[4] == 0
+    assert (
+        advantages[3] == -advantages[2] > 0
+    )  # the 5 of the response without a second reward is compared with nothing
 
 
 # ---- presets against their papers' formulas -------------------------------------------------------------------------
@@ -197,6 +253,19 @@ def test_shaped_rewards_by_hand():
     assert shaped_rewards(rewards, lengths, finished, missing_eos_penalty=0.5).tolist() == [5, 1, -3, -0.5]
     ramp = shaped_rewards(torch.zeros(4), lengths, finished, max_length=20, overlong_buffer=4)
     assert ramp.tolist() == [0, 0, -0.5, -1]
+    two = torch.stack([rewards, torch.ones(4)], dim=1)
+    terms, weights = shaped_terms(
+        two,
+        torch.ones(4, 2),
+        lengths,
+        finished,
+        clip=2.0,
+        missing_eos_penalty=0.5,
+        max_length=20,
+        overlong_buffer=4,
+    )
+    assert terms.tolist() == [[0, 0, 2, 1], [0, 0, 1, 1], [0, -0.5, -2, 1], [-1, -1, 0, 1]]
+    assert weights.tolist() == [[0.5, 1, 1, 1]] * 4
 
 
 def test_importance_weights_by_hand():

@@ -90,6 +90,20 @@ def test_an_environment_s_own_metrics_have_a_few_charts_and_the_others_can_be_ad
     assert [line.label for line in feed.charts[-1].lines] == ["upper"]
 
 
+def test_several_rewards_share_a_chart_of_their_means_and_one_of_their_groups(tmp_path):
+    names = [
+        f"train_environments/form/{group}/{reward}"
+        for group in ("rewards", "groups_alike")
+        for reward in ("a", "b")
+    ]
+    feed = Feed([run_of(tmp_path, STEP | dict.fromkeys([*names, "train_environments/form/c"], 0.5))])
+    feed.poll()
+    charts = lines_of(feed)
+    assert charts["Several rewards"] == ["form/a, train", "form/b, train"]
+    assert charts["Groups that are alike in a reward"] == ["form/a, alike", "form/b, alike"]
+    assert charts["c"] == ["form, train"] and len(charts) == 4
+
+
 def test_a_chart_of_the_reader_s_may_name_all_environments(tmp_path):
     mine = chart("Bullets", ("train", "train_environments/*/form/bullets"))
     metrics = {"train_environments/a/form/bullets": 1.0, "train_environments/a/x": 1}

@@ -111,7 +111,7 @@ def charts_for(series: list[Series], kind: str, metrics: list | None = None) -> 
 def _with_names(chart: Chart, known: list[str], kind: str = "") -> list[Chart]:
     """Replace the `*` in a chart's metrics by the names in the known metrics, with a line for each name.
 
-    A chart without `*` is returned unchanged. A chart with the title `*` becomes a chart for each metric name, with the name as
+    A chart without `*` is returned unchanged. A second `*` also gives a line for each name. A chart with the title `*` becomes a chart for each metric name, with the name as
     title: at most OWN_CHARTS charts, names without a slash first.
     """
     if not any("*" in line.metrics[0] for line in chart.lines):
@@ -120,8 +120,10 @@ def _with_names(chart: Chart, known: list[str], kind: str = "") -> list[Chart]:
     by_title: dict[str, dict[str, list[Line]]] = {}  # second name → first name → lines
     for line in [line for line in chart.lines if line not in plain]:
         for name, second, metric in _matches(line.metrics[0], known, kind):
-            own = Line(f"{name}, {line.label}", (metric,))
-            by_title.setdefault(second, {}).setdefault(name, []).append(own)
+            is_title = chart.title == "*"
+            label = f"{name}/{second}" if second and not is_title else name
+            own = Line(f"{label}, {line.label}", (metric,))
+            by_title.setdefault(second if is_title else "", {}).setdefault(label, []).append(own)
     titles = sorted(by_title, key=lambda second: second.count("/"))[
         : OWN_CHARTS if chart.title == "*" else None
     ]

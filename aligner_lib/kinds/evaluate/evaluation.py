@@ -54,7 +54,7 @@ class Evaluation:
         collected = self.roll_out(
             own_tasks, 0, self.rollout_micro_batch_size, environments, greedy=self.greedy
         )
-        rollouts, (rewards, _) = collected.rollouts, collected.judged()
+        rollouts, rewards = collected.rollouts, collected.judged().rewards
         kl = policy.logprobs(rollouts)[0] - policy.reference_logprobs(rollouts)
         records = rollout_records(
             "evaluation", 0, policy.tokenizer, rollouts, rewards, kl, outcomes=collected.outcomes
@@ -66,6 +66,6 @@ class Evaluation:
         figures = rollout_metrics("evaluation", rollouts, rewards, not_given)
         figures |= copied_metric("evaluation", policy.tokenizer, rollouts)
         figures |= good_metric("evaluation", policy.tokenizer, rollouts)
-        figures |= environment_metrics("evaluation", collected.outcomes, rewards, failures)
+        figures |= environment_metrics("evaluation", collected, rewards, failures)
         figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[rollouts.response_mask])
         return figures

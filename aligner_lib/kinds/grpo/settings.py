@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aligner_lib.algorithms.objective import (
+    AGGREGATIONS,
     BASELINES,
     CLIPPINGS,
     KLS,
@@ -61,10 +62,11 @@ class GroupedRollout(RolloutSettings):
     num_generations_per_prompt: int = setting(8, at_least(2))
     """Responses to each prompt. Together they form a group."""
     objective: str = setting("grpo", one_of(*_NAMES))
-    """The named objective (see docs/objectives.md). Each of the next eight settings changes a switch of the objective; null
+    """The named objective (see docs/objectives.md). Each of the next nine settings changes a switch of the objective; null
     keeps the switch."""
     baseline: str | None = setting(None, one_of(*(name for name in BASELINES if name != "critic")))
     scale: str | None = setting(None, one_of(*SCALES))
+    aggregation: str | None = setting(None, one_of(*AGGREGATIONS))
     ratio: str | None = setting(None, one_of(*RATIOS))
     clipping: str | None = setting(None, one_of(*CLIPPINGS))
     clip_low: float | None = setting(None, above(0))
@@ -171,6 +173,21 @@ def _check_teacher(config: DictConfig) -> None:
         )
 
 
+def _check_aggregation(config: DictConfig) -> None:
+    """Check that rewards which are normalised each within the group have no other baseline, scale or KL penalty."""
+    objective = objective_of(config)
+    given = {"baseline": objective.baseline, "scale": objective.scale}
+    if objective.aggregation != "normalize_then_sum":
+        return
+    if given != {"baseline": "group_mean", "scale": "group_std"} or objective.kl == "reward":
+        found = ", ".join(f"{name}={value}" for name, value in {**given, "kl": objective.kl}.items())
+        raise ConfigError(
+            f"model.grpo.aggregation=normalize_then_sum with {found}: each reward is normalised by its group's mean and standard "
+            "deviation, and the KL is no such reward; set model.grpo.baseline=group_mean, model.grpo.scale=group_std and "
+            "model.grpo.kl=k3 or none"
+        )
+
+
 def _check_checkpoints(config: DictConfig) -> None:
     check_checkpoints(config, has_remote_rm(config), "a reward model")
 
@@ -267,6 +284,7 @@ KIND = JobKind(
         check_learning,
         check_generation,
         _check_teacher,
+        _check_aggregation,
         _check_checkpoints,
         _check_used_functions,
     ),

@@ -15,14 +15,16 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from aligner_lib.algorithms.policy_gradient import reinforce_pp_advantages
+from aligner_lib.algorithms.policy_gradient import gdpo_advantages, reinforce_pp_advantages, shaped_terms
 from aligner_lib.config.functions import own_functions
 from aligner_lib.datasets.batches import concat_restore_order
 from aligner_lib.kinds.grpo.settings import rollouts_of_a_step
+from aligner_lib.kinds.policy_gradient.settings import shaping_settings
 from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer
 from aligner_lib.megatron import parallel
-from aligner_lib.rollouts.collect import Collected
+from aligner_lib.rollouts.collect import Collected, Judgements
 from aligner_lib.rollouts.policy import TokenScorer
 from aligner_lib.rollouts.records import Experience, Rollouts
 from aligner_lib.rollouts.timers import Timers
@@ -35,8 +37,9 @@ class Judged(NamedTuple):
     group: int
     reward: float
     """The reward from the reward model or the program."""
-    shaped: float
-    """The reward for the update, after clipping and penalties."""
+    shaped: tuple[float, ...]
+    """What the update compares within the group, after clipping and penalties: the reward, or with `normalize_then_sum` each
+    weighted reward."""
     is_learnt: bool
     """Whether the loss contains any token of the response."""
 
@@ -72,7 +75,7 @@ class GRPOTrainer(PolicyGradientTrainer):
             judged = part.judged()
             drawn.append(replace(part, judged=lambda judged=judged: judged))
             failures += self.failures
-            judgements += self._gathered(part.rollouts, judged[0])
+            judgements += self._gathered(part.rollouts, judged)
             differ = _groups_that_differ(judgements)
             if len(differ) >= self.prompts_per_step:
                 break
@@ -85,8 +88,7 @@ class GRPOTrainer(PolicyGradientTrainer):
     def experience(
         self,
         rollouts: Rollouts,
-        rewards: Tensor,
-        values: None,
+        judged: Judgements,
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[Experience, dict[str, float]]:
@@ -95,7 +97,7 @@ class GRPOTrainer(PolicyGradientTrainer):
         A response's advantage compares its reward with the rewards of its group. All tokens of the response have the same
         advantage, except in REINFORCE++ and with a teacher, where each token has its own advantage.
         """
-        mask = rollouts.response_mask
+        mask, rewards = rollouts.response_mask, judged.rewards
         if self.objective.baseline == "teacher":
             advantages = (self.teacher(rollouts)[0] - logprobs) * mask
             mean_and_std = mean_std(advantages[mask])
@@ -112,7 +114,7 @@ class GRPOTrainer(PolicyGradientTrainer):
             )
             mean_and_std = mean_std(advantages[counts])
         else:
-            of_responses = self._advantages(rollouts, rewards, logprobs - reference_logprobs)
+            of_responses = self._advantages(rollouts, judged, logprobs - reference_logprobs)
             advantages = of_responses[:, None] * mask
             mean_and_std = mean_std(of_responses[rewards.isfinite()])
         experience = Experience(
@@ -123,7 +125,7 @@ class GRPOTrainer(PolicyGradientTrainer):
             loss_mask=self.loss_mask(rollouts, rewards),
             sampler_weights=self.sampler_weights(rollouts, logprobs),
         )
-        figures = self.figures_of_groups(rollouts, rewards)
+        figures = self.figures_of_groups(rollouts, judged)
         figures["advantages_mean"], figures["advantages_std"] = mean_and_std
         return experience, {f"train_rollouts/{name}": value for name, value in figures.items()}
 
@@ -137,33 +139,65 @@ class GRPOTrainer(PolicyGradientTrainer):
             "reward",
         ) and objective.scale != "group_std"
 
-    def _advantages(self, rollouts: Rollouts, rewards: Tensor, log_ratio: Tensor) -> Tensor:
+    def _advantages(self, rollouts: Rollouts, judged: Judgements, log_ratio: Tensor) -> Tensor:
         """The advantage of each response on this rank, compared with the responses of all ranks: float32 [B]."""
-        shaped = self.shaped(rollouts, rewards)
+        if self.objective.aggregation == "normalize_then_sum":
+            return self._normalized_then_summed(rollouts, judged)
+        shaped = self.shaped(rollouts, judged.rewards)
         if self.objective.kl == "reward":
             kl = log_ratio * rollouts.response_mask
             shaped = shaped - self.kl_coef * (kl.abs() if self.loop.use_absolute_kl else kl).sum(dim=1)
         objective = self.objective
         return self.compared(rollouts, shaped, objective.baseline, objective.scale, self.functions.advantages)
 
-    def figures_of_groups(self, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:
-        """Metrics of all groups in the current step: the groups of `rollouts` and the groups that were left out. rewards: float
-        [B]."""
-        return _group_figures(self.left_out + self._gathered(rollouts, rewards))
+    def _normalized_then_summed(self, rollouts: Rollouts, judged: Judgements) -> Tensor:
+        """GDPO's advantages, as in `_advantages`."""
+        parts = parallel.gather_over_dp((rollouts.group, *self._shaped_terms(rollouts, judged)))
+        # a rank without a response of the environment with the most rewards has fewer columns
+        columns = max(terms.shape[1] for _, terms, _ in parts)
+        group, terms, weights = (
+            torch.cat(
+                [pad(part, (0, columns - part.shape[-1])) if part.dim() == 2 else part for part in of_ranks]
+            )
+            for of_ranks in zip(*parts)
+        )
+        advantages = gdpo_advantages(terms, weights, group, self.functions.advantages)
+        return advantages.split([len(part) for part, *_ in parts])[parallel.dp_rank()]
 
-    def _gathered(self, rollouts: Rollouts, rewards: Tensor) -> list[Judged]:
+    def _shaped_terms(self, rollouts: Rollouts, judged: Judgements) -> tuple[Tensor, Tensor]:
+        """The penalties and the rewards after clipping, and the weights of all: float32 [B, 2+K] each."""
+        lengths, finished = rollouts.generation_lengths, rollouts.finished
+        return shaped_terms(judged.terms, judged.weights, lengths, finished, **shaping_settings(self.config))
+
+    def figures_of_groups(self, rollouts: Rollouts, judged: Judgements) -> dict[str, float]:
+        """Metrics of all groups in the current step: the groups of `rollouts` and the groups that were left out."""
+        return _group_figures(self.left_out + self._gathered(rollouts, judged))
+
+    def _gathered(self, rollouts: Rollouts, judged: Judgements) -> list[Judged]:
         """The responses of all ranks that have a reward."""
+        rewards = judged.rewards
+        if self.objective.aggregation == "normalize_then_sum":
+            terms, weights = self._shaped_terms(rollouts, judged)
+            compared = terms * weights
+        else:
+            compared = self.shaped(rollouts, rewards)[:, None]
         of_rank = [
             Judged(*values)
             for values in zip(
                 rollouts.group.tolist(),
                 rewards.tolist(),
-                self.shaped(rollouts, rewards).tolist(),
+                map(_without_padding, compared.tolist()),
                 self.loss_mask(rollouts, rewards).any(dim=1).tolist(),
             )
             if math.isfinite(values[1])
         ]
         return [judged for part in parallel.gather_over_dp(of_rank) for judged in part]
+
+
+def _without_padding(rewards: list[float]) -> tuple[float, ...]:
+    """The rewards up to the last one that isn't 0. Ranks pad the rewards of a group with different numbers of zeros."""
+    size = max((place for place, reward in enumerate(rewards, 1) if reward), default=0)
+    return tuple(rewards[:size])
 
 
 def _by_group(judgements: list[Judged]) -> dict[int, list[Judged]]:
@@ -201,7 +235,7 @@ def _of_groups(kept: set[int], drawn: list[Collected], pad_id: int) -> Collected
     sizes = [part.rollouts.size for part in drawn]
     numbers = [list(range(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
     joined = concat_restore_order([part.rollouts for part in drawn], numbers, fill=pad_id)
-    rewards = torch.cat([part.judged()[0] for part in drawn])
     outcomes = [outcome for part in drawn for outcome in part.outcomes]
     rows = torch.isin(joined.group, torch.tensor(sorted(kept))).nonzero().flatten()
-    return Collected(joined.rows(rows), [outcomes[i] for i in rows], lambda: (rewards[rows], None))
+    outcomes = [outcomes[i] for i in rows]
+    return Collected(joined.rows(rows), outcomes, lambda: Judgements.of(outcomes))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
+from aligner_lib.config.environments import REWARD_MODEL
 from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.kinds.inputs import (
@@ -125,10 +126,11 @@ def _environment_tasks(config: DictConfig, tokenizer: Tokenizer, splits: tuple[s
     return EnvironmentTasks(
         {split: Environments(used, split) for split in splits},
         {name: environment.weight for name, environment in used.items()},
-        frozenset(name for name, environment in used.items() if (environment.use or name) == "reward_model"),
+        frozenset(name for name, environment in used.items() if (environment.use or name) == REWARD_MODEL),
         tokenizer,
         config.model.encoder_seq_length - response_length(config),
         config.model.seed,
+        {name: dict(environment.rewards) for name, environment in used.items()},
     )
 
 

@@ -5,16 +5,24 @@ B responses, T tokens of all responses
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from omegaconf import DictConfig
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from aligner_lib.algorithms.objective import Objective
-from aligner_lib.algorithms.policy_gradient import group_advantages, shaped_rewards, token_gradient_weights
+from aligner_lib.algorithms.policy_gradient import (
+    gdpo_advantages,
+    group_advantages,
+    shaped_rewards,
+    shaped_terms,
+    token_gradient_weights,
+)
 from aligner_lib.errors import UserError
-from aligner_lib.kinds.policy_gradient.settings import loop_settings, response_length
+from aligner_lib.kinds.policy_gradient.settings import loop_settings, response_length, shaping_settings
 
 
 @dataclass
@@ -23,6 +31,11 @@ class FrozenRollout:
 
     rewards: Tensor
     """float64 [B], after clipping and penalties; NaN if an environment failed."""
+    terms: Tensor
+    """float64 [B, K], each response's rewards before they are added, after clipping and with the penalties; see
+    `algorithms.policy_gradient.shaped_terms`."""
+    weights: Tensor
+    """float64 [B, K], the weights of the terms."""
     group: Tensor
     """int64 [B]."""
     lengths: Tensor
@@ -70,11 +83,14 @@ class FrozenRollout:
                     "that this baseline needs; compare other objectives, or take a run with this baseline"
                 )
             return self.advantages
-        rewards = self.rewards
-        if objective.kl == "reward":
-            kl = [part.abs() if self.absolute_kl else part for part in self.kl]
-            rewards = rewards - self.kl_coef * torch.stack([part.sum() for part in kl])
-        of_responses = group_advantages(rewards, self.group, objective.baseline, objective.scale)
+        if objective.aggregation == "normalize_then_sum":
+            of_responses = gdpo_advantages(self.terms, self.weights, self.group)
+        else:
+            rewards = self.rewards
+            if objective.kl == "reward":
+                kl = [part.abs() if self.absolute_kl else part for part in self.kl]
+                rewards = rewards - self.kl_coef * torch.stack([part.sum() for part in kl])
+            of_responses = group_advantages(rewards, self.group, objective.baseline, objective.scale)
         return [advantage.expand(len(kl)) for advantage, kl in zip(of_responses, self.kl)]
 
 
@@ -84,23 +100,22 @@ def freeze(records: list[dict], config: DictConfig, kl_coef: float, baseline: st
     kl_coef: the step's KL coefficient. baseline: the baseline of the run's objective. Records without `group`, from an older
     run, are grouped by their prompts.
     """
-    loop, longest = loop_settings(config), response_length(config)
+    loop = loop_settings(config)
     finished = torch.tensor([record["finished"] for record in records])
-    rewards = shaped_rewards(
-        torch.tensor([_number(record["reward"]) for record in records], dtype=torch.float64),
-        torch.tensor([record["length"] for record in records]),
-        finished,
-        clip=loop.reward_clip,
-        missing_eos_penalty=loop.missing_eos_penalty or 0.0,
-        max_length=longest,
-        overlong_buffer=loop.overlong_buffer or 0,
-        overlong_penalty=loop.overlong_penalty,
+    lengths = torch.tensor([record["length"] for record in records])
+    rewards = torch.tensor([_number(record["reward"]) for record in records], dtype=torch.float64)
+    shaping = {"lengths": lengths, "finished": finished, **shaping_settings(config)}
+    rewards, (terms, weights) = (
+        shaped_rewards(rewards, **shaping),
+        shaped_terms(*_terms(records, config), **shaping),
     )
     learnt = rewards.isfinite() & (finished | (not loop.mask_truncated_responses))
     names = [record.get("group", record["prompt"]) for record in records]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return FrozenRollout(
         rewards=rewards,
+        terms=terms,
+        weights=weights,
         group=torch.tensor([numbers[name] for name in names]),
         lengths=torch.tensor([len(record["token_kl"]) for record in records]) * learnt,
         kl=[torch.tensor(record["token_kl"], dtype=torch.float64) for record in records],
@@ -108,8 +123,22 @@ def freeze(records: list[dict], config: DictConfig, kl_coef: float, baseline: st
         baseline=baseline,
         kl_coef=kl_coef,
         absolute_kl=loop.use_absolute_kl,
-        max_length=longest,
+        max_length=response_length(config),
     )
+
+
+def _terms(records: list[dict], config: DictConfig) -> tuple[Tensor, Tensor]:
+    """The rewards of each response and their weights, as recorded: float64 [B, K] each. See rollouts.collect.Judgements."""
+    environments, terms, weights = config.model.environments, [], []
+    for record in records:
+        named = environments.get(record.get("environment", ""), {}).get("rewards") or {}
+        metrics, failed = record.get("metrics", {}), record["reward"] is None
+        own = [math.nan if failed else metrics.get(name, 0.0) for name in named] or [
+            _number(record["reward"])
+        ]
+        terms.append(torch.tensor(own, dtype=torch.float64))
+        weights.append(torch.tensor([*named.values()] or [1.0], dtype=torch.float64))
+    return pad_sequence(terms, batch_first=True), pad_sequence(weights, batch_first=True)
 
 
 def _number(reward: float | None) -> float:

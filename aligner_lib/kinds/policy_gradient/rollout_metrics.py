@@ -10,7 +10,7 @@ from torch import Tensor
 from aligner_lib.algorithms.ppo import masked_mean
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
-from aligner_lib.rollouts.collect import EpisodeOutcome
+from aligner_lib.rollouts.collect import Collected, EpisodeOutcome
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.records import ActorCriticExperience, Experience, Rollouts
 from aligner_lib.run_folder.turns import turns_of
@@ -145,22 +145,21 @@ def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> 
 
 
 def environment_metrics(
-    split: str, outcomes: list[EpisodeOutcome], rewards: Tensor, failures: list[EnvironmentFailure]
+    split: str, collected: Collected, rewards: Tensor, failures: list[EnvironmentFailure]
 ) -> dict[str, float]:
     """The metrics of each environment under {split}_environments/NAME/, as means over the responses of all ranks.
 
-    outcomes: outcomes of the responses on this rank; rewards: float [B]; failures: missing prompts, the same on every rank.
+    collected: the responses on this rank; rewards: float [B]; failures: missing prompts, the same on every rank.
     """
-    own_outcomes = [
-        (outcome, reward) for outcome, reward in zip(outcomes, rewards.tolist()) if outcome.environment
-    ]
+    of_rank = zip(collected.outcomes, rewards.tolist(), collected.rollouts.group.tolist())
+    own_outcomes = [item for item in of_rank if item[0].environment]
     gathered = [item for part in parallel.gather_over_dp(own_outcomes) for item in part]
     figures: dict[str, float] = {}
     for name in dict.fromkeys(
-        [outcome.environment for outcome, _ in gathered] + [failure.environment for failure in failures]
+        [outcome.environment for outcome, *_ in gathered] + [failure.environment for failure in failures]
     ):
-        of_it = [(outcome, reward) for outcome, reward in gathered if outcome.environment == name]
-        judged = [(outcome, reward) for outcome, reward in of_it if outcome.failure is None]
+        of_it = [item for item in gathered if item[0].environment == name]
+        judged = [item for item in of_it if item[0].failure is None]
         at = f"{split}_environments/{name}"
         figures[f"{at}/samples"] = len(of_it)
         figures[f"{at}/failed"] = (
@@ -168,12 +167,33 @@ def environment_metrics(
         )
         if not judged:
             continue
-        figures[f"{at}/reward"] = sum(reward for _, reward in judged) / len(judged)
-        figures[f"{at}/turns"] = sum(outcome.turns for outcome, _ in judged) / len(judged)
-        for metric in dict.fromkeys(key for outcome, _ in judged for key in outcome.metrics):
-            values = [outcome.metrics[metric] for outcome, _ in judged if metric in outcome.metrics]
-            figures[f"{at}/{metric}"] = sum(values) / len(values)
+        figures[f"{at}/reward"] = sum(reward for _, reward, _ in judged) / len(judged)
+        figures[f"{at}/turns"] = sum(outcome.turns for outcome, *_ in judged) / len(judged)
+        for metric in dict.fromkeys(key for outcome, *_ in judged for key in outcome.metrics):
+            values = [outcome.metrics[metric] for outcome, *_ in judged if metric in outcome.metrics]
+            is_reward = metric in judged[0][0].reward_weights
+            figures[f"{at}/rewards/{metric}" if is_reward else f"{at}/{metric}"] = sum(values) / len(values)
+        shares = _groups_alike([(group, outcome) for outcome, _, group in judged])
+        figures |= {f"{at}/groups_alike/{reward}": share for reward, share in shares.items()}
     return figures
+
+
+def _groups_alike(judged: list[tuple[int, EpisodeOutcome]]) -> dict[str, float]:
+    """For each of several rewards of an environment: the fraction of groups whose responses all have the same reward.
+
+    judged: the group and the outcome of each response. Empty for an environment with a single reward, and without a group of at
+    least two responses.
+    """
+    groups: dict[int, list[list[float]]] = {}
+    for group, outcome in judged:
+        groups.setdefault(group, []).append(outcome.rewards)
+    groups_of_several = [rewards for rewards in groups.values() if len(rewards) > 1]
+    if not groups_of_several:
+        return {}
+    return {
+        name: fmean(float(len({rewards[place] for rewards in group}) == 1) for group in groups_of_several)
+        for place, name in enumerate(judged[0][1].reward_weights)
+    }
 
 
 def rollout_records(

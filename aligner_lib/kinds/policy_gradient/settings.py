@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aligner_lib.config.environments import EnvironmentSettings
+from aligner_lib.config.environments import REWARD_MODEL, EnvironmentSettings
 from aligner_lib.config.schema import (
     CONVERSION,
     PROBABILITY,
@@ -250,6 +250,18 @@ def response_length(config: DictConfig) -> int:
     return rollout_settings(config).length_params.max_length or config.model.encoder_seq_length // 2
 
 
+def shaping_settings(config: DictConfig) -> dict[str, float | None]:
+    """The arguments `clip` and further ones of `algorithms.policy_gradient.shaped_terms`."""
+    loop = loop_settings(config)
+    return {
+        "clip": loop.reward_clip,
+        "missing_eos_penalty": loop.missing_eos_penalty or 0.0,
+        "max_length": response_length(config),
+        "overlong_buffer": loop.overlong_buffer or 0,
+        "overlong_penalty": loop.overlong_penalty,
+    }
+
+
 def environments_of(config: DictConfig) -> dict[str, EnvironmentSettings]:
     """The environments that provide prompts, by name; empty if the prompts come from model.data.
 
@@ -273,7 +285,7 @@ def judged_by_programs(config: DictConfig) -> bool:
     """Whether environments judge every response, so that the job needs no reward model."""
     named = environments_of(config)
     return bool(named) and all(
-        (environment.use or name) != "reward_model" for name, environment in named.items()
+        (environment.use or name) != REWARD_MODEL for name, environment in named.items()
     )
 
 

@@ -48,12 +48,13 @@ from aligner_lib.kinds.policy_gradient.settings import (
     recomputes_logprobs,
     response_length,
     rollout_settings,
+    shaping_settings,
     val_rollout_micro_batch_size,
 )
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
-from aligner_lib.rollouts.collect import Collected, RolloutCollector
+from aligner_lib.rollouts.collect import Collected, Judgements, RolloutCollector
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.policy import Policy
 from aligner_lib.rollouts.records import Experience, Rollouts, WeightedBatch
@@ -132,10 +133,11 @@ class PolicyGradientTrainer(ABC):
             with timers("init_logprobs"):
                 reference_logprobs = self.policy.reference_logprobs(rollouts)
             with timers("critic_wait"):
-                rewards, values = collected.judged()
+                judged = collected.judged()
+                rewards = judged.rewards
 
         # 3  Rewards become advantages: how much better than expected each token was.
-        experience, metrics = self.experience(rollouts, rewards, values, logprobs, reference_logprobs)
+        experience, metrics = self.experience(rollouts, judged, logprobs, reference_logprobs)
         not_given = len(self.failures) * self.group_size
         metrics |= rollout_metrics("train_rollouts", rollouts, rewards, not_given)
         metrics |= copied_metric("train_rollouts", self.policy.tokenizer, rollouts)
@@ -143,7 +145,7 @@ class PolicyGradientTrainer(ABC):
         metrics |= experience_metrics(experience, entropies, self.loop.use_absolute_kl)
         if self.recomputes:
             metrics |= sampler_mismatch(experience)
-        metrics |= environment_metrics("train", collected.outcomes, rewards, self.failures)
+        metrics |= environment_metrics("train", collected, rewards, self.failures)
         by_program = torch.tensor([float(outcome.by_program) for outcome in collected.outcomes])
         metrics["train_rollouts/judged_by_program"] = mean_std(by_program)[0]
         metrics |= self.failed_rewards.count(metrics)
@@ -173,12 +175,12 @@ class PolicyGradientTrainer(ABC):
             self.tasks.environments.get("validation"),
             greedy=self.rollout.val_use_greedy,
         )
-        rewards, _ = collected.judged()
+        rewards = collected.judged().rewards
         self._report("validation", step, collected, rewards)
         metrics = rollout_metrics("val_rollouts", collected.rollouts, rewards, len(failures))
         metrics |= copied_metric("val_rollouts", self.policy.tokenizer, collected.rollouts)
         metrics |= good_metric("val_rollouts", self.policy.tokenizer, collected.rollouts)
-        return metrics | environment_metrics("val", collected.outcomes, rewards, failures)
+        return metrics | environment_metrics("val", collected, rewards, failures)
 
     def save(self, folder: Path) -> None:
         """Write this rank's share of the policy, the tokenizer, and the KL coefficient if the coefficient follows a target."""
@@ -209,15 +211,13 @@ class PolicyGradientTrainer(ABC):
     def experience(
         self,
         rollouts: Rollouts,
-        rewards: Tensor,
-        values: Tensor | None,
+        judged: Judgements,
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[Experience, dict[str, float]]:
         """Compute the experience with its advantages, and metrics of the computation.
 
-        rewards: float [B], NaN if an environment failed; values: float [B, S-1], from the critic; logprobs and
-        reference_logprobs: float [B, S-1].
+        logprobs and reference_logprobs: float [B, S-1].
         """
 
     # -- the stages -----------------------------------------------------------------------------------------------
@@ -358,16 +358,9 @@ class PolicyGradientTrainer(ABC):
 
     def shaped(self, rollouts: Rollouts, rewards: Tensor) -> Tensor:
         """The rewards after clipping and penalties: float [B]; NaN stays NaN."""
-        loop = self.loop
+        shaping = shaping_settings(self.config)
         return policy_gradient.shaped_rewards(
-            rewards,
-            rollouts.generation_lengths,
-            rollouts.finished,
-            clip=loop.reward_clip,
-            missing_eos_penalty=loop.missing_eos_penalty,
-            max_length=response_length(self.config),
-            overlong_buffer=loop.overlong_buffer or 0,
-            overlong_penalty=loop.overlong_penalty,
+            rewards, rollouts.generation_lengths, rollouts.finished, **shaping
         )
 
     def compared(

@@ -21,6 +21,7 @@ from aligner_lib.kinds.policy_gradient.rollout_metrics import critic_metrics
 from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer, means
 from aligner_lib.kinds.ppo.settings import critic_epochs
 from aligner_lib.megatron import parallel
+from aligner_lib.rollouts.collect import Judgements
 from aligner_lib.rollouts.interfaces import ValueModel
 from aligner_lib.rollouts.records import ActorCriticExperience, Rollouts
 from aligner_lib.rollouts.timers import Timers
@@ -46,24 +47,24 @@ class PPOTrainer(PolicyGradientTrainer):
     def experience(
         self,
         rollouts: Rollouts,
-        rewards: Tensor,
-        values: Tensor,
+        judged: Judgements,
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[ActorCriticExperience, dict[str, float]]:
         """Subtract the KL penalty from the rewards, and compute advantages over the critic's values, and returns."""
-        loop, mask, judged = self.loop, rollouts.response_mask, rewards.isfinite()
+        loop, mask, rewards = self.loop, rollouts.response_mask, judged.rewards
+        has_reward = rewards.isfinite()
         kl = (logprobs - reference_logprobs) * mask
         shaped = self.shaped(rollouts, rewards)
         baseline = self.prompt_baseline(rollouts, shaped)
-        values = values + baseline[:, None] * mask
+        values = judged.values + baseline[:, None] * mask
         token_rewards = self.functions.token_rewards(
             shaped.nan_to_num(),
             kl.abs() if loop.use_absolute_kl else kl,
             mask,
             self.kl_coef,
         )
-        counts = mask & judged[:, None]
+        counts = mask & has_reward[:, None]
         learnt_rewards = token_rewards
         if loop.whiten_rewards:
             learnt_rewards = ppo.normalize(token_rewards, counts, parallel.sum_over_dp, keep_mean=True)
@@ -83,7 +84,7 @@ class PPOTrainer(PolicyGradientTrainer):
             baseline=baseline,
             values=values,
             returns=returns,
-            judged=judged,
+            judged=has_reward,
         )
         return experience, critic_metrics(experience, token_rewards)
 

@@ -22,7 +22,8 @@ MOST = 1_000_000  # enumerated episodes
 class Step:
     """An environment's answer to a response."""
 
-    reward: float = 0.0
+    reward: float | None = 0.0
+    """None: the reward is the weighted sum of metrics that the settings name (`rewards`)."""
     done: bool = True
     observation: Prompt = ""
     """The text or messages that the policy reads next, unless done. The loss does not cover them."""

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from omegaconf import OmegaConf
 from pebble import ProcessExpired, ProcessPool
 
+from aligner_lib.config.environments import REWARD_MODEL
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks, worker
 from aligner_lib.rollouts.environments.base import Prompt, Step
@@ -33,6 +34,7 @@ class PoolSettings(Protocol):
 
     use: str
     """Empty: the environment's name."""
+    rewards: Mapping[str, float]
     timeout: float
     processes: int
     args: Mapping[str, Any]
@@ -54,7 +56,7 @@ class EnvironmentFailure:
     environment: str
     seed: int
     reason: str
-    """raised, timeout, not_finite, died, too_long, or the reason of a NoVerdict."""
+    """raised, timeout, not_finite, reward_missing, died, too_long, or the reason of a NoVerdict."""
     text: str
     """A traceback or a sentence."""
 
@@ -63,7 +65,7 @@ class Environments:
     """The environments of a run by name, for one split. Each environment has `processes` processes and serves as many requests
     at a time.
 
-    Raises UserError for a wrong `use` or wrong `args`. Workers are spawned, not forked, so they do not inherit torch and its
+    Raises UserError for a wrong `use`, wrong `args`, and `rewards` that the answer to an empty response lacks. Workers are spawned, not forked, so they do not inherit torch and its
     threads.
     """
 
@@ -79,6 +81,7 @@ class Environments:
             for name, environment in settings.items():
                 self._blueprints[name] = self._blueprint(name, environment, split)
             self._descriptions = self._described()
+            self._check_rewards()
         except BaseException:
             self.close()
             raise
@@ -134,7 +137,16 @@ class Environments:
             source = find(settings.use or name)
         except UserError as error:
             raise _in_settings(name, str(error)) from None
-        return Blueprint(source, split, args, settings.timeout, self._folder.name)
+        rewards = tuple(settings.rewards)
+        if source == REWARD_MODEL and rewards:
+            if REWARD_MODEL not in rewards:
+                raise _in_settings(
+                    name,
+                    f"rewards={dict(settings.rewards)} lacks {REWARD_MODEL}, the reward model's score; give the score a weight, or "
+                    "choose another environment",
+                )
+            rewards = tuple(reward for reward in rewards if reward != REWARD_MODEL)  # scored by the trainer
+        return Blueprint(source, split, args, settings.timeout, rewards, self._folder.name)
 
     def _described(self) -> dict[str, Description]:
         requests = [_EnvironmentRequest(self, name, worker.describe) for name in self.names]
@@ -144,6 +156,14 @@ class Environments:
                 prefix = "" if answer.reason == "refused" else "it can't be built: "
                 raise _in_settings(name, f"{prefix}{answer.text}")
         return descriptions
+
+    def _check_rewards(self) -> None:
+        """Let each environment with several rewards judge an empty response. A failure for another reason than a missing reward
+        proves nothing."""
+        named = [name for name in self.names if self._blueprints[name].rewards]
+        for answer in self.step([Episode(name, 0, ("",)) for name in named]):
+            if isinstance(answer, EnvironmentFailure) and answer.reason == "reward_missing":
+                raise _in_settings(answer.environment, answer.text)
 
     def _ask(self, function: Callable, episodes: Sequence[Episode]) -> list:
         requests = [

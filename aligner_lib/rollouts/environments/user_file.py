@@ -106,7 +106,7 @@ class RewardFunction(PromptFiles):
     """A user's `reward(prompt, response, **fields)`, called on the prompts of a data file.
 
     prompt: the text, or the last message's content; fields: the record's other keys. The function returns a number, or a dict
-    with "reward" and metrics.
+    with "reward" and metrics. The dict needs no "reward" if the settings name several rewards among its metrics.
     """
 
     def __init__(
@@ -198,9 +198,8 @@ def as_step(answer: Any) -> Step:
     """A reward function's answer, a number or a dict with "reward" and metrics, as a step that ends the episode."""
     if not isinstance(answer, Mapping):
         return Step(answer)
-    if "reward" not in answer:
-        raise KeyError(f"the function returned {dict(answer)!r}, a dict without 'reward'")
-    return Step(answer["reward"], metrics={name: value for name, value in answer.items() if name != "reward"})
+    metrics = {name: value for name, value in answer.items() if name != "reward"}
+    return Step(answer.get("reward"), metrics=metrics)
 
 
 async def _awaited(answers: Awaitable[Any]) -> Any:

@@ -31,6 +31,8 @@ class Blueprint:
     args: dict[str, Any]
     timeout: float
     """Seconds that a request may take."""
+    rewards: tuple[str, ...]
+    """The metrics whose weighted sum is the reward; empty: the environment gives the reward itself."""
     folder: str
     """The folder for the traceback of a process that hangs. The file's name is the process id."""
 
@@ -97,10 +99,11 @@ def step(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Step | 
     def play(environment: Environment) -> Step | Problem:
         prompt = _begin(environment, blueprint, seed)
         for turn, response in enumerate(responses, 1):
-            answer = _checked(environment.step(response), type(prompt))
+            last = turn >= environment.max_turns
+            answer = _checked(environment.step(response), type(prompt), blueprint.rewards, last)
             if isinstance(answer, Problem):
                 return answer
-            last = answer.done or turn >= environment.max_turns
+            last = last or answer.done
             if last and turn < len(responses):
                 raise RuntimeError(f"the episode was done after {turn} of its {len(responses)} responses")
         return Step(answer.reward, last, answer.observation, answer.metrics)
@@ -119,7 +122,9 @@ def step_all(
         if len(answers) != len(responses):
             raise ValueError(f"{len(answers)} rewards were returned for {len(responses)} responses")
         return [
-            Problem(answer.reason, answer.text) if isinstance(answer, NoVerdict) else _checked(answer, str)
+            Problem(answer.reason, answer.text)
+            if isinstance(answer, NoVerdict)
+            else _checked(answer, str, blueprint.rewards, last=True)
             for answer in answers
         ]
 
@@ -187,19 +192,28 @@ def _is_prompt(prompt: Any) -> bool:
     )
 
 
-def _checked(answer: Any, kind: type) -> Step | Problem:
-    """The step with Python's own numbers. Another process can then read the step without the environment's libraries."""
+def _checked(answer: Any, kind: type, rewards: tuple[str, ...], last: bool) -> Step | Problem:
+    """The step with Python's own numbers. Another process can then read the step without the environment's libraries.
+
+    rewards: see Blueprint. An episode's last answer needs all of them. They replace the environment's own reward, which becomes 0.
+    """
     if not isinstance(answer, Step):
         raise TypeError(f"step() returned {answer!r}, which is not an Step")
+    has = f"it has {', '.join(answer.metrics) or 'no metrics'}"
+    if missing := [name for name in rewards if name not in answer.metrics and (last or answer.done)]:
+        return Problem("reward_missing", f"an answer lacks {missing[0]}, which `rewards` names; {has}")
+    if not rewards and answer.reward is None and answer.metrics:
+        return Problem("reward_missing", f"an answer lacks `reward`; {has}, which `rewards` may name instead")
     numbers = {}
-    for name, value in {"the reward": answer.reward, **answer.metrics}.items():
+    own = {} if rewards else {"the reward": answer.reward}
+    for name, value in {**own, **answer.metrics}.items():
         try:
             numbers[name] = float(value)
         except (TypeError, ValueError):
             return Problem("not_finite", f"{name} is {value!r}, which is not a number")
         if not math.isfinite(numbers[name]):
             return Problem("not_finite", f"{name} is {numbers[name]}")
-    reward = numbers.pop("the reward")
+    reward = numbers.pop("the reward", 0.0)
     if answer.done:
         return Step(reward, True, "", numbers)
     if not _is_prompt(answer.observation):

@@ -172,8 +172,8 @@ def tokens_beyond(run: Evidence) -> Quantity | None:
 def advantage_sign(run: Evidence) -> Quantity | None:
     """Compute correlations within the responses to a prompt, or within steps if the groups are unknown. Needs at least 16
     responses."""
-    if _switch(run, "baseline") == "teacher":
-        return None
+    if _switch(run, "baseline") == "teacher" or _switch(run, "aggregation") == "normalize_then_sum":
+        return None  # the advantage does not follow the sum of the rewards
     correlations = [_correlation_with_reward(run, place) for place in (0, -1)]
     if None in correlations:
         return None
