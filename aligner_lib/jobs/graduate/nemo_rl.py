@@ -269,6 +269,7 @@ def _check_objective(run: Graduation, objective) -> None:
         f"baseline={objective.baseline}": objective.baseline not in ("group_mean", "leave_one_out"),
         f"scale={objective.scale}": objective.scale == "batch_std",
         f"ratio={objective.ratio}": objective.ratio == "none",
+        f"aggregation={objective.aggregation}": objective.aggregation == "normalize_then_sum",
         f"clipping={objective.clipping}": objective.clipping == "stop_gradient",
         f"normalizer={objective.normalizer}": objective.normalizer == "constant",
         f"kl={objective.kl}": objective.kl == "reward",

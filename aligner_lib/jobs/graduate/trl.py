@@ -353,6 +353,7 @@ def _loss_of(run: Graduation, objective) -> str:
     kl_is_carried = objective.kl in ("k3", "none") or run.config.trainer.grpo.initial_policy_kl_penalty == 0
     problems = {
         f"baseline={objective.baseline}": objective.baseline != "group_mean",
+        f"aggregation={objective.aggregation}": objective.aggregation == "normalize_then_sum",
         f"ratio={objective.ratio}": objective.ratio == "none",
         f"kl={objective.kl}": not kl_is_carried,
         f"clipping={objective.clipping} with normalizer={objective.normalizer}": stops_gradient

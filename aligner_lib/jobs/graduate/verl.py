@@ -307,6 +307,7 @@ def _check_objective(run: Graduation, objective) -> None:
     problems = {
         f"baseline={objective.baseline}": objective.baseline not in ESTIMATORS,
         f"scale={objective.scale}": (objective.scale == "batch_std") != per_token,
+        f"aggregation={objective.aggregation}": objective.aggregation == "normalize_then_sum",
         f"clipping={objective.clipping}": objective.clipping == "stop_gradient",
         f"baseline={objective.baseline} with kl={objective.kl}": per_token and objective.kl != "reward",
     }
