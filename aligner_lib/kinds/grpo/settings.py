@@ -180,9 +180,9 @@ def _check_aggregation(config: DictConfig) -> None:
     if objective.aggregation != "normalize_then_sum":
         return
     if given != {"baseline": "group_mean", "scale": "group_std"} or objective.kl == "reward":
-        found = ", ".join(f"{name}={value}" for name, value in {**given, "kl": objective.kl}.items())
+        switches = ", ".join(f"{name}={value}" for name, value in {**given, "kl": objective.kl}.items())
         raise ConfigError(
-            f"model.grpo.aggregation=normalize_then_sum with {found}: each reward is normalised by its group's mean and standard "
+            f"model.grpo.aggregation=normalize_then_sum with {switches}: each reward is normalised by its group's mean and standard "
             "deviation, and the KL is no such reward; set model.grpo.baseline=group_mean, model.grpo.scale=group_std and "
             "model.grpo.kl=k3 or none"
         )
