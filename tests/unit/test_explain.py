@@ -332,24 +332,21 @@ def test_each_check_breaks_on_its_own_figure(run, where, cause):
 
 
 @pytest.mark.parametrize(
-    ("room", "setting"),
+    "setting",
     [
-        ("sampling_params", {"top_k": 5}),
-        ("sampling_params", {"top_p": 0.9}),
-        ("sampling_params", {"use_greedy": True}),
-        ("length_params", {"min_length": 4}),
+        *({"model.sampling_params": cut} for cut in ({"top_k": 5}, {"top_p": 0.9}, {"use_greedy": True})),
+        {"model.length_params": {"min_length": 4}},
     ],
 )
-def test_a_cut_sampler_whose_logprobs_are_learnt_from_is_the_cause(room, setting):
-    settings = {f"model.{room}": setting}
+def test_a_cut_sampler_whose_logprobs_are_learnt_from_is_the_cause(setting):
     records = ppo(first_ppo_ratio=0.03, clip_fraction=0.9, init_policy_kl=3.49, kl_coef=0.0)
     for record in records:
         del record["train_rollouts/sampler_mismatch_max"]  # which only log-probabilities computed again have
-    explanation = explain(Run(records, settings=settings | {"model.recompute_logprobs": False}))
+    explanation = explain(Run(records, settings=setting | {"model.recompute_logprobs": False}))
     assert {"first_ratio", "reference_first"} <= {reading.name for reading in explanation.off}
     assert explanation.cause.name == "sampler_cut"
     for recompute in (True, None):
-        healthy = explain(Run(ppo(), settings=settings | {"model.recompute_logprobs": recompute}))
+        healthy = explain(Run(ppo(), settings=setting | {"model.recompute_logprobs": recompute}))
         assert healthy.is_healthy and healthy.cause is None
 
 
