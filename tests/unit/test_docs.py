@@ -120,7 +120,9 @@ def our_messages() -> tuple[str, ...]:
 
 def says(message: str, quoted: str) -> bool:
     """Whether a message has the constant parts of the quoted one, in their order."""
-    return re.search(".*?".join(map(re.escape, quoted.split("…"))), message, re.DOTALL) is not None
+    parts = quoted.split("…")
+    in_order = ".*?".join(map(re.escape, parts))
+    return all(part in message for part in parts) and bool(re.search(in_order, message, re.DOTALL))
 
 
 @pytest.mark.parametrize(("quoted", "body"), entries(), ids=[quoted for quoted, _ in entries()])

@@ -88,29 +88,36 @@ def with_other_arguments(ratio, advantages, eps):
     return ratio, ratio
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (with_a_global, r"line 3: with_a_global uses 'width', which is not .*as an argument with a default"),
-        (made_by_another(), r"line 2: inner uses 'factor'"),
-        (with_other_arguments, r"\(ratio, advantages, eps\) can't stand in for clipped_surrogate \(too many"),
-        (with_other_arguments, r"write def with_other_arguments\(ratio, advantages, low, high\)"),
-        (lambda ratio, *rest: ratio, "give a function that is written with def"),
-        (print, "give a function that is written with def"),
-    ],
-)
-def test_a_function_that_could_not_run_elsewhere_is_refused_at_once(lab, function, words):
-    with pytest.raises(ConfigError, match=words):
-        lab.submit("ppo", "own", loss=function)
-    assert not (lab.run("own").path / "functions").exists()
-
-
 def with_a_width(prompt, response):
     return len(response) < width
 
 
 def short(prompt, response):
     return -len(response) / 100
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "function", "words"),
+    [
+        ("ppo", "loss", with_a_global, r"line 3: with_a_global uses 'width', which is not .*with a default"),
+        ("ppo", "loss", made_by_another(), "line 2: inner uses 'factor'"),
+        ("ppo", "loss", with_other_arguments, r"\(ratio, advantages, eps\) can't stand in for .* \(too many"),
+        (
+            "ppo",
+            "loss",
+            with_other_arguments,
+            r"write def with_other_arguments\(ratio, advantages, low, high\)",
+        ),
+        ("ppo", "loss", lambda ratio, *rest: ratio, "give a function that is written with def"),
+        ("ppo", "loss", print, "give a function that is written with def"),
+        ("sft", "reward", short, "reward=short: sft has no function of that name"),
+        ("dpo", "los", short, r"los=short: dpo has no function of that name.*loss, learning_rate"),
+    ],
+)
+def test_a_function_that_could_not_run_elsewhere_is_refused_at_once(lab, kind, setting, function, words):
+    with pytest.raises(ConfigError, match=words):
+        lab.submit(kind, "own", **{setting: function})
+    assert not (lab.run("own").path / "functions").exists()
 
 
 def test_a_reward_becomes_an_environment_on_the_preference_prompts(lab):
@@ -121,19 +128,8 @@ def test_a_reward_becomes_an_environment_on_the_preference_prompts(lab):
         with pytest.raises(ConfigError, match=rf"{setting}=with_a_width, line 2: .*uses 'width'"):
             lab.commands("grpo", "own", **{setting: with_a_width})
         assert "def short" in file.read_text()
-    (prompts,) = (
-        word for word in lab.commands("grpo", reward=short)["main"] if "reward.args.prompts=" in word
-    )
-    assert "hh/test_prompts.jsonl" in prompts
-
-
-def test_a_function_under_an_unknown_name_is_refused_with_the_names_of_the_kind(lab):
-    with pytest.raises(ConfigError, match="reward=short: sft has no function of that name"):
-        lab.commands("sft", reward=short)
-    with pytest.raises(
-        ConfigError, match=r"los=short: dpo has no function of that name.*loss, learning_rate"
-    ):
-        lab.submit("dpo", los=short)
+    words = " ".join(lab.commands("grpo", reward=short)["main"])
+    assert re.search(r"model.environments.reward.args.prompts=.*hh/test_prompts.jsonl", words)
 
 
 def test_a_run_that_was_made_with_other_code_begins_anew_and_that_is_said(lab, capsys):
