@@ -67,10 +67,8 @@ def test_a_conversation_is_transformers_text_and_ids(folder, messages, request):
     assert render(tokenizer, messages) == text
     assert encode(tokenizer, messages) == ids
     # an answer that is left open ends with its own text
-    assert (
-        render(tokenizer, [*messages, {"role": "assistant", "content": "It is"}], continues=True)
-        == f"{text}It is"
-    )
+    answered = [*messages, {"role": "assistant", "content": "It is"}]
+    assert render(tokenizer, answered, continues=True) == f"{text}It is"
 
 
 def test_other_templates_give_transformers_text_too(with_template):

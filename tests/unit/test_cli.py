@@ -169,7 +169,7 @@ def test_a_user_s_mistake_is_one_sentence_with_the_cure_and_writes_nothing(
     monkeypatch.setenv("ALIGNER_CACHE", "raw.jsonl")
     assert inside(*command.split()) == 2
     error = capsys.readouterr().err
-    assert words in error and error.startswith("error: ") and "Traceback" not in error
+    assert words in error and error.startswith("error: ") and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "raw.jsonl"] and Path("raw.jsonl").read_text() == record
 
 
@@ -285,12 +285,5 @@ def test_doctor_lists_what_is_there_and_what_is_not(tmp_path):
     variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "ALIGNER_CACHE": str(tmp_path / "c"), "COLUMNS": "200"}
     command = [sys.executable, "-m", "aligner_lib", "doctor"]
     shown = subprocess.check_output(command, cwd=tmp_path, env=os.environ | variables, text=True)
-    for words in (
-        "megatron-core",
-        "CUDA",
-        "Slurm",
-        "GiB free",
-        "hub can't be reached",
-        "fetched when needed",
-    ):
+    for words in "megatron-core|CUDA|Slurm|GiB free|hub can't be reached|fetched when needed".split("|"):
         assert words in shown

@@ -25,10 +25,8 @@ def test_a_written_value_is_read_as_itself(value):
 def test_quotes_stand_only_where_they_are_needed():
     texts = {"/runs/lr=1": "'/runs/lr=1'", "null": "'null'", "it's": r"'it\'s'"}
     assert {value: written(value) for value in texts} == texts
-    assert (written(Path("/runs/sft-1")), written({"train": ["/a.jsonl"]})) == (
-        "/runs/sft-1",
-        "{train: [/a.jsonl]}",
-    )
+    assert written(Path("/runs/sft-1")) == written("/runs/sft-1") == "/runs/sft-1"
+    assert written({"train": ["/a.jsonl"]}) == "{train: [/a.jsonl]}"
 
 
 def test_the_number_of_processes_comes_from_the_resources():

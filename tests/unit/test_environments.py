@@ -26,8 +26,9 @@ from aligner_lib.rollouts.environments.calculator import LARGEST, calculate, sho
 from aligner_lib.rollouts.environments.form_rules import ASKED, FORMS, TOPICS
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
-from data.forms import instruction_in, without_instruction
+from data.forms import Instruction, instruction_in, without_instruction
 from data.gold import topic_of
+from data.sample_text.drawn import requests
 
 ROOT = Path(__file__).parents[2]
 SPLITS = ("train", "validation")
@@ -71,12 +72,10 @@ def test_sums_are_split_once_and_all_prompts_share_right_examples():
 def test_only_the_result_in_the_examples_wording_is_right():
     environment = make("sums", low=3, high=4, examples=0, held_out=0.25)  # 3 + 4 or 4 + 3 is in this split
     next(seed for seed in range(3) if sum(numbers_in(last(environment.reset(seed)))) == 7)
-    for reward, responses in {
-        1: ["7", " 7\n", "7."],
-        0: ["7..", "07", "+7", "7!", "3 + 4 = 7", "8", ""],
-    }.items():
-        for response in responses:
-            assert environment.step(response) == Step(reward, metrics={"exact": reward}), response
+    right, wrong = ("7", " 7\n", "7."), ("7..", "07", "+7", "7!", "3 + 4 = 7", "8", "")
+    for response in right + wrong:
+        reward = float(response in right)
+        assert environment.step(response) == Step(reward, metrics={"exact": reward}), response
 
 
 def test_the_wording_of_a_sum_is_a_setting():
@@ -100,23 +99,14 @@ ASKS = {"word": "apples", "phrase": "Good question.", "n": "7"}
 
 @pytest.mark.parametrize("form", ASKED)
 def test_a_good_answer_has_the_form_its_topic_own_words_variety_and_an_end(form):
-    splits = (
-        make("form_rules", split, forms=[form], topics=["honey", "tea"], held_out=0.5) for split in SPLITS
-    )
-    environment = next(split for split in splits if split.topics == ["honey"])
+    environment = make("form_rules")
     gap = next(iter(dict(FORMS[form].gaps)))
-    value = "Well" if form == "first_word" else ASKS[gap]
-
-    def asks_for_the_value(seed):
-        return dict(instruction_in(last(environment.reset(seed))).gaps)[gap] == value
-
-    next(seed for seed in range(1000) if asks_for_the_value(seed))
+    asks = Instruction(form, ((gap, "Well" if form == "first_word" else ASKS[gap]),))
+    environment.turn = f"Tell me about honey. {asks.worded(requests(form)[0])}"
     good = environment.step(ABOUT_HONEY[form])
     assert good.reward == good.metrics["obeys"] == good.metrics[f"form/{form}"] == 1
-    others = [
-        environment.step(answer).metrics["obeys"] for name, answer in ABOUT_HONEY.items() if name != form
-    ]
-    assert sum(others) <= 1  # a postscript with the word has the word in it
+    others = (environment.step(answer) for name, answer in ABOUT_HONEY.items() if name != form)
+    assert sum(step.metrics["obeys"] for step in others) <= 1  # a postscript with the word has the word in it
     for fault, part in {
         environment.turn: "own_words",
         ABOUT_HONEY[form].replace("Honey", "Jam").replace("honey", "jam"): "on_topic",
@@ -157,20 +147,9 @@ def test_expressions_have_their_values_and_all_other_texts_are_refused():
         **{"7 // 2": "3", "7 % 4": "3", "2 ** 10": "1024", "6 / 3": "2"},
     }
     assert {expression: shown(calculate(expression)) for expression in values} == values
-    for expression in [
-        *("", "a", "__import__('os').system('ls')", "9**9**9**9", "10 ** 20", "1e400", "(-1) ** 0.5"),
-        *(
-            "1 if 1 else 2",
-            "True",
-            "1," * 60,
-            "(" * 90,
-            "'1' * 9",
-            "[1][0]",
-            "1 << 60",
-            "0 ** -1",
-            "2 ** 64.5",
-        ),
-    ]:
+    refused = "|a|__import__('os').system('ls')|9**9**9**9|10 ** 20|1e400|(-1) ** 0.5|1 if 1 else 2|True"
+    refused += "|'1' * 9|[1][0]|1 << 60|0 ** -1|2 ** 64.5"
+    for expression in (*refused.split("|"), "1," * 60, "(" * 90):
         with pytest.raises(ValueError):
             calculate(expression)
 
@@ -279,9 +258,8 @@ def test_a_prompt_is_a_user_s_turn_and_messages_and_texts_are_taken_as_they_are(
 
 
 def test_instructions_are_judged_and_a_reward_model_s_prompts_are_only_measured(tmp_path):
-    texts = [
-        f"User: {words}\n\nAssistant:" for words in ("Why? Write two sentences.", "Hi. End with a question.")
-    ]
+    questions = ("Why? Write two sentences.", "Hi. End with a question.")
+    texts = [f"User: {question}\n\nAssistant:" for question in questions]
     file = write_lines(tmp_path / "p.jsonl", [{"text": text} for text in texts])
     for use, reward in (("instructions", 1.0), ("reward_model", 0.0)):
         environment = make(use, prompts=dict.fromkeys(SPLITS, file))
@@ -337,11 +315,7 @@ TWO_FUNCTIONS = "def a(prompt, response): return 1.0\ndef b(prompt, response): r
 def test_a_function_returns_a_reward_alone_or_with_metrics(tmp_path):
     for code, name, step in [
         ("def f(prompt, response): return float(len(response))", "", Step(4.0)),
-        (
-            "def f(prompt, response): return {'reward': 0.5, 'length': 4}",
-            "",
-            Step(0.5, metrics={"length": 4}),
-        ),
+        ("def f(prompt, response): return {'reward': 3, 'size': 4}", "", Step(3, metrics={"size": 4})),
         (TWO_FUNCTIONS, ":b", Step(2.0)),
         (f"{TWO_FUNCTIONS}def reward(prompt, response): return 3.0", "", Step(3.0)),
     ]:
@@ -459,8 +433,8 @@ FAILURES = {
 
 def test_a_response_that_misbehaves_costs_its_sample_and_no_other(pool):
     misbehaving = [*FAILURES, "hang"]  # the last two: both processes hang at the same time
-    first, *failures, last = steps(pool, "good", *misbehaving, "good")
-    assert [first, last] == [Step(0.0), Step(9.0)]
+    first, *failures, final = steps(pool, "good", *misbehaving, "good")
+    assert [first, final] == [Step(0.0), Step(9.0)]
     for seed, (response, failure) in enumerate(zip(misbehaving, failures), 1):
         reason, words = FAILURES[response]
         assert isinstance(failure, EnvironmentFailure) and words in failure.text
@@ -588,20 +562,14 @@ def no_instruction(folder):
         (prompts_with('{"prompt": "Hi"'), "p.jsonl:3 can't be used: Expecting ',' delimiter"),
         (no_instruction, "this prompt has no instruction of data/forms.py: 'User: Hi"),
         (written("x = 1"), "has no function; write one, for example\n    def reward(prompt, response"),
-        (
-            written("import math\nfrom os.path import join"),
-            "has no function",
-        ),  # the function is another module's
-        (
-            written("def reward(prompt, response:\n  pass"),
-            'mine.py", line 1\n    def reward(prompt, response:',
-        ),
+        (written("import math\nfrom os.path import join"), "has no function"),  # join is another module's
+        (written("def reward(prompt, response:\n  pass"), 'mine.py", line 1\n    def reward(prompt, resp'),
         (written("y = 1\nx = nothing"), 'mine.py", line 2, in <module>\n    x = nothing\n'),
         (written("def reward(response): return 1.0"), "can't be called with prompt, response, target"),
         (written("def reward(prompt, response, size): return 1.0"), "missing a required argument: 'size'"),
         (
             written(TWO_FUNCTIONS),
-            "has 2 functions or classes: a, b. Name one of them `reward`, or choose one: use=",
+            "functions or classes: a, b. Name one of them `reward`, or choose one: use=",
         ),
         (written(TWO_FUNCTIONS, ":c"), "mine.py has no c; it has a, b"),
         (response_in_the_records, "key 'response', which is the policy's; rename it"),
@@ -622,10 +590,7 @@ def no_instruction(folder):
         (built("answers", prompts="nowhere.jsonl"), "nowhere.jsonl can't be read"),
         (built("answers", prompts={"train": "a.jsonl"}), "{train: FILE, validation: FILE}"),
         (built("reasoning_gym", task="chain_sum"), "pip install reasoning-gym"),
-        (
-            built("verifiers", taskset="a"),
-            "pip install --no-deps --require-hashes -r requirements-environments.lock",
-        ),
+        (built("verifiers", taskset="a"), "pip install --no-deps --require-hashes -r requirements-env"),
         (started(use="sums", args={"digits": 0}), "model.environments.mine: digits=0: it must be at least 1"),
         (started(), "model.environments.mine: use='mine' is unknown; use one of sums"),
         (composed(".sums.wieght=2"), "did you mean model.environments.sums.weight?"),

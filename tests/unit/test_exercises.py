@@ -214,10 +214,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("name", "answer", "mistake", "words"),
     [
-        *(
-            (name, PLANTED[name, flaw].answer, flaw, f"values are right, but {words}")
-            for name, flaw, words in SHOWN
-        ),
+        *((name, PLANTED[name, flaw].answer, flaw, f"are right, but {words}") for name, flaw, words in SHOWN),
         *((name, answer, mistake, "") for name, answer, mistake in RECOGNISED),
         *((name, reference(name, change), None, words) for name, change, words in DESCRIBED),
         *(("bradley_terry", answer, None, words) for answer, words in REFUSED),

@@ -201,6 +201,10 @@ def falls(step, value):
     return 1.0 - value
 
 
+def rises(step, value):
+    return 1 + 0.4 * step
+
+
 def after_warmup(step, value):
     """The learning rate of an actor that waits for its critic during five steps."""
     return value if step > 5 else None
@@ -240,10 +244,9 @@ def reward_model(first_loss: float) -> list[dict]:
     return [start, *steps]
 
 
-def sft(*losses: float) -> list[dict]:
-    return [
-        {"step": step, "train/loss": loss, "train/consumed_samples": step} for step, loss in enumerate(losses)
-    ]
+def sft(*losses: float) -> Run:
+    records = ({"train/loss": loss, "train/consumed_samples": step} for step, loss in enumerate(losses))
+    return Run([{"step": step} | record for step, record in enumerate(records)], kind="sft")
 
 
 FAR = {"kl": after(2, 2.0), "init_policy_kl": after(2, 2.5), "kl_coef": 0.0}
@@ -267,11 +270,7 @@ BF16 = {"precision": "bf16"}
         (Run(ppo(**STALE)), {"sampler_later": 2}, "stale_rollouts"),
         (Run(ppo(init_policy_kl=0.0, kl=0.0)), {"reference_rests": 2}, "moving_reference"),
         (Run(ppo(init_policy_kl=after(1, 0.4), kl_coef=0.0)), {"reference_first": 1}, "wrong_start"),
-        (
-            Run(ppo(rlhf_rewards=lambda step, _: 1 + 0.4 * step)),
-            {"kl_penalty": 2, "kl_penalty_sign": 2},
-            "kl_sign",
-        ),
+        (Run(ppo(rlhf_rewards=rises)), {"kl_penalty": 2, "kl_penalty_sign": 2}, "kl_sign"),
         (Run(ppo(kl=lambda step, value: -value)), {"kl_positive": 2}, "kl_sign"),
         (Run(ppo(loss=-0.5, updates=1)), {"mean_loss": 1}, "padding"),
         (Run(ppo(tokens=190)), {"tokens_learnt": 1}, "stop_token"),  # one of each of 10 responses
@@ -316,13 +315,13 @@ BF16 = {"precision": "bf16"}
         (Run(reward_model(first_loss=math.log(2)), kind="rm"), {}, None),
         (Run(reward_model(first_loss=0.9), kind="rm"), {"first_loss": 1}, "wrong_start"),
         (Run(reward_model(first_loss=math.nan), kind="rm"), {}, None),
-        (Run(sft(3.0, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.2, 2.1, 2.0, 1.9), kind="sft"), {}, None),
+        (sft(3.0, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.2, 2.1, 2.0, 1.9), {}, None),
         (
-            Run(sft(2.0, 2.1, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 5.6, 5.4), kind="sft"),
+            sft(2.0, 2.1, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 5.6, 5.4),
             {"loss_falls": 11},
             "learning_rate",
         ),
-        (Run(sft(2.0, 1.0, 3.0, 2.5, 2.0, 1.5, 3.0, 1.5, 2.0, 3.5, 1.6, 2.4), kind="sft"), {}, None),  # noise
+        (sft(2.0, 1.0, 3.0, 2.5, 2.0, 1.5, 3.0, 1.5, 2.0, 3.5, 1.6, 2.4), {}, None),  # noise
     ],
 )
 def test_each_check_breaks_on_its_own_figure(run, where, cause):

@@ -215,9 +215,7 @@ def run(tmp_path) -> Path:
 # ---- every service --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_arrives_whole_once_dated_and_under_its_names_although_its_exporter_dies(
-    run, name, monkeypatch
-):
+def test_a_run_arrives_whole_once_and_dated_although_its_exporter_dies(run, name, monkeypatch):
     write(run, 0, 5)
     lines = [record | {"time": 1e9 + 60 * record["step"]} for record in RunFolder(run).metrics()]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -399,13 +397,9 @@ def opened(run: Path, before: tail.Tail | None) -> tail.Tail:
     return exporter
 
 
-def test_rollouts_that_a_step_left_before_the_run_went_back_are_not_those_of_a_later_one(
-    run, memory, monkeypatch
-):
+def test_rollouts_that_a_taken_back_step_left_are_not_sent_with_a_later_one(run, memory, monkeypatch):
     seen = {}
-    monkeypatch.setattr(
-        Memory, "send", lambda self, step: seen.update({step.step: step.rollouts.get("train", [])})
-    )
+    monkeypatch.setattr(Memory, "send", lambda self, step: seen.update({step.step: step.rollouts["train"]}))
     with begun(run) as writer:
         for step in (1, 2):
             log(writer, step, 1.0)
@@ -422,9 +416,7 @@ def test_rollouts_that_a_step_left_before_the_run_went_back_are_not_those_of_a_l
     assert told == {1: ["r1"] * 3, 2: ["r2"] * 3, 3: ["r2"] * 3}
 
 
-def test_a_service_that_fails_is_tried_again_and_again_while_the_run_goes_on(
-    run, memory, monkeypatch, caplog
-):
+def test_a_service_that_fails_is_tried_again_while_the_run_goes_on(run, memory, monkeypatch, caplog):
     pauses = []
     monkeypatch.setattr(Memory, "send", lambda self, step: 1 / 0)
     with begun(run) as writer:

@@ -102,12 +102,7 @@ def short(prompt, response):
         ("ppo", "loss", with_a_global, r"line 3: with_a_global uses 'width', which is not .*with a default"),
         ("ppo", "loss", made_by_another(), "line 2: inner uses 'factor'"),
         ("ppo", "loss", with_other_arguments, r"\(ratio, advantages, eps\) can't stand in for .* \(too many"),
-        (
-            "ppo",
-            "loss",
-            with_other_arguments,
-            r"write def with_other_arguments\(ratio, advantages, low, high\)",
-        ),
+        ("ppo", "loss", with_other_arguments, r"write def with_other_arguments\(ratio, advantages, low, "),
         ("ppo", "loss", lambda ratio, *rest: ratio, "give a function that is written with def"),
         ("ppo", "loss", print, "give a function that is written with def"),
         ("sft", "reward", short, "reward=short: sft has no function of that name"),
@@ -184,29 +179,15 @@ CLIP = LibraryFunction(SURROGATE).parameters
     [
         ("ppo", "loss", f"def f{CLIP}:\n    return x", None, "own.py, line 2: f uses 'x'"),
         ("ppo", "loss", "def f(ratio, advantages, low, high: return 1", None, "own.py, line 1: "),
-        (
-            "ppo",
-            "loss",
-            "x = 1",
-            None,
-            "own.py has no function: write def clipped_surrogate(ratio, advantages, low",
-        ),
-        (
-            "ppo",
-            "loss",
-            "def f(): pass\ndef g(): pass",
-            None,
-            "has 2 functions (f, g): choose one as FILE.py:f",
-        ),
+        ("ppo", "loss", "x = 1", None, "own.py has no function: write def clipped_surrogate(ratio, adv"),
+        ("ppo", "loss", "def f(): pass\ndef g(): pass", None, "2 functions (f, g): choose one as FILE.py:f"),
         ("dpo", "loss", "", "model.dpo.preference_loss=ipo", "model.dpo.preference_loss=ipo is another one"),
         ("ppo", "normalize", "", "trainer.ppo.normalize_advantages=False", "nothing is normalised"),
         ("grpo", "kl", "", "model.grpo.objective=dapo", "objective=dapo has kl=none"),
         ("grpo", "loss", "", "model.grpo.objective=cispo", "clipping=stop_gradient"),
     ],
 )
-def test_a_file_that_can_not_be_used_or_would_not_be_called_is_refused(
-    tmp_path, kind, name, text, setting, words
-):
+def test_a_file_that_would_not_be_called_is_refused(tmp_path, kind, name, text, setting, words):
     file = tmp_path / "own.py"
     settings = [f"functions.{name}='{file}'"]
     if setting:  # without the setting, the function is used
