@@ -472,13 +472,30 @@ def test_an_answer_depends_only_on_the_episode_s_seed_and_responses(pool):
     assert failure.reason == "raised" and "done after 1 of its 2 responses" in failure.text
 
 
-def test_a_run_goes_on_with_the_file_that_it_began_with(folder, tmp_path):
-    file, code = tmp_path / "edited.py", "import os\ndef reward(prompt, response): return {}"
-    file.write_text(code.format("os._exit(1) if response == 'die' else 1.0"))
-    with Environments({"mine": settings(folder, use=str(file), processes=1)}, "train") as pool:
-        file.write_text(code.format("2.0"))
-        first, second = steps(pool, "die", "a")  # a new process answers the second
-    assert first.reason == "died" and second == Step(1.0)
+ENDLESS = """
+import os
+from aligner_lib.rollouts.environments.base import Environment, Step
+
+class Endless(Environment):
+    max_turns = 2
+
+    def reset(self, seed):
+        return "Go on."
+
+    def step(self, response):
+        return Step(os._exit(1) if response == "die" else REWARD, done=False, observation=" More.")
+"""
+
+
+def test_an_episode_ends_after_max_turns_and_a_run_goes_on_with_the_file_that_it_began_with(folder, tmp_path):
+    file = tmp_path / "endless.py"
+    file.write_text(ENDLESS.replace("REWARD", "1.0"))
+    with Environments({"mine": settings(folder, use=str(file), processes=1, args={})}, "train") as pool:
+        file.write_text(ENDLESS.replace("REWARD", "2.0"))
+        episodes = [Episode("mine", 0, responses) for responses in (("die",), ("a",), ("a", "b"))]
+        died, first, second = pool.step(episodes)  # a new process answers the second and the third
+    assert died.reason == "died"
+    assert [first, second] == [Step(1.0, False, " More."), Step(1.0, True, " More.")]
 
 
 def test_a_process_that_hangs_ends_when_its_job_was_killed(folder):
