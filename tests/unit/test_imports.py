@@ -54,9 +54,6 @@ def assert_no_circle(graph: dict[str, set[str]]) -> None:
     assert {*graphlib.TopologicalSorter(graph).static_order()} >= {*graph}  # CycleError names a circle
 
 
-# ---- the rules ------------------------------------------------------------------------------------------------------
-
-
 def test_megatron_core_is_imported_in_one_sub_package_only():
     owners = {name for name in modules() if "megatron" in map(top, imported(name))}
     assert owners and owners <= set(below("aligner_lib.megatron"))
@@ -181,47 +178,49 @@ def test_a_package_imports_others_only_where_it_may(room, others, allowed):
         assert {module for module in imported(name) if top(module) in others} <= allowed, name
 
 
-def test_the_mathematics_imports_only_torch():
+def test_the_mathematics_imports_only_torch_and_the_library_no_module_of_the_learners_side():
     for name in below("aligner_lib.algorithms"):
         others = {module for module in imported(name) if not module.startswith("aligner_lib.algorithms")}
         assert set(map(top, others)) <= sys.stdlib_module_names | {"torch"}, name
-
-
-def test_the_library_does_not_import_the_learners_side():
-    """The command line is excepted, because it starts the tutorial."""
+    # The command line is excepted, because it starts the tutorial.
     learners = set(below(*LEARNERS))
     for name in set(modules()) - learners - set(below("aligner_lib.cli")):
         assert not imported(name) & learners, name
 
 
-# ---- what a start loads (its seconds: ./lab bench --only imports) ----------------------------------------------------
-
-
 COMMAND = "sys.argv = 'aligner {}'.split(); from aligner_lib.cli.main import main; main()"
+# In this order in one process: modules stay loaded, so each start bears the earlier ones' modules, too.
+STARTS = [
+    (COMMAND.format("--help"), HEAVY | {"papermill", "nbconvert", "omegaconf", "numpy"}),
+    (COMMAND.format("progress ."), HEAVY | {"numpy", "papermill"}),
+    ("import cluster; cluster.submit; cluster.Job", HEAVY | {"numpy"}),
+    ("import aligner_lib.run_folder.reader, aligner_lib.run_folder.explain", HEAVY | {"numpy"}),
+    ("import data, data.sample_text.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub"}),
+    (COMMAND.format("profile --help"), HEAVY | {"omegaconf"}),
+    (COMMAND.format("serve --help"), HEAVY | {"tornado"}),
+    ("from aligner_lib.run_folder.exporters import process, tail, tensorboard", HEAVY | {"tensorflow"}),
+    ("from widgets import compare_completions, curves, explore, show_completions", {"anywidget"}),
+    (
+        "import widgets; [getattr(widgets, name) for name in widgets.__all__]",
+        HEAVY | {"transformers", "matplotlib", "pandas"},
+    ),
+]
+START = """
+import json, sys
+loaded = []
+for code in json.loads(sys.argv[1]):
+    try:
+        exec(code, {"sys": sys})
+    except SystemExit:
+        pass
+    loaded.append(sorted({name.partition(".")[0] for name in sys.modules}))
+print()
+print(json.dumps(loaded))
+"""
 
 
-@pytest.mark.parametrize(
-    ("code", "light"),
-    [
-        (COMMAND.format("--help"), HEAVY | {"papermill", "nbconvert", "omegaconf"}),
-        (COMMAND.format("serve --help"), HEAVY | {"tornado"}),
-        (COMMAND.format("profile --help"), HEAVY | {"omegaconf"}),
-        (COMMAND.format("progress ."), HEAVY | {"numpy", "papermill"}),
-        ("import aligner_lib.run_folder.reader, aligner_lib.run_folder.explain", HEAVY | {"numpy"}),
-        ("from aligner_lib.run_folder.exporters import process, tail, tensorboard", HEAVY | {"tensorflow"}),
-        ("import data, data.sample_text.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub"}),
-        ("import cluster; cluster.submit; cluster.Job", HEAVY | {"numpy"}),
-        (
-            "import widgets; [getattr(widgets, name) for name in widgets.__all__]",
-            HEAVY | {"transformers", "matplotlib", "pandas"},
-        ),
-        ("from widgets import compare_completions, curves, explore, show_completions", {"anywidget"}),
-    ],
-)
-def test_a_start_loads_nothing_heavy(code, light):
-    script = (
-        f"import json, sys\ntry:\n    {code}\nexcept SystemExit: pass\n"
-        "print('\\n' + json.dumps([name.partition('.')[0] for name in sys.modules]))"
-    )
-    shown = subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, text=True)
-    assert not light & set(json.loads(shown.splitlines()[-1]))
+def test_a_start_loads_nothing_heavy():
+    command = [sys.executable, "-c", START, json.dumps([code for code, _ in STARTS])]
+    shown = subprocess.check_output(command, cwd=ROOT, text=True)
+    for (code, light), loaded in zip(STARTS, json.loads(shown.splitlines()[-1]), strict=True):
+        assert not light & set(loaded), code

@@ -149,8 +149,8 @@ def test_wrong_arguments_are_refused_at_the_start(prompts, args, message):
         judge_at("http://127.0.0.1:9", prompts, **args)
 
 
-def environments(name, use, **args):
-    return Environments({name: EnvironmentSettings(use=use, args=args, processes=1)}, "train")
+def environments(use, **args):
+    return Environments({"mine": EnvironmentSettings(use=use, args=args, processes=1)}, "train")
 
 
 def test_a_judge_in_its_process_gets_all_responses_in_one_call_and_failures_are_left_out(prompts):
@@ -158,11 +158,8 @@ def test_a_judge_in_its_process_gets_all_responses_in_one_call_and_failures_are_
         return points_of(messages) if "bad" not in messages[-1]["content"] else "Hm."
 
     args = {"prompts": prompts, "model": "m", "rubric": RUBRIC, "cache": False, "held_out": 0.5}
-    with (
-        serving(answer, at_once=4) as server,
-        environments("graded", "judge", url=server.url, **args) as pool,
-    ):
-        steps = pool.step([Episode("graded", n, (text,)) for n, text in enumerate(["1", "2", "bad", "10"])])
+    with serving(answer, at_once=4) as server, environments("judge", url=server.url, **args) as pool:
+        steps = pool.step([Episode("mine", n, (text,)) for n, text in enumerate(["1", "2", "bad", "10"])])
     assert [step.reward for step in steps if isinstance(step, Step)] == pytest.approx([0.325, 0.4, 1])
     assert isinstance(steps[2], EnvironmentFailure)
     assert (steps[2].reason, steps[2].seed) == ("not_understood", 2)
@@ -181,27 +178,24 @@ def test_a_reward_function_of_lists_or_an_async_one_judges_all_responses_togethe
     file, prompts = tmp_path / "mine.py", tmp_path / "prompts.jsonl"
     file.write_text(FUNCTIONS[form])
     prompts.write_text("".join(json.dumps({"prompt": f"Number {n}?", "extra": n}) + "\n" for n in range(4)))
-    args = {"prompts": {"train": str(prompts), "validation": str(prompts)}}
-    with environments("mine", str(file), **args) as pool:
-        steps = pool.step([Episode("mine", n, ("x" * n,)) for n in (1, 2, 3)])
+    environment = make(str(file), prompts={"train": str(prompts), "validation": str(prompts)})
+    assert environment.judges_together
+    steps = environment.step_all([1, 2, 3], ["x", "xx", "xxx"])
     assert [step.reward for step in steps] == [10, 11, 12]
 
 
-def test_a_missing_reward_and_a_wrong_count_are_failures(tmp_path, prompts):
+def test_missing_rewards_a_wrong_count_and_a_wrong_signature_are_failures(tmp_path, prompts):
     file = tmp_path / "mine.py"
     file.write_text(
         "def reward(completions, **columns):\n    return [None if text == '-' else 1 for text in completions if text]"
     )
-    with environments("mine", str(file), prompts=prompts) as pool:
+    with environments(str(file), prompts=prompts) as pool:
         steps = pool.step([Episode("mine", 0, ("-",)), Episode("mine", 1, ("a",))])
         assert steps[0].reason == "no_reward" and steps[1] == Step(1.0)
         steps = pool.step([Episode("mine", 0, ("",)), Episode("mine", 1, ("a",))])
     assert [step.reason for step in steps] == ["raised", "raised"]
     assert "1 rewards were returned for 2 responses" in steps[0].text
-
-
-def test_a_signature_that_does_not_fit_is_refused_before_anything_runs(tmp_path, prompts):
-    (tmp_path / "mine.py").write_text("def reward(completions, answer):\n    return [0.0] * len(completions)")
+    file.write_text("def reward(completions, answer):\n    return [0.0] * len(completions)")
     words = r"reward\(completions, answer\) can't be called with prompts, completions"
-    with pytest.raises(UserError, match=words):
-        environments("mine", str(tmp_path / "mine.py"), prompts=prompts)
+    with pytest.raises(UserError, match=words):  # before anything runs
+        environments(str(file), prompts=prompts)
