@@ -55,14 +55,11 @@ def test_the_second_turn_contains_the_first_answer():
     assert answered.answers == ("42", "21") and str(answered) == f"{prompts[1]} 21"
 
 
-def test_a_judge_that_reads_prefers_the_right_answer_in_either_place():
+def test_a_judge_that_reads_prefers_the_right_answer_and_one_that_prefers_a_place_decides_nothing():
     judged, server = compare(prefers_21, ["21", "20", "21"], ["20", "21", "It is 21"])
     assert judged.wins == [1.0, 0.0, 0.5]
     assert (server.paths[0], server.headers[0]["Authorization"]) == ("/v1/chat/completions", "Bearer secret")
     assert server.bodies[0]["model"] == "a-judge" and server.bodies[0]["temperature"] == 0
-
-
-def test_a_judge_that_prefers_a_place_decides_nothing():
     assert compare(lambda text: "FIRST", ["21"], ["20"])[0].wins == [0.5]
 
 
