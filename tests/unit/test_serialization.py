@@ -1,6 +1,7 @@
 """What crosses between the two jobs comes out as it went in, and what must not cross is refused by the sample's name."""
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -34,15 +35,12 @@ def experience_of(batch: TokenBatch, seed: int = 0) -> CriticExperience:
     return CriticExperience(**vars(batch), response_mask=mask, values=values, returns=returns)
 
 
-def test_lengths_are_few():
-    few = {16, 24, 32, 48, 64, 96, 128, 192, 256}
-    assert {serialization.padded_length(n) for n in range(1, 257)} == few
-
-
 @given(st.integers(1, 1 << 20))
-def test_a_padded_length_holds_the_longest_and_is_at_most_half_too_long(longest):
+def test_padded_lengths_are_few_hold_the_longest_and_are_at_most_half_too_long(longest):
     length = serialization.padded_length(longest)
     assert longest <= length <= max(16, 1.5 * longest)
+    few = {16, 24, 32, 48, 64, 96, 128, 192, 256}
+    assert {serialization.padded_length(n) for n in range(1, 257)} == few
 
 
 def test_pad_to_length_is_the_length_until_something_is_longer():
@@ -107,32 +105,32 @@ def test_a_token_or_a_length_that_can_t_be_is_named(name, place, number, words):
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_score_that_is_no_number_is_named(number):
-    def answer(kind, place):
-        scores = {"rewards": torch.zeros(2), "values": torch.zeros(2, 3)}[kind]
-        arrays = serialization.pack_scores(kind, scores, 4)
-        arrays[kind][place] = number
-        return serialization.unpack_scores(kind, arrays, BATCH)
-
-    words = r"the reward of sample 1 of 2 \(tokens \[4, 5, 6, 7\]…\) is"
-    with pytest.raises(serialization.WireError, match=words):
-        answer("rewards", (1, 0))
-    with pytest.raises(serialization.WireError, match=r"the value of sample 0 of 2 .* at token 1 is"):
-        answer("values", (0, 1))
-    answer("values", (0, 2))  # beyond the sample's end nobody looks
+@pytest.mark.parametrize(
+    ("kind", "place", "words"),
+    [
+        ("rewards", (1, 0), r"the reward of sample 1 of 2 \(tokens \[4, 5, 6, 7\]…\) is"),
+        ("values", (0, 1), r"the value of sample 0 of 2 .* at token 1 is"),
+        ("values", (0, 2), None),  # after the sample's end
+    ],
+)
+def test_a_score_that_is_no_number_is_named(kind, place, number, words):
+    scores = {"rewards": torch.zeros(2), "values": torch.zeros(2, 3)}[kind]
+    arrays = serialization.pack_scores(kind, scores, 4)
+    arrays[kind][place] = number
+    with pytest.raises(serialization.WireError, match=words) if words else nullcontext():
+        serialization.unpack_scores(kind, arrays, BATCH)
 
 
 @pytest.mark.parametrize(
-    ("kind", "scores", "words"),
+    ("kind", "scores", "width", "words"),
     [
-        ("rewards", torch.zeros(3), r"shape \[3, 1\], but 2 samples were sent"),
-        ("values", torch.zeros(2, 1), "values have 2 columns, but the longest sample needs 3"),
+        ("rewards", torch.zeros(3), 4, r"shape \[3, 1\], but 2 samples were sent"),
+        ("values", torch.zeros(2, 1), 2, "values have 2 columns, but the longest sample needs 3"),
     ],
 )
-def test_scores_of_another_shape_are_refused(kind, scores, words):
-    arrays = serialization.pack_scores(kind, scores, 4 if kind == "rewards" else 2)
+def test_scores_of_another_shape_are_refused(kind, scores, width, words):
     with pytest.raises(serialization.WireError, match=words):
-        serialization.unpack_scores(kind, arrays, BATCH)
+        serialization.unpack_scores(kind, serialization.pack_scores(kind, scores, width), BATCH)
 
 
 @pytest.mark.parametrize(
