@@ -49,8 +49,6 @@ def test_a_response_without_others_without_differences_or_without_a_reward_learn
     assert group_advantages(rewards, group, "group_mean", "none").tolist() == [0.5, 0, -0.5, 0]
 
 
-# ---- presets against their papers' formulas -------------------------------------------------------------------------
-
 LENGTHS = [3, 1, 4, 2]
 R = torch.tensor([1.0, 0.0, 0.0, 0.5], dtype=torch.float64)
 GROUPS = torch.tensor([0, 0, 1, 1])
@@ -166,19 +164,13 @@ def test_responses_without_an_advantage_can_be_left_out_of_the_sum(normalizer):
     assert (part * losses[:2] * lengths[:2]).sum().item() / 4 == pytest.approx(with_all.item())
 
 
-# ---- rewards, weights and the KL ------------------------------------------------------------------------------------
-
-
-def test_shaped_rewards_by_hand():
+def test_shaped_rewards_and_importance_weights_by_hand():
     rewards, lengths = torch.tensor([5.0, 1.0, -3.0, 0.0]), torch.tensor([10, 16, 18, 20])
     finished = torch.tensor([True, True, True, False])
     assert pg.shaped_rewards(rewards, lengths, finished, clip=2.0).tolist() == [2, 1, -2, 0]
     assert pg.shaped_rewards(rewards, lengths, finished, missing_eos_penalty=0.5).tolist() == [5, 1, -3, -0.5]
     ramp = pg.shaped_rewards(torch.zeros(4), lengths, finished, max_length=20, overlong_buffer=4)
     assert ramp.tolist() == [0, 0, -0.5, -1]
-
-
-def test_importance_weights_by_hand():
     trainer, sampler = torch.tensor([0.5, 0.2, 0.3]).log(), torch.tensor([0.25, 0.4, 0.1]).log()
     assert pg.importance_weights(trainer, sampler, "none", 2.5).tolist() == [1, 1, 1]
     assert pg.importance_weights(trainer, sampler, "truncated", 2.5).tolist() == pytest.approx([2, 0.5, 2.5])
