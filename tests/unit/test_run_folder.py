@@ -238,13 +238,6 @@ def test_a_run_is_not_resumed_with_other_inputs(tmp_path, hashes, named):
     assert begin(tmp_path, hashes=hashes).info["hashes"] == hashes  # a run from step 0 may have them
 
 
-def test_a_run_that_recorded_no_inputs_is_resumed(tmp_path):
-    begin(tmp_path, (1, 2, 3), hashes={})
-    with writer(tmp_path, hashes={"model": "m"}) as run:
-        run.start(3)
-    assert RunFolder(tmp_path).info["resumed"] == 1
-
-
 def test_new_settings_are_recorded_when_their_checkpoint_is_loaded(tmp_path):
     begin(tmp_path, (1, 2, 3), "stopped", config={"rank": 4})
     files = files_of(tmp_path)
@@ -273,16 +266,20 @@ def test_new_settings_are_recorded_when_their_checkpoint_is_loaded(tmp_path):
     assert RunFolder(tmp_path).status == "finished"
 
 
-def test_changed_settings_are_named_once(tmp_path, caplog):
+def test_changed_settings_are_named_once_and_inputs_that_were_not_recorded_are_no_reason_to_refuse(
+    tmp_path, caplog
+):
     caplog.set_level("INFO")
-    begin(tmp_path, (1, 2, 3), config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "x": "a"})
-    for _ in range(2):
-        with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "x": None}) as run:
+    config = {"model": {"optim": {"lr": 0.1}, "seed": 1}, "x": "a"}
+    begin(tmp_path, (1, 2, 3), config=config, hashes={})
+    changed = {"model": {"optim": {"lr": 0.2}, "seed": 1}, "x": None}
+    words = "continues with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"
+    for resumed in (1, 2):
+        with writer(tmp_path, config=changed, hashes={"model": "m"}) as run:
             run.start(3)
-            message = RunFolder(tmp_path).info["message"]
-        line = "continues with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"
-        assert caplog.messages == [line]
-    assert message == ""
+            info = RunFolder(tmp_path).info
+        assert info["resumed"] == resumed and caplog.messages == [words]
+    assert info["message"] == ""
 
 
 # ---- alarms ---------------------------------------------------------------------------------------------------------
@@ -318,19 +315,15 @@ def test_a_collapse_is_one_alarm_however_often_the_run_is_resumed(tmp_path, atte
     assert entropy_alarms(tmp_path, *attempts) == expected
 
 
-def test_odd_records_before_a_resume_raise_no_alarm(tmp_path):
-    entropy_alarms(tmp_path, (0, {1: 2.0}))
-    with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write(f'{{"step": 2, "train_rollouts/entropy": "x", "a": 1{"0" * 400}}}\n')
-        file.write('{"step": 3, "b": null}\n')
-    assert entropy_alarms(tmp_path, (3, {4: 2.0})) == []
-
-
-def test_a_run_has_its_own_thresholds(tmp_path):
+def test_a_run_has_its_own_thresholds_and_odd_records_raise_no_alarm(tmp_path):
     values = HIGH | dict.fromkeys(range(7, 12), 1.5)
     assert entropy_alarms(tmp_path / "usual", (0, values)) == []
     strict = entropy_alarms(tmp_path / "strict", (0, values), limits=Thresholds(entropy=0.8))
     assert strict == [("entropy", 9)]
+    with open(tmp_path / "usual" / "metrics.jsonl", "a") as file:
+        file.write(f'{{"step": 12, "train_rollouts/entropy": "x", "a": 1{"0" * 400}}}\n')
+        file.write('{"step": 13, "b": null}\n')
+    assert entropy_alarms(tmp_path / "usual", (13, {14: 2.0})) == []
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------
