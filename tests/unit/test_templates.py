@@ -89,14 +89,11 @@ def test_a_conversation_has_the_tokens_of_transformers_and_its_answers_are_learn
     assert learnt(tokenizer, sample) == [f"Hello.{stop}", f"Yes, well.{stop}"]
 
 
-def test_input_and_output_are_two_turns(tokenizer, jsonl):
+def test_input_and_output_are_two_turns_and_a_long_input_keeps_its_question(tokenizer, jsonl):
     (sample,), _ = load_sft(jsonl({"input": " Hi? ", "output": "Hello.\n"}), tokenizer, 64)
     assert sample.tokens == as_transformers(tokenizer.folder, MESSAGES[1:3])[: len(sample.tokens)]
     assert sample.tokens[: sample.answer_start] == encode_prompt(tokenizer, "Hi?")
     assert learnt(tokenizer, sample) == ["Hello.<|im_end|>"]
-
-
-def test_an_input_that_is_too_long_keeps_the_template_and_the_question(tokenizer, jsonl):
     context = "The sky over the town was blue all day. " * 20
     record = {"input": f"{context}\n\nWhat colour was it?", "output": "Blue."}
     (sample,), report = load_sft(jsonl(record), tokenizer, 60)
@@ -305,14 +302,13 @@ def test_every_answer_is_learnt_whole_with_its_stop_token(smoke, answer):
 # ---- the choice of a template, and the mask as it is shown ----------------------------------------------------------
 
 
-def test_templates_that_can_t_be_used_are_refused(with_template, jsonl):
+def test_an_unusable_template_is_refused_and_another_recorded_beside_the_tokenizer(
+    with_template, jsonl, smoke, tmp_path
+):
     with pytest.raises(ValueError, match="writes a conversation differently once it has an answer"):
         load_sft(jsonl({"messages": MESSAGES}), use_template(with_template(FORGETFUL), OWN), 64)
     with pytest.raises(UserError, match=r"has no chat template: give model\.data\.chat_template=plain"):
         use_template(with_template(None), OWN)
-
-
-def test_the_template_is_recorded_beside_the_tokenizer(smoke, tmp_path):
     assert chat_template.recorded_template(smoke) is None
     for name in (OWN, PLAIN):
         chat_template.save_tokenizer(use_template(Tokenizer(smoke), name), tmp_path)
