@@ -90,7 +90,9 @@ def test_stale_rollouts():
     first, seen = module.weight.clone(), []
 
     class Batch:
-        def __init__(self, rows: int, add=None):
+        add = None
+
+        def __init__(self, rows: int):
             pass
 
         def run(self, *enough):

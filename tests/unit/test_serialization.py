@@ -86,22 +86,32 @@ def test_a_refusal_arrives_as_it_was(error):
 
 BATCH = TokenBatch(tokens=torch.tensor([[1, 2, 3, 0], [4, 5, 6, 7]]), lengths=torch.tensor([3, 4]))
 AT_1_2 = np.array([[False] * 3, [False, False, True]])
+AT_1_2_OF_4 = np.pad(AT_1_2, [(0, 0), (0, 1)])
+
+
+ONLY_0_TO_49 = "but the model knows only 0 to 49"
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "number", "words"),
+    ("kind", "name", "change", "words"),
     [
-        ("tokens", (1, 2), -1, r"token 2 of sample 1 of 2 is -1, but the model knows only 0 to 49"),
-        ("tokens", (1, 2), VOCAB, r"token 2 of sample 1 of 2 is 50, but the model knows only 0 to 49"),
-        ("lengths", 1, 0, r"sample 1 of 2 has length 0"),
-        ("lengths", 1, 5, r"sample 1 of 2 has length 5"),
+        ("tokens", "tokens", lambda old: np.where(AT_1_2_OF_4, -1, old), rf"token 2 of sample 1 of 2 is -1, {ONLY_0_TO_49}"),
+        ("tokens", "tokens", lambda old: np.where(AT_1_2_OF_4, VOCAB, old), rf"token 2 of sample 1 of 2 is 50, {ONLY_0_TO_49}"),
+        ("tokens", "lengths", lambda old: old * [[1], [0]], r"sample 1 of 2 has length 0"),
+        ("tokens", "lengths", lambda old: old + [[0], [1]], r"sample 1 of 2 has length 5"),
+        ("experience", "returns", lambda old: np.where(AT_1_2, np.nan, old), "returns of sample 1 of 2 at token 2 is nan"),
+        ("experience", "values", lambda old: np.where(AT_1_2, np.nan, old), "values of sample 1 of 2 at token 2 is nan"),
+        ("experience", "returns", lambda old: old[:, :2], r"returns has shape \[2, 2\], but tokens require \[2, 3\]"),
+        ("experience", "response_mask", lambda old: old[:1], r"mask has shape \[1, 3\], but tokens require \[2, 3\]"),
     ],
-)
-def test_a_token_or_a_length_that_can_t_be_is_named(name, place, number, words):
-    arrays = serialization.pack_tokens(BATCH, 4)
-    arrays[name][place] = number
+)  # fmt: skip
+def test_arrays_that_can_t_be_are_refused_with_the_place(kind, name, change, words):
+    if kind == "tokens":
+        arrays, unpack = serialization.pack_tokens(BATCH, 4), serialization.unpack_tokens
+    else:
+        arrays, unpack = serialization.pack_experience(experience_of(BATCH)), serialization.unpack_experience
     with pytest.raises(serialization.WireError, match=words):
-        serialization.unpack_tokens(arrays, VOCAB)
+        unpack(arrays | {name: change(arrays[name])}, VOCAB)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -131,18 +141,3 @@ def test_a_score_that_is_no_number_is_named(kind, place, number, words):
 def test_scores_of_another_shape_are_refused(kind, scores, width, words):
     with pytest.raises(serialization.WireError, match=words):
         serialization.unpack_scores(kind, serialization.pack_scores(kind, scores, width), BATCH)
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("returns", lambda old: np.where(AT_1_2, np.nan, old), "returns of sample 1 of 2 at token 2 is nan"),
-        ("values", lambda old: np.where(AT_1_2, np.nan, old), "values of sample 1 of 2 at token 2 is nan"),
-        ("returns", lambda old: old[:, :2], r"returns has shape \[2, 2\], but tokens require \[2, 3\]"),
-        ("response_mask", lambda old: old[:1], r"mask has shape \[1, 3\], but tokens require \[2, 3\]"),
-    ],
-)
-def test_experience_that_is_no_number_or_of_another_shape_is_refused(name, change, words):
-    arrays = serialization.pack_experience(experience_of(BATCH))
-    with pytest.raises(serialization.WireError, match=words):
-        serialization.unpack_experience(arrays | {name: change(arrays[name])}, VOCAB)

@@ -84,28 +84,27 @@ COMPLETED = {
 }
 
 
-@pytest.mark.parametrize("line", COMPLETED)
-def test_bash_completes(line, tmp_path):
+IN_ZSH = ("aligner expl", "aligner ppo trainer.ppo.prompt_b")
+
+
+@pytest.mark.parametrize(
+    ("shell", "line"), [*(("bash", line) for line in COMPLETED), *(("zsh", line) for line in IN_ZSH)]
+)
+def test_a_shell_completes(shell, line, tmp_path):
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
     (tmp_path / "runs" / "mine" / "ppo").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "ppo" / "run.json").write_text("{}")
-    ask = f"COMP_LINE='{line}' COMP_POINT={len(line)}\n_aligner_completion 2>/dev/null\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
-    script = f"{script_of('bash')}COMP_WORDBREAKS=' ='\ncompopt() {{ :; }}\n{ask}"
-    assert _answers(["bash", "-c", script], tmp_path) == COMPLETED[line]
-
-
-@pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed")
-@pytest.mark.parametrize("line", ["aligner expl", "aligner ppo trainer.ppo.prompt_b"])
-def test_zsh_completes(line, tmp_path):
-    words = line.split()
-    stand_ins = "compdef() { : }\n_files() { : }\ncompadd() { print -l -- ${@:#-*} }\n"
-    script = f"{stand_ins}{script_of('zsh')}words=({line})\nCURRENT={len(words)}\n_aligner_completion"
-    assert [word for word in _answers(["zsh", "-fc", script], tmp_path) if word] == COMPLETED[line]
-
-
-def _answers(command: list[str], folder: Path) -> list[str]:
+    if shell == "bash":
+        ask = f"COMP_LINE='{line}' COMP_POINT={len(line)}\n_aligner_completion 2>/dev/null\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+        command = ["bash", "-c", f"{script_of('bash')}COMP_WORDBREAKS=' ='\ncompopt() {{ :; }}\n{ask}"]
+    else:
+        stand_ins = "compdef() { : }\n_files() { : }\ncompadd() { print -l -- ${@:#-*} }\n"
+        ask = f"words=({line})\nCURRENT={len(line.split())}\n_aligner_completion"
+        command = ["zsh", "-fc", f"{stand_ins}{script_of('zsh')}{ask}"]
     env = os.environ | {"PATH": f"{ALIGNER.parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, check=True)
-    return done.stdout.split("\n")[:-1]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, check=True)
+    assert done.stdout.split() == COMPLETED[line]
 
 
 def test_another_shell_is_refused():

@@ -80,12 +80,9 @@ def test_the_layout_with_the_least_communication_that_fits_is_chosen():
 )
 def test_gpus_are_written_as_number_and_memory(text, gpus):
     assert GPUs.parse(text) == gpus
-
-
-@pytest.mark.parametrize("text", ["8", "8x", "x80", "0x80", "8x0", "1x2x3x4", "eight", "-8x80"])
-def test_other_gpus_are_refused_with_an_example(text):
-    with pytest.raises(UserError, match=f"--gpus {text}: write GPUsxGB or NODESxGPUsxGB, such as 8x80"):
-        GPUs.parse(text)
+    for wrong in ("8", "8x", "x80", "0x80", "8x0", "1x2x3x4", "eight", "-8x80"):
+        with pytest.raises(UserError, match=f"--gpus {wrong}: write GPUsxGB or NODESxGPUsxGB, such as 8x80"):
+            GPUs.parse(wrong)
 
 
 def test_a_shape_is_that_of_the_table_or_of_a_model_folder(smoke):
