@@ -14,10 +14,17 @@ from aligner_lib.models.smoke import SPECIAL_TOKENS
 from aligner_lib.models.tensor_store import StoreReader
 
 
-def test_another_process_makes_the_same_bytes(tmp_path, smoke):
-    code = f"from aligner_lib.models import fetch; fetch('smoke', cache={str(tmp_path)!r}, progress=False)"
+def test_of_two_processes_one_makes_the_model_of_the_same_bytes(tmp_path, smoke):
+    code = f"from aligner_lib.models import fetch; fetch('smoke', cache={str(tmp_path)!r})"
     environment = {"PYTHONHASHSEED": "7", "RAYON_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    output = "".join(process.communicate(timeout=60)[0] for process in started)
+    assert [process.returncode for process in started] == [0, 0]
+    assert output.count("made on this machine") == 1
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == [".smoke.lock", "smoke"]
     assert model_hash(tmp_path / "models/smoke") == model_hash(smoke)
     for path in sorted(smoke.rglob("*.*")):
         other = tmp_path / "models/smoke" / path.relative_to(smoke)
