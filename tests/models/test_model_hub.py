@@ -52,8 +52,14 @@ def fetched(name: str, tmp_path):
     return fetch(name, cache=tmp_path / "cache", progress=False)
 
 
-def test_a_repository_comes_at_a_commit_that_is_recorded(files, folder, tmp_path, capsys):
-    model = fetch(REPO, cache=tmp_path / "cache")
+def test_a_repository_comes_at_a_commit_that_is_recorded_and_is_there_without_the_hub(
+    net, files, folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ValueError, match=f"not exist, .*for a model of the hub: aligner model fetch {REPO}"):
+        resolve(REPO)
+    assert files.requests == [], "a path asks no hub"
+    model = fetch(REPO)
     assert model == tmp_path / "cache/models" / REPO
     assert Architecture.load(model) == ARCH
     assert f"{REPO}: from the Hugging Face hub ({REPO} at {COMMIT[:12]})" in capsys.readouterr().out
@@ -62,21 +68,11 @@ def test_a_repository_comes_at_a_commit_that_is_recorded(files, folder, tmp_path
     assert set(source["sha256"]) == {path.name for path in folder.glob("model-*.safetensors")}
     requests = {path.rpartition("/")[2] for method, path, _ in files.requests if method == "GET"}
     assert not {"consolidated.safetensors", "README.md"} & requests
-
-
-def test_what_was_fetched_is_there_without_the_hub_and_a_damaged_copy_is_fetched_again(
-    net, files, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(ValueError, match=f"not exist, .*for a model of the hub: aligner model fetch {REPO}"):
-        resolve(REPO)
-    assert files.requests == [], "a path asks no hub"
-    model = fetched(REPO, tmp_path)
     net()
-    assert fetched(REPO, tmp_path) == resolve(REPO) == model
+    assert fetch(REPO) == resolve(REPO) == model
     net(hub=files.url)
     shutil.rmtree(model / "weights")
-    assert fetch(REPO, cache=tmp_path / "cache") == model
+    assert fetch(REPO) == model
     assert "is damaged or of another version" in capsys.readouterr().out
 
 
@@ -96,8 +92,6 @@ def test_other_content_than_the_hub_lists_is_refused(files, refused):
     files.content[path] = body[:-1] + b"\x55", headers
     refused(r"model-00002-of-00003\.safetensors has SHA-256", DownloadError)
 
-
-# ---- the hub says no ------------------------------------------------------------------------------------------------
 
 META = "meta-llama/Llama-2-7b"
 TOKEN = "create a token with read access .* give it as HF_TOKEN"
@@ -142,9 +136,6 @@ def test_what_the_hub_does_not_give_is_told(files, refused, revision, answer, me
 def test_without_the_hub_another_way_is_named_and_paths_are_no_names(net, tmp_path, name, message):
     with pytest.raises((ValueError, UserError), match=message):
         fetched(name, tmp_path)
-
-
-# ---- repositories without safetensors -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import torch
 from sparse_models import peak_bytes
-from tiny_llama import ARCH, hf_config, random_weights, write_gguf, write_hf
+from tiny_families import stored
+from tiny_llama import ARCH, assert_same_bits, hf_config, random_weights, write_gguf, write_hf
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import import_hf, model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.convert import open_source
 from aligner_lib.models.disk import DiskFull, whole_or_absent
-from aligner_lib.models.names import to_hf, weights
+from aligner_lib.models.names import weights
 from aligner_lib.models.tensor_store import StoreReader, check_store
 
 TIED = dataclasses.replace(ARCH, tied_embeddings=True)
@@ -28,47 +29,28 @@ TIED = dataclasses.replace(ARCH, tied_embeddings=True)
 
 def back_to_hf(folder, arch) -> dict[str, torch.Tensor]:
     """A model folder's weights under Hugging Face's names."""
-    reader = StoreReader(folder / "weights")
-    assert reader.names() == sorted(weight.megatron for weight in weights(arch))
-    parts = {}
-    for weight in weights(arch):
-        parts.update(zip(weight.hf, to_hf(weight, reader.read_whole(weight.megatron), arch)))
-    return parts
+    assert StoreReader(folder / "weights").names() == sorted(weight.megatron for weight in weights(arch))
+    return stored(folder / "weights", arch)
 
 
-def assert_equal(found: dict, expected: dict) -> None:
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert torch.equal(found[name], torch.as_tensor(tensor)), name
+def test_a_model_saved_by_transformers_is_read(tmp_path, smoke):
+    """In its shards, with progress; nothing is left beside it. test_model_export: to the bit and back, also tied."""
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-
-@pytest.mark.parametrize(("arch", "shards"), [(ARCH, 3), (TIED, 1)], ids=["untied", "tied"])
-def test_safetensors_arrive_whole(tmp_path, smoke, arch, shards):
-    tensors = random_weights(arch)
-    source = write_hf(tmp_path / "hf", arch, tensors, smoke, shards)
-    seen = []
-    out = import_hf(source, tmp_path / "model", progress=lambda done, total: seen.append((done, total)))
-    assert Architecture.load(out) == arch
-    assert_equal(back_to_hf(out, arch), tensors)
+    model, hf, seen = LlamaForCausalLM(LlamaConfig(**hf_config(ARCH))), tmp_path / "hf", []
+    write_hf(hf, ARCH, {}, smoke)
+    (hf / "model.safetensors").unlink()
+    model.save_pretrained(hf, max_shard_size="100KB")
+    assert (hf / "model.safetensors.index.json").exists()
+    out = import_hf(hf, tmp_path / "model", progress=lambda done, total: seen.append((done, total)))
+    assert Architecture.load(out) == ARCH
+    assert_same_bits(back_to_hf(out, ARCH), model.state_dict())
     assert check_store(out / "weights") > 0
-    total = len(list(weights(arch)))
+    total = len(list(weights(ARCH)))
     assert seen == [(done, total) for done in range(1, total + 1)]
     assert Tokenizer(out).encode("Hello, 2024!") == Tokenizer(smoke).encode("Hello, 2024!")
     assert json.loads((out / "source.json").read_text())["hash"] == model_hash(out)
     assert {path.name for path in tmp_path.iterdir()} == {"hf", "model"}
-
-
-def test_a_model_saved_by_transformers_is_read(tmp_path, smoke):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    model = LlamaForCausalLM(LlamaConfig(**hf_config(ARCH)))
-    write_hf(tmp_path / "hf", ARCH, {}, smoke)
-    (tmp_path / "hf" / "model.safetensors").unlink()
-    model.save_pretrained(tmp_path / "hf", max_shard_size="100KB")
-    assert (tmp_path / "hf" / "model.safetensors.index.json").exists()
-    out = import_hf(tmp_path / "hf", tmp_path / "model")
-    assert Architecture.load(out) == ARCH
-    assert_equal(back_to_hf(out, ARCH), model.state_dict())
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
@@ -93,7 +75,7 @@ def test_gguf_weights_equal_transformers(tmp_path, smoke):
     model = LlamaForCausalLM(LlamaConfig(**hf_config(TIED)))  # from_pretrained wants accelerate
     load = modeling_gguf_pytorch_utils.load_gguf_checkpoint
     expected = load(str(path), return_tensors=True, model_to_load=model)["tensors"]
-    assert_equal(back_to_hf(import_hf(path, tmp_path / "model"), TIED), expected)
+    assert_same_bits(back_to_hf(import_hf(path, tmp_path / "model"), TIED), expected)
 
 
 # ---- what does not fit is an error, and leaves nothing behind -------------------------------------------------------
@@ -145,7 +127,7 @@ def test_a_stored_copy_of_a_tied_head_and_rotary_buffers_are_no_leftovers(tmp_pa
         "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32),
     }
     source = write_hf(tmp_path / "hf", TIED, {**tensors, **extra}, smoke)
-    assert_equal(back_to_hf(import_hf(source, tmp_path / "model"), TIED), tensors)
+    assert_same_bits(back_to_hf(import_hf(source, tmp_path / "model"), TIED), tensors)
 
 
 CONFIG, TOKENIZER, SETTINGS = "config.json", "tokenizer.json", "tokenizer_config.json"

@@ -42,9 +42,6 @@ def test_what_was_tried_is_told(tmp_path):
         resolve(tmp_path / "file")
 
 
-# ---- the hash -------------------------------------------------------------------------------------------------------
-
-
 def test_a_copy_has_the_same_hash_and_any_byte_of_a_small_file_counts(tmp_path, smoke):
     copy = shutil.copytree(smoke, tmp_path / "copy")
     assert model_hash(copy) == model_hash(smoke) and len(model_hash(smoke)) == 32
@@ -73,8 +70,6 @@ def test_of_large_files_length_beginning_end_and_samples_count(tmp_path, smoke):
     seen.add(model_hash(copy))
     assert len(seen) == 6
 
-
-# ---- imports --------------------------------------------------------------------------------------------------------
 
 # what is heavy for the package alone, and for its work
 WITHOUT_TORCH = """

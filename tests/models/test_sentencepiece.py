@@ -83,8 +83,6 @@ def test_any_text_has_sentencepieces_ids_and_they_its_text(tokenizer, processor,
         assert tokenizer.decode(ids) == processor.decode(ids)
 
 
-# ---- a model's folder with nothing but tokenizer.model --------------------------------------------------------------
-
 TEMPLATE = "{% for m in messages %}{{ bos_token + '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
 
 

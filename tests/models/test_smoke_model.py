@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 
+import jinja2
 import pytest
 import torch
 
@@ -56,11 +57,6 @@ def test_the_tokenizer_fills_the_vocabulary_and_knows_the_chat_tokens(smoke):
     assert "".join(tokenizer.tokens(ids)) == text
     assert [tokenizer.encode(token) for token in SPECIAL_TOKENS] == [[0], [1], [2]]
     assert len(ids) < len(text) / 1.8, "merges were learned"
-
-
-def test_the_chat_template_renders(smoke):
-    import jinja2
-
-    template = jinja2.Template(Tokenizer(smoke).config["chat_template"])
+    template = jinja2.Template(tokenizer.config["chat_template"])
     rendered = template.render(messages=[{"role": "user", "content": "Hello"}], add_generation_prompt=True)
     assert rendered == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
