@@ -18,9 +18,22 @@ ON_A_GPU = {"memory/peak"}
 # an exporter is a process that each run would start, and wait for at its end
 UNEXPORTED = {"exp_manager.create_tensorboard_logger": False}
 EXPORTED = {"exp_manager__create_tensorboard_logger": True}
-
 # and the timers: wall-clock seconds; how samples are shared out between micro batches and ranks
 VARYING = {"time", "train/step_time", "train/padding"}
+
+
+# The runs of tests/jobs/conftest.py: what differs from SmokeJobs' settings. An evaluation reads the settings for which
+# its two null ones stand in.
+WHOLE_RUNS = {
+    "sft": {},
+    "dpo": {},
+    "ppo": EXPORTED,
+    "grpo": {},
+    "evaluate": {
+        "model__ppo__logprob_forward_micro_batch_size": "null",
+        "model__ppo__val_rollout_micro_batch_size": "null",
+    },
+}
 
 
 @dataclass
