@@ -100,34 +100,35 @@ def test_a_call_is_sent_when_those_before_it_are_answered(fake, monkeypatch):
 def test_an_answer_is_waited_for_as_long_as_the_settings_say(fake):
     impatient = ServerConnection(Endpoint("critic", "here", 1, None), "actor#2", answer_s=0.3)
     impatient.connect()
-    words = (
-        r"critic at here:1 is alive but has not answered for 0\.3 s \(trainer\.distributed_timeout_minutes\)"
-    )
+    words = r"critic at here:1 is alive but has not answered for 0\.3 s \(trainer\.distributed_timeout_min"
     with pytest.raises(UserError, match=words):
         impatient.wait_for(impatient.call("train", {}))
     impatient.close("the test is over")
+
+
+BOTH = ["values", "rewards"]
 
 
 @pytest.mark.parametrize(
     ("asked", "gives", "longest", "words"),
     [
         (
-            ["values", "rewards"],
-            ["values", "rewards"],
+            BOTH,
+            BOTH,
             129,
-            "encoder_seq_length=129 is beyond the 128 positions of the critic at here:1, which has /runs/rm: set",
+            "encoder_seq_length=129 is beyond the 128 positions of .*, which has /runs/rm: set",
         ),
         (
             ["rewards"],
             ["values"],
             128,
-            "gives values, but no rewards: it is another kind of server; check its port$",
+            "gives values, but no rewards: .* another kind of server; check its port$",
         ),
         (
             ["values"],
             ["rewards"],
             128,
-            "gives rewards, but no values: it is another kind of server; check its port, and",
+            "gives rewards, but no values: .* kind of server; check its port, and",
         ),
     ],
 )
