@@ -1,6 +1,6 @@
 import forks
 import pytest
-from servers import STEPS, Critic, run_actor
+from servers import STEPS, TWO_STEPS, Critic, run_actor
 from smoke_jobs import SmokeJobs
 
 
@@ -19,6 +19,12 @@ def jobs(smoke, formatted, rm, tmp_path_factory) -> SmokeJobs:
 def in_process(jobs):
     """Five steps of PPO in one process."""
     return jobs.run("ppo", "in_process", **STEPS)
+
+
+@pytest.fixture(scope="session")
+def short(jobs):
+    """Two steps of PPO in one process."""
+    return jobs.run("ppo", "short", **TWO_STEPS)
 
 
 @pytest.fixture(scope="session")

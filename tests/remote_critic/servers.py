@@ -8,9 +8,11 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import forks
 import psutil
+from settings_reads import record_reads
 from smoke_jobs import UNEXPORTED, SmokeJobs, run_smoke_job
 
 from aligner_lib.run_folder.reader import RunFolder
@@ -22,6 +24,8 @@ STEPS = {
     "model__ppo__num_val_samples": 3,
     "model__ppo__val_rollout_micro_batch_size": 1,
 }
+# both halves are trained in the first step already
+TWO_STEPS = STEPS | {"trainer__ppo__max_steps": 2, "trainer__ppo__critic_warmup_steps": 0}
 Faults = dict[str, tuple[int, str]]  # values, rewards, train or save → (when, what happens), see _inject
 
 
@@ -34,6 +38,7 @@ class Critic:
     kind: str = "critic"
     port: int = field(default_factory=free_port)
     on_device: bool = False  # whether it computes on the simulated accelerator
+    reads: Path | None = None  # where it writes which settings it read
     process: BaseProcess | None = None
     other_ranks: list[BaseProcess] = field(default_factory=list)
 
@@ -65,14 +70,9 @@ class Critic:
     def start(self, faults: Faults | None = None, **more: object) -> Critic:
         """Begin to start it; the actor waits for it."""
         forks.skip_without_pytriton()
-        self.process = forks.start(
-            serve,
-            self.kind,
-            self.settings(**more),
-            faults or {},
-            self.on_device,
-            log=self.jobs.log(self.name),
-        )
+        job = (serve, self.kind, self.settings(**more))
+        job = (record_reads, *job, self.reads) if self.reads else job
+        self.process = forks.start(*job, faults or {}, self.on_device, log=self.jobs.log(self.name))
         return self
 
     def start_ranks(self, ranks: int, faults: Faults | None = None, **more: object) -> Critic:
@@ -167,23 +167,17 @@ def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
     """
     from aligner_lib.remote_critic import worker
 
-    commands = {
-        "values": worker.Values,
-        "rewards": worker.Rewards,
-        "train": worker.Train,
-        "save": worker.Save,
-    }
-    command = commands[work]
+    command = getattr(worker, work.capitalize())
     execute, done, faults = command.execute, iter(range(1, 1 << 30)), [fault]
 
     def execute_and_fail(self, worker):
         result = execute(self, worker)
-        number = {
-            "values": lambda: next(done),
-            "rewards": lambda: next(done),
-            "train": lambda: self.number,
-            "save": lambda: int(self.folder.name.rpartition("_")[2]),
-        }[work]()
+        if work == "train":
+            number = self.number
+        elif work == "save":
+            number = int(self.folder.name.rpartition("_")[2])
+        else:
+            number = next(done)
         return faults.pop()(result) if number == at and faults else result
 
     command.execute = execute_and_fail
