@@ -240,3 +240,14 @@ def checkpoint_files(run: RunFolder) -> dict[str, bytes]:
 
 def steps(run: RunFolder) -> list[int]:
     return [record["step"] for record in run.metrics()]
+
+
+def rewards_of(folder: Path, rows: list[list[int]], pad_id: int) -> list[float]:
+    """What PPO's reward model in a folder gives each row of tokens."""
+    from aligner_lib.datasets.batches import TokenBatch, pad_rows
+    from aligner_lib.jobs.inference import load_engine
+    from aligner_lib.models.reward_scale import RewardScale
+    from aligner_lib.rollouts.critic import RewardModel
+
+    reward_model = RewardModel(load_engine(folder), RewardScale.load(folder), micro_batch_size=4)
+    return reward_model.score(TokenBatch(*pad_rows(rows, pad_id))).result().tolist()
