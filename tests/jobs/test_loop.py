@@ -115,15 +115,6 @@ def test_a_stop_ends_it_after_the_step_with_a_checkpoint(tmp_path, how):
     assert (run.status, totals(run), again.done) == ("finished", UNCHANGED, [4, 5, 6, 7])
 
 
-def test_a_dispatched_run_obeys_a_stop_that_came_before_its_first_step(tmp_path, monkeypatch):
-    """For example a stop while the model is being loaded."""
-    monkeypatch.setenv("ALIGNER_JOB_FOLDER", str(tmp_path / "job" / "002"))
-    go(tmp_path, Counter({3: RunFolder(tmp_path).request_stop}))
-    RunFolder(tmp_path).request_stop()
-    run = go(tmp_path, Counter())
-    assert (run.status, run.metrics()[-1]["step"]) == ("stopped", 4)
-
-
 def test_a_checkpoint_can_be_asked_for_also_during_one(tmp_path):
     ask = control(tmp_path, "checkpoint")
     run = go(tmp_path, Counter({3: ask}, saving={3: ask}), save_interval=6, keep_checkpoints=9)

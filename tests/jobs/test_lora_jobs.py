@@ -209,14 +209,6 @@ def test_a_run_goes_on_to_the_bit(trained):
     assert [name for name in ours if ours[name] != theirs[name]] == []
 
 
-def test_a_resume_with_another_rank_leaves_the_finished_run_as_it_was(trained):
-    run = trained("sft")
-    before = {path: path.read_bytes() for path in run.path.glob("*.json*")}
-    with pytest.raises(Exception, match=r"rank 4.* and the settings say .*rank 2"):
-        trained("sft", "lora_sft", model__peft__lora_tuning__adapter_dim=2, trainer__sft__max_steps=9)
-    assert before == {path: path.read_bytes() for path in run.path.glob("*.json*")}
-
-
 def test_two_processes_learn_what_one_does(trained, jobs):
     """Every layout of an engine with adapters: megatron/test_lora.py."""
     layout = {"model__tensor_model_parallel_size": 2, "model__sequence_parallel": True}
