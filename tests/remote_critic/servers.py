@@ -67,21 +67,18 @@ class Critic:
         own |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"{key}={value}" for key, value in own.items()]
 
-    def start(self, faults: Faults | None = None, **more: object) -> Critic:
-        """Begin to start it; the actor waits for it."""
+    def start(self, faults: Faults | None = None, ranks: int = 1, **more: object) -> Critic:
+        """Begin to start it, as so many ranks of one layout; the actor waits for it. The faults happen to the last rank."""
         forks.skip_without_pytriton()
-        job = (serve, self.kind, self.settings(**more))
+        layout = {"trainer__devices": ranks} if ranks > 1 else {}
+        job = (serve, self.kind, self.settings(**layout, **more))
         job = (record_reads, *job, self.reads) if self.reads else job
-        self.process = forks.start(*job, faults or {}, self.on_device, log=self.jobs.log(self.name))
-        return self
-
-    def start_ranks(self, ranks: int, faults: Faults | None = None, **more: object) -> Critic:
-        """The same as several ranks of one layout; the faults happen to the last of them."""
-        forks.skip_without_pytriton()
-        settings = self.settings(trainer__devices=ranks, **more)
-        self.process, *self.other_ranks = forks.start_ranks(
-            ranks, serve, self.kind, settings, faults or {}, folder=self.jobs.logs(self.name)
-        )
+        job += faults or {}, self.on_device
+        if ranks == 1:
+            self.process = forks.start(*job, log=self.jobs.log(self.name))
+        else:
+            folder = self.jobs.logs(self.name)
+            self.process, *self.other_ranks = forks.start_ranks(ranks, *job, folder=folder)
         return self
 
     def until_it_serves(self) -> Critic:

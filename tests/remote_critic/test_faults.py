@@ -121,14 +121,14 @@ TP2 = {"model__tensor_model_parallel_size": 2}
 
 
 def test_a_killed_second_rank_is_noticed_and_the_run_goes_on_with_the_next_critic(jobs, in_process):
-    critic = Critic(jobs, "ranks_critic").start_ranks(2, {"train": (3, "kill")}, **TP2)
+    critic = Critic(jobs, "ranks_critic").start({"train": (3, "kill")}, ranks=2, **TP2)
     actor = start_actor(jobs, "ranks", critic, **SHORT)
     log = jobs.log("ranks")
     until(lambda: critic.other_ranks[0].exitcode is not None or actor.exitcode is not None, "the blow")
     until(lambda: _waits(log) or actor.exitcode is not None, "the blow noticed")
     critic.until_it_ended()
     assert "it has lost one of its ranks in" in critic.run.info["message"]
-    critic.start_ranks(2, **TP2)
+    critic.start(ranks=2, **TP2)
     actor.join(BOUND_S)
     critic.until_it_ended()
     run = jobs.run_folder("ranks")

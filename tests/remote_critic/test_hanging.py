@@ -144,7 +144,7 @@ def test_a_server_that_does_not_fit_is_refused(fake, asked, gives, longest, word
 def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
     monkeypatch.setattr(hang_detection, "OVERDUE_S", 2.0)
     critic = Critic(jobs, "hanging")
-    critic.start_ranks(2, model__tensor_model_parallel_size=2)
+    critic.start(ranks=2, model__tensor_model_parallel_size=2)
     critic.until_it_serves()
     linked = ServerConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "hanging#1")
     linked.connect()

@@ -49,8 +49,8 @@ def refused(jobs, here):
 )
 def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, refused, host, reason, capfd):
     port = free_port()
-    words = rf"the critic at {host}:{port} {reason}.*, and 1 s are over .*serve-critic"
-    refused("absent", port, words, remote_critic_rm__timeout=1, remote_critic_rm__critic__ip=host)
+    words = rf"the critic at {host}:{port} {reason}.*, and 3 s are over .*serve-critic"
+    refused("absent", port, words, remote_critic_rm__timeout=3, remote_critic_rm__critic__ip=host)
     assert jobs.run_folder("absent").status == "failed"
     assert "waiting," in capfd.readouterr().err
 
@@ -184,8 +184,7 @@ FAULT_IN_TRAIN = 'on its rank 1: it failed in train with KeyError: "a fault in t
     ],
 )
 def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, name, run, ranks, faults, words):
-    critic = Critic(jobs, f"{name}_critic")
-    critic.start(faults) if ranks == 1 else critic.start_ranks(ranks, faults, **TP2)
+    critic = Critic(jobs, f"{name}_critic").start(faults, ranks, **(TP2 if ranks == 2 else {}))
     settings = actor_settings(jobs, name, critic, trainer__ppo__max_steps=3)
     actor = forks.start(run, ["ppo", "--profile", "smoke", *settings], log=jobs.log(name))
     actor.join(forks.BOUND_S)
