@@ -64,12 +64,12 @@ def start(folder: Path, *arguments: str) -> Server:
     process = forks.start(serve, *arguments, "--port", "0", "--token", TOKEN, log=log)
 
     def url() -> re.Match | bool | None:
-        served = log.exists() and re.search(r"is served at (\S+) with the token", log.read_text())
-        return served or process.exitcode is not None
+        line = log.exists() and re.search(r"is served at (\S+) with the token", log.read_text())
+        return line or process.exitcode is not None
 
-    found = forks.until(url, "a server")
-    assert isinstance(found, re.Match), log.read_text()
-    return Server(process, log, found[1])
+    served = forks.until(url, "a server")
+    assert isinstance(served, re.Match), log.read_text()
+    return Server(process, log, served[1])
 
 
 @pytest.fixture(scope="module")

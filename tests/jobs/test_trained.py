@@ -43,8 +43,9 @@ def test_a_run_logs_the_metrics_that_its_kind_declares_and_says_what_was_run(kin
     named = {name for name in logged if not declared.is_of_users_names(name)}
     judged = {name for name in declared.metric_names() if name.endswith("/good")}  # needs an instruction
     assert named == declared.metric_names() - judged - ON_A_GPU
-    found = explain(run)
-    assert found.off == [] and READINGS[kind] <= {reading.name for reading in found.readings}
+    explanation = explain(run)
+    assert explanation.off == []
+    assert READINGS[kind] <= {reading.name for reading in explanation.readings}
     info = run.info
     assert (info["status"], info["kind"], info["seed"], info["profile"]) == ("finished", kind, 1234, "smoke")
     data = "model.environments.e.use" if kind == "grpo" else ".jsonl"
@@ -265,12 +266,9 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         assert in_ppo == pytest.approx(scale(in_training).tolist(), abs=1e-5)
         answers = [tokenizer.decode(response).removeprefix(" ") for response in responses]
         assert [score(prompt.text, answer) for answer in answers] == pytest.approx(in_ppo, abs=1e-5)
-    asked = [
-        (prompt.text, word * count)
-        for prompt, count in zip(prompts, range(20, 0, -1))
-        for word in ("a ", "b ")
-    ]
-    assert score.of_all(asked) == pytest.approx([score(*one) for one in asked], abs=1e-5)  # longest first
+    longest_first = zip(prompts, range(20, 0, -1))
+    texts = [(prompt.text, word * count) for prompt, count in longest_first for word in ("a ", "b ")]
+    assert score.of_all(texts) == pytest.approx([score(*text) for text in texts], abs=1e-5)
 
 
 def test_a_reward_model_s_loss_has_the_centering_of_both_texts():
