@@ -51,7 +51,8 @@ def test_a_run_goes_on_and_its_own_alarm_sounds(tmp_path):
         "trainer.toy.pull": 0.01,
     }
     for steps in (2, 5):
-        overrides = [f"{key}={value}" for key, value in settings.items()] + [f"trainer.toy.max_steps={steps}"]
+        whole = settings | {"trainer.toy.max_steps": steps}
+        overrides = [f"{key}={value}" for key, value in whole.items()]
         forks.run(run_known, "toy", overrides, "toy_kind", log=tmp_path / "log")
     run = RunFolder(tmp_path / "run")
     assert [record["step"] for record in run.metrics()] == [0, 1, 2, 3, 4, 5]
@@ -68,9 +69,8 @@ def test_its_settings_are_composed_and_checked():
 
 def test_help_workspace_and_glossary_know_it(tmp_path):
     assert "A number that is pulled to 1." in aligner("--help").stdout
-    plan = Workspace(tmp_path, "smoke", where="print").submit(
-        "toy", resources=Resources(nodes=2, tasks_per_node=2)
-    )
+    printed, two = Workspace(tmp_path, "smoke", where="print"), Resources(nodes=2, tasks_per_node=2)
+    plan = printed.submit("toy", resources=two)
     assert " toy " in plan.text and "trainer.num_nodes=2" in plan.text
     assert "## Toy\nOf `toy`." in glossary.glossary()
 
