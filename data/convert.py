@@ -58,8 +58,8 @@ class Conversion:
         held_out = self.report.written.get(self.paths[1], 0) if self.paths else 0
         if self.leaked:
             lines.append(
-                f"leak: {self.leaked:,} of {held_out:,} validation samples have a prompt of the training file, so a good "
-                "validation figure may be memory"
+                f"leak: {self.leaked:,} of {held_out:,} validation samples have a prompt of the training file, so a "
+                "good validation figure may be memory"
             )
         return "\n".join(lines)
 
@@ -90,9 +90,9 @@ def convert(
     record is usable.
     """
     if to not in TARGETS:
-        raise DataError(f"to={to!r}: it must be {', '.join(TARGETS)}")
+        raise DataError(f"to={to!r}: the value must be {', '.join(TARGETS)}")
     if not 0 <= validation_fraction < 1:
-        raise DataError(f"validation_fraction is {validation_fraction}; it must be at least 0 and below 1")
+        raise DataError(f"validation_fraction is {validation_fraction}, but must be at least 0 and below 1")
     source = own_files(raw, revision)
     records, ignore, columns = read_records(source.paths), tuple(ignore), dict(columns or {})
     head, records = _first(records, source.name)
@@ -115,28 +115,26 @@ def _first(records: Iterator[RawRecord | Skip], name: str) -> tuple[RawRecord, I
         before.append(record)
         if isinstance(record, RawRecord):
             return record, chain(before, records)
-    raise DataError(
-        f"{name} holds no record that can be read" + (f"; the first: {before[0]}" if before else "")
-    )
+    raise DataError(f"{name} holds no readable record" + (f"; the first: {before[0]}" if before else ""))
 
 
 def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...], name: str) -> RawForm:
     """The form of a data set, by its first record. Raises DataError for an unknown form, and for unread columns."""
     present = [key for key, value in head.value.items() if not is_empty(value)]
     if missing := [key for key in columns if key not in head.value]:
-        raise DataError(f"{name} has no column {missing[0]!r}; it has {', '.join(head.value)}")
+        raise DataError(f"{name} has no column {missing[0]!r}, only {', '.join(head.value)}")
     value = _renamed(head.value, columns, ignore)
     form = recognise(key for key in value if not is_empty(value[key]))
     if form is None:
         known = "; ".join(dict.fromkeys(" + ".join(form.columns) for form in FORMS))
         raise DataError(
-            f"{name} has the columns {', '.join(present)}, which are no known form ({known}): name what they are, as in "
-            "--map question=prompt,best=chosen"
+            f"{name} has the columns {', '.join(present)}, which match no known form ({known}): name their meanings, "
+            "as in --map question=prompt,best=chosen"
         )
     if unread := unread_columns(form, (key for key in value if not is_empty(value[key]))):
         raise DataError(
-            f"{name} was recognised as {form.name}, which does not read the column {', '.join(unread)}: give it a meaning "
-            f"with --map, or leave it out on purpose with --ignore {','.join(unread)}"
+            f"{name} was recognised as {form.name}, but this form does not read the column {', '.join(unread)}: give "
+            f"the column a meaning with --map, or leave the column out with --ignore {','.join(unread)}"
         )
     return form
 

@@ -67,7 +67,7 @@ class RawLabelled(NamedTuple):
     def answered(self) -> list[Message]:
         """The prompt with a desirable answer. Raises Unusable for an undesirable answer."""
         if not self.desirable:
-            raise Unusable(Reason.UNDESIRABLE, "SFT learns desirable answers alone")
+            raise Unusable(Reason.UNDESIRABLE, "SFT trains only on desirable answers")
         return _with_answer(self.prompt, self.answer)
 
     def compared(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class RawPrompt(NamedTuple):
 
     def answered(self) -> NoReturn:
         """Raises DataError, because there is no answer."""
-        raise DataError("these records have no answers: --to prompts reads them")
+        raise DataError("the records have no answers: convert with --to prompts")
 
     def compared(self) -> NoReturn:
         """Raises DataError, because there is no answer."""
@@ -127,4 +127,4 @@ def _with_answer(prompt: list[Message], answer: str) -> list[Message]:
 
 
 def _no_rejected() -> NoReturn:
-    raise DataError("these records have no rejected answers: --to sft or --to prompts reads them")
+    raise DataError("the records have no rejected answers: convert with --to sft or --to prompts")
