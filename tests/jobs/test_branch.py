@@ -96,13 +96,13 @@ def test_what_cannot_be_branched_is_refused_before_anything_is_written(sft, ppo,
     last = steps(sft)[-1]
     with pytest.raises(UserError, match=f"at={last + 1}: .* has the steps 0 to {last}"):
         begin_branch(sft, child, last + 1)
-    with pytest.raises(UserError, match=r"is not a run: there is no run\.json"):
+    with pytest.raises(UserError, match=r"is not a run, because run\.json is missing"):
         begin_branch(RunFolder(tmp_path / "nothing"), child, 1)
     with pytest.raises(ConfigError, match=r"trainer\.sft\.max_stpes"):
         branch_command(sft, 1, child, {"trainer.sft.max_stpes": 3})
     assert not child.exists()
     begin_branch(sft, child, 1)
-    with pytest.raises(UserError, match="is a run already, and not this branch of sft"):
+    with pytest.raises(UserError, match="is a run already, but not the branch of sft"):
         begin_branch(sft, child, 2)
     (tmp_path / "two_jobs" / "critic").mkdir(parents=True)
     shutil.copy(ppo.path / "run.json", tmp_path / "two_jobs")

@@ -78,8 +78,10 @@ def test_a_kl_beyond_the_bound_ends_the_run(jobs):
 
 # ---- settings, data and models that cannot be used, before any model is built ---------------------------------------
 
-LANGUAGE_MODEL = r"^{key}={smoke} is a language model \(.*\), without a head that gives rewards: give a rew"
-REWARD_MODEL = r"^{key}={rm} is a reward model or a critic \(.*\), which scores texts and can't write: give"
+LANGUAGE_MODEL = r"^{key}={smoke} is a language model \(.*\), without a reward head: give a rew"
+REWARD_MODEL = (
+    r"^{key}={rm} is a reward model or a critic \(.*\), which scores texts, but cannot write text: give"
+)
 POSITIONS = r"{key}=513 is beyond the 512 positions of .*smoke: set {key}=512 or less"
 TRAIN, RESTORE = "model.data.train_ds.file_path", "pretrained_checkpoint.restore_from_path"
 JUDGE, POLICY = f"critic.{RESTORE}", "policy.restore_from_path"
@@ -163,7 +165,7 @@ def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(job
     config = compose(kind, jobs.settings(kind, "few", **limit, trainer__devices=1), profile="smoke")
     load(kind_of(kind).build)(config)
     config.trainer.devices = 2
-    words = r"1 validation samples leave some of the 2 copies of the model without one"
+    words = r"1 validation samples leave some of the 2 copies of the model without a sample"
     with pytest.raises(UserError, match=words):
         load(kind_of(kind).build)(config)
 
@@ -219,7 +221,7 @@ def test_a_folder_in_use_is_refused_and_left_alone(jobs, sft):
     another = {"pid": os.getppid(), "identity": processes.identity(os.getppid())}
     text = json.dumps(sft.info | {"status": "running", **another})
     (run.path / "run.json").write_text(text)
-    with pytest.raises(FileExistsError, match="belongs to a run that is still going"):
+    with pytest.raises(FileExistsError, match="belongs to a run in progress"):
         run_smoke_job("sft", jobs.settings("sft", "used"))
     assert [path.name for path in run.path.iterdir()] == ["run.json"]
     assert (run.path / "run.json").read_text() == text

@@ -162,7 +162,7 @@ def test_a_change_is_undone_from_the_checkpoint_before_it(tmp_path):
     """The change makes the run fail; the checkpoint before it outlives later ones, and a new start goes on from there."""
 
     def undo_too_early():
-        with pytest.raises(UserError, match="stop it first"):
+        with pytest.raises(UserError, match="stop the run first"):
             undo_change(RunFolder(tmp_path))
 
     at = {2: undo_too_early, 3: change(tmp_path, weight=1000), 7: fail}

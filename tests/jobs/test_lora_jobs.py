@@ -169,7 +169,7 @@ def test_adapters_whose_base_is_gone_or_another_model_by_now_are_refused(moved, 
     checkpoint, base = moved
     before, elsewhere = model_hash(checkpoint), tmp_path / "elsewhere"
     base.rename(elsewhere)
-    words = r"holds adapters \(LoRA\) of the model in .*base, which is gone: put it back"
+    words = r"holds adapters \(LoRA\) of the model in .*base, which is gone: put the model back"
     with pytest.raises(ValueError, match=words):
         resolve(checkpoint)
     record = json.loads((checkpoint / "adapter.json").read_text())
@@ -188,7 +188,7 @@ def test_adapters_whose_base_is_gone_or_another_model_by_now_are_refused(moved, 
 def test_adapters_of_another_model_are_not_begun_with(jobs, trained, here):
     keys = ("model__restore_from_path", "model__peft__restore_from_path")
     settings = lora() | dict.fromkeys(keys, f"'{trained('sft').path}'")
-    words = r"these adapters belong to the model in .*, but this run starts from"
+    words = r"these adapters belong to the model in .*, but the run starts from"
     with pytest.raises(UserError, match=words):
         prepare_smoke_job("sft", jobs.settings("sft", "none", **settings))
 

@@ -251,7 +251,7 @@ REFUSED = [
     (COMPLETIONS, {"best_of": 3}, "best_of", "best_of=3 is not supported here"),
     (COMPLETIONS, {"tempreature": 1}, "tempreature", "there is no field 'tempreature'"),
     (COMPLETIONS, {"logit_bias": NESTED}, "logit_bias", "more than 32 deep"),
-    (COMPLETIONS, {"echo": True, "stream": True}, "echo", "leave one of them out"),
+    (COMPLETIONS, {"echo": True, "stream": True}, "echo", "leave either out"),
     (COMPLETIONS, b"[" * 200_000, None, "more than 32 deep"),
     (CHAT, {"messages": []}, "messages", "at least 1 item"),
     (CHAT, turn(role="tool"), "messages", "'system', 'developer', 'user' or 'assistant'"),

@@ -107,7 +107,7 @@ def test_a_folder_with_a_run_is_refused_and_stays_as_it_is(tmp_path):
 
 
 def test_several_processes_are_refused():
-    with pytest.raises(UserError, match=r"trainer\.devices=2: a profile records one process"):
+    with pytest.raises(UserError, match=r"trainer\.devices=2: a profile records a single process"):
         two = ["trainer.devices=2", "model.tensor_model_parallel_size=2"]
         settings_of_profile("sft", two, "smoke", steps=2)
 

@@ -61,7 +61,7 @@ def test_a_run_goes_on_and_its_own_alarm_sounds(tmp_path):
 
 def test_its_settings_are_composed_and_checked():
     assert compose("toy", ["trainer.toy.pull=1"]).trainer.toy.pull == 1
-    with pytest.raises(ConfigError, match=r"trainer\.toy\.pull=2.*: it must be between 0 and 1"):
+    with pytest.raises(ConfigError, match=r"trainer\.toy\.pull=2.*: the value must be between 0 and 1"):
         compose("toy", ["trainer.toy.pull=2"])
     with pytest.raises(ConfigError, match=r"did you mean trainer\.toy\.pull"):
         compose("toy", ["trainer.toy.pulll=1"])
@@ -78,7 +78,7 @@ def test_help_workspace_and_glossary_know_it(tmp_path):
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ("toy_kind,toy_kind", "two kinds of job 'toy'; rename one"),
+        ("toy_kind,toy_kind", "two kinds of job have the name 'toy': rename either"),
         ("nowhere", "nowhere, which gives no kind of job"),
     ],
 )

@@ -122,7 +122,7 @@ def test_at_another_temperature_the_ratio_is_1_too_and_that_is_said(jobs, sample
     assert first["train_rollouts/init_policy_kl"] == 0
     log = jobs.log("ppo_sampled").read_text()
     assert "greedy" not in log and "min_length" not in log
-    assert "temperature is 0.7: the log-probabilities that are compared are scaled by it" in log
+    assert "temperature is 0.7: the compared log-probabilities are scaled by the temp" in log
     assert "top_p=0.9: responses come from a cut distribution" in log
 
 
@@ -149,7 +149,7 @@ def test_sampling_that_parts_from_the_log_probabilities_is_told(jobs, caplog):
         "model__ppo__length_params__min_length": 2,
     }
     prepare_smoke_job("ppo", jobs.settings("ppo", "told", **settings))
-    assert "use_greedy=True: responses are the likeliest ones" in caplog.text
+    assert "use_greedy=True: every response is the likeliest" in caplog.text
     assert "min_length=2: stop tokens are barred from the first tokens" in caplog.text
 
 
