@@ -108,13 +108,13 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
         ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "has no 'low_freq_factor'"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
         ("qwen3", {"layer_types": ["linear_attention"] * 6}, "layer_types has linear_attention"),
-        ("qwen3", {"layer_types": ["full_attention"]}, "it must be a list of 6"),
+        ("qwen3", {"layer_types": ["full_attention"]}, "must be a list of 6"),
         (
             "gemma3_text",
             {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
             "scaled rotary positions in sliding layers are not supported",
         ),
-        ("mistral", {"sliding_window": "4096"}, "sliding_window is '4096'; it must be an integer"),
+        ("mistral", {"sliding_window": "4096"}, "sliding_window is '4096', but must be an integer"),
         ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "a classifier with 2 labels"),
     ],
 )
@@ -131,7 +131,9 @@ def test_a_classifier_of_one_label_is_a_reward_model():
 
 
 def test_what_no_class_of_transformers_computes_is_not_written():
-    with pytest.raises(ValueError, match=r"layernorm1p and swiglu, such as GPT-2B-001; write it as \.nemo"):
+    with pytest.raises(
+        ValueError, match=r"layernorm1p and swiglu, such as GPT-2B-001: export with --to nemo"
+    ):
         families.to_hf(GPT_2B)
     arch = Architecture(2, 8, 2, 2, 8, 8, 8, 4, qk_norm=True)
     with pytest.raises(ValueError, match=r"transformers' Llama can't represent qk_norm=True"):
@@ -141,11 +143,11 @@ def test_what_no_class_of_transformers_computes_is_not_written():
 @pytest.mark.parametrize(
     ("switches", "message"),
     [
-        ({"activation": "relu"}, "activation is 'relu'; it must be 'swiglu' or"),
+        ({"activation": "relu"}, "activation is 'relu', but must be 'swiglu' or"),
         ({"rotary_fraction": 0.25}, "rotary_fraction=0.25 of a head's 4 values is not an even number"),
-        ({"sliding_window": 5}, "need each other"),
+        ({"sliding_window": 5}, "must be set together"),
         ({"nope_layers": (2,)}, r"there are no layers \[2\] in a model of 2"),
-        ({"num_query_groups": 3}, "2 heads can't share 3"),
+        ({"num_query_groups": 3}, "2 heads cannot share 3"),
     ],
 )
 def test_switches_that_do_not_fit(switches, message):

@@ -123,7 +123,7 @@ def test_what_the_hub_does_not_give_is_told(files, refused, revision, answer, me
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (REPO, "can't be downloaded: .*download it elsewhere and use `aligner model import"),
+        (REPO, "can't be downloaded: .*download the model elsewhere and use `aligner model import"),
         # the tutorial's Llama 2 is in Meta's own format
         *(
             (f"{META}{chat}", f"Meta's own format .*: aligner model fetch {META}{chat}-hf")

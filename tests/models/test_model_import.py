@@ -99,12 +99,12 @@ ABSENT = object()
         ({}, {"quantization_config": {"quant_method": "gptq"}}, "quantised weights"),
         ({}, {"num_attention_heads": ABSENT}, r"config\.json has no 'num_attention_heads'"),
         ({}, {"tie_word_embeddings": True}, r"ties lm_head\.weight to the embedding .* but the two differ"),
-        ({}, {"num_hidden_layers": "2"}, r"config\.json: num_hidden_layers is .*; it must be an "),
-        ({}, {"head_dim": 16.5}, r"config\.json: head_dim is .*; it must be an "),
-        ({}, {"rms_norm_eps": "1e-5"}, r"config\.json: rms_norm_eps is .*; it must be a "),
-        ({}, {"rope_theta": None}, r"config\.json: rope_theta is .*; it must be a "),
-        ({}, {"rope_scaling": "linear"}, r"config\.json: rope_scaling is .*; it must be a"),
-        ({}, {"rope_parameters": {"rope_theta": "x"}}, r"rope_parameters: rope_theta is .*; it must be a "),
+        ({}, {"num_hidden_layers": "2"}, r"config\.json: num_hidden_layers is .*, but must be an "),
+        ({}, {"head_dim": 16.5}, r"config\.json: head_dim is .*, but must be an "),
+        ({}, {"rms_norm_eps": "1e-5"}, r"config\.json: rms_norm_eps is .*, but must be a "),
+        ({}, {"rope_theta": None}, r"config\.json: rope_theta is .*, but must be a "),
+        ({}, {"rope_scaling": "linear"}, r"config\.json: rope_scaling is .*, but must be a"),
+        ({}, {"rope_parameters": {"rope_theta": "x"}}, r"rope_parameters: rope_theta is .*, but must be a "),
     ],
 )
 def test_unfit_models_are_refused(tmp_path, smoke, tensors, config, message):
@@ -140,7 +140,7 @@ def test_missing_and_spoilt_files_are_named(tmp_path, smoke):
     source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke, shards=2)
     for name, content, message in (
         (CONFIG, None, "has no config.json"),
-        (CONFIG, "[]", r"config\.json is not a JSON object; download it again"),
+        (CONFIG, "[]", r"config\.json is not a JSON object: download the file again"),
         (CONFIG, "[" * 100_000, r"config\.json is not JSON"),
         (TOKENIZER, None, "has neither a tokenizer.json nor"),
         (TOKENIZER, "[]", r"tokenizer\.json can't be read"),

@@ -215,13 +215,13 @@ def test_a_zarr_array_that_megatron_did_not_write(place):
     header = folder / "model_weights/model.embedding.word_embeddings.weight/.zarray"
     whole = json.loads(header.read_text())
     for change, message in (
-        ({"compressor": {"id": "blosc"}}, "is compressed or in another order"),
-        ({"order": "F"}, "is compressed or in another order"),
+        ({"compressor": {"id": "blosc"}}, "is compressed, or not in C order"),
+        ({"order": "F"}, "is compressed, or not in C order"),
         ({"chunks": [0, 64]}, "is not a zarr array"),
-        ({"shape": [1 << 40, 64]}, "claims to have more than 65536 chunks"),
+        ({"shape": [1 << 40, 64]}, "has more than 65536 chunks"),
         ({"shape": [-1, 64]}, "is not a zarr array"),
         ({"dtype": "|O"}, "weights must be F64, F32, F16, BF16"),
-        ({"chunks": [2048, 64]}, "has 131072 bytes: it is damaged, or compressed"),
+        ({"chunks": [2048, 64]}, "has 131072 bytes: the file is damaged, or compressed"),
     ):
         header.write_text(json.dumps(whole | change))
         refuse(folder, message)
@@ -290,7 +290,7 @@ def test_code_in_the_weights_is_not_run_and_no_weights_are_no_model(place):
     folder = only_settings(place / "folder", CONFIG)
     refuse(folder, r"has no weights: neither model_weights.ckpt")
     torch.save({"model.x": Evil()}, folder / "model_weights.ckpt")
-    refuse(folder, r"contains '_?io\.open', which weights do not need: nothing of it was run")
+    refuse(folder, r"contains '_?io\.open', which weights do not need: nothing of the pickle was run")
     assert not (place / "owned").exists()
 
 
@@ -330,25 +330,25 @@ def test_settings_become_an_architecture(change, expected):
         ({"qk_layernorm": True}, "qk_layernorm is true, which is only supported with normalization: rmsnorm"),
         ({"bias": True}, "bias is true, for all linear layers"),
         ({"bias": None}, "bias is true"),  # NeMo's default
-        ({"activation": "gelu"}, "activation is 'gelu'; it must be one of fast-swiglu"),
+        ({"activation": "gelu"}, "activation is 'gelu', but must be one of fast-swiglu"),
         ({"activation": None}, "has no activation"),
-        ({"activation": "geglu"}, "only its tanh form is supported"),
+        ({"activation": "geglu"}, "activation geglu is supported only with openai_gelu"),
         ({"position_embedding_type": None}, "position_embedding_type is 'learned_absolute'; only rope"),
         ({"transformer_block_type": "post_ln"}, "transformer_block_type is 'post_ln'; only pre_ln"),
         ({"num_moe_experts": 8}, "num_moe_experts is 8; only None"),
         ({"megatron_legacy": True}, "megatron_legacy is True; only False"),
-        ({"normalization": "batchnorm"}, "normalization is 'batchnorm'; it must be one of rmsnorm"),
-        ({"num_layers": None}, "num_layers is None; it must be an integer above 0"),
+        ({"normalization": "batchnorm"}, "normalization is 'batchnorm', but must be one of rmsnorm"),
+        ({"num_layers": None}, "num_layers is None, but must be an integer above 0"),
         ({"num_layers": 1 << 30}, "num_layers is 1073741824; at most 10000 are supported"),
-        ({"num_layers": "4"}, "num_layers is '4'; it must be an integer above 0"),
-        ({"hidden_size": True}, "hidden_size is True; it must be an integer above 0"),
-        ({"rotary_percentage": "half"}, "rotary_percentage is 'half'; it must be a number"),
-        ({"layernorm_epsilon": "nan"}, "layernorm_epsilon is 'nan'; it must be a number"),
+        ({"num_layers": "4"}, "num_layers is '4', but must be an integer above 0"),
+        ({"hidden_size": True}, "hidden_size is True, but must be an integer above 0"),
+        ({"rotary_percentage": "half"}, "rotary_percentage is 'half', but must be a number"),
+        ({"layernorm_epsilon": "nan"}, "layernorm_epsilon is 'nan', but must be a number"),
         ({"rotary_percentage": 0.2}, r"rotary_fraction=0\.2 of a head"),
         ({"ffn_hidden_size": "${oc.env:HOME}"}, r"is '\$\{oc\.env:HOME\}', an unknown reference"),
         ({"mcore_customization_config": {"x": 1}}, "is only supported for name: megatron_gemma2"),
-        ({"share_embeddings_and_output_weights": "yes"}, "it must be true or false"),
-        ({"window_size": 16}, "window_size is 16; it must be two integers"),
+        ({"share_embeddings_and_output_weights": "yes"}, "must be true or false"),
+        ({"window_size": 16}, "window_size is 16, but must be two integers"),
     ],
 )
 def test_settings_that_are_not_computed_are_named(change, message):
@@ -431,7 +431,7 @@ def with_tokenizer(folder, **section):
 
 def test_a_tokenizer_that_the_archive_only_names(tmp_path):
     huggingface = with_tokenizer(tmp_path / "huggingface", **CONFIG["tokenizer"])
-    refuse(huggingface, r"library='huggingface', type='nobody/knows'\. Put that model's tokenizer\.json")
+    refuse(huggingface, r"library='huggingface', type='nobody/knows'\. Put the model's tokenizer\.json")
     model = f"nemo:{'a' * 32}_x.model"
     refuse(
         with_tokenizer(tmp_path / "sentencepiece", library="sentencepiece", model=model),

@@ -136,7 +136,7 @@ def test_a_model_that_can_t_be_converted_is_told(llama_2, tmp_path):
     whole, settings = path.read_bytes(), json.loads(config.read_text())
     other_id = {"700": {"content": "<pad>", "special": True}}
     config.write_text(json.dumps(settings | {"added_tokens_decoder": other_id}))
-    with pytest.raises(ValueError, match=r"gives '<pad>' the id 700, but here it is \d+"):
+    with pytest.raises(ValueError, match=r"gives '<pad>' the id 700, but the vocabulary gives \d+"):
         import_hf(llama_2, tmp_path / "model")
     for content, message in (
         (whole[:-1], "is not a complete SentencePiece model"),  # half of it may end between two pieces
