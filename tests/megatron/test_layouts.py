@@ -163,7 +163,7 @@ def test_checkpoints_that_do_not_fit_are_refused(starts, one_process):
     for name, start, message in (
         ("scalar", "untied", r"has no value_head\.weight: the checkpoint is of another arch"),
         ("untied", "tied", r"no output_layer\.weight: the checkpoint is of another architecture"),
-        ("tied", "untied", r"no place for: output_layer\.weight"),
+        ("tied", "untied", r"without a place in the model: output_layer\.weight"),
     ):
         with pytest.raises(ValueError, match=message):
             new_engine(name, starts / start)

@@ -243,12 +243,12 @@ def test_what_can_t_be_read_is_refused(exported, twins, tmp_path, config, change
 
 
 def test_what_has_no_adapters_is_not_exported(twins, adapted, tmp_path):
-    with pytest.raises(ValueError, match="has no adapters: it holds all of its weights itself"):
+    with pytest.raises(ValueError, match="has no adapters: the folder holds all weights itself"):
         export_peft(twins[0], tmp_path / "peft")
     folder = shutil.copytree(adapted[1], tmp_path / "scalar")
     shape = json.loads((folder / "model.json").read_text())
     (folder / "model.json").write_text(json.dumps(shape | {"head": "scalar"}))
     with pytest.raises(ValueError, match="a reward model or a critic, whose head PEFT's format can't hold"):
         export_peft(folder, tmp_path / "peft")
-    with pytest.raises(ValueError, match="holds no adapters: it has neither"):
+    with pytest.raises(ValueError, match="holds no adapters: the folder has neither"):
         adapter_layers(twins[0], Architecture.load(twins[0]))

@@ -93,7 +93,7 @@ def test_a_node_listens_where_the_other_nodes_reach_it(job, names, node_lists, t
 @pytest.mark.parametrize("names", [{"a1": "127.0.1.1"}, {"a1": "127.0.1.1", "a2": "10.0.0.2"}, {}])
 def test_where_no_way_is_found_the_setting_is_asked_for(job, names):
     job(names, "a[1-2]")
-    words = r"the name of this node, a1, resolves to .* set trainer\.ppo\.address"
+    words = r"the name of the node, a1, resolves to .* set trainer\.ppo\.address"
     with pytest.raises(UserError, match=words):
         discovery.listening_address(None)
 

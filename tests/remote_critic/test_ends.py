@@ -70,7 +70,7 @@ def test_without_its_actor_the_critic_ends_and_both_go_on_together_to_the_unbrok
     shutil.rmtree(critic.run.latest_checkpoint())
     run, log = go_on(jobs, critic, 6), jobs.log("ends").read_text()
     assert "step_000005 can't be gone on from" in log
-    assert "it has no checkpoint after 10 train steps (its checkpoints: 4, 8)" in log
+    assert "the server has no checkpoint after 10 train steps (its checkpoints: 4, 8)" in log
     assert steps(run) == list(range(7))  # no step twice
     assert figures(run)[:5] == figures(in_process)[:5]
     assert steps(critic.run) == list(range(1, 13))
@@ -80,7 +80,10 @@ def test_without_its_actor_the_critic_ends_and_both_go_on_together_to_the_unbrok
     before = run.info
     with pytest.raises(AssertionError):
         run_actor(jobs, "ends", stranger, **(steps_to(7) | KEEP))
-    assert "it has no checkpoint after 4 train steps (its checkpoints: none)" in jobs.log("ends").read_text()
+    assert (
+        "the server has no checkpoint after 4 train steps (its checkpoints: none)"
+        in jobs.log("ends").read_text()
+    )
     assert run.info == before  # the finished run is as it was
     stranger.until_it_ended()
     assert stranger.run.status == "stopped" and "ended before it began" in stranger.run.info["message"]

@@ -122,13 +122,13 @@ BOTH = ["values", "rewards"]
             ["rewards"],
             ["values"],
             128,
-            "gives values, but no rewards: .* another kind of server; check its port$",
+            "gives values, but no rewards: .* the server is of another kind; check its port$",
         ),
         (
             ["values"],
             ["rewards"],
             128,
-            "gives rewards, but no values: .* kind of server; check its port, and",
+            "gives rewards, but no values: .* of another kind; check its port, and",
         ),
     ],
 )

@@ -96,7 +96,7 @@ def test_what_cannot_be_answered_is_told(link, critic, jobs):
         link.ask("checkpoint", serialization.text(request, "request"))
     second = ServerConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "second#1")
     second.connect()
-    with pytest.raises(UserError, match=r"it serves another actor, .*/here, which was last heard"):
+    with pytest.raises(UserError, match=r"the server serves another actor, .*/here, last heard"):
         begin(second, jobs.out / "second")
     second.close("done")
 

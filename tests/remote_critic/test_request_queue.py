@@ -114,7 +114,7 @@ def result_of(answer: dict) -> dict:
 def test_a_train_step_is_neither_repeated_nor_skipped(request_queue):
     assert train(request_queue, 1, lr=0.25) == {"loss": 0.25, "grad_norm": 1.0}
     for number in (1, 3):
-        with pytest.raises(NotReady, match=f"made 1 train steps, so it can't make number {number}"):
+        with pytest.raises(NotReady, match=f"made 1 train steps, so cannot make number {number}"):
             train(request_queue, number, lr=0.75)
     assert request_queue.checkpoints.logged == [(1, 0.25)]
     assert request_queue.updates == 1
@@ -200,7 +200,7 @@ def test_a_save_is_of_the_steps_that_the_actor_counts_and_going_back_forgets_wha
 
 
 def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(request_queue):
-    with pytest.raises(Refusal, match="it serves another actor, run, which was last heard"):
+    with pytest.raises(Refusal, match="the server serves another actor, run, last heard"):
         ask(request_queue, "begin", actor="other#1", run="other")
     ask(request_queue, "begin", actor="run#2")
     with pytest.raises(NotReady, match="this actor has not begun"):
