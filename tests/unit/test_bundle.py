@@ -109,9 +109,9 @@ def test_what_was_packed_comes_out_once_and_has_nothing_of_the_machine(packed, a
 def test_a_foreign_bundle_is_refused_with_the_cure(packed, as_project):
     for what, value, cure in [
         ("python", "3.99", "LAB_PYTHON=python3.1"),
-        ("platform", "linux-sparc", "pack one on such a machine"),
-        ("lock", "0", "requirements.lock is another one here: git checkout"),
-        ("sources", "0", "the code is another one here: git checkout"),
+        ("platform", "linux-sparc", "pack a bundle on "),
+        ("lock", "0", "requirements.lock differs here: git checkout"),
+        ("sources", "0", "the code differs here: git checkout"),
     ]:
         with pytest.raises(BadBundle, match=cure):
             Bundle(packed).check_fits(as_project | {what: value})
@@ -132,7 +132,7 @@ def test_a_flipped_byte_and_an_unknown_file_are_found_and_leave_nothing(packed, 
     with pytest.raises(BadBundle, match=r"tiny-1.0-py3-none-any.whl is damaged.*copy the bundle again"):
         bundles.unpack_wheels(bad, tmp_path / "wheels")
     rewritten(packed, bad, members=[(tarfile.TarInfo("wheels/evil.whl"), b"")])
-    with pytest.raises(BadBundle, match=r"evil.whl' is not what the manifest says"):
+    with pytest.raises(BadBundle, match=r"evil.whl' differs from the manifest"):
         bundles.unpack_wheels(bad, tmp_path / "wheels")
     assert os.listdir(tmp_path) == ["bad.tar"]
     rewritten(packed, bad, lambda name, content: content[:-1] + b"?" if name == model else content)
@@ -247,7 +247,7 @@ def test_a_run_s_place_that_is_a_link_is_left_alone(packed, as_project, tmp_path
     (tmp_path / "mine" / "notes").write_text("kept")
     (tmp_path / "cache" / "recorded" / "smoke").mkdir(parents=True)
     (tmp_path / "cache" / "recorded" / "smoke" / "sft").symlink_to(tmp_path / "mine")
-    with pytest.raises(BadBundle, match=r"leads to .*mine: remove that link"):
+    with pytest.raises(BadBundle, match=r"leads to .*mine: remove the link"):
         packing.take_over(packed)
     assert (tmp_path / "mine" / "notes").read_text() == "kept" and not is_cached("smoke")
 
@@ -273,7 +273,7 @@ def test_packing_keeps_files_that_others_have_beside_it(project, wheels, tmp_pat
 def test_uncommitted_changes_and_runs_of_another_profile_are_not_packed(project, wheels, tutorial, tmp_path):
     copy = shutil.copytree(project, tmp_path / "copy")
     (copy / "data" / "__init__.py").write_text("# changed\n")
-    with pytest.raises(UserError, match=r"has changes that are no commit \(data/__init__.py"):
+    with pytest.raises(UserError, match=r"has uncommitted changes \(data/__init__.py"):
         packing.pack("smoke", tmp_path / "out.tar", None, wheels, root=copy)
     with pytest.raises(UserError, match="is a run of the profile smoke, and the bundle is for laptop"):
         packing._check_profile(RunFolder(tutorial / "runs" / "sft"), "laptop")

@@ -214,7 +214,7 @@ def test_runs_show_stop_and_log_by_a_run_s_name(inside, two_runs, capsys, tmp_pa
     assert inside("stop", "first") == 2
     assert "finished" in capsys.readouterr().err
     assert inside("logs", "first") == 2
-    assert "a run that was started by hand has no job" in capsys.readouterr().err
+    assert "a run started by hand has no job" in capsys.readouterr().err
     assert inside("log", "first", "--to", "tensorboard") == 0
     assert capsys.readouterr().out == "tensorboard has all of first, up to step 1\n"
     assert list((tmp_path / "runs" / "first" / "tensorboard").glob("events.out.tfevents.*"))

@@ -149,7 +149,7 @@ def test_half_a_surrogate_pair_is_left_out_and_a_byte_order_mark_costs_no_record
 @pytest.mark.parametrize("load", [load_sft, load_pairs, load_prompts])
 def test_a_file_with_nothing_usable_is_an_error(jsonl, tokenizer, load):
     for files, words in [
-        ([jsonl(name="empty.jsonl")], r"no usable sample in .*empty\.jsonl: there is no line in it"),
+        ([jsonl(name="empty.jsonl")], r"no usable sample in .*empty\.jsonl: the files have no line"),
         ([jsonl(b"nonsense")], r"no usable sample in .*: 1 of 1 samples left out: .*:1"),
         ([], "an empty list of files"),
         ([Path("nowhere.jsonl")], r"nowhere\.jsonl does not exist"),
@@ -175,9 +175,9 @@ def test_bad_pairs_are_left_out_and_do_not_shift_the_others(jsonl, tokenizer):
         "chosen and rejected are equal": 1,
         "longer than 64 tokens (encoder_seq_length)": 1,
         "empty text": 1,
-        "a chosen line without its rejected one": 1,
+        "a chosen line without its rejected line": 1,
     }
-    assert report.places["a chosen line without its rejected one"] == ["data.jsonl:11"]
+    assert report.places["a chosen line without its rejected line"] == ["data.jsonl:11"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,11 @@ def test_bad_pairs_are_left_out_and_do_not_shift_the_others(jsonl, tokenizer):
         # between pairs: a line that is added twice shifts nothing
         ("c1 r1 -- c2 r2 -- c3 r3", ["c1 r1", "c3 r3"], {"empty line": 2}),
         # either: r2 and c3 would be a pair if the empty line were taken for c2
-        ("c1 r1 -- c2 r2 c3 r3", ["c1 r1"], {"empty line": 1, "not certain": 1, "without its rejected": 1}),
+        (
+            "c1 r1 -- c2 r2 c3 r3",
+            ["c1 r1"],
+            {"empty line": 1, "the pairs are ambiguous": 1, "without its rejected": 1},
+        ),
     ],
 )
 def test_an_empty_line_never_pairs_the_wrong_lines(jsonl, tokenizer, lines, kept, reasons):

@@ -231,7 +231,7 @@ def test_a_run_arrives_whole_once_and_dated_although_its_exporter_dies(run, name
         real(self, step)
         assert step.step != 4, "the exporter dies"
 
-    cure = r"\(the line is cut\): once it works again, `aligner log .* --to"
+    cure = r"\(the line is cut\): after the cause is repaired, `aligner log .* --to"
     for dies, words in ((dies_before_step_2, cure), (dies_after_step_4, "the exporter dies")):
         with monkeypatch.context() as patch, pytest.raises(UserError, match=words):
             patch.setattr(kind, "send", dies)

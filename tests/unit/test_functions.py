@@ -103,10 +103,10 @@ def short(prompt, response):
         ("ppo", "loss", made_by_another(), "line 2: inner uses 'factor'"),
         ("ppo", "loss", with_other_arguments, r"\(ratio, advantages, eps\) can't stand in for .* \(too many"),
         ("ppo", "loss", with_other_arguments, r"write def with_other_arguments\(ratio, advantages, low, "),
-        ("ppo", "loss", lambda ratio, *rest: ratio, "give a function that is written with def"),
-        ("ppo", "loss", print, "give a function that is written with def"),
-        ("sft", "reward", short, "reward=short: sft has no function of that name"),
-        ("dpo", "los", short, r"los=short: dpo has no function of that name.*loss, learning_rate"),
+        ("ppo", "loss", lambda ratio, *rest: ratio, "give a function defined with def"),
+        ("ppo", "loss", print, "give a function defined with def"),
+        ("sft", "reward", short, "reward=short: sft has no function of the name"),
+        ("dpo", "los", short, r"los=short: dpo has no function of the name.*loss, learning_rate"),
     ],
 )
 def test_a_function_that_could_not_run_elsewhere_is_refused_at_once(lab, kind, setting, function, words):
@@ -180,7 +180,13 @@ CLIP = LibraryFunction(SURROGATE).parameters
         ("ppo", "loss", f"def f{CLIP}:\n    return x", None, "own.py, line 2: f uses 'x'"),
         ("ppo", "loss", "def f(ratio, advantages, low, high: return 1", None, "own.py, line 1: "),
         ("ppo", "loss", "x = 1", None, "own.py has no function: write def clipped_surrogate(ratio, adv"),
-        ("ppo", "loss", "def f(): pass\ndef g(): pass", None, "2 functions (f, g): choose one as FILE.py:f"),
+        (
+            "ppo",
+            "loss",
+            "def f(): pass\ndef g(): pass",
+            None,
+            "2 functions (f, g): choose a function as FILE.py:f",
+        ),
         ("dpo", "loss", "", "model.dpo.preference_loss=ipo", "model.dpo.preference_loss=ipo is another one"),
         ("ppo", "normalize", "", "trainer.ppo.normalize_advantages=False", "nothing is normalised"),
         ("grpo", "kl", "", "model.grpo.objective=dapo", "objective=dapo has kl=none"),
@@ -236,7 +242,7 @@ def mine(ratio, advantages, low, high):
         ("ratio", r"returns float32 \[2\]; a tuple of 2: float32 \[2\], float32 \[2\] was expected"),
         ("None", r"returns None \(is a return missing\?\); a tuple"),
         ("1 // 0", r"own.py, line 6\) raises ZeroDivisionError: integer division or modulo by zero"),
-        ("(-ratio, advantages.mul_(2))", "changes a tensor that it was given"),
+        ("(-ratio, advantages.mul_(2))", "changes an input tensor in place"),
     ],
 )
 def test_a_function_s_fault_is_reported_with_its_file_and_line(tmp_path, returned, words):

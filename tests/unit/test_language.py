@@ -103,6 +103,36 @@ def test_docstrings_and_comments_name_things(package):
     )
 
 
+def messages(source: str) -> Iterator[str]:
+    """The text of every raise statement, without the expressions in the text."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            parts = [
+                part.value
+                for part in ast.walk(node.exc)
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            ]
+            yield " ".join(parts)
+
+
+def test_messages_are_read_with_every_part_of_a_text():
+    source = 'raise ValueError(f"size={size}: it is 0; " + "set 1")\nraise\nnote = "no message"\n'
+    assert [text.split() for text in messages(source)] == [["set", "1", "size=", ":", "it", "is", "0;"]]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_messages_of_errors_name_things(package):
+    texts = [
+        text
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for text in messages(path.read_text(encoding="utf-8"))
+    ]
+    of_all, worst = rate("\n".join(texts)), sorted(texts, key=rate)[-3:]
+    assert of_all <= MOST_OF_100_WORDS, (
+        f"{of_all:.1f} of 100 words in the messages of {package} hide a noun, most in {worst}"
+    )
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_variables_are_named_after_their_content(package):
     named = {

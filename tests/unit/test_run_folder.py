@@ -138,7 +138,7 @@ def test_only_a_requeued_job_takes_over_a_folder_that_is_in_use(
     begin(tmp_path)
     change_info(tmp_path, **another_process())
     set_slurm(monkeypatch, job, attempt, host)
-    words = rf"still going \(.*pid {os.getppid()}.*choose another folder"
+    words = rf"in progress \(.*pid {os.getppid()}.*choose another folder"
     with nullcontext() if is_taken_over else pytest.raises(FileExistsError, match=words):
         begin(tmp_path)
         assert RunFolder(tmp_path).info["slurm"] == {"job": job, "attempt": attempt}
@@ -249,7 +249,7 @@ def test_new_settings_are_recorded_when_their_checkpoint_is_loaded(tmp_path):
             assert (info["status"], info["config"], info["pid"]) == ("running", {"rank": 4}, os.getpid())
             raise error
 
-    attempt(2, UserError("the checkpoint holds adapters of rank 4, and the settings say rank 8"))
+    attempt(2, UserError("the checkpoint holds adapters of rank 4, but the settings say rank 8"))
     assert files == files_of(tmp_path)  # a refused checkpoint leaves the stopped run as it was
     attempt(3, RuntimeError("out of memory"))
     info = RunFolder(tmp_path).info

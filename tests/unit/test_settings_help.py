@@ -42,7 +42,7 @@ def test_words_choose_settings_and_the_profile_gives_the_values():
     penalty = compose("ppo", profile="laptop").trainer.ppo.initial_policy_kl_penalty
     assert lines[1].split() == ["initial_policy_kl_penalty", "=", str(penalty), "number,", "at", "least", "0"]
     assert lines[2].strip().startswith("The weight of the KL")
-    with pytest.raises(UserError, match="no setting of `aligner ppo` has this"):
+    with pytest.raises(UserError, match="no setting of `aligner ppo` has these words"):
         settings_help(kind_of("ppo"), compose("ppo"), ["nonsense"])
 
 
@@ -60,7 +60,7 @@ def test_what_print_config_prints_can_be_given_back(name, tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("- 1", "not a mapping"),
+        ("- 1", "must map names to values"),
         ("a: [", "can't be read"),
         ("trainer: {nothing: 1}", "nothing"),
         (None, "can't be read"),

@@ -99,8 +99,8 @@ CUT_OFF = r"describes .*cut off or belongs to another data set"
         ("idx", lambda old: b"", r"not an index of Megatron's"),
         ("idx", lambda old: b"PK" + old[2:], r"not an index of Megatron's"),
         ("idx", lambda old: old[:17] + b"\x09" + old[18:], r"dtype 9"),
-        ("idx", lambda old: old[:-16] + old[-8:] + old[-16:-8], r"documents don't follow one another"),
-        ("idx", lambda old: old[:34] + b"\xff" * 4 + old[38:], rf"{CUT_OFF}|don't follow"),
+        ("idx", lambda old: old[:-16] + old[-8:] + old[-16:-8], r"contradict each other"),
+        ("idx", lambda old: old[:34] + b"\xff" * 4 + old[38:], rf"{CUT_OFF}|contradict"),
     ],
 )
 def test_files_that_are_not_whole_are_refused(written, tokenizer, which, change, words):
@@ -173,7 +173,7 @@ def test_complete_files_are_kept_and_others_are_not_written_over(formatted, toke
     before, prefix = content(written), written.with_name("hh")
     again = tokenize_file(formatted / "test_comparisons.jsonl", prefix, tokenizer, append_eod=True)
     assert again.went_on == again.documents and content(written) == before
-    with pytest.raises(UserError, match=r"exists already, and was not made from this file.*--output-prefix"):
+    with pytest.raises(UserError, match=r"exists already, but was made from another file.*--output-prefix"):
         tokenize_file(formatted / "test_comparisons.jsonl", prefix, tokenizer)
     assert content(written) == before
 
@@ -292,7 +292,7 @@ def test_another_tokenizer_or_template_is_refused(comparisons, smoke, tmp_path, 
     (folder / "tokenizer.json").write_text(json.dumps(stored))
     with pytest.raises(UserError, match=r"written with another tokenizer than that of .*another"):
         load_indexed.load_pairs([comparisons], Tokenizer(folder), 256)
-    words = r"--chat-template plain, but this run has model\.data\.chat_template=tokenizer"
+    words = r"--chat-template plain, but the run has model\.data\.chat_template=tokenizer"
     with pytest.raises(UserError, match=words):
         load_indexed.load_pairs([comparisons], use_template(Tokenizer(smoke), OWN), 256)
     about_file(written).unlink()

@@ -31,7 +31,7 @@ def test_a_run_on_more_nodes_differs_in_its_resources_alone(lab):
     changed = {line.strip(" \\") for line in set(four.text.splitlines()) - set(one.text.splitlines())}
     assert {"trainer.num_nodes=2", "trainer.devices=2", "#SBATCH --nodes=2"} <= changed
     assert not any("data" in line or "model" in line.split("=")[0] for line in changed)
-    with pytest.raises(ConfigError, match="make it a multiple of 32"):
+    with pytest.raises(ConfigError, match="set a multiple of 32"):
         lab.submit("sft", resources=Resources(nodes=2))
 
 
@@ -116,7 +116,7 @@ def test_a_cell_that_is_run_again_follows_its_running_job(tmp_path, monkeypatch,
     """After a restart of the kernel; the message of a monitor that lost its kernel asks for it."""
 
     def busy(*_):
-        raise RunBusy("it has a job that is RUNNING")
+        raise RunBusy("it already has a job, RUNNING")
 
     job = SimpleNamespace(attach=lambda run: f"the job of {run.name}")
     monkeypatch.setattr("cluster.submit", busy)
@@ -131,7 +131,7 @@ def test_a_run_of_another_profile_is_refused(tmp_path):
     make_checkpoint(run)
     (run / "run.json").write_text('{"profile": "smoke"}')
     assert Workspace(tmp_path, "smoke").policy() == run
-    words = r"runs/sft is a run of the profile smoke, but this workspace has the profile laptop: choose"
+    words = r"runs/sft is a run of the profile smoke, but the workspace has the profile laptop: choose"
     with pytest.raises(UserError, match=words):
         Workspace(tmp_path, "laptop").policy()
 
