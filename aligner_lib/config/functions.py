@@ -168,7 +168,9 @@ def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str) -> st
         function for function in imported if function == own.name
     ]
     if name and name not in candidates:
-        raise ConfigError(f"{where} has no function {name}, only {', '.join(candidates) or 'none'}")
+        raise ConfigError(
+            f"{where} has no function {name}; known functions: {', '.join(candidates) or 'none'}"
+        )
     if not candidates:
         raise ConfigError(f"{where} has no function: write def {own.name}{own.parameters}")
     if not name and len(candidates) > 1 and own.name not in candidates:

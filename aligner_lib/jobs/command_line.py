@@ -34,7 +34,7 @@ def job_commands(
         if list(resources) != list(parts):
             known = " and ".join(parts) or "no components"
             raise ValueError(
-                f"{kind} on the components {', '.join(resources)}: {kind} has the components {known}; name only "
+                f"{kind} on the components {', '.join(resources)}: {kind} has {known}; name only "
                 "known components, or choose resources without components, such as one_node"
             )
         return _component_commands(parts, run, settings, resources, profile)

@@ -237,7 +237,9 @@ def read_header(path: Path) -> dict:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: its header can't be read ({error})") from None
     if not isinstance(header, dict):
-        raise ValueError(f"{path} is damaged: its header is not a JSON object: download the file again")
+        raise ValueError(
+            f"{path} is damaged, because its header is not a JSON object: download the file again"
+        )
     _check_entries(header, path)
     return header
 

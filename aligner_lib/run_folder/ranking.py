@@ -44,5 +44,5 @@ class Ranking:
         if self.metric not in metrics:
             there = ", ".join(sorted(name for name in metrics if not name.startswith("timers/")))
             raise UserError(
-                f"{SETTING}={self.metric}: the validation has no metric of the name, only {there or 'none'}"
+                f"{SETTING}={self.metric}: the validation has no metric of the name; known metrics: {there or 'none'}"
             )

@@ -61,7 +61,7 @@ def test_subset_and_revision(monkeypatch):
 def test_unknown_split_names_what_there_is(monkeypatch):
     FakeHub(monkeypatch)
     with pytest.raises(
-        HubError, match=r"Anthropic/hh-rlhf has no file for split 'validation', only harmless-base/"
+        HubError, match=r"Anthropic/hh-rlhf has no file for split 'validation'; known files: harmless-base/"
     ):
         resolve("hh", "hh", split="validation")
 

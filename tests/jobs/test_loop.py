@@ -380,5 +380,5 @@ def test_a_run_that_goes_on_remembers_its_best_checkpoint_and_an_unknown_metric_
     go(tmp_path / "run", Ranked({0: 5, 1: 1, 2: 2}), 2, **options)
     run = go(tmp_path / "run", Ranked({3: 3, 4: 4}), 4, **options)
     assert checkpoints(run) == [1, 4]
-    with pytest.raises(UserError, match=r"save_best=validation/gold: .* it has validation/loss"):
+    with pytest.raises(UserError, match=r"save_best=validation/gold: .* known metrics: validation/loss"):
         go(tmp_path / "other", Ranked({0: 1}), 2, save_best=Ranking("validation/gold", False))

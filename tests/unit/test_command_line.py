@@ -60,7 +60,7 @@ def test_ppo_and_grpo_on_two_components_are_two_jobs():
 
 
 def test_unknown_components_and_settings_are_refused():
-    with pytest.raises(ValueError, match="it has no components"):
+    with pytest.raises(ValueError, match="sft has no components"):
         job_commands("sft", "/runs/sft", {}, {"critic": Resources(), "actor": Resources()})
     with pytest.raises(ConfigError, match="did you mean"):
         job_commands("sft", "/runs/sft", {"model.optim.lrate": 1})

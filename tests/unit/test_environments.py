@@ -571,8 +571,8 @@ def no_instruction(folder):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (prompts_with('{"prompt": "Hi", "text": "Hi"}'), "p.jsonl:3 can't be used: it has prompt and text"),
-        (prompts_with('{"question": "Hi"}'), "it has none of prompt, messages, text"),
+        (prompts_with('{"prompt": "Hi", "text": "Hi"}'), "p.jsonl:3 can't be used: the line has prompt and text"),
+        (prompts_with('{"question": "Hi"}'), "the line has none of prompt, messages, text"),
         (prompts_with('{"prompt": 3}'), "prompt is not a text"),
         (prompts_with('{"messages": [{"role": "user"}]}'), "list of {role, content}"),
         (prompts_with("[1]"), "p.jsonl:3 can't be used: the line is not a JSON object"),
@@ -588,7 +588,7 @@ def no_instruction(folder):
             written(TWO_FUNCTIONS),
             "functions or classes: a, b. Name a function `reward`, or choose a function: use=",
         ),
-        (written(TWO_FUNCTIONS, ":c"), "mine.py has no c; it has a, b"),
+        (written(TWO_FUNCTIONS, ":c"), "mine.py has no c; known functions: a, b"),
         (response_in_the_records, "key 'response', which is the policy's; rename it"),
         (built("sum"), "use='sum' is unknown: choose from sums, form_rules"),
         (built("nowhere.py"), "nowhere.py can't be read"),

@@ -86,7 +86,9 @@ class UserFile:
         }
         if self.name:
             if self.name not in own:
-                raise UserError(f"{self.path} has no {self.name}, only {', '.join(own) or 'no function'}")
+                raise UserError(
+                    f"{self.path} has no {self.name}; known functions: {', '.join(own) or 'none'}"
+                )
             return own[self.name]
         # a file may have helpers beside its class, or beside a function named reward
         classes = [value for value in own.values() if inspect.isclass(value)]

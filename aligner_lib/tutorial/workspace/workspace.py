@@ -435,7 +435,7 @@ def _texts(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
         if name not in keys:
             raise ConfigError(
                 f"{name}={getattr(function, '__name__', function)}: {kind.name} has no function of the name to "
-                f"replace, only {', '.join(keys) or 'none'}"
+                f"replace; known functions: {', '.join(keys) or 'none'}"
             )
         texts[keys[name]] = source_of(function, name, kind.functions.get(name))
     return texts
