@@ -28,4 +28,4 @@ def __getattr__(name: str):
     # a function in `_HOME`, because importing the module would replace the function.
     if name in _HOME:
         return getattr(import_module(f"cluster.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'cluster' has no attribute {name!r}; it has {', '.join(__all__)}")
+    raise AttributeError(f"module 'cluster' has no attribute {name!r}, only {', '.join(__all__)}")

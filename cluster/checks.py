@@ -51,7 +51,7 @@ def partitions() -> list[Partition]:
 def unavailable() -> str:
     """The reason why no job can be submitted to Slurm from here; "" when Slurm's commands exist and its controller answers."""
     if shutil.which("sbatch") is None:
-        return "sbatch is not on this machine's PATH"
+        return "sbatch is not on the machine's PATH"
     try:
         return "" if partitions() else "sinfo lists no partition"
     except Unreachable as problem:
@@ -191,7 +191,7 @@ def refuse_impossible(components: Mapping[str, Resources]) -> None:
     if problems := [
         f"{name}: {text}" for name, share in components.items() for text in complaints(share, there)
     ]:
-        raise SubmissionRefused(f"this cluster cannot run the job: {'; '.join(problems)}")
+        raise SubmissionRefused(f"the cluster cannot run the job: {'; '.join(problems)}")
 
 
 def explain_refusal(message: str, components: Mapping[str, Resources]) -> str:

@@ -27,7 +27,7 @@ def usable_cores(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
     if setting := environ.get("LAB_THREADS"):
         if not setting.isdecimal() or int(setting) == 0:
             raise ValueError(
-                f"LAB_THREADS={setting}: set a whole number of threads above 0, or leave it unset"
+                f"LAB_THREADS={setting}: set a whole number of threads above 0, or leave LAB_THREADS unset"
             )
         limits.append(int(setting))
     return max(1, min([affinity, *limits]))

@@ -21,7 +21,7 @@ class HetjobExecutor(SlurmExecutor):
 
     def __init__(self, submission: Submission):
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
-            raise SubmissionRefused("where='slurm', but sbatch and srun are not on this machine's PATH")
+            raise SubmissionRefused("where='slurm', but sbatch and srun are not on the machine's PATH")
         super().__init__(submission.folder)
         self.text = sbatch.script(submission)
 

@@ -168,7 +168,7 @@ class Job:
             left = self._scheduler.poll_s if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(
-                    f"{self.name} is still {self.state} after {timeout} s; it goes on ({self.run})"
+                    f"{self.name} is still {self.state} after {timeout} s and goes on ({self.run})"
                 )
             yield min(self._scheduler.poll_s, left)
 

@@ -33,8 +33,8 @@ class LocalScheduler(Scheduler):
         super().refuse_unsupported(components, resources)
         if several := [f"{name}: {share.nodes}" for name, share in resources.items() if share.nodes > 1]:
             raise SubmissionRefused(
-                f"where='local' is one node, but the resources ask for more ({', '.join(several)}): set nodes to 1, or "
-                "choose a scheduler with more machines"
+                f"where='local' is a single node, but the resources ask for more ({', '.join(several)}): set nodes "
+                "to 1, or choose a scheduler with more machines"
             )
 
     def submit(self, submission: Submission) -> list[Record]:
@@ -78,7 +78,7 @@ class LocalScheduler(Scheduler):
         """End all processes of the job. Raises ValueError for a job on another machine."""
         if job.host != socket.gethostname():
             raise ValueError(
-                f"{job.name} runs on {job.host}, and this is {socket.gethostname()}: cancel it there"
+                f"{job.name} runs on {job.host}, not on {socket.gethostname()}: cancel the job on {job.host}"
             )
         folder = run / job.folder
         (folder / "cancelled").touch()
@@ -87,7 +87,7 @@ class LocalScheduler(Scheduler):
     def requeue(self, run: Path, job: Record) -> None:
         """Raises ValueError, because the machine has no queue."""
         raise ValueError(
-            f"{job.name} runs on {self.title}, which has no queue; stop it and submit it again to resume"
+            f"{job.name} runs on {self.title}, which has no queue: stop the job and submit the job again to resume"
         )
 
     def script(self, submission: Submission) -> str:

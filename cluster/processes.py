@@ -60,7 +60,8 @@ def end_job(folder: str, spare: tuple[int, ...] = ()) -> None:
             return
         _signal_all(stubborn, signal.SIGKILL, 1.0)
     raise RuntimeError(
-        f"processes {[p.pid for p in stubborn]} of {folder} outlive SIGKILL; are they stuck in I/O?"
+        f"processes {[p.pid for p in stubborn]} of {folder} are alive after SIGKILL, probably stuck in I/O: end the "
+        "processes by hand, or restart the machine"
     )
 
 

@@ -43,7 +43,7 @@ def run_tool(*words: str) -> subprocess.CompletedProcess:
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except FileNotFoundError:
-        raise Unreachable(f"{words[0]} is not on this machine's PATH") from None
+        raise Unreachable(f"{words[0]} is not on the machine's PATH") from None
     except subprocess.TimeoutExpired:
         raise Unreachable(f"{words[0]} did not answer within {_TIMEOUT_S} s") from None
 

@@ -78,8 +78,8 @@ def new_submission_folder(run: Path) -> Path:
     except OSError as error:
         raise type(error)(
             error.errno,
-            f"the run folder {run} is not writable ({error.strerror}); choose one that you own, on a "
-            "file system that the job's nodes share",
+            f"the run folder {run} is not writable ({error.strerror}); choose a folder of your own, on a file system "
+            "shared by the job's nodes",
         ) from error
 
 

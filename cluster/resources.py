@@ -66,17 +66,22 @@ class Resources:
                 raise ValueError(f"resources: {name}={value!r} must be a whole number of at least {least}")
         if not isinstance(self.time, str) or not _TIME.match(self.time):
             raise ValueError(
-                f"resources: time={self.time!r} is not a Slurm time; write h:mm:ss or days-h:mm:ss "
-                "(in YAML between quotes: 4:00:00 bare is a number there)"
+                f"resources: time={self.time!r} is not a Slurm time: write h:mm:ss or days-h:mm:ss (in YAML, put the "
+                "time in quotes: without quotes, 4:00:00 is read as a number)"
             )
         if self.gpu_type and not self.gpus_per_node:
-            raise ValueError(f"resources: gpu_type={self.gpu_type!r} without gpus_per_node; say how many")
+            raise ValueError(
+                f"resources: gpu_type={self.gpu_type!r} without gpus_per_node: set gpus_per_node, too"
+            )
         if self.container_mounts and not self.container_image:
-            raise ValueError(f"resources: container_mounts={self.container_mounts} without a container_image")
+            raise ValueError(
+                f"resources: container_mounts={self.container_mounts} without a container_image: set "
+                "container_image, or remove the mounts"
+            )
         if self.gpus_per_node and self.tasks_per_node > self.gpus_per_node:
             raise ValueError(
-                f"resources: tasks_per_node={self.tasks_per_node} is more than gpus_per_node={self.gpus_per_node}; "
-                "ranks cannot share a GPU"
+                f"resources: tasks_per_node={self.tasks_per_node} is more than gpus_per_node={self.gpus_per_node}: "
+                "ranks cannot share a GPU, so lower tasks_per_node"
             )
 
     @property
@@ -140,10 +145,12 @@ def load_resources(name: str | Path) -> Resources | dict[str, Resources]:
     path = Path(name) if str(name).endswith((".yaml", ".yml")) else CONFIGS / f"{name}.yaml"
     if not path.exists():
         there = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.yaml")))
-        raise ValueError(f"no resources {str(name)!r}: {path} does not exist; by name there are {there}")
+        raise ValueError(
+            f"there are no resources {str(name)!r}: {path} does not exist; known names are {there}"
+        )
     values = yaml.safe_load(path.read_text())
     if not isinstance(values, dict):
-        raise ValueError(f"{path}: should hold keys and values, but holds {type(values).__name__}")
+        raise ValueError(f"{path}: must hold keys and values, but holds {type(values).__name__}")
     components = values.pop("components", None)
     if components is None:
         return from_mapping(values, str(path))
@@ -170,7 +177,8 @@ def by_component(given, names: list[str]) -> dict[str, Resources]:
         return {name: given[""] for name in names}
     if set(given) != set(names):
         raise ValueError(
-            f"resources are for the components {sorted(given)}, and commands for {sorted(names)}"
+            f"resources name the components {sorted(given)}, but commands name {sorted(names)}: name the same "
+            "components in both"
         )
     return {name: given[name] for name in names}
 

@@ -145,5 +145,5 @@ class Scheduler(ABC):
         if len(components) > 1 and not self.runs_hetjobs:
             raise SubmissionRefused(
                 f"where={self.name!r}: {self.title} runs no job of several components ({', '.join(components)}); "
-                "put them into one component, or submit each to a run folder of its own"
+                "join the components into a single component, or submit each to a run folder of its own"
             )

@@ -83,7 +83,7 @@ def _schedulers(further: str) -> dict[str, Scheduler]:
         scheduler = _scheduler_in(module)
         if scheduler.name in by_name:
             raise ValueError(
-                f"ALIGNER_SCHEDULERS={further}: there are two schedulers {scheduler.name!r}; rename one"
+                f"ALIGNER_SCHEDULERS={further}: two schedulers have the name {scheduler.name!r}: rename either"
             )
         by_name[scheduler.name] = scheduler
     return by_name
@@ -94,6 +94,6 @@ def _scheduler_in(module: str) -> Scheduler:
         return import_module(module).SCHEDULER()
     except (ModuleNotFoundError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"ALIGNER_SCHEDULERS names {module}, which gives no scheduler ({error}): the module has to be on PYTHONPATH "
-            "and hold SCHEDULER, a class with submit, status, cancel, requeue and script"
+            f"ALIGNER_SCHEDULERS names {module}, which gives no scheduler ({error}): the module has to be on "
+            "PYTHONPATH and hold SCHEDULER, a class with submit, status, cancel, requeue and script"
         ) from error

@@ -142,10 +142,11 @@ def memory(
     Raises ValueError for an unknown role, and for a parallelism that does not divide the model.
     """
     if role not in ROLES:
-        raise ValueError(f"role={role!r}; known are {', '.join(ROLES)}")
+        raise ValueError(f"role={role!r}: known roles are {', '.join(ROLES)}")
     if model.layers % parallelism.pp or model.heads % parallelism.tp:
         raise ValueError(
-            f"{model.name}: {model.layers} layers in {parallelism.pp} stages, {model.heads} heads over {parallelism.tp}"
+            f"{model.name}: {model.layers} layers cannot be split over {parallelism.pp} stages, or {model.heads} "
+            f"heads over {parallelism.tp} ranks"
         )
     shard = fullest_shard(model, parallelism, role) / GIB
     tokens = sequence * micro_batch * (2 if role == "reward model" else 1)
@@ -180,7 +181,9 @@ def smallest_parallelism(
     ):
         if memory(model, parallelism, role, **options).total <= gpu_gib:
             return parallelism
-    raise ValueError(f"{model.name} as {role} fits on no parallelism of up to 4096 GPUs of {gpu_gib} GiB")
+    raise ValueError(
+        f"{model.name} as {role} does not fit with any parallelism of up to 4096 GPUs of {gpu_gib} GiB"
+    )
 
 
 def layouts(model: ModelShape, gpus: int, gpus_per_node: int = 8) -> list[Parallelism]:

@@ -42,7 +42,7 @@ def submit(
     scheduler.refuse_unsupported(components, shares)
     name = name or run.name
     if "/" in name:
-        raise ValueError(f"name={name!r}: a job's name holds no '/'")
+        raise ValueError(f"name={name!r}: a job's name must not contain '/'")
     if not is_printed(where):
         refuse_if_busy(run)
     folder = record.next_submission_folder(run) if is_printed(where) else record.new_submission_folder(run)
@@ -69,8 +69,8 @@ def refuse_if_busy(run: Path) -> None:
     status = job.status
     if not status.state.final and status.state != "UNKNOWN":
         raise RunBusy(
-            f"{run} has a job that is {status.state} ({job.record.where} {job.id}): follow it with "
-            "Job.attach(run), end it with .stop() or .cancel(), or choose another run folder"
+            f"{run} already has a job, {status.state} ({job.record.where} {job.id}): follow the job with "
+            "Job.attach(run), end the job with .stop() or .cancel(), or choose another run folder"
         )
 
 
@@ -81,12 +81,14 @@ def words_of(command: Command | Mapping[str, Command]) -> dict[str, list[str]]:
     """
     commands = command if isinstance(command, Mapping) else {MAIN: command}
     if not commands:
-        raise ValueError("no command to run")
+        raise ValueError("there is no command to run")
     for name, words in commands.items():
         if isinstance(words, str) or not words:
             raise ValueError(
-                f"command {words!r} should be a sequence of words, such as ['python', 'train.py']"
+                f"command {words!r} must be a sequence of words, for example ['python', 'train.py']"
             )
         if not name.isidentifier():
-            raise ValueError(f"component {name!r}: its name goes into file names; use letters, digits and _")
+            raise ValueError(
+                f"component {name!r}: the name goes into file names: use only letters, digits and _"
+            )
     return {name: [str(word) for word in words] for name, words in commands.items()}

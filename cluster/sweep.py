@@ -49,7 +49,7 @@ class Sweep:
         states = self.states
         while not all(state.final for state in states.values()):
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"the sweep has not ended after {timeout} s, and it goes on: {states}")
+                raise TimeoutError(f"after {timeout} s the sweep has not ended and goes on: {states}")
             time.sleep(_POLL_S)
             states = self.states
         return states
@@ -111,7 +111,8 @@ def submit_sweep(
     scheduler, run = scheduler_of(where), Path(run).absolute()
     if not scheduler.runs_arrays:
         raise ValueError(
-            f"where={where!r}: a sweep is an array job, which {scheduler.title} does not have; submit one run after another"
+            f"where={where!r}: a sweep is an array job, which {scheduler.title} does not have: submit the runs one "
+            "by one"
         )
     resources = by_component(resources, [MAIN])
     words = _words_of_members(commands)
@@ -140,7 +141,7 @@ def _words_of_members(commands: Mapping) -> dict[str, dict[str, list[str]]]:
     words = {member: words_of(command) for member, command in commands.items()}
     if any(list(parts) != [MAIN] for parts in words.values()) or len(words) < 2:
         raise ValueError(
-            "a sweep needs two or more runs of one component each, because Slurm has no arrays of hetjobs; "
-            "submit one run after another"
+            "a sweep needs two or more runs of one component each, because Slurm has no arrays of hetjobs: submit "
+            "the runs one by one"
         )
     return words

@@ -40,5 +40,5 @@ def atomic_text_files(*paths: Path) -> Iterator[tuple[TextIO, ...]]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             names = " and ".join(map(str, paths))
-            raise OSError(errno.ENOSPC, f"the disk is full; free space to write {names}") from error
+            raise OSError(errno.ENOSPC, f"the disk is full: free space to write {names}") from error
         raise

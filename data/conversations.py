@@ -67,7 +67,7 @@ def _message(turn: Any, place: str) -> Message:
     message = {"role": ROLES[role], "content": _text(_joined(turn.get("content", turn.get("value"))), place)}
     weight = turn.get("weight", 1)
     if weight not in (None, 0, 1):
-        raise Unusable(Reason.WRONG_TYPE, f"{place} has the weight {weight!r}; it must be 0 or 1")
+        raise Unusable(Reason.WRONG_TYPE, f"{place} has the weight {weight!r}, but must be 0 or 1")
     return message | {"weight": 0} if weight == 0 and message["role"] == "assistant" else message
 
 

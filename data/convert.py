@@ -70,8 +70,8 @@ class Conversion:
         held_out = self.report.written.get(self.paths[1], 0) if self.paths else 0
         if self.leaked:
             lines.append(
-                f"leak: {self.leaked:,} of {held_out:,} validation samples have a prompt of the training file, so a good "
-                "validation figure may be memory"
+                f"leak: {self.leaked:,} of {held_out:,} validation samples have a prompt of the training file, so a "
+                "good validation figure may be memory"
             )
         return "\n".join(lines)
 
@@ -102,9 +102,9 @@ def convert(
     the form has no samples for.
     """
     if to not in TARGETS:
-        raise DataError(f"to={to!r}: it must be {', '.join(TARGETS)}")
+        raise DataError(f"to={to!r}: the value must be {', '.join(TARGETS)}")
     if not 0 <= validation_fraction < 1:
-        raise DataError(f"validation_fraction is {validation_fraction}; it must be at least 0 and below 1")
+        raise DataError(f"validation_fraction is {validation_fraction}, but must be at least 0 and below 1")
     source = own_files(raw, revision)
     records, ignore, columns = read_records(source.paths), tuple(ignore), dict(columns or {})
     head, records = _first(records, source.name)
@@ -128,16 +128,14 @@ def _first(records: Iterator[RawRecord | Skip], name: str) -> tuple[RawRecord, I
         before.append(record)
         if isinstance(record, RawRecord):
             return record, chain(before, records)
-    raise DataError(
-        f"{name} holds no record that can be read" + (f"; the first: {before[0]}" if before else "")
-    )
+    raise DataError(f"{name} holds no readable record" + (f"; the first: {before[0]}" if before else ""))
 
 
 def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...], name: str) -> RawForm:
     """The form of a data set, by its first record. Raises UnknownForm, and UnreadColumns."""
     present = [key for key, value in head.value.items() if not is_empty(value)]
     if missing := [key for key in columns if key not in head.value]:
-        raise DataError(f"{name} has no column {missing[0]!r}; it has {', '.join(head.value)}")
+        raise DataError(f"{name} has no column {missing[0]!r}, only {', '.join(head.value)}")
     value = _renamed(head.value, columns, ignore)
     form = recognise(key for key in value if not is_empty(value[key]))
     if form is None:

@@ -49,7 +49,7 @@ def format_dolly(
     DataError when no record is usable, or at the first bad record when strict.
     """
     if not 0 <= validation_fraction < 1:
-        raise DataError(f"validation_fraction is {validation_fraction}; it must be at least 0 and below 1")
+        raise DataError(f"validation_fraction is {validation_fraction}, but must be at least 0 and below 1")
     source = resolve(raw, "dolly", revision=revision)
     report = Report(strict=strict)
     examples = _format_records(read_records(source.paths), seed, max_chars, report)
@@ -57,7 +57,7 @@ def format_dolly(
     held_out = _choose_validation({example.prompt for example in examples}, validation_fraction, seed)
     if validation_fraction and not held_out:
         raise DataError(
-            f"{source.name} has a single usable prompt: too few to split; validation_fraction=0 works"
+            f"{source.name} has a single usable prompt, too few for a split: set validation_fraction=0"
         )
     paths = Path(out) / "train.jsonl", Path(out) / "validation.jsonl"
     report.written = dict.fromkeys(paths, 0)

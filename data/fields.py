@@ -49,7 +49,8 @@ def ignored_keys(record: dict[str, Any], read: frozenset[str]) -> list[str]:
         if key not in METADATA:
             raise Unusable(
                 Reason.UNREAD_KEY,
-                f"{key!r}; the formatter reads {', '.join(sorted(read))}: bring its content into one of them, or remove it",
+                f"{key!r}; the formatter reads {', '.join(sorted(read))}: move the content into a key of these, or "
+                "remove the key",
             )
     return [f"the metadata {key!r} is not in the output" for key in unread]
 

@@ -56,7 +56,7 @@ def obeys(prompt: str, answer: str) -> bool:
     """Whether an answer has the form that its prompt requests. Raises ValueError when the prompt requests no form."""
     instruction = instruction_in(prompt)
     if instruction is None:
-        raise ValueError(f"no instruction of data/forms.py is in this prompt: {prompt!r}")
+        raise ValueError(f"the prompt contains no instruction of data/forms.py: {prompt!r}")
     return instruction.holds(answer)
 
 

@@ -96,7 +96,7 @@ def judge(turn: str, answer: str, finished: bool, stock: Collection[tuple[str, .
     """
     instruction = instruction_in(turn)
     if instruction is None:
-        raise ValueError(f"no instruction of data/forms.py is in this turn: {turn!r}")
+        raise ValueError(f"the turn contains no instruction of data/forms.py: {turn!r}")
     question = without_instruction(turn)
     return GoldParts(
         obeys=instruction.holds(answer),

@@ -92,7 +92,9 @@ def parse_conversation(text: str) -> Conversation:
     for number, turn in enumerate(filter(None, text.split(HUMAN)), start=1):
         parts = turn.split(ASSISTANT)
         if len(parts) != 2:
-            raise Unusable(Reason.BAD_TURN, f"turn {number} has {len(parts) - 1} answers, not one")
+            raise Unusable(
+                Reason.BAD_TURN, f"turn {number} has {len(parts) - 1} answers, but needs exactly 1"
+            )
         body, response = parts
         prompt = f"{history}User: {body}\n\nAssistant:"
         history = f"{prompt} {response}\n\n"

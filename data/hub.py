@@ -55,7 +55,7 @@ def fetch(
     if not chosen:
         request = f"split {split!r}" + (f" of subset {subset!r}" if subset else "")
         raise HubError(
-            f"The data set {name} has no file for {request}; it has {', '.join(available) or 'none'}."
+            f"The data set {name} has no file for {request}; known files: {', '.join(available) or 'none'}."
         )
     return tuple(_fetch_file(name, file, revision) for file in chosen)
 

@@ -105,7 +105,7 @@ def _labelled(answer: str) -> Callable[[dict[str, Any]], RawLabelled]:
     def read(record: dict[str, Any]) -> RawLabelled:
         label = {"true": True, "false": False}.get(str(record["label"]).lower())  # CSV has only texts
         if label is None:
-            raise Unusable(Reason.WRONG_TYPE, f"'label' is {record['label']!r}; it must be true or false")
+            raise Unusable(Reason.WRONG_TYPE, f"'label' is {record['label']!r}, but must be true or false")
         return RawLabelled(_prompt(record, "prompt"), answer_of(record[answer], answer), label)
 
     return read
@@ -124,7 +124,9 @@ def _several(record: dict[str, Any]) -> RawScored:
         raise Unusable(Reason.WRONG_TYPE, "'completions' is not a list of answers")
     score = next((name for name in SCORES if all(name in item for item in completions)), None)
     if score is None:
-        raise Unusable(Reason.MISSING_KEY, f"a score of each of 'completions': one of {', '.join(SCORES)}")
+        raise Unusable(
+            Reason.MISSING_KEY, f"'completions' need a score each, under one key of {', '.join(SCORES)}"
+        )
     answers = [
         (answer_of(text_field(item, "response"), "response"), _number(item, score)) for item in completions
     ]

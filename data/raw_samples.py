@@ -67,7 +67,7 @@ class RawLabelled(NamedTuple):
     def answered(self) -> list[Message]:
         """The prompt with a desirable answer. Raises Unusable for an undesirable answer."""
         if not self.desirable:
-            raise Unusable(Reason.UNDESIRABLE, "SFT learns desirable answers alone")
+            raise Unusable(Reason.UNDESIRABLE, "SFT trains only on desirable answers")
         return _with_answer(self.prompt, self.answer)
 
     def compared(self) -> dict[str, Any]:

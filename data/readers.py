@@ -51,7 +51,7 @@ def read_records(paths: Iterable[Path]) -> Iterator[RawRecord | Skip]:
         elif path.name.endswith(".arrow"):
             yield from _read_arrow(path)
         else:
-            raise DataError(f"{path} is of an unknown kind; raw data files end in {', '.join(OWN_SUFFIXES)}")
+            raise DataError(f"{path} has an unknown ending: raw data files end in {', '.join(OWN_SUFFIXES)}")
 
 
 def _read_gzip(path: Path) -> Iterator[RawRecord | Skip]:
@@ -60,7 +60,7 @@ def _read_gzip(path: Path) -> Iterator[RawRecord | Skip]:
         with gzip.open(path, "rb") as packed, io.BufferedReader(packed, 1 << 20) as stream:
             yield from _read_lines(stream, str(path))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is not a complete gzip file ({error}); download it again") from error
+        raise DataError(f"{path} is not a complete gzip file ({error}): download the file again") from error
 
 
 def _read_lines(stream: BinaryIO, file: str) -> Iterator[RawRecord | Skip]:
@@ -114,7 +114,7 @@ def _read_json(path: Path) -> Iterator[RawRecord | Skip]:
                 text, more = _longer(text, stream)
                 if not more:
                     raise DataError(
-                        f"{path} is not JSON behind record {number} ({error.msg}): repair it"
+                        f"{path} is not JSON after record {number} ({error.msg}): repair the file"
                     ) from error
                 continue
             number, text = number + 1, text[end:]
@@ -158,7 +158,7 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
                     yield RawRecord(str(path), rows.line_num, row)
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(
-                f"{path} cannot be read as CSV behind line {rows.line_num} ({error}): repair it"
+                f"{path} cannot be read as CSV after line {rows.line_num} ({error}): repair the file"
             ) from error
 
 
@@ -174,7 +174,9 @@ def _read_arrow(path: Path) -> Iterator[RawRecord | Skip]:
                     number += 1
                     yield _parse_row(batch, row, str(path), number)
     except pyarrow.ArrowException as error:
-        raise DataError(f"{path} cannot be read as an Arrow stream ({error}); write it again") from error
+        raise DataError(
+            f"{path} cannot be read as an Arrow stream ({error}): write the file again"
+        ) from error
 
 
 def _read_parquet(path: Path) -> Iterator[RawRecord | Skip]:
@@ -192,7 +194,7 @@ def _read_parquet(path: Path) -> Iterator[RawRecord | Skip]:
         # Arrow reports damaged pages with an OSError of its own, without an errno.
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise DataError(f"{path} cannot be read as parquet ({error}); download it again") from error
+        raise DataError(f"{path} cannot be read as parquet ({error}): download the file again") from error
 
 
 def _parse_row(batch: Any, row: int, file: str, number: int) -> RawRecord | Skip:

@@ -108,7 +108,7 @@ class Report:
     def skip(self, skip: Skip) -> None:
         """Count a record that was left out. Raises DataError at once when strict."""
         if self.strict:
-            raise DataError(f"{skip}; correct that line, or run without strict to leave it out")
+            raise DataError(f"{skip}: correct the line, or run without strict to leave the line out")
         self.skipped[skip.reason] += 1
         examples = self.examples.setdefault(skip.reason, [])
         if len(examples) < self.examples_per_reason:
@@ -119,10 +119,10 @@ class Report:
         if self.kept:
             return
         if not self.read:
-            raise DataError(f"{origin} holds no records; give a file with at least one")
+            raise DataError(f"{origin} holds no records: give a file with at least one record")
         counts = ", ".join(f"{reason} {count:,}" for reason, count in self.skipped.most_common())
         first = self.examples[self.skipped.most_common(1)[0][0]][0]
-        raise DataError(f"{origin} holds nothing usable ({counts}); the first: {first}")
+        raise DataError(f"{origin} holds no usable record ({counts}); the first: {first}")
 
     def __str__(self) -> str:
         lines = [f"read {self.read:,} records, kept {self.kept:,}, skipped {self.skipped.total():,}"]

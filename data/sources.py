@@ -93,7 +93,7 @@ def _data_files(folder: Path) -> list[Path]:
         path for path in folder.rglob("*") if path.name.endswith(OWN_SUFFIXES) and path.name not in ABOUT_DATA
     )
     if not files:
-        raise DataError(f"{folder} has no data file; data files end in {', '.join(OWN_SUFFIXES)}")
+        raise DataError(f"{folder} has no data file: data files end in {', '.join(OWN_SUFFIXES)}")
     return files
 
 
@@ -103,8 +103,8 @@ def _from_files(paths: list[Path], suffixes: tuple[str, ...] = SUFFIXES) -> Sour
     for path in paths:
         if not path.is_file():
             raise DataError(
-                f"{path} is not a file; give a file that ends in {', '.join(suffixes)}, a hub data set name"
-                f" such as Anthropic/hh-rlhf{', or sample' if suffixes is SUFFIXES else ', or a folder of such files'}"
+                f"{path} is not a file: give a file ending in {', '.join(suffixes)}, a hub data set name"
+                f" such as Anthropic/hh-rlhf{', or sample' if suffixes is SUFFIXES else ', or a folder of these files'}"
             )
     name = ", ".join(map(str, paths))
     return Source(name, tuple(paths), f"raw data: {name}")
@@ -112,9 +112,11 @@ def _from_files(paths: list[Path], suffixes: tuple[str, ...] = SUFFIXES) -> Sour
 
 def _from_sample(kind: Kind, split: str, why: str, name: str = "sample") -> Source:
     if kind == "squad":
-        raise DataError(f"there is no bundled sample of SQuAD ({why}); give its files, or rajpurkar/squad")
+        raise DataError(
+            f"there is no bundled sample of SQuAD ({why}): give the files of SQuAD, or rajpurkar/squad"
+        )
     if kind == "hh" and split not in HH_SPLITS:
-        raise DataError(f"the bundled HH sample has no split {split!r}; it has {' and '.join(HH_SPLITS)}")
+        raise DataError(f"the bundled HH sample has no split {split!r}, only {' and '.join(HH_SPLITS)}")
     path = SAMPLES / BUNDLED[name][kind].format(split=split)
     return Source(path.name, (path,), f"raw data: the bundled sample {path.name} ({why})")
 

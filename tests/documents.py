@@ -146,17 +146,6 @@ def overrides(words: str) -> list[str]:
     return shlex.split(filled)
 
 
-def commands_in(text: str) -> list[tuple[str, list[str]]]:
-    """The scripts with settings that a document's shell commands start, variables as they stand."""
-    found = re.findall(r"examples/(?:nlp/gpt/)?(\w+)\.py((?:[^\n]*\\\n)*[^\n]*)", text)
-    words = [
-        (script, shlex.split(rest.replace("\\\n", " ").rstrip().rstrip('"')))
-        for script, rest in found
-        if "=" in rest
-    ]
-    return [(script, [word for word in given if "=" in word]) for script, given in words]
-
-
 TAKEN = [(KINDS[script], overrides(words)) for script, words in TUTORIAL] + [
     ("rm", HANDS_ON),
     ("ppo", PPO_PAGE),

@@ -159,7 +159,7 @@ def take_another_value(kind: str, config: DictConfig, key: str, bound, values: t
             composition.overridden(config, kind, [f"{key}={written(value)}"])
         except ConfigError as error:
             OmegaConf.update(config, key, now, merge=False)
-            said = said or (f"{key}=" in str(error) and "it must be" in str(error))
+            said = said or (f"{key}=" in str(error) and "must be" in str(error))
             continue
         if OmegaConf.select(config, key) != now:
             return True

@@ -18,9 +18,22 @@ ON_A_GPU = {"memory/peak"}
 # an exporter is a process that each run would start, and wait for at its end
 UNEXPORTED = {"exp_manager.create_tensorboard_logger": False}
 EXPORTED = {"exp_manager__create_tensorboard_logger": True}
-
 # and the timers: wall-clock seconds; how samples are shared out between micro batches and ranks
 VARYING = {"time", "train/step_time", "train/padding"}
+
+
+# The runs of tests/jobs/conftest.py: what differs from SmokeJobs' settings. An evaluation reads the settings for which
+# its two null ones stand in.
+WHOLE_RUNS = {
+    "sft": {},
+    "dpo": {},
+    "ppo": EXPORTED,
+    "grpo": {},
+    "evaluate": {
+        "model__ppo__logprob_forward_micro_batch_size": "null",
+        "model__ppo__val_rollout_micro_batch_size": "null",
+    },
+}
 
 
 @dataclass
@@ -233,3 +246,14 @@ def checkpoint_files(run: RunFolder) -> dict[str, bytes]:
 
 def steps(run: RunFolder) -> list[int]:
     return [record["step"] for record in run.metrics()]
+
+
+def rewards_of(folder: Path, rows: list[list[int]], pad_id: int) -> list[float]:
+    """What PPO's reward model in a folder gives each row of tokens."""
+    from aligner_lib.datasets.batches import TokenBatch, pad_rows
+    from aligner_lib.jobs.inference import load_engine
+    from aligner_lib.models.reward_scale import RewardScale
+    from aligner_lib.rollouts.critic import RewardModel
+
+    reward_model = RewardModel(load_engine(folder), RewardScale.load(folder), micro_batch_size=4)
+    return reward_model.score(TokenBatch(*pad_rows(rows, pad_id))).result().tolist()

@@ -28,7 +28,7 @@ def learning_rate(
     if name == "constant":
         return peak
     if name != "CosineAnnealing":
-        raise ValueError(f"model.optim.sched.name is {name!r}; it is CosineAnnealing or constant")
+        raise ValueError(f"model.optim.sched.name is {name!r}, but must be CosineAnnealing or constant")
     decay_steps = max(max_steps - warmup_steps - constant_steps, 1)
     progress = min((step - warmup_steps - 1) / decay_steps, 1.0)
     return min_lr + (peak - min_lr) * 0.5 * (1.0 + math.cos(math.pi * progress))

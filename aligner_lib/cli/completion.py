@@ -42,7 +42,7 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH}
 def script_of(shell: str) -> str:
     """Return the script for a shell. Raises UserError for an unknown shell."""
     if shell not in SCRIPTS:
-        raise UserError(f"there is no completion for {shell!r}; there is one for {' and '.join(SCRIPTS)}")
+        raise UserError(f"there is no completion for {shell!r}, only for {' and '.join(SCRIPTS)}")
     return SCRIPTS[shell]
 
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]  # the checkout, which contains noteb
 RUNS = Path("runs")
 
 app = typer.Typer(
-    help="Learn RLHF by doing it: from a downloaded language model to an aligned one, on Megatron Core.",
+    help="Learn RLHF by doing it: from a downloaded to an aligned language model, on Megatron Core.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -34,7 +34,9 @@ app = typer.Typer(
 app.add_typer(model_data.model, name="model")
 app.add_typer(model_data.data, name="data")
 app.add_typer(workshop, name="workshop")
-on_cluster = typer.Typer(help="Slurm or another scheduler: is it ready for a job?", no_args_is_help=True)
+on_cluster = typer.Typer(
+    help="Slurm or another scheduler: is the cluster ready for a job?", no_args_is_help=True
+)
 app.add_typer(on_cluster, name="cluster")
 
 
@@ -60,7 +62,7 @@ Profile = Annotated[
     ),
 ]
 Bundle = Annotated[
-    Path | None, typer.Option(help="A workshop's bundle: packages, model and recorded runs come from it.")
+    Path | None, typer.Option(help="A workshop's bundle, which contains packages, model and recorded runs.")
 ]
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -115,7 +117,7 @@ def site(
     source: Annotated[
         Path | None, typer.Option("--from", help="The folder of a tutorial (else the newest below runs/).")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where to build it.")] = Path("site"),
+    out: Annotated[Path, typer.Option(help="The folder of the built site.")] = Path("site"),
 ):
     """Build the executed notebooks and the docs as static pages, with monitors and quizzes that need no kernel."""
     from aligner_lib.tutorial.site.build_site import build, newest_tutorial
@@ -150,9 +152,9 @@ def progress(
         Path | None, typer.Argument(help="A workspace: the notebooks' `out` (else the newest below runs/).")
     ] = None,
     portfolio: Annotated[
-        Path | None, typer.Option(help="Write your work and results as one HTML page to this file.")
+        Path | None, typer.Option(help="Write your work and results as an HTML page to FILE.")
     ] = None,
-    name: Annotated[str, typer.Option(help="Your name for the page; without it the page has no name.")] = "",
+    name: Annotated[str, typer.Option(help="Your name on the page (else the page has no name).")] = "",
 ):
     """Show your progress in the notebooks: exercises, quizzes and runs."""
     from aligner_lib.cli.progress import find_workspace, show_progress
@@ -179,7 +181,8 @@ ConfigFile = Annotated[
 Help = Annotated[
     bool,
     typer.Option(
-        "--help", help="Show this text and all settings, or those with a word in their names, and stop."
+        "--help",
+        help="Show the help and all settings, or only settings with a word in their names, and stop.",
     ),
 ]
 
@@ -249,7 +252,7 @@ def branch(
         str, typer.Argument(metavar="RUN", help="The parent: a run folder, or its name below runs/.")
     ],
     overrides: Overrides = None,
-    at: Annotated[int, typer.Option(help="The last step that both runs share.", min=0)] = 0,
+    at: Annotated[int, typer.Option(help="The last step shared by both runs.", min=0)] = 0,
     run: Annotated[
         Path | None,
         typer.Option("--run", help="The branch's run folder (else beside its parent, RUN-at-STEP)."),
@@ -276,7 +279,7 @@ def profile_step(
     ] = None,
     warm_up: Annotated[int, typer.Option(help="Steps before the recorded step.", min=1)] = 2,
     run: Annotated[
-        Path | None, typer.Option("--run", help="Keep the run folder here (else it is removed).")
+        Path | None, typer.Option("--run", help="Keep the run folder here (else the folder is removed).")
     ] = None,
 ):
     """Record a step of a job: a trace for Perfetto, and the step's stages compared with the bare passes through the models.
@@ -331,10 +334,10 @@ def size(
         float, typer.Option(help="A GPU's peak in bf16, TFLOP/s; an H100 has 989.", min=1)
     ] = 989,
     mfu: Annotated[
-        float, typer.Option(help="The share of the peak that training reaches.", min=0.01, max=1)
+        float, typer.Option(help="The share of the peak reached by training.", min=0.01, max=1)
     ] = 0.35,
     generation_mfu: Annotated[
-        float, typer.Option(help="The share of the peak that generation reaches.", min=0.001, max=1)
+        float, typer.Option(help="The share of the peak reached by generation.", min=0.001, max=1)
     ] = 0.05,
 ):
     """Estimate, without any GPU, whether a job fits on these GPUs, in which layout, and how long the job takes."""
@@ -390,7 +393,7 @@ def stop(run: RunName):
 
     folder = find_run(run, RUNS)
     if folder.is_over:
-        raise UserError(f"{folder.path} is not running: it is {folder.status}")
+        raise UserError(f"{folder.path} is not running, but {folder.status}")
     folder.request_stop()
     typer.echo(f"{folder.path} ends with a checkpoint after its current step")
 
@@ -484,7 +487,7 @@ def _job_of(run: str):
     try:
         return Job.attach(folder)
     except JobNotFound as error:
-        raise UserError(f"{error}; a run that was started by hand has no job") from None
+        raise UserError(f"{error}; a run started by hand has no job") from None
 
 
 @on_cluster.command("check")
@@ -495,7 +498,7 @@ def cluster_check(
     shared: Annotated[Path, typer.Option(help="The folder for run folders.")] = Path("."),
     probe: Annotated[bool, typer.Option(help="Start a small job to look at a compute node.")] = True,
     where: Annotated[
-        str, typer.Option(help=f"The scheduler: auto (the first that answers), {', '.join(schedulers())}.")
+        str, typer.Option(help=f"The scheduler: auto (the first to answer), {', '.join(schedulers())}.")
     ] = "auto",
 ):
     """Check whether the scheduler is ready for a job: partitions, GPUs, the shared folder, Python, accounting."""
@@ -514,10 +517,10 @@ def serve(
     token: Annotated[
         str | None,
         typer.Option(
-            help="The token that clients must send (else a random one).", envvar="ALIGNER_SERVE_TOKEN"
+            help="The token required from clients (else a random token).", envvar="ALIGNER_SERVE_TOKEN"
         ),
     ] = None,
-    rows: Annotated[int, typer.Option(help="Answers that are generated at the same time.", min=1)] = 16,
+    rows: Annotated[int, typer.Option(help="Answers generated at the same time.", min=1)] = 16,
 ):
     """Serve a policy behind an OpenAI-compatible endpoint: chat, completions, streaming."""
     from aligner_lib.jobs.serve_policy import serve as run
@@ -561,7 +564,8 @@ def bench(context: typer.Context):
 def _needed(folder: str) -> Path:
     if not (ROOT / folder).is_dir():
         raise UserError(
-            f"{ROOT} has no {folder}/; this command works in a clone of the project: install the clone with pip install -e ."
+            f"{ROOT} has no {folder}/: the command works only in a clone of the project, so install the clone with "
+            "pip install -e ."
         )
     return ROOT / folder
 

@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
-model = typer.Typer(help="Models: fetch one by name, or import Hugging Face weights.", no_args_is_help=True)
+model = typer.Typer(
+    help="Models: fetch a model by name, or import Hugging Face weights.", no_args_is_help=True
+)
 
 
 class DataCommands(typer.core.TyperGroup):
@@ -59,7 +61,7 @@ def model_import(
 @model.command("export")
 def model_export(
     source: Annotated[str, typer.Argument(metavar="FOLDER", help="Run, checkpoint or model folder.")],
-    out: Annotated[Path, typer.Option(help="The folder or file to write; it must not exist yet.")],
+    out: Annotated[Path, typer.Option(help="The folder or file to write; the path must not exist yet.")],
     to: Annotated[
         str,
         typer.Option(help="hf: a Hugging Face folder. nemo: a .nemo archive. peft: adapters alone."),
@@ -109,7 +111,7 @@ TokenizerOf = Annotated[
 ChatTemplate = Annotated[
     str | None,
     typer.Option(
-        help="plain or tokenizer, as model.data.chat_template; else the template that the model was trained on."
+        help="plain or tokenizer, as model.data.chat_template; else the template of the model's training."
     ),
 ]
 
@@ -126,18 +128,18 @@ def data_convert(
     to: Annotated[str, typer.Option(help="sft, preferences or prompts.")],
     out: Out,
     columns: Annotated[
-        str, typer.Option("--map", help="What columns mean, as in question=prompt,best=chosen.")
+        str, typer.Option("--map", help="Meanings of columns, as in question=prompt,best=chosen.")
     ] = "",
     ignore: Annotated[str, typer.Option(help="Columns to leave out on purpose, as in id2,margin.")] = "",
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="A model: counts lengths in its tokens, and shows ten samples as it will read them."
+            help="A model: counts lengths in its tokens, and shows ten samples with the part covered by the loss."
         ),
     ] = None,
     validation_fraction: Annotated[
         float,
-        typer.Option(help="Share of the prompts that is held out, where the data has no split of its own."),
+        typer.Option(help="Share of held-out prompts, where the data has no split of its own."),
     ] = 0.05,
     chat_template: ChatTemplate = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 1234,
@@ -173,7 +175,7 @@ def data_dolly(
     seed: Annotated[
         int, typer.Option(help="Seed for the order of context and instruction, and for the split.")
     ] = 1234,
-    validation_fraction: Annotated[float, typer.Option(help="Share of the prompts that is held out.")] = 0.1,
+    validation_fraction: Annotated[float, typer.Option(help="Share of held-out prompts.")] = 0.1,
 ):
     """Convert Dolly's instructions to SFT's train.jsonl and validation.jsonl."""
     from data import format_dolly
@@ -229,9 +231,9 @@ def data_mmap(
     append_eod: Annotated[
         bool, typer.Option("--append-eod", help="Write the stop token behind each document.")
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that tokenise.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Tokenising processes.")] = 1,
     chunk_size: Annotated[
-        int, typer.Option("--chunk-size", "--chunk_size", min=1, help="Lines that a process gets at a time.")
+        int, typer.Option("--chunk-size", "--chunk_size", min=1, help="Lines per process at a time.")
     ] = 100,
     chat_template: ChatTemplate = None,
     dataset_impl: Annotated[str, typer.Option(help="Only mmap is possible.")] = "mmap",
@@ -287,7 +289,7 @@ def _tokenizer(model: str, chat_template: str | None):
     from aligner_lib.models import resolve
 
     if chat_template not in (None, PLAIN, OWN):
-        raise UserError(f"--chat-template {chat_template}: it must be {PLAIN} or {OWN}")
+        raise UserError(f"--chat-template {chat_template}: the value must be {PLAIN} or {OWN}")
     path = Path(model)
     # a tokenizer's file stands for its folder
     folder = path.parent if path.is_file() else path if (path / "tokenizer.json").exists() else resolve(model)

@@ -37,10 +37,10 @@ def check_trace(out: Path) -> None:
     """Make the trace's folder. Raises UserError for a name that a trace can't have."""
     if not out.name.endswith((".json", ".json.gz")):
         raise UserError(
-            f"--out {out}: the name of a trace ends with .json or .json.gz, so that Perfetto and Chrome open it"
+            f"--out {out}: the name of a trace must end in .json or .json.gz, so Perfetto and Chrome can open the trace"
         )
     if out.is_dir():
-        raise UserError(f"--out {out} is a folder: name a file, such as {out / 'trace.json'}")
+        raise UserError(f"--out {out} is a folder: give a file, such as {out / 'trace.json'}")
     out.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(out.parent, os.W_OK):
         raise UserError(f"--out {out}: {out.parent} is not writable; name a file in another folder")
@@ -63,8 +63,9 @@ def settings_of_profile(kind: str, overrides: list[str], profile: str | None, st
     ranks = config.trainer.num_nodes * config.trainer.devices
     if ranks > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise UserError(
-            f"trainer.num_nodes={config.trainer.num_nodes}, trainer.devices={config.trainer.devices}: a profile records one "
-            "process; set both to 1, and tensor_model_parallel_size and pipeline_model_parallel_size too"
+            f"trainer.num_nodes={config.trainer.num_nodes}, trainer.devices={config.trainer.devices}: a profile "
+            "records a single process: set both to 1, and tensor_model_parallel_size and "
+            "pipeline_model_parallel_size too"
         )
     return config
 
@@ -83,7 +84,7 @@ def show_profile(kind: str, profile: StepProfile, out: Path) -> None:
     console.print(_operators_table(profile))
     console.print()
     before = f"{profile.unrecorded_seconds:.3f} s without the profiler (step {profile.step - 1})"
-    console.print(f"one step: {step.seconds:.3f} s while it was recorded, {before}", highlight=False)
+    console.print(f"one step: {step.seconds:.3f} s while recorded, {before}", highlight=False)
     place = f"trace {escape(str(out))}: open it at https://ui.perfetto.dev or chrome://tracing"
     console.print(place, highlight=False, soft_wrap=True)
 

@@ -28,7 +28,7 @@ def find_workspace(folder: Path | None, root: Path) -> Path:
         return folder
     if (newest := next(find_workspaces(root), None)) is None:
         raise UserError(
-            f"no workspace in {root}/ has a {FILE}: the first exercise, quiz or run of a notebook writes this file"
+            f"no workspace in {root}/ has a {FILE}: the first exercise, quiz or run of a notebook writes the file"
         )
     return newest
 

@@ -101,7 +101,7 @@ def find_run(name: str, root: Path) -> RunFolder:
         if candidate.name == name:
             return candidate
     known = ", ".join(str(run.path.relative_to(root)) for run in started[:5]) or "none"
-    raise UserError(f"no run {name!r}: it is not a run folder, and the newest runs in {root}/ are: {known}")
+    raise UserError(f"there is no run {name!r}: the newest runs in {root}/ are: {known}")
 
 
 def _waiting(root: Path) -> list[RunFolder]:

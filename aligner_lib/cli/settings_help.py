@@ -45,7 +45,9 @@ def settings_help(kind: JobKind, config: DictConfig, words: Iterable[str] = ()) 
     if words:
         lines = [line for line in lines if any(word in f"{line.group}.{line.name}" for word in words)]
         if not lines:
-            raise UserError(f"{' '.join(words)}: no setting of `aligner {kind.command}` has this in its name")
+            raise UserError(
+                f"{' '.join(words)}: no setting of `aligner {kind.command}` has these words in its name"
+            )
     parts, group = [], None
     for line in lines:
         if line.group != group:

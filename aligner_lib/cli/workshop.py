@@ -27,7 +27,7 @@ def pack(
         Path | None, typer.Option(help='A finished tutorial, whose runs start="recorded" shows.')
     ] = None,
     wheels: Annotated[
-        Path | None, typer.Option(help="A folder with the lock's files, so that nothing is downloaded.")
+        Path | None, typer.Option(help="A folder with the lock's files, to avoid any download.")
     ] = None,
 ):
     """Make a bundle: packages, model, recorded runs, hashes. `./lab tutorial --bundle FILE` needs no network."""
@@ -44,9 +44,9 @@ def preflight(
         Path | None, typer.Option(help="The room's folder: the findings go to FOLDER/SEAT, for Classroom.")
     ] = None,
     seat: Annotated[
-        str | None, typer.Option(help="This seat's name (else one that does not reveal yours).")
+        str | None, typer.Option(help="The seat's name (else a name that does not reveal yours).")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Your name, if the instructor may see it.")] = None,
+    name: Annotated[str | None, typer.Option(help="Your name, if the instructor may see your name.")] = None,
 ):
     """Check a seat: memory, disk, model, folder, a kernel, a training step. Prints a line of JSON; exit code 0 (ready) or 1."""
     from aligner_lib.cli.preflight import as_line

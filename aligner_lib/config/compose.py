@@ -86,7 +86,7 @@ def read_overrides(kind: str, file: Path) -> list[str]:
     except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{file} can't be read as settings: {error}") from None
     if not isinstance(plain, dict):
-        raise ConfigError(f"{file} can't be read as settings: it is not a mapping of names to values")
+        raise ConfigError(f"{file} can't be read as settings: the file must map names to values")
     return [f"{key}={written(value)}" for key, value in _leaves("", plain, _typed(kind))]
 
 
@@ -146,9 +146,7 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"{text!r} would delete a setting, but every setting has a value here: write key=value instead"
         )
     if "=" not in text.lstrip("+= "):
-        raise ConfigError(
-            f"{text!r} is not a setting; write it as key=value, such as trainer.sft.max_steps=100"
-        )
+        raise ConfigError(f"{text!r} is not a setting: write key=value, such as trainer.sft.max_steps=100")
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException:
@@ -156,10 +154,12 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"can't read {text!r}; a value with = , : or brackets goes in quotes: key='value'"
         ) from None
     if override.is_sweep_override():
-        raise ConfigError(f"{text!r} gives several values, but a run takes one; a list is written [a, b]")
+        raise ConfigError(
+            f"{text!r} gives several values, but a run takes a single value: write a list as [a, b]"
+        )
     if override.package is not None:
         raise ConfigError(
-            f"{text!r}: {override.package!r} after @ is a package, which these settings don't have: leave it out"
+            f"{text!r}: {override.package!r} after @ is a package, which the settings don't have: leave the package out"
         )
     return override.key_or_group.replace("/", "."), override.value()
 

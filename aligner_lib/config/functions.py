@@ -95,7 +95,7 @@ class FunctionFile:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
         except Exception as error:
             raise ConfigError(
-                f"{self.path} raises when it is run: {type(error).__name__}: {error}"
+                f"{self.path} raises an error when run: {type(error).__name__}: {error}"
             ) from error
         return getattr(module, self.name)
 
@@ -150,9 +150,9 @@ def _check_names(tree: ast.Module, text: str, name: str, where: str, first_line:
     """Raise ConfigError for a name that the text uses and does not define."""
     for unknown, line in _undefined(tree, text).items():
         raise ConfigError(
-            f"{where}, line {line - first_line + 1}: {name} uses {unknown!r}, which is not defined there. It runs in another "
-            f"process, which has nothing of your notebook but this text: define {unknown} or import it inside the function, "
-            "or give it as an argument with a default"
+            f"{where}, line {line - first_line + 1}: {name} uses {unknown!r}, which is not defined there. The "
+            f"function runs in another process, without the rest of your notebook: define or import {unknown} inside "
+            f"the function, or make {unknown} an argument with a default"
         )
 
 
@@ -168,12 +168,15 @@ def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str) -> st
         function for function in imported if function == own.name
     ]
     if name and name not in candidates:
-        raise ConfigError(f"{where} has no function {name}; it has {', '.join(candidates) or 'none'}")
+        raise ConfigError(
+            f"{where} has no function {name}; known functions: {', '.join(candidates) or 'none'}"
+        )
     if not candidates:
         raise ConfigError(f"{where} has no function: write def {own.name}{own.parameters}")
     if not name and len(candidates) > 1 and own.name not in candidates:
         raise ConfigError(
-            f"{where} has {len(candidates)} functions ({', '.join(candidates)}): choose one as FILE.py:{candidates[0]}"
+            f"{where} has {len(candidates)} functions ({', '.join(candidates)}): choose a function as "
+            f"FILE.py:{candidates[0]}"
         )
     return name or (candidates[0] if len(candidates) == 1 else own.name)
 
@@ -206,14 +209,14 @@ def source_of(function: Callable, name: str, place: str | None = None) -> str:
     this library that needs more is imported instead.
     """
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
-        raise ConfigError(f"{name}={function!r}: give a function that is written with def")
+        raise ConfigError(f"{name}={function!r}: give a function defined with def")
     title, first_line = function.__name__, HEADER.count("\n") + 1
     where = f"{name}={title}"
     try:
         text = HEADER + textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
         raise ConfigError(
-            f"{where}: its source can't be found; write it in a cell, or in a file and give "
+            f"{where}: the function's source can't be found: define the function in a cell, or in a file and give "
             f"{'functions.' if place else ''}{name}=FILE.py"
         ) from None
     try:

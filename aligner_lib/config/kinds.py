@@ -67,7 +67,7 @@ def _kinds(further: str) -> dict[str, JobKind]:
     for kind in sorted([*_kinds_of_the_library(), *named], key=lambda kind: kind.stage):
         if kind.name in by_name:
             raise ConfigError(
-                f"ALIGNER_KINDS={further}: there are two kinds of job {kind.name!r}; rename one"
+                f"ALIGNER_KINDS={further}: two kinds of job have the name {kind.name!r}: rename either"
             )
         by_name[kind.name] = kind
     return by_name
@@ -87,5 +87,6 @@ def _kind_in(module: str) -> JobKind:
         return import_module(module).KIND
     except (ModuleNotFoundError, AttributeError) as error:
         raise ConfigError(
-            f"ALIGNER_KINDS names {module}, which gives no kind of job ({error}): it has to be on PYTHONPATH and hold KIND"
+            f"ALIGNER_KINDS names {module}, which gives no kind of job ({error}): the module must be on PYTHONPATH "
+            "and define KIND"
         ) from error

@@ -23,7 +23,7 @@ def check(kind: JobKind, config: DictConfig) -> None:
             continue  # looking up the value would cost more time than all checks
         value = OmegaConf.select(config, key)
         if bound and value is not None and not bound.holds(value):
-            raise ConfigError(f"{key}={value}: it must be {bound.words}")
+            raise ConfigError(f"{key}={value}: the value must be {bound.words}")
         if names and (unknown := [name for name in value if name not in names]):
             raise ConfigError(f"there is no setting '{key}.{unknown[0]}'; {key} takes {', '.join(names)}")
     check_functions(OmegaConf.select(config, "functions") or {}, kind.functions)
@@ -95,22 +95,22 @@ def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
     tensor, pipeline = model.tensor_model_parallel_size, model.pipeline_model_parallel_size
     if processes % (tensor * pipeline):
         raise ConfigError(
-            f"model.tensor_model_parallel_size={tensor} × model.pipeline_model_parallel_size={pipeline} don't divide the "
-            f"{processes} processes of trainer.num_nodes × trainer.devices"
+            f"model.tensor_model_parallel_size={tensor} × model.pipeline_model_parallel_size={pipeline} do not "
+            f"divide the {processes} processes of trainer.num_nodes × trainer.devices"
         )
     copies = copies_of_the_model(config)
     packed = OmegaConf.select(config, "model.data.packed_sequence")
     for at, batch in _batches(kind, config):
         if packed and batch.global_batch_size % copies:
             raise ConfigError(
-                f"{at}.global_batch_size={batch.global_batch_size} is not divisible by the {copies} copies of the model "
-                f"(trainer.num_nodes × trainer.devices over the parallel sizes); make it a multiple of {copies}"
+                f"{at}.global_batch_size={batch.global_batch_size} is not divisible by the {copies} copies of the "
+                f"model (trainer.num_nodes × trainer.devices over the parallel sizes); set a multiple of {copies}"
             )
         if not packed and batch.global_batch_size % (batch.micro_batch_size * copies):
             raise ConfigError(
-                f"{at}.global_batch_size={batch.global_batch_size} is not divisible by {at}.micro_batch_size="
-                f"{batch.micro_batch_size} × {copies} copies of the model (trainer.num_nodes × trainer.devices over the "
-                f"parallel sizes); make it a multiple of {batch.micro_batch_size * copies}"
+                f"{at}.global_batch_size={batch.global_batch_size} is not divisible by "
+                f"{at}.micro_batch_size={batch.micro_batch_size} × {copies} copies of the model (trainer.num_nodes × "
+                f"trainer.devices over the parallel sizes); set a multiple of {batch.micro_batch_size * copies}"
             )
 
 

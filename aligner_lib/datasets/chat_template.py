@@ -45,8 +45,8 @@ def use_template(tokenizer: Tokenizer, name: str) -> Tokenizer:
     assert name in (PLAIN, OWN), f"there is no template {name!r}"
     if name == OWN and not has_template(tokenizer):
         raise UserError(
-            f"the tokenizer of {tokenizer.folder} has no chat template: give model.data.chat_template={PLAIN}, which writes "
-            "`User: …` and `Assistant: …`, or a model that has one"
+            f"the tokenizer of {tokenizer.folder} has no chat template: give model.data.chat_template={PLAIN}, which "
+            "writes `User: …` and `Assistant: …`, or choose a model with a chat template"
         )
     tokenizer.template = name
     return tokenizer
@@ -84,7 +84,7 @@ def recorded_template(folder: Path) -> str | None:
         name = None
     if name not in (PLAIN, OWN):
         raise UserError(
-            f'{Path(folder) / FILE} is damaged: it must contain {{"chat_template": "{PLAIN}"}} or {OWN!r}'
+            f'{Path(folder) / FILE} is damaged: the file must contain {{"chat_template": "{PLAIN}"}} or {OWN!r}'
         )
     return name
 
@@ -190,8 +190,8 @@ def answer_of(tokenizer: Tokenizer, messages: list[Message]) -> tuple[str, str]:
     head, whole = _apply(tokenizer, messages[:-1], True), _apply(tokenizer, messages, False)
     if not whole.startswith(head):
         raise UserError(
-            f"{tokenizer.folder}: the chat template writes a conversation differently once it has an answer, so the policy "
-            f"would be trained on other prompts than it gets later; give model.data.chat_template={PLAIN}"
+            f"{tokenizer.folder}: the chat template changes a prompt once an answer follows, so the policy would "
+            f"train on other prompts than in generation: give model.data.chat_template={PLAIN}"
         )
     return head, _up_to_stop(tokenizer, whole[len(head) :], content)
 
@@ -202,17 +202,18 @@ def _up_to_stop(tokenizer: Tokenizer, answer: str, content: str) -> str:
     places = [(answer.index(stop), stop) for stop in stops if stop in answer]
     if not places:
         raise StopTokenError(
-            f"the loss would not cover its stop token {' or '.join(map(repr, stops))}: the chat template of "
-            f"{tokenizer.folder} ends an answer with {_ending(answer, content)!r}, and a policy that is trained so does not end "
-            f"its answers. Make that text the eos_token in {tokenizer.folder / 'tokenizer_config.json'}, name its id in "
-            f"eos_token_id of {tokenizer.folder / 'generation_config.json'}, or give model.data.chat_template={PLAIN}"
+            f"the loss would not cover the stop token {' or '.join(map(repr, stops))}: the chat template of "
+            f"{tokenizer.folder} ends an answer with {_ending(answer, content)!r}, so a policy trained on these "
+            f"answers would never stop. Make the text the eos_token in {tokenizer.folder / 'tokenizer_config.json'}, "
+            f"name its id in eos_token_id of {tokenizer.folder / 'generation_config.json'}, or give "
+            f"model.data.chat_template={PLAIN}"
         )
     place, stop = min(places)
     if tokenizer.encode_parts([stop])[0] != [stops[stop]]:
         raise StopTokenError(
-            f"the loss would not cover its stop token {stop!r}: {tokenizer.folder / 'tokenizer.json'} has the token in its "
-            "vocabulary but not among its added_tokens, so it is read as text; add it there, or give "
-            f"model.data.chat_template={PLAIN}"
+            f"the loss would not cover the stop token {stop!r}: {tokenizer.folder / 'tokenizer.json'} has the token "
+            "in its vocabulary but not among its added_tokens, so the token is read as text: add the token there, "
+            f"or give model.data.chat_template={PLAIN}"
         )
     return answer[: place + len(stop)]
 
@@ -299,8 +300,8 @@ def render_observation(
     before, after = _around_response(tokenizer, conversation, _turns(observation), ready=True)
     if before != render(tokenizer, conversation):
         raise UserError(
-            f"{tokenizer.folder}: the chat template changes earlier turns when later turns follow, so an episode of several "
-            "turns can't be continued; use a model with another template, or environments with one turn"
+            f"{tokenizer.folder}: the chat template changes earlier turns when later turns follow, so an episode of "
+            "several turns cannot be continued: use a model with another template, or environments with one turn"
         )
     stop = next((text for text in stop_texts(tokenizer) if after.lstrip().startswith(text)), "")
     return after.lstrip().removeprefix(stop) if stopped and stop else after

@@ -74,19 +74,20 @@ class IndexedDataset:
         index = self.idx_path.read_bytes()
         if len(index) < HEAD.size or not index.startswith(MAGIC):
             raise UserError(
-                f"{self.idx_path} is not an index of Megatron's: make it again with `aligner data mmap`"
+                f"{self.idx_path} is not an index of Megatron's: make the index again with `aligner data mmap`"
             )
         _, version, code, sequences, boundaries = HEAD.unpack_from(index)
         if version != VERSION or code not in DTYPES or code in (6, 7):
             raise UserError(
-                f"{self.idx_path} has version {version} and dtype {code}; only version {VERSION} and integers can be read: "
-                "make it again with `aligner data mmap`"
+                f"{self.idx_path} has version {version} and dtype {code}; only version {VERSION} and integers can be "
+                "read: make the index again with `aligner data mmap`"
             )
         expected = HEAD.size + sequences * (4 + 8) + boundaries * 8
         if len(index) != expected:
             raise UserError(
                 f"{self.idx_path} has {len(index):,} bytes, but an index of {sequences:,} sequences in {boundaries - 1:,} "
-                f"documents has {expected:,}: it is cut off, or was written twice; make it again with `aligner data mmap`"
+                f"documents has {expected:,}: the file is cut off or was written twice, so make the index again with "
+                "`aligner data mmap`"
             )
         self.dtype = np.dtype(DTYPES[code])
         lengths = np.frombuffer(index, "<i4", sequences, HEAD.size)
@@ -97,8 +98,8 @@ class IndexedDataset:
         if size != self._ends[-1] * self.dtype.itemsize:
             raise UserError(
                 f"{self.bin_path} has {size:,} bytes, but {self.idx_path.name} describes "
-                f"{self._ends[-1] * self.dtype.itemsize:,}: one of the two is cut off or belongs to another data set; make both "
-                "again with `aligner data mmap`"
+                f"{self._ends[-1] * self.dtype.itemsize:,}: either file is cut off or belongs to another data set; "
+                "make both again with `aligner data mmap`"
             )
         in_order = boundaries > 0 and self._documents[0] == 0 and self._documents[-1] == sequences
         if (
@@ -108,7 +109,8 @@ class IndexedDataset:
             or not np.array_equal(pointers, self._ends[:-1] * self.dtype.itemsize)
         ):
             raise UserError(
-                f"{self.idx_path} is damaged: its documents don't follow one another; make it again with `aligner data mmap`"
+                f"{self.idx_path} is damaged, because its lengths, offsets and document boundaries contradict each "
+                "other: make the index again with `aligner data mmap`"
             )
         self._tokens = np.memmap(self.bin_path, self.dtype, "r") if size else np.zeros(0, self.dtype)
 

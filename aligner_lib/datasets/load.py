@@ -156,7 +156,7 @@ def _turn(turn: dict, name: str, text: str) -> Turn:
     if name.lower() not in ROLES:
         raise ValueError(f"a turn has the role {name!r}; the roles are {', '.join(ROLES)}")
     if turn.get("weight") not in (None, 0, 1):
-        raise ValueError(f"a turn has the weight {turn['weight']!r}; it must be 0 or 1")
+        raise ValueError(f"a turn has the weight {turn['weight']!r}, but must be 0 or 1")
     role = ROLES[name.lower()]
     return Turn(role, text, role == "Assistant" and turn.get("weight") != 0)
 
@@ -287,7 +287,7 @@ def load_labelled(
             record["label"],
         )
         if not isinstance(label, bool):
-            raise ValueError(f"'label' is {label!r}; it must be true or false")
+            raise ValueError(f"'label' is {label!r}, but must be true or false")
         if not response.strip() or (isinstance(prompt, str) and not prompt.strip()):
             return "empty prompt or response"
         return too_long(prompt, f" {response}") or (prompt, f" {response}", label)
@@ -404,7 +404,8 @@ def _answer(record: dict, key: str) -> str:
         turns = _turns({"messages": record[key]})
         if [turn.role for turn in turns] != ["Assistant"]:
             raise ValueError(
-                f"{key!r} is not a single turn of the assistant's; `aligner data` converts conversations that hold the prompt"
+                f"{key!r} is not a single turn of the assistant: convert conversations that include the prompt with "
+                "`aligner data`"
             )
         text = turns[0].text
     if not text.strip():
@@ -477,7 +478,7 @@ def _load(
     for file in files:
         if not file.exists():
             raise FileNotFoundError(
-                f"data file {file} does not exist: `aligner data --help` shows how to make one"
+                f"data file {file} does not exist: `aligner data --help` explains how to make a data file"
             )
         lines = numbered_lines(file)
         if group == 1:
@@ -488,14 +489,14 @@ def _load(
             place = f"{file.name}:{lines[i][0]}"
             try:
                 if len(lines) - i < group:
-                    raise ValueError("a chosen line without its rejected one")
+                    raise ValueError("a chosen line without its rejected line")
                 records = tuple(parse(line) for _, line in lines[i : i + group])
                 for (number, _), record in zip(lines[i : i + group], records):
                     report.ignored += _checked_keys(record, form_of(record), f"{file}:{number}")
                 if i in unsure:
                     raise ValueError(
-                        "it is not certain which lines form a pair after an empty one: remove that empty one, "
-                        "or the half pair beside it"
+                        "after an empty line, the pairs are ambiguous: remove the empty line, or the half pair "
+                        "beside the empty line"
                     )
                 sample = make(*records)
             except UnreadKey:
@@ -526,6 +527,6 @@ def usable(samples: list, report: LoadReport, files: list[Path]) -> list:
     if not samples:
         raise ValueError(
             f"no usable sample in {', '.join(map(str, files)) or 'an empty list of files'}: "
-            + ("; ".join(report.lines()) or "there is no line in it")
+            + ("; ".join(report.lines()) or "the files have no line")
         )
     return samples

@@ -126,8 +126,8 @@ def _load(
         _check_tokenizer(documents, tokenizer)
         if len(documents) % group:
             raise UserError(
-                f"{prefix} has {len(documents):,} documents: chosen and rejected documents alternate, so their number must be "
-                "even; are these prompts, or is the end missing?"
+                f"{prefix} has {len(documents):,} documents: chosen and rejected documents alternate, so their "
+                "number must be even: the file contains prompts, or its end is missing"
             )
         for i in range(0, len(documents), group):
             report.total += 1
@@ -167,17 +167,18 @@ def _check_tokenizer(documents: IndexedDataset, tokenizer: Tokenizer) -> None:
         return
     if about.get("tokenizer") != tokenizer.hash:
         raise UserError(
-            f"{documents.bin_path} was written with another tokenizer than that of {tokenizer.folder}: {again}"
+            f"{documents.bin_path} was written with another tokenizer than the tokenizer of {tokenizer.folder}: {again}"
         )
     if about.get("chat_template") != (tokenizer.template or PLAIN):
         raise UserError(
-            f"{documents.bin_path} was written with --chat-template {about.get('chat_template')}, but this run has "
-            f"model.data.chat_template={tokenizer.template or PLAIN}: change one of the two"
+            f"{documents.bin_path} was written with --chat-template {about.get('chat_template')}, but the run has "
+            f"model.data.chat_template={tokenizer.template or PLAIN}: change either setting"
         )
     if tokenizer.template == OWN and writes_date(tokenizer) and tokenizer.date != DATE:
         raise UserError(
-            f"{documents.bin_path} has the date {DATE} in its prompts, but this run has "
-            f"model.data.chat_template_date={tokenizer.date}: leave the setting out, or give model.data.data_impl=jsonl"
+            f"{documents.bin_path} has the date {DATE} in its prompts, but the run has "
+            f"model.data.chat_template_date={tokenizer.date}: leave the setting out, or give "
+            "model.data.data_impl=jsonl"
         )
 
 
@@ -191,6 +192,7 @@ def _about(prefix: Path) -> dict | None:
         about = None
     if not isinstance(about, dict):
         raise UserError(
-            f"{about_file(prefix)} is damaged: remove it, and the token files are treated as those of another tool"
+            f"{about_file(prefix)} is damaged: remove the file, and the token files are treated as files of another "
+            "tool"
         )
     return about

@@ -70,7 +70,7 @@ class Unfinished:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise UserError(f"another call is writing {self.prefix}: wait until it ends") from None
+                raise UserError(f"another call is writing {self.prefix}: wait for its end") from None
             try:
                 yield
             finally:
@@ -88,8 +88,8 @@ class Unfinished:
             return True
         if there:
             raise UserError(
-                f"{there[0]} exists already, and was not made from this file with this tokenizer and these options: remove "
-                "it, or give another --output-prefix"
+                f"{there[0]} exists already, but was made from another file, tokenizer or options: remove "
+                f"{there[0]}, or give another --output-prefix"
             )
         return False
 

@@ -77,7 +77,7 @@ def tokenize_file(
     """
     if not source.exists():
         raise FileNotFoundError(
-            f"data file {source} does not exist: `aligner data --help` shows how to make one"
+            f"data file {source} does not exist: `aligner data --help` explains how to make a data file"
         )
     recipe = TokenizationRecipe(tokenizer.folder, tokenizer.template or PLAIN, key, append_eod)
     dtype = best_dtype(tokenizer.vocab_size)
@@ -122,7 +122,7 @@ def _lines(source: Path) -> Iterator[Line]:
                 empty = empty or number
             elif empty:
                 raise UserError(
-                    f"{source}:{empty} is empty, so it is unclear which lines after it form a pair: remove the line"
+                    f"{source}:{empty} is empty, so the pairs after the line are ambiguous: remove the line"
                 )
             else:
                 yield number, line
@@ -152,8 +152,8 @@ def _encoded(
             yield under_way.popleft().result()
     except BrokenProcessPool as error:
         raise UserError(
-            f"one of {workers} workers was killed (is memory short?): run the same command again with fewer --workers; it "
-            "continues where it stopped"
+            f"a worker of {workers} was killed, perhaps for lack of memory: run the same command again with fewer "
+            "--workers; the finished part is kept"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

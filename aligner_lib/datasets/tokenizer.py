@@ -40,8 +40,8 @@ class Tokenizer:
         path = self.folder / "tokenizer.json"
         if not path.exists():
             raise FileNotFoundError(
-                f"{self.folder} has no tokenizer.json: it is not a model folder, or it is a critic's checkpoint, which has no "
-                "tokenizer; give the reward model that the critic started from"
+                f"{self.folder} has no tokenizer.json: the folder holds no model, or a critic's checkpoint, which "
+                "has no tokenizer; give the reward model from which the critic started"
             )
         self._tokenizer = _Tokenizer.from_file(str(path))
         self._tokenizer.no_truncation()  # some tokenizer.json files have truncation and padding switched on
@@ -67,8 +67,8 @@ class Tokenizer:
         for token_id in ids:
             if type(token_id) is not int or token_id < 0 or self._tokenizer.id_to_token(token_id) is None:
                 raise ValueError(
-                    f"{path}: eos_token_id contains {token_id!r}, which is not a token of {self.folder / 'tokenizer.json'}: "
-                    "correct it, or remove it from the list"
+                    f"{path}: eos_token_id contains {token_id!r}, which is not a token of "
+                    f"{self.folder / 'tokenizer.json'}: correct the id, or remove the id from the list"
                 )
         return tuple(dict.fromkeys([self.eos_id, *ids]))
 
@@ -227,7 +227,7 @@ def check_same_tokenizer(policy: Tokenizer, other_hash: str, other: str) -> None
     """
     if other_hash != policy.hash:
         raise UserError(
-            f"{other} has another tokenizer than the policy in {policy.folder}, and would read the policy's token ids as "
-            "other text: give two models that started from the same one, such as a policy of `aligner sft` and the reward "
-            "model that `aligner rm` trained from it"
+            f"{other} has another tokenizer than the policy in {policy.folder}, and would read the policy's token "
+            "ids as other text: give two models with the same origin, such as a policy of `aligner sft` and the "
+            "reward model which `aligner rm` trained from the policy"
         )

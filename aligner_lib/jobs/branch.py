@@ -24,11 +24,12 @@ def parents_settings(parent: RunFolder) -> dict[str, object]:
     """
     info = parent.info
     if not info:
-        raise UserError(f"{parent.path} is not a run: there is no run.json")
+        raise UserError(f"{parent.path} is not a run, because run.json is missing")
     others = [part.folder for part in kind_of(info["kind"]).components.values() if part.folder]
     if any((parent.path / folder).is_dir() for folder in others):
         raise UserError(
-            f"{parent.path} ran as several jobs, and a branch goes on in one: run the parent in one process"
+            f"{parent.path} ran as several jobs, but a branch continues in a single job: run the parent in a single "
+            "process"
         )
     settings = settings_of(info["kind"], info["config"], info.get("profile"))
     return {key: value for key, value in settings.items() if key not in OF_A_FOLDER}
@@ -46,7 +47,8 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
     steps = begin_branch(parent, child, at)
     if steps < at:
         print(
-            f"steps {steps + 1} to {at} of {parent.name} are computed again: it kept no checkpoint of step {at}",
+            f"steps {steps + 1} to {at} of {parent.name} are computed again, because {parent.name} has no checkpoint "
+            f"of step {at}",
             flush=True,
         )
         again = command(kind, child, shared | {"exp_manager.stop_after": at}, profile)

@@ -34,8 +34,8 @@ def job_commands(
         if list(resources) != list(parts):
             known = " and ".join(parts) or "no components"
             raise ValueError(
-                f"{kind} on the components {', '.join(resources)}: it has {known}; "
-                "name these, or choose resources without components, such as one_node"
+                f"{kind} on the components {', '.join(resources)}: {kind} has {known}; name only "
+                "known components, or choose resources without components, such as one_node"
             )
         return _component_commands(parts, run, settings, resources, profile)
     name, share = next(iter(resources.items())) if resources else ("main", None)

@@ -185,11 +185,11 @@ class ChatRequest(_ApiRequest):
 def read(kind: type[_ApiRequest], body: object) -> Any:
     """Read a request from a JSON body. Raises ApiError, which names the field, for an invalid or unsupported request."""
     if not isinstance(body, dict):
-        raise ApiError(f"the body is {type(body).__name__}; it must be a JSON object")
+        raise ApiError(f"the body is {type(body).__name__}, but must be a JSON object")
     given = {name: value for name, value in body.items() if value is not None and name not in WITHOUT_EFFECT}
     for name in NOT_DONE.keys() & given.keys():
         if given.pop(name) != NOT_DONE[name]:
-            raise ApiError(f"{name} is not supported here: leave it out", param=name, code="unsupported")
+            raise ApiError(f"{name} is not supported here: leave {name} out", param=name, code="unsupported")
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
@@ -197,10 +197,11 @@ def read(kind: type[_ApiRequest], body: object) -> Any:
     best_of = getattr(request, "best_of", None)
     if best_of not in (None, request.n):
         raise ApiError(
-            f"best_of={best_of} is not supported here: leave it out, or ask for n={best_of}", param="best_of"
+            f"best_of={best_of} is not supported here: leave best_of out, or ask for n={best_of}",
+            param="best_of",
         )
     if request.echoes and request.stream:
-        raise ApiError("echo with stream is not supported here: leave one of them out", param="echo")
+        raise ApiError("echo with stream is not supported here: leave either out", param="echo")
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise ApiError("top_logprobs requires logprobs=true", param="top_logprobs")
     return request

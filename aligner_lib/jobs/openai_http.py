@@ -195,7 +195,8 @@ class _Completions(_Handler):
         would_be = len(self.served.thread.open) + count
         if would_be > MOST_OPEN:
             raise ApiError(
-                f"with this request {would_be} responses would be open, but only {MOST_OPEN} may be: ask later, or for fewer",
+                f"with your request, {would_be} responses would be open, but at most {MOST_OPEN} are allowed: ask "
+                "later, or for fewer responses",
                 429,
                 code="overloaded",
             )

@@ -182,7 +182,7 @@ class Answer:
         except (UserError, UnicodeEncodeError) as error:
             raise ApiError(str(error), param=field) from None
         if not tokens:
-            raise ApiError("the prompt is empty: give at least one character", param=field)
+            raise ApiError("the prompt is empty: give at least 1 character", param=field)
         return tokens
 
     def _sampling(self, prompt: list[int]) -> Sampling:

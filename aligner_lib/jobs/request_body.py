@@ -64,7 +64,7 @@ def _check(body: object) -> None:
                 unchecked += [(field, part, depth + 1) for part in parts]
         if tokens > MOST_TOKENS:
             raise ApiError(
-                f"{field} has more than {MOST_TOKENS} token ids: no context is that long; send several requests",
+                f"{field} has more than {MOST_TOKENS} token ids: more than any context can hold; send several requests",
                 param=field,
             )
 
@@ -81,8 +81,8 @@ def _check_characters(text: str, field: str | None) -> None:
     except UnicodeEncodeError as error:
         half = text[error.start]
         raise ApiError(
-            f"character {error.start} of {'a text in ' + field if field else 'a name'} is {half!a}, half of a surrogate pair, "
-            "which is not a character: leave it out, or send the other half behind it",
+            f"character {error.start} of {'a text in ' + field if field else 'a name'} is {half!a}, half of a "
+            "surrogate pair, which is not a character: leave the half out, or send the other half directly after",
             param=field,
         ) from None
 

@@ -38,7 +38,7 @@ def serve(
     configure_logging()
     if token == "":
         raise UserError(
-            "the token is empty, so everyone on this machine could use the server: leave --token out for a random one"
+            "the token is empty, so everyone on the machine could use the server: leave --token out for a random token"
         )
     sockets = _listening(host, port)  # raises an error for a wrong port before anything is loaded
     folder = resolve_with_head(policy, "lm")
@@ -80,13 +80,13 @@ async def _serve(
 
 def _listening(host: str, port: int) -> list[socket.socket]:
     if port not in PORTS:  # the system would use the lowest 16 bits
-        raise UserError(f"there is no port {port}: give --port from 1 to {PORTS[-1]}, or 0 for any free one")
+        raise UserError(f"there is no port {port}: give --port from 1 to {PORTS[-1]}, or 0 for any free port")
     try:
         return bind_sockets(port, host)
     except OSError as error:
         raise UserError(
-            f"port {port} of {host} can't be used ({error.strerror}): another server has it, or the address is not this "
-            "machine's; give another with --port (0: any free one)"
+            f"port {port} of {host} can't be used ({error.strerror}): another server uses the port, or the address "
+            "is not the machine's: give another port with --port (0: any free port)"
         ) from None
 
 

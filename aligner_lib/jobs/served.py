@@ -44,7 +44,8 @@ def answering_at(
             raise UserError(f"{root}/{path}: {_message_of(error)}") from None
         except urllib.error.URLError as error:
             raise UserError(
-                f"no server answers at {root} ({error.reason}): start one with `aligner serve POLICY`, or give its address"
+                f"no server answers at {root} ({error.reason}): start a server with `aligner serve POLICY`, or give "
+                "the server's address"
             ) from None
 
     name = model or ask("models")["data"][0]["id"]

@@ -118,7 +118,8 @@ def _run_folder(config: DictConfig) -> Iterator[Path]:
         return
     if (Path(named) / "run.json").exists():
         raise UserError(
-            f"{named} holds a run already, and a profile begins anew: name another folder with --run, or leave --run out"
+            f"{named} already holds a run, but a profile begins anew: name another folder with --run, or leave --run "
+            "out"
         )
     yield Path(named)
 

@@ -21,8 +21,8 @@ def needs_launcher(config: DictConfig) -> bool:
         return False
     if trainer.num_nodes > 1:
         raise UserError(
-            f"trainer.num_nodes={trainer.num_nodes}: start the job on every node with RANK, WORLD_SIZE, MASTER_ADDR and "
-            "MASTER_PORT set (torchrun and cluster/ do that), or set trainer.num_nodes=1"
+            f"trainer.num_nodes={trainer.num_nodes}: start the job on every node with RANK, WORLD_SIZE, MASTER_ADDR "
+            "and MASTER_PORT set (torchrun and cluster/ set all four), or set trainer.num_nodes=1"
         )
     return True
 

@@ -67,7 +67,7 @@ class Watched:
             raise self._error(f"raises {type(error).__name__}: {error}", self._line(error)) from error
         if versions != [tensor._version for tensor in tensors]:
             raise self._error(
-                "changes a tensor that it was given: write x = x + y instead of x += y, or clone the tensor"
+                "changes an input tensor in place: write x = x + y instead of x += y, or clone the tensor"
             )
         if difference := next(_differences(given, expected), None):
             raise self._error(f"returns {difference}")

@@ -88,8 +88,8 @@ def for_validation(samples: list, config: DictConfig) -> list:
     copies = copies_of_the_model(config)
     if len(samples) < copies:
         raise UserError(
-            f"{len(samples)} validation samples leave some of the {copies} copies of the model without one: give a larger "
-            "file, raise limit_val_batches or num_val_samples, or lower trainer.devices"
+            f"{len(samples)} validation samples leave some of the {copies} copies of the model without a sample: "
+            "give a larger file, raise limit_val_batches or num_val_samples, or lower trainer.devices"
         )
     return samples
 
@@ -140,8 +140,9 @@ def warn_about_template(tokenizer: Tokenizer, folder: Path, name: str) -> None:
     learnt, own = recorded_template(folder), tokenizer.template
     if own and learnt and own != learnt:
         logger.warning(
-            f"this run writes conversations by chat_template={own}, but {name} in {folder} was trained on "
-            f"chat_template={learnt}, so it reads them as another kind of text; model.data.chat_template={learnt} avoids that"
+            f"the run writes conversations by chat_template={own}, but {name} in {folder} was trained on "
+            f"chat_template={learnt}, so conversations look unfamiliar to the model; model.data.chat_template={learnt} "
+            "avoids the difference"
         )
 
 
@@ -190,8 +191,8 @@ def adapters_folder(config: DictConfig, start: Path) -> Path | None:
     record = AdapterRecord.load(folder)
     if record is not None and record.base_hash != model_hash(start):
         raise UserError(
-            f"model.peft.restore_from_path={peft.restore_from_path}: these adapters belong to the model in {record.base}, but "
-            f"this run starts from {start}"
+            f"model.peft.restore_from_path={peft.restore_from_path}: these adapters belong to the model in "
+            f"{record.base}, but the run starts from {start}"
         )
     return folder
 
@@ -211,10 +212,10 @@ def check_head(folder: Path, head: str, named: str) -> None:
         return
     if head == "scalar":
         raise UserError(
-            f"{named} is a language model ({folder}), without a head that gives rewards: give a reward model, such as "
+            f"{named} is a language model ({folder}), without a reward head: give a reward model, such as "
             "the run folder of `aligner rm`"
         )
     raise UserError(
-        f"{named} is a reward model or a critic ({folder}), which scores texts and can't write: give a language model, "
-        "such as the run folder of `aligner sft`"
+        f"{named} is a reward model or a critic ({folder}), which scores texts, but cannot write text: give a "
+        "language model, such as the run folder of `aligner sft`"
     )

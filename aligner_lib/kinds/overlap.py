@@ -41,8 +41,8 @@ def _warn(name: str, train: Iterable[object], validation: list[object]) -> None:
     if shared:
         count = sum(content in shared for content in validation)
         logger.warning(
-            f"{count} of {len(validation)} {name} are training samples, too: their figures show what the model has "
-            "memorised, and nothing about new data. Give a validation file without them"
+            f"{count} of {len(validation)} {name} are training samples, too: their metrics show memory, and nothing "
+            "about new data. Give a validation file without training samples"
         )
 
 

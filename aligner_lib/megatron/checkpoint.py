@@ -113,9 +113,7 @@ def _fill(
             assign(parameter, values.float(), start)
     unused = [name for name in store.names() if name not in used and name not in unneeded]
     if unused and _is_alone(model):
-        raise ValueError(
-            f"{store.folder} has weights that the model has no place for: {', '.join(unused[:5])}"
-        )
+        raise ValueError(f"{store.folder} has weights without a place in the model: {', '.join(unused[:5])}")
 
 
 def _drawn_masters(shard: ShardedTensor, stored: Tensor) -> Tensor:
@@ -146,8 +144,8 @@ def load_optimizer(model, optimizer, folder: Path) -> None:
     unknown = [shards[0][0].key for shards, *_ in trained if f"{MOMENTS[0]}.{shards[0][0].key}" not in store]
     if unknown:
         raise ConfigError(
-            f"{folder} has no optimizer state of {len(unknown)} weights that are trained now, such as {unknown[0]}: set "
-            "num_layers_unfrozen as the run began with it, or begin anew with exp_manager.resume_if_exists=False"
+            f"{folder} has no optimizer state of {len(unknown)} weights in training, such as {unknown[0]}: set "
+            "num_layers_unfrozen to its original value, or begin anew with exp_manager.resume_if_exists=False"
         )
     for shards, state, first, last in trained:
         for moment in MOMENTS:

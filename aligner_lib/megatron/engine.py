@@ -293,8 +293,8 @@ class Engine:
         saved = AdapterRecord.load(folder)
         if (saved is None) != (self.adapters is None) or (saved and not saved.is_of_same(self.adapters)):
             raise ValueError(
-                f"{folder} holds {_described(saved)}, and the settings say {_described(self.adapters)}: go on with the "
-                "model and the model.peft that the run began with, or begin anew with exp_manager.resume_if_exists=False"
+                f"{folder} holds {_described(saved)}, but the settings say {_described(self.adapters)}: set the "
+                "original model and model.peft of the run, or begin anew with exp_manager.resume_if_exists=False"
             )
 
     def go_on_from(self, checkpoint: Path | None) -> None:

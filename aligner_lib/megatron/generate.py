@@ -47,10 +47,10 @@ class Sampling:
     def __post_init__(self):
         if self.temperature <= 0:
             raise ValueError(
-                f"temperature is {self.temperature}; it must be positive (use_greedy takes the likeliest token)"
+                f"temperature is {self.temperature}, but must be positive (use_greedy takes the likeliest token)"
             )
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}; it lies in (0, 1]")
+            raise ValueError(f"top_p is {self.top_p}, but must be above 0 and at most 1")
         if self.max_length < 1:
             raise ValueError(f"max_length is {self.max_length}; a response has at least 1 token")
 

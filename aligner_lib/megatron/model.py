@@ -177,8 +177,8 @@ class Transformer(GPTModel):
         frozen = max(layers - num_layers_unfrozen, 0)
         if frozen > most_frozen:
             raise ValueError(
-                f"num_layers_unfrozen={num_layers_unfrozen} of {layers} layers on {stages} pipeline stages: each stage must "
-                f"train something, so set it to at least {layers - most_frozen}"
+                f"num_layers_unfrozen={num_layers_unfrozen} of {layers} layers on {stages} pipeline stages: each "
+                f"stage must train a layer, so set num_layers_unfrozen to at least {layers - most_frozen}"
             )
         if self.pre_process:
             self.embedding.requires_grad_(False)
@@ -355,8 +355,8 @@ def _check_recomputation(architecture: Architecture, numerics: Numerics) -> None
         return
     if chunk > layers or (numerics.recompute_method != "block" and layers % chunk):
         raise ValueError(
-            f"activations_checkpoint_num_layers={chunk} does not divide the {layers} layers of a pipeline stage: "
-            "set it to 1"
+            f"activations_checkpoint_num_layers={chunk} does not divide the {layers} layers of a pipeline stage: set "
+            "activations_checkpoint_num_layers to 1"
         )
 
 

@@ -73,8 +73,8 @@ def check_base(folder: Path) -> None:
     path = folder / ADAPTERS
     if not (record.base / "model.json").exists():
         raise ValueError(
-            f"{folder} holds adapters (LoRA) of the model in {record.base}, which is gone: put it back, or write its new "
-            f"place as base.path into {path}"
+            f"{folder} holds adapters (LoRA) of the model in {record.base}, which is gone: put the model back, or "
+            f"write its new place as base.path into {path}"
         )
     check_base(record.base)
     if (base_hash := model_hash(record.base)) != record.base_hash:

@@ -36,7 +36,7 @@ class RopeScaling:
 
     def __post_init__(self):
         if self.kind not in ("linear", "llama3"):
-            raise ValueError(f"rope scaling is {self.kind!r}; it must be 'linear' or 'llama3'")
+            raise ValueError(f"rope scaling is {self.kind!r}, but must be 'linear' or 'llama3'")
         if self.factor < 1 or not 0 < self.low_frequency_factor < self.high_frequency_factor:
             raise ValueError(
                 f"{self} is not a rope scaling: factor must be at least 1, and 0 < low < high frequency"
@@ -119,15 +119,15 @@ class Architecture:
         ):
             if getattr(self, name) not in known:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)!r}; it must be {' or '.join(map(repr, known))}"
+                    f"{name} is {getattr(self, name)!r}, but must be {' or '.join(map(repr, known))}"
                 )
         for name in SIZES:
             most = MOST_LAYERS if name == "num_layers" else MOST_VALUES
             if type(value := getattr(self, name)) is not int or not 0 < value <= most:
-                raise ValueError(f"{name} is {str(value)[:100]}; it must be an integer from 1 to {most}")
+                raise ValueError(f"{name} is {str(value)[:100]}, but must be an integer from 1 to {most}")
         if self.num_attention_heads % self.num_query_groups:
             raise ValueError(
-                f"{self.num_attention_heads} heads can't share {self.num_query_groups} key/value heads evenly"
+                f"{self.num_attention_heads} heads cannot share {self.num_query_groups} key/value heads evenly"
             )
         if not 0 < self.rotary_fraction <= 1 or self.rotary_channels % 2:
             raise ValueError(
@@ -135,7 +135,7 @@ class Architecture:
             )
         if bool(self.sliding_layers) != bool(self.sliding_window):
             raise ValueError(
-                f"sliding_window={self.sliding_window} and sliding_layers={self.sliding_layers} need each other"
+                f"sliding_window={self.sliding_window} and sliding_layers={self.sliding_layers} must be set together"
             )
         if absent := {*self.sliding_layers, *self.nope_layers} - set(range(self.num_layers)):
             raise ValueError(f"there are no layers {sorted(absent)} in a model of {self.num_layers} layers")
@@ -174,7 +174,7 @@ class Architecture:
         path = Path(folder) / "model.json"
         if not path.exists():
             raise FileNotFoundError(
-                f"{folder} is not a model folder: it has no model.json (see `aligner model import`)"
+                f"{folder} is not a model folder, because model.json is missing (see `aligner model import`)"
             )
         stored = json.loads(path.read_text())
         values = {field.name: stored[field.name] for field in fields(Architecture) if field.name in stored}

@@ -111,7 +111,7 @@ def _streamed(reader: WeightSource, weight: Weight, arch: Architecture) -> Strea
     dtypes = {reader.dtype(name) for name in weight.hf}
     if len(dtypes) > 1:
         raise ValueError(
-            f"{' and '.join(weight.hf)} become one weight, but their dtypes differ: {sorted(dtypes)}"
+            f"{' and '.join(weight.hf)} become a single weight, but their dtypes differ: {sorted(dtypes)}"
         )
 
     def make() -> np.ndarray:
@@ -150,7 +150,9 @@ def check_vocabulary(folder: Path, arch: Architecture) -> None:
     try:
         tokenizer = Tokenizer(folder)
     except Exception as error:  # the tokenizers library raises nothing more precise
-        raise ValueError(f"the model's tokenizer.json can't be read ({error}); download it again") from error
+        raise ValueError(
+            f"the model's tokenizer.json can't be read ({error}): download the file again"
+        ) from error
     tokenizer.stop_ids  # noqa: B018 - raises when a stop token is not in the vocabulary
     if tokenizer.vocab_size > arch.vocab_size:
         raise ValueError(

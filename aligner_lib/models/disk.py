@@ -50,7 +50,7 @@ def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
 
 def _check_free(out: Path) -> None:
     if os.path.lexists(out):
-        raise ValueError(f"{out} exists already: remove it, or choose another name")
+        raise ValueError(f"{out} exists already: remove {out}, or choose another name")
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -133,8 +133,8 @@ class HubModel:
             source = hub_client.download_listed(self.repo, listing, progress)
         except ConnectionError as error:
             raise DownloadError(
-                f"{name} can't be downloaded: the Hugging Face hub can't be reached ({error}); check the network and the "
-                "proxy and try again, or download it elsewhere and use `aligner model import FOLDER`"
+                f"{name} can't be downloaded: the Hugging Face hub can't be reached ({error}); check the network and "
+                "the proxy and try again, or download the model elsewhere and use `aligner model import FOLDER`"
             ) from None
         echo_to(progress)(f"{name}: from the Hugging Face hub ({self.repo} at {listing.commit[:12]})")
         origin = {
@@ -157,21 +157,22 @@ def check_files(repo: str, files: tuple[str, ...]) -> None:
         return
     if "adapter_config.json" in files:
         raise UserError(
-            f"{repo} contains an adapter (adapter_config.json) and no model: fetch the model that the adapter belongs to"
+            f"{repo} contains an adapter (adapter_config.json) and no model: fetch the base model of the adapter"
         )
     if models := like("*.nemo", "*.gguf"):
         raise UserError(
-            f"{repo} contains {models[0]} and no safetensors: download that file (hf download {repo} {models[0]}) and use "
-            "`aligner model import FILE`"
+            f"{repo} contains {models[0]} and no safetensors: download the file (hf download {repo} {models[0]}) and "
+            "use `aligner model import FILE`"
         )
     if pickles := like("*.bin", "*.pt", "*.pth", "*.ckpt"):
         raise UserError(
-            f"{repo} contains its weights as pickles ({pickles[0]}), which may run code when they are read, so they are not: "
-            f"look for another revision with safetensors (the hub's converter offers some as refs/pr/N: {repo}@refs/pr/N); "
-            "if you trust the file, write it again with transformers (save_pretrained) and use `aligner model import`"
+            f"{repo} contains its weights as pickles ({pickles[0]}), which may run code when read, so the pickles "
+            "are refused: look for another revision with safetensors (the hub's converter offers some as refs/pr/N: "
+            f"{repo}@refs/pr/N); if you trust the file, write it again with transformers (save_pretrained) and use "
+            "`aligner model import`"
         )
     raise UserError(
-        f"{repo} contains no language model in the format of transformers (config.json and model.safetensors); it has "
+        f"{repo} contains no language model in the format of transformers (config.json and model.safetensors), only "
         f"{', '.join(files[:6])}{' and more' if len(files) > 6 else ''}"
     )
 

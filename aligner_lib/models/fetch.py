@@ -102,7 +102,7 @@ def _make_parents(folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UserError(
-            f"the cache {folder.parent} can't be made, because there is a file of this name; set ALIGNER_CACHE to a folder"
+            f"the cache {folder.parent} can't be made, because a file has the same name: set ALIGNER_CACHE to a folder"
         ) from None
 
 

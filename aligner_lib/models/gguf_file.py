@@ -40,7 +40,7 @@ class GgufFile:
             self._reader = gguf.GGUFReader(str(self.path))
         except (ValueError, IndexError, OSError) as error:
             raise ValueError(
-                f"{self.path} is not a complete GGUF file ({error}): download it again"
+                f"{self.path} is not a complete GGUF file ({error}): download the file again"
             ) from None
         self._tensors = {_hf_name(tensor.name): tensor for tensor in self._reader.tensors}
         self.architecture = self._read_architecture()
@@ -91,13 +91,14 @@ class GgufFile:
             raise ValueError(f"{self.path}: the architecture is {kind!r}; the importer reads only 'llama'")
         if (scaling := self._field("llama.rope.scaling.type", "none")) != "none":
             raise ValueError(
-                f"{self.path}: rope scaling {scaling!r} is not supported in GGUF files; give a model without it"
+                f"{self.path}: rope scaling {scaling!r} is not supported in GGUF files: give a model without rope "
+                "scaling"
             )
         if experts := self._field("llama.expert_count", 0):
             raise ValueError(f"{self.path}: a mixture of {experts} experts is not supported")
         if self._field("split.count", 1) > 1:
             raise ValueError(
-                f"{self.path} is one of several files; join them with llama.cpp's gguf-split first"
+                f"{self.path} is a part of several files: first join the files with llama.cpp's gguf-split"
             )
         hidden, heads = self._field("llama.embedding_length"), self._field("llama.attention.head_count")
         head_size = self._field("llama.attention.key_length", hidden // heads)

@@ -26,7 +26,9 @@ def model_hash(folder: Path) -> str:
     paths = [folder / name for name in ("model.json", "tokenizer.json", "tokenizer_config.json")]
     paths = [path for path in paths if path.exists()] + sorted((folder / "weights").glob("*.safetensors"))
     if not paths:
-        raise FileNotFoundError(f"{folder} is not a model folder: it has no model.json and no weights/")
+        raise FileNotFoundError(
+            f"{folder} is not a model folder, because model.json and weights/ are missing"
+        )
     files = {path.relative_to(folder).as_posix(): path for path in paths}
     if not (folder / ADAPTERS).exists():
         return _sampled_hash(files)

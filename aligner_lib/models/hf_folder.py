@@ -78,7 +78,7 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     stop = config.get("eos_token")
     if not (stop.get("content") if isinstance(stop, dict) else isinstance(stop, str) and stop):
         raise ValueError(
-            f"{folder / 'tokenizer_config.json'} names no eos_token, the token that ends a response"
+            f"{folder / 'tokenizer_config.json'} names no eos_token, the token at the end of a response"
         )
     template = folder / "chat_template.jinja"
     if template.exists():
@@ -105,11 +105,13 @@ def _read_json(path: Path) -> dict:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path.parent} has no {path.name}: it is not a Hugging Face model folder") from None
+        raise ValueError(
+            f"{path.parent} has no {path.name}, so the folder is not a Hugging Face model folder"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error}); download it again") from None
+        raise ValueError(f"{path} is not JSON ({error}): download the file again") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{path} is not a JSON object; download it again")
+        raise ValueError(f"{path} is not a JSON object: download the file again")
     return value
 
 
@@ -125,7 +127,7 @@ def _files_by_weight(folder: Path) -> dict[str, TensorFile]:
         return dict.fromkeys(file.names(), file)
     listed = _read_json(index).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
-        raise ValueError(f"{index} has no weight_map of weights and their files; download it again")
+        raise ValueError(f"{index} has no weight_map of weights and their files: download the file again")
     missing = sorted({name for name in listed.values() if not (folder / name).exists()})
     if missing:
         raise ValueError(

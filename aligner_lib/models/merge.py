@@ -26,7 +26,7 @@ def merge(folder: Path, out: Path, progress: Progress | None = None) -> Path:
     folder, out = Path(folder), Path(out)
     record = AdapterRecord.load(folder)
     if record is None:
-        raise ValueError(f"{folder} has no adapters to merge: it holds all of its weights itself")
+        raise ValueError(f"{folder} has no adapters to merge: the folder holds all weights itself")
     check_base(folder)
     arrays = open_arrays(folder)
 

@@ -58,7 +58,7 @@ def export_peft(folder: Path, out: Path, base: str | None = None) -> Path:
     record, arch = AdapterRecord.load(folder), Architecture.load(folder)
     if record is None:
         raise ValueError(
-            f"{folder} has no adapters: it holds all of its weights itself. Export it with --to hf"
+            f"{folder} has no adapters: the folder holds all weights itself. Export the model with --to hf"
         )
     if arch.head != "lm":
         raise ValueError(
@@ -66,7 +66,7 @@ def export_peft(folder: Path, out: Path, base: str | None = None) -> Path:
             "merge`), and export the result with --to hf"
         )
     if out.exists():
-        raise ValueError(f"{out} exists already: remove it, or choose another folder")
+        raise ValueError(f"{out} exists already: remove {out}, or choose another folder")
     tensors, adapters, store = {}, {}, StoreReader(folder / "weights")
     for weight in weights(arch):
         layer = weight.megatron.removesuffix(".weight")
@@ -229,7 +229,8 @@ def _read_parts(folder: Path) -> dict[str, _PeftAdapter]:
 
     if not (folder / CONFIG).is_file():
         raise ValueError(
-            f"{folder} holds no adapters: it has neither adapter.json (a checkpoint of a run with model.peft) nor {CONFIG}"
+            f"{folder} holds no adapters: the folder has neither adapter.json (a checkpoint of a run with "
+            f"model.peft) nor {CONFIG}"
         )
     config = json.loads((folder / CONFIG).read_text())
     if config.get("peft_type") != "LORA":
@@ -246,7 +247,9 @@ def _read_parts(folder: Path) -> dict[str, _PeftAdapter]:
             "path_initial_model_for_weight_conversion=INITIAL), where INITIAL is the folder of the adapters before training"
         )
     if not (folder / TENSORS).is_file():
-        raise ValueError(f"{folder} has no {TENSORS}: save it with peft's save_pretrained, as safetensors")
+        raise ValueError(
+            f"{folder} has no {TENSORS}: save the adapters with peft's save_pretrained, as safetensors"
+        )
     halves = load_file(folder / TENSORS)
     parts = {}
     for name in [name for name in halves if name.endswith(".lora_A.weight")]:

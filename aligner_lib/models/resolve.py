@@ -54,7 +54,7 @@ def _best(run: RunFolder) -> Path:
     """The best checkpoint of a run. Raises ValueError when there is none."""
     if (checkpoint := run.best_checkpoint()) is None:
         raise ValueError(
-            f"{run.path} has no best checkpoint: it was not trained with exp_manager.checkpoint_callback_params.save_best, or "
-            "no validation was better than the one before the first step"
+            f"{run.path} has no best checkpoint: exp_manager.checkpoint_callback_params.save_best was not set, or no "
+            "validation was better than the validation before the first step"
         )
     return checkpoint

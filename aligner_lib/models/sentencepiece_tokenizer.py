@@ -45,11 +45,11 @@ def _read(path: Path):
         proto.ParseFromString(path.read_bytes())
     except DecodeError as error:
         raise ValueError(
-            f"{path} is not a complete SentencePiece model ({error}): download it again"
+            f"{path} is not a complete SentencePiece model ({error}): download the file again"
         ) from None
     kind, unused = proto.trainer_spec.model_type, sum(piece.type == UNUSED for piece in proto.pieces)
     if not proto.pieces:
-        raise ValueError(f"{path} is not a SentencePiece model: it has no pieces")
+        raise ValueError(f"{path} is not a SentencePiece model: the file has no pieces")
     if kind not in (UNIGRAM, BPE):
         raise ValueError(
             f"{path} is a SentencePiece model of words or characters; only unigram and BPE can be read"
@@ -60,7 +60,7 @@ def _read(path: Path):
         or not proto.normalizer_spec.escape_whitespaces
     ):
         raise ValueError(
-            f"{path} has pieces that are switched off, or spaces behind words, or no spaces, which is not supported"
+            f"{path} has pieces marked as unused, or spaces behind words, or no spaces, which is not supported"
         )
     return proto
 
@@ -151,5 +151,6 @@ def _add_tokens(path: Path, tokenizer, added: dict[str, dict]) -> None:
         (tokenizer.add_special_tokens if flags["special"] else tokenizer.add_tokens)([token])
         if (token_id := tokenizer.token_to_id(entry["content"])) != int(number):
             raise ValueError(
-                f"{path}: tokenizer_config.json gives {entry['content']!r} the id {number}, but here it is {token_id}"
+                f"{path}: tokenizer_config.json gives {entry['content']!r} the id {number}, but the vocabulary gives "
+                f"{token_id}"
             )

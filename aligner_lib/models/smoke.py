@@ -114,7 +114,8 @@ def _train_tokenizer(arch: Architecture, folder: Path) -> None:
     tokenizer.train_from_iterator(_texts(), trainer)
     if (size := tokenizer.get_vocab_size()) != arch.vocab_size:
         raise ValueError(
-            f"data/samples/ has too little text for a vocabulary of {arch.vocab_size}: it gives only {size} tokens"
+            f"data/samples/ has too little text for a vocabulary of {arch.vocab_size}: the text gives only {size} "
+            "tokens"
         )
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {

@@ -33,7 +33,7 @@ class TensorFile:
         )
         if (size := self.path.stat().st_size) != end:
             raise ValueError(
-                f"{self.path} is damaged: it has {size} bytes instead of {end}; download it again"
+                f"{self.path} is damaged, with {size} bytes instead of {end}: download the file again"
             )
 
     def names(self) -> set[str]:

@@ -123,7 +123,7 @@ class StoreIndex:
         self._where: dict[str, list[tuple[Path, str, Block]]] = defaultdict(list)
         paths = sorted(self.folder.glob("*.safetensors"))
         if not paths:
-            raise FileNotFoundError(f"no weights in {self.folder}: it has no .safetensors file")
+            raise FileNotFoundError(f"there are no weights in {self.folder}: no .safetensors file")
         for path in paths:
             for key, block in _blocks_of(path):
                 self._where[block.name].append((path, key, block))
@@ -142,7 +142,7 @@ class StoreIndex:
     def pieces(self, name: str) -> list[tuple[Path, str, Block]]:
         """The blocks of a tensor: (file, key in the file, block). Raises KeyError."""
         if name not in self._where:
-            raise KeyError(f"{self.folder} has no tensor {name!r}; it has {len(self._where)} others")
+            raise KeyError(f"{self.folder} has no tensor {name!r}, but {len(self._where)} others")
         return self._where[name]
 
 
@@ -213,7 +213,7 @@ def check_store(folder: Path) -> int:
         size = path.stat().st_size
         header_bytes = 8 + int.from_bytes(path.open("rb").read(8), "little")
         if size != header_bytes + end:
-            raise ValueError(f"{path} is damaged: it has {size} bytes instead of {header_bytes + end}")
+            raise ValueError(f"{path} is damaged, with {size} bytes instead of {header_bytes + end}")
         total += size
     return total
 
@@ -226,17 +226,20 @@ def read_header(path: Path) -> dict:
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size - 8:
-            raise ValueError(f"{path} is damaged: it ends within its header")
+            raise ValueError(f"{path} is damaged: the file ends within its header")
         if length > HEADER_BYTES:
             raise ValueError(
-                f"{path} has a header of {length} bytes, but at most {HEADER_BYTES} can be read: save it as several files"
+                f"{path} has a header of {length} bytes, but at most {HEADER_BYTES} can be read: save the weights as "
+                "several files"
             )
         try:
             header = json.loads(file.read(length))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: its header can't be read ({error})") from None
     if not isinstance(header, dict):
-        raise ValueError(f"{path} is damaged: its header is not a JSON object; download it again")
+        raise ValueError(
+            f"{path} is damaged, because its header is not a JSON object: download the file again"
+        )
     _check_entries(header, path)
     return header
 
@@ -266,7 +269,8 @@ def _check_entries(header: dict, path: Path) -> None:
     for start, stop, name in sorted(spans):
         if start != end or stop < start:
             raise ValueError(
-                f"{path} is damaged: {name[:100]!r} lies at bytes {start} to {stop}, but the tensor before it ends at {end}"
+                f"{path} is damaged: {name[:100]!r} lies at bytes {start} to {stop}, but the previous tensor ends at "
+                f"{end}"
             )
         end = stop
 
@@ -283,7 +287,7 @@ def _blocks_of(path: Path) -> Iterator[tuple[str, Block]]:
     metadata = read_header(path).get("__metadata__", {})
     if not isinstance(metadata, dict) or METADATA_KEY not in metadata:
         raise ValueError(
-            f"{path} has no list of blocks: it was not written by this version of Aligner Lab; make it again"
+            f"{path} has no list of blocks, because another version of Aligner Lab wrote the file: make the file again"
         )
     for key, fields in json.loads(metadata[METADATA_KEY]).items():
         flat = tuple(fields.pop("flat")) if fields["flat"] else fields.pop("flat")

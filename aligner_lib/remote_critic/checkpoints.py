@@ -33,7 +33,7 @@ class CriticCheckpoints:
         if number not in self.numbers():
             existing = ", ".join(map(str, self.numbers())) or "none"
             raise NoCheckpoint(
-                f"it has no checkpoint after {number} train steps (its checkpoints: {existing})"
+                f"the server has no checkpoint after {number} train steps (its checkpoints: {existing})"
             )
         return self.run.path / "checkpoints" / step_name(number)
 

@@ -152,7 +152,7 @@ class RemoteCritic(RemoteRewardModel):
         the actor's."""
         if folder is not None and not (folder / NOTE).exists():
             raise UnmatchedCheckpoint(
-                f"{folder} contains a critic that was trained in the actor's process: leave remote_critic_rm out, or "
+                f"{folder} contains a critic trained in the actor's process: leave remote_critic_rm out, or "
                 "start a new run"
             )
         self.updates = self.saved = json.loads((folder / NOTE).read_text())["updates"] if folder else 0

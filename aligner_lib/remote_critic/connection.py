@@ -66,7 +66,7 @@ class ServerConnection:
         if address.token is None:
             probe(address.host, address.port)
             raise ServerUnreachable(
-                "listens, but has not published its token: it is just starting, or it is another program"
+                "listens, but has not published its token: the server is just starting, or is another program"
             )
         connection = PyTritonConnection(address.host, address.port, address.token)
         status = _within(STATUS_S + 2, lambda: self._status(connection))
@@ -110,7 +110,7 @@ class ServerConnection:
             if time.monotonic() - started > self.answer_s:
                 raise UserError(
                     f"{self.where} is alive but has not answered for {self.answer_s:g} s "
-                    f"(trainer.distributed_timeout_minutes): see its log in {self.run.path}, and start it again"
+                    f"(trainer.distributed_timeout_minutes): see its log in {self.run.path}, and start the server again"
                 )
 
     def ask(self, endpoint: str, arrays: serialization.Arrays, **parameters) -> dict:

@@ -71,9 +71,9 @@ class ServerConnections:
                 return None
             if waited > self.timeout_s:
                 raise UserError(
-                    f"{reason}, and {self.timeout_s:.0f} s are over ({self.settings}.timeout): check that "
-                    f"`aligner serve-critic` (or serve-rm) runs there, that ip and port are those that it prints, and "
-                    "that no firewall is in between; then start the same command again"
+                    f"{reason}, and {self.timeout_s:.0f} s are over ({self.settings}.timeout): check that `aligner "
+                    "serve-critic` (or serve-rm) runs there, with the printed ip and port and without a firewall in "
+                    "between; then start the same command again"
                 )
             if parallel.is_first_rank() and time.monotonic() - logged_at >= LOG_EVERY_S:
                 logged_at = time.monotonic()
@@ -116,8 +116,8 @@ class ServerConnections:
                     "trainer.ppo.combine_rm_and_critic_server there"
                 )
             raise UserError(
-                f"{link.where} gives {' and '.join(status['gives'])}, but no {' or '.join(sorted(missing))}: it is another "
-                f"kind of server; {cure}"
+                f"{link.where} gives {' and '.join(status['gives'])}, but no {' or '.join(sorted(missing))}: the "
+                f"server is of another kind; {cure}"
             )
         check_same_tokenizer(
             self.tokenizer, status["tokenizer"], f"{link.where}, which has {status['model']},"

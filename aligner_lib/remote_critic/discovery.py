@@ -46,8 +46,9 @@ def listening_address(setting: str | None) -> str:
         if others[node] is not None and (address := _address_towards(others[node])):
             return address
     raise UserError(
-        f"the name of this node, {own_host()}, resolves to {own or 'no address'} here, which the job's other nodes can't "
-        "reach: set trainer.ppo.address (of `serve-rm`: inference.address) to its address in the network that they share"
+        f"the name of the node, {own_host()}, resolves to {own or 'no address'} here, which the job's other nodes "
+        "can't reach: set trainer.ppo.address (of `serve-rm`: inference.address) to its address in the shared "
+        "network"
     )
 
 

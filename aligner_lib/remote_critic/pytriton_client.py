@@ -96,7 +96,7 @@ def probe(host: str, port: int) -> None:
     try:
         socket.create_connection((host, port), timeout=PROBE_S).close()
     except socket.gaierror:
-        raise ServerUnreachable(f"has a host name that is not known here ({host})") from None
+        raise ServerUnreachable(f"has an unknown host name ({host})") from None
     except ConnectionRefusedError:
         raise ServerUnreachable("is not listening (connection refused)") from None
     except OSError as error:

@@ -195,7 +195,7 @@ def check_port(host: str, port: int) -> None:
     """Raises UserError when the port is taken or the address is not this machine's. PyTriton itself would wait a minute."""
     if host == "" or _is_every(host):
         raise UserError(
-            f"the address {host!r} would open the server to every network: give one of this machine's addresses, or none "
+            f"the address {host!r} would open the server to every network: give an address of the machine, or none "
             "for loopback"
         )
     with socket.socket() as probe:
@@ -204,8 +204,8 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise UserError(
-                f"port {port} of {host} can't be used ({error.strerror}): another server has it, or the address is not "
-                "this machine's; choose another port"
+                f"port {port} of {host} can't be used ({error.strerror}): another server uses the port, or the "
+                "address is not the machine's: choose another port"
             ) from None
 
 

@@ -141,7 +141,7 @@ class RequestQueue:
         if experience.size < self.replicas:
             raise Refusal(
                 f"a global batch of {experience.size} samples leaves some of its {self.replicas} data-parallel ranks "
-                "without one: give the critic fewer devices, or the actor a larger model.global_batch_size"
+                "without a sample: give the critic fewer devices, or the actor a larger model.global_batch_size"
             )
         lr = float.fromhex(parameters["lr"])
         return self._ask("train", number=int(parameters["number"]), experience=experience, lr=lr)
@@ -167,14 +167,14 @@ class RequestQueue:
     def _check_actor(self, parameters: dict) -> None:
         self.session.heard(parameters.get("actor"))
         if parameters.get("actor") != self.session.actor:
-            raise NotReady("this actor has not begun with the server since the server was started")
+            raise NotReady("the actor has not begun a session since the server was started")
 
     def _check_updates(self, parameters: dict) -> None:
         """Check that values come from the weights that the actor expects. Raises NotReady. A reward model has only a single set
         of weights."""
         if int(parameters["updates"]) != self.updates:
             raise NotReady(
-                f"it has made {self.updates} train steps, but {parameters['updates']} were expected"
+                f"the server has made {self.updates} train steps, but {parameters['updates']} were expected"
             )
 
     def _ask(self, kind: str, **details) -> dict:
@@ -213,17 +213,19 @@ class RequestQueue:
             return Rewards(details["batches"])
         if request.kind == "values":
             if details["updates"] != self.updates:
-                raise NotReady(f"it has made {self.updates} train steps meanwhile")
+                raise NotReady(f"the server has made {self.updates} train steps meanwhile")
             return Values(details["batches"])
         if request.kind == "train":
             number = details["number"]
             if number != self.updates + 1:
-                raise NotReady(f"it has made {self.updates} train steps, so it can't make number {number}")
+                raise NotReady(
+                    f"the server has made {self.updates} train steps, so cannot make number {number}"
+                )
             return Train(number, details["experience"], details["lr"])
         if request.kind == "save":
             if details["updates"] != self.updates:
                 raise NotReady(
-                    f"it has made {self.updates} train steps, but {details['updates']} were to be saved"
+                    f"the server has made {self.updates} train steps, but {details['updates']} were to be saved"
                 )
             return Save(self.checkpoints.tmp_dir(self.updates))
         if request.kind == "load" and not (details["updates"] == self.updates == self.counts["train"] == 0):

@@ -46,12 +46,13 @@ class ActorSession:
         """Serve this actor from now on. owner: the run to which the checkpoints belong. Raises Refusal for another run."""
         if self.actor is not None and run_path != self.run_path and self.silence_s < ANOTHER_S:
             raise Refusal(
-                f"it serves another actor, {self.run_path}, which was last heard {self.silence_s:.0f} s ago: start another "
-                "critic with another --run and trainer.ppo.port for this actor"
+                f"the server serves another actor, {self.run_path}, last heard {self.silence_s:.0f} s ago: start "
+                "another critic with another --run and trainer.ppo.port for this actor"
             )
         if owner not in (None, run_path):
             raise Refusal(
-                f"its checkpoints belong to another actor, {owner}: start the critic with another --run for this actor"
+                f"the server's checkpoints belong to another actor, {owner}: start the critic with another --run for "
+                "this actor"
             )
         self.actor, self.run_path = actor, run_path
         self._heard, self._welcomed = time.monotonic(), time.time()

@@ -30,7 +30,7 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
     if begun := RunFolder(child).info:
         if begun.get("parent") != origin:
             raise UserError(
-                f"{child} is a run already, and not this branch of {parent.name}: choose another folder for the branch"
+                f"{child} is a run already, but not the branch of {parent.name}: choose another folder for the branch"
             )
         return min(step_of(RunFolder(child).latest_checkpoint()), at)
     kept = [checkpoint for checkpoint in parent.checkpoints() if step_of(checkpoint) <= at]
@@ -57,7 +57,7 @@ def _branched(parent: RunFolder, at: int) -> dict:
     """Return the parent's run.json. Raises UserError if the parent is not a run or lacks step `at`."""
     info = parent.info
     if not info:
-        raise UserError(f"{parent.path} is not a run: there is no run.json")
+        raise UserError(f"{parent.path} is not a run, because run.json is missing")
     last = info["heartbeat"]["step"]
     if not 0 <= at <= last:
         raise UserError(f"at={at}: {parent.path} has the steps 0 to {last}")

@@ -56,5 +56,5 @@ class Ranking:
         if self.metric not in metrics:
             there = ", ".join(sorted(name for name in metrics if not name.startswith("timers/")))
             raise UserError(
-                f"{GROUP}.save_best={self.metric}: the validation has no such metric; it has {there or 'none'}"
+                f"{GROUP}.save_best={self.metric}: the validation has no metric of the name; known metrics: {there or 'none'}"
             )

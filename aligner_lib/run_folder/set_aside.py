@@ -85,7 +85,7 @@ def undo_change(run: RunFolder) -> tuple[Path, dict[str, float]]:
     never changed.
     """
     if not run.is_over:
-        raise UserError(f"{run.path} is {run.status}: stop it first (`aligner stop {run.path}`)")
+        raise UserError(f"{run.path} is {run.status}: stop the run first (`aligner stop {run.path}`)")
     change = last_change(run)
     if change is None:
         raise UserError(

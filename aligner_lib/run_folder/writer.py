@@ -65,7 +65,7 @@ class RunWriter:
         is_same_run = before.get("pid") == os.getpid() or _takes_over(attempt, before)
         if self.folder.status == "running" and not is_same_run:
             raise FileExistsError(
-                f"{self.path} belongs to a run that is still going (pid {before['pid']}): stop it first "
+                f"{self.path} belongs to a run in progress (pid {before['pid']}): stop the run first "
                 f"(`aligner stop {self.path}`) or choose another folder"
             )
         self._info = {
@@ -150,8 +150,8 @@ class RunWriter:
         other = [name for name in before | now if before.get(name) != now.get(name)]
         if before and other:
             raise UserError(
-                f"{self.path} was begun with other inputs ({', '.join(other)}), and its checkpoint would continue with "
-                "these: give it the inputs that it had, choose another run folder, or begin anew with "
+                f"{self.path} was begun with other inputs ({', '.join(other)}), so its checkpoint would continue "
+                "with different inputs: give the original inputs, choose another run folder, or begin anew with "
                 "exp_manager.resume_if_exists=False"
             )
 

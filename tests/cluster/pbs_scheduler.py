@@ -85,7 +85,7 @@ class PBSScheduler(Scheduler):
     def unavailable(self) -> str:
         """Why no job can be submitted from here: no qsub, or a server that does not answer."""
         if shutil.which("qsub") is None:
-            return "qsub is not on this machine's PATH"
+            return "qsub is not on the machine's PATH"
         try:
             _tool("qstat", "-B")
         except RuntimeError as problem:
@@ -100,7 +100,8 @@ class PBSScheduler(Scheduler):
         for share in resources.values():
             if keys := [key for key in _UNSUPPORTED if getattr(share, key)]:
                 raise SubmissionRefused(
-                    f"where='pbs': resources set {', '.join(keys)}, which this scheduler does not hand to PBS; leave them out"
+                    f"where='pbs': resources set {', '.join(keys)}, which this scheduler does not hand to PBS; leave "
+                    "them out"
                 )
 
     def submit(self, submission: Submission) -> list[Record]:
@@ -250,7 +251,7 @@ def _tool(*words: str) -> str:
             words, env=environment.job_environment(), capture_output=True, text=True, timeout=_TIMEOUT_S
         )
     except FileNotFoundError:
-        raise RuntimeError(f"{words[0]} is not on this machine's PATH") from None
+        raise RuntimeError(f"{words[0]} is not on the machine's PATH") from None
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{words[0]} did not answer within {_TIMEOUT_S} s") from None
     if answer.returncode:

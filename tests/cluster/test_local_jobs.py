@@ -210,7 +210,7 @@ def test_another_process_with_the_jobs_pid_is_not_the_job(run, gate):
 
 def test_a_run_folder_has_one_job_at_a_time_and_a_new_one_takes_the_stop_back(run, gate):
     job = submit(python(gate.code), run)
-    with pytest.raises(RunBusy, match="a job that is RUNNING"):
+    with pytest.raises(RunBusy, match="a job, RUNNING"):
         submit(python("pass"), run)
     job.stop()
     assert (run / "control" / "stop").exists()
@@ -230,7 +230,7 @@ def test_a_run_folder_has_one_job_at_a_time_and_a_new_one_takes_the_stop_back(ru
     [
         ("python train.py", {}, "sequence of words"),
         (["true"], {"where": "cloud"}, "known are local, slurm, print"),
-        (["true"], {"resources": Resources(nodes=2)}, "one node"),
+        (["true"], {"resources": Resources(nodes=2)}, "single node"),
     ],
 )
 def test_wrong_use_is_refused_with_the_cure(run, command, options, words):

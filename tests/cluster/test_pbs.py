@@ -200,7 +200,7 @@ def test_a_job_of_a_scheduler_that_is_not_registered_is_explained(run, monkeypat
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ("pbs_scheduler,pbs_scheduler", "two schedulers 'pbs'; rename one"),
+        ("pbs_scheduler,pbs_scheduler", "two schedulers have the name 'pbs': rename either"),
         ("nowhere", "names nowhere, which gives no scheduler"),
         ("json", "names json, which gives no scheduler"),
     ],

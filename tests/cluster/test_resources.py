@@ -43,8 +43,11 @@ def test_a_hetjobs_file_shares_what_stands_above_its_components(tmp_path):
         ({"nodes": "2"}, "nodes='2' must be a whole number"),
         ({"time": "4 hours"}, "time='4 hours' is not a Slurm time"),
         ({"time": 14400}, "time=14400"),
-        ({"gpu_type": "h100"}, "say how many"),
-        ({"container_mounts": ["/a:/a"]}, "without a container_image"),
+        ({"gpu_type": "h100"}, "set gpus_per_node, too"),
+        (
+            {"container_mounts": ["/a:/a"]},
+            "without a container_image: set container_image",
+        ),
         ({"gpus_per_node": 2, "tasks_per_node": 4}, "ranks cannot share a GPU"),
     ],
 )
@@ -55,7 +58,7 @@ def test_wrong_resources_are_refused_with_the_cure(values, words):
 
 
 def test_a_file_that_is_not_there_names_those_that_are():
-    with pytest.raises(ValueError, match=r"by name there are .*one_node"):
+    with pytest.raises(ValueError, match=r"known names are .*one_node"):
         load_resources("two_node")
 
 
@@ -182,5 +185,5 @@ def test_the_table_has_every_model_in_every_role():
     rows = table(["SmolLM2-135M", "Llama-2-7B"])
     assert len(rows) == 8
     assert all(row["gpus"] == row["tp"] * row["pp"] * row["dp"] and row["gib"] <= 80 for row in rows)
-    with pytest.raises(ValueError, match="fits on no parallelism"):
+    with pytest.raises(ValueError, match="does not fit with any parallelism"):
         table(["Llama-2-70B"], gpu_gib=4)

@@ -73,7 +73,7 @@ def test_bad_record_is_counted_with_its_place_and_strict_stops_at_it(kind, bad, 
 
 @pytest.mark.parametrize("kind", ["hh", "dolly"])
 def test_nothing_usable_and_nothing_at_all(kind, write_raw, tmp_path):
-    unusable = r"holds nothing usable \(not JSON 2, missing key 1\); the first: .*raw.jsonl:2"
+    unusable = r"holds no usable record \(not JSON 2, missing key 1\); the first: .*raw.jsonl:2"
     with pytest.raises(DataError, match=unusable):
         run(kind, write_raw([{}, b"x", b"y"]), tmp_path / "out")
     for content in (b"", b"\n\n"):

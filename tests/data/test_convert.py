@@ -179,8 +179,8 @@ REFUSED = {
     "an unread column": ([{"prompt": "a", "completion": "b", "tools": [1]}], "sft", r"does not read the column tools.*--ignore tools"),
     "no answers": ([{"prompt": "a"}], "sft", "have no answers"),
     "no rejected answers": ([{"prompt": "a", "completion": "b"}], "preferences", "no rejected answers"),
-    "nothing usable": ([{"prompt": "a", "completion": "b"}, {"prompt": 3, "completion": "b"}], "text", "to='text'"),
-    "equal answers": ([{"prompt": "a", "chosen": "b", "rejected": "b"}], "preferences", "nothing usable .*chosen and rejected are equal 1"),
+    "no usable record": ([{"prompt": "a", "completion": "b"}, {"prompt": 3, "completion": "b"}], "text", "to='text'"),
+    "equal answers": ([{"prompt": "a", "chosen": "b", "rejected": "b"}], "preferences", "no usable record .*chosen and rejected are equal 1"),
     "different prompts": ([{"chosen": hh("a"), "rejected": hh("b").replace("sea", "sun")}], "preferences", "different prompts"),
 }  # fmt: skip
 
@@ -197,10 +197,10 @@ def test_a_data_set_that_means_something_else_is_refused_with_the_cure(tmp_path,
     ("name", "text", "message"),
     [
         ("raw.json", '"prompt"', "is neither a list of records"),
-        ("raw.json", '[{"prompt": "a"}, {"prompt"', "is not JSON behind record 1"),
+        ("raw.json", '[{"prompt": "a"}, {"prompt"', "is not JSON after record 1"),
         ("raw.csv", "prompt,completion\na\n", "fewer cells than the header's 2"),
         ("raw.arrow", "x", "cannot be read as an Arrow stream"),
-        ("raw.txt", "x", "is of an unknown kind|is not a file|ends in"),
+        ("raw.txt", "x", "has an unknown ending|is not a file|ends in"),
     ],
 )
 def test_a_damaged_file_is_refused_with_its_place(tmp_path, name, text, message):

@@ -125,6 +125,6 @@ def test_impossible_splits_are_refused(write_raw, tmp_path):
     for fraction in (-0.1, 1, 1.5):
         with pytest.raises(DataError, match="at least 0 and below 1"):
             format_dolly(raw, tmp_path / "out", validation_fraction=fraction)
-    with pytest.raises(DataError, match="too few to split"):  # a single prompt
+    with pytest.raises(DataError, match="too few for a split"):  # a single prompt
         format_dolly(raw, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -76,7 +76,7 @@ def test_an_instruction_is_read_back_from_its_prompt(case):
 
 def test_a_prompt_without_one():
     assert instruction_in("User: Why do cats purr?\n\nAssistant:") is None
-    with pytest.raises(ValueError, match=r"no instruction of data/forms\.py is in this prompt"):
+    with pytest.raises(ValueError, match=r"the prompt contains no instruction of data/forms\.py"):
         obeys("User: Why do cats purr?\n\nAssistant:", "Because.")
 
 

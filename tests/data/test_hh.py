@@ -111,7 +111,7 @@ def test_error_leaves_the_old_files_alone(write_raw, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "train_prompts.jsonl").write_text("old")
-    with pytest.raises(DataError, match="nothing usable"):
+    with pytest.raises(DataError, match="no usable record"):
         format_hh(write_raw([{"chosen": "x"}]), out, "train")
     assert [path.read_text() for path in out.iterdir()] == ["old"]
 

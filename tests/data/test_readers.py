@@ -71,7 +71,9 @@ def test_empty_lines_count_only_before_text(tmp_path):
 def test_damaged_gzip(tmp_path, damage):
     path = write(tmp_path / "raw.jsonl.gz", ROWS * 50)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DataError, match=r"raw.jsonl.gz is not a complete gzip file .*download it again"):
+    with pytest.raises(
+        DataError, match=r"raw.jsonl.gz is not a complete gzip file .*download the file again"
+    ):
         list(read_records([path]))
 
 
@@ -86,14 +88,14 @@ def test_damaged_parquet(tmp_path, compression):
     content = bytearray(path.read_bytes())
     content[len(content) // 4 : len(content) // 2] = b"\x5a" * (len(content) // 2 - len(content) // 4)
     path.write_bytes(content)  # the footer, at the end, is whole
-    with pytest.raises(DataError, match=r"raw\.parquet cannot be read as parquet .*download it again"):
+    with pytest.raises(DataError, match=r"raw\.parquet cannot be read as parquet .*download the file again"):
         list(read_records([path]))
 
 
 def test_a_file_that_is_not_there_is_not_called_damaged_and_an_unknown_kind_names_the_known_ones(tmp_path):
     with pytest.raises(FileNotFoundError):
         list(read_records([tmp_path / "raw.parquet"]))
-    with pytest.raises(DataError, match=r"raw\.txt is of an unknown kind; .*\.jsonl, \.jsonl\.gz, \.parquet"):
+    with pytest.raises(DataError, match=r"raw\.txt has an unknown ending: .*\.jsonl, \.jsonl\.gz, \.parquet"):
         list(read_records([tmp_path / "raw.txt"]))
 
 

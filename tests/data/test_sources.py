@@ -61,7 +61,7 @@ def test_subset_and_revision(monkeypatch):
 def test_unknown_split_names_what_there_is(monkeypatch):
     FakeHub(monkeypatch)
     with pytest.raises(
-        HubError, match=r"Anthropic/hh-rlhf has no file for split 'validation'; it has harmless-base/"
+        HubError, match=r"Anthropic/hh-rlhf has no file for split 'validation'; known files: harmless-base/"
     ):
         resolve("hh", "hh", split="validation")
 
@@ -133,7 +133,7 @@ def test_samples(dataset, kind, split, file):
     ("dataset", "message"),
     [
         *(
-            (name, r"is not a file; give a file that ends in \.jsonl")
+            (name, r"is not a file: give a file ending in \.jsonl")
             for name in ("nowhere", "a/nowhere.jsonl.gz")
         ),
         ([], "no raw data file was given"),
@@ -145,7 +145,7 @@ def test_missing_files_are_told(dataset, message):
 
 
 def test_sample_has_no_other_split():
-    with pytest.raises(DataError, match="no split 'validation'; it has train and test"):
+    with pytest.raises(DataError, match="no split 'validation', only train and test"):
         resolve("sample", "hh", split="validation")
 
 

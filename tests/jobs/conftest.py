@@ -1,5 +1,7 @@
+import forks
 import pytest
-from smoke_jobs import EXPORTED, SmokeJobs
+from settings_reads import record_reads
+from smoke_jobs import WHOLE_RUNS, SmokeJobs, run_smoke_job
 
 
 @pytest.fixture(scope="session")
@@ -7,31 +9,15 @@ def jobs(smoke, formatted, rm, tmp_path_factory) -> SmokeJobs:
     return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("jobs"), rm.path)
 
 
-@pytest.fixture(scope="session")
-def sft(jobs):
-    """An SFT run from beginning to end."""
-    return jobs.run("sft", "sft")
+def whole_run(kind: str):
+    """A fixture: a run from beginning to end, and in reads_<kind>.json the settings that it read (test_settings.py)."""
+
+    def run(jobs):
+        settings, out = jobs.settings(kind, kind, **WHOLE_RUNS[kind]), jobs.out / f"reads_{kind}.json"
+        forks.run(record_reads, run_smoke_job, kind, settings, out, log=jobs.log(kind))
+        return jobs.run_folder(kind)
+
+    return pytest.fixture(run, scope="session")
 
 
-@pytest.fixture(scope="session")
-def dpo(jobs):
-    """A DPO run from beginning to end."""
-    return jobs.run("dpo", "dpo")
-
-
-@pytest.fixture(scope="session")
-def ppo(jobs):
-    """A PPO run from beginning to end, as TensorBoard has it, too."""
-    return jobs.run("ppo", "ppo", **EXPORTED)
-
-
-@pytest.fixture(scope="session")
-def grpo(jobs):
-    """A GRPO run from beginning to end."""
-    return jobs.run("grpo", "grpo")
-
-
-@pytest.fixture(scope="session")
-def evaluate(jobs):
-    """The smoke model, evaluated against itself."""
-    return jobs.run("evaluate", "evaluate")
+sft, dpo, ppo, grpo, evaluate = map(whole_run, WHOLE_RUNS)

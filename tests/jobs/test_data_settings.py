@@ -33,9 +33,9 @@ def token_files(smoke, formatted, tmp_path_factory):
     return settings
 
 
-@pytest.mark.parametrize("kind", ["rm", "dpo", "ppo"])
+@pytest.mark.parametrize("kind", ["dpo", "ppo"])
 def test_of_token_files_the_figures_are_the_same_to_the_bit(jobs, request, token_files, kind):
-    """Two steps of the run by lines: a step's gradient, loss and responses come from the ids."""
+    """Two steps of the run by lines. A reward model reads the same pairs: unit/test_token_files.py."""
     by_lines = request.getfixturevalue(kind)
     samples = "prompts" if kind == "ppo" else "comparisons"
     by_ids = jobs.run(kind, f"{kind}_mmap", **token_files(samples), **first_steps(kind, 2))
@@ -56,14 +56,9 @@ def chatty(jobs):
     return jobs.run("sft", "chatty", trainer__sft__max_steps=2, model__data__chat_template=OWN)
 
 
-def rm_of(jobs, name: str, policy, **more):
-    """A reward model that begins as a policy."""
-    begin = {"pretrained_checkpoint__restore_from_path": f"'{policy.path}'", "trainer__rm__max_steps": 1}
-    return jobs.run("rm", name, **begin, **more)
-
-
 def test_a_policy_s_template_is_recorded_and_goes_on(jobs, sft, chatty):
-    follows = rm_of(jobs, "rm_chatty", chatty)
+    begin = {"pretrained_checkpoint__restore_from_path": f"'{chatty.path}'", "trainer__rm__max_steps": 1}
+    follows = jobs.run("rm", "rm_chatty", **begin)
     for run, name in ((sft, PLAIN), (chatty, OWN), (follows, OWN)):
         assert recorded_template(resolve(run.path)) == tokenizer_of(resolve(run.path)).template == name
         assert run.info["warnings"] == []
@@ -71,17 +66,7 @@ def test_a_policy_s_template_is_recorded_and_goes_on(jobs, sft, chatty):
 
 
 def test_a_run_whose_template_differs_from_its_policy_s_says_so(jobs, chatty, capsys, monkeypatch):
-    other = rm_of(jobs, "rm_other", chatty, model__data__chat_template=PLAIN)
-    (warning,) = other.info["warnings"]
-    assert "chat_template=plain" in warning and "was trained on chat_template=tokenizer" in warning
-    assert warning in jobs.log("rm_other").read_text()
-    monkeypatch.setattr("sys.argv", ["aligner", "show", str(other.path)])
-    with pytest.raises(SystemExit):
-        main()
-    assert "was trained on" in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_prompts_of_a_chatty_policy_are_rendered(jobs, chatty):
+    """PPO's prompts are rendered by the policy's template; the reward model was trained by another one."""
     run = jobs.run(
         "ppo",
         "ppo_chatty",
@@ -94,3 +79,8 @@ def test_the_prompts_of_a_chatty_policy_are_rendered(jobs, chatty):
     (warning,) = run.info["warnings"]
     assert "the reward model in" in warning and "was trained on chat_template=plain" in warning
     assert json.loads((run.latest_checkpoint() / "template.json").read_text()) == {"chat_template": OWN}
+    assert warning in jobs.log("ppo_chatty").read_text()
+    monkeypatch.setattr("sys.argv", ["aligner", "show", str(run.path)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "was trained on" in " ".join(capsys.readouterr().out.split())

@@ -24,14 +24,6 @@ def logged(run) -> set[str]:
     return {name for record in run.metrics() for name in record} - {"step", "time"}
 
 
-def assert_same_training(ours, theirs, *names: str) -> None:
-    """The same losses, gradients and rewards in all steps of ours."""
-    names = ("train/loss", "train/grad_norm", "train/rewards_chosen_mean", *names)
-    for record, expected in zip(figures(ours)[1:], figures(theirs)[1:]):
-        for name in names:
-            assert record[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
-
-
 def test_it_logs_the_metrics_that_its_kind_declares(dpo, kto):
     """Those of kto's reference point with kto alone."""
     of_kto = {"train/reference_point", "validation/reference_point"}
@@ -40,19 +32,14 @@ def test_it_logs_the_metrics_that_its_kind_declares(dpo, kto):
     assert logged(dpo) == logged(kto) - of_kto
 
 
-def test_before_the_first_update_the_loss_is_ln_2_to_the_last_digit(dpo):
-    before, first = dpo.metrics()[:2]
+def test_the_loss_begins_at_ln_2_to_the_last_digit_and_the_chosen_responses_gain_most(dpo):
+    before, first, *_, last = dpo.metrics()
     assert before["validation/loss"] == first["train/loss"] == torch.tensor(2.0).log().item()
-    assert (
-        before["validation/acc"] == before["validation/rewards_chosen_mean"] == before["validation/kl"] == 0
-    )
-
-
-def test_the_chosen_responses_gain_more_than_the_rejected_ones(dpo):
-    last = dpo.metrics()[-1]
+    for name in ("acc", "rewards_chosen_mean", "kl"):
+        assert before[f"validation/{name}"] == 0
     assert last["validation/loss"] < math.log(2) - 0.02
     assert last["validation/acc"] > 0.6
-    assert last["validation/rewards_chosen_mean"] > last["validation/rewards_rejected_mean"] + 0.05
+    assert margin(last) > 0.05
     assert dpo.series("validation/kl")[0] == [0, 4, 8, 12] and last["validation/kl"] > 0
 
 
@@ -62,25 +49,11 @@ def margin(record: dict) -> float:
 
 @pytest.mark.parametrize("loss", sorted({*LOSSES} - {"dpo", "kto"}))  # of dpo and kto there are longer runs
 def test_every_loss_widens_the_margin(jobs, here, loss):
-    settings = {"trainer__dpo__max_steps": 3, "model__dpo__preference_loss": loss}
+    settings = {"trainer__dpo__max_steps": 2, "model__dpo__preference_loss": loss}
     run_smoke_job("dpo", jobs.settings("dpo", f"dpo_{loss}", **settings))
     first, *_, last = jobs.run_folder(f"dpo_{loss}").metrics()
     assert margin(last) > margin(first)
     assert last["validation/loss"] < first["validation/loss"]
-
-
-@pytest.mark.parametrize("change", [{"model__micro_batch_size": 2}, {"model__share_prefix": False}])
-def test_neither_micro_batches_nor_sharing_change_a_figure(jobs, dpo, change):
-    (key,) = change
-    run = jobs.run("dpo", f"dpo_{key}", **first_steps("dpo", 2), **change)
-    assert_same_training(run, dpo, "train/logprobs_chosen")
-
-
-def test_kto_does_not_see_its_micro_batches(jobs, kto):
-    """Its reference point is of the whole batch."""
-    small = {"model__dpo__preference_loss": "kto", "model__micro_batch_size": 2}
-    run = jobs.run("dpo", "kto_small", **first_steps("dpo", 2), **small)
-    assert_same_training(run, kto, "train/reference_point")
 
 
 def test_a_weight_on_the_chosen_responses_keeps_them_likely(jobs, dpo):
@@ -106,32 +79,32 @@ def without_kl(run) -> list[dict]:
     return [{name: record[name] for name in record if name != "validation/kl"} for record in figures(run)]
 
 
-@pytest.mark.parametrize("loss", ["dpo", "kto"])
-def test_precomputed_log_probabilities_are_the_reference_s_to_the_bit(jobs, request, loss):
-    exchanged = request.getfixturevalue(loss)
-    settings = PRECOMPUTED | first_steps("dpo", 4) | {"model__dpo__preference_loss": loss}
-    precomputed = jobs.run("dpo", f"{loss}_precomputed", **settings)
-    assert figures(precomputed) == without_kl(exchanged)[:5]
+def test_precomputed_log_probabilities_are_the_reference_s_to_the_bit(jobs, kto):
+    settings = PRECOMPUTED | first_steps("dpo", 4) | {"model__dpo__preference_loss": "kto"}
+    precomputed = jobs.run("dpo", "kto_precomputed", **settings)
+    assert figures(precomputed) == without_kl(kto)[:5]
 
 
-def test_they_are_kept_with_the_run(jobs):
-    """Gone on from they are read; for other samples they are computed anew."""
+def test_they_are_kept_with_the_run(jobs, dpo):
+    """Gone on from they are read, with the figures of an exchange; for other samples they are computed anew."""
     name, run = "dpo_kept", jobs.run_folder("dpo_kept")
     file, log = run.path / "reference_logprobs.json", jobs.log(name)
 
     def after(steps: int, **more) -> dict:
-        jobs.run("dpo", name, **PRECOMPUTED, trainer__dpo__max_steps=steps, **more)
+        jobs.run("dpo", name, **PRECOMPUTED, **first_steps("dpo", steps), **more)
         return json.loads(file.read_text())
 
     before = after(1)
     assert "computed" in log.read_text()
-    assert after(1) == before
-    assert f"reference log-probabilities: from {file}" in log.read_text()
     further = after(2)
+    for ours, theirs in zip(figures(run), without_kl(dpo)):
+        assert ours.items() >= theirs.items()  # ours has validated after its last step, too
     assert steps(run) == [0, 1, 2]
     assert (further["key"], further["validation"]) == (before["key"], before["validation"])
     counts = [sum(pair is not None for pair in record["train"]) for record in (before, further)]
     assert counts == [8, 16]
+    assert after(2) == further
+    assert f"reference log-probabilities: from {file}" in log.read_text()
     anew = after(1, model__encoder_seq_length=150, exp_manager__resume_if_exists=False)
     assert anew["key"] != before["key"]
 
@@ -167,11 +140,10 @@ def test_kto_takes_labels_without_pairs_and_weighs_them(jobs, jsonl):
         {"prompt": f"User: {number}?\n\nAssistant:", "response": f"{number}.", "label": number % 4 > 0}
         for number in range(16)
     )
-    run = jobs.run(
-        "dpo", "kto_labelled", model__dpo__preference_loss="kto", model__dpo__undesirable_loss_weight=0,
-        model__global_batch_size=16, trainer__dpo__max_steps=1,
-        **{f"model__data__data_prefix__{split}": f"['{file}']" for split in ("train", "validation")},
-    )  # fmt: skip
+    settings = {f"model__data__data_prefix__{split}": f"['{file}']" for split in ("train", "validation")}
+    settings |= {"model__dpo__preference_loss": "kto", "model__dpo__undesirable_loss_weight": 0}
+    settings |= {"model__global_batch_size": 16, "trainer__dpo__max_steps": 1}
+    run = jobs.run("dpo", "kto_labelled", **settings)
     first = run.metrics()[1]
     assert first["train/loss"] == 0.5 * 12 / 16
     assert first["train/consumed_samples"] == 16
@@ -199,14 +171,8 @@ def labelled(*samples: tuple[str, str, object]):
 def test_responses_begin_behind_the_last_assistant(smoke, jsonl):
     tokenizer = Tokenizer(smoke)
     turns = "User: One?\n\nAssistant: Two.\n\nUser: Three?\n\nAssistant:"
-    texts = [
-        f"{turns} Four.",
-        f"{turns} No.",
-        f"{turns} Five.",
-        "User: Six?\n\nAssistant: No.",
-        "Seven.",
-        "8.",
-    ]
+    texts = [f"{turns} {end}" for end in ("Four.", "No.", "Five.")]
+    texts += ["User: Six?\n\nAssistant: No.", "Seven.", "8."]
     (pair,), report = load_preferences([jsonl({"text": text} for text in texts)], tokenizer, 256)
     assert tokenizer.decode(pair.chosen[pair.chosen_start :]) == " Four."
     assert tokenizer.decode(pair.rejected[pair.rejected_start :]) == " No."

@@ -10,12 +10,6 @@ from data.forms import obeys
 
 
 @pytest.fixture(scope="module")
-def often(jobs):
-    """The same evaluation with three answers to each prompt."""
-    return jobs.run("evaluate", "evaluate_often", evaluation__num_generations_per_prompt=3)
-
-
-@pytest.fixture(scope="module")
 def mixed(jobs, tmp_path_factory):
     """The reward model judges conversations and forms, a program sums."""
     forms = tmp_path_factory.mktemp("forms")
@@ -38,7 +32,8 @@ def mixed(jobs, tmp_path_factory):
     )
 
 
-def test_more_answers_change_none_of_the_first_ones(evaluate, often):
+def test_more_answers_change_none_of_the_first_ones(evaluate, jobs):
+    often = jobs.run("evaluate", "evaluate_often", evaluation__num_generations_per_prompt=3)
     once, several = evaluate.rollouts(), often.rollouts()
     assert len(several) == 3 * len(once)
     groups = {r["group"]: [other for other in several if other["group"] == r["group"]] for r in once}
@@ -55,34 +50,29 @@ def of_environment(run, name: str) -> list[dict]:
     return [record for record in run.rollouts() if record["environment"] == name]
 
 
-def test_each_is_judged_by_its_own(mixed):
+def test_each_is_judged_by_its_own_and_a_program_stands_beside_the_reward_model_where_it_can(mixed):
     names = ("conversations", "forms", "sums")
-    assert [len(of_environment(mixed, name)) for name in names] == [8, 8, 8]
-    assert {record["reward"] for record in of_environment(mixed, "sums")} == {0.0}  # a random model can't add
-    assert len({record["reward"] for record in of_environment(mixed, "conversations")}) > 1
+    conversations, of_forms, of_sums = (of_environment(mixed, name) for name in names)
+    assert len(conversations) == len(of_forms) == len(of_sums) == 8
+    assert {record["reward"] for record in of_sums} == {0.0}  # a random model can't add
+    for records in (conversations, of_forms):  # the reward of forms is the model's all the same
+        assert len({record["reward"] for record in records}) > 1
+    assert all(record["metrics"] == {} for record in conversations)
+    verdicts = [obeys(record["prompt"], record["response"]) for record in of_forms]
+    assert [record["metrics"]["obeys"] for record in of_forms] == verdicts
     (figures,) = mixed.metrics()
+    assert figures["evaluation_environments/forms/obeys"] == pytest.approx(sum(verdicts) / 8)
     assert figures["evaluation_environments/sums/exact"] == 0
     assert figures["evaluation_environments/conversations/samples"] == 8
     assert figures["evaluation/rollout_size"] == 24
-
-
-def test_a_program_stands_beside_the_reward_model_where_it_can(mixed):
-    assert all(record["metrics"] == {} for record in of_environment(mixed, "conversations"))
-    of_forms = of_environment(mixed, "forms")
-    verdicts = [obeys(record["prompt"], record["response"]) for record in of_forms]
-    assert [record["metrics"]["obeys"] for record in of_forms] == verdicts
-    assert len({record["reward"] for record in of_forms}) > 1  # the reward is the model's all the same
-    (figures,) = mixed.metrics()
-    assert figures["evaluation_environments/forms/obeys"] == pytest.approx(sum(verdicts) / len(verdicts))
 
 
 def test_policies_are_compared_where_both_were_judged(mixed, jobs):
     table = compare_policies({"a": mixed, "b": mixed}, against="a", environment="sums")
     assert table.caption.startswith("8 answers to 4 held-out prompts")
     rate, low, high = table.figures["b"]["win_rate"]
-    assert (
-        rate == 0.5 and low == pytest.approx(1 - high) and 0 < low < 0.5
-    )  # ties say little of other prompts
+    # ties say little of other prompts
+    assert rate == 0.5 and low == pytest.approx(1 - high) and 0 < low < 0.5
     assert table.figures["b"]["kl_per_token"] == pytest.approx(0, abs=1e-6)
 
 

@@ -12,8 +12,10 @@ import forks
 import pytest
 from smoke_jobs import checkpoint_files, prepare_smoke_job, run_smoke_job, steps, with_other_tokenizer
 
+from aligner_lib.config.compose import compose
+from aligner_lib.config.kind import load
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
-from aligner_lib.models import resolve
 from aligner_lib.run_folder.explain import explain
 from aligner_lib.run_folder.reader import step_name
 from cluster import processes
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_keeps_its_checkpoint(jobs):
+    """The run goes on from the checkpoint, until that is damaged."""
     run_smoke_job("sft", jobs.settings("sft", "nan", trainer__sft__max_steps=2))
     run = jobs.run_folder("nan")
     before = run.latest_checkpoint()
@@ -33,22 +36,22 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_its_checkpoint(jobs):
     assert run.status == "failed" and "Lower model.optim.lr" in run.info["message"]
     assert steps(run)[:3] == [0, 1, 2]
     assert run.latest_checkpoint() == before and checkpoint_files(run) == weights
-    run_smoke_job(
-        "sft", jobs.settings("sft", "nan", trainer__sft__max_steps=4)
-    )  # with a sane rate it goes on
+    # with a sane rate it goes on
+    run_smoke_job("sft", jobs.settings("sft", "nan", trainer__sft__max_steps=4))
     assert (run.status, steps(run)) == ("finished", [0, 1, 2, 3, 4])
+    (damaged,) = (run.latest_checkpoint() / "weights").glob("*.safetensors")
+    os.truncate(damaged, 100)
+    with pytest.raises(ValueError, match=rf"{damaged} is damaged"):
+        run_smoke_job("sft", jobs.settings("sft", "nan", trainer__sft__max_steps=5))
 
 
-@pytest.mark.parametrize(
-    ("reward", "words"), [("float('nan')", "not_finite"), ("1 / 0", "raised.*ZeroDivisionError")]
-)
-def test_a_reward_that_fails_for_every_response_ends_the_run(jobs, tmp_path, reward, words):
-    (tmp_path / "broken.py").write_text(f"def reward(prompt, response):\n    return {reward}\n")
-    name = f"rewards_{words[:6]}"
+def test_a_reward_that_fails_for_every_response_ends_the_run(jobs, tmp_path):
+    (tmp_path / "broken.py").write_text("def reward(prompt, response):\n    return 1 / 0\n")
     use = {"model__environments__e__use": f"'{tmp_path / 'broken.py'}'", "trainer__grpo__max_steps": 6}
-    with pytest.raises(UserError, match=f"(?s)at step 3 no response has had a reward for 3 steps.*{words}"):
-        run_smoke_job("grpo", jobs.settings("grpo", name, **use))
-    run = jobs.run_folder(name)
+    words = "(?s)at step 3 no response has had a reward for 3 steps.*raised.*ZeroDivisionError"
+    with pytest.raises(UserError, match=words):
+        run_smoke_job("grpo", jobs.settings("grpo", "rewards_failed", **use))
+    run = jobs.run_folder("rewards_failed")
     assert (run.status, steps(run)) == ("failed", [0, 1, 2])
     for step, record in enumerate(run.metrics()):
         split = "train" if step else "val"
@@ -62,9 +65,7 @@ def test_a_reward_that_fails_for_every_response_ends_the_run(jobs, tmp_path, rew
 
 def test_a_kl_beyond_the_bound_ends_the_run(jobs):
     bound = {"trainer__ppo__max_init_policy_kl": 1e-6, "trainer__ppo__critic_warmup_steps": 0}
-    words = (
-        r"at step 2 init_policy_kl, the mean of \|log π − log π_ref\|, is .*\.ppo\.max_init_policy_kl=1e-06"
-    )
+    words = r"at step 2 init_policy_kl, the mean of .*, is .*\.ppo\.max_init_policy_kl=1e-06"
     with pytest.raises(UserError, match=words):
         run_smoke_job("ppo", jobs.settings("ppo", "kl", **bound))
     run = jobs.run_folder("kl")
@@ -75,13 +76,15 @@ def test_a_kl_beyond_the_bound_ends_the_run(jobs):
     assert max(record["step"] for record in run.rollouts()) == 2  # what went too far can be read
 
 
-# ---- data and models that cannot be used, before any model is built -------------------------------------------------
+# ---- settings, data and models that cannot be used, before any model is built ---------------------------------------
 
-LANGUAGE_MODEL = r"is a language model \(.*\), without a head that gives rewards: give a reward model"
+LANGUAGE_MODEL = r"^{key}={smoke} is a language model \(.*\), without a reward head: give a rew"
 REWARD_MODEL = (
-    r"is a reward model or a critic \(.*\), which scores texts and can't write: give a language model"
+    r"^{key}={rm} is a reward model or a critic \(.*\), which scores texts, but cannot write text: give"
 )
+POSITIONS = r"{key}=513 is beyond the 512 positions of .*smoke: set {key}=512 or less"
 TRAIN, RESTORE = "model.data.train_ds.file_path", "pretrained_checkpoint.restore_from_path"
+JUDGE, POLICY = f"critic.{RESTORE}", "policy.restore_from_path"
 
 
 @pytest.mark.parametrize(
@@ -91,29 +94,54 @@ TRAIN, RESTORE = "model.data.train_ds.file_path", "pretrained_checkpoint.restore
         ("sft", TRAIN, "/nowhere/train.jsonl", r"/nowhere/train\.jsonl does not exist"),
         ("sft", TRAIN, "null", r"model\.data\.train_ds\.file_path is not set"),
         ("sft", "model.restore_from_path", "/nowhere/model", "/nowhere/model"),
-        ("sft", "model.restore_from_path", "'{rm}'", "^{key}={rm} " + REWARD_MODEL),
-        ("ppo", RESTORE, "'{rm}'", "^{key}={rm} " + REWARD_MODEL),
-        ("ppo", f"critic.{RESTORE}", "'{smoke}'", "^{key}={smoke} " + LANGUAGE_MODEL),
-        ("ppo", f"critic.{RESTORE}", "null", r"critic\.pretrained_checkpoint\.restore_from_path"),
-        ("evaluate", RESTORE, "'{rm}'", "^{key}={rm} " + REWARD_MODEL),
-        ("evaluate", "policy.restore_from_path", "'{rm}'", "^{key}={rm} " + REWARD_MODEL),
-        ("evaluate", f"critic.{RESTORE}", "'{smoke}'", "^{key}={smoke} " + LANGUAGE_MODEL),
+        ("sft", "model.restore_from_path", "'{rm}'", REWARD_MODEL),
+        ("ppo", RESTORE, "'{rm}'", REWARD_MODEL),
+        ("ppo", JUDGE, "'{smoke}'", LANGUAGE_MODEL),
+        ("ppo", JUDGE, "null", r"critic\.pretrained_checkpoint\.restore_from_path"),
+        ("evaluate", RESTORE, "'{rm}'", REWARD_MODEL),
+        ("evaluate", POLICY, "'{rm}'", REWARD_MODEL),
+        ("evaluate", JUDGE, "'{smoke}'", LANGUAGE_MODEL),
+        # a critic in a job of its own: tests/remote_critic/test_hanging.py
+        ("sft", "model.encoder_seq_length", 513, POSITIONS),
+        ("sft", "model.data.train_ds.max_seq_length", 513, POSITIONS),
+        ("sft", "model.data.validation_ds.max_seq_length", 513, POSITIONS),
+        ("rm", "model.encoder_seq_length", 513, POSITIONS),
+        ("ppo", "model.encoder_seq_length", 513, POSITIONS),
+        ("evaluate", "model.encoder_seq_length", 513, POSITIONS),
+        # the reward model reads the actor's samples
+        ("ppo", JUDGE, "'{short}'", "encoder_seq_length=160 is beyond the 100 positions of {short}"),
+        ("ppo", RESTORE, "'{other}'", "the reward model in {rm}.* than the policy in {other}, "),
+        ("evaluate", POLICY, "'{other}'", "the reference in {smoke} .* the policy in {other}, "),
+        ("evaluate", JUDGE, "'{judge}'", "the reward model in {judge} .* the policy in {smoke}, "),
     ],
 )
-def test_unusable_data_and_models_are_refused_before_a_run_begins(
-    jobs, rm, tmp_path, kind, key, value, words
-):
-    (tmp_path / "empty.jsonl").touch()
-    places = {"tmp": tmp_path, "rm": rm.path, "smoke": jobs.model, "key": key}
+def test_what_cannot_be_used_is_refused_before_a_run_begins(jobs, rm, unusable, kind, key, value, words):
+    places = {"tmp": unusable, "rm": rm.path, "smoke": jobs.model, "key": key}
+    places |= {name: unusable / name for name in ("short", "other", "judge")}
+    value = value.format(**places) if isinstance(value, str) else value
     with pytest.raises((UserError, ValueError, FileNotFoundError), match=words.format(**places)):
-        run_smoke_job(kind, jobs.settings(kind, "refused", **{key: value.format(**places)}))
+        run_smoke_job(kind, jobs.settings(kind, "refused", **{key: value}))
     assert not jobs.run_folder("refused").path.exists()
 
 
-def test_samples_that_are_cut_are_in_the_log(jobs, capfd):
+@pytest.fixture(scope="module")
+def unusable(jobs, rm, tmp_path_factory):
+    """A folder with no samples, a reward model of 100 positions, and models with other tokenizers."""
+    folder = tmp_path_factory.mktemp("unusable")
+    (folder / "empty.jsonl").touch()
+    with_other_tokenizer(jobs.model, folder / "other")
+    with_other_tokenizer(rm.latest_checkpoint(), folder / "judge")
+    shutil.copytree(rm.latest_checkpoint(), folder / "short")
+    model = folder / "short" / "model.json"
+    model.write_text(json.dumps(json.loads(model.read_text()) | {"max_position_embeddings": 100}))
+    return folder
+
+
+def test_samples_as_long_as_the_model_s_positions_are_taken_and_cut_ones_are_in_the_log(jobs, capfd):
     from aligner_lib.jobs.runtime import configure_logging
 
     configure_logging()
+    prepare_smoke_job("sft", jobs.settings("sft", "positions", model__encoder_seq_length=512))
     prepare_smoke_job("sft", jobs.settings("sft", "cut", model__encoder_seq_length=128))
     log = capfd.readouterr().err
     words = r"^train: 70 of 576 samples cut: longer than 128 tokens .* \(first: train\.jsonl:1, "
@@ -127,14 +155,9 @@ def test_samples_that_are_cut_are_in_the_log(jobs, capfd):
         ("sft", {"model__data__validation_ds__file_path": "{one}"}),
         ("rm", {"model__data__data_prefix__validation": "[{one}]"}),
         ("ppo", {"model__ppo__num_val_samples": "1"}),
-        ("evaluate", {"model__ppo__num_val_samples": "1"}),
     ],
 )
 def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(jobs, tmp_path, kind, limit):
-    from aligner_lib.config.compose import compose
-    from aligner_lib.config.kind import load
-    from aligner_lib.config.kinds import kind_of
-
     name, lines = ("test_comparisons", 2) if kind == "rm" else ("validation", 1)
     one = tmp_path / "one.jsonl"
     one.write_text("".join((jobs.formatted / f"{name}.jsonl").read_text().splitlines(keepends=True)[:lines]))
@@ -142,62 +165,9 @@ def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(job
     config = compose(kind, jobs.settings(kind, "few", **limit, trainer__devices=1), profile="smoke")
     load(kind_of(kind).build)(config)
     config.trainer.devices = 2
-    words = r"1 validation samples leave some of the 2 copies of the model without one"
+    words = r"1 validation samples leave some of the 2 copies of the model without a sample"
     with pytest.raises(UserError, match=words):
         load(kind_of(kind).build)(config)
-
-
-@pytest.mark.parametrize(
-    ("kind", "key"),
-    [
-        ("sft", "model.encoder_seq_length"),
-        ("sft", "model.data.train_ds.max_seq_length"),
-        ("sft", "model.data.validation_ds.max_seq_length"),
-        ("rm", "model.encoder_seq_length"),
-        ("ppo", "model.encoder_seq_length"),
-        ("evaluate", "model.encoder_seq_length"),
-    ],
-)
-def test_samples_longer_than_the_model_s_positions_are_refused_before_a_model_is_built(jobs, kind, key):
-    """The smoke model has 512. A critic in a job of its own: tests/remote_critic/test_hanging.py."""
-    prepare_smoke_job(kind, jobs.settings(kind, "positions", **{key: 512}))
-    words = rf"{key}=513 is beyond the 512 positions of .*smoke: set {key}=512 or less"
-    with pytest.raises(UserError, match=words):
-        prepare_smoke_job(kind, jobs.settings(kind, "positions", **{key: 513}))
-
-
-def test_a_reward_model_with_fewer_positions_is_refused_too(jobs, tmp_path):
-    """It reads the actor's samples."""
-    shutil.copytree(resolve(jobs.reward_model), tmp_path / "short")
-    model = tmp_path / "short" / "model.json"
-    model.write_text(json.dumps(json.loads(model.read_text()) | {"max_position_embeddings": 100}))
-    short = {"critic__pretrained_checkpoint__restore_from_path": f"'{tmp_path / 'short'}'"}
-    with pytest.raises(UserError, match=r"encoder_seq_length=160 is beyond the 100 positions of .*short"):
-        prepare_smoke_job("ppo", jobs.settings("ppo", "positions", **short))
-
-
-@pytest.mark.parametrize(
-    ("kind", "key", "words"),
-    [
-        ("ppo", RESTORE, "the reward model in {rewards} has another tokenizer than the policy in {other}, "),
-        (
-            "evaluate",
-            "policy.restore_from_path",
-            "the reference in {model} has another tokenizer than the policy in {other}, ",
-        ),
-        (
-            "evaluate",
-            f"critic.{RESTORE}",
-            "the reward model in {other} has another tokenizer than the policy in {model}, ",
-        ),
-    ],
-)
-def test_models_with_different_tokenizers_are_told(jobs, rm, tmp_path, kind, key, words):
-    rewards, other = rm.latest_checkpoint(), tmp_path / "other"
-    with_other_tokenizer(rewards if key.startswith("critic") else jobs.model, other)
-    with pytest.raises(UserError, match=words.format(rewards=rewards, model=jobs.model, other=other)):
-        run_smoke_job(kind, jobs.settings(kind, "tokens", **{key: f"'{other}'"}))
-    assert not jobs.run_folder("tokens").path.exists()
 
 
 def test_a_reward_model_may_be_trained_further(jobs, rm):
@@ -214,7 +184,6 @@ def wait_in_vain(out: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from aligner_lib.config.compose import compose
     from aligner_lib.jobs import runtime
     from aligner_lib.megatron import parallel
 
@@ -252,7 +221,7 @@ def test_a_folder_in_use_is_refused_and_left_alone(jobs, sft):
     another = {"pid": os.getppid(), "identity": processes.identity(os.getppid())}
     text = json.dumps(sft.info | {"status": "running", **another})
     (run.path / "run.json").write_text(text)
-    with pytest.raises(FileExistsError, match="belongs to a run that is still going"):
+    with pytest.raises(FileExistsError, match="belongs to a run in progress"):
         run_smoke_job("sft", jobs.settings("sft", "used"))
     assert [path.name for path in run.path.iterdir()] == ["run.json"]
     assert (run.path / "run.json").read_text() == text
@@ -265,36 +234,30 @@ def test_processes_that_nobody_started_are_told(jobs):
         run_smoke_job("sft", jobs.settings("sft", "none", **two))
 
 
-def test_a_damaged_checkpoint_is_named(jobs):
-    run_smoke_job("sft", jobs.settings("sft", "damaged", trainer__sft__max_steps=1))
-    (weights,) = (jobs.run_folder("damaged").latest_checkpoint() / "weights").glob("*.safetensors")
-    os.truncate(weights, 100)
-    with pytest.raises(ValueError, match=rf"{weights} is damaged"):
-        run_smoke_job("sft", jobs.settings("sft", "damaged"))
-
-
 @pytest.mark.parametrize(
     "step, kept", [(0, "it has no checkpoint yet"), (4, "its last checkpoint, step_000004, is intact")]
 )
 def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, step, kept):
-    from aligner_lib.config.compose import compose
     from aligner_lib.jobs.runtime import explain_errors
     from aligner_lib.megatron.engine import NonFiniteError
 
     if step:
         (tmp_path / "checkpoints" / step_name(step)).mkdir(parents=True)
-    config = compose("sft", [f"exp_manager.explicit_log_dir='{tmp_path}'"])
-    sentence = f"the loss is nan: the run ends here, and {kept}\\. Lower"
-    with pytest.raises(UserError, match=sentence), explain_errors("sft", config):
-        raise NonFiniteError("the loss is nan")
-    config = compose("ppo", [f"exp_manager.explicit_log_dir='{tmp_path}'", "critic.model.optim.lr=3e-6"])
-    control = r"Lower critic\.model\.optim\.lr \(set to 3e-06\) or gradient_clip_val in critic\.trainer"
-    with pytest.raises(UserError, match=control), explain_errors("ppo", config):
-        raise NonFiniteError("in the critic, the loss is nan", settings="critic.")
+    place = f"exp_manager.explicit_log_dir='{tmp_path}'"
     goes_on = "continues from step_000004" if step else "begins anew, because there is no checkpoint yet"
-    sentence = f"start the same command again; it {goes_on}"
-    with pytest.raises(UserError, match=sentence), explain_errors("sft", config):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    in_critic = r"Lower critic\.model\.optim\.lr \(set to 3e-06\) or gradient_clip_val in critic\.trainer"
+    for kind, error, words in [
+        (
+            "sft",
+            NonFiniteError("the loss is nan"),
+            f"the loss is nan: the run ends here, and {kept}\\. Lower",
+        ),
+        ("ppo", NonFiniteError("the loss is nan", settings="critic."), in_critic),
+        ("sft", OSError(errno.ENOSPC, "No space"), f"start the same command again; it {goes_on}"),
+    ]:
+        config = compose(kind, [place, *["critic.model.optim.lr=3e-6"] * (kind == "ppo")])
+        with pytest.raises(UserError, match=words), explain_errors(kind, config):
+            raise error
 
 
 # ---- a full disk ----------------------------------------------------------------------------------------------------

@@ -44,10 +44,14 @@ def test_figures_of_the_device_are_beside_the_cpu_s(simulated, tmp_path, capsys)
     assert "train/loss" in capsys.readouterr().out
 
 
-def test_figures_that_are_too_far_apart_end_the_command(simulated, tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "BOUND", -1.0)
-    with pytest.raises(SystemExit, match="farther from the CPU's than allowed: sft train/loss"):
-        gpu.main(gpu.parse(["--only", "figures", "--kinds", "sft", "--quick", "--out", str(tmp_path)]))
+def test_figures_that_are_too_far_apart_end_the_command(tmp_path, monkeypatch):
+    rows = [
+        {"kind": kind, "figure": "train/loss", "apart": apart, "bound": 1e-3, "pairs": []}
+        for kind, apart in (("sft", 1e-3), ("rm", 1.1e-3), ("dpo", float("nan")))
+    ]
+    monkeypatch.setitem(gpu.PARTS, "figures", lambda *_: rows)
+    with pytest.raises(SystemExit, match=r"than allowed: rm train/loss, dpo train/loss$"):
+        gpu.main(gpu.parse(["--only", "figures", "--out", str(tmp_path)]))
 
 
 @pytest.mark.parametrize("options", [["--only", "figure"], ["--kinds", "sft,pppo"]])

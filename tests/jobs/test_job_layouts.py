@@ -71,11 +71,10 @@ def alone(jobs: SmokeJobs, steps):
 @pytest.mark.parametrize(
     "kind, layout",
     [
-        # each trainer in each layout, each loss on several replicas and stages, each layout with shared and unshared
-        # prefixes. Tensor-parallel ranks share a vocabulary, which no loss sees: DPO stands for KTO, and PPO for GRPO.
-        ("dpo", DP2),
+        # each trainer in each layout, each with shared and unshared prefixes. Of DPO's losses KTO's alone needs the whole
+        # batch, on replicas and stages; of tensor-parallel ranks, which share a vocabulary, no loss sees anything: DPO
+        # stands for KTO, and PPO for GRPO.
         ("dpo", TP2 | UNSHARED),
-        ("dpo", PP2),
         ("kto", DP2 | UNSHARED),
         ("kto", PP2),
         ("grpo", DP2),
@@ -90,15 +89,14 @@ def test_two_processes_take_the_steps_of_one(jobs, steps, alone, kind, layout):
     name = "_".join([kind, "two", *(f"{key}_{value}" for key, value in layout.items())])
     two = jobs.run_ranks(KINDS.get(kind, kind), name, 2, **steps[kind], **layout)
     assert_same_run(two, alone(kind), within=1e-4 if kind == "ppo" else 1e-5)
-    if kind == "grpo":  # each rank meets failures; one is written down
+    if kind == "grpo":
+        records = alone("grpo").metrics()[
+            1:
+        ]  # it draws groups again and meets failures, and ranks share these
+        assert max(record["train_rollouts/groups"] for record in records) > 4
+        assert all(record["train_environments/e/failed"] > 0 for record in records)
+        # each rank meets failures; one is written down
         assert (two.path / "environment_failures.txt").read_text().count("failed (raised)") == 1
-
-
-def test_grpo_s_reference_run_draws_groups_again_and_meets_failures(alone):
-    """Otherwise its comparison would not show how ranks share these."""
-    records = alone("grpo").metrics()[1:]
-    assert max(record["train_rollouts/groups"] for record in records) > 4
-    assert all(record["train_environments/e/failed"] > 0 for record in records)
 
 
 # ---- packed micro batches: of so many tokens instead of so many samples ---------------------------------------------
@@ -127,34 +125,22 @@ def assert_same_steps(packed, alone):
         assert both[0] == pytest.approx(both[1], rel=1e-5, abs=1e-5)
 
 
-@pytest.fixture(scope="module")
-def packed(jobs, steps):
-    """packed("sft"): the run of one process with packed micro batches."""
-    done = {}
-
-    def run(kind: str):
-        if kind not in done:
-            done[kind] = jobs.run(kind.replace("kto", "dpo"), f"{kind}_packed", **steps[kind], **PACKED)
-        return done[kind]
-
-    return run
-
-
 @pytest.mark.parametrize("kind", ["sft", "rm", "dpo", "kto"])
-def test_packed_micro_batches_take_the_same_steps(packed, alone, kind):
-    assert_same_steps(packed(kind), alone(kind))
-    assert packed(kind).metrics()[1]["train/padding"] != alone(kind).metrics()[1]["train/padding"]
+def test_packed_micro_batches_take_the_same_steps(jobs, steps, alone, kind):
+    packed = jobs.run(kind.replace("kto", "dpo"), f"{kind}_packed", **steps[kind], **PACKED)
+    assert_same_steps(packed, alone(kind))
+    assert packed.metrics()[1]["train/padding"] != alone(kind).metrics()[1]["train/padding"]
 
 
-@pytest.mark.parametrize(("name", "ranks", "layout"), [("tp2", 2, TP2), ("dp2_pp2", 4, PP2)])
-def test_packed_micro_batches_of_several_processes_take_the_same_steps(jobs, alone, name, ranks, layout):
+def test_packed_micro_batches_of_several_processes_take_the_same_steps(jobs, alone):
     """Of two pipelines one may have more micro batches than the other."""
-    run = jobs.run_ranks("sft", f"sft_packed_{name}", ranks, **STEPS["sft"], **PACKED, **layout)
+    run = jobs.run_ranks("sft", "sft_packed_dp2_pp2", 4, **STEPS["sft"], **PACKED, **PP2)
     assert_same_steps(run, alone("sft"))
 
 
-def test_a_resumed_run_packs_the_same_micro_batches_to_the_bit(jobs, packed):
+def test_a_resumed_run_packs_the_same_micro_batches_to_the_bit(jobs):
+    unbroken = jobs.run("sft", "sft_packed_unbroken", **PACKED, **STEPS["sft"])
     settings = PACKED | {"model__optim__sched__max_steps": 2}
-    jobs.run("sft", "sft_packed_resumed", **settings, trainer__sft__max_steps=1)
-    resumed = jobs.run("sft", "sft_packed_resumed", **settings, trainer__sft__max_steps=2)
-    assert figures(resumed)[-1] == figures(packed("sft"))[-1]
+    for steps in (1, 2):
+        resumed = jobs.run("sft", "sft_packed_resumed", **settings, trainer__sft__max_steps=steps)
+    assert figures(resumed)[-1] == figures(unbroken)[-1]

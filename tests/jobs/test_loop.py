@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 
@@ -19,12 +20,14 @@ UNCHANGED = [1, 3, 6, 10, 15, 21, 28]  # the totals of seven steps with a weight
 
 
 class Counter:
-    """Its state is the sum of the steps it did, times a weight; `at` does something within a step."""
+    """Its state is the sum of the steps it did, times a weight. `at` does something within a step, `saving` while the
+    checkpoint of a step is saved, and `validating` in the validation after a step."""
 
     controls = ("weight",)
 
-    def __init__(self, at=None):
-        self.total, self.weight, self.done, self.at = 0, 1, [], at or {}
+    def __init__(self, at=None, saving=None, validating=None):
+        self.total, self.weight, self.done = 0, 1, []
+        self.at, self.saving, self.validating = at or {}, saving or {}, validating or {}
 
     def step(self, step):
         self.at.get(step, lambda: None)()
@@ -37,25 +40,15 @@ class Counter:
         self.weight = value
 
     def validate(self, step):
+        self.validating.get(step, lambda: None)()
         return {"validation/total": self.total}
 
     def save(self, folder):
         (folder / "total").write_text(str(self.total))
+        self.saving.get(self.done[-1], lambda: None)()
 
     def load(self, folder):
         self.total = float((folder / "total").read_text()) if folder else 0
-
-
-class AskedWhileSaving(Counter):
-    """A request is written while the checkpoint of a step is being saved."""
-
-    def __init__(self, at, ask):
-        super().__init__(at)
-        self.ask = ask
-
-    def save(self, folder):
-        super().save(folder)
-        self.ask.get(self.done[-1], lambda: None)()
 
 
 def go(path, trainer, max_steps=7, **changes) -> RunFolder:
@@ -84,6 +77,10 @@ def fail():
     raise RuntimeError("no")
 
 
+def stop(path):
+    return RunFolder(path).request_stop
+
+
 def control(path, name: str, text: str = ""):
     """A function that writes a control file."""
     return lambda: (path / "control" / name).write_text(text)
@@ -101,59 +98,76 @@ def test_it_validates_saves_and_ends(tmp_path):
     assert run.series("validation/total") == ([0, 3, 6, 7], [0, 6, 21, 28])
     assert checkpoints(run) == [6, 7]
     assert json.loads((run.latest_checkpoint() / "trainer.json").read_text())["step"] == 7
+    assert run.info["controls"] == ["stop", "checkpoint", "weight"]
+    again = Counter()
+    assert (go(tmp_path, again).status, again.done) == ("finished", [])
 
 
 @pytest.mark.parametrize("how", ["control file", signal.SIGTERM, signal.SIGUSR2])
 def test_a_stop_ends_it_after_the_step_with_a_checkpoint(tmp_path, how):
-    stop = RunFolder(tmp_path).request_stop if how == "control file" else lambda: os.kill(os.getpid(), how)
+    ask = stop(tmp_path) if how == "control file" else lambda: os.kill(os.getpid(), how)
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR2)
-    run = go(tmp_path, Counter({3: stop}))
+    run = go(tmp_path, Counter({3: ask}))
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR2)) == before
     assert (run.status, checkpoints(run)[-1]) == ("stopped", 3)
-    again = Counter()
-    assert totals(go(tmp_path, again)) == UNCHANGED
-    assert again.done == [4, 5, 6, 7]
+    again = Counter({7: ask})  # a stop in the last step changes nothing
+    run = go(tmp_path, again)
+    assert (run.status, totals(run), again.done) == ("finished", UNCHANGED, [4, 5, 6, 7])
 
 
-def test_a_stop_in_the_last_step_is_a_finish(tmp_path):
-    assert go(tmp_path, Counter({7: RunFolder(tmp_path).request_stop})).status == "finished"
-
-
-def test_a_dispatched_run_obeys_a_stop_that_came_before_its_first_step(tmp_path, monkeypatch):
-    """For example a stop while the model is being loaded."""
-    monkeypatch.setenv("ALIGNER_JOB_FOLDER", str(tmp_path / "job" / "002"))
-    go(tmp_path, Counter({3: RunFolder(tmp_path).request_stop}))
-    RunFolder(tmp_path).request_stop()
-    run = go(tmp_path, Counter())
-    assert (run.status, run.metrics()[-1]["step"]) == ("stopped", 4)
-
-
-def test_a_checkpoint_can_be_asked_for(tmp_path):
-    run = go(tmp_path, Counter({3: control(tmp_path, "checkpoint")}), keep_checkpoints=9)
-    assert checkpoints(run) == [2, 3, 4, 6, 7]
-    assert list((tmp_path / "control").iterdir()) == []
-    assert run.info["controls"] == ["stop", "checkpoint", "weight"]
-
-
-def test_a_checkpoint_that_is_asked_for_during_one_is_another(tmp_path):
+def test_a_checkpoint_can_be_asked_for_also_during_one(tmp_path):
     ask = control(tmp_path, "checkpoint")
-    run = go(tmp_path, AskedWhileSaving({3: ask}, {3: ask}), save_interval=100, keep_checkpoints=9)
-    assert checkpoints(run) == [3, 4, 7]
+    run = go(tmp_path, Counter({3: ask}, saving={3: ask}), save_interval=6, keep_checkpoints=9)
+    assert checkpoints(run) == [3, 4, 6, 7]
+    assert list((tmp_path / "control").iterdir()) == []
 
 
 # ---- changes of settings --------------------------------------------------------------------------------------------
 
+FROM_3, FROM_4 = [1, 3, 33, 73, 123, 183, 253], [1, 3, 6, 46, 96, 156, 226]  # totals with a weight of 10
 
-def test_a_change_holds_from_the_next_step_on_and_after_a_restart(tmp_path):
-    go(tmp_path, Counter({2: change(tmp_path, weight=10), 4: RunFolder(tmp_path).request_stop}))
-    assert not (tmp_path / "control" / "set.json").exists()
-    assert totals(go(tmp_path, Counter())) == [1, 3, 33, 73, 123, 183, 253]
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        pytest.param(lambda path: Counter({2: change(path, weight=10), 4: stop(path)}), FROM_3, id="stop"),
+        pytest.param(
+            lambda path: Counter({3: change(path, weight=10), 4: fail}), FROM_4, id="death before saving"
+        ),
+        pytest.param(
+            lambda path: Counter({3: change(path, weight=10)}, saving={3: fail}),
+            FROM_4,
+            id="death while saving",
+        ),
+        pytest.param(  # 100 from step 4 on
+            lambda path: Counter({2: change(path, weight=10)}, saving={2: change(path, weight=100)}),
+            [1, 3, 33, 433, 933, 1533, 2233],
+            id="another while the change is made",
+        ),
+        pytest.param(
+            lambda path: Counter({2: control(path, "set.json"), 3: change(path, weight=10)}),
+            FROM_4,
+            id="an empty file is still being written",
+        ),
+    ],
+)
+def test_a_change_holds_from_the_next_step_on_whatever_happens(tmp_path, trainer, expected):
+    with suppress(RuntimeError):
+        go(tmp_path, trainer(tmp_path))
+    assert totals(go(tmp_path, Counter())) == expected
+    assert list((tmp_path / "control").iterdir()) == []
 
 
 def test_a_change_is_undone_from_the_checkpoint_before_it(tmp_path):
     """The change makes the run fail; the checkpoint before it outlives later ones, and a new start goes on from there."""
+
+    def undo_too_early():
+        with pytest.raises(UserError, match="stop the run first"):
+            undo_change(RunFolder(tmp_path))
+
+    at = {2: undo_too_early, 3: change(tmp_path, weight=1000), 7: fail}
     with pytest.raises(RuntimeError):
-        go(tmp_path, Counter({3: change(tmp_path, weight=1000), 7: fail}), keep_checkpoints=1)
+        go(tmp_path, Counter(at), keep_checkpoints=1)
     run = RunFolder(tmp_path)
     assert checkpoints(run) == [3, 6], "6 is poisoned, 3 is the way back"
     with pytest.raises(RuntimeError):  # as it is, a new start goes on with the change
@@ -167,59 +181,22 @@ def test_a_change_is_undone_from_the_checkpoint_before_it(tmp_path):
         undo_change(run)
 
 
-def test_a_change_of_a_run_that_goes_on_cannot_be_undone(tmp_path):
-    def undo():
-        with pytest.raises(UserError, match="stop it first"):
-            undo_change(RunFolder(tmp_path))
-
-    assert go(tmp_path, Counter({3: undo})).status == "finished"
+MADE = "changed from step 3 on: weight = 10 (the checkpoint of step 2 is the way back, by `aligner undo`)"
+UNKNOWN = "not changed: height=3, for this run takes weight"
 
 
 @pytest.mark.parametrize(
-    "trainer",
+    ("text", "weight", "message"),
     [
-        lambda path: Counter({3: change(path, weight=10), 4: fail}),
-        lambda path: AskedWhileSaving({3: change(path, weight=10)}, {3: fail}),
-    ],
-    ids=["before the next checkpoint", "while the checkpoint before the change is saved"],
-)
-def test_a_change_survives_the_death_of_its_run(tmp_path, trainer):
-    with pytest.raises(RuntimeError):
-        go(tmp_path, trainer(tmp_path))
-    assert totals(go(tmp_path, Counter())) == [1, 3, 6, 46, 96, 156, 226]
-
-
-def test_a_change_that_is_asked_for_while_another_is_made_is_not_lost(tmp_path):
-    trainer = AskedWhileSaving({2: change(tmp_path, weight=10)}, {2: change(tmp_path, weight=100)})
-    assert totals(go(tmp_path, trainer)) == [1, 3, 33, 433, 933, 1533, 2233]
-    assert list((tmp_path / "control").iterdir()) == []
-
-
-def test_an_empty_set_json_is_still_being_written(tmp_path):
-    run = go(tmp_path, Counter({2: control(tmp_path, "set.json"), 3: change(tmp_path, weight=10)}))
-    assert totals(run) == [1, 3, 6, 46, 96, 156, 226]
-
-
-WAY_BACK = "the checkpoint of step 2 is the way back, by `aligner undo`"
-
-
-@pytest.mark.parametrize(
-    "text, weight, message",
-    [
-        ('{"height": 3}', 1, "not changed: height=3, for this run takes weight"),
-        ('{"weight": "much"}', 1, 'not changed: weight="much", for it takes a number that is not negative'),
+        ('{"height": 3}', 1, UNKNOWN),
         ('{"weight": "10"}', 1, 'not changed: weight="10", for it takes a number that is not negative'),
         ('{"weight": -1}', 1, "not changed: weight=-1, for it takes a number that is not negative"),
         ('{"weight": NaN}', 1, "not changed: weight=NaN, for it takes a number that is not negative"),
         ('{"weight": true}', 1, "not changed: weight=true, for it takes a number that is not negative"),
         ("[1]", 1, "not changed: set.json is not {name: number}"),
         ('{"wei', 1, "not changed: set.json is not {name: number}"),
-        (
-            '{"weight": 10, "height": 3}',
-            10,
-            f"changed from step 3 on: weight = 10 ({WAY_BACK}); not changed: height=3, for this run takes weight",
-        ),
-        ('{"weight": 1000}', 1000, f"changed from step 3 on: weight = 1000 ({WAY_BACK})"),
+        ('{"weight": 10, "height": 3}', 10, f"{MADE}; {UNKNOWN}"),
+        ('{"weight": 10}', 10, MADE),
     ],
 )
 def test_a_request_is_granted_or_refused_with_a_message(tmp_path, text, weight, message):
@@ -230,51 +207,39 @@ def test_a_request_is_granted_or_refused_with_a_message(tmp_path, text, weight, 
     assert totals(run)[:4] == [1, 3, 3 + 3 * weight, 3 + 7 * weight]
     assert messages == [message]
     assert checkpoints(run) == ([7] if weight == 1 else [2, 7])
-    assert list((tmp_path / "control").iterdir()) == []
 
 
-def test_a_change_of_a_run_without_checkpoints_has_no_way_back_and_says_so(tmp_path):
+def test_without_checkpoints_none_is_written(tmp_path):
+    """A change of settings has no way back then, and says so."""
     messages = []
     look = lambda: messages.append(RunFolder(tmp_path).info["message"])  # noqa: E731
-    run = go(tmp_path, Counter({3: change(tmp_path, weight=9), 4: look}), save_checkpoints=False)
-    (message,) = messages
-    assert "this run saves no checkpoints, so the change cannot be undone" in message
-    assert checkpoints(run) == [] and totals(run)[3] == 6 + 4 * 9
+    run = go(tmp_path, Counter({3: change(tmp_path, weight=10), 4: look}), save_checkpoints=False)
+    assert "this run saves no checkpoints, so the change cannot be undone" in messages[0]
+    assert checkpoints(run) == [] and totals(run) == FROM_4
 
 
 # ---- ends and beginnings --------------------------------------------------------------------------------------------
 
 
-def test_an_error_within_a_step_keeps_what_was_done(tmp_path):
-    with pytest.raises(RuntimeError):
-        go(tmp_path, Counter({6: fail}))
-    run = RunFolder(tmp_path)
-    assert (run.status, checkpoints(run)[-1], run.metrics()[-1]["step"]) == ("failed", 4, 5)
-    again = Counter()
-    go(tmp_path, again)
-    assert again.done == [5, 6, 7]
+class Killed(BaseException):
+    pass
 
 
-def test_a_kill_while_saving_goes_on_from_the_checkpoint_before(tmp_path):
-    class Killed(BaseException):
-        pass
-
-    def kill():
-        raise Killed
-
-    with pytest.raises(Killed):
-        go(tmp_path, AskedWhileSaving({}, {4: kill}))
-    assert checkpoints(RunFolder(tmp_path)) == [2]
-    again = Counter()
+@pytest.mark.parametrize(
+    ("trainer", "error", "status", "newest", "done"),
+    [
+        (lambda: Counter({6: fail}), RuntimeError, "failed", 4, [5, 6, 7]),
+        (lambda: Counter(saving={4: raise_once(Killed())}), Killed, None, 2, [3, 4, 5, 6, 7]),
+    ],
+    ids=["an error within a step", "a kill while saving"],
+)
+def test_what_was_saved_is_gone_on_from(tmp_path, trainer, error, status, newest, done):
+    with pytest.raises(error):
+        go(tmp_path, trainer())
+    run, again = RunFolder(tmp_path), Counter()
+    assert checkpoints(run)[-1] == newest and status in (None, run.status)
     assert totals(go(tmp_path, again)) == UNCHANGED
-    assert again.done == [3, 4, 5, 6, 7]
-
-
-def test_a_finished_run_has_nothing_more_to_do(tmp_path):
-    go(tmp_path, Counter())
-    again = Counter()
-    assert go(tmp_path, again).status == "finished"
-    assert again.done == []
+    assert again.done == done
 
 
 def test_without_resuming_it_begins_anew(tmp_path):
@@ -286,11 +251,7 @@ def test_without_resuming_it_begins_anew(tmp_path):
     assert run.series("train/total") == ([1, 2], [1, 3])
     assert checkpoints(run) == [2]
     assert (tmp_path / "old-1" / "checkpoints" / "step_000007" / "trainer.json").exists()
-    assert RunFolder(tmp_path / "old-1").series("train/total")[0] == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_without_checkpoints_none_is_written(tmp_path):
-    assert go(tmp_path, Counter(), save_checkpoints=False).checkpoints() == []
+    assert totals(RunFolder(tmp_path / "old-1")) == UNCHANGED
 
 
 # ---- a trainer whose other half is in another job -------------------------------------------------------------------
@@ -301,55 +262,41 @@ def raise_once(error=None):
     return lambda *_: errors and (_ for _ in ()).throw(errors.pop())
 
 
-def test_an_interrupted_run_goes_back_to_its_checkpoint_and_does_the_steps_since_then_again(tmp_path, capsys):
-    trainer = Counter({4: raise_once()})
-    run = go(tmp_path, trainer, max_steps=5, keep_checkpoints=9)
-    assert run.status == "finished"
-    assert trainer.done == [1, 2, 3, 3, 4, 5]
+@pytest.mark.parametrize(
+    ("trainer", "settings", "done", "saved"),
+    [
+        (lambda: Counter({4: raise_once()}), {}, [1, 2, 3, 3, 4, 5], [2, 4, 5]),
+        (lambda: Counter({4: raise_once()}), {"save_interval": 5}, [1, 2, 3, 1, 2, 3, 4, 5], [5]),
+        (lambda: Counter({4: raise_once()}), {"save_checkpoints": False}, [1, 2, 3, 1, 2, 3, 4, 5], []),
+        (lambda: Counter(validating={0: raise_once()}), {}, [1, 2, 3, 4, 5], [2, 4, 5]),
+        (lambda: Counter(validating={3: raise_once()}), {}, [1, 2, 3, 3, 4, 5], [2, 4, 5]),
+        (lambda: Counter(validating={5: raise_once()}), {}, [1, 2, 3, 4, 5, 5], [2, 4, 5]),
+        (lambda: Counter(saving={4: raise_once()}), {}, [1, 2, 3, 4, 3, 4, 5], [2, 4, 5]),
+        (lambda: Counter(saving={5: raise_once()}), {}, [1, 2, 3, 4, 5, 5], [2, 4, 5]),
+    ],
+)
+def test_an_interrupted_run_goes_back_to_its_checkpoint_and_does_the_steps_since_then_again(
+    tmp_path, trainer, settings, done, saved
+):
+    trainer = trainer()
+    run = go(tmp_path, trainer, max_steps=5, **{"keep_checkpoints": 9} | settings)
+    assert (run.status, trainer.done) == ("finished", done)
     assert run.series("train/total") == ([1, 2, 3, 4, 5], UNCHANGED[:5])
     assert run.series("validation/total") == ([0, 3, 5], [0, 6, 15])
-    assert checkpoints(run) == [2, 4, 5]
-    log = capsys.readouterr().err
-    assert "interrupted after step 3: the critic was killed" in log
-    assert "going on after step 2" in log
+    assert checkpoints(run) == saved
 
 
-@pytest.mark.parametrize("settings", [{"save_interval": 5}, {"save_checkpoints": False}])
-def test_before_the_first_checkpoint_an_interrupted_run_goes_back_to_its_start(tmp_path, settings):
-    trainer = Counter({4: raise_once()})
-    run = go(tmp_path, trainer, max_steps=5, **settings)
-    assert trainer.done == [1, 2, 3, 1, 2, 3, 4, 5]
-    assert run.series("train/total") == ([1, 2, 3, 4, 5], UNCHANGED[:5])
-    assert run.series("validation/total") == ([0, 3, 5], [0, 6, 15])
-
-
-@pytest.mark.parametrize("at", [0, 3, 4])
-def test_an_interrupted_validation_is_done_again(tmp_path, at):
-    trainer = Counter()
-    validate, once = trainer.validate, raise_once()
-    trainer.validate = lambda step: (step == at and once(), validate(step))[1]
-    run = go(tmp_path, trainer, max_steps=4)
-    assert run.series("train/total") == ([1, 2, 3, 4], UNCHANGED[:4])
-    assert run.series("validation/total") == ([0, 3, 4], [0, 6, 10])
-
-
-@pytest.mark.parametrize(("at", "done"), [(4, [1, 2, 3, 4, 3, 4, 5, 6, 7]), (7, [1, 2, 3, 4, 5, 6, 7, 7])])
-def test_an_interrupted_checkpoint_is_none(tmp_path, at, done):
-    trainer = AskedWhileSaving({}, {at: raise_once()})
-    run = go(tmp_path, trainer, keep_checkpoints=9)
-    assert (run.status, trainer.done, totals(run)) == ("finished", done, UNCHANGED)
-    assert checkpoints(run) == [2, 4, 6, 7]
-
-
-def test_a_change_whose_checkpoint_was_interrupted_is_made_after_a_step_that_is_done_again(tmp_path):
+def test_a_change_whose_checkpoint_was_interrupted_is_made_after_a_step_that_is_done_again(tmp_path, capsys):
     """Not before: the steps since the checkpoint are done again as they were."""
-    trainer = AskedWhileSaving({}, {3: raise_once()})
+    trainer = Counter(saving={3: raise_once()})
     ask = change(tmp_path, weight=10)
     trainer.at = {3: lambda: trainer.done.count(3) or ask()}
     run = go(tmp_path, trainer)
     assert trainer.done == [1, 2, 3, 3, 4, 5, 6, 7]
-    assert totals(run) == [1, 3, 6, 46, 96, 156, 226]
+    assert totals(run) == FROM_4
     assert list((tmp_path / "control").iterdir()) == []
+    log = capsys.readouterr().err
+    assert "interrupted after step 3: the critic was killed" in log and "going on after step 2" in log
 
 
 def test_a_wait_in_vain_ends_the_run_and_keeps_its_checkpoint(tmp_path):
@@ -364,10 +311,7 @@ def test_a_wait_in_vain_ends_the_run_and_keeps_its_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("how", ["control file", "SIGTERM"])
 def test_an_interrupted_run_that_was_asked_to_stop_does_not_wait(tmp_path, how):
-    ask = {
-        "control file": RunFolder(tmp_path).request_stop,
-        "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    }[how]
+    ask = stop(tmp_path) if how == "control file" else lambda: os.kill(os.getpid(), signal.SIGTERM)
     run = go(tmp_path, Counter({4: lambda: (ask(), raise_once()())}))
     assert (run.status, checkpoints(run)) == ("stopped", [2])
     assert run.info["message"] == "stopped after step 3 of 7, as asked; its checkpoint is of step 2"
@@ -376,36 +320,32 @@ def test_an_interrupted_run_that_was_asked_to_stop_does_not_wait(tmp_path, how):
     assert again.done == [3, 4, 5, 6, 7]
 
 
-def test_a_checkpoint_without_its_other_half_is_passed_over(tmp_path, capsys):
+def test_a_checkpoint_without_its_other_half_is_passed_over_until_none_is_left(tmp_path, capsys):
     go(tmp_path, Counter(), max_steps=6, keep_checkpoints=3)
-    trainer = Counter()
-    load = trainer.load
 
-    def only_the_fourth(folder):
-        if folder.name != "step_000004":
-            raise UnmatchedCheckpoint("the critic has none")
-        load(folder)
+    def trainer_that_loads(*names):
+        trainer = Counter()
+        load = trainer.load
 
-    trainer.load = only_the_fourth
+        def load_some(folder):
+            if folder.name not in names:
+                raise UnmatchedCheckpoint(f"the critic has none for {folder.name}")
+            load(folder)
+
+        trainer.load = load_some
+        return trainer
+
+    refusing = trainer_that_loads()
+    with pytest.raises(UnmatchedCheckpoint, match="none for step_000002"):
+        go(tmp_path, refusing)
+    assert refusing.done == []
+    trainer = trainer_that_loads("step_000004")
     run = go(tmp_path, trainer, max_steps=7, keep_checkpoints=3)
     assert trainer.done == [5, 6, 7]
     assert run.series("train/total") == ([1, 2, 3, 4, 5, 6, 7], UNCHANGED)
     assert checkpoints(run) == [4, 6, 7]
     assert (tmp_path / "old-1" / "checkpoints" / "step_000006").exists()  # its critic's half is gone
-    assert "step_000006 can't be gone on from (the critic has none)" in capsys.readouterr().err
-
-
-def test_without_any_common_checkpoint_it_refuses(tmp_path):
-    go(tmp_path, Counter(), max_steps=4, keep_checkpoints=3)
-    trainer = Counter()
-
-    def none(folder):
-        raise UnmatchedCheckpoint(f"nothing for {folder.name}")
-
-    trainer.load = none
-    with pytest.raises(UnmatchedCheckpoint, match="nothing for step_000002"):
-        go(tmp_path, trainer)
-    assert trainer.done == []
+    assert "step_000006 can't be gone on from (the critic has none" in capsys.readouterr().err
 
 
 class Ranked(Counter):
@@ -440,7 +380,7 @@ def test_a_run_that_goes_on_remembers_its_best_checkpoint_and_an_unknown_metric_
     go(tmp_path / "run", Ranked({0: 5, 1: 1, 2: 2}), 2, **options)
     run = go(tmp_path / "run", Ranked({3: 3, 4: 4}), 4, **options)
     assert checkpoints(run) == [1, 4]
-    with pytest.raises(UserError, match=r"save_best=validation/gold: .* it has validation/loss"):
+    with pytest.raises(UserError, match=r"save_best=validation/gold: .* known metrics: validation/loss"):
         go(tmp_path / "other", Ranked({0: 1}), 2, save_best=Ranking("validation/gold", False))
 
 

@@ -28,7 +28,7 @@ def lora(prefix: str = "") -> dict[str, object]:
     }
 
 
-SHORT = {"sft": 8, "rm": 6, "dpo": 2, "kto": 2, "grpo": 2, "ppo": 3}  # steps
+SHORT = {"sft": 8, "rm": 6, "dpo": 2, "grpo": 2, "ppo": 3}  # steps
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,9 @@ def trained(jobs):
     done = {}
 
     def settings(kind: str, steps: int) -> dict[str, object]:
-        job = kind.replace("kto", "dpo")
-        more = lora() | {f"trainer__{job}__max_steps": steps}
-        if job == "dpo":
-            more |= {"model__micro_batch_size": 4, "model__dpo__preference_loss": kind}
+        more = lora() | {f"trainer__{kind}__max_steps": steps}
+        if kind == "dpo":
+            more |= {"model__micro_batch_size": 4}
         if kind != "sft":
             more |= {"pretrained_checkpoint__restore_from_path": f"'{run('sft').path}'"}
         if kind == "ppo":
@@ -51,8 +50,7 @@ def trained(jobs):
     def run(kind: str, name: str | None = None, steps: int | None = None, **more):
         name = name or f"lora_{kind}"
         if name not in done or more:
-            settings_of_run = settings(kind, steps or SHORT[kind]) | more
-            done[name] = jobs.run(kind.replace("kto", "dpo"), name, **settings_of_run)
+            done[name] = jobs.run(kind, name, **settings(kind, steps or SHORT[kind]) | more)
         return done[name]
 
     run.settings = settings
@@ -83,25 +81,22 @@ def test_each_kind_trains_adapters(trained, jobs, kind):
         assert AdapterRecord.load(checkpoint / "critic").base == trained("rm").latest_checkpoint()
 
 
-def test_a_checkpoint_is_small(trained, jobs):
-    """The smoke model's adapters of rank 4, with Adam's moments, beside its weights alone."""
-    of_run = sum(len(content) for content in checkpoint_files(trained("dpo")).values())
-    of_model = sum(path.stat().st_size for path in (jobs.model / "weights").iterdir())
-    assert of_run < of_model / 2
-
-
-def test_the_policy_begins_as_its_reference(trained):
-    first = figures(trained("dpo"))[0]
-    assert first["validation/loss"] == pytest.approx(0.693147, abs=1e-6)
-    assert first["validation/kl"] == 0
-    assert figures(trained("ppo"))[1]["train_rollouts/kl"] == pytest.approx(0, abs=1e-5)
-
-
 @pytest.mark.megatron
 def test_learning_shows(trained):
     losses = [record["validation/loss"] for record in figures(trained("sft")) if "validation/loss" in record]
     assert losses[-1] < losses[0] - 0.05  # of a model with random weights, most of which stay
     assert figures(trained("rm"))[-1]["train/loss"] < 0.693
+
+
+def test_the_policy_begins_as_its_reference_and_a_checkpoint_is_small(trained, jobs):
+    first = figures(trained("dpo"))[0]
+    assert first["validation/loss"] == pytest.approx(0.693147, abs=1e-6)
+    assert first["validation/kl"] == 0
+    assert figures(trained("ppo"))[1]["train_rollouts/kl"] == pytest.approx(0, abs=1e-5)
+    # adapters of rank 4 with Adam's moments, beside the smoke model's weights alone
+    of_run = sum(len(content) for content in checkpoint_files(trained("dpo")).values())
+    of_model = sum(path.stat().st_size for path in (jobs.model / "weights").iterdir())
+    assert of_run < of_model / 2
 
 
 # ---- what else takes such a checkpoint ------------------------------------------------------------------------------
@@ -170,24 +165,19 @@ def moved(jobs, trained, tmp_path):
     return checkpoint, base
 
 
-def test_adapters_whose_base_is_gone_are_refused_until_it_is_found(moved, tmp_path):
+def test_adapters_whose_base_is_gone_or_another_model_by_now_are_refused(moved, tmp_path):
     checkpoint, base = moved
-    before = model_hash(checkpoint)
-    base.rename(tmp_path / "elsewhere")
-    with pytest.raises(
-        ValueError, match=r"holds adapters \(LoRA\) of the model in .*base, which is gone: put it back"
-    ):
+    before, elsewhere = model_hash(checkpoint), tmp_path / "elsewhere"
+    base.rename(elsewhere)
+    words = r"holds adapters \(LoRA\) of the model in .*base, which is gone: put the model back"
+    with pytest.raises(ValueError, match=words):
         resolve(checkpoint)
     record = json.loads((checkpoint / "adapter.json").read_text())
-    record["base"]["path"] = str(tmp_path / "elsewhere")
+    record["base"]["path"] = str(elsewhere)
     (checkpoint / "adapter.json").write_text(json.dumps(record))
     assert resolve(checkpoint) == checkpoint
     assert model_hash(checkpoint) == before  # it is the same model
-
-
-def test_adapters_whose_base_is_another_model_by_now_are_refused(moved):
-    checkpoint, base = moved
-    file = next((base / "weights").iterdir())
+    file = next((elsewhere / "weights").iterdir())
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
@@ -198,7 +188,7 @@ def test_adapters_whose_base_is_another_model_by_now_are_refused(moved):
 def test_adapters_of_another_model_are_not_begun_with(jobs, trained, here):
     keys = ("model__restore_from_path", "model__peft__restore_from_path")
     settings = lora() | dict.fromkeys(keys, f"'{trained('sft').path}'")
-    words = r"these adapters belong to the model in .*, but this run starts from"
+    words = r"these adapters belong to the model in .*, but the run starts from"
     with pytest.raises(UserError, match=words):
         prepare_smoke_job("sft", jobs.settings("sft", "none", **settings))
 
@@ -206,13 +196,12 @@ def test_adapters_of_another_model_are_not_begun_with(jobs, trained, here):
 # ---- again, and elsewhere -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["sft", "ppo"])
-def test_a_run_goes_on_to_the_bit(trained, kind):
-    """Ended after two steps, and begun again."""
-    unbroken, name = trained(kind), f"lora_{kind}_broken"
-    trained(kind, name, steps=2)
+def test_a_run_goes_on_to_the_bit(trained):
+    """PPO's, which has adapters of a policy and of a critic: ended after two steps, and begun again."""
+    unbroken, name = trained("ppo"), "lora_ppo_broken"
+    trained("ppo", name, steps=2)
     dropped = {"model__peft__lora_tuning__adapter_dropout": 0.0}
-    run = trained(kind, name, **dropped)
+    run = trained("ppo", name, **dropped)
     assert run.info["resumed"] == 1
     assert figures(run)[-1] == figures(unbroken)[-1]
     ours, theirs = checkpoint_files(run), checkpoint_files(unbroken)
@@ -220,23 +209,8 @@ def test_a_run_goes_on_to_the_bit(trained, kind):
     assert [name for name in ours if ours[name] != theirs[name]] == []
 
 
-def test_a_resume_with_another_rank_leaves_the_finished_run_as_it_was(trained):
-    run = trained("sft")
-    before = {path: path.read_bytes() for path in run.path.glob("*.json*")}
-    with pytest.raises(Exception, match=r"rank 4.* and the settings say .*rank 2"):
-        trained("sft", "lora_sft", model__peft__lora_tuning__adapter_dim=2, trainer__sft__max_steps=9)
-    assert before == {path: path.read_bytes() for path in run.path.glob("*.json*")}
-
-
-@pytest.mark.parametrize(
-    ("kind", "layout"),
-    [
-        ("dpo", {"model__tensor_model_parallel_size": 2, "model__sequence_parallel": True}),
-        ("grpo", {}),
-    ],
-    ids=["dpo-tp2", "grpo-dp2"],
-)
-def test_two_processes_learn_what_one_does(trained, jobs, request, kind, layout):
-    settings = trained.settings(kind, SHORT[kind]) | layout
-    two = jobs.run_ranks(kind, f"lora_two_{request.node.callspec.id}", 2, **settings)
-    assert_same_run(two, trained(kind))
+def test_two_processes_learn_what_one_does(trained, jobs):
+    """Every layout of an engine with adapters: megatron/test_lora.py."""
+    layout = {"model__tensor_model_parallel_size": 2, "model__sequence_parallel": True}
+    two = jobs.run_ranks("dpo", "lora_two", 2, **trained.settings("dpo", SHORT["dpo"]) | layout)
+    assert_same_run(two, trained("dpo"))

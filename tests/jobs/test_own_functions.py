@@ -21,12 +21,9 @@ def loss_mask(response_mask, learnt):
 def solutions(number: str) -> str:
     """The solutions of a notebook's exercises, as one file."""
     (path,) = SOLVED.glob(f"{number}_*.ipynb")
-    cells = [
-        cell
-        for cell in json.loads(path.read_text())["cells"]
-        if "solution" in cell["metadata"].get("tags", [])
-    ]
-    return "\n\n\n".join([HEADER.rstrip(), *("".join(cell["source"]) for cell in cells)])
+    cells = json.loads(path.read_text())["cells"]
+    solved = [cell["source"] for cell in cells if "solution" in cell["metadata"].get("tags", [])]
+    return "\n\n\n".join([HEADER.rstrip(), *map("".join, solved)])
 
 
 def used(file: Path, **names: str) -> dict[str, str]:
@@ -42,41 +39,25 @@ PPO = {
 }
 
 
-@pytest.fixture(scope="module")
-def own(jobs, ppo):
-    """PPO with four functions of a learner's."""
+def test_right_functions_give_the_reference_run_s_figures_to_the_last_digit(jobs, ppo, here):
+    """PPO with four functions of a learner's. run.json names them, and the run does not go on with another text."""
     file = jobs.out / "own.py"
     file.write_text(solutions("05") + LOSS_MASK)
-    return jobs.run("ppo", "own", **used(file, **PPO), **first_steps("ppo", 4))
-
-
-def test_right_functions_give_the_reference_run_s_figures_to_the_last_digit(own, ppo):
+    own = jobs.run("ppo", "own", **used(file, **PPO), **first_steps("ppo", 4))
     assert figures(own) == figures(ppo)[:5]
-
-
-def test_run_json_names_the_functions_and_knows_their_text(own, ppo):
     assert own.info["config"]["functions"]["loss"].endswith("own.py:clipped_loss")
-    assert {name for name in own.info["hashes"] if name not in ppo.info["hashes"]} == {
-        f"functions.{name}" for name in PPO
-    }
-
-
-def test_a_run_does_not_go_on_with_another_text(own, jobs, here):
-    file = jobs.out / "own.py"
-    text = file.read_text()
-    try:
-        file.write_text(text.replace("ratio.clamp(", "ratio.clip("))
-        with pytest.raises(UserError, match=r"was begun with other inputs \(functions\.loss,"):
-            run_smoke_job("ppo", jobs.settings("ppo", "own", **used(file, **PPO), **first_steps("ppo", 8)))
-    finally:
-        file.write_text(text)
+    assert own.info["hashes"].keys() - ppo.info["hashes"].keys() == {f"functions.{name}" for name in PPO}
+    file.write_text(file.read_text().replace("ratio.clamp(", "ratio.clip("))
+    with pytest.raises(UserError, match=r"was begun with other inputs \(functions\.loss,"):
+        run_smoke_job("ppo", jobs.settings("ppo", "own", **used(file, **PPO), **first_steps("ppo", 8)))
 
 
 def test_dpo_s_loss(jobs, dpo):
     file = jobs.out / "dpo.py"
     file.write_text(solutions("06"))
-    own = jobs.run("dpo", "own_dpo", **used(file, loss="dpo_losses"), **first_steps("dpo", 4))
-    assert figures(own) == figures(dpo)[:5]
+    own = jobs.run("dpo", "own_dpo", **used(file, loss="dpo_losses"), **first_steps("dpo", 2))
+    for ours, theirs in zip(figures(own), figures(dpo)):
+        assert ours.items() >= theirs.items()  # ours has validated after its last step, too
 
 
 def test_group_advantages(jobs):

@@ -27,10 +27,7 @@ def machine(monkeypatch):
 
 @pytest.fixture
 def logged():
-    """
-    The library's log lines, from a handler of their own: caplog's is at the root, which an earlier job of the process
-    may have cut off.
-    """
+    """The library's log lines. An earlier job of the process may have cut off caplog's handler, which is at the root."""
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
@@ -107,7 +104,8 @@ def test_auto_takes_the_faster_precision_says_why_and_keeps_it_in_a_resumed_run(
 
 
 def test_the_probe_times_a_product_and_an_attention_in_both_precisions():
-    assert set(precision.probe()) == {"bf16", "32"} and min(precision.probe().values()) > 0
+    times = precision.probe()
+    assert times.keys() == {"bf16", "32"} and min(times.values()) > 0
 
 
 def test_a_run_of_before_precision_was_recorded_is_read_by_its_setting(tmp_path):

@@ -4,7 +4,6 @@ from collections import defaultdict
 from statistics import fmean
 
 import pytest
-from smoke_jobs import SmokeJobs
 
 ONE_STEP = {
     "trainer__ppo__max_steps": 1,
@@ -15,14 +14,6 @@ ONE_STEP = {
     "critic__model__optim__lr": 1e-12,  # and in its second update
     "critic__model__optim__sched__min_lr": 0,
 }
-
-
-@pytest.fixture(scope="module")
-def runs(jobs: SmokeJobs):
-    return {
-        baseline: jobs.run("ppo", f"ppo_{baseline}", **ONE_STEP, trainer__ppo__prompt_baseline=baseline)
-        for baseline in ("none", "group_mean", "leave_one_out")
-    }
 
 
 def of_responses(run) -> tuple[list[float], list[float], list[int]]:
@@ -41,32 +32,29 @@ def over_tokens(values, lengths) -> float:
     return sum(value * length for value, length in zip(values, lengths)) / sum(lengths)
 
 
-def test_the_values_of_the_first_step_are_the_mean_rewards_of_the_other_responses(runs):
+def test_values_advantages_and_the_critic_s_loss_begin_from_the_baseline(jobs):
+    """The critic's output is 0 for each token, so its loss is half the mean square of return minus baseline."""
+    runs = {
+        baseline: jobs.run("ppo", f"ppo_{baseline}", **ONE_STEP, trainer__ppo__prompt_baseline=baseline)
+        for baseline in ("none", "group_mean", "leave_one_out")
+    }
+    none, group_mean, leave_one_out = (run.metrics()[1] for run in runs.values())
     rewards, others, lengths = of_responses(runs["leave_one_out"])
-    first = runs["leave_one_out"].metrics()[1]
-    assert first["train_rollouts/values_mean"] == pytest.approx(over_tokens(others, lengths), abs=1e-5)
+    assert leave_one_out["train_rollouts/values_mean"] == pytest.approx(
+        over_tokens(others, lengths), abs=1e-5
+    )
     beyond = [reward - other for reward, other in zip(rewards, others)]
-    assert first["train_rollouts/advantages_mean"] == pytest.approx(over_tokens(beyond, lengths), abs=1e-5)
+    advantages = over_tokens(beyond, lengths)
+    assert leave_one_out["train_rollouts/advantages_mean"] == pytest.approx(advantages, abs=1e-5)
+    losses = [0.5 * difference**2 for difference in beyond]
+    halves = [over_tokens(losses[half], lengths[half]) for half in (slice(8), slice(8, 16))]  # global batches
+    assert leave_one_out["critic/loss"] == pytest.approx(fmean(halves), rel=1e-4)
 
-
-def test_a_group_s_mean_has_the_response_s_own_reward_in_it(runs):
-    rewards, others, lengths = of_responses(runs["group_mean"])
+    rewards, others, lengths = of_responses(runs["group_mean"])  # with the response's own reward in it
     means = [(reward + 3 * other) / 4 for reward, other in zip(rewards, others)]
-    first = runs["group_mean"].metrics()[1]
-    assert first["train_rollouts/values_mean"] == pytest.approx(over_tokens(means, lengths), abs=1e-5)
+    assert group_mean["train_rollouts/values_mean"] == pytest.approx(over_tokens(means, lengths), abs=1e-5)
 
-
-def test_the_baseline_changes_neither_rewards_nor_returns_and_explains_what_the_critic_does_not(runs):
-    none, other = (runs[name].metrics()[1] for name in ("none", "leave_one_out"))
     for name in ("rewards", "rlhf_rewards", "returns_mean", "returns_std", "returns_last"):
-        assert other[f"train_rollouts/{name}"] == none[f"train_rollouts/{name}"]
-    assert none["train_rollouts/explained_variance"] == 0.0 != other["train_rollouts/explained_variance"]
-
-
-def test_the_critic_learns_what_the_returns_are_above_the_baseline(runs):
-    """Its output is 0 for each token, so its loss is half the mean square of return minus baseline: of each half, a global batch."""
-    rewards, others, lengths = of_responses(runs["leave_one_out"])
-    losses = [0.5 * (reward - other) ** 2 for reward, other in zip(rewards, others)]
-    halves = [over_tokens(losses[half], lengths[half]) for half in (slice(8), slice(8, 16))]
-    loss = runs["leave_one_out"].metrics()[1]["critic/loss"]
-    assert loss == pytest.approx(fmean(halves), rel=1e-4)
+        assert leave_one_out[f"train_rollouts/{name}"] == none[f"train_rollouts/{name}"]
+    explained = "train_rollouts/explained_variance"
+    assert none[explained] == 0.0 != leave_one_out[explained]

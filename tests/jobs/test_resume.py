@@ -6,18 +6,14 @@ import pytest
 from forks import BOUND_S, until
 from smoke_jobs import checkpoint_files, figures, steps
 
+from aligner_lib.run_folder.reader import step_name
+
 # kind: step to kill after, step to stop after
 MOMENTS = {"sft": (5, 9), "rm": (5, 9), "dpo": (4, 7), "ppo": (3, 5), "grpo": (3, 5)}
 
 
-@pytest.fixture(
-    scope="session", params=["sft", "rm", "dpo", pytest.param("ppo", marks=pytest.mark.megatron), "grpo"]
-)
-def disturbed(request, jobs):
-    """A run that was killed with SIGKILL, went on, was stopped, and went on to its end; and what was seen on the way."""
-    kind = request.param
-    killed_after, stopped_after = MOMENTS[kind]
-    unbroken = request.getfixturevalue(kind)
+def disturb(jobs, kind: str):
+    """Kill a run with SIGKILL, go on, stop it, and go on to its end; what was seen after the kill and after the stop."""
     name = f"{kind}_disturbed"
     run = jobs.run_folder(name)
 
@@ -28,8 +24,9 @@ def disturbed(request, jobs):
 
     def seen() -> SimpleNamespace:
         checkpoint = run.latest_checkpoint().name
-        return SimpleNamespace(info=run.info, status=run.status, steps=steps(run), checkpoint=checkpoint)
+        return SimpleNamespace(info=run.info, status=run.status, last=steps(run)[-1], checkpoint=checkpoint)
 
+    killed_after, stopped_after = MOMENTS[kind]
     process = start_and_wait_for(killed_after)
     process.kill()
     process.join()
@@ -38,44 +35,30 @@ def disturbed(request, jobs):
     run.request_stop()
     process.join(BOUND_S)
     stopped = seen()
-    jobs.run(kind, name)
-    return SimpleNamespace(kind=kind, run=run, unbroken=unbroken, killed=killed, stopped=stopped)
+    return jobs.run(kind, name), killed, stopped
 
 
-def test_it_was_killed_in_the_middle(disturbed):
-    """Else the comparison says nothing."""
-    after, _ = MOMENTS[disturbed.kind]
-    assert disturbed.killed.status == "lost"
-    assert after <= disturbed.killed.steps[-1] < disturbed.unbroken.info["max_steps"]
-    assert disturbed.killed.checkpoint <= f"step_{disturbed.killed.steps[-1]:06d}"
+@pytest.mark.parametrize(
+    "kind", ["sft", "rm", "dpo", pytest.param("ppo", marks=pytest.mark.megatron), "grpo"]
+)
+def test_a_disturbed_run_is_the_unbroken_one_to_the_bit(jobs, request, kind):
+    unbroken = request.getfixturevalue(kind)
+    run, killed, stopped = disturb(jobs, kind)
+    last = unbroken.info["max_steps"]
+    # both happened in the middle, or the comparison would say nothing
+    assert killed.status == "lost" and MOMENTS[kind][0] <= killed.last < last
+    assert killed.checkpoint <= step_name(killed.last)
+    assert stopped.status == "stopped" and stopped.last < last
+    assert stopped.checkpoint == step_name(stopped.last)
+    assert f"stopped after step {stopped.last}" in stopped.info["message"]
 
-
-def test_a_stop_leaves_a_checkpoint_of_the_last_step(disturbed):
-    last = disturbed.stopped.steps[-1]
-    assert disturbed.stopped.status == "stopped"
-    assert last < disturbed.unbroken.info["max_steps"]
-    assert disturbed.stopped.checkpoint == f"step_{last:06d}"
-    assert f"stopped after step {last}" in disturbed.stopped.info["message"]
-
-
-def test_the_metrics_are_the_unbroken_run_s_to_the_bit(disturbed):
-    assert disturbed.run.status == disturbed.unbroken.status == "finished"
-    assert steps(disturbed.run) == list(range(disturbed.unbroken.info["max_steps"] + 1))
-    assert figures(disturbed.run) == figures(disturbed.unbroken)
-
-
-def test_the_rollouts_are_the_unbroken_run_s(disturbed):
-    assert disturbed.run.rollouts() == disturbed.unbroken.rollouts()
-    assert bool(disturbed.run.rollouts()) == (disturbed.kind in ("ppo", "grpo"))
-
-
-def test_weights_and_optimizer_are_the_unbroken_run_s_to_the_bit(disturbed):
-    ours, theirs = checkpoint_files(disturbed.run), checkpoint_files(disturbed.unbroken)
+    assert run.status == unbroken.status == "finished"
+    assert (run.info["resumed"], unbroken.info["resumed"]) == (2, 0)
+    assert steps(run) == list(range(last + 1))
+    assert figures(run) == figures(unbroken)
+    assert run.rollouts() == unbroken.rollouts()
+    assert bool(run.rollouts()) == (kind in ("ppo", "grpo"))
+    ours, theirs = checkpoint_files(run), checkpoint_files(unbroken)
+    assert {"weights/rank00000_00000.safetensors", "optimizer/rank00000_00000.safetensors"} <= ours.keys()
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if ours[name] != theirs[name]] == []
-    assert {"weights/rank00000_00000.safetensors", "optimizer/rank00000_00000.safetensors"} <= ours.keys()
-
-
-def test_it_is_one_run_that_was_resumed_twice(disturbed):
-    assert disturbed.run.info["resumed"] == 2
-    assert disturbed.unbroken.info["resumed"] == 0

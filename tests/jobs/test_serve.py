@@ -46,7 +46,7 @@ class Server:
         return host, int(port)
 
     def open_responses(self) -> int:
-        """How many responses it writes, or has waiting."""
+        """How many responses the server writes, or has waiting."""
         with urllib.request.urlopen(f"{self.url.removesuffix('/v1')}/health") as answer:
             return json.load(answer)["open"]
 
@@ -62,20 +62,23 @@ class Server:
 def start(folder: Path, *arguments: str) -> Server:
     log = folder / "serve.log"
     process = forks.start(serve, *arguments, "--port", "0", "--token", TOKEN, log=log)
-    said = r"is served at (\S+) with the token"
-    found = forks.until(
-        lambda: process.exitcode is not None or (log.exists() and re.search(said, log.read_text())),
-        "a server",
-    )
-    assert isinstance(found, re.Match), log.read_text()
-    return Server(process, log, found[1])
+
+    def url() -> re.Match | bool | None:
+        line = log.exists() and re.search(r"is served at (\S+) with the token", log.read_text())
+        return line or process.exitcode is not None
+
+    served = forks.until(url, "a server")
+    assert isinstance(served, re.Match), log.read_text()
+    return Server(process, log, served[1])
 
 
 @pytest.fixture(scope="module")
 def server(smoke, tmp_path_factory):
     running = start(tmp_path_factory.mktemp("serve"), str(smoke), "--rows", str(ROWS))
     yield running
-    running.process.kill()
+    os.kill(running.process.pid, signal.SIGINT)  # SIGTERM: the last test but one
+    running.process.join(60)
+    assert running.process.exitcode == 0, running.log.read_text()
 
 
 @pytest.fixture
@@ -86,20 +89,15 @@ def client(server):
 
 
 @pytest.fixture
-def name(smoke):
-    return str(smoke)
-
-
-@pytest.fixture
-def complete(client, name):
+def complete(client, smoke):
     """complete(**request): the server's answer to a request for completions."""
-    return partial(client.completions.create, model=name)
+    return partial(client.completions.create, model=str(smoke))
 
 
 @pytest.fixture
-def chat(client, name):
+def chat(client, smoke):
     """chat(**request): the server's answer to a conversation."""
-    return partial(client.chat.completions.create, model=name)
+    return partial(client.chat.completions.create, model=str(smoke))
 
 
 @pytest.fixture
@@ -120,12 +118,7 @@ def generated(smoke, here):
 # ---- answers --------------------------------------------------------------------------------------------------------
 
 
-def test_the_model_is_listed(client, name):
-    assert [model.id for model in client.models.list()] == [name]
-    assert client.models.retrieve(name).object == "model"
-
-
-def test_a_completion_is_what_the_model_generates(complete, smoke, generated):
+def test_a_completion_is_what_the_model_generates(client, complete, smoke, generated):
     tokenizer = Tokenizer(smoke)
     sampling = {"temperature": 0.8, "top_p": 0.9}
     alone = generated(tokenizer.encode(PROMPT), 7, max_length=20, **sampling)
@@ -136,6 +129,8 @@ def test_a_completion_is_what_the_model_generates(complete, smoke, generated):
     counts = (len(tokenizer.encode(PROMPT)), len(alone.tokens))
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == counts
     assert answer.usage.total_tokens == sum(counts)
+    assert [model.id for model in client.models.list()] == [str(smoke)]
+    assert client.models.retrieve(str(smoke)).object == "model"
 
 
 def test_a_chat_s_prompt_is_written_by_the_model_s_template(chat, smoke, generated):
@@ -143,11 +138,8 @@ def test_a_chat_s_prompt_is_written_by_the_model_s_template(chat, smoke, generat
     prompt = encode(tokenizer, QUESTION)
     expected = tokenizer.decode(generated(prompt, 3, max_length=12).tokens, continues=True)
     parts = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}]
-    for request in (
-        {"messages": QUESTION, "max_completion_tokens": 12},
-        {"messages": parts, "max_tokens": 12},
-    ):
-        answer = chat(seed=3, **request)
+    for messages, longest in ((QUESTION, {"max_completion_tokens": 12}), (parts, {"max_tokens": 12})):
+        answer = chat(seed=3, messages=messages, **longest)
         message = answer.choices[0].message
         assert (message.role, message.content) == ("assistant", expected)
         assert answer.usage.prompt_tokens == len(prompt)
@@ -166,18 +158,14 @@ def test_several_choices_to_several_prompts_each_have_a_seed(complete):
 def test_a_streamed_chat_has_the_texts_and_the_usage_of_an_answer_in_one_piece(chat):
     request = {"messages": QUESTION, "n": 2, "seed": 11, "max_tokens": 24}
     whole = chat(**request)
-    texts, reasons, roles, usage = ["", ""], [None, None], [0, 0], None
     chunks = list(chat(**request, stream=True, stream_options={"include_usage": True}))
     assert len(chunks) > 8  # token by token
-    for chunk in chunks:
-        usage = chunk.usage or usage
-        for choice in chunk.choices:
-            texts[choice.index] += choice.delta.content or ""
-            roles[choice.index] += choice.delta.role == "assistant"
-            reasons[choice.index] = choice.finish_reason or reasons[choice.index]
-    assert texts == [choice.message.content for choice in whole.choices]
-    assert reasons == [choice.finish_reason for choice in whole.choices]
-    assert roles == [1, 1] and usage == whole.usage
+    for choice in whole.choices:
+        parts = [part for chunk in chunks for part in chunk.choices if part.index == choice.index]
+        assert "".join(part.delta.content or "" for part in parts) == choice.message.content
+        assert [part.delta.role for part in parts if part.delta.role] == ["assistant"]
+        assert [part.finish_reason for part in parts if part.finish_reason] == [choice.finish_reason]
+    assert [chunk.usage for chunk in chunks if chunk.usage] == [whole.usage]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -246,53 +234,43 @@ def turn(**changed: object) -> dict:
     return {"messages": [{"role": "user", "content": "Hello."} | changed]}
 
 
-# (fields or the whole body, the field that the error names, words of the error)
-REFUSED_COMPLETIONS = [
-    ({"prompt": ""}, "prompt", "empty"),
-    ({"prompt": 5}, "prompt", "prompt"),
-    ({"prompt": [1 << 20]}, "prompt", "token id 1048576 is not in the vocabulary"),
-    ({"temperature": 3}, "temperature", "less than or equal to 2 (it is 3)"),
-    ({"top_p": 0}, "top_p", "greater than 0"),
-    ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
-    ({"n": 1000}, "n", "less than or equal to 128"),
-    ({"best_of": 3}, "best_of", "best_of=3 is not supported here"),
-    ({"tempreature": 1}, "tempreature", "there is no field 'tempreature'"),
-    ({"frequency_penalty": 0.5}, "frequency_penalty", "not supported here"),
-    ({"stop": [""]}, "stop", "at least 1 character"),
-    ({"stop": ["a" * 1001]}, "stop", "at most 1000 characters"),
-    ({"prompt": "a \ud800"}, "prompt", "character 2 of a text in prompt is '\\ud800'"),
-    ({"model": "\udfff"}, "model", "half of a surrogate pair"),
-    (b"[" * 200_000, None, "more than 32 deep"),
-    ({"logit_bias": NESTED}, "logit_bias", "more than 32 deep"),
-    ({"prompt": [[]] * 20_000}, "prompt", "20000 parts, but only 16384 are allowed"),
-    ({"prompt": [1] * 300_000}, "prompt", "more than 262144 token ids"),
-    ({"echo": True, "stream": True}, "echo", "leave one of them out"),
-]
-REFUSED_CHATS = [
-    ({"messages": []}, "messages", "at least 1 item"),
-    ({"messages": "Hello."}, "messages", "valid list"),
-    (turn(role="tool"), "messages", "'system', 'developer', 'user' or 'assistant'"),
-    (turn(role="wizard"), "messages", "(it is 'wizard')"),
-    (turn(tool_calls=[{"id": "1"}]), "messages", "messages.0.tool_calls is not"),
-    (turn(name="Ada"), "messages", "messages.0.name is not supported here"),
-    ({"top_logprobs": 2}, "top_logprobs", "logprobs=true"),
-    ({"tools": [{"type": "function"}]}, "tools", "not supported here"),
-    (b"{", None, "the body is not JSON"),
-    (b"[1]", None, "the body is list"),
+COMPLETIONS, CHAT = "completions", "chat/completions"
+# (path, fields or the whole body, the field that the error names, words of the error)
+REFUSED = [
+    (COMPLETIONS, {"prompt": ""}, "prompt", "empty"),
+    (COMPLETIONS, {"prompt": 5}, "prompt", "prompt"),
+    (COMPLETIONS, {"prompt": [1 << 20]}, "prompt", "token id 1048576 is not in the vocabulary"),
+    (COMPLETIONS, {"prompt": "a \ud800"}, "prompt", "character 2 of a text in prompt is '\\ud800'"),
+    (COMPLETIONS, {"prompt": [[]] * 20_000}, "prompt", "20000 parts, but only 16384 are allowed"),
+    (COMPLETIONS, {"prompt": [1] * 300_000}, "prompt", "more than 262144 token ids"),
+    (COMPLETIONS, {"model": "\udfff"}, "model", "half of a surrogate pair"),
+    (COMPLETIONS, {"temperature": 3}, "temperature", "less than or equal to 2 (it is 3)"),
+    (COMPLETIONS, {"top_p": 0}, "top_p", "greater than 0"),
+    (COMPLETIONS, {"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+    (COMPLETIONS, {"stop": [""]}, "stop", "at least 1 character"),
+    (COMPLETIONS, {"best_of": 3}, "best_of", "best_of=3 is not supported here"),
+    (COMPLETIONS, {"tempreature": 1}, "tempreature", "there is no field 'tempreature'"),
+    (COMPLETIONS, {"logit_bias": NESTED}, "logit_bias", "more than 32 deep"),
+    (COMPLETIONS, {"echo": True, "stream": True}, "echo", "leave either out"),
+    (COMPLETIONS, b"[" * 200_000, None, "more than 32 deep"),
+    (CHAT, {"messages": []}, "messages", "at least 1 item"),
+    (CHAT, turn(role="tool"), "messages", "'system', 'developer', 'user' or 'assistant'"),
+    (CHAT, turn(role="wizard"), "messages", "(it is 'wizard')"),
+    (CHAT, turn(tool_calls=[{"id": "1"}]), "messages", "messages.0.tool_calls is not"),
+    (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs=true"),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools", "not supported here"),
+    (CHAT, b"{", None, "the body is not JSON"),
+    (CHAT, b"[1]", None, "the body is list"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("path", "changed", "param", "words"),
-    [("completions", *row) for row in REFUSED_COMPLETIONS]
-    + [("chat/completions", *row) for row in REFUSED_CHATS],
-)
+@pytest.mark.parametrize(("path", "changed", "param", "words"), REFUSED)
 def test_an_invalid_request_is_refused_with_the_field_and_the_reason(
-    server, name, path, changed, param, words
+    server, smoke, path, changed, param, words
 ):
     body = changed
     if isinstance(changed, dict):
-        body = {"model": name, **(turn() if path.startswith("chat") else {"prompt": "Hello."}), **changed}
+        body = {"model": str(smoke), **(turn() if path == CHAT else {"prompt": "Hello."}), **changed}
     status, answer = server.post(path, body)
     error = answer["error"]
     assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param), error
@@ -300,31 +278,27 @@ def test_an_invalid_request_is_refused_with_the_field_and_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("path", "param", "words"),
+    ("path", "token", "status", "kind", "param", "words"),
     [
-        ("completions", "model", "there is no model 'gpt-9' here"),
-        ("answers", None, "there is no /v1/answers"),
+        ("completions", TOKEN, 404, "invalid_request_error", "model", "there is no model 'gpt-9' here"),
+        ("answers", TOKEN, 404, "invalid_request_error", None, "there is no /v1/answers"),
+        ("completions", "", 401, "authentication_error", None, "the token is missing"),
+        ("completions", "another", 401, "authentication_error", None, "the token is missing or wrong"),
     ],
 )
-def test_an_unknown_model_and_an_unknown_path_are_not_found(server, path, param, words):
-    status, answer = server.post(path, {"model": "gpt-9", "prompt": "Hello."})
-    assert (status, answer["error"]["param"]) == (404, param)
-    assert words in answer["error"]["message"]
+def test_an_unknown_model_an_unknown_path_and_a_wrong_token(server, path, token, status, kind, param, words):
+    answered, answer = server.post(path, {"model": "gpt-9", "prompt": "Hello."}, token)
+    error = answer["error"]
+    assert (answered, error["type"], error["param"]) == (status, kind, param)
+    assert words in error["message"]
 
 
-def test_fields_without_effect_are_accepted(server, name):
+def test_fields_without_effect_are_accepted(server, smoke):
     ignored = {"user": "me", "presence_penalty": 0, "logit_bias": None, "response_format": {"type": "text"}}
-    sent_back = {
-        "role": "assistant",
-        "content": "Well.",
-        "refusal": None,
-        "tool_calls": None,
-        "annotations": [],
-    }
+    sent_back = {"role": "assistant", "content": "Well.", "refusal": None, "tool_calls": None}
     messages = [{"role": "developer", "content": "Be kind."}, *QUESTION, sent_back, *QUESTION]
-    status, answer = server.post(
-        "chat/completions", {"model": name, "max_tokens": 1, "messages": messages, **ignored}
-    )
+    body = {"model": str(smoke), "max_tokens": 1, "messages": messages, **ignored}
+    status, answer = server.post(CHAT, body)
     assert status == 200, answer
 
 
@@ -357,12 +331,6 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(complete, smoke)
     assert answer.usage.total_tokens <= 512
 
 
-@pytest.mark.parametrize("token", ["", "another"])
-def test_a_client_without_the_token_is_refused(server, name, token):
-    status, answer = server.post("completions", {"model": name, "prompt": "Hello."}, token=token)
-    assert (status, answer["error"]["type"]) == (401, "authentication_error")
-
-
 # ---- many, and those who leave --------------------------------------------------------------------------------------
 
 
@@ -384,15 +352,9 @@ def test_twenty_clients_at_once_each_get_their_own_answer(complete, smoke, gener
 ENDLESS = {"prompt": "On and on.", "max_tokens": 480, "n": ROWS}
 
 
-def test_a_request_that_comes_while_others_run_is_answered_before_them(complete):
-    with complete(**ENDLESS, stream=True) as stream:
-        next(stream)  # it runs, on all rows but those that end early
-        assert complete(prompt="Hi.", max_tokens=2, seed=0).choices[0].text
-
-
-def test_others_are_answered_while_a_megabyte_is_tokenised(server, name):
+def test_others_are_answered_while_a_megabyte_is_tokenised(server, smoke):
     """With the interpreter's lock held by the tokeniser, two or three are: before it begins, and when it has ended."""
-    body = {"model": name, "prompt": "How do I bake bread? " * 50_000}
+    body = {"model": str(smoke), "prompt": "How do I bake bread? " * 50_000}
     with concurrent.futures.ThreadPoolExecutor(1) as other:
         long = other.submit(server.post, "completions", body)
         answered = 0
@@ -412,15 +374,12 @@ def test_a_request_of_many_answers_does_not_make_another_wait(server, complete):
     forks.until(lambda: server.open_responses() == 0, "rows to be free", bound_s=10)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_rows(server, complete, name, stream):
-    forks.until(lambda: server.open_responses() == 0, "nothing open")
+def test_a_client_that_goes_away_frees_its_rows(server, complete, smoke):
+    """One that reads no stream; one that does: the test above."""
     with socket.create_connection(server.address) as connection:
-        body = json.dumps({"model": name, **ENDLESS, "stream": stream, "n": 3 * ROWS}).encode()
+        body = json.dumps({"model": str(smoke), **ENDLESS, "n": 3 * ROWS}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        if stream:
-            assert connection.recv(64).startswith(b"HTTP/1.1 200")
         forks.until(lambda: server.open_responses() > 0, "the request")
     forks.until(lambda: server.open_responses() == 0, "rows to be free", bound_s=10)
     assert complete(prompt="Hi.", max_tokens=2).choices[0].text is not None
@@ -444,8 +403,7 @@ def test_the_notebook_s_chat_talks_to_it(server, smoke, here):
 # ---- beginning and end ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_server_and_the_answers_under_way(smoke, tmp_path, number):
+def test_a_signal_ends_the_server_and_the_answers_under_way(smoke, tmp_path):
     """The snippet that the server prints at its start works as it is printed."""
     pytest.importorskip("openai")
     running = start(tmp_path, "smoke", "--rows", "2")
@@ -456,7 +414,7 @@ def test_a_signal_ends_the_server_and_the_answers_under_way(smoke, tmp_path, num
         answer = waiting.submit(running.post, "completions", {"model": "smoke", **ENDLESS, "n": 8})
         # all eight only until the first of them ends, which a busy machine may miss
         forks.until(lambda: running.open_responses() > 0, "the request")
-        os.kill(running.process.pid, number)
+        os.kill(running.process.pid, signal.SIGTERM)
         status, body = answer.result(timeout=60)
     assert (status, body["error"]["message"]) == (503, "the server ends")
     running.process.join(60)

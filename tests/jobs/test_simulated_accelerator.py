@@ -21,13 +21,14 @@ def start_on_device(jobs, kind: str, run: str, **more: object):
     )
 
 
-@pytest.mark.parametrize("kind", ["sft", "rm"])
-def test_the_first_steps_are_the_cpu_s(jobs, request, kind):
-    name = f"{kind}_on_device"
-    forks.finish(start_on_device(jobs, kind, name, **first_steps(kind, STEPS)), jobs.log(name))
-    run, on_cpu = jobs.run_folder(name), request.getfixturevalue(kind)
+def test_the_first_steps_of_a_reward_model_are_the_cpu_s(jobs, rm):
+    """Of SFT: test_gpu_benchmark.py."""
+    forks.finish(
+        start_on_device(jobs, "rm", "rm_on_device", **first_steps("rm", STEPS)), jobs.log("rm_on_device")
+    )
+    run = jobs.run_folder("rm_on_device")
     assert run.status == "finished" and steps(run) == list(range(STEPS + 1))
-    for record, expected in zip(figures(run), figures(on_cpu)):
+    for record, expected in zip(figures(run), figures(rm)):
         assert record == pytest.approx(expected, abs=1e-5, rel=1e-5)
 
 

@@ -27,45 +27,24 @@ def profile_smoke_step(kind: str, settings: list[str], out: Path) -> None:
     show_profile(kind, profile, out)
 
 
-@pytest.fixture(scope="module", params=["sft", "ppo"])
-def profiled(request, jobs, tmp_path_factory):
-    """The kind, the folder for temporary files, the profile and the trace of a step."""
-    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
-    temporary = folder / "temporary"
-    temporary.mkdir()
-    settings = jobs.settings(kind, "profile", exp_manager__explicit_log_dir="null")
-    log = folder / "log"
-    job = forks.start(
-        profile_smoke_step,
-        kind,
-        settings,
-        folder / "trace.json",
-        log=log,
-        environment={"TMPDIR": str(temporary)},
-    )
+@pytest.mark.parametrize("kind", ["sft", "ppo"])
+def test_a_profile_has_the_trainers_timers_and_the_spans_inside_them(jobs, tmp_path, kind):
+    settings, log = jobs.settings(kind, "profile", exp_manager__explicit_log_dir="null"), tmp_path / "log"
+    (tmp_path / "temporary").mkdir()
+    environment = {"TMPDIR": str(tmp_path / "temporary")}
+    trace = tmp_path / "trace.json"
+    job = forks.start(profile_smoke_step, kind, settings, trace, log=log, environment=environment)
     forks.finish(job, log)
-    profile = json.loads((folder / "profile.json").read_text())
-    return kind, temporary, profile, json.loads((folder / "trace.json").read_text()), log.read_text()
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    left = [path.name for path in (tmp_path / "temporary").iterdir()]
+    assert not [name for name in left if name.startswith("aligner-profile")], "the run folder"
+    assert_rows_are_the_timers(kind, profile)
+    assert_every_pass_has_its_bare_pass(kind, profile["stages"])
+    assert_the_trace_has_the_stages(json.loads(trace.read_text()), profile["stages"])
+    assert_the_table_has_all(kind, profile, log.read_text().partition("--- table ---")[2])
 
 
-def test_the_trace_has_the_stages_inside_the_step(profiled):
-    _, _, profile, trace, _ = profiled
-    complete = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert complete and all({"name", "ts", "dur", "pid", "tid"} <= event.keys() for event in complete)
-    [step] = [event for event in complete if event["name"] == "step_time"]
-    names = {stage["name"] for stage in profile["stages"] if stage["name"] not in ("step_time", "rest")}
-    spans = [e for e in complete if e["name"] in names and e.get("cat") == "user_annotation"]
-    assert {event["name"] for event in spans} == names
-    for event in spans:
-        assert event["tid"] == step["tid"]
-        assert step["ts"] <= event["ts"] and event["ts"] + event["dur"] <= step["ts"] + step["dur"]
-    of_step = {stage["name"] for stage in profile["stages"] if stage["depth"] == 1}
-    outermost = [event for event in spans if event["name"] in of_step]
-    assert 0 < sum(event["dur"] for event in outermost) <= step["dur"]
-
-
-def test_the_rows_are_the_trainers_timers_and_the_spans_inside_them(profiled):
-    kind, _, profile, _, _ = profiled
+def assert_rows_are_the_timers(kind: str, profile: dict) -> None:
     rows = {stage["name"] for stage in profile["stages"]}
     declared = {name for group in kinds()[kind].metrics for metric in group.metrics for name in metric.names}
     timers = {name for name in declared if name.startswith("timers/")} - OF_THE_LOOP
@@ -77,31 +56,35 @@ def test_the_rows_are_the_trainers_timers_and_the_spans_inside_them(profiled):
     assert all(stage["seconds"] >= 0 for stage in stages)
 
 
-def test_every_pass_through_a_model_has_its_bare_pass(profiled):
-    kind, _, profile, _, _ = profiled
-    with_pass = [stage for stage in profile["stages"] if stage["bare_seconds"] is not None]
-    assert all(stage["tokens"] > 0 and stage["bare_seconds"] > 0 for stage in with_pass)
-    names = {stage["name"] for stage in with_pass}
+def assert_every_pass_has_its_bare_pass(kind: str, stages: list[dict]) -> None:
+    tokens = {stage["name"]: stage["tokens"] for stage in stages if stage["bare_seconds"] is not None}
+    assert all(stage["bare_seconds"] > 0 for stage in stages if stage["name"] in tokens)
+    assert all(count > 0 for count in tokens.values())
     passes = {"step_time", "forward_backward"}
     if kind == "ppo":
         passes |= {"rollout_time", "generate", "values", "rewards", "forward", "logprobs", "init_logprobs"}
         passes |= {"train_time", "critic_train"}
-    assert names == passes
-    by_name = {stage["name"]: stage["tokens"] for stage in with_pass}
-    if kind == "ppo":
-        assert by_name["logprobs"] == by_name["init_logprobs"]  # of the same responses
+        assert tokens["logprobs"] == tokens["init_logprobs"]  # of the same responses
     else:
-        assert by_name["step_time"] == by_name["forward_backward"]
+        assert tokens["step_time"] == tokens["forward_backward"]
+    assert tokens.keys() == passes
 
 
-def test_the_run_folder_is_removed(profiled):
-    _, temporary, _, _, _ = profiled
-    assert not [path.name for path in temporary.iterdir() if path.name.startswith("aligner-profile")]
+def assert_the_trace_has_the_stages(trace: dict, stages: list[dict]) -> None:
+    complete = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert complete and all({"name", "ts", "dur", "pid", "tid"} <= event.keys() for event in complete)
+    [step] = [event for event in complete if event["name"] == "step_time"]
+    names = {stage["name"] for stage in stages} - {"step_time", "rest"}
+    spans = [e for e in complete if e["name"] in names and e.get("cat") == "user_annotation"]
+    assert {event["name"] for event in spans} == names
+    for event in spans:
+        assert event["tid"] == step["tid"]
+        assert step["ts"] <= event["ts"] and event["ts"] + event["dur"] <= step["ts"] + step["dur"]
+    of_step = {stage["name"] for stage in stages if stage["depth"] == 1}
+    assert 0 < sum(event["dur"] for event in spans if event["name"] in of_step) <= step["dur"]
 
 
-def test_the_table_has_the_stages_and_ten_operators(profiled):
-    kind, _, profile, _, log = profiled
-    table = log.partition("--- table ---")[2]
+def assert_the_table_has_all(kind: str, profile: dict, table: str) -> None:
     assert f"{kind}, step 2" in table and "ui.perfetto.dev" in table
     assert all(stage["name"] in table for stage in profile["stages"])
     operators = profile["operators"]
@@ -124,7 +107,7 @@ def test_a_folder_with_a_run_is_refused_and_stays_as_it_is(tmp_path):
 
 
 def test_several_processes_are_refused():
-    with pytest.raises(UserError, match=r"trainer\.devices=2: a profile records one process"):
+    with pytest.raises(UserError, match=r"trainer\.devices=2: a profile records a single process"):
         two = ["trainer.devices=2", "model.tensor_model_parallel_size=2"]
         settings_of_profile("sft", two, "smoke", steps=2)
 

@@ -28,7 +28,7 @@ def folder(smoke, tmp_path_factory):
     return copy
 
 
-def test_a_rollout_obeys_them_and_says_that_it_has_ended(folder, here):
+def test_a_rollout_and_a_chat_obey_them_and_say_that_it_has_ended(folder, here):
     tokenizer, engine = Tokenizer(folder), load_engine(folder)
     policy = Policy(engine, tokenizer, Sampling(max_length=9), forward_micro_batch_size=2)
     prompt = tokenizer.encode(PROMPT)
@@ -39,12 +39,8 @@ def test_a_rollout_obeys_them_and_says_that_it_has_ended(folder, here):
     batch = MegatronGenerator(engine, tokenizer).batch(1)
     shortest = batch.add(prompt, 3, Sampling(max_length=9, min_length=3))
     batch.run()
-    assert (
-        shortest.tokens[:2] == [1, 1] and len(shortest.tokens) == 3
-    )  # only token 1 may come before the third
-
-
-def test_a_chat_obeys_them(folder, here):
+    # only token 1 may come before the third
+    assert shortest.tokens[:2] == [1, 1] and len(shortest.tokens) == 3
     answer = answering(folder, max_length=9)("Hello.")
     assert answer.finished and len(answer.tokens) == 1
 

@@ -51,7 +51,8 @@ def test_a_run_goes_on_and_its_own_alarm_sounds(tmp_path):
         "trainer.toy.pull": 0.01,
     }
     for steps in (2, 5):
-        overrides = [f"{key}={value}" for key, value in settings.items()] + [f"trainer.toy.max_steps={steps}"]
+        whole = settings | {"trainer.toy.max_steps": steps}
+        overrides = [f"{key}={value}" for key, value in whole.items()]
         forks.run(run_known, "toy", overrides, "toy_kind", log=tmp_path / "log")
     run = RunFolder(tmp_path / "run")
     assert [record["step"] for record in run.metrics()] == [0, 1, 2, 3, 4, 5]
@@ -60,7 +61,7 @@ def test_a_run_goes_on_and_its_own_alarm_sounds(tmp_path):
 
 def test_its_settings_are_composed_and_checked():
     assert compose("toy", ["trainer.toy.pull=1"]).trainer.toy.pull == 1
-    with pytest.raises(ConfigError, match=r"trainer\.toy\.pull=2.*: it must be between 0 and 1"):
+    with pytest.raises(ConfigError, match=r"trainer\.toy\.pull=2.*: the value must be between 0 and 1"):
         compose("toy", ["trainer.toy.pull=2"])
     with pytest.raises(ConfigError, match=r"did you mean trainer\.toy\.pull"):
         compose("toy", ["trainer.toy.pulll=1"])
@@ -68,9 +69,8 @@ def test_its_settings_are_composed_and_checked():
 
 def test_help_workspace_and_glossary_know_it(tmp_path):
     assert "A number that is pulled to 1." in aligner("--help").stdout
-    plan = Workspace(tmp_path, "smoke", where="print").submit(
-        "toy", resources=Resources(nodes=2, tasks_per_node=2)
-    )
+    printed, two = Workspace(tmp_path, "smoke", where="print"), Resources(nodes=2, tasks_per_node=2)
+    plan = printed.submit("toy", resources=two)
     assert " toy " in plan.text and "trainer.num_nodes=2" in plan.text
     assert "## Toy\nOf `toy`." in glossary.glossary()
 
@@ -78,7 +78,7 @@ def test_help_workspace_and_glossary_know_it(tmp_path):
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ("toy_kind,toy_kind", "two kinds of job 'toy'; rename one"),
+        ("toy_kind,toy_kind", "two kinds of job have the name 'toy': rename either"),
         ("nowhere", "nowhere, which gives no kind of job"),
     ],
 )

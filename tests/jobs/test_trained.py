@@ -4,53 +4,56 @@ import contextlib
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import forks
 import pytest
 import torch
-from smoke_jobs import ON_A_GPU, first_steps, prepare_smoke_job
+from smoke_jobs import ON_A_GPU, first_steps, prepare_smoke_job, rewards_of
 from tiny_tokenizers import STYLES, llama_2
 
 from aligner_lib.config.compose import load
 from aligner_lib.config.kinds import kinds
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
+from aligner_lib.datasets.chat_template import OWN, encode_prompt, use_template
 from aligner_lib.datasets.load import load_pairs, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
+from aligner_lib.jobs.inference import answering, as_prompt, load_engine, scoring, tokenizer_of
 from aligner_lib.models import resolve
-from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.tensor_store import StoreReader
 from aligner_lib.run_folder.explain import explain
 
+# what `aligner explain` reads of each kind's run, among other readings
+READINGS = {
+    "sft": {"learning_rate", "loss_falls"},
+    "rm": {"learning_rate", "first_loss"},
+    "ppo": {"tokens_learnt", "advantages_scaled", "advantages_centred", "reward_at_the_end", "first_ratio"},
+    "grpo": {"learning_rate", "first_ratio"},
+    "evaluate": set(),
+}
 
-@pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "grpo", "evaluate"])
-def test_a_run_logs_the_metrics_that_its_kind_declares(kind, request):
+
+@pytest.mark.parametrize("kind", READINGS)
+def test_a_run_logs_the_metrics_that_its_kind_declares_and_says_what_was_run(kind, request):
     """So the glossary, which is made from the declarations, tells of every metric and of no other."""
-    run = request.getfixturevalue(kind)
+    run, declared = request.getfixturevalue(kind), kinds()[kind]
     logged = {name for record in run.metrics() for name in record} - {"step", "time"}
-    declared = kinds()[kind]
     named = {name for name in logged if not declared.is_of_users_names(name)}
-    judged = {
-        name for name in declared.metric_names() if name.endswith("/good")
-    }  # only of prompts with an instruction
-    assert run.status == "finished" and named == declared.metric_names() - judged - ON_A_GPU
-
-
-@pytest.mark.parametrize(
-    ("kind", "seen"),
-    [
-        ("sft", {"learning_rate", "loss_falls"}),
-        ("rm", {"learning_rate", "first_loss"}),
-        (
-            "ppo",
-            {"tokens_learnt", "advantages_scaled", "advantages_centred", "reward_at_the_end", "first_ratio"},
-        ),
-    ],
-)
-def test_nothing_looks_wrong_in_a_run_that_is_right(kind, seen, request):
-    found = explain(request.getfixturevalue(kind))
-    assert found.off == []
-    assert seen <= {reading.name for reading in found.readings}
+    judged = {name for name in declared.metric_names() if name.endswith("/good")}  # needs an instruction
+    assert named == declared.metric_names() - judged - ON_A_GPU
+    explanation = explain(run)
+    assert explanation.off == []
+    assert READINGS[kind] <= {reading.name for reading in explanation.readings}
+    info = run.info
+    assert (info["status"], info["kind"], info["seed"], info["profile"]) == ("finished", kind, 1234, "smoke")
+    data = "model.environments.e.use" if kind == "grpo" else ".jsonl"
+    assert "model" in info["hashes"] and any(name.endswith(data) for name in info["hashes"])
+    if kind != "evaluate":
+        assert info["heartbeat"]["step"] == info["max_steps"] == run.metrics()[-1]["step"]
+        assert load(kind, info["config"]).trainer[kind].save_interval == 2
+        assert [path.name for path in run.checkpoints()] == [f"step_{info['max_steps']:06d}"]
 
 
 def test_sft_learns_from_its_samples(sft):
@@ -71,39 +74,31 @@ def scale_of(record: dict) -> RewardScale:
     return RewardScale(record["validation/rewards_all_mean"], record["validation/rewards_all_std"])
 
 
-def test_a_reward_model_keeps_the_scale_of_its_validation(rm):
+def test_a_checkpoint_has_the_scale_of_its_own_weights_also_between_validations(jobs, rm):
     assert RewardScale.load(rm.latest_checkpoint()) == scale_of(rm.metrics()[-1])
-
-
-def test_a_checkpoint_between_validations_has_the_scale_of_its_own_weights(jobs, rm):
     apart = jobs.run(
         "rm",
         "rm_apart",
-        **first_steps("rm", 5),
+        **first_steps("rm", 4),
         trainer__rm__val_check_interval=3,
-        trainer__rm__save_interval=4,
+        trainer__rm__save_interval=2,
         exp_manager__checkpoint_callback_params__save_top_k=9,
     )
     (measured,) = (record for record in rm.metrics() if record["step"] == 4)
     assert RewardScale.load(apart.path / "checkpoints" / "step_000004") == scale_of(measured)
 
 
-def test_before_the_first_update_the_ratio_is_1_and_the_kl_is_0(ppo):
-    for record in ppo.metrics()[1:3]:  # the first step only trains the critic
-        assert record["train_rollouts/kl"] == record["train_rollouts/init_policy_kl"] == 0
-    _, ratios = ppo.series("train_optim/first_ppo_ratio")
-    assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
-
-
-def test_the_critic_s_warm_up_leaves_the_actor_alone(ppo):
+def test_the_actor_takes_two_optimiser_steps_a_rollout(ppo):
+    """From the second step on: in the first the critic warms up. Before its first update the actor is the reference."""
+    assert ppo.series("train_optim/optim_step") == (list(range(2, 9)), [2, 4, 6, 8, 10, 12, 14])
     warm_up, first, second = ppo.metrics()[1:4]
     assert not any(name.startswith("train_optim/") for name in warm_up)
     assert warm_up["critic/loss"] > 0 and first["train_optim/grad_norm"] > 0
+    for record in (warm_up, first):
+        assert record["train_rollouts/kl"] == record["train_rollouts/init_policy_kl"] == 0
     assert second["train_rollouts/init_policy_kl"] > 0
-
-
-def test_the_actor_takes_two_optimiser_steps_a_rollout(ppo):
-    assert ppo.series("train_optim/optim_step") == (list(range(2, 9)), [2, 4, 6, 8, 10, 12, 14])
+    _, ratios = ppo.series("train_optim/first_ppo_ratio")
+    assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +122,12 @@ def test_at_another_temperature_the_ratio_is_1_too_and_that_is_said(jobs, sample
     assert first["train_rollouts/init_policy_kl"] == 0
     log = jobs.log("ppo_sampled").read_text()
     assert "greedy" not in log and "min_length" not in log
-    assert "temperature is 0.7: the log-probabilities that are compared are scaled by it" in log
+    assert "temperature is 0.7: the compared log-probabilities are scaled by the temp" in log
     assert "top_p=0.9: responses come from a cut distribution" in log
 
 
-def test_responses_to_one_prompt_are_a_group_of_different_texts(sampled):
-    responses = records(sampled, step=1)
+def test_responses_to_one_prompt_are_a_group_and_a_missing_end_costs_the_penalty(sampled):
+    responses, first = records(sampled, step=1), sampled.metrics()[1]
     groups: dict[int, list[dict]] = {}
     for record in responses:
         groups.setdefault(record["group"], []).append(record)
@@ -140,11 +135,7 @@ def test_responses_to_one_prompt_are_a_group_of_different_texts(sampled):
     for group in groups.values():
         assert len({record["prompt"] for record in group}) == 1
         assert len({record["response"] for record in group}) == len(group) == 4
-    assert sampled.metrics()[1]["train_rollouts/consumed_samples"] == len(responses) == 16
-
-
-def test_a_missing_end_costs_the_penalty_of_the_settings(sampled):
-    responses, first = records(sampled, step=1), sampled.metrics()[1]
+    assert first["train_rollouts/consumed_samples"] == len(responses) == 16
     rewards = [r["reward"] for r in responses]
     penalised = [r["reward"] - (0.0 if r["finished"] else 2.5) for r in responses]  # no KL yet
     assert first["train_rollouts/rewards"] == pytest.approx(sum(rewards) / 16, abs=1e-5)
@@ -152,22 +143,19 @@ def test_a_missing_end_costs_the_penalty_of_the_settings(sampled):
     assert penalised != rewards
 
 
-@pytest.mark.parametrize(
-    "setting, value, words",
-    [
-        ("sampling_params__use_greedy", True, "use_greedy=True: responses are the likeliest ones"),
-        ("length_params__min_length", 2, "min_length=2: stop tokens are barred from the first tokens"),
-    ],
-)
-def test_sampling_that_parts_from_the_log_probabilities_is_told(jobs, caplog, setting, value, words):
-    prepare_smoke_job("ppo", jobs.settings("ppo", "told", **{f"model__ppo__{setting}": value}))
-    assert words in caplog.text
+def test_sampling_that_parts_from_the_log_probabilities_is_told(jobs, caplog):
+    settings = {
+        "model__ppo__sampling_params__use_greedy": True,
+        "model__ppo__length_params__min_length": 2,
+    }
+    prepare_smoke_job("ppo", jobs.settings("ppo", "told", **settings))
+    assert "use_greedy=True: every response is the likeliest" in caplog.text
+    assert "min_length=2: stop tokens are barred from the first tokens" in caplog.text
 
 
-@pytest.fixture(scope="module")
-def masked(jobs):
-    """Five steps of which the critic has two for itself, one update in each of the others; cut responses are masked."""
-    return jobs.run(
+def test_cut_responses_may_be_masked_and_the_actor_s_schedule_is_of_its_own_updates(jobs):
+    """Five steps of which the critic has two for itself, one update in each of the others."""
+    masked = jobs.run(
         "ppo",
         "ppo_masked",
         trainer__ppo__max_steps=5,
@@ -178,26 +166,11 @@ def masked(jobs):
         model__optim__sched__warmup_steps=2,
         model__optim__sched__min_lr=0.0005,
     )
-
-
-def test_the_actor_s_schedule_begins_with_its_first_update_and_ends_with_its_last(masked):
     assert masked.series("train_optim/lr") == ([3, 4, 5], pytest.approx([0.001, 0.002, 0.003]))
     assert masked.series("train_optim/optim_step") == ([3, 4, 5], [1, 2, 3])
-
-
-def test_masked_responses_are_left_out_of_the_normalisation(masked):
     responses = records(masked, step=3)
     assert_normalized([a for r in responses if r["finished"] for a in r["token_advantage"]])
     assert {a for r in responses if not r["finished"] for a in r["token_advantage"]} == {0.0}
-
-
-def test_the_actor_learns_from_responses_that_were_cut_off_too(ppo):
-    """What is normalised is what is learnt from: all tokens."""
-    responses = records(ppo, step=2)
-    assert {r["finished"] for r in responses} == {True, False}
-    advantages = [a for r in responses for a in r["token_advantage"]]
-    assert_normalized(advantages)
-    assert sum(a > 0 for a in advantages) / len(advantages) == pytest.approx(0.5, abs=0.35)
 
 
 def records(run, step: int) -> list[dict]:
@@ -234,7 +207,12 @@ def test_an_update_in_which_nothing_counts_is_no_update(jobs):
 
 
 def test_rollout_records_agree_with_the_metrics(ppo):
+    """The advantages of all tokens are normalised: the actor learns from responses that were cut off, too."""
     coefficient = 0.01  # of the smoke profile
+    assert {r["finished"] for r in records(ppo, step=2)} == {True, False}
+    for r in ppo.rollouts():
+        assert r["length"] == 12 or r["finished"]
+        assert not r["finished"] or r["response"].endswith("e") or r["tokens"][-1] == "<|im_end|>"
     for record in ppo.metrics()[1:]:
         rollouts = records(ppo, record["step"])
         assert len(rollouts) == record["train_rollouts/rollout_size"] == 16
@@ -259,14 +237,6 @@ def test_rollout_records_agree_with_the_metrics(ppo):
         assert_normalized(advantages)
 
 
-def test_responses_that_ended_and_that_were_cut_off_are_told_apart(ppo):
-    rollouts = ppo.rollouts()
-    assert {r["finished"] for r in rollouts} == {True, False}
-    for r in rollouts:
-        assert r["length"] == 12 or r["finished"]
-        assert not r["finished"] or r["response"].endswith("e") or r["tokens"][-1] == "<|im_end|>"
-
-
 def test_validation_prompts_and_draws_are_the_same_every_time(ppo):
     validation = [r for r in ppo.rollouts() if r["split"] == "validation"]
     first, *later = ([r["prompt"] for r in validation if r["step"] == step] for step in (0, 4, 8))
@@ -276,30 +246,12 @@ def test_validation_prompts_and_draws_are_the_same_every_time(ppo):
 # ---- what PPO scores is what the reward model was trained on --------------------------------------------------------
 
 
-def engine_of(folder):
-    from aligner_lib.megatron.engine import Engine
-    from aligner_lib.megatron.model import Numerics
-
-    engine = Engine(Architecture.load(folder), Numerics())
-    engine.load(folder)
-    return engine
-
-
-def rewards_of(folder, rows: list[list[int]], pad_id: int) -> list[float]:
-    """What PPO's reward model in a folder gives each row of tokens."""
-    from aligner_lib.rollouts.critic import RewardModel
-
-    reward_model = RewardModel(engine_of(folder), RewardScale.load(folder), micro_batch_size=4)
-    return reward_model.score(TokenBatch(*pad_rows(rows, pad_id))).result().tolist()
-
-
 def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, formatted):
     """The same text gets the same number in both, and in a talk with the notebook, at the same stop token."""
-    from aligner_lib.jobs.inference import scoring
     from aligner_lib.kinds.rm.trainer import pair_loss
 
     folder = resolve(rm.path)
-    tokenizer, engine, scale = Tokenizer(folder), engine_of(folder), RewardScale.load(folder)
+    tokenizer, engine, scale = Tokenizer(folder), load_engine(folder), RewardScale.load(folder)
     pairs, _ = load_pairs([formatted / "test_comparisons.jsonl"], tokenizer, 256)
     prompts, _ = load_prompts([formatted / "test_prompts.jsonl"], tokenizer, 256)
     score = scoring(rm.path)
@@ -314,17 +266,12 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         assert in_ppo == pytest.approx(scale(in_training).tolist(), abs=1e-5)
         answers = [tokenizer.decode(response).removeprefix(" ") for response in responses]
         assert [score(prompt.text, answer) for answer in answers] == pytest.approx(in_ppo, abs=1e-5)
-    asked = [
-        (prompt.text, word * count)
-        for prompt, count in zip(prompts, range(20, 0, -1))
-        for word in ("a ", "b ")
-    ]
-    assert score.of_all(asked) == pytest.approx([score(*one) for one in asked], abs=1e-5)  # longest first
+    longest_first = zip(prompts, range(20, 0, -1))
+    texts = [(prompt.text, word * count) for prompt, count in longest_first for word in ("a ", "b ")]
+    assert score.of_all(texts) == pytest.approx([score(*text) for text in texts], abs=1e-5)
 
 
 def test_a_reward_model_s_loss_has_the_centering_of_both_texts():
-    from types import SimpleNamespace
-
     from aligner_lib.kinds.rm.trainer import pair_loss
 
     # the chosen text has two tokens, the rejected one three
@@ -341,8 +288,6 @@ PROMPT, ANSWER = "User: How are you?\n\nAssistant:", " I am well, 北京 😀."
 
 def test_a_talk_scores_what_the_reward_model_s_training_reads_whatever_the_tokenizer(rm, here, tmp_path):
     """With BOS, with tokens for bytes, and no second space between prompt and answer."""
-    from aligner_lib.jobs.inference import scoring
-
     folder = shutil.copytree(rm.latest_checkpoint(), tmp_path / "rm")
     tokenizer = Tokenizer(llama_2(folder))
     comparisons = tmp_path / "comparisons.jsonl"
@@ -371,52 +316,38 @@ def test_a_record_has_prompt_and_response_as_they_were_written_whatever_the_toke
 
 
 def test_a_talk_with_a_model_of_the_wrong_head_is_refused(rm, smoke):
-    from aligner_lib.errors import UserError
-    from aligner_lib.jobs.inference import answering, scoring
-
     with pytest.raises(UserError, match=rf"{rm.path} is a reward model or a critic"):
         answering(rm.path)
     with pytest.raises(UserError, match=rf"{smoke} is a language model"):
         scoring(smoke)
 
 
-def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
-    from aligner_lib.datasets.chat_template import OWN, encode_prompt, use_template
-    from aligner_lib.jobs.inference import answering
+def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout_and_a_cut_answer_scores_the_same(
+    smoke, rm, here
+):
     from aligner_lib.megatron.generate import Sampling
     from aligner_lib.rollouts.policy import Policy
 
     tokenizer = Tokenizer(smoke)
-    policy = Policy(engine_of(smoke), tokenizer, Sampling(max_length=8), forward_micro_batch_size=1)
+    policy = Policy(load_engine(smoke), tokenizer, Sampling(max_length=8), forward_micro_batch_size=1)
     text = "User: Hello.\n\nAssistant:"
     prompt = encode_prompt(use_template(tokenizer, OWN), text)  # the model's folder records no template
     rollouts = policy.rollout([prompt], [3], [0])
-    answer = answering(smoke, max_length=8, seed=3)
-    assert answer("Hello.") == answer(text) == tokenizer.decode(rollouts.response_tokens(0)).strip()
-
-
-def test_a_talk_scores_an_answer_that_was_cut_without_a_stop_token_as_a_rollout_does(smoke, rm, here):
-    from aligner_lib.datasets.chat_template import encode_prompt
-    from aligner_lib.jobs.inference import answering, as_prompt, scoring, tokenizer_of
-
-    answer, score, folder = (
-        answering(smoke, max_length=8, seed=3)("Hello."),
-        scoring(rm.path),
-        resolve(rm.path),
-    )
-    tokenizer = tokenizer_of(folder)
-    assert not answer.finished and len(answer.tokens) == 8 and tokenizer.eos_id not in answer.tokens
-    drawn = [*encode_prompt(tokenizer, as_prompt("Hello.")), *answer.tokens]
-    (rollout,) = rewards_of(folder, [drawn], tokenizer.pad_id)
-    assert score("Hello.", answer) == pytest.approx(rollout, abs=1e-6)
-    assert score("Hello.", str(answer)) != pytest.approx(rollout, abs=1e-3)  # a text is taken to be complete
+    answer, score = answering(smoke, max_length=8, seed=3), scoring(rm.path)
+    cut = answer("Hello.")
+    assert cut == answer(text) == tokenizer.decode(rollouts.response_tokens(0)).strip()
+    assert not cut.finished and len(cut.tokens) == 8 and tokenizer.eos_id not in cut.tokens
+    drawn = [*encode_prompt(tokenizer_of(resolve(rm.path)), as_prompt("Hello.")), *cut.tokens]
+    (rollout,) = rewards_of(resolve(rm.path), [drawn], tokenizer.pad_id)
+    assert score("Hello.", cut) == pytest.approx(rollout, abs=1e-6)
+    assert score("Hello.", str(cut)) != pytest.approx(rollout, abs=1e-3)  # a text is taken to be complete
 
 
 def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here):
     from aligner_lib.megatron.generate import Sampling
     from aligner_lib.rollouts.policy import Policy
 
-    tokenizer, engine = Tokenizer(smoke), engine_of(smoke)
+    tokenizer, engine = Tokenizer(smoke), load_engine(smoke)
     prompt = tokenizer.encode("User: Hello.\n\nAssistant:")
     with torch.no_grad():  # after this prompt nothing is likelier than the stop token
         hidden = engine.module.eval()(torch.tensor([prompt]))[-1, 0]
@@ -427,24 +358,7 @@ def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here
     assert (rollouts.finished.tolist(), rollouts.lengths.tolist()) == ([True], [len(prompt) + 1])
 
 
-# ---- the run folder -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["sft", "rm", "ppo"])
-def test_the_run_folder_says_what_was_run(kind, request):
-    run = request.getfixturevalue(kind)
-    info = run.info
-    assert (info["status"], info["kind"], info["seed"]) == ("finished", kind, 1234)
-    assert info["heartbeat"]["step"] == info["max_steps"] == run.metrics()[-1]["step"]
-    assert load(kind, info["config"]).trainer[kind].save_interval == 2
-    assert info["profile"] == "smoke"
-    assert "model" in info["hashes"] and any(name.endswith(".jsonl") for name in info["hashes"])
-    assert [path.name for path in run.checkpoints()] == [f"step_{info['max_steps']:06d}"]
-
-
-@pytest.fixture(scope="module")
-def tensorboard(ppo):
-    """What TensorBoard reads of the run, once the exporter has sent its last step."""
+def test_tensorboard_has_every_metric(ppo):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     def read():
@@ -453,22 +367,15 @@ def tensorboard(ppo):
             last = [events.Scalars("critic/loss")[-1], events.Tensors("table/val_rollouts/text_summary")[-1]]
             return events if [event.step for event in last] == [8, 8] else None
 
-    return forks.until(read, "the exporter's last step")
-
-
-def test_tensorboard_has_every_metric(ppo, tensorboard):
+    events = forks.until(read, "the exporter's last step")
     names = {name for record in ppo.metrics() for name in record} - {"step", "time"}
-    assert set(tensorboard.Tags()["scalars"]) == names
-    shown = tensorboard.Scalars("critic/loss")
-    steps, values = ppo.series("critic/loss")
+    assert set(events.Tags()["scalars"]) == names
+    shown, (steps, values) = events.Scalars("critic/loss"), ppo.series("critic/loss")
     assert [event.step for event in shown] == steps
     assert [event.value for event in shown] == pytest.approx(values, rel=1e-6)
-
-
-def test_tensorboard_has_a_table_of_rollouts(tensorboard):
-    tables = tensorboard.Tensors("table/train_rollouts/text_summary")
+    tables = events.Tensors("table/train_rollouts/text_summary")
     assert [event.step for event in tables] == list(range(1, 9))
-    last = tensorboard.Tensors("table/val_rollouts/text_summary")[-1]
+    last = events.Tensors("table/val_rollouts/text_summary")[-1]
     head, _, *rows = last.tensor_proto.string_val[0].decode().split("\n")
     assert head == "step | prompt | response | reward | length | finished | group"
     assert len(rows) == 4 and all(row.count(" | ") == 6 and row.startswith("8 | User: ") for row in rows)

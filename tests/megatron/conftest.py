@@ -32,11 +32,11 @@ def starts(one_process, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def measured(starts, tmp_path_factory) -> Path:
-    """Where one process (`one`) and every layout left their figures (NAME.json) and checkpoints (NAME/MODEL)."""
+    """Where one process (`one`) and every layout left their figures (NAME.json) and checkpoints (NAME/RUN)."""
     import layouts
 
     out = tmp_path_factory.mktemp("layouts")
-    figures = {name: layouts.measure(name, starts / name, None, out / "one" / name) for name in tiny.MODELS}
+    figures = {run: layouts.measure(run, starts, None, out / "one" / run) for run in layouts.RUNS}
     figures["kernels"] = layouts.kernels()
     forks.write_json(out / "one.json", figures)
     forks.run_ranks(2, layouts.measure_all, starts, out / "one", out, folder=out)

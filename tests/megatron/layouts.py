@@ -1,4 +1,4 @@
-"""What one process and every layout of two must agree on; each rank runs `measure_all`."""
+"""What one process and every layout of two must agree on, adapters included; each rank runs `measure_all`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from forks import write_json
-from tiny import MODELS, Samples, loss_of, new_engine
+from tiny import Samples, loss_of, new_engine
 
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import gather_vocab, logprobs_and_entropy, token_logprobs
+from aligner_lib.megatron.lora import LoRA
+from aligner_lib.models.adapters import Adapter
+from aligner_lib.rollouts.policy import hf_weights
 from benchmarks.activations import kept_bytes
 
 # tensor and pipeline size of two processes
@@ -21,6 +24,15 @@ LAYOUTS = {"tp2": (2, 1), "tp2_sequence": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}
 SEQUENCE_PARALLEL = "tp2_sequence"
 STEPS, MORE_STEPS = 2, 2  # the second step after a checkpoint shows the optimizer's state in its loss
 GLOBAL_BATCH, MICRO_BATCH = 5, 2
+# other ranks and scales everywhere, so that none can be taken for another's
+LAYERS = {
+    "linear_qkv": Adapter(4, 2.0),
+    "linear_proj": Adapter(3, 1.5),
+    "linear_fc1": Adapter(2, 3.0),
+    "linear_fc2": Adapter(5, 0.5),
+}
+LORA = LoRA(LAYERS, seed=7)
+RUNS = ("untied", "tied", "scalar", "tied_lora", "scalar_lora")  # one of tiny.MODELS, or adapters to it
 UNFROZEN = 3  # of 4 layers: the fewest of which each of two pipeline stages has one
 MAPPED = 102  # seed of the batch that is not trained on
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [15, 16], [17]]
@@ -45,17 +57,18 @@ def measure_all(starts: Path, saved: Path, out: Path) -> None:
     for layout in in_each_layout():
         shared = layout == SEQUENCE_PARALLEL
         figures = {
-            name: measure(name, starts / name, saved / name, out / layout / name, sequence_parallel=shared)
-            for name in MODELS
+            run: measure(run, starts, saved / run, out / layout / run, sequence_parallel=shared)
+            for run in RUNS
         }
         figures["kernels"] = kernels()
         if parallel.is_first_rank():
             write_json(out / f"{layout}.json", figures)
 
 
-def measure(name: str, start: Path, saved: Path | None, out: Path, **numerics) -> dict:
-    """Training from `start`, saved to `out` after STEPS; the steps after that, also from the checkpoint `saved`."""
-    engine = new_engine(name, start, **numerics)
+def measure(run: str, starts: Path, saved: Path | None, out: Path, **numerics) -> dict:
+    """Training from a start, saved to `out` after STEPS; the steps after that, also from the checkpoint `saved`."""
+    name, lora = model_and_adapters(run)
+    engine = new_engine(name, starts / name, lora=lora, **numerics)
     evaluated = engine.evaluate(_mine(MAPPED, MICRO_BATCH), loss_of(name))
     figures = {"evaluated": evaluated, "mapped": mapped(engine, name)}
     if name == "untied":
@@ -64,25 +77,33 @@ def measure(name: str, start: Path, saved: Path | None, out: Path, **numerics) -
             kept_bytes(engine.module, batch.tokens, batch.lengths) if parallel.pp_size() == 1 else None
         )
         figures["broadcast"] = broadcast_to_draw(engine.module)
-    if name != "scalar":
-        figures |= {kind: generated(engine.module, sampling) for kind, sampling in SAMPLING.items()}
     figures["steps"] = train(engine, name, range(STEPS))
     engine.save(out)
     parallel.barrier()
+    figures["learnt"] = mapped(engine, name)
+    if name != "scalar":
+        figures |= {kind: generated(engine.module, sampling) for kind, sampling in SAMPLING.items()}
+        whole = {key: part.clone() for key, part in hf_weights(engine)}
+        torch.save(whole, out.with_name(f"{run}-{parallel.rank()}.pt"))
     figures["more_steps"] = train(engine, name, range(STEPS, STEPS + MORE_STEPS))
-    if name == "scalar":
-        top = new_engine(name, start, num_layers_unfrozen=UNFROZEN, **numerics)
+    if run == "scalar":
+        top = new_engine(name, starts / name, num_layers_unfrozen=UNFROZEN, **numerics)
         figures["top_layers"] = train(top, name, range(STEPS))
         top.save(out / "top_layers")
         parallel.barrier()
-    if saved is not None:
-        figures["after_loading"] = continued(name, saved, **numerics)
+    figures["after_loading"] = continued(run, saved or out, starts, **numerics)
     return figures
 
 
-def continued(name: str, saved: Path, start: Path | None = None, **more) -> list[dict]:
-    """The steps after a checkpoint of some layout, weights and optimizer loaded. start: of adapters, their base."""
-    engine = new_engine(name, start, **more)
+def model_and_adapters(run: str) -> tuple[str, LoRA | None]:
+    name, _, adapters = run.partition("_")
+    return name, LORA if adapters else None
+
+
+def continued(run: str, saved: Path, starts: Path, **numerics) -> list[dict]:
+    """The steps after a checkpoint of some layout, weights and optimizer loaded; adapters have their base from `starts`."""
+    name, lora = model_and_adapters(run)
+    engine = new_engine(name, starts / name if lora else None, lora=lora, **numerics)
     engine.load(saved, with_optimizer=True)
     assert engine.steps == STEPS
     return train(engine, name, range(STEPS, STEPS + MORE_STEPS))

@@ -1,6 +1,6 @@
 """Each family as in transformers: logits, greedy text and gradients, in one process and in layouts of two; and back."""
 
-import json
+import math
 from functools import partial
 from types import SimpleNamespace
 
@@ -9,12 +9,14 @@ import forks
 import pytest
 import tiny_families
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file
 from tiny_families import CONFIGS, NAMES, stored
 
 from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.models import families, import_hf
+from aligner_lib.models import import_hf
 from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.export import export
+from aligner_lib.models.names import weights
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 LOGITS_CLOSE, GRADIENTS_CLOSE = 1e-4, 1e-4  # the latter relative to a weight's largest
@@ -81,21 +83,19 @@ def test_logits_text_and_gradients_are_the_references(measured, expected, refere
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_model_goes_back_as_it_came(references, tmp_path, name):
-    """config.json from the architecture, weights to the bit, and transformers computes the same with them."""
+    """Exported weights to the bit, and transformers computes the same with them and the exported configuration."""
     from transformers import AutoModelForCausalLM
 
-    imported, reference = references.folder / name / "imported", references.models[name]
+    imported = references.folder / name / "imported"
     arch = Architecture.load(imported)
-    tensors = {name: part.contiguous() for name, part in stored(imported / "weights", arch).items()}
+    assert sum(math.prod(weight.shape) for weight in weights(arch)) == arch.num_parameters
+    export(imported, "hf", tmp_path / "out")
+    tensors, reference = load_file(tmp_path / "out/model.safetensors"), references.models[name]
     state = reference.state_dict()
     assert set(state) - set(tensors) <= {"lm_head.weight"}
     for weight, tensor in tensors.items():
         assert torch.equal(tensor, state[weight]), weight
-    # the token ids of transformers' class lie beyond 1,024
-    config = families.to_hf(arch) | dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    again = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", attn_implementation="eager").eval()
     row = torch.tensor([layouts.rows()[0]])
     with torch.no_grad():
         assert torch.equal(again(row).logits, reference(row).logits)

@@ -14,10 +14,6 @@ from aligner_lib.rollouts.records import CriticExperience
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 
 
-def values(model, batch, hidden):
-    return model.values(hidden).t()
-
-
 @pytest.mark.parametrize("by_value", [False, True], ids=["as on a CPU", "as on a GPU"])
 def test_a_model_still_learns_after_its_weights_were_exchanged(starts, by_value):
     from aligner_lib.megatron.engine import FrozenWeights
@@ -29,7 +25,8 @@ def test_a_model_still_learns_after_its_weights_were_exchanged(starts, by_value)
     batches = tiny.Samples.draw(4, seed=0).micro_batches(2)
 
     def numbers() -> torch.Tensor:
-        return torch.cat([rows.flatten() for rows in engine.map(batches, values)])
+        rows = engine.map(batches, lambda model, batch, hidden: model.values(hidden).t())
+        return torch.cat([row.flatten() for row in rows])
 
     before = numbers()
     for _ in range(2):
@@ -42,37 +39,31 @@ def test_a_model_still_learns_after_its_weights_were_exchanged(starts, by_value)
         assert [parameter.data_ptr() for parameter in engine.module.parameters()] == places
 
 
-def test_the_last_layers_alone_have_gradients_and_moments_and_theirs_are_as_ever(starts):
-    engines = [tiny.new_engine("scalar", starts / "scalar", clip=0, num_layers_unfrozen=n) for n in (1, None)]
+def test_the_last_layers_alone_have_gradients_and_moments_and_theirs_are_as_ever(starts, tmp_path):
+    def engine(n: int | None):
+        return tiny.new_engine("scalar", starts / "scalar", clip=0, num_layers_unfrozen=n)
+
+    engines = [engine(1), engine(None)]
     batches = tiny.Samples.draw(6, seed=0).micro_batches(3)
-    before = {name: one.clone() for name, one in engines[0].module.named_parameters()}
-    for engine in engines:
-        engine.train_step(batches, tiny.value_loss, lr=1e-9)
-    top, whole = (dict(engine.module.named_parameters()) for engine in engines)
-    trained = {name for name, one in top.items() if one.requires_grad}
+    before = {name: weight.clone() for name, weight in engines[0].module.named_parameters()}
+    for each in engines:
+        each.train_step(batches, tiny.value_loss, lr=1e-9)
+    top, whole = (dict(each.module.named_parameters()) for each in engines)
+    trained = {name for name, weight in top.items() if weight.requires_grad}
     last = f"decoder.layers.{tiny.ARCHITECTURE.num_layers - 1}."
     assert trained == {name for name in top if name.startswith((last, "decoder.final", "value_head."))}
     for name in trained:
         torch.testing.assert_close(top[name].main_grad, whole[name].main_grad)
-    moments = [one for group in engines[0].optimizer.optimizer.param_groups for one in group["params"]]
-    assert sum(one.numel() for one in moments) == sum(top[name].numel() for name in trained)
+    moments = [weight for group in engines[0].optimizer.optimizer.param_groups for weight in group["params"]]
+    assert sum(weight.numel() for weight in moments) == sum(top[name].numel() for name in trained)
     engines[0].train_step(batches, tiny.value_loss, lr=1e-2)
-    assert {name for name, one in top.items() if not torch.equal(one, before[name])} == trained
-
-
-def test_what_began_with_fewer_layers_is_not_taken_up_with_more(starts, tmp_path):
-    batches = tiny.Samples.draw(6, seed=0).micro_batches(3)
-
-    def engine(n: int | None):
-        return tiny.new_engine("scalar", starts / "scalar", num_layers_unfrozen=n)
-
-    began = engine(1)
-    began.train_step(batches, tiny.value_loss, lr=1e-2)
-    began.save(tmp_path)
+    assert {name for name, weight in top.items() if not torch.equal(weight, before[name])} == trained
+    # and with more layers such a training does not go on
+    engines[0].save(tmp_path)
     engine(1).load(tmp_path, with_optimizer=True)
     message = r"weights that are trained now, such as .*: set num_layers_unfrozen"
     with pytest.raises(ConfigError, match=message):
-        engine(None).load(tmp_path, with_optimizer=True)
+        engines[1].load(tmp_path, with_optimizer=True)
 
 
 def test_the_last_layers_learn_the_same_where_layers_are_recomputed(starts):
@@ -97,33 +88,37 @@ def exchanges(monkeypatch) -> list[None]:
     return seen
 
 
+SCALE = RewardScale(0.5, 2.0)
+
+
+def critic_of(starts, scale: RewardScale | None = SCALE, **more):
+    from aligner_lib.rollouts.critic import Critic
+
+    engine = tiny.new_engine("scalar", starts / "scalar", **more)
+    critic = Critic(engine, 0.2, 2, 2, *([scale] if scale else []))
+    engine.start = Path(starts) / "scalar"
+    return critic
+
+
+def batches_of(*rows: list[int]) -> list[TokenBatch]:
+    samples = tiny.Samples.draw(sum(map(len, rows)), seed=0)
+    return [TokenBatch(samples.tokens, samples.lengths).rows(numbers) for numbers in rows]
+
+
 def learnable(batch: TokenBatch) -> CriticExperience:
     numbers = torch.ones(batch.size, batch.tokens.shape[1] - 1)
-    return CriticExperience(
-        tokens=batch.tokens,
-        lengths=batch.lengths,
-        response_mask=numbers.bool(),
-        values=numbers,
-        returns=numbers,
-    )
+    return CriticExperience(batch.tokens, batch.lengths, numbers.bool(), values=numbers, returns=numbers)
 
 
 def test_critic_and_reward_model_exchange_their_weights_once_a_step(starts, exchanges, tmp_path):
-    from aligner_lib.rollouts.critic import Critic
-
-    critic = Critic(tiny.new_engine("scalar", starts / "scalar"), 0.2, 2, 2, RewardScale(0.5, 2.0))
-    critic.engine.start = Path(starts) / "scalar"
+    critic, batches = critic_of(starts), batches_of([0, 1], [2, 3, 4], [5])
     reward_model = critic.reward_model()
-    samples = tiny.Samples.draw(6, seed=0)
-    batches = [TokenBatch(samples.tokens, samples.lengths).rows(rows) for rows in ([0, 1], [2, 3, 4], [5])]
 
-    def judged() -> tuple[torch.Tensor, ...]:
+    def judged() -> list[torch.Tensor]:
         values = [critic.values(batch) for batch in batches]
         rewards = [reward_model.score(batch) for batch in batches]
-        return tuple(
-            torch.cat([x.flatten() for x in m.collect(y)])
-            for m, y in ((critic, values), (reward_model, rewards))
-        )
+        collected = critic.collect(values), reward_model.collect(rewards)
+        return [torch.cat([row.flatten() for row in rows]) for rows in collected]
 
     first_values, first_rewards = judged()
     assert len(exchanges) == 1  # until the critic wants its own weights
@@ -143,19 +138,16 @@ def test_critic_and_reward_model_exchange_their_weights_once_a_step(starts, exch
 
 def test_frozen_layers_are_computed_once_for_values_rewards_and_epochs(starts):
     """Beside a critic whose passes compute them each time: values, rewards and two epochs of two rollouts are the same."""
-    from aligner_lib.rollouts.critic import Critic
-
-    samples = tiny.Samples.draw(6, seed=0)
-    rollouts = [TokenBatch(samples.tokens, samples.lengths).rows(rows) for rows in ([0, 1, 2], [3, 4, 5])]
+    rollouts = batches_of([0, 1, 2], [3, 4, 5])
 
     def learnt(once: bool) -> tuple[list[torch.Tensor], list[int]]:
-        engine = tiny.new_engine("scalar", starts / "scalar", num_layers_unfrozen=1)
+        critic = critic_of(starts, num_layers_unfrozen=1)
+        engine = critic.engine
         if not once:
             engine.module.frozen_outputs = None
         passes: list[int] = []  # of the lowest layer: the rows' tokens
         layers = engine.module.decoder.layers
         layers[0].register_forward_hook(lambda layer, arguments, output: passes.append(len(output[0])))
-        critic = Critic(engine, 0.2, 2, 2, RewardScale(0.5, 2.0))
         reward_model, numbers = critic.reward_model(), []
         for batch in rollouts:
             numbers += [critic.values(batch).result(), reward_model.score(batch).result()]
@@ -173,13 +165,11 @@ def test_frozen_layers_are_computed_once_for_values_rewards_and_epochs(starts):
 
 def test_a_critic_begins_in_the_units_of_rewards(starts):
     """Rewards leave the reward model as (r − 0.5) / 2; what predicts them is not to learn that first."""
-    from aligner_lib.rollouts.critic import Critic, RewardModel
+    from aligner_lib.rollouts.critic import RewardModel
 
-    samples = tiny.Samples.draw(3, seed=0)
-    batch = TokenBatch(samples.tokens, samples.lengths)
-    plain = Critic(tiny.new_engine("scalar", starts / "scalar"), 0.2, 2, 2)
-    critic = Critic(tiny.new_engine("scalar", starts / "scalar"), 0.2, 2, 2, RewardScale(0.5, 2.0))
-    alone = RewardModel(tiny.new_engine("scalar", starts / "scalar"), RewardScale(0.5, 2.0), 2)
+    [batch] = batches_of([0, 1, 2])
+    plain, critic = critic_of(starts, scale=None), critic_of(starts)
+    alone = RewardModel(tiny.new_engine("scalar", starts / "scalar"), SCALE, 2)
     raw, values = plain.values(batch).result(), critic.values(batch).result()
     assert raw.abs().max() > 1e-3
     real = torch.arange(raw.shape[1]) < batch.lengths[:, None] - 1
@@ -189,20 +179,12 @@ def test_a_critic_begins_in_the_units_of_rewards(starts):
 
 
 def test_with_a_new_head_values_begin_at_0_and_rewards_are_the_reward_model_s(starts):
-    from aligner_lib.rollouts.critic import Critic
-
-    samples = tiny.Samples.draw(3, seed=0)
-    batch = TokenBatch(samples.tokens, samples.lengths)
-
-    def critic(new_head: bool) -> Critic:
-        made = Critic(tiny.new_engine("scalar", starts / "scalar"), 0.2, 2, 2, RewardScale(0.5, 2.0))
-        made.new_head, made.engine.start = new_head, Path(starts) / "scalar"
-        return made
-
-    new, copied = critic(True), critic(False)
-    judges = [one.reward_model() for one in (new, copied)]
-    for one in (new, copied):
-        one.begin()
+    [batch] = batches_of([0, 1, 2])
+    new, copied = critic_of(starts), critic_of(starts)
+    new.new_head = True
+    judges = [critic.reward_model() for critic in (new, copied)]
+    for critic in (new, copied):
+        critic.begin()
     assert not new.values(batch).result().any() and copied.values(batch).result().any()
     rewards = [judge.score(batch).result() for judge in judges]
     assert torch.equal(*rewards) and rewards[0].any()

@@ -1,6 +1,7 @@
 """Generation: when a response ends, that batches don't matter, and that draws follow the distribution."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import tiny
@@ -39,19 +40,15 @@ class Scripted(torch.nn.Module):
 COUNTING = Scripted({2: 3, 3: 4, 4: 5, 5: STOP, 1: 6, 6: STOP})
 
 
-def respond(
-    prompts: list[list[int]], model=COUNTING, rows: int | None = None, stop_ids=(STOP,), **sampling
-) -> list[tuple[list[int], bool]]:
-    responses = generate(
-        model,
-        prompts,
-        list(range(len(prompts))),
-        Sampling(**{"max_length": 8, "greedy": True} | sampling),
-        stop_ids=stop_ids,
-        rows=rows,
-        decode=lambda ids: "".join("ABCDEFGHIJ"[i] for i in ids),
-    )
+def respond(prompts, model=COUNTING, rows=None, stop_ids=(STOP,), **sampling) -> list[tuple[list[int], bool]]:
+    how = Sampling(**{"max_length": 8, "greedy": True} | sampling)
+    seeds = list(range(len(prompts)))
+    responses = generate(model, prompts, seeds, how, stop_ids=stop_ids, rows=rows, decode=letters)
     return [(response.tokens, response.finished) for response in responses]
+
+
+def letters(ids: list[int]) -> str:
+    return "".join("ABCDEFGHIJ"[i] for i in ids)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +126,6 @@ PROMPTS = [[5, 6, 7], [8], list(range(20, 40)), [15, 16], [17, 18, 19, 20, 21], 
 UNSAID = 1  # as the stop token it ends nothing here
 GREEDY = Sampling(max_length=10, greedy=True)
 DRAWN = Sampling(max_length=10, temperature=1.2, top_k=30, top_p=0.95)
-kinds = pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +139,7 @@ def answers(model, prompts, numbers, sampling, stop_id=UNSAID) -> list[tuple[lis
     return [(response.tokens, response.finished) for response in responses]
 
 
-@kinds
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 def test_a_ragged_batch_says_what_each_prompt_alone_says_also_when_rows_finish(model, sampling):
     """Any token may be the stop token: each choice lets rows leave at other times."""
     alone = [answers(model, [prompt], [number], sampling)[0] for number, prompt in enumerate(PROMPTS)]
@@ -164,42 +160,26 @@ REQUESTS = list(zip(PROMPTS * 2, LENGTHS + LENGTHS[::-1]))
 
 
 @pytest.fixture(scope="module")
-def alone(model) -> dict[tuple[int, Sampling], list[int]]:
-    """What each request says alone, greedily and drawn."""
-    return {
-        (number, sampling): generate(
-            model, [prompt], [number], replace(sampling, max_length=length), stop_ids=[UNSAID]
-        )[0].tokens
-        for number, (prompt, length) in enumerate(REQUESTS)
-        for sampling in (GREEDY, DRAWN)
-    }
+def alone(model) -> list[list[int]]:
+    """What each request says alone, greedily and drawn in turn."""
+    tokens = []
+    for number, (prompt, length) in enumerate(REQUESTS):
+        how = replace((GREEDY, DRAWN)[number % 2], max_length=length)
+        tokens.append(generate(model, [prompt], [number], how, stop_ids=[UNSAID])[0].tokens)
+    return tokens
 
 
-@kinds
 @pytest.mark.parametrize("room", [256, 3])  # columns run out, too
-def test_rows_that_others_take_say_what_each_prompt_alone_says(model, alone, sampling, room, monkeypatch):
-    monkeypatch.setattr(generation, "ROOM", room)
-    for rows in (1, 4):
-        batch = ContinuousBatch(model, rows, stop_ids=[UNSAID])
-        responses = [
-            batch.add(prompt, number, replace(sampling, max_length=length))
-            for number, (prompt, length) in enumerate(REQUESTS)
-        ]
-        batch.run()
-        for number, response in enumerate(responses):
-            assert response.tokens == alone[number, sampling]
-
-
-@settings(max_examples=8)
-@given(st.data())
-def test_requests_may_come_and_go_at_any_time(model, alone, data):
+@settings(max_examples=6)
+@given(data=st.data())
+def test_requests_may_come_and_go_at_any_time(model, alone, room, data):
     """Whatever else is asked for or given up meanwhile, and however it is drawn, a response is the one it is alone."""
     arrivals = data.draw(st.lists(st.integers(0, 6), min_size=len(REQUESTS), max_size=len(REQUESTS)))
     given_up = data.draw(st.dictionaries(st.integers(0, len(REQUESTS) - 1), st.integers(0, 8), max_size=3))
     shares = data.draw(st.lists(st.sampled_from("abc"), min_size=len(REQUESTS), max_size=len(REQUESTS)))
     batch = ContinuousBatch(model, data.draw(st.integers(1, 5)), stop_ids=[UNSAID])
     responses, step = {}, 0
-    with generating(model):
+    with patch.object(generation, "ROOM", room), generating(model):
         while batch or len(responses) < len(REQUESTS):
             for number, (prompt, length) in enumerate(REQUESTS):
                 if number not in responses and arrivals[number] <= step:
@@ -211,12 +191,9 @@ def test_requests_may_come_and_go_at_any_time(model, alone, data):
                 batch.step()
             step += 1
     for number, response in responses.items():
-        expected = alone[number, (GREEDY, DRAWN)[number % 2]]
         assert response.is_over
-        if number in given_up:
-            assert response.tokens == expected[: len(response.tokens)]
-        else:
-            assert response.tokens == expected
+        end = len(response.tokens) if number in given_up else None
+        assert response.tokens == alone[number][:end]
 
 
 def test_a_short_response_does_not_wait_for_another_share_s_long_ones(model):
@@ -284,16 +261,6 @@ def test_what_observes_a_batch_sees_the_logits_that_its_tokens_were_drawn_from(m
         tokens, logprobs = zip(*seen[id(response)][: len(response.tokens)])
         assert list(tokens) == response.tokens
         assert list(logprobs) == pytest.approx(response.logprobs, abs=1e-5)
-
-
-def test_a_cache_gives_what_a_whole_forward_pass_gives(model):
-    with torch.no_grad():
-        for number, prompt in enumerate(PROMPTS):
-            tokens = list(prompt)
-            for _ in range(GREEDY.max_length):
-                hidden = model(torch.tensor([tokens]))
-                tokens.append(int(model.logits(hidden[-1]).argmax()))
-            assert answers(model, [prompt], [number], GREEDY)[0][0] == tokens[len(prompt) :]
 
 
 def test_a_response_depends_on_its_seed_and_generation_leaves_the_model_as_it_was(model):

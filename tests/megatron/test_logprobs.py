@@ -33,12 +33,6 @@ def test_values_and_gradients_are_torch_s(count, vocabulary, scale, seed):
     assert_close(gradients[1], gradients[0], atol=1e-4, rtol=1e-5)
 
 
-def test_log_probabilities_alone_are_the_same():
-    logits = torch.randn(4, 7, generator=torch.Generator().manual_seed(0))
-    targets = torch.tensor([0, 6, 3, 3])
-    assert_close(token_logprobs(logits.clone(), targets), by_torch(logits, targets)[0])
-
-
 def test_a_table_by_hand():
     logits = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]])
     logprobs, entropy = logprobs_and_entropy(logits, torch.tensor([1, 0]))
@@ -69,13 +63,15 @@ def test_without_gradients_the_numbers_are_the_same(monkeypatch, rows):
     assert torch.equal(both[0], logprobs)
 
 
-def test_gradients_of_a_temperature_are_those_of_divided_logits():
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_alone_and_their_gradients_are_those_of_divided_logits(temperature):
     logits, targets = (
         torch.randn(4, 7, generator=torch.Generator().manual_seed(0)),
         torch.tensor([0, 6, 3, 3]),
     )
     leaves = [logits.clone().requires_grad_() for _ in range(2)]
-    ours, torchs = token_logprobs(leaves[0] * 1, targets, None, 0.7), by_torch(leaves[1] / 0.7, targets)[0]
+    ours = token_logprobs(leaves[0] * 1, targets, None, temperature)
+    torchs = by_torch(leaves[1] / temperature, targets)[0]
     (ours.sum() + torchs.sum()).backward()
     assert_close(ours, torchs)
     assert_close(leaves[0].grad, leaves[1].grad)

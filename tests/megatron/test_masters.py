@@ -1,6 +1,7 @@
 """Float32 masters of bf16 weights: what they begin as, what is kept of them, and that the model moves with them."""
 
 from contextlib import nullcontext
+from pathlib import Path
 
 import forks
 import pytest
@@ -38,39 +39,32 @@ def displacements(start, steps: int, rate: float, **numerics) -> list[torch.Tens
     before = weights_of(engine)
     moved = []
     for seed in range(steps):
-        engine.train_step(tiny.Samples.draw(7, seed).micro_batches(3), tiny.language_loss, rate)
+        train_step(engine, seed, rate=rate)
         after = weights_of(engine)
         moved.append(torch.cat([(after[name] - before[name]).flatten() for name in before]))
     return moved
 
 
-def copy_of(start, out, convert) -> None:
-    """A model folder with converted weights."""
-    tiny.MODELS["untied"].save(out)
-    store, writer = StoreReader(start / "weights"), StoreWriter(out / "weights")
-    for name in store.names():
-        values = convert(store.read_whole(name))
-        writer.add(Block.whole(name, values), values)
-    writer.flush()
-
-
 @pytest.fixture(scope="module")
-def in_bf16(starts, tmp_path_factory):
-    """The weights of starts / "untied", stored in bf16."""
-    folder = tmp_path_factory.mktemp("in_bf16")
-    copy_of(starts / "untied", folder, torch.Tensor.bfloat16)
-    return folder
+def copies(starts, tmp_path_factory) -> dict[str, Path]:
+    """The weights of starts / "untied" stored in bf16; and rounded to bf16 but stored in float32, so that the masters begin
+    on bf16's grid."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("bf16", "grid")}
+    store = StoreReader(starts / "untied" / "weights")
+    for kind, folder in folders.items():
+        tiny.MODELS["untied"].save(folder)
+        writer = StoreWriter(folder / "weights")
+        for name in store.names():
+            values = store.read_whole(name).bfloat16()
+            values = values.float() if kind == "grid" else values
+            writer.add(Block.whole(name, values), values)
+        writer.flush()
+    return folders
 
 
-@pytest.fixture(scope="module")
-def on_the_grid(starts, tmp_path_factory):
-    """The same rounded to bf16 and stored in float32, so that the masters begin on bf16's grid."""
-    folder = tmp_path_factory.mktemp("on_the_grid")
-    copy_of(starts / "untied", folder, lambda values: values.bfloat16().float())
-    return folder
-
-
-# ---- between the steps of the grid ----------------------------------------------------------------------------------
+def train_step(engine, seed: int = 0, samples: int = 7, rate: float = RATE) -> dict:
+    batches = tiny.Samples.draw(samples, seed).micro_batches(3)
+    return engine.train_step(batches, tiny.language_loss, rate)
 
 
 def test_the_outermost_masters_of_one_lie_half_a_step_away():
@@ -87,9 +81,6 @@ def test_masters_round_back_to_what_they_were_drawn_for():
         assert masters[-4:-2].tolist() == [0, 0] and (masters != values)[:-4].all()
 
 
-# ---- reading and writing --------------------------------------------------------------------------------------------
-
-
 def test_masters_are_what_is_stored_in_float32_and_parameters_are_rounded_from_them(starts):
     engine = tiny.new_engine("untied", starts / "untied", bf16=True)
     exact, masters = weights_of(tiny.new_engine("untied", starts / "untied")), masters_of(engine)
@@ -99,8 +90,8 @@ def test_masters_are_what_is_stored_in_float32_and_parameters_are_rounded_from_t
         assert torch.equal(rounded, exact[name].bfloat16().float()) and not torch.equal(rounded, exact[name])
 
 
-def test_masters_of_weights_stored_in_bf16_are_the_same_in_every_run_and_spread_evenly(in_bf16):
-    engines = [tiny.new_engine("untied", in_bf16, bf16=True) for _ in range(2)]
+def test_masters_of_weights_stored_in_bf16_are_the_same_in_every_run_and_spread_evenly(copies):
+    engines = [tiny.new_engine("untied", copies["bf16"], bf16=True) for _ in range(2)]
     masters, again = map(masters_of, engines)
     places = []
     for name, rounded in weights_of(engines[0]).items():
@@ -115,7 +106,7 @@ def test_masters_of_weights_stored_in_bf16_are_the_same_in_every_run_and_spread_
 
 def test_one_training_follows_on_another_without_rounding(starts, tmp_path):
     first = tiny.new_engine("untied", starts / "untied", bf16=True)
-    first.train_step(tiny.Samples.draw(7, 0).micro_batches(3), tiny.language_loss, RATE)
+    train_step(first)
     first.save(tmp_path, with_optimizer=False)
     kept = masters_of(first)
     in_bf16, in_float32 = (tiny.new_engine("untied", tmp_path, bf16=bf16) for bf16 in (True, False))
@@ -125,22 +116,15 @@ def test_one_training_follows_on_another_without_rounding(starts, tmp_path):
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_resume_reproduces_the_next_steps_bit_for_bit(in_bf16, tmp_path, on_device):
-    def steps(engine, numbers: range) -> list[dict]:
-        return [
-            engine.train_step(tiny.Samples.draw(4, seed).micro_batches(3), tiny.language_loss, RATE)
-            for seed in numbers
-        ]
-
+def test_resume_reproduces_the_next_steps_bit_for_bit(copies, tmp_path, on_device):
     with simulated_accelerator() if on_device else nullcontext():
-        unbroken = tiny.new_engine("untied", in_bf16, bf16=True)
-        expected = steps(unbroken, range(3))
-        stopped = tiny.new_engine("untied", in_bf16, bf16=True)
-        assert steps(stopped, range(1)) == expected[:1]
+        unbroken, stopped = (tiny.new_engine("untied", copies["bf16"], bf16=True) for _ in range(2))
+        expected = [train_step(unbroken, seed, 4) for seed in range(3)]
+        assert train_step(stopped, 0, 4) == expected[0]
         stopped.save(tmp_path)
         resumed = tiny.new_engine("untied", bf16=True)
         resumed.load(tmp_path, with_optimizer=True)
-        assert steps(resumed, range(1, 3)) == expected[1:]
+        assert [train_step(resumed, seed, 4) for seed in (1, 2)] == expected[1:]
         masters, kept = masters_of(resumed), masters_of(unbroken)
         assert all(torch.equal(masters[name].cpu(), value.cpu()) for name, value in kept.items())
 
@@ -159,7 +143,7 @@ def train_in_bf16(start, out) -> None:
 def test_any_layout_writes_masters_that_one_process_and_an_export_read(starts, tmp_path):
     forks.run_ranks(2, train_in_bf16, starts / "tied", tmp_path, folder=tmp_path)
     one = tiny.new_engine("tied", starts / "tied", bf16=True)
-    one.train_step(tiny.Samples.draw(7, 0).micro_batches(3), tiny.language_loss, RATE)
+    train_step(one)
     one.save(tmp_path / "one")
     expected = StoreReader(tmp_path / "one" / "weights")
     for layout in ("dp2", "tp2", "pp2"):
@@ -177,27 +161,20 @@ def test_any_layout_writes_masters_that_one_process_and_an_export_read(starts, t
         assert torch.equal(masters_of(again)[norm], store.read_whole(norm))
 
 
-# ---- what the model shows of a step ---------------------------------------------------------------------------------
-
-
 def share(shown: torch.Tensor, expected: torch.Tensor) -> float:
     """How far `shown` reaches in the direction of `expected`, as a part of its length."""
     return (shown @ expected / (expected @ expected)).item()
 
 
-def test_the_first_step_shows_in_full(starts, in_bf16, on_the_grid):
-    [expected] = displacements(starts / "untied", 1, RATE)
-    for start in (starts / "untied", in_bf16):
-        [shown] = displacements(start, 1, RATE, bf16=True)
-        assert share(shown, expected) == pytest.approx(1, abs=0.1)
-    [shown] = displacements(on_the_grid, 1, RATE, bf16=True)
-    assert share(shown, expected) < 0.25  # so little would show if masters began on bf16's grid
-
-
-def test_three_steps_go_where_those_of_float32_go(starts, in_bf16):
+def test_steps_show_in_full_and_go_where_those_of_float32_go(starts, copies):
     # each weight shows whole steps of the grid, so that single weights point the same way from updates of a step on
+    [first] = displacements(starts / "untied", 1, RATE)
     expected = sum(displacements(starts / "untied", 3, 10 * RATE))
-    for start in (starts / "untied", in_bf16):
+    for start in (starts / "untied", copies["bf16"]):
+        [shown] = displacements(start, 1, RATE, bf16=True)
+        assert share(shown, first) == pytest.approx(1, abs=0.1)
         shown = sum(displacements(start, 3, 10 * RATE, bf16=True))
         assert torch.cosine_similarity(shown, expected, dim=0) > 0.95
         assert share(shown, expected) == pytest.approx(1, abs=0.02)
+    [shown] = displacements(copies["grid"], 1, RATE, bf16=True)
+    assert share(shown, first) < 0.25  # so little would show if masters began on bf16's grid

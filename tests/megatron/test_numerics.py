@@ -34,9 +34,6 @@ def steps(engine: Engine, name: str, numbers: range = range(2)) -> list[dict]:
     ]
 
 
-# ---- recomputation --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["tied", "scalar"])
 def test_recomputation_changes_no_step(starts, name):
     expected = steps(engine_of(starts, name, Numerics()), name)
@@ -77,9 +74,6 @@ def test_a_chunk_that_leaves_layers_over_is_refused(starts):
     uneven = Numerics(recompute_granularity="full", recompute_num_layers=3)
     with pytest.raises(ValueError, match="activations_checkpoint_num_layers=3 does not divide the 4 layers"):
         engine_of(starts, "untied", uneven)
-
-
-# ---- bf16 -----------------------------------------------------------------------------------------------------------
 
 
 def test_rewards_are_added_up_in_float32_under_bf16():

@@ -1,4 +1,4 @@
-"""The simulated accelerator itself: it refuses what CUDA refuses, counts copies, and computes what the CPU computes."""
+"""On the simulated accelerator a model says and learns what it does on the CPU."""
 
 from unittest.mock import patch
 
@@ -19,24 +19,10 @@ def copies():
         yield seen
 
 
-def test_tensors_on_both_devices_are_refused(copies):
-    there, here = torch.ones(3, device=DEVICE), torch.ones(3)
-    for operation in (
-        lambda: there + here,
-        lambda: here.add_(there),
-        lambda: there[torch.tensor([0, 2])],
-        lambda: here[torch.tensor([0, 2], device=DEVICE)],
-        lambda: torch.where(here > 0, there, there),
-        lambda: torch.cat([there, here]),
-    ):
-        with pytest.raises(RuntimeError, match="lies on the CPU"):
-            operation()
-    with pytest.raises(RuntimeError, match="numpy"):
-        there.numpy()
-    assert (there + torch.tensor(1.0) + 1).tolist() == [3.0] * 3  # a number of the CPU is none of them
-
-
 def test_generation_there_says_what_the_cpu_says(starts, copies):
+    with pytest.raises(RuntimeError, match="lies on the CPU"):
+        torch.ones(3, device=DEVICE) + torch.ones(3)
+
     def answers(sampling: Sampling) -> list[list[int]]:
         module = tiny.new_engine("untied", starts / "untied").module
         prompts = [[5, 6, 7], [8], list(range(20, 40))]
@@ -56,7 +42,6 @@ def test_generation_there_says_what_the_cpu_says(starts, copies):
     [
         ("untied", {"recompute_granularity": "selective"}),
         ("tied", {"recompute_granularity": "full"}),
-        ("scalar", {}),
         ("scalar", {"bf16": True}),
     ],
 )

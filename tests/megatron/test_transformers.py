@@ -44,47 +44,22 @@ def assert_same_continuation(module, twin, prompt: list[int], count: int) -> Non
     assert ours.tokens == theirs.tolist()
 
 
-# ---- exported checkpoints; test_layouts compares those of all layouts with what is stored ---------------------------
-
-
-@pytest.fixture
-def checkpoint(measured, smoke, tmp_path):
-    """A copy of a checkpoint that two ranks wrote, with a tokenizer as jobs leave it."""
-
-    def copied(name: str):
-        folder = shutil.copytree(measured / "tp2_sequence" / name, tmp_path / name)
-        Tokenizer(smoke).save(folder)
-        return folder
-
-    return copied
-
-
-@pytest.mark.parametrize("name", ["untied", "tied"])
-def test_an_exported_policy_has_the_engine_s_logits_and_greedy_text(checkpoint, name, tmp_path):
-    from transformers import AutoModelForCausalLM
-
-    export(checkpoint(name), "hf", tmp_path / "out")
-    module = module_of(tmp_path / name)
-    twin = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").eval()
-    assert_same_logits(module, twin, TOKENS)
-    assert_same_continuation(module, twin, TOKENS[0, :8].tolist(), 12)
-
-
 @torch.no_grad()
-def test_an_exported_reward_model_has_the_engine_s_scores(checkpoint, tmp_path, monkeypatch):
+def test_an_exported_reward_model_has_the_engine_s_scores(measured, smoke, tmp_path, monkeypatch):
+    """Of a checkpoint that two ranks wrote. A policy's export is what is stored (test_layouts), as test_families compares it."""
     from transformers import AutoModelForSequenceClassification
 
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    SCALE.save(checkpoint("scalar"))
-    export(tmp_path / "scalar", "hf", tmp_path / "out")
-    module = module_of(tmp_path / "scalar")
+    checkpoint = shutil.copytree(measured / "tp2_sequence" / "scalar", tmp_path / "scalar")
+    Tokenizer(smoke).save(checkpoint)
+    SCALE.save(checkpoint)
+    export(checkpoint, "hf", tmp_path / "out")
+    module = module_of(checkpoint)
     twin = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
     ours = SCALE(module.values(module(TOKENS))[-1])
     assert ours.std() > 0.05
     torch.testing.assert_close(twin(TOKENS).logits[:, 0], ours, atol=CLOSE, rtol=0)
 
-
-# ---- SmolLM2 --------------------------------------------------------------------------------------------------------
 
 SENTENCES = [
     "The capital of France is",

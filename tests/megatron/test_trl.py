@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from twins import random_twins, stored_tensors
 
 from aligner_lib.datasets.samples import LabelledSample, PreferenceSample
@@ -104,17 +105,36 @@ def our_gradient(sides, samples: list, **settings) -> Computed:
     return Computed(mean.item(), stored_tensors(folder), figures)
 
 
-def trl_gradient(sides, make, batches: list[dict]) -> Computed:
-    """The mean of TRL's loss over these batches, its gradients and figures. make: its trainer, of what all take."""
+TRL_FIGURES = {
+    "acc": "rewards/accuracies",
+    "rewards_chosen_mean": "rewards/chosen",
+    "rewards_rejected_mean": "rewards/rejected",
+}
+
+
+def trl_gradient(
+    sides, config, trainer_of, batches: list[dict], reference=True, weights=None, **columns
+) -> Computed:
+    """The mean of TRL's loss over these batches, its gradients and figures. config and trainer_of: TRL's classes; weights:
+    more settings; columns: of the rows that TRL tokenises when a trainer is made; what is compared is given as token ids."""
+    from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    policy, reference = (
+    policy, *references = (
         AutoModelForCausalLM.from_pretrained(folder / "hf", dtype=torch.float32)
-        for folder in (sides.policy, sides.reference)
+        for folder in (sides.policy, sides.reference)[: 1 + reference]
     )
     tokenizer = AutoTokenizer.from_pretrained(sides.smoke)
     tokenizer.pad_token = tokenizer.eos_token
-    trainer = make(policy, reference, tokenizer)
+    common = {"output_dir": str(sides.out / "trl"), "beta": BETA, "max_length": None, "report_to": "none"}
+    common |= {"bf16": False, "use_cpu": True, "gradient_checkpointing": False}
+    trainer = trainer_of(
+        policy,
+        *references,
+        args=config(**common, **(weights or {})),
+        train_dataset=Dataset.from_list([{"prompt": "A:", **columns}] * 2),
+        processing_class=tokenizer,
+    )
     policy.train()
     losses = [trainer.compute_loss(policy, batch) for batch in batches]
     mean = sum(losses) / len(losses)
@@ -122,17 +142,10 @@ def trl_gradient(sides, make, batches: list[dict]) -> Computed:
     recorded = trainer._metrics["train"] if hasattr(trainer, "_metrics") else trainer._stored_metrics["train"]
     figures = {
         ours: [float(value) for value in recorded[theirs]]
-        for ours, theirs in TRL_FIGURES.items()
+        for ours, theirs in [*TRL_FIGURES.items(), ("kl", "kl")]
         if theirs in recorded
     }
     return Computed(mean.item(), {name: value.grad for name, value in policy.named_parameters()}, figures)
-
-
-TRL_FIGURES = {
-    "acc": "rewards/accuracies",
-    "rewards_chosen_mean": "rewards/chosen",
-    "rewards_rejected_mean": "rewards/rejected",
-}
 
 
 def assert_same(ours: Computed, theirs: Computed) -> None:
@@ -145,29 +158,9 @@ def assert_same(ours: Computed, theirs: Computed) -> None:
 
 
 def assert_same_figures(ours: Computed, theirs: Computed) -> None:
-    assert theirs.figures.keys() == TRL_FIGURES.keys()
-    for name, values in theirs.figures.items():
-        assert fmean(ours.figures[name]) == pytest.approx(fmean(values), rel=CLOSE), name
-
-
-def arguments(sides) -> dict:
-    """What all of TRL's configurations are told."""
-    return {
-        "output_dir": str(sides.out / "trl"),
-        "beta": BETA,
-        "bf16": False,
-        "use_cpu": True,
-        "report_to": "none",
-        "gradient_checkpointing": False,
-        "max_length": None,
-    }
-
-
-def dataset(**columns):
-    """A row that TRL's trainers tokenise when they are made; what is compared is given to them as token ids."""
-    from datasets import Dataset
-
-    return Dataset.from_list([{"prompt": "A:", **columns}] * 2)
+    for name in TRL_FIGURES:
+        found, expected = (fmean(side.figures[name]) for side in (ours, theirs))
+        assert found == pytest.approx(expected, rel=CLOSE), name
 
 
 # ---- pairs ----------------------------------------------------------------------------------------------------------
@@ -189,23 +182,18 @@ def test_with_a_reference(sides, ours, theirs):
     from trl import DPOConfig, DPOTrainer
     from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-    def make(policy, reference, tokenizer):
-        config = DPOConfig(**arguments(sides), **theirs)
-        rows = dataset(chosen=" b", rejected=" c")
-        return DPOTrainer(policy, reference, config, train_dataset=rows, processing_class=tokenizer)
-
     collate = DataCollatorForPreference(pad_token_id=0)
     batches = [PAIRS] if theirs["loss_type"] in ("sigmoid", "robust") else [[pair] for pair in PAIRS]
-    expected = trl_gradient(sides, make, [collate(batch) for batch in batches])
-    found = our_gradient(sides, as_pairs(PAIRS), **ours)
-    assert_same(found, expected)
+    batches = [collate(batch) for batch in batches]
+    expected = trl_gradient(sides, DPOConfig, DPOTrainer, batches, weights=theirs, chosen=" b", rejected=" c")
+    found, figures = our_gradient(sides, as_pairs(PAIRS), **ours), expected.figures
     if theirs["loss_type"] in ("ipo", "sigmoid_norm"):
-        figures = expected.figures
         for side in ("chosen", "rejected"):
             sums = zip(figures[f"rewards_{side}_mean"], PAIRS, strict=True)
             figures[f"rewards_{side}_mean"] = [value / len(pair[f"{side}_ids"]) for value, pair in sums]
         sides_of_pairs = zip(figures["rewards_chosen_mean"], figures["rewards_rejected_mean"])
         figures["acc"] = [float(chosen > rejected) for chosen, rejected in sides_of_pairs]
+    assert_same(found, expected)
     assert_same_figures(found, expected)
 
 
@@ -213,16 +201,13 @@ def padded(pairs: list[dict]) -> dict[str, torch.Tensor]:
     """A batch as CPO's and ORPO's trainers take it."""
     batch = {}
     for side in ("chosen", "rejected"):
-        rows = [pair["prompt_ids"] + pair[f"{side}_ids"] for pair in pairs]
-        width = max(map(len, rows))
-        starts = [len(pair["prompt_ids"]) for pair in pairs]
-        ends = [width - len(row) for row in rows]
-        labels = [[-100] * start + row[start:] + [-100] * end for row, start, end in zip(rows, starts, ends)]
-        batch[f"{side}_input_ids"] = torch.tensor([row + [0] * end for row, end in zip(rows, ends)])
-        batch[f"{side}_attention_mask"] = torch.tensor(
-            [[1] * len(row) + [0] * (width - len(row)) for row in rows]
-        )
-        batch[f"{side}_labels"] = torch.tensor(labels)
+        rows = [torch.tensor(pair["prompt_ids"] + pair[f"{side}_ids"]) for pair in pairs]
+        labels = [row.clone() for row in rows]
+        for label, pair in zip(labels, pairs):
+            label[: len(pair["prompt_ids"])] = -100
+        batch[f"{side}_input_ids"] = pad_sequence(rows, batch_first=True)
+        batch[f"{side}_attention_mask"] = pad_sequence(list(map(torch.ones_like, rows)), batch_first=True)
+        batch[f"{side}_labels"] = pad_sequence(labels, batch_first=True, padding_value=-100)
     return batch
 
 
@@ -237,13 +222,10 @@ def padded(pairs: list[dict]) -> dict[str, torch.Tensor]:
 )  # fmt: skip
 def test_without_a_reference(sides, module, name, pairs, ours, theirs):
     trl = import_module(f"trl.experimental.{module}")
-
-    def make(policy, _, tokenizer):
-        config = getattr(trl, f"{name}Config")(**arguments(sides), **theirs)
-        rows = dataset(chosen=" b", rejected=" c")
-        return getattr(trl, f"{name}Trainer")(policy, config, train_dataset=rows, processing_class=tokenizer)
-
-    expected, found = trl_gradient(sides, make, [padded(pairs)]), our_gradient(sides, as_pairs(pairs), **ours)
+    classes = getattr(trl, f"{name}Config"), getattr(trl, f"{name}Trainer")
+    batches, texts = [padded(pairs)], {"chosen": " b", "rejected": " c"}
+    expected = trl_gradient(sides, *classes, batches, reference=False, weights=theirs, **texts)
+    found = our_gradient(sides, as_pairs(pairs), **ours)
     assert_same(found, expected)
     assert_same_figures(found, expected)
 
@@ -256,36 +238,17 @@ def test_kto(sides):
     from trl import KTOConfig, KTOTrainer
     from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
 
-    labels = [True, False, True, True]
-    examples = [
-        {
-            "prompt_ids": pair["prompt_ids"],
-            "completion_ids": pair["chosen_ids"],
-            "KL_completion_ids": PAIRS[i - 1]["rejected_ids"],
-            "label": label,
-        }
-        for i, (pair, label) in enumerate(zip(PAIRS, labels))
-    ]
-    samples = [
-        LabelledSample(
-            example["label"],
-            tuple(example["prompt_ids"] + example[key] for key in ("completion_ids", "KL_completion_ids")),
-            (len(example["prompt_ids"]),) * 2,
-        )
-        for example in examples
-    ]
-    points = []
-
-    def make(policy, reference, tokenizer):
-        weights = {"desirable_weight": 1.5, "undesirable_weight": 0.7}
-        config = KTOConfig(**arguments(sides), **weights, per_device_train_batch_size=2)
-        rows = dataset(completion=" b", label=True)
-        trainer = KTOTrainer(policy, reference, config, train_dataset=rows, processing_class=tokenizer)
-        points.append(trainer._metrics["train"]["kl"])
-        return trainer
-
-    collate = DataCollatorForUnpairedPreference(pad_token_id=0)
-    expected = trl_gradient(sides, make, [collate(examples)])
+    examples, samples = [], []
+    for i, (pair, label) in enumerate(zip(PAIRS, [True, False, True, True])):
+        prompt, response, other = pair["prompt_ids"], pair["chosen_ids"], PAIRS[i - 1]["rejected_ids"]
+        example = {"prompt_ids": prompt, "completion_ids": response, "KL_completion_ids": other}
+        examples.append(example | {"label": label})
+        samples.append(LabelledSample(label, (prompt + response, prompt + other), (len(prompt),) * 2))
+    weights = {"desirable_weight": 1.5, "undesirable_weight": 0.7}
+    batches = [DataCollatorForUnpairedPreference(pad_token_id=0)(examples)]
+    settings = weights | {"per_device_train_batch_size": 2}
+    texts = {"completion": " b", "label": True}
+    expected = trl_gradient(sides, KTOConfig, KTOTrainer, batches, weights=settings, **texts)
+    assert expected.figures["kl"][0] > 0.01
     weights = {"desirable_loss_weight": 1.5, "undesirable_loss_weight": 0.7}
     assert_same(our_gradient(sides, samples, preference_loss="kto", **weights), expected)
-    assert points[0][0] > 0.01

@@ -1,4 +1,5 @@
-"""Rows without their padding: nothing is lost, and padding can't be told from what comes out."""
+"""Rows without their padding and with common prefixes once: nothing is lost. test_families compares uneven rows with
+transformers."""
 
 import pytest
 import tiny
@@ -14,13 +15,6 @@ from aligner_lib.megatron.unpadding import Unpadding
 pytestmark = pytest.mark.megatron
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
-
-
-def test_two_rows_by_hand():
-    unpadding = Unpadding(torch.tensor([3, 1]), 3)
-    rows = torch.tensor([[5, 6, 7], [8, -1, -1]])
-    assert unpadding.remove(rows).tolist() == [5, 6, 7, 8]
-    assert unpadding.restore(torch.tensor([5, 6, 7, 8])).tolist() == [[5, 6, 7], [8, 0, 0]]
 
 
 @given(LENGTHS, st.integers(0, 3))
@@ -49,55 +43,31 @@ def module_of(starts, name: str = "untied", **numerics):
     return engine.module.train()
 
 
-def test_a_row_is_the_same_alone_and_beside_longer_ones(starts, one_process):
-    module, lengths = module_of(starts), [9, 2, 5]
-    tokens = torch.randint(0, 96, (3, 9), generator=torch.Generator().manual_seed(0))
-    together = module(tokens, torch.tensor(lengths))
-    for row, length in enumerate(lengths):
-        alone = module(tokens[row : row + 1, :length])
-        torch.testing.assert_close(together[:length, row], alone[:, 0], atol=1e-5, rtol=0)
-        assert (together[length:, row] == 0).all()
-
-
-def test_what_stands_in_the_padding_changes_no_gradient(starts, one_process):
-    module, lengths = module_of(starts), torch.tensor([6, 3])
-    tokens = torch.randint(0, 96, (2, 6), generator=torch.Generator().manual_seed(1))
-    other = tokens.clone()
-    other[1, 3:] = 95
-    gradients = []
-    for rows in (tokens, other):
-        module.zero_grad()
-        module(rows, lengths).square().sum().backward()
-        gradients.append([weight.grad.clone() for weight in module.parameters() if weight.grad is not None])
-    assert len(gradients[0]) > 10
-    assert all(torch.equal(a, b) for a, b in zip(*gradients))
-
-
-# ---- prefixes that rows have in common ------------------------------------------------------------------------------
-
-
 def sharing(*rows: list[int]):
     tokens, lengths = tiny.pad_rows(list(rows), 0)
     return tokens, Unpadding(lengths, tokens.shape[1], tokens)
 
 
-def test_three_rows_by_hand():
-    """A prompt 5 6 with the answers 7 and 8 9, and one that begins as the second does: five tokens in place of ten."""
-    tokens, unpadding = sharing([5, 6, 7], [5, 6, 8, 9], [5, 6, 8])
-    assert unpadding.remove(tokens).tolist() == [5, 6, 7, 8, 9]
-    assert unpadding.columns.tolist() == [0, 1, 2, 2, 3]
-    assert torch.equal(unpadding.restore(unpadding.remove(tokens)), tokens)
-
-
-def test_what_is_alike_after_a_difference_is_not_shared():
-    tokens, unpadding = sharing([5, 6, 7], [4, 6, 7])
-    assert unpadding.remove(tokens).tolist() == [5, 6, 7, 4, 6, 7]
-
-
-def test_padding_is_no_token_to_share():
-    tokens, unpadding = sharing([5, 0, 0], [5], [5, 0])  # 0 is padding, and a token
-    assert unpadding.remove(tokens).tolist() == [5, 0, 0]
-    assert unpadding.restore(torch.tensor([1, 2, 3])).tolist() == [[1, 2, 3], [1, 0, 0], [1, 2, 0]]
+@pytest.mark.parametrize(
+    ("rows", "computed", "columns", "numbered"),
+    [
+        # a prompt 5 6 with the answers 7 and 8 9, and one that begins as the second does: five tokens in place of ten
+        (
+            [[5, 6, 7], [5, 6, 8, 9], [5, 6, 8]],
+            *([5, 6, 7, 8, 9], [0, 1, 2, 2, 3]),
+            [[1, 2, 3, 0], [1, 2, 4, 5], [1, 2, 4, 0]],
+        ),
+        # what is alike after a difference is not shared
+        ([[5, 6, 7], [4, 6, 7]], [5, 6, 7, 4, 6, 7], [0, 1, 2, 0, 1, 2], [[1, 2, 3], [4, 5, 6]]),
+        # 0 is padding, and a token: padding is none to share
+        ([[5, 0, 0], [5], [5, 0]], [5, 0, 0], [0, 1, 2], [[1, 2, 3], [1, 0, 0], [1, 2, 0]]),
+    ],
+)
+def test_rows_by_hand(rows, computed, columns, numbered):
+    tokens, unpadding = sharing(*rows)
+    assert unpadding.remove(tokens).tolist() == computed
+    assert unpadding.columns.tolist() == columns
+    assert unpadding.restore(torch.arange(1, len(computed) + 1)).tolist() == numbered
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=6), min_size=1, max_size=6))
@@ -129,16 +99,12 @@ def test_sharing_changes_neither_loss_nor_gradient(starts, one_process, name):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * other.abs().max().item())
 
 
-def test_responses_are_scored_alike_whatever_stands_beside_them_and_a_prompt_is_computed_once(
-    starts, one_process
-):
-    """Four responses to each of three prompts, shuffled: the same figures in micro batches of a row each, and a third of the tokens."""
+def test_responses_are_scored_alike_beside_others_and_a_prompt_is_computed_once(starts, one_process):
+    """Four responses to each of three prompts, shuffled: the figures of rows alone, and a third of the tokens."""
     draw = torch.Generator().manual_seed(1)
     prompts = torch.randint(0, 96, (3, 12), generator=draw).tolist()
-    rows = [
-        prompts[number % 3] + torch.randint(0, 96, (1 + number % 5,), generator=draw).tolist()
-        for number in range(12)
-    ]
+    answers = torch.randint(0, 96, (12, 5), generator=draw).tolist()
+    rows = [prompts[number % 3] + answers[number][: 1 + number % 5] for number in range(12)]
     batch = TokenBatch(*pad_rows(rows, 0))
     engine = Engine(tiny.MODELS["untied"], Numerics())
     engine.load(starts / "untied")
@@ -151,9 +117,7 @@ def test_responses_are_scored_alike_whatever_stands_beside_them_and_a_prompt_is_
         return model.logits(hidden[:-1]).sum(dim=-1).t()
 
     together = engine.map_rows(batch, logits_sum, 4)
-    shared = sum(computed)
+    assert sum(computed) <= 3 * 12 + int(batch.lengths.sum()) - 12 * 12
     alone = engine.map_rows(batch, logits_sum, 1)
     real = torch.arange(batch.tokens.shape[1] - 1) < (batch.lengths - 1)[:, None]
     torch.testing.assert_close(together[real], alone[real], atol=1e-4, rtol=0)
-    responses = int(batch.lengths.sum()) - 12 * 12
-    assert shared <= 3 * 12 + responses

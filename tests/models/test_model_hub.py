@@ -52,8 +52,14 @@ def fetched(name: str, tmp_path):
     return fetch(name, cache=tmp_path / "cache", progress=False)
 
 
-def test_a_repository_comes_at_a_commit_that_is_recorded(files, folder, tmp_path, capsys):
-    model = fetch(REPO, cache=tmp_path / "cache")
+def test_a_repository_comes_at_a_commit_that_is_recorded_and_is_there_without_the_hub(
+    net, files, folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ValueError, match=f"not exist, .*for a model of the hub: aligner model fetch {REPO}"):
+        resolve(REPO)
+    assert files.requests == [], "a path asks no hub"
+    model = fetch(REPO)
     assert model == tmp_path / "cache/models" / REPO
     assert Architecture.load(model) == ARCH
     assert f"{REPO}: from the Hugging Face hub ({REPO} at {COMMIT[:12]})" in capsys.readouterr().out
@@ -62,36 +68,22 @@ def test_a_repository_comes_at_a_commit_that_is_recorded(files, folder, tmp_path
     assert set(source["sha256"]) == {path.name for path in folder.glob("model-*.safetensors")}
     requests = {path.rpartition("/")[2] for method, path, _ in files.requests if method == "GET"}
     assert not {"consolidated.safetensors", "README.md"} & requests
-
-
-def test_what_was_fetched_is_there_without_the_hub_and_a_damaged_copy_is_fetched_again(
-    net, files, tmp_path, monkeypatch, capsys
-):
-    model = fetched(REPO, tmp_path)
     net()
-    assert fetched(REPO, tmp_path) == model
-    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
-    assert resolve(REPO) == model
+    assert fetch(REPO) == resolve(REPO) == model
     net(hub=files.url)
     shutil.rmtree(model / "weights")
-    assert fetch(REPO, cache=tmp_path / "cache") == model
+    assert fetch(REPO) == model
     assert "is damaged or of another version" in capsys.readouterr().out
 
 
-def test_a_revision_has_a_folder_of_its_own(files, tmp_path):
+def test_a_revision_has_a_folder_of_its_own_and_the_token_goes_along(files, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_for_this_test")
     other = "/revision/refs%2Fpr%2F3"
     files.content[f"/api/models/{REPO}{other}"] = files.content[f"/api/models/{REPO}/revision/main"]
     assert fetched(f"{REPO}@refs/pr/3", tmp_path).name == "tiny-llama@refs--pr--3"
     assert fetched(f"{REPO}@main", tmp_path).name == "tiny-llama@main"
     assert fetched(REPO, tmp_path).name == "tiny-llama"
-
-
-def test_a_name_that_was_not_fetched_asks_no_hub_as_a_path(files, tmp_path, monkeypatch):
-    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
-    message = f"does not exist, .*for a model of the hub: aligner model fetch {REPO}"
-    with pytest.raises(ValueError, match=message):
-        resolve(REPO)
-    assert files.requests == []
+    assert set(files.tokens) == {"Bearer hf_for_this_test"}
 
 
 def test_other_content_than_the_hub_lists_is_refused(files, refused):
@@ -101,8 +93,7 @@ def test_other_content_than_the_hub_lists_is_refused(files, refused):
     refused(r"model-00002-of-00003\.safetensors has SHA-256", DownloadError)
 
 
-# ---- the hub says no ------------------------------------------------------------------------------------------------
-
+META = "meta-llama/Llama-2-7b"
 TOKEN = "create a token with read access .* give it as HF_TOKEN"
 
 
@@ -113,12 +104,6 @@ def test_a_gated_repository_is_answered_with_how_to_get_in(files, refused, statu
         if "/resolve/" in path:
             files.refused[path] = status, "GatedRepo"
     assert "\n" not in refused(f"{REPO} is gated: accept its licence .*{TOKEN}")
-
-
-def test_the_token_goes_along(files, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_for_this_test")
-    fetched(REPO, tmp_path)
-    assert set(files.tokens) == {"Bearer hf_for_this_test"}
 
 
 @pytest.mark.parametrize(
@@ -138,12 +123,11 @@ def test_what_the_hub_does_not_give_is_told(files, refused, revision, answer, me
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (REPO, "can't be downloaded: .*download it elsewhere and use `aligner model import"),
+        (REPO, "can't be downloaded: .*download the model elsewhere and use `aligner model import"),
         # the tutorial's Llama 2 is in Meta's own format
-        ("meta-llama/Llama-2-7b", "Meta's own format .*: aligner model fetch meta-llama/Llama-2-7b-hf"),
-        (
-            "meta-llama/Llama-2-7b-chat",
-            "Meta's own format .*: aligner model fetch meta-llama/Llama-2-7b-chat-hf",
+        *(
+            (f"{META}{chat}", f"Meta's own format .*: aligner model fetch {META}{chat}-hf")
+            for chat in ("", "-chat")
         ),
         *((name, "there is no model named") for name in ("../secret/model", "a/b/c", "/a/b", "a/..", "-a/b")),
         ("a/b@x y", "there is no model named"),
@@ -154,21 +138,15 @@ def test_without_the_hub_another_way_is_named_and_paths_are_no_names(net, tmp_pa
         fetched(name, tmp_path)
 
 
-# ---- repositories without safetensors -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("held", "message"),
     [
-        (
-            ("config.json", "pytorch_model.bin"),
-            r"as pickles \(pytorch_model\.bin\).*refs/pr/N.*save_pretrained",
-        ),
+        (("config.json", "pytorch_model.bin"), r"as pickles \(pytorch_model\.bin\).*refs/pr/N.*save_pretr"),
         (("params.json", "consolidated.00.pth"), r"as pickles \(consolidated\.00\.pth\)"),
         (("model-q4.gguf", "README.md"), r"hf download a/b model-q4\.gguf.*aligner model import FILE"),
         (("GPT-2B-001_bf16_tp1.nemo",), r"hf download a/b GPT-2B-001_bf16_tp1\.nemo"),
         (("adapter_config.json", "adapter_model.safetensors"), "contains an adapter"),
-        (("unet/model.safetensors", "model_index.json"), "contains no language model .* it has unet/model"),
+        (("unet/model.safetensors", "model_index.json"), "contains no language model .* only unet/model"),
     ],
 )
 def test_what_holds_no_safetensors_is_refused_with_what_to_do(held, message):
@@ -187,7 +165,7 @@ def test_pickles_are_not_even_downloaded(files, folder, refused):
 
 
 def test_of_a_listing_only_what_the_import_reads_is_wanted():
-    held = ("config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "original/params.json",
-            "original/model.safetensors", "consolidated.safetensors", "tf_model.h5", "generation_config.json")  # fmt: skip
-    wanted = Listing("c", held, {}, None).needed()
-    assert set(wanted) == {held[0], held[1], held[2], held[-1]}
+    index = ("model-00001-of-00002.safetensors", "model.safetensors.index.json")
+    wanted = {"config.json", "generation_config.json", *index}
+    others = {"original/params.json", "original/model.safetensors", "consolidated.safetensors", "tf_model.h5"}
+    assert set(Listing("c", tuple(wanted | others), {}, None).needed()) == wanted

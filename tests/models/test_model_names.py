@@ -27,27 +27,26 @@ def test_names_of_an_untied_model_are_megatrons():
     assert names == ["embedding.word_embeddings.weight", *layers, *ends]
     tied = dataclasses.replace(ARCH, tied_embeddings=True)
     assert [weight.megatron for weight in weights(tied)] == names[:-1]
+    for arch in (ARCH, tied):
+        assert sum(int(np.prod(weight.shape)) for weight in weights(arch)) == arch.num_parameters
 
 
-def test_shapes_add_up_to_the_number_of_parameters():
-    assert sum(int(np.prod(weight.shape)) for weight in weights(ARCH)) == ARCH.num_parameters
+def column(*rows: int) -> np.ndarray:
+    return np.array(rows)[:, None]
 
 
-def test_query_key_value_rows_are_interleaved_by_group():
+def fused_rows(fusion: str, arch: Architecture, *parts: np.ndarray) -> list[int]:
+    weight = next(weight for weight in weights(arch) if weight.fusion == fusion)
+    return to_megatron(weight, parts, arch)[:, 0].tolist()
+
+
+def test_query_key_value_rows_are_interleaved_by_group_and_the_gate_comes_before_up():
     # 4 heads of size 2 in 2 groups: each group holds its two query heads, its key and its value
     arch = Architecture(1, 1, 4, 2, 3, 5, 8, kv_channels=2)
-    qkv = next(weight for weight in weights(arch) if weight.fusion == "qkv")
-    queries, keys, values = np.arange(8), 100 + np.arange(4), 200 + np.arange(4)
-    fused = to_megatron(qkv, [part[:, None] for part in (queries, keys, values)], arch)
+    parts = column(0, 1, 2, 3, 4, 5, 6, 7), column(100, 101, 102, 103), column(200, 201, 202, 203)
     first, second = [0, 1, 2, 3, 100, 101, 200, 201], [4, 5, 6, 7, 102, 103, 202, 203]
-    assert fused[:, 0].tolist() == first + second
-
-
-def test_the_gate_comes_before_up():
-    arch = Architecture(1, 1, 1, 1, 3, 5, 8, kv_channels=2)
-    fc1 = next(weight for weight in weights(arch) if weight.fusion == "gate_up")
-    fused = to_megatron(fc1, [np.array([[1], [2], [3]]), np.array([[7], [8], [9]])], arch)
-    assert fused[:, 0].tolist() == [1, 2, 3, 7, 8, 9]
+    assert fused_rows("qkv", arch, *parts) == first + second
+    assert fused_rows("gate_up", arch, column(1, 2, 3), column(7, 8, 9)) == [1, 2, 3, 7, 8, 9]
 
 
 SWITCHES = [

@@ -17,13 +17,12 @@ def run(tmp_path, smoke):
     return tmp_path / "run"
 
 
-def test_a_name_a_model_folder_and_a_checkpoint(run, smoke, monkeypatch):
+def test_a_run_stands_for_its_latest_whole_checkpoint_and_a_ppo_checkpoint_for_its_policy(
+    run, smoke, monkeypatch
+):
     monkeypatch.setenv("ALIGNER_CACHE", str(smoke.parents[1]))
     assert resolve("smoke") == resolve(smoke) == resolve(str(smoke)) == smoke
     assert resolve(run / "checkpoints/step_000002") == run / "checkpoints/step_000002"
-
-
-def test_a_run_stands_for_its_latest_whole_checkpoint_and_a_ppo_checkpoint_for_its_policy(run, smoke):
     assert resolve(run) == run / "checkpoints/step_000010"
     checkpoint = run / "checkpoints/step_000011"
     shutil.copytree(smoke, checkpoint)
@@ -34,14 +33,13 @@ def test_a_run_stands_for_its_latest_whole_checkpoint_and_a_ppo_checkpoint_for_i
 def test_what_was_tried_is_told(tmp_path):
     with pytest.raises(ValueError, match=r"no model\.json in .*, .*checkpoints/step_"):
         resolve(tmp_path)
+    with pytest.raises(FileNotFoundError, match="is not a model folder"):
+        model_hash(tmp_path)
     with pytest.raises(ValueError, match="smolllm does not exist, and the named models are 'smollm2-135m'"):
         resolve("smolllm")
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is not a folder"):
         resolve(tmp_path / "file")
-
-
-# ---- the hash -------------------------------------------------------------------------------------------------------
 
 
 def test_a_copy_has_the_same_hash_and_any_byte_of_a_small_file_counts(tmp_path, smoke):
@@ -72,13 +70,6 @@ def test_of_large_files_length_beginning_end_and_samples_count(tmp_path, smoke):
     seen.add(model_hash(copy))
     assert len(seen) == 6
 
-
-def test_no_model_no_hash(tmp_path):
-    with pytest.raises(FileNotFoundError, match="is not a model folder"):
-        model_hash(tmp_path)
-
-
-# ---- imports --------------------------------------------------------------------------------------------------------
 
 # what is heavy for the package alone, and for its work
 WITHOUT_TORCH = """

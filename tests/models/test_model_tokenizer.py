@@ -79,28 +79,19 @@ def test_a_character_of_several_tokens_stands_at_the_last_of_them(tmp_path):
     assert tokenizer.tokens(ids[:3]) == ["", "é", "\ufffd"]  # cut off within a character
 
 
-@pytest.mark.parametrize(
-    ("make", "add_bos_token", "expected"),
-    [
-        (gpt2, None, []),
-        (gpt2, False, []),
-        (gpt2, True, [1]),
-        (llama_3, None, [1]),  # tokenizer.json's post-processor
-        (llama_3, True, [1]),
-        (llama_3, False, []),
-    ],
-)
-def test_bos_is_as_the_configuration_says(tmp_path, make, add_bos_token, expected):
-    folder = make(tmp_path)
-    rewrite(folder, lambda stored, config: config.update(add_bos_token=add_bos_token))
-    tokenizer = Tokenizer(folder)
-    assert tokenizer.bos_ids == expected
-    assert tokenizer.encode("Hello") == expected + tokenizer.encode_parts(["Hello"])[0]
-
-
-def test_a_bos_token_that_is_not_there_is_told(tmp_path):
-    folder = gpt2(tmp_path)
-    rewrite(folder, lambda stored, config: config.update(add_bos_token=True, bos_token="<begin>"))
+def test_bos_is_as_the_configuration_says(tmp_path):
+    for number, (make, add_bos_token, expected) in enumerate(
+        (
+            *((gpt2, None, []), (gpt2, False, []), (gpt2, True, [1])),
+            *((llama_3, None, [1]), (llama_3, False, []), (llama_3, True, [1])),  # None: the post-processor's
+        )
+    ):
+        folder = make(tmp_path / str(number))
+        rewrite(folder, lambda stored, config, to=add_bos_token: config.update(add_bos_token=to))
+        tokenizer = Tokenizer(folder)
+        assert tokenizer.bos_ids == expected
+        assert tokenizer.encode("Hello") == expected + tokenizer.encode_parts(["Hello"])[0]
+    rewrite(folder, lambda stored, config: config.update(bos_token="<begin>"))
     with pytest.raises(ValueError, match=r"the BOS token '<begin>' is not in the vocabulary"):
         Tokenizer(folder).encode("a")
 
@@ -124,42 +115,29 @@ def test_what_a_tokenizer_file_puts_behind_a_text_or_cuts_off_is_left_out(tmp_pa
 # ---- the same for two models? ---------------------------------------------------------------------------------------
 
 
-def test_the_hash_tells_tokenizers_apart(tmp_path):
-    assert len({Tokenizer(make(tmp_path / name)).hash for name, make in STYLES.items()}) == len(STYLES)
+def test_the_hash_is_of_what_the_tokenizer_does(tmp_path):
+    folders = {name: make(tmp_path / name) for name, make in STYLES.items()}
+    changes = {
+        "BOS": lambda stored, config: config.update(add_bos_token=True),
+        "stop token": lambda stored, config: config.update(eos_token="<unk>"),
+        "merges": lambda stored, config: stored["model"]["merges"].pop(),
+        "normaliser": lambda stored, config: stored.update(normalizer={"type": "Lowercase"}),
+    }
+    for name, change in changes.items():
+        folders[name] = gpt2(tmp_path / name)
+        rewrite(folders[name], change)
+    assert len({Tokenizer(folder).hash for folder in folders.values()}) == len(folders)
 
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda stored, config: config.update(add_bos_token=True),
-        lambda stored, config: config.update(eos_token="<unk>"),
-        lambda stored, config: stored["model"]["merges"].pop(),
-        lambda stored, config: stored.update(normalizer={"type": "Lowercase"}),
-    ],
-    ids=["BOS", "stop token", "merges", "normaliser"],
-)
-def test_the_hash_changes_with_what_the_tokenizer_does(tmp_path, change):
-    before = Tokenizer(gpt2(tmp_path)).hash
-    rewrite(tmp_path, change)
-    assert Tokenizer(tmp_path).hash != before
-
-
-def test_the_hash_is_of_the_content_not_of_its_writing(tmp_path):
     def reorder(stored, config):
-        vocabulary = stored["model"]["vocab"]
-        stored["model"]["vocab"] = dict(sorted(vocabulary.items(), reverse=True))
+        stored["model"]["vocab"] = dict(sorted(stored["model"]["vocab"].items(), reverse=True))
         stored["model"] = dict(reversed(stored["model"].items()))
-        stored["truncation"] = {
-            "direction": "Right",
-            "max_length": 3,
-            "strategy": "LongestFirst",
-            "stride": 0,
-        }
+        cut = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+        stored["truncation"] = cut
         config.update(chat_template="another", model_max_length=7)
 
-    before = Tokenizer(gpt2(tmp_path)).hash
-    rewrite(tmp_path, reorder)
-    assert Tokenizer(tmp_path).hash == before
+    before = Tokenizer(folders["gpt2"]).hash
+    rewrite(folders["gpt2"], reorder)
+    assert Tokenizer(folders["gpt2"]).hash == before
 
 
 def rewrite(folder, change) -> None:
@@ -179,17 +157,29 @@ def original(smoke) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def rebuilt(tmp_path_factory, smoke) -> Tokenizer:
-    folder = tmp_path_factory.mktemp("gguf")
-    write_gguf(folder / "m.gguf", ARCH, random_weights(ARCH), smoke)
-    return Tokenizer(import_hf(folder / "m.gguf", folder / "model"))
+def gguf_file(tmp_path_factory, smoke):
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "m.gguf", ARCH, random_weights(ARCH), smoke)
 
 
-def test_the_ids_of_the_original_and_its_configuration(rebuilt, original):
-    assert [rebuilt.encode(text) for text in TEXTS] == [original.encode(text) for text in TEXTS]
+@pytest.fixture(scope="module")
+def rebuilt(gguf_file) -> Tokenizer:
+    return Tokenizer(import_hf(gguf_file, gguf_file.with_name("model")))
+
+
+def test_the_ids_are_the_original_s_and_transformers(rebuilt, original, gguf_file):
+    """transformers 5 reads a GGUF's vocabulary and merges, but not which pre-tokenizer it names: it is given SmolLM's."""
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+    from transformers import AutoTokenizer
+
     for key in ("eos_token", "bos_token", "chat_template"):
         assert rebuilt.config[key] == original.config[key]
     assert rebuilt.eos_id == 2
+    reference = AutoTokenizer.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
+    pieces = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    reference.backend_tokenizer.pre_tokenizer = pieces
+    for text in TEXTS:
+        ids = rebuilt.encode(text)
+        assert ids == original.encode(text) == reference.encode(text, add_special_tokens=False)
 
 
 @given(st.text())
@@ -230,23 +220,6 @@ def test_a_chat_template_of_its_own_file_moves_into_the_configuration(tmp_path, 
     (source / "tokenizer_config.json").write_text(json.dumps(config))
     out = import_hf(source, tmp_path / "model")
     assert Tokenizer(out).config["chat_template"] == Tokenizer(smoke).config["chat_template"]
-
-
-def test_a_gguf_s_ids_are_transformers(tmp_path, smoke):
-    """transformers 5 reads a GGUF's vocabulary and merges, but not which pre-tokenizer it names: it is given SmolLM's."""
-    from tokenizers import pre_tokenizers
-    from transformers import AutoTokenizer
-
-    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
-    reference = AutoTokenizer.from_pretrained(tmp_path, gguf_file=path.name)
-    digits, byte_level = (
-        pre_tokenizers.Digits(individual_digits=True),
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-    )
-    reference.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
-    tokenizer = Tokenizer(import_hf(path, tmp_path / "model"))
-    for text in TEXTS:
-        assert tokenizer.encode(text) == reference.encode(text, add_special_tokens=False)
 
 
 # what transformers 5.23 gave for SmolLM2's GGUF file, digits apart; whichever source it was fetched from gives the same

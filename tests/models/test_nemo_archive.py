@@ -6,7 +6,6 @@ import io
 import pickle
 import tarfile
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aligner_lib.models.nemo import archive as archive_module
+from aligner_lib.models.nemo import pickled
 from aligner_lib.models.nemo.archive import BadArchive, NemoArchive
-from aligner_lib.models.nemo.pickled import (
-    ORDERED_DICT,
-    Call,
-    External,
-    Global,
-    Refused,
-    read_pickle,
-    write_pickle,
-)
+from aligner_lib.models.nemo.pickled import Call, External, Global, read_pickle, write_pickle
 from aligner_lib.models.nemo.source import import_nemo
 from aligner_lib.models.nemo.torch_file import TorchFile
 from aligner_lib.models.nemo.window import MAX_READ, Window
@@ -136,67 +128,74 @@ def test_a_hostile_tar_is_refused(tmp_path, case, mode, monkeypatch):
     refuse(pack(tmp_path / "x.nemo", [CONFIG, *entries], mode), message)
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["model_weights.ckpt"], "has no model_config.yaml"),
-        (["a/model_config.yaml", "b/model_config.yaml"], "has several model_config.yaml"),
-    ],
-)
-def test_an_archive_without_its_one_settings_file_is_refused(tmp_path, names, message):
-    refuse(pack(tmp_path / "x.nemo", [(name, b"") for name in names]), message)
+def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> bytes:
+    info = member(name, kind)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)
 
 
-def test_a_claimed_size_beyond_the_file(tmp_path):
-    info = member("model_weights.ckpt")
-    info.size = 1 << 50
-    whole = pack(tmp_path / "x.nemo", [CONFIG]).read_bytes()
-    header = info.tobuf(tarfile.GNU_FORMAT)
-    (tmp_path / "x.nemo").write_bytes(whole[:1024] + header + whole[1024:])
-    refuse(tmp_path / "x.nemo", f"claims {1 << 50} bytes, more than the archive can hold")
-
-
-@pytest.mark.parametrize("value", ["-5", "9" * 25])
-def test_an_extended_header_with_a_size_of_its_own(tmp_path, value):
-    info = member("w")
-    info.pax_headers = {"size": value}
-    with tarfile.open(tmp_path / "x.nemo", "w", format=tarfile.PAX_FORMAT) as tar:
+def pax(size: str) -> bytes:
+    """An archive whose member has a size of its own in an extended header."""
+    info, packed = member("w"), io.BytesIO()
+    info.pax_headers = {"size": size}
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
         tar.addfile(member("model_config.yaml"))
         tar.addfile(info)
-    refuse(tmp_path / "x.nemo", f"claims {value} bytes, more than the archive can hold")
+    return packed.getvalue()
+
+
+def tar_of(*names: str) -> bytes:
+    return b"".join(map(header, names)) + bytes(1024)
+
+
+CLAIMS = "bytes, more than the archive can hold"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty file"),
+        (b"x" * 3000, "is not a complete tar"),
+        (tar_of("model_weights.ckpt"), "has no model_config.yaml"),
+        (tar_of("a/model_config.yaml", "b/model_config.yaml"), "has several model_config.yaml"),
+        (header("model_config.yaml") + header("w", size=1 << 50) + bytes(1024), f"claims {1 << 50} {CLAIMS}"),
+        (pax("-5"), f"claims -5 {CLAIMS}"),
+        (pax("9" * 25), f"claims {'9' * 25} {CLAIMS}"),
+    ],
+    ids=["empty", "no tar", "no settings", "two settings", "claimed size", "negative size", "long size"],
+)
+def test_a_damaged_tar_is_refused(tmp_path, content, message):
+    (tmp_path / "x.nemo").write_bytes(content)
+    refuse(tmp_path / "x.nemo", message)
 
 
 def test_a_long_name_of_a_gigabyte_is_not_read(tmp_path):
     """A header before the member's says how long the name is: 1 GiB, of which the file has nothing but a hole."""
-    info = member("././@LongLink", tarfile.GNUTYPE_LONGNAME)
-    info.size = 1 << 30
     path = tmp_path / "x.nemo"
-    path.write_bytes(info.tobuf(tarfile.GNU_FORMAT))
+    path.write_bytes(header("././@LongLink", tarfile.GNUTYPE_LONGNAME, 1 << 30))
     with path.open("r+b") as file:
         file.truncate(2 << 30)
     refuse(path, "a header of more than 131072 bytes")
 
 
-def test_a_bomb_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+def test_a_bomb_is_refused_before_anything_is_written_and_behind_the_end(tmp_path, monkeypatch):
     """100 MiB of zeros in 100 KiB: a thousandfold, where weights shrink by less than two."""
-    packed = pack(tmp_path / "x.nemo", [CONFIG, ("model_weights.ckpt", bytes(100 << 20))], "w:gz")
+    path, end = tmp_path / "x.nemo", gzip.compress(tar_of("model_config.yaml") + bytes(8 << 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_module, "SMALL", 1 << 20)
+        path.write_bytes(end)
+        refuse(path, "is cut off or damaged")
+    packed = pack(path, [CONFIG, ("model_weights.ckpt", bytes(100 << 20))], "w:gz")
     assert packed.stat().st_size < 1 << 18
     monkeypatch.setattr(archive_module, "_inflated", None)
     refuse(packed, "made to fill a disk")
 
 
-def test_a_bomb_behind_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive_module, "SMALL", 1 << 20)
-    whole = pack(tmp_path / "x.nemo", [CONFIG]).read_bytes()
-    (tmp_path / "x.nemo").write_bytes(gzip.compress(whole + bytes(8 << 20)))
-    refuse(tmp_path / "x.nemo", "is cut off or damaged")
-
-
 def test_no_room_for_a_gzip_tar(tmp_path, monkeypatch):
     path = pack(tmp_path / "x.nemo", [CONFIG], "w:gz")
-    usage = archive_module.shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(archive_module.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(archive_module.DiskFull, match="does not have that much room: free space there"):
+    full = archive_module.shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(archive_module.shutil, "disk_usage", lambda folder: full)
+    with pytest.raises(archive_module.DiskFull, match="has less room: free space there"):
         NemoArchive(path, scratch=tmp_path)
 
 
@@ -244,22 +243,16 @@ def test_names_that_are_accepted_are_distinct_places_inside(tmp_path_factory, na
         assert (folder / "root" / name).resolve().is_relative_to(folder / "root")
 
 
-def test_a_link_out_of_a_folder(tmp_path):
+def test_a_link_out_of_a_folder_an_empty_folder_and_nothing(tmp_path):
+    (tmp_path / "empty").mkdir()
     (tmp_path / "model").mkdir()
     (tmp_path / "secret").write_text("x")
     (tmp_path / "model" / "model_config.yaml").symlink_to(tmp_path / "secret")
     with pytest.raises(BadArchive, match="is a link out of the folder: put the file itself there"):
         NemoArchive(tmp_path / "model").read("model_config.yaml")
-
-
-def test_what_is_no_archive_nothing_and_an_empty_folder(tmp_path):
-    with pytest.raises(BadArchive, match=r"has no model_config.yaml"):
-        NemoArchive(tmp_path)
-    with pytest.raises(BadArchive, match=r"does not exist"):
-        NemoArchive(tmp_path / "x.nemo")
-    for content, message in ((b"", "empty file"), (b"x" * 3000, "is not a complete tar")):
-        (tmp_path / "x.nemo").write_bytes(content)
-        refuse(tmp_path / "x.nemo", message)
+    for name, message in (("empty", r"has no model_config\.yaml"), ("x.nemo", "does not exist")):
+        with pytest.raises(BadArchive, match=message):
+            NemoArchive(tmp_path / name)
 
 
 # ---- pickles --------------------------------------------------------------------------------------------------------
@@ -275,10 +268,10 @@ class Evil:
         return Path.touch, (self.path,)
 
 
-def torch_zip(pickled: bytes, **more: bytes) -> bytes:
+def torch_zip(values: bytes, **more: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, content in {"data.pkl": pickled, "version": b"3\n", **more}.items():
+        for name, content in {"data.pkl": values, "version": b"3\n", **more}.items():
             archive.writestr(f"archive/{name}", content)
     return buffer.getvalue()
 
@@ -290,11 +283,13 @@ def torch_file(path: Path, content: bytes) -> TorchFile:
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, protocol):
-    pickled = pickle.dumps({"model.x": Evil(tmp_path / "owned")}, protocol)
-    with pytest.raises(ValueError, match=r"contains '.*', which weights do not need: nothing of it was run"):
-        torch_file(tmp_path / "w.ckpt", torch_zip(pickled))
+    dangerous = pickle.dumps({"model.x": Evil(tmp_path / "owned")}, protocol)
+    with pytest.raises(
+        ValueError, match=r"contains '.*', which weights do not need: nothing of the pickle was run"
+    ):
+        torch_file(tmp_path / "w.ckpt", torch_zip(dangerous))
     assert not (tmp_path / "owned").exists()
-    pickle.loads(pickled)
+    pickle.loads(dangerous)
     assert (tmp_path / "owned").exists(), "the pickle does no harm: this test shows nothing"
 
 
@@ -303,7 +298,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, protocol):
     [
         (b"", "w.ckpt is refused: BadZipFile"),
         (b"x" * 100, "w.ckpt is refused: BadZipFile"),
-        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + b"x" * 50, "saved by a torch before 1.6"),
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + b"x" * 50, "saved by torch before 1.6"),
         (torch_zip(b""), "its pickle is damaged"),
         (torch_zip(b"\x80\x02}"), "its pickle is damaged"),
         (torch_zip(b"\x80\x02."), "its pickle is damaged"),
@@ -319,37 +314,31 @@ def test_a_damaged_file_of_torch_is_refused(tmp_path, content, message):
         torch_file(tmp_path / "w.ckpt", content)
 
 
-def rebuilt(size: int, start: int, shape: tuple, strides: tuple) -> Call:
+def weight_of(path: Path, stored: bytes, size=4, start=0, shape=(4,), strides=(1,)) -> TorchFile:
+    """A file of torch with a tensor `w`, a view of so many numbers in float32."""
     storage = External(("storage", Global("torch.FloatStorage"), "0", "cpu", size))
-    return Call(
-        "torch._utils._rebuild_tensor_v2", (storage, start, shape, strides, False, Call(ORDERED_DICT, ()))
-    )
+    arguments = (storage, start, shape, strides, False, Call(pickled.ORDERED_DICT, ()))
+    content = write_pickle({"w": Call("torch._utils._rebuild_tensor_v2", arguments)})
+    return torch_file(path, torch_zip(content, **{"data/0": stored}))
 
 
 @pytest.mark.parametrize(
-    "view",
-    [(4, 0, (5,), (1,)), (4, 2, (3,), (1,)), (4, -1, (2,), (1,)), (4, 0, (1 << 40,), (0,)), (4, 0, (2, 2), (1, 0)),
-     (4, 0, (2,), (1, 1)), (4, 0, (-1,), (1,)), (4, 0, (True,), (1,)), (4, 0, (2, 2), (3, 1))],
+    ("start", "shape", "strides"),
+    [(0, (5,), (1,)), (2, (3,), (1,)), (-1, (2,), (1,)), (0, (1 << 40,), (0,)), (0, (2, 2), (1, 0)),
+     (0, (2,), (1, 1)), (0, (-1,), (1,)), (0, (True,), (1,)), (0, (2, 2), (3, 1))],
 )  # fmt: skip
-def test_a_tensor_beyond_its_storage_is_refused(tmp_path, view):
-    file = torch_file(
-        tmp_path / "w.ckpt", torch_zip(write_pickle({"w": rebuilt(*view)}), **{"data/0": bytes(16)})
-    )
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path, start, shape, strides):
     with pytest.raises(ValueError, match="reaches beyond its storage"):
-        file.state_dict()
+        weight_of(tmp_path / "w.ckpt", bytes(16), 4, start, shape, strides).state_dict()
 
 
-@pytest.mark.parametrize("stored", [b"", bytes(12), bytes(20)])
-def test_a_storage_of_another_size_is_damaged(tmp_path, stored):
-    pickled = write_pickle({"w": rebuilt(4, 0, (4,), (1,))})
-    file = torch_file(tmp_path / "w.ckpt", torch_zip(pickled, **{"data/0": stored}))
-    with pytest.raises(ValueError, match=r"w is damaged: its storage has .* bytes instead of 16"):
-        file.state_dict()["w"].read()
-
-
-def test_changed_numbers_are_noticed(tmp_path):
-    content = torch_zip(write_pickle({"w": rebuilt(4, 0, (4,), (1,))}), **{"data/0": b"0123456789abcdef"})
-    file = torch_file(tmp_path / "w.ckpt", content.replace(b"0123456789abcdef", b"0123456789abcdeg"))
+def test_storages_of_another_size_and_changed_numbers_are_damaged(tmp_path):
+    path = tmp_path / "w.ckpt"
+    for stored in (b"", bytes(12), bytes(20)):
+        with pytest.raises(ValueError, match=r"w is damaged: its storage has .* bytes instead of 16"):
+            weight_of(path, stored).state_dict()["w"].read()
+    weight_of(path, b"0123456789abcdef")
+    file = torch_file(path, path.read_bytes().replace(b"0123456789abcdef", b"0123456789abcdeg"))
     with pytest.raises(ValueError, match=r"w is damaged: BadZipFile.*CRC"):
         file.state_dict()["w"].read()
 
@@ -362,24 +351,13 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN, st.sampled_from([0, 1, 2, 3, 4, 5]))
-def test_python_s_pickles_of_plain_values_are_read(value, protocol):
+def test_plain_values_are_pickled_and_read_as_python_does(value, protocol):
     assert read_pickle(pickle.dumps(value, protocol), lambda name: False) == value
-
-
-@given(PLAIN)
-def test_python_reads_what_is_written(value):
     written = write_pickle(value)
     assert pickle.loads(written) == value == read_pickle(written, lambda name: False)
 
 
-def test_python_makes_what_calls_say():
-    made = pickle.loads(write_pickle([Call(ORDERED_DICT, ((("a", 1),),)), Global("os.path.join")]))
-    assert made[0] == OrderedDict(a=1)
-    error = pickle.loads(write_pickle(Call("builtins.ValueError", (), {"where": "here"})))
-    assert (type(error), error.where) == (ValueError, "here")
-
-
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_pickle_or_refused(data):
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(pickled.Refused):
         read_pickle(b"\x80\x02" + data, lambda name: False)

@@ -16,23 +16,18 @@ from aligner_lib.models.sentencepiece_tokenizer import write_tokenizer
 sentencepiece = pytest.importorskip("sentencepiece")
 
 # as Llama 2's and GPT-2B-001's; without a fallback; with what their normalizers may do
+BYTES = {"byte_fallback": True}
 KINDS = {
     "llama_2": {
-        "model_type": "bpe",
-        "vocab_size": 420,
-        "byte_fallback": True,
-        "normalization_rule_name": "identity",
-        "remove_extra_whitespaces": False,
+        **{"model_type": "bpe", "vocab_size": 420, **BYTES},
+        **{"normalization_rule_name": "identity", "remove_extra_whitespaces": False},
     },
-    "unigram": {"model_type": "unigram", "vocab_size": 340, "byte_fallback": True},
+    "unigram": {"model_type": "unigram", "vocab_size": 340, **BYTES},
     "unknown": {"model_type": "unigram", "vocab_size": 90},
     "bpe_nfkc": {"model_type": "bpe", "vocab_size": 150, "normalization_rule_name": "nfkc_cf"},
     "no_prefix": {
-        "model_type": "bpe",
-        "vocab_size": 420,
-        "byte_fallback": True,
-        "add_dummy_prefix": False,
-        "user_defined_symbols": ["<extra>"],
+        **{"model_type": "bpe", "vocab_size": 420, **BYTES},
+        **{"add_dummy_prefix": False, "user_defined_symbols": ["<extra>"]},
     },
 }
 TEXTS = [
@@ -88,8 +83,6 @@ def test_any_text_has_sentencepieces_ids_and_they_its_text(tokenizer, processor,
         assert tokenizer.decode(ids) == processor.decode(ids)
 
 
-# ---- a model's folder with nothing but tokenizer.model --------------------------------------------------------------
-
 TEMPLATE = "{% for m in messages %}{{ bos_token + '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
 
 
@@ -138,32 +131,21 @@ def test_without_a_configuration_the_models_own_tokens_are_taken(llama_2, tmp_pa
     assert tokenizer.encode("Hello") == [1, *tokenizer.encode_parts(["Hello"])[0]]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        # half of it may end between two pieces
-        (lambda whole: whole[:-1], "is not a complete SentencePiece model"),
-        (lambda whole: b"", "has no pieces"),
-        (lambda whole: b"IQ== 0\nIg== 1\n", "is not a SentencePiece model"),  # Llama 3's is tiktoken's
-    ],
-    ids=["cut", "empty", "tiktoken"],
-)
-def test_a_damaged_model_is_told(llama_2, tmp_path, spoil, message):
-    path = llama_2 / "tokenizer.model"
-    path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(ValueError, match=message):
+def test_a_model_that_can_t_be_converted_is_told(llama_2, tmp_path):
+    path, config = llama_2 / "tokenizer.model", llama_2 / "tokenizer_config.json"
+    whole, settings = path.read_bytes(), json.loads(config.read_text())
+    other_id = {"700": {"content": "<pad>", "special": True}}
+    config.write_text(json.dumps(settings | {"added_tokens_decoder": other_id}))
+    with pytest.raises(ValueError, match=r"gives '<pad>' the id 700, but the vocabulary gives \d+"):
         import_hf(llama_2, tmp_path / "model")
-
-
-def test_a_model_of_words_is_refused(tmp_path):
+    for content, message in (
+        (whole[:-1], "is not a complete SentencePiece model"),  # half of it may end between two pieces
+        (b"", "has no pieces"),
+        (b"IQ== 0\nIg== 1\n", "is not a SentencePiece model"),  # Llama 3's is tiktoken's
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            import_hf(llama_2, tmp_path / "model")
     trained(tmp_path, {"model_type": "word", "vocab_size": 20})
     with pytest.raises(ValueError, match="a SentencePiece model of words or characters"):
         write_tokenizer(tmp_path / "tokenizer.model", tmp_path, {})
-
-
-def test_an_added_token_with_another_id_is_told(llama_2, tmp_path):
-    config = json.loads((llama_2 / "tokenizer_config.json").read_text())
-    config["added_tokens_decoder"] = {"700": {"content": "<pad>", "special": True}}
-    (llama_2 / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"gives '<pad>' the id 700, but here it is \d+"):
-        import_hf(llama_2, tmp_path / "model")

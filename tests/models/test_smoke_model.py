@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 
+import jinja2
 import pytest
 import torch
 
@@ -14,10 +15,17 @@ from aligner_lib.models.smoke import SPECIAL_TOKENS
 from aligner_lib.models.tensor_store import StoreReader
 
 
-def test_another_process_makes_the_same_bytes(tmp_path, smoke):
-    code = f"from aligner_lib.models import fetch; fetch('smoke', cache={str(tmp_path)!r}, progress=False)"
+def test_of_two_processes_one_makes_the_model_of_the_same_bytes(tmp_path, smoke):
+    code = f"from aligner_lib.models import fetch; fetch('smoke', cache={str(tmp_path)!r})"
     environment = {"PYTHONHASHSEED": "7", "RAYON_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    output = "".join(process.communicate(timeout=60)[0] for process in started)
+    assert [process.returncode for process in started] == [0, 0]
+    assert output.count("made on this machine") == 1
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == [".smoke.lock", "smoke"]
     assert model_hash(tmp_path / "models/smoke") == model_hash(smoke)
     for path in sorted(smoke.rglob("*.*")):
         other = tmp_path / "models/smoke" / path.relative_to(smoke)
@@ -49,11 +57,6 @@ def test_the_tokenizer_fills_the_vocabulary_and_knows_the_chat_tokens(smoke):
     assert "".join(tokenizer.tokens(ids)) == text
     assert [tokenizer.encode(token) for token in SPECIAL_TOKENS] == [[0], [1], [2]]
     assert len(ids) < len(text) / 1.8, "merges were learned"
-
-
-def test_the_chat_template_renders(smoke):
-    import jinja2
-
-    template = jinja2.Template(Tokenizer(smoke).config["chat_template"])
+    template = jinja2.Template(tokenizer.config["chat_template"])
     rendered = template.render(messages=[{"role": "user", "content": "Hello"}], add_generation_prompt=True)
     assert rendered == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import torch
 from safetensors.numpy import save_file
 
 from aligner_lib.models.architecture import Architecture
@@ -33,6 +34,14 @@ def random_weights(arch: Architecture, seed: int = 0) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
     shapes = {name: shape for w in weights(arch) for name, shape in zip(w.hf, hf_shapes(w, arch))}
     return {name: random.normal(0, 0.05, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def assert_same_bits(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor | np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        tensor = torch.as_tensor(tensor)
+        assert found[name].dtype == tensor.dtype, name
+        assert torch.equal(found[name], tensor), name
 
 
 def hf_config(arch: Architecture) -> dict:

@@ -63,7 +63,7 @@ def test_a_folder_without_notebooks_is_refused(tmp_path):
     pytest.importorskip("myst_nb", reason="`./lab test` installs Sphinx")
     with pytest.raises(UserError, match="has no executed notebooks"):
         build_site.build(ROOT, tmp_path, tmp_path / "out", None, None)
-    with pytest.raises(UserError, match="`aligner tutorial` makes one"):
+    with pytest.raises(UserError, match="`aligner tutorial` makes a tutorial"):
         build_site.newest_tutorial(tmp_path)
 
 

@@ -1,6 +1,6 @@
 import forks
 import pytest
-from servers import STEPS, Critic, run_actor
+from servers import STEPS, TWO_STEPS, Critic, run_actor
 from smoke_jobs import SmokeJobs
 
 
@@ -22,22 +22,18 @@ def in_process(jobs):
 
 
 @pytest.fixture(scope="session")
+def short(jobs):
+    """Two steps of PPO in one process."""
+    return jobs.run("ppo", "short", **TWO_STEPS)
+
+
+@pytest.fixture(scope="session")
 def remote_jobs(jobs):
     """Five steps of PPO as two jobs: run(name, actor's settings, critic's settings, …) gives both run folders."""
 
-    def run(
-        name: str,
-        actor: dict | None = None,
-        critic: dict | None = None,
-        ranks: int = 1,
-        critic_ranks: int = 1,
-    ):
-        server = Critic(jobs, f"{name}_critic")
-        if critic_ranks == 1:
-            server.start(**(critic or {}))
-        else:
-            server.start_ranks(critic_ranks, **(critic or {}))
-        run_actor(jobs, name, server, ranks, **(STEPS | (actor or {})))
+    def run(name: str, actor: dict, critic: dict, ranks: int = 1, critic_ranks: int = 1):
+        server = Critic(jobs, f"{name}_critic").start(ranks=critic_ranks, **critic)
+        run_actor(jobs, name, server, ranks, **(STEPS | actor))
         server.until_it_ended()
         return jobs.run_folder(name), server
 

@@ -8,9 +8,11 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import forks
 import psutil
+from settings_reads import record_reads
 from smoke_jobs import UNEXPORTED, SmokeJobs, run_smoke_job
 
 from aligner_lib.run_folder.reader import RunFolder
@@ -22,6 +24,8 @@ STEPS = {
     "model__ppo__num_val_samples": 3,
     "model__ppo__val_rollout_micro_batch_size": 1,
 }
+# both halves are trained in the first step already
+TWO_STEPS = STEPS | {"trainer__ppo__max_steps": 2, "trainer__ppo__critic_warmup_steps": 0}
 Faults = dict[str, tuple[int, str]]  # values, rewards, train or save → (when, what happens), see _inject
 
 
@@ -34,6 +38,7 @@ class Critic:
     kind: str = "critic"
     port: int = field(default_factory=free_port)
     on_device: bool = False  # whether it computes on the simulated accelerator
+    reads: Path | None = None  # where it writes which settings it read
     process: BaseProcess | None = None
     other_ranks: list[BaseProcess] = field(default_factory=list)
 
@@ -62,26 +67,18 @@ class Critic:
         own |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"{key}={value}" for key, value in own.items()]
 
-    def start(self, faults: Faults | None = None, **more: object) -> Critic:
-        """Begin to start it; the actor waits for it."""
+    def start(self, faults: Faults | None = None, ranks: int = 1, **more: object) -> Critic:
+        """Begin to start it, as so many ranks of one layout; the actor waits for it. The faults happen to the last rank."""
         forks.skip_without_pytriton()
-        self.process = forks.start(
-            serve,
-            self.kind,
-            self.settings(**more),
-            faults or {},
-            self.on_device,
-            log=self.jobs.log(self.name),
-        )
-        return self
-
-    def start_ranks(self, ranks: int, faults: Faults | None = None, **more: object) -> Critic:
-        """The same as several ranks of one layout; the faults happen to the last of them."""
-        forks.skip_without_pytriton()
-        settings = self.settings(trainer__devices=ranks, **more)
-        self.process, *self.other_ranks = forks.start_ranks(
-            ranks, serve, self.kind, settings, faults or {}, folder=self.jobs.logs(self.name)
-        )
+        layout = {"trainer__devices": ranks} if ranks > 1 else {}
+        job = (serve, self.kind, self.settings(**layout, **more))
+        job = (record_reads, *job, self.reads) if self.reads else job
+        job += faults or {}, self.on_device
+        if ranks == 1:
+            self.process = forks.start(*job, log=self.jobs.log(self.name))
+        else:
+            folder = self.jobs.logs(self.name)
+            self.process, *self.other_ranks = forks.start_ranks(ranks, *job, folder=folder)
         return self
 
     def until_it_serves(self) -> Critic:
@@ -167,23 +164,17 @@ def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
     """
     from aligner_lib.remote_critic import worker
 
-    commands = {
-        "values": worker.Values,
-        "rewards": worker.Rewards,
-        "train": worker.Train,
-        "save": worker.Save,
-    }
-    command = commands[work]
+    command = getattr(worker, work.capitalize())
     execute, done, faults = command.execute, iter(range(1, 1 << 30)), [fault]
 
     def execute_and_fail(self, worker):
         result = execute(self, worker)
-        number = {
-            "values": lambda: next(done),
-            "rewards": lambda: next(done),
-            "train": lambda: self.number,
-            "save": lambda: int(self.folder.name.rpartition("_")[2]),
-        }[work]()
+        if work == "train":
+            number = self.number
+        elif work == "save":
+            number = int(self.folder.name.rpartition("_")[2])
+        else:
+            number = next(done)
         return faults.pop()(result) if number == at and faults else result
 
     command.execute = execute_and_fail

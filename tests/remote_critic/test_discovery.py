@@ -71,37 +71,31 @@ def job(monkeypatch):
     return enter
 
 
-def test_a_node_listens_at_the_address_of_its_name(job):
-    job({"a1": "10.0.0.1", "a2": "10.0.0.2"}, "a[1-2]")
-    assert discovery.listening_address(None) == "10.0.0.1"
+@pytest.mark.parametrize(
+    ("names", "node_lists", "towards", "address"),
+    [
+        ({"a1": "10.0.0.1", "a2": "10.0.0.2"}, ["a[1-2]"], None, "10.0.0.1"),  # that of its name
+        # a name that is loopback on its own node, of a job and of a hetjob; a name that is not known
+        ({"a1": "127.0.1.1", "a2": "10.0.0.2"}, ["a[1-2]"], "10.0.0.1", "10.0.0.1"),
+        ({"a1": "127.0.1.1", "a2": "10.0.0.2"}, ["a1", "a1", "a2"], "10.0.0.1", "10.0.0.1"),
+        ({"a2": "10.0.0.2"}, ["a[1-2]"], "10.0.0.1", "10.0.0.1"),
+        # all nodes are this machine
+        ({"a1": "127.0.0.1", "a2": "127.0.0.1"}, ["a1", "a1", "a2"], None, "127.0.0.1"),
+        ({"a1": "127.0.1.1"}, ["a1", "a1", "a1"], None, "127.0.1.1"),
+    ],
+)
+def test_a_node_listens_where_the_other_nodes_reach_it(job, names, node_lists, towards, address):
+    job(names, *node_lists, towards=towards)
+    assert discovery.listening_address(None) == address
     assert discovery.listening_address("10.9.9.9") == "10.9.9.9"
-
-
-@pytest.mark.parametrize("node_lists", [("a[1-2]",), ("a1", "a1", "a2")], ids=["a job", "a hetjob"])
-def test_a_name_that_is_loopback_on_its_own_node_is_not_listened_at(job, node_lists):
-    job({"a1": "127.0.1.1", "a2": "10.0.0.2"}, *node_lists, towards="10.0.0.1")
-    assert discovery.listening_address(None) == "10.0.0.1"
-
-
-def test_a_name_that_is_not_known_is_not_needed(job):
-    job({"a2": "10.0.0.2"}, "a[1-2]", towards="10.0.0.1")
-    assert discovery.listening_address(None) == "10.0.0.1"
 
 
 @pytest.mark.parametrize("names", [{"a1": "127.0.1.1"}, {"a1": "127.0.1.1", "a2": "10.0.0.2"}, {}])
 def test_where_no_way_is_found_the_setting_is_asked_for(job, names):
     job(names, "a[1-2]")
-    with pytest.raises(
-        UserError, match=r"the name of this node, a1, resolves to .* set trainer\.ppo\.address"
-    ):
+    words = r"the name of the node, a1, resolves to .* set trainer\.ppo\.address"
+    with pytest.raises(UserError, match=words):
         discovery.listening_address(None)
-
-
-def test_loopback_is_right_where_all_nodes_are_this_machine(job):
-    job({"a1": "127.0.0.1", "a2": "127.0.0.1"}, "a1", "a1", "a2")
-    assert discovery.listening_address(None) == "127.0.0.1"
-    job({"a1": "127.0.1.1"}, "a1", "a1", "a1")
-    assert discovery.listening_address(None) == "127.0.1.1"
 
 
 def test_the_way_to_another_machine_begins_at_an_address_of_its_own():

@@ -25,14 +25,8 @@ def steps_to(last: int) -> dict[str, int]:
     return STEPS | {"trainer__ppo__max_steps": last}
 
 
-@pytest.fixture(scope="module")
-def critic(jobs) -> Critic:
-    return Critic(jobs, "ends_critic")
-
-
-@pytest.fixture(scope="module")
-def killed(jobs, critic):
-    """The actor was killed after its third step; what the critic did then."""
+def kill_actor(jobs, critic) -> SimpleNamespace:
+    """Kill the actor after its third step; what was there of the critic at that moment."""
     critic.start(trainer__ppo__actor_timeout=GONE_S, **KEEP)
     actor = start_actor(jobs, "ends", critic, **(steps_to(5) | KEEP))
     run = jobs.run_folder("ends")
@@ -40,93 +34,80 @@ def killed(jobs, critic):
     children = critic.children()
     environments = read_json(critic.run.path / "job" / "pytriton.json")["environments"]
     segments = {mapped.path for child in children for mapped in child.memory_maps()}
-    token = (critic.run.path / "token").read_text()
+    seen = SimpleNamespace(
+        pid=critic.process.pid,
+        children=children,
+        environments=[Path(path) for path in environments],
+        segments=[Path(path) for path in segments if path.startswith("/dev/shm/")],
+        token=(critic.run.path / "token").read_text(),
+    )
     actor.kill()
     actor.join()
     critic.until_it_ended()
-    return SimpleNamespace(
-        children=children,
-        environments=environments,
-        segments=[Path(path) for path in segments if path.startswith("/dev/shm/")],
-        token=token,
-        pid=critic.process.pid,
-        updates=critic.run.metrics()[-1]["step"],
-        checkpoints=[path.name for path in critic.run.checkpoints()],
-        status=critic.run.status,
-        message=critic.run.info["message"],
+    return seen
+
+
+def test_without_its_actor_the_critic_ends_and_both_go_on_together_to_the_unbroken_run_s_end(
+    jobs, in_process
+):
+    critic = Critic(jobs, "ends_critic")
+    killed = kill_actor(jobs, critic)
+    assert critic.run.status == "stopped"
+    assert "sent nothing for 6 s (actor_timeout)" in critic.run.info["message"]
+    assert critic.run.metrics()[-1]["step"] >= 6
+    # what the actor had it save
+    assert {path.name for path in critic.run.checkpoints()} <= {"step_000004", "step_000008"}
+    assert_nothing_is_left(critic, killed)
+    run = go_on(jobs, critic, 5)
+    assert (critic.run.path / "token").read_text() != killed.token
+    assert figures(run) == figures(in_process)
+    ours = checkpoint_files(run)
+    ours |= {f"critic/{name}": value for name, value in checkpoint_files(critic.run).items()}
+    assert ours == checkpoint_files(in_process)
+    assert steps(critic.run) == list(range(1, 11))
+
+    # the critic's last checkpoint is lost
+    shutil.rmtree(critic.run.latest_checkpoint())
+    run, log = go_on(jobs, critic, 6), jobs.log("ends").read_text()
+    assert "step_000005 can't be gone on from" in log
+    assert "the server has no checkpoint after 10 train steps (its checkpoints: 4, 8)" in log
+    assert steps(run) == list(range(7))  # no step twice
+    assert figures(run)[:5] == figures(in_process)[:5]
+    assert steps(critic.run) == list(range(1, 13))
+
+    # a critic of another run is refused
+    stranger = Critic(jobs, "stranger").start()
+    before = run.info
+    with pytest.raises(AssertionError):
+        run_actor(jobs, "ends", stranger, **(steps_to(7) | KEEP))
+    assert (
+        "the server has no checkpoint after 4 train steps (its checkpoints: none)"
+        in jobs.log("ends").read_text()
     )
+    assert run.info == before  # the finished run is as it was
+    stranger.until_it_ended()
+    assert stranger.run.status == "stopped" and "ended before it began" in stranger.run.info["message"]
 
 
-@pytest.fixture(scope="module")
-def resumed(jobs, critic, killed):
-    """Both were started again, and went to the end."""
+def go_on(jobs, critic, last: int):
     critic.start(**KEEP)
-    run_actor(jobs, "ends", critic, **(steps_to(5) | KEEP))
+    run_actor(jobs, "ends", critic, **(steps_to(last) | KEEP))
     critic.until_it_ended()
     return jobs.run_folder("ends")
 
 
-@pytest.fixture(scope="module")
-def rewound(jobs, critic, resumed):
-    """The critic's last checkpoint was lost; both were started again for one step more."""
-    shutil.rmtree(critic.run.latest_checkpoint())
-    critic.start(**KEEP)
-    run_actor(jobs, "ends", critic, **(steps_to(6) | KEEP))
-    critic.until_it_ended()
-    return jobs.log("ends").read_text()
-
-
-def test_without_its_actor_the_critic_ends(killed):
-    assert killed.status == "stopped"
-    assert "sent nothing for 6 s (actor_timeout)" in killed.message
-    assert killed.updates >= 6
-    assert set(killed.checkpoints) <= {"step_000004", "step_000008"}  # what the actor had it save
-
-
-def test_the_critic_leaves_nothing_behind(killed, critic):
-    assert len(killed.children) >= 5  # tritonserver and a stub for each endpoint
+def assert_nothing_is_left(critic, killed) -> None:
+    """Of tritonserver, of a stub for each endpoint, and of their memory."""
+    assert len(killed.children) >= 5
     assert [child for child in killed.children if child.is_running() and child.status() != "zombie"] == []
     assert [name for name in os.listdir("/dev/shm") if f"pytrtion{killed.pid}" in name] == []
     assert len(killed.segments) >= 2  # tritonserver's, and that of the tensors
-    assert [segment for segment in killed.segments if segment.exists()] == []
-    assert not (critic.run.path / "pytriton").exists()
     assert len(killed.environments) == 1
-    assert not Path(killed.environments[0]).exists()
+    assert not [path for path in killed.segments + killed.environments if path.exists()]
+    assert not (critic.run.path / "pytriton").exists()
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", critic.port))
-
-
-def test_every_start_has_a_token_of_its_own(killed, resumed, critic):
-    assert (critic.run.path / "token").read_text() != killed.token
-
-
-def test_both_go_on_together_to_the_unbroken_run_s_end(resumed, critic, in_process):
-    assert figures(resumed) == figures(in_process)
-    ours = checkpoint_files(resumed)
-    ours |= {f"critic/{name}": value for name, value in checkpoint_files(critic.run).items()}
-    assert ours == checkpoint_files(in_process)
-    assert [record["step"] for record in critic.run.metrics()] == list(range(1, 11))
-
-
-def test_checkpoints_of_different_steps_go_back_to_the_newest_common_one(rewound, jobs, critic, in_process):
-    assert "step_000005 can't be gone on from" in rewound
-    assert "it has no checkpoint after 10 train steps (its checkpoints: 4, 8)" in rewound
-    run = jobs.run_folder("ends")
-    assert steps(run) == list(range(7))  # no step twice
-    assert figures(run)[:5] == figures(in_process)[:5]
-    assert [record["step"] for record in critic.run.metrics()] == list(range(1, 13))
-
-
-def test_a_critic_of_another_run_is_refused(jobs, rewound):
-    stranger = Critic(jobs, "stranger").start()
-    before = jobs.run_folder("ends").info
-    with pytest.raises(AssertionError):
-        run_actor(jobs, "ends", stranger, **(steps_to(7) | KEEP))
-    assert "it has no checkpoint after 4 train steps (its checkpoints: none)" in jobs.log("ends").read_text()
-    assert jobs.run_folder("ends").info == before  # the finished run is as it was
-    stranger.until_it_ended()
-    assert stranger.run.status == "stopped" and "ended before it began" in stranger.run.info["message"]
 
 
 def test_a_second_sigterm_during_the_clean_up_leaves_no_process_behind(jobs):

@@ -12,7 +12,7 @@ import pytest
 from forks import BOUND_S, until
 from servers import STEPS as SHORT
 from servers import Critic, actor_settings, child_of, start_actor
-from smoke_jobs import checkpoint_files, figures, run_smoke_job
+from smoke_jobs import checkpoint_files, figures, run_smoke_job, steps
 
 pytestmark = pytest.mark.remote_critic
 
@@ -21,7 +21,7 @@ SAID = re.compile(r"^(?:interrupted|going on) after step .*", re.MULTILINE)
 SAVED_EVERY = 2  # steps
 # What happens to the critic, and when (see servers.Faults); each of the 8 steps has two train steps.
 STARTS = [
-    {"values": (2, "kill")},  # while it computes rewards: test_equality
+    {"values": (2, "kill")},  # while it computes rewards: test_remote_settings
     {"train": (2, "kill")},  # taken, and never answered
     {"save": (8, "tritonserver")},  # named, and the actor is not told
     {"values": (2, "stub")},
@@ -29,12 +29,6 @@ STARTS = [
     {"values": (2, "stop"), "train": (14, "stopped tritonserver"), "save": (16, "kill")},
 ]
 BLOWS = [blow for faults in STARTS for _, blow in faults.values()]
-
-
-@pytest.fixture(scope="module")
-def unbroken(jobs):
-    """PPO in one process."""
-    return jobs.run("ppo", "unbroken", **STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -88,50 +82,33 @@ def _waits(log: Path) -> str | None:
     return said[-1] if said and said[-1].startswith("interrupted") else None
 
 
-def test_every_blow_was_noticed_and_said(battered):
+def test_every_blow_is_noticed_and_both_go_back_to_their_newest_common_checkpoint(battered):
     assert [seen.blow for seen in battered.seen] == BLOWS
     assert battered.log.count("interrupted after step") == len(BLOWS)
-    for blow in battered.seen:
-        assert "interrupted after step" in blow.message, blow
-        assert "the critic at 127.0.0.1" in blow.message, blow
-
-
-def test_both_went_back_to_their_newest_common_checkpoint(battered):
     went_back = [int(step) for step in re.findall(r"^going on after step (\d+)", battered.log, re.MULTILINE)]
     for blow, back in zip(battered.seen, went_back, strict=True):
+        assert "the critic at 127.0.0.1" in blow.message, blow
         step = int(re.match(r"interrupted after step (\d+)", blow.message)[1])
         # a checkpoint that was interrupted was never complete
         lost = SAVED_EVERY if blow.work == "save" else step % SAVED_EVERY
         assert back == step - lost, blow
         assert blow.checkpoint == (f"step_{back:06d}" if back else None), blow
+        if blow.blow in ("tritonserver", "stub"):
+            assert blow.critic == "failed"
+            assert "a process of PyTriton's server ended" in blow.reason
 
 
-def test_a_critic_that_lost_its_server_says_so(battered):
-    by_blow = {seen.blow: seen for seen in battered.seen}
-    for blow in ("tritonserver", "stub"):
-        assert by_blow[blow].critic == "failed"
-        assert "a process of PyTriton's server ended" in by_blow[blow].reason
-
-
-def test_the_metrics_are_the_unbroken_run_s_to_the_bit(battered, unbroken):
+def test_the_run_is_the_unbroken_one_s_to_the_bit_and_nothing_is_left_of_any_server(battered, jobs):
+    unbroken = jobs.run("ppo", "unbroken", **STEPS)
     assert battered.run.status == unbroken.status == "finished", battered.log
     assert figures(battered.run) == figures(unbroken)
-
-
-def test_no_train_step_was_lost_or_taken_twice(battered, unbroken):
-    updates = [record["step"] for record in battered.critic.run.metrics()]
-    assert updates == list(range(1, 17))  # two in each of 8 steps
-
-
-def test_weights_and_optimizers_are_the_unbroken_run_s_to_the_bit(battered, unbroken):
-    theirs = checkpoint_files(unbroken)
-    ours = checkpoint_files(battered.run)
+    assert steps(battered.critic.run) == list(range(1, 17)), (
+        "two train steps in each of 8, none lost or repeated"
+    )
+    ours, theirs = checkpoint_files(battered.run), checkpoint_files(unbroken)
     ours |= {f"critic/{name}": value for name, value in checkpoint_files(battered.critic.run).items()}
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if ours[name] != theirs[name]] == []
-
-
-def test_nothing_is_left_of_any_server(battered):
     assert not (battered.critic.run.path / "pytriton").exists()
     servers = {*(blow.pid for blow in battered.seen), battered.critic.process.pid}
     segments = [name for name in os.listdir("/dev/shm") if name.startswith("pytrtion")]
@@ -144,21 +121,21 @@ TP2 = {"model__tensor_model_parallel_size": 2}
 
 
 def test_a_killed_second_rank_is_noticed_and_the_run_goes_on_with_the_next_critic(jobs, in_process):
-    critic = Critic(jobs, "ranks_critic").start_ranks(2, {"train": (3, "kill")}, **TP2)
+    critic = Critic(jobs, "ranks_critic").start({"train": (3, "kill")}, ranks=2, **TP2)
     actor = start_actor(jobs, "ranks", critic, **SHORT)
     log = jobs.log("ranks")
     until(lambda: critic.other_ranks[0].exitcode is not None or actor.exitcode is not None, "the blow")
     until(lambda: _waits(log) or actor.exitcode is not None, "the blow noticed")
     critic.until_it_ended()
     assert "it has lost one of its ranks in" in critic.run.info["message"]
-    critic.start_ranks(2, **TP2)
+    critic.start(ranks=2, **TP2)
     actor.join(BOUND_S)
     critic.until_it_ended()
     run = jobs.run_folder("ranks")
     assert run.status == "finished", log.read_text()
     for ours, theirs in zip(figures(run), figures(in_process), strict=True):
         assert ours == pytest.approx({name: theirs[name] for name in ours}, rel=1e-5, abs=1e-5)
-    assert [record["step"] for record in critic.run.metrics()] == list(range(1, 11))
+    assert steps(critic.run) == list(range(1, 11))
 
 
 def test_an_actor_of_two_ranks_goes_back_as_one(jobs, in_process):
@@ -175,4 +152,4 @@ def test_an_actor_of_two_ranks_goes_back_as_one(jobs, in_process):
     assert "going on after step 2" in log
     for ours, theirs in zip(figures(run), figures(in_process), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
-    assert [record["step"] for record in critic.run.metrics()] == list(range(1, 11))
+    assert steps(critic.run) == list(range(1, 11))

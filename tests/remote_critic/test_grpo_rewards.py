@@ -43,8 +43,7 @@ def of_server(server: Critic) -> dict[str, object]:
     return {"remote_rm__ip": "127.0.0.1", "remote_rm__port": server.port}
 
 
-@pytest.fixture(scope="module")
-def killed(jobs):
+def run_with_a_killed_judge(jobs):
     """A run whose reward model is killed and started again; its settings, and what it read of them."""
     server = Critic(jobs, "judge", kind="reward_server").start(KILLED, inference__micro_batch_size=4)
     settings = jobs.settings("grpo", "grpo_remote", **of_files(jobs), **of_server(server))
@@ -57,23 +56,16 @@ def killed(jobs):
     return server, settings, json.loads(out.read_text())
 
 
-def test_a_reward_model_that_is_killed_and_started_again_judges_as_one_in_this_process(jobs, killed):
+def test_a_reward_model_that_is_killed_and_started_again_judges_as_one_in_this_process(jobs):
+    server, settings, reads = run_with_a_killed_judge(jobs)
     run, log = jobs.run_folder("grpo_remote"), jobs.log("grpo_remote").read_text()
-    assert re.search(
-        rf"^interrupted after step \d.*: the reward model at 127\.0\.0\.1:{killed[0].port}", log, re.MULTILINE
-    )
+    words = rf"^interrupted after step \d.*: the reward model at 127\.0\.0\.1:{server.port}"
+    assert re.search(words, log, re.MULTILINE)
     here = in_process(jobs, "grpo_here", of_files(jobs))
     assert figures(run) == figures(here)
     assert run.rollouts() == here.rollouts()
-
-
-def test_its_server_ends_with_the_run(killed):
-    assert killed[0].run.status == "finished", killed[0].log
-
-
-def test_no_setting_is_silent(killed):
-    _, settings, reads = killed
-    assert silent("grpo", settings, reads) == []
+    assert server.run.status == "finished", server.log
+    assert silent("grpo", settings, reads) == [], "settings that nobody reads"
 
 
 def test_two_ranks_with_a_program_beside_it_get_the_rewards_of_one_process(jobs):

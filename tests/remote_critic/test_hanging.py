@@ -100,34 +100,35 @@ def test_a_call_is_sent_when_those_before_it_are_answered(fake, monkeypatch):
 def test_an_answer_is_waited_for_as_long_as_the_settings_say(fake):
     impatient = ServerConnection(Endpoint("critic", "here", 1, None), "actor#2", answer_s=0.3)
     impatient.connect()
-    words = (
-        r"critic at here:1 is alive but has not answered for 0\.3 s \(trainer\.distributed_timeout_minutes\)"
-    )
+    words = r"critic at here:1 is alive but has not answered for 0\.3 s \(trainer\.distributed_timeout_min"
     with pytest.raises(UserError, match=words):
         impatient.wait_for(impatient.call("train", {}))
     impatient.close("the test is over")
+
+
+BOTH = ["values", "rewards"]
 
 
 @pytest.mark.parametrize(
     ("asked", "gives", "longest", "words"),
     [
         (
-            ["values", "rewards"],
-            ["values", "rewards"],
+            BOTH,
+            BOTH,
             129,
-            "encoder_seq_length=129 is beyond the 128 positions of the critic at here:1, which has /runs/rm: set",
+            "encoder_seq_length=129 is beyond the 128 positions of .*, which has /runs/rm: set",
         ),
         (
             ["rewards"],
             ["values"],
             128,
-            "gives values, but no rewards: it is another kind of server; check its port$",
+            "gives values, but no rewards: .* the server is of another kind; check its port$",
         ),
         (
             ["values"],
             ["rewards"],
             128,
-            "gives rewards, but no values: it is another kind of server; check its port, and",
+            "gives rewards, but no values: .* of another kind; check its port, and",
         ),
     ],
 )
@@ -143,7 +144,7 @@ def test_a_server_that_does_not_fit_is_refused(fake, asked, gives, longest, word
 def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
     monkeypatch.setattr(hang_detection, "OVERDUE_S", 2.0)
     critic = Critic(jobs, "hanging")
-    critic.start_ranks(2, model__tensor_model_parallel_size=2)
+    critic.start(ranks=2, model__tensor_model_parallel_size=2)
     critic.until_it_serves()
     linked = ServerConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "hanging#1")
     linked.connect()

@@ -50,9 +50,8 @@ def scores(link: ServerConnection, kind: str, length: int) -> torch.Tensor:
 
 
 def counts(link: ServerConnection) -> dict:
-    return serialization.value_of(link.wait_for(link.call("status", serialization.text({}, "request"))))[
-        "counts"
-    ]
+    answer = link.wait_for(link.call("status", serialization.text({}, "request")))
+    return serialization.value_of(answer)["counts"]
 
 
 def test_padding_changes_no_value(link):
@@ -82,54 +81,45 @@ def test_requests_of_one_shape_are_answered_together_and_each_gets_its_own(link)
     until(together, "two requests to meet")
 
 
-@pytest.mark.parametrize("kind", ["values", "rewards"])
-def test_tokens_that_the_model_does_not_know_are_refused(link, kind):
-    arrays = serialization.pack_tokens(batch(), 32)
-    arrays["tokens"][2, 5] = 1 << 40
-    answer = link.wait_for(link.call(kind, arrays, updates=0))
-    refusal = from_words(answer["problem"][0, 0].decode())
-    assert type(refusal) is Refusal
-    assert "token 5 of sample 2 of 3 is 1099511627776" in str(refusal)
-
-
-def test_a_critic_that_has_not_taken_the_actor_s_steps_says_so(link):
-    answer = link.wait_for(link.call("values", serialization.pack_tokens(batch(), 32), updates=7))
-    refusal = from_words(answer["problem"][0, 0].decode())
-    assert type(refusal) is NotReady
-    assert "it has made 0 train steps, but 7 were expected" in str(refusal)
-
-
-def test_a_checkpoint_that_is_not_there_is_told(link, jobs):
+def test_what_cannot_be_answered_is_told(link, critic, jobs):
+    unknown = serialization.pack_tokens(batch(), 32)
+    unknown["tokens"][2, 5] = 1 << 40
+    for kind in ("values", "rewards"):
+        refusal = problem(link.wait_for(link.call(kind, unknown, updates=0)))
+        assert type(refusal) is Refusal
+        assert "token 5 of sample 2 of 3 is 1099511627776" in str(refusal)
+    early = problem(link.wait_for(link.call("values", serialization.pack_tokens(batch(), 32), updates=7)))
+    assert type(early) is NotReady
+    assert "it has made 0 train steps, but 7 were expected" in str(early)
     request = {"kind": "load", "updates": 12, "actor": link.actor, "actor_run": str(jobs.out / "here")}
     with pytest.raises(UserError, match=r"no checkpoint after 12 train steps \(its checkpoints: none\)"):
         link.ask("checkpoint", serialization.text(request, "request"))
-
-
-def test_a_second_actor_is_turned_away(link, critic, jobs):
     second = ServerConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "second#1")
     second.connect()
-    with pytest.raises(UserError, match=r"it serves another actor, .*/here, which was last heard"):
+    with pytest.raises(UserError, match=r"the server serves another actor, .*/here, last heard"):
         begin(second, jobs.out / "second")
     second.close("done")
+
+
+def problem(answer: dict) -> Exception:
+    return from_words(answer["problem"][0, 0].decode())
 
 
 # ---- safe -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_token_is_for_its_owner_only(critic):
+def test_the_token_is_for_its_owner_only_and_the_server_listens_on_one_port_of_loopback(critic):
     token = critic.run.path / "token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     assert len(token.read_text()) >= 32
+    assert critic.listening() == {("127.0.0.1", critic.port)}
 
 
 @pytest.mark.parametrize("endpoint", ["values", "rewards", "train", "checkpoint", "status"])
 def test_without_the_token_nothing_is_answered(critic, endpoint):
     name = next(iter(serialization.SIGNATURES[endpoint].inputs))
-    arrays = (
-        serialization.text({}, name)
-        if endpoint in ("checkpoint", "status")
-        else serialization.pack_tokens(batch(), 32)
-    )
+    is_text = endpoint in ("checkpoint", "status")
+    arrays = serialization.text({}, name) if is_text else serialization.pack_tokens(batch(), 32)
     with pytest.raises(ServerUnreachable, match="refuses the token"):
         PyTritonConnection("127.0.0.1", critic.port, "guessed").call(endpoint, arrays, {}, timeout_s=10)
 
@@ -151,7 +141,3 @@ def test_whatever_can_be_closed_is_closed_without_the_token(critic):
         with pytest.raises(InferenceServerException, match="protocol is restricted"):
             ask()
     client.close()
-
-
-def test_it_listens_on_loopback_alone_and_on_one_port(critic):
-    assert critic.listening() == {("127.0.0.1", critic.port)}

@@ -1,48 +1,76 @@
 """No setting of PPO as several jobs is silent: see tests/jobs/test_settings.py."""
 
 import json
+import re
 
 import documents
 import forks
 import named_settings
 import pytest
-from servers import STEPS, Critic, actor_settings, serve
+from servers import TWO_STEPS, Critic, actor_settings
 from settings_reads import assert_read_or_told, record_reads, silent
-from smoke_jobs import run_smoke_job
+from smoke_jobs import assert_same_run, run_smoke_job
 
 pytestmark = pytest.mark.remote_critic
 
-PAD = {"remote_critic_rm__pad_to_length": 192}
 KINDS = ("ppo", "critic", "reward_server")
+TWO_SERVERS = {"trainer__ppo__combine_rm_and_critic_server": False}
 
 
 @pytest.fixture(scope="module")
-def read(jobs):
-    """kind → the settings of its job and what that read: an actor, its critic, and a reward model in a third job."""
-    apart = {"model__ppo__combine_rm_and_critic_server": False}
-    critic, rewards = Critic(jobs, "read_critic"), Critic(jobs, "read_rewards", "reward_server")
-    settings = {
-        "critic": critic.settings(trainer__ppo__combine_rm_and_critic_server=False),
+def servers(jobs) -> dict[str, Critic]:
+    critic, rewards = Critic(jobs, "apart_critic"), Critic(jobs, "apart_rewards", kind="reward_server")
+    for server in (critic, rewards):
+        server.reads = jobs.out / f"reads_{server.kind}.json"
+    return {server.kind: server for server in (critic, rewards)}
+
+
+@pytest.fixture(scope="module")
+def read(jobs, servers):
+    """kind → the settings of its job and which of them it read: an actor, its critic, and a reward model that is killed
+    and started again."""
+    critic, rewards = servers["critic"], servers["reward_server"]
+    settings = actor_settings(
+        jobs,
+        "apart",
+        critic,
+        **TWO_STEPS,
+        model__ppo__combine_rm_and_critic_server=False,
+        remote_critic_rm__pad_to_length=192,
+        # by run folder, as jobs on a cluster find each other; the reward model by its address
+        remote_critic_rm__critic__ip="null",
+        remote_critic_rm__critic__run=f"'{critic.run.path}'",
+        remote_critic_rm__reward_model__ip="127.0.0.1",
+        remote_critic_rm__reward_model__port=rewards.port,
+    )
+    critic.start(**TWO_SERVERS).until_it_serves()
+    rewards.start({"rewards": (3, "kill")}).until_it_serves()
+    out, log = jobs.out / "reads_ppo.json", jobs.log("apart")
+    actor = forks.start(record_reads, run_smoke_job, "ppo", settings, out, log=log)
+    forks.until(lambda: rewards.process.exitcode is not None or actor.exitcode is not None, "the blow")
+    rewards.start()
+    forks.finish(actor, log)
+    for server in servers.values():
+        forks.finish(server.process, jobs.log(server.name))
+    of_kinds = {
+        "ppo": settings,
+        "critic": critic.settings(**TWO_SERVERS),
         "reward_server": rewards.settings(),
-        "ppo": actor_settings(
-            jobs,
-            "read_actor",
-            critic,
-            **STEPS | PAD | apart | {"trainer__ppo__max_steps": 2},
-            remote_critic_rm__reward_model__ip="127.0.0.1",
-            remote_critic_rm__reward_model__port=rewards.port,
-        ),
     }
-    outs = {kind: jobs.out / f"reads_{kind}.json" for kind in settings}
-    logs = {kind: jobs.log(f"reads_{kind}") for kind in settings}
-    servers = [
-        forks.start(record_reads, serve, kind, settings[kind], outs[kind], {}, log=logs[kind])
-        for kind in ("critic", "reward_server")
-    ]
-    forks.run(record_reads, run_smoke_job, "ppo", settings["ppo"], outs["ppo"], log=logs["ppo"])
-    for kind, server in zip(("critic", "reward_server"), servers):
-        forks.finish(server, logs[kind])
-    return {kind: (settings[kind], json.loads(outs[kind].read_text())) for kind in settings}
+    return {
+        kind: (of_kind, json.loads((jobs.out / f"reads_{kind}.json").read_text()))
+        for kind, of_kind in of_kinds.items()
+    }
+
+
+def test_a_reward_model_of_its_own_that_is_killed_and_started_again(jobs, servers, read, short):
+    words = (
+        rf"^interrupted after step \d+.*: the reward model at 127\.0\.0\.1:{servers['reward_server'].port}"
+    )
+    assert re.search(words, jobs.log("apart").read_text(), re.MULTILINE)
+    assert_same_run(jobs.run_folder("apart"), short)
+    for server in servers.values():
+        assert server.run.status == "finished", server.log
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,7 +90,5 @@ def test_every_setting_that_parity_and_migration_name_is_read_or_told(read, kind
 
 
 def test_a_server_tells_what_has_no_effect_in_it(live_critic):
-    assert (
-        "note: exp_manager.resume_if_exists=False: a critic goes on, begins anew and saves with its actor"
-        in live_critic.log
-    )
+    words = "note: exp_manager.resume_if_exists=False: a critic goes on, begins anew and saves with its actor"
+    assert words in live_critic.log

@@ -36,12 +36,9 @@ SAMPLINGS = {
 
 @pytest.fixture(scope="module")
 def engine(smoke, one_rank):
-    from aligner_lib.megatron.engine import Engine
-    from aligner_lib.megatron.model import Numerics
+    from aligner_lib.jobs.inference import load_engine
 
-    engine = Engine(Architecture.load(smoke), Numerics())
-    engine.load(smoke)
-    return engine
+    return load_engine(smoke)
 
 
 @pytest.fixture(scope="module")
@@ -156,13 +153,10 @@ def test_training_on_a_server_s_responses_is_training_on_megatron_s_own(jobs, on
         assert record["train_rollouts/sampler_effective_sample_size"] == pytest.approx(1, abs=1e-6)
     own = {"model__generation__backend": "megatron", "model__grpo__recompute_logprobs": True}
     compared = ("train_rollouts/rewards", "train_rollouts/generation_length", "train_optim/loss")
-    count = 0
     for ours, theirs in zip(figures(jobs.run("grpo", "own", **SETTINGS | own)), figures(run), strict=True):
         assert ours.keys() == theirs.keys()
-        for name in ours.keys() & compared:
+        for name in compared if ours["step"] else ():
             assert theirs[name] == pytest.approx(ours[name], rel=1e-3, abs=1e-5), name
-            count += 1
-    assert count == STEPS * len(compared)
 
 
 def test_a_rounded_server_s_mismatch_is_reported_and_weighed(jobs, one_rank):
@@ -190,40 +184,40 @@ def test_a_run_whose_server_dies_ends_with_a_sentence(jobs, one_rank):
     assert jobs.run_folder("dies").status == "failed"
 
 
-def failing(policy: Policy, server: VllmStandIn, timeout: float = 60) -> Policy:
-    policy.generator = VllmGenerator(server.url, [0], timeout)
+def server_of(policy: Policy, url: str, timeout: float = 60) -> Policy:
+    """The policy with a generator of this server, without a key."""
+    policy.generator = VllmGenerator(url, [0], timeout)
     return policy
 
 
 def test_a_server_that_hangs_is_waited_for_no_longer_than_the_bound(policy, smoke):
     bounded = pytest.raises(UserError, match=r"has not answered for 0\.3 s: it hangs")
     with VllmStandIn(smoke, hangs=True) as server, bounded:
-        failing(policy, server, timeout=0.3).respond(PROMPTS, SEEDS)
+        server_of(policy, server.url, timeout=0.3).respond(PROMPTS, SEEDS)
 
 
-def test_a_server_that_nobody_reaches(policy):
+def test_a_server_that_is_not_there_or_wants_its_key_the_extension_or_token_ids(
+    policy, server, smoke, monkeypatch
+):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # does not listen
-        policy.generator = VllmGenerator(f"http://127.0.0.1:{taken.getsockname()[1]}", [0], 5)
-        with pytest.raises(UserError, match=r"went away .*refused"):
-            policy.refresh_generator()
-    policy.generator = VllmGenerator("http://nowhere.invalid:80", [0], 5)
-    with pytest.raises(UserError, match="can't be found"):
-        policy.refresh_generator()
-
-
-def test_a_server_wants_its_key_the_extension_and_token_ids(policy, server, smoke, monkeypatch):
+        for url, words in [
+            (f"http://127.0.0.1:{taken.getsockname()[1]}", r"went away .*refused"),
+            ("http://nowhere.invalid:80", "can't be found"),
+        ]:
+            with pytest.raises(UserError, match=words):
+                server_of(policy, url).refresh_generator()
     with pytest.raises(UserError, match="requires its key: set VLLM_API_KEY"):
-        failing(policy, server).respond(PROMPTS, SEEDS)
+        server_of(policy, server.url).respond(PROMPTS, SEEDS)
     with VllmStandIn(smoke) as other:
         other.worker = object()
         message = r"can't receive weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker"
         with pytest.raises(UserError, match=message):
-            failing(policy, other).refresh_generator()
+            server_of(policy, other.url).refresh_generator()
         text = {"choices": [{"text": "hello", "finish_reason": "stop"}]}
         monkeypatch.setattr(other, "answer", lambda *_: text)
         with pytest.raises(UserError, match="answered without token ids"):
-            failing(policy, other).respond(PROMPTS, SEEDS)
+            server_of(policy, other.url).respond(PROMPTS, SEEDS)
 
 
 # ---- a server of the run's own --------------------------------------------------------------------------------------
@@ -238,7 +232,7 @@ def settings(tmp_path):
         path.write_text(f"#!{sys.executable}\n{script}")
         path.chmod(path.stat().st_mode | stat.S_IEXEC)
         given = [f"model.generation.vllm_cfg.executable='{path}'", "model.generation.vllm_cfg.timeout=30"]
-        return compose("grpo", ["model.generation.backend=vllm", *given]).model.generation.vllm_cfg
+        return compose("grpo", [VLLM, *given]).model.generation.vllm_cfg
 
     return made
 
@@ -282,40 +276,43 @@ def test_a_run_s_own_server_gets_the_architecture_without_weights_and_ends_with_
 
 def test_a_server_that_can_t_start_is_told_with_its_last_words_or_what_to_do(start, settings):
     broken = settings("import sys; sys.exit('no kernel for this machine')")
-    with pytest.raises(UserError, match=r"vLLM ended before it answered(?s:.*)no kernel for this machine"):
+    with pytest.raises(
+        UserError, match=r"vLLM ended before the first answer(?s:.*)no kernel for this machine"
+    ):
         start(broken)
-    config = compose(
-        "grpo", ["model.generation.backend=vllm", "model.generation.vllm_cfg.executable=no_vllm"]
-    )
+    config = compose("grpo", [VLLM, "model.generation.vllm_cfg.executable=no_vllm"])
     with pytest.raises(UserError, match=r"there is no command 'no_vllm' here. Install vLLM"):
         start(config.model.generation.vllm_cfg)
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------
 
-
-def test_what_does_nothing_is_told():
-    lines = notices("grpo", compose("grpo", ["model.generation.vllm_cfg.precision=float32"]))
-    assert any("backend=megatron: the policy itself generates" in line for line in lines)
-    there = ["model.generation.backend=vllm", "model.generation.vllm_cfg.url=http://there:8000"]
-    lines = notices("ppo", compose("ppo", [*there, "model.generation.vllm_cfg.precision=float32"]))
-    assert any("runs already" in line for line in lines)
+VLLM = "model.generation.backend=vllm"
+URL = "model.generation.vllm_cfg.url=http://there:8000"
+PRECISION = "model.generation.vllm_cfg.precision=float32"
 
 
-@pytest.mark.parametrize("kind", ["ppo", "grpo"])
-def test_tensorrt_llm_is_taken_by_name_and_told(kind):
-    config = compose(
-        kind, [f"++trainer.{kind}.trt_llm.enable=True", f"trainer.{kind}.trt_llm.model_type=gptnext"]
-    )
-    (line,) = [line for line in notices(kind, config) if "trt_llm" in line]
-    assert "TensorRT-LLM is not used here; model.generation.backend=vllm" in line
+NO_TENSORRT = "TensorRT-LLM is not used here; model.generation.backend=vllm"
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        ("grpo", [PRECISION], "backend=megatron: the policy itself generates"),
+        ("ppo", [VLLM, URL, PRECISION], "runs already"),
+        ("ppo", ["++trainer.ppo.trt_llm.enable=True", "trainer.ppo.trt_llm.model_type=gptnext"], NO_TENSORRT),
+        ("grpo", ["++trainer.grpo.trt_llm.enable=True"], NO_TENSORRT),
+    ],
+)
+def test_what_does_nothing_is_told_tensorrt_llm_by_its_name(kind, settings, words):
+    assert len([line for line in notices(kind, compose(kind, settings)) if words in line]) == 1
 
 
 def test_several_nodes_need_a_server_that_all_of_them_reach():
-    many = ["model.generation.backend=vllm", "trainer.num_nodes=2", "trainer.devices=1"]
-    with pytest.raises(ConfigError, match="start a server that all nodes"):
+    many = [VLLM, "trainer.num_nodes=2", "trainer.devices=1"]
+    with pytest.raises(ConfigError, match="start a server within reach of all nodes"):
         compose("grpo", many)
-    compose("grpo", [*many, "model.generation.vllm_cfg.url=http://there:8000"])
+    compose("grpo", [*many, URL])
 
 
 # ---- the stream of weights ------------------------------------------------------------------------------------------

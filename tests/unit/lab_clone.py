@@ -20,6 +20,10 @@ esac
 PYTHON = f"""#!/bin/sh
 if [ "$1" = -m ]; then shift; echo "handed over: $*"; else exec {sys.executable} "$@"; fi
 """
+# The Python that `lab` starts from, without pip's settings: `pip config list` takes half a second at each start.
+WITHOUT_PIP = f"""#!/bin/sh
+[ "$*" = "-m pip config list" ] || exec {sys.executable} "$@"
+"""
 
 
 class Clone:
@@ -29,29 +33,26 @@ class Clone:
         self.root = folder / "a clone"
         self.root.mkdir()
         shutil.copy(ROOT / "lab", self.root / "lab")
-        for name in (
-            "pyproject.toml",
-            "setup.py",
-            "requirements.lock",
-            "requirements-pytriton.lock",
-            "requirements-bench.lock",
-            "requirements-exporters.lock",
-            "requirements-hub.lock",
-        ):
+        locks = [f"requirements-{extra}.lock" for extra in ("pytriton", "bench", "exporters", "hub")]
+        for name in ("pyproject.toml", "setup.py", "requirements.lock", *locks):
             (self.root / name).write_text(f"# {name}\n")
         self.calls_file, self.tools = folder / "calls", folder / "tools"
         self.tools.mkdir()
-        for path, text in [(self.tools / "uv", UV), (folder / "python", PYTHON)]:
-            path.write_text(text)
-            path.chmod(0o755)
+        self.write_program(self.tools / "uv", UV)
         self.environment = {
             "PATH": f"{self.tools}:{os.environ['PATH']}",
             "HOME": str(folder),
             "CALLS": str(self.calls_file),
-            "LAB_PYTHON": sys.executable,
-            "PYTHON_STANDIN": str(folder / "python"),
+            "LAB_PYTHON": self.write_program(folder / "without-pip", WITHOUT_PIP),
+            "PYTHON_STANDIN": self.write_program(folder / "python", PYTHON),
             "PIP_CONFIG_FILE": os.devnull,
         }
+
+    @staticmethod
+    def write_program(path: Path, text: str) -> str:
+        path.write_text(text)
+        path.chmod(0o755)
+        return str(path)
 
     def start(self, *arguments, stderr: int = subprocess.PIPE, **environment) -> subprocess.Popen:
         return subprocess.Popen(

@@ -9,28 +9,24 @@ EVERYTHING = {path for path in sources() if path.rpartition("/")[2].startswith("
 @pytest.mark.parametrize(
     ("changed", "reached", "spared"),
     [
-        # imported; by a module that is imported; in a function
+        # imported
         ("aligner_lib/algorithms/ppo.py", ["unit/test_algorithms", "jobs/test_trained"], ["data/test_hh"]),
         # through `from widgets import Monitor`, which looks for it at its first use
         ("widgets/monitor/monitor.py", ["browser/test_monitor"], ["unit/test_jsonl"]),
-        # through `python -m aligner_lib`, torchrun, the forks' preload, and a job that is submitted
+        # through `python -m aligner_lib` and a job that is submitted, the forks' preload, and the registry of kinds
         ("aligner_lib/cli/doctor.py", ["unit/test_cli", "slurm/test_slurm_training"], ["jobs/test_loop"]),
         ("aligner_lib/kinds/ppo/trainer.py", ["remote_critic/test_live", "jobs/test_job_layouts"], ["data/test_hh"]),
-        # through the registry of kinds, which imports their settings by name
         ("aligner_lib/kinds/evaluate/evaluation.py", ["jobs/test_evaluate"], ["data/test_hh"]),
         ("tests/slurm/trainer.py", ["slurm/test_slurm_requeue"], ["slurm/test_slurm_ppo"]),
         # through fixtures of a conftest.py, and of the one above
         ("data/hh.py", ["jobs/test_trained", "remote_critic/test_live"], ["megatron/test_kernels"]),
         ("tests/jobs/conftest.py", ["jobs/test_loop"], ["remote_critic/test_live"]),
-        # through a notebook
-        ("widgets/completions/chat.py", ["notebooks/test_notebooks"], ["widgets/test_downsample"]),
-        # beside modules, and nowhere near one
-        ("aligner_lib/config/profiles/smoke.yaml", ["unit/test_config"], ["data/test_hh"]),
+        # a notebook, a page, and a file beside modules
         ("notebooks/03_sft.ipynb", ["notebooks/test_notebooks"], ["unit/test_cli"]),
         ("docs/cluster.md", ["unit/test_docs", "cluster/test_resources"], ["unit/test_cli"]),
-        # itself; and what is gone, whose neighbours are reached
+        ("aligner_lib/config/profiles/smoke.yaml", ["unit/test_config"], ["data/test_hh"]),
+        # itself; and the neighbours of a file that is gone
         ("tests/data/test_hh.py", ["data/test_hh"], ["data/test_dolly"]),
-        ("tests/data/test_gone.py", [], ["data/test_dolly"]),
         ("aligner_lib/algorithms/gone.py", ["unit/test_algorithms"], ["widgets/test_downsample"]),
     ],
 )  # fmt: skip
@@ -41,13 +37,10 @@ def test_a_change_reaches(changed, reached, spared):
     assert not found & {f"tests/{name}.py" for name in spared}
 
 
-@pytest.mark.parametrize("changed", ["pyproject.toml", "requirements.lock", "tests/gone.py", "new/thing.c"])
-def test_a_file_with_unknown_readers_reaches_everything_and_is_named(changed):
-    assert affected({"docs/cluster.md", changed}) == (EVERYTHING, changed)
-
-
-def test_the_readers_exist_no_change_reaches_nothing_and_an_unknown_commit_is_named():
-    assert {test for tests in READERS.values() for test in tests} <= EVERYTHING
+def test_a_file_with_unknown_readers_reaches_everything_and_no_change_reaches_nothing():
+    for changed in ("pyproject.toml", "requirements.lock", "tests/gone.py", "new/thing.c"):
+        assert affected({"docs/cluster.md", changed}) == (EVERYTHING, changed)
     assert affected(set()) == (set(), None)
+    assert {test for tests in READERS.values() for test in tests} <= EVERYTHING
     with pytest.raises(ValueError, match="no-such-commit"):
         changed_since("no-such-commit")

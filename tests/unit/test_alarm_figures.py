@@ -6,28 +6,15 @@ import json
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from benchmarks.alarms import (
-    CHOSEN_ON,
-    STEPS,
-    RunVerdict,
-    Trial,
-    alarm_figures,
-    explained,
-    judged,
-    pack,
-    tables,
-)
+from benchmarks import alarms as bench
+from benchmarks.alarms import CHOSEN_ON, STEPS, RunVerdict, Trial, alarm_figures, explained
 
 
 def verdict(name, alarms=None, cause=None, off=None, seed=2, **trial) -> RunVerdict:
-    verdict = {
-        "status": "finished",
-        "steps": STEPS,
-        "better": True,
-        "watched": ("kl", "endless"),
-        "cause": cause,
-    }
-    return RunVerdict(Trial(name, "ppo", seed, **trial), alarms=alarms or {}, off=off or {}, **verdict)
+    common = {"status": "finished", "steps": STEPS, "better": True, "watched": ("kl", "endless")}
+    return RunVerdict(
+        Trial(name, "ppo", seed, **trial), alarms=alarms or {}, cause=cause, off=off or {}, **common
+    )
 
 
 RUNS = [
@@ -49,7 +36,7 @@ def test_rates_and_the_share_of_a_run_that_an_alarm_saves():
     assert (endless.false, endless.heard, endless.due, endless.left) == (0, 1, "", 0.5)
     assert 0 < endless.false_rate.high < 0.61  # none of four is not never
     assert (any_.name, any_.false, any_.heard, any_.step) == ("any", 1, 2, 9)
-    head, _, *rows = tables(RUNS).splitlines()
+    head, _, *rows = bench.tables(RUNS).splitlines()
     assert len(head.split("|")) == len(rows[0].split("|"))
     assert rows[0].startswith("| kl | 1 of 4 |") and rows[0].endswith("| 2 of 3 | 1 of 1 | 9 | 62% |")
     assert rows[1].endswith("| 1 of 3 | – | 12 | 50% |") and rows[2].startswith("| any |")
@@ -80,10 +67,10 @@ def test_a_run_is_judged_by_today_s_rules_and_packed_small(tmp_path):
     info = {"kind": "ppo", "status": "finished", "name": "a", "config": config}
     (tmp_path / "run.json").write_text(json.dumps(info))
     run, trial = RunFolder(tmp_path), Trial("a", "ppo", 2)
-    found = judged(trial, run)
+    found = bench.judged(trial, run)
     assert {"kl", "clip_fraction", "not_finite"} < set(found.watched)
     assert found.alarms == {"kl": 19} and found.steps == 59  # three records beyond the smoke profile's 2 nats
-    pack(run, tmp_path / "a.json.gz")
+    bench.pack(run, tmp_path / "a.json.gz")
     content = json.loads(gzip.decompress((tmp_path / "a.json.gz").read_bytes()))
     assert content["metrics"][3] == {"time": 0.0, "step": 3, "train_rollouts/kl": 0.37037}
     assert content["info"]["config"] == {"trainer": {"precision": "32"}, "model": {"data": None}}

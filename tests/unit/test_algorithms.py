@@ -28,21 +28,10 @@ def table(*rows: list[float]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float32)
 
 
-# ---- masks ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_mask_covers_the_response_with_its_stop_token():
     # five tokens are four predictions; prompt 2 and length 5: predictions 1, 2, 3, of tokens 2, 3, 4
     mask = response_mask(torch.tensor([2, 2, 1]), torch.tensor([5, 3, 5]), size=4)
     assert_close(mask, table([0, 1, 1, 1], [0, 1, 0, 0], [1, 1, 1, 1]).bool())
-
-
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5))
-def test_the_mask_counts_each_response_token_once(shapes):
-    prompts = torch.tensor([prompt for prompt, _ in shapes])
-    responses = torch.tensor([response for _, response in shapes])
-    mask = response_mask(prompts, prompts + responses, int((prompts + responses).max()) - 1)
-    assert mask.sum(dim=1).tolist() == responses.tolist()
 
 
 def test_the_masked_mean_is_of_each_row_s_masked_values_alone():
@@ -50,17 +39,11 @@ def test_the_masked_mean_is_of_each_row_s_masked_values_alone():
     assert means.tolist() == [1.5, 0.0, 6.0]
 
 
-# ---- rewards --------------------------------------------------------------------------------------------------------
-
-
 def test_the_score_stands_at_the_last_token_and_the_kl_at_every_token():
     kl = table([0, 1, 2, 4, 0], [0, 1, 0, 0, 0], [1, 0, 0, 2, 0])
     mask = table([0, 1, 1, 1, 0], [0, 1, 0, 0, 0], [1, 0, 0, 1, 0])  # the third has two turns
     rewards = rewards_with_kl(torch.tensor([10.0, -7.0, 3.0]), kl, mask, coefficient=0.5)
     assert_close(rewards, table([0, -0.5, -1, 8, 0], [0, -7.5, 0, 0, 0], [-0.5, 0, 0, 2, 0]))
-
-
-# ---- advantages -----------------------------------------------------------------------------------------------------
 
 
 def test_advantages_by_hand():
@@ -79,25 +62,6 @@ def test_advantages_by_hand():
 
 
 finite = st.floats(-10, 10, width=32)
-
-
-@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=8), st.integers(0, 3))
-def test_with_lambda_and_discount_1_advantages_are_rewards_to_come_less_the_value(pairs, padding):
-    values = torch.tensor([[value for value, _ in pairs] + [1.0] * padding])
-    rewards = torch.tensor([[reward for _, reward in pairs] + [1.0] * padding])
-    mask = torch.tensor([[1.0] * len(pairs) + [0.0] * padding])
-    advantages, returns = advantages_and_returns(values, rewards, mask, 1.0, 1.0)
-    to_come = (rewards * mask).flip(1).cumsum(1).flip(1) * mask
-    assert_close(returns, to_come, atol=1e-3, rtol=0)
-    assert_close(advantages, to_come - values * mask, atol=1e-3, rtol=0)
-
-
-@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=8), st.floats(0, 1, width=32))
-def test_with_lambda_0_advantages_are_one_step_surprises(pairs, discount):
-    values, rewards = (torch.tensor([list(column)]) for column in zip(*pairs))
-    advantages, _ = advantages_and_returns(values, rewards, torch.ones_like(values), discount, 0.0)
-    following = torch.cat([values[:, 1:], torch.zeros(1, 1)], dim=1)
-    assert_close(advantages, rewards + discount * following - values, atol=1e-4, rtol=0)
 
 
 def test_advantages_pass_over_what_lies_between_two_turns():
@@ -138,8 +102,8 @@ def test_normalisation_takes_all_ranks_together():
     advantages, mask = table([1, 3, 99], [5, 4, 2], [7, 0, 0]), table([1, 1, 0], [1, 1, 1], [1, 0, 0])
     whole = normalize(advantages, mask)
     shares = on_ranks(lambda rank, total: normalize(advantages[rank::2], mask[rank::2], total), ranks=2)
-    assert_close(shares[0], whole[0::2])
-    assert_close(shares[1], whole[1::2])
+    for rank, share in enumerate(shares):
+        assert_close(share, whole[rank::2])
 
 
 def on_ranks(work, ranks: int) -> list:
@@ -160,14 +124,11 @@ def on_ranks(work, ranks: int) -> list:
         return list(pool.map(rank_work, range(ranks)))
 
 
-# ---- losses ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss", "learns"),
     [
         (1.0, 2.0, -2.0, True),
-        (1.5, 2.0, -2.4, False),  # good and already likelier: the gain stops at 1.2
+        (1.5, 2.0, -2.6, False),  # good and already likelier: the gain stops at 1.3
         (0.5, 2.0, -1.0, True),  # good and less likely: not clipped, so that it can come back
         (1.5, -2.0, 3.0, True),  # bad and likelier: not clipped
         (0.5, -2.0, 1.6, False),  # bad and already less likely: the gain stops at 0.8
@@ -177,18 +138,11 @@ def test_the_clip_takes_the_pessimistic_side_and_only_the_gain_side_has_no_gradi
     ratio, advantage, loss, learns
 ):
     ratios = torch.tensor([ratio], requires_grad=True)
-    losses, clipped = clipped_surrogate(ratios, torch.tensor([advantage]), 0.2, 0.2)
+    losses, clipped = clipped_surrogate(ratios, torch.tensor([advantage]), 0.2, 0.3)
     assert losses.item() == pytest.approx(loss)
-    assert clipped.item() == pytest.approx(min(max(ratio, 0.8), 1.2))
+    assert clipped.item() == pytest.approx(min(max(ratio, 0.8), 1.3))
     losses.sum().backward()
     assert (ratios.grad.item() != 0) == learns
-
-
-@given(st.floats(-2, 2), finite, st.floats(0.01, 0.9))
-def test_the_clipped_surrogate_is_never_below_the_unclipped_one(log_ratio, advantage, eps):
-    ratios = torch.tensor([log_ratio], dtype=torch.float64).exp()
-    losses, _ = clipped_surrogate(ratios, torch.tensor([advantage], dtype=torch.float64), eps, eps)
-    assert losses.item() >= (-advantage * ratios).item() - 1e-9
 
 
 @pytest.mark.parametrize(
@@ -223,9 +177,6 @@ def test_centering_is_the_mean_square_over_a_text_s_tokens():
     assert rewards.grad[2, 0] == 0, "padding holds nothing"
 
 
-# ---- the learning rate ----------------------------------------------------------------------------------------------
-
-
 def test_the_rate_warms_up_peaks_and_decays():
     settings = {"peak": 1.0, "max_steps": 6, "warmup_steps": 1, "constant_steps": 1, "min_lr": 0.2}
     # one step at half the peak, four of a half cosine from 1 to 0.2, then 0.2
@@ -233,9 +184,6 @@ def test_the_rate_warms_up_peaks_and_decays():
     assert [learning_rate(step, **settings) for step in range(1, 8)] == pytest.approx([0.5, *cosine, 0.2])
     settings = {"peak": 3.0, "max_steps": 4, "warmup_steps": 2, "name": "constant"}
     assert [learning_rate(step, **settings) for step in (1, 2, 3, 4, 99)] == [1, 2, 3, 3, 3]
-
-
-def test_an_unknown_schedule_is_named():
     with pytest.raises(ValueError, match=r"'linear'.*CosineAnnealing or constant"):
         learning_rate(2, peak=1.0, max_steps=4, name="linear")
 

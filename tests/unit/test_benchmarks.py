@@ -59,10 +59,7 @@ def test_only_equal_work_is_compared(theirs, words):
         return
     with pytest.raises(AssertionError, match=words):
         result.check_equal_work()
-
-
-def test_missing_rounds_are_no_comparison():
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError):  # another number of rounds
         comparison(side("ours", [1.0, 1.0]), side("theirs", [2.0])).check_equal_work()
 
 
@@ -83,19 +80,11 @@ def test_tables_show_figures_and_verdicts():
     assert "4.00" in text and "4.00 – 6.00" in text and "≤ 5 reached" in text
 
 
-def test_an_aim_is_reached_at_its_value():
+def test_an_aim_is_reached_at_its_value_and_results_are_json():
     assert verdict(1.5, 1.5, at_least=True).endswith("reached")
     assert verdict(1.26, 1.25, at_least=False).endswith("missed")
-
-
-def test_results_are_json():
-    sides = comparison(side("ours", [1.0]), side("theirs", [2.0]))
-    waits = WaitTimes("imports", {"import this": [1.0]}, {"import this": 5.0})
-    results = [result.as_dict() for result in (sides, StepCost([1.0], [{"generate": 1.0}]), waits)]
-    assert json.loads(json.dumps(results))[0]["sides"][1]["ours_is_times_as_fast"] == 2.0
-
-
-# ---- samples ---------------------------------------------------------------------------------------------------------
+    result = comparison(side("ours", [1.0]), side("theirs", [2.0])).as_dict()
+    assert json.loads(json.dumps(result))["sides"][1]["ours_is_times_as_fast"] == 2.0
 
 
 def test_a_few_samples_stand_for_all_by_their_sizes():
@@ -133,9 +122,6 @@ def test_a_pair_is_one_prompt_and_two_responses_as_trl_s_trainer_takes_it(settin
     assert setting.tokenizer().decode(row["prompt_ids"]).endswith("Assistant:")
 
 
-# ---- the contest, with sides that compute nothing --------------------------------------------------------------------
-
-
 def counts(setting, connection):
     rounds = Rounds(setting, connection)
     while True:
@@ -151,18 +137,14 @@ def fails(setting, connection):
 
 def test_sides_take_turns_in_processes_of_their_own(tmp_path):
     said, others = [], {process.pid for process in multiprocessing.active_children()}
-    sides = [Contestant("a", "", counts), Contestant("b", "", counts)]
+    sides = [Contestant(name, "", counts) for name in "ab"]
     result = compete("nothing", sides, Setting(tmp_path, repeats=2), aim=1.0, say=said.append)
     assert [len(side.rounds) for side in result.sides] == [2, 2]
     assert all(side.warm_up.tokens == 10 for side in result.sides)
     assert len(said) == 2
     assert {process.pid for process in multiprocessing.active_children()} <= others
-    sides[1] = Contestant("b", "", fails)
     with pytest.raises(RuntimeError, match=r"the side 'b' ended early(.|\n)*out of memory, say"):
-        compete("nothing", sides, Setting(tmp_path), aim=1.0)
-
-
-# ---- forced stops ----------------------------------------------------------------------------------------------------
+        compete("nothing", [Contestant("b", "", fails)], Setting(tmp_path), aim=1.0)
 
 
 def test_forced_stops_draw_the_stop_token_then_and_not_before():

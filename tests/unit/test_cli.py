@@ -49,9 +49,6 @@ def recorded_job(monkeypatch):
     return calls
 
 
-# ---- help -----------------------------------------------------------------------------------------------------------
-
-
 def test_help_and_version(inside, capsys):
     assert inside("--help") == 0
     shown = capsys.readouterr().out
@@ -64,10 +61,7 @@ def test_help_and_version(inside, capsys):
     assert capsys.readouterr().out == f"aligner {__version__}\n"
 
 
-# ---- jobs -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_job_gets_its_profile_run_folder_and_overrides(inside, recorded_job):
+def test_a_job_gets_its_profile_run_folder_and_overrides(inside, recorded_job, capsys):
     overrides = "++model.ppo.ratio_eps=0.3", "+model.seed=7"
     assert inside("ppo", "--profile", "smoke", "--run", "some run", *overrides) == 0
     assert inside("rm") == 0
@@ -76,30 +70,21 @@ def test_a_job_gets_its_profile_run_folder_and_overrides(inside, recorded_job):
     assert config.exp_manager.explicit_log_dir == "some run"
     assert (config.model.ppo.ratio_eps, config.model.seed) == (0.3, 7)
     assert without_folder.exp_manager.explicit_log_dir.startswith("runs/rm-")
-
-
-@pytest.mark.parametrize("run", ["it's run 3", "a\\b", "null", "a,b={c}", "…"])
-def test_a_run_folder_may_have_any_name(inside, recorded_job, run):
-    assert inside("sft", "--run", run) == 0
-    [(_, config, _)] = recorded_job
-    assert config.exp_manager.explicit_log_dir == run
-
-
-def test_settings_are_shown_without_a_run(inside, recorded_job, capsys):
+    names = ["it's run 3", "a\\b", "null", "a,b={c}", "…"]  # a run folder may have any name
+    assert [inside("sft", "--run", name) for name in names] == [0] * 5
+    assert [config.exp_manager.explicit_log_dir for _, config, _ in recorded_job[2:]] == names
+    recorded_job.clear()
     assert inside("sft", "--print-config", "model.optim.lr=3e-4") == 0
-    assert "lr: 0.0003" in capsys.readouterr().out
-    assert recorded_job == []
+    assert "lr: 0.0003" in capsys.readouterr().out and recorded_job == []
 
 
-@pytest.mark.parametrize(("own", "turns"), [("7", "7"), (None, "1000")])
-def test_a_job_s_idle_threads_sleep_soon_unless_the_user_chose_otherwise(
-    inside, recorded_job, monkeypatch, own, turns
-):
-    monkeypatch.setenv("GOMP_SPINCOUNT", own or "")  # so that it is put back after the test
-    if own is None:
-        monkeypatch.delenv("GOMP_SPINCOUNT")
-    assert inside("sft") == 0
-    assert os.environ["GOMP_SPINCOUNT"] == turns
+def test_a_job_s_idle_threads_sleep_soon_unless_the_user_chose_otherwise(inside, recorded_job, monkeypatch):
+    for own, turns in (("7", "7"), ("", "1000")):
+        monkeypatch.setenv("GOMP_SPINCOUNT", own)  # so that it is put back after the test
+        if not own:
+            monkeypatch.delenv("GOMP_SPINCOUNT")
+        assert inside("sft") == 0
+        assert os.environ["GOMP_SPINCOUNT"] == turns
 
 
 @pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "serve-critic", "serve-rm"])
@@ -147,7 +132,7 @@ def test_several_nodes_need_a_launcher_for_each(monkeypatch):
     assert not torchrun.needs_launcher(config)
 
 
-# ---- mistakes -------------------------------------------------------------------------------------------------------
+PROFILED = "(`aligner profile` takes sft, "
 
 
 @pytest.mark.parametrize(
@@ -156,39 +141,36 @@ def test_several_nodes_need_a_launcher_for_each(monkeypatch):
         ("ppo trainer.ppo.inital_policy_kl_penalty=0.1", "trainer.ppo.initial_policy_kl_penalty"),
         ("sft --profile desktop", "laptop"),
         ("data dolly --raw nowhere.jsonl --out o", "nowhere.jsonl"),
+        ("data dolly --raw raw.jsonl --out o --strict", "raw.jsonl:2"),
         ("model fetch gpt-5", "smollm2-135m"),
         ("model import nowhere --out o", "nowhere"),
         ("show ghost", "ghost"),
+        ("cancel none", "no run 'none'"),
         ("runs", "no runs"),
         ("tutorial --only 77", "77"),
         ("tutorial --profile desktop", "laptop"),
         ("tutorial -p steps", "name=value"),
+        # a file stands in the place of a folder
+        ("data dolly --raw sample --out raw.jsonl", "raw.jsonl"),
+        ("data dolly --raw sample --out raw.jsonl/below", "raw.jsonl"),
+        ("tutorial --profile smoke --out raw.jsonl/below", "raw.jsonl"),
+        ("model fetch smoke", "raw.jsonl"),
+        # aligner profile
+        ("profile stf --out o/trace.json", "error: there is no kind of job 'stf'; did you mean sft?"),
+        ("profile stencil --out o/trace.json", f"error: there is no kind of job 'stencil' {PROFILED}"),
+        ("profile evaluate --out o/trace.json", f"evaluate has no steps of training to profile {PROFILED}"),
     ],
 )
-def test_a_user_s_mistake_is_one_sentence_that_names_the_cure(inside, capsys, tmp_path, command, words):
+def test_a_user_s_mistake_is_one_sentence_with_the_cure_and_writes_nothing(
+    inside, capsys, tmp_path, monkeypatch, command, words
+):
+    record = '{"instruction": "a", "response": "b", "context": "", "category": "x"}\nnonsense\n'
+    Path("raw.jsonl").write_text(record)
+    monkeypatch.setenv("ALIGNER_CACHE", "raw.jsonl")
     assert inside(*command.split()) == 2
     error = capsys.readouterr().err
-    assert words in error and "Traceback" not in error
-    if command.startswith("ppo"):
-        assert len(error.strip().splitlines()) == 1 and list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "data dolly --raw sample --out file",
-        "data dolly --raw sample --out file/below",
-        "tutorial --profile smoke --out file/below",
-        "model fetch smoke",
-    ],
-)
-def test_a_file_where_a_folder_belongs_is_one_sentence(inside, capsys, monkeypatch, command):
-    Path("file").write_text("here already")
-    monkeypatch.setenv("ALIGNER_CACHE", "file")
-    assert inside(*command.split()) == 2
-    [sentence] = capsys.readouterr().err.splitlines()
-    assert sentence.startswith("error: ") and "file" in sentence
-    assert Path("file").read_text() == "here already"
+    assert words in error and error.startswith("error: ") and error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "raw.jsonl"] and Path("raw.jsonl").read_text() == record
 
 
 def test_a_librarys_error_keeps_its_traceback(inside, monkeypatch):
@@ -201,26 +183,6 @@ def test_a_librarys_error_keeps_its_traceback(inside, monkeypatch):
         cli.main()
 
 
-@pytest.mark.parametrize(
-    ("kind", "sentence"),
-    [
-        ("stf", "there is no kind of job 'stf'; did you mean sft?"),
-        ("stencil", "there is no kind of job 'stencil' (`aligner profile` takes sft, "),
-        ("evaluate", "evaluate has no steps of training to profile (`aligner profile` takes sft, "),
-    ],
-)
-def test_a_kind_that_can_t_be_profiled_is_refused_before_anything_is_written(
-    inside, capsys, tmp_path, kind, sentence
-):
-    assert inside("profile", kind, "--profile", "smoke", "--out", "traces/trace.json") == 2
-    [told] = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"error: {sentence}")
-    assert list(tmp_path.iterdir()) == []
-
-
-# ---- data -----------------------------------------------------------------------------------------------------------
-
-
 def test_data_commands_write_the_trainers_files(inside, capsys):
     assert inside(*"data dolly --raw sample --out sft".split()) == 0
     assert inside(*"data hh --raw sample --split test --out hh --strict".split()) == 0
@@ -228,16 +190,6 @@ def test_data_commands_write_the_trainers_files(inside, capsys):
     assert first.keys() == {"input", "output", "category"}
     assert len(Path("hh/test_comparisons.jsonl").read_text().splitlines()) > 100
     assert "kept" in capsys.readouterr().out
-
-
-def test_strict_stops_at_the_first_bad_record(inside, capsys):
-    record = '{"instruction": "a", "response": "b", "context": "", "category": "x"}'
-    Path("raw.jsonl").write_text(f"{record}\nnonsense\n")
-    assert inside(*"data dolly --raw raw.jsonl --out o --strict".split()) == 2
-    assert "raw.jsonl:2" in capsys.readouterr().err
-
-
-# ---- runs -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -262,9 +214,7 @@ def test_runs_show_stop_and_log_by_a_run_s_name(inside, two_runs, capsys, tmp_pa
     assert inside("stop", "first") == 2
     assert "finished" in capsys.readouterr().err
     assert inside("logs", "first") == 2
-    assert "a run that was started by hand has no job" in capsys.readouterr().err
-    assert inside("cancel", "none") == 2
-    assert "no run 'none'" in capsys.readouterr().err
+    assert "a run started by hand has no job" in capsys.readouterr().err
     assert inside("log", "first", "--to", "tensorboard") == 0
     assert capsys.readouterr().out == "tensorboard has all of first, up to step 1\n"
     assert list((tmp_path / "runs" / "first" / "tensorboard").glob("events.out.tfevents.*"))
@@ -321,9 +271,6 @@ def test_a_log_is_followed_to_the_job_s_end(inside, tmp_path, capsys):
     assert capsys.readouterr().out == "one\ntwo\n"
 
 
-# ---- the house ------------------------------------------------------------------------------------------------------
-
-
 def test_test_passes_everything_on_to_pytest(inside, monkeypatch):
     started = []
     monkeypatch.setattr(os, "execv", lambda program, arguments: started.append((os.getcwd(), arguments)))
@@ -338,12 +285,5 @@ def test_doctor_lists_what_is_there_and_what_is_not(tmp_path):
     variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "ALIGNER_CACHE": str(tmp_path / "c"), "COLUMNS": "200"}
     command = [sys.executable, "-m", "aligner_lib", "doctor"]
     shown = subprocess.check_output(command, cwd=tmp_path, env=os.environ | variables, text=True)
-    for words in (
-        "megatron-core",
-        "CUDA",
-        "Slurm",
-        "GiB free",
-        "hub can't be reached",
-        "fetched when needed",
-    ):
+    for words in "megatron-core|CUDA|Slurm|GiB free|hub can't be reached|fetched when needed".split("|"):
         assert words in shown

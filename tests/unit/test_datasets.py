@@ -1,4 +1,4 @@
-"""Formatted files as token ids: what is learnt from, what is left out, and how that is told."""
+"""Formatted files as token ids: what is learnt, what is left out, and the report."""
 
 import json
 from pathlib import Path
@@ -11,28 +11,27 @@ from aligner_lib.datasets.load import load_pairs, load_prompts, load_sft, shorte
 from aligner_lib.datasets.tokenizer import Tokenizer
 
 LONG = "word " * 200
-
-
 GOOD = {"input": "Say hello.", "output": "Hello there."}
-TURNS = [
-    ("system", "Be kind."),
-    ("user", "Hi?"),
-    ("assistant", "Hello."),
-    ("user", "Well?"),
-    ("assistant", "Yes."),
-]
+ROLES = ("system", "user", "assistant", "user", "assistant")
+TURNS = list(zip(ROLES, ("Be kind.", "Hi?", "Hello.", "Well?", "Yes.")))
 MESSAGES = {"messages": [{"role": role, "content": text} for role, text in TURNS]}
-NEMO = {
-    "system": "Be kind.",
-    "mask": "User",
-    "conversations": [{"from": role.title(), "value": text} for role, text in TURNS[1:]],
-}
+NEMO = {"system": "Be kind.", "mask": "User"}
+NEMO["conversations"] = [{"from": role.title(), "value": text} for role, text in TURNS[1:]]
 CONVERSATION = "System: Be kind.\n\nUser: Hi?\n\nAssistant: Hello.\n\nUser: Well?\n\nAssistant: Yes."
 
 
 @pytest.fixture(scope="module")
 def tokenizer(smoke):
     return Tokenizer(smoke)
+
+
+@pytest.fixture(scope="module", params=STYLES)
+def styled(request, tmp_path_factory):
+    """A tokenizer, and transformers' from the same folder."""
+    from transformers import AutoTokenizer
+
+    folder = STYLES[request.param](tmp_path_factory.mktemp(request.param))
+    return Tokenizer(folder), AutoTokenizer.from_pretrained(folder)
 
 
 @pytest.fixture
@@ -46,20 +45,15 @@ def jsonl(tmp_path):
     return write
 
 
-def test_an_answer_follows_its_prompt_after_a_space_and_ends_with_the_stop_token(jsonl, tokenizer):
+def test_an_answer_ends_with_the_stop_token_and_the_input_loses_its_middle(jsonl, tokenizer):
     (sample,), report = load_sft([jsonl(GOOD)], tokenizer, 64)
-    assert sample.tokens[-1] == tokenizer.eos_id
     assert tokenizer.decode(sample.tokens[: sample.answer_start]) == "Say hello."
-    assert tokenizer.decode(sample.tokens[sample.answer_start : -1]) == " Hello there."
+    whole = sample.tokens[sample.answer_start :]
+    assert whole == tokenizer.encode(" Hello there.") + [tokenizer.eos_id]
     assert report.lines() == []
-
-
-def test_truncation_takes_from_the_middle_of_the_input_never_from_the_answer(jsonl, tokenizer):
-    whole = tokenizer.encode(" Hello there.") + [tokenizer.eos_id]
     (sample,), _ = load_sft([jsonl(GOOD | {"input": LONG})], tokenizer, len(whole) + 3)
-    assert sample.answer_start == 3
     ids = tokenizer.encode(LONG)
-    assert sample.tokens == [*ids[:2], ids[-1], *whole]
+    assert (sample.answer_start, sample.tokens) == (3, [*ids[:2], ids[-1], *whole])
 
 
 def test_the_longest_paragraph_loses_its_middle_first():
@@ -94,30 +88,12 @@ def test_the_context_is_cut_and_not_the_question(jsonl, styled, text):
     tokenizer, _ = styled
     length = len(tokenizer.encode(f"{QUESTION} It was blue.")) + 60
     (sample,), report = load_sft([jsonl({"input": text, "output": "It was blue."})], tokenizer, length)
-    assert len(sample.tokens) == length
+    assert len(sample.tokens) == length and sum(report.cut.values()) == 1
     assert sample.tokens[: len(tokenizer.bos_ids)] == tokenizer.bos_ids
     prompt = tokenizer.decode(sample.tokens[: sample.answer_start])
     assert prompt.startswith(QUESTION) if text.startswith(QUESTION) else prompt.endswith(QUESTION)
     assert tokenizer.decode(sample.tokens[sample.answer_start :], continues=True) == " It was blue."
     assert sample.tokens[-1] == tokenizer.eos_id
-    assert sum(report.cut.values()) == 1
-
-
-def test_of_the_bundled_samples_no_question_is_cut(formatted, tokenizer):
-    from data import resolve
-
-    records = map(json.loads, resolve("sample", "dolly").paths[0].read_text().splitlines())
-    texts = [(record["instruction"].strip(), record["context"].strip()) for record in records]
-    first = {f"{question}\n\n{context}": question for question, context in texts if context}
-    last = {f"{context}\n\n{question}": question for question, context in texts if context}
-    train = formatted / "train.jsonl"
-    inputs = [json.loads(line)["input"] for line in train.read_text().splitlines()]
-    samples, _ = load_sft([train], tokenizer, 128)
-    prompts = [tokenizer.decode(sample.tokens[: sample.answer_start]) for sample in samples]
-    cut = [(text, prompt) for text, prompt in zip(inputs, prompts, strict=True) if prompt != text]
-    assert len(cut) == 70 and {text in first for text, _ in cut} == {True, False}
-    for text, prompt in cut:
-        assert prompt.startswith(first[text]) if text in first else prompt.endswith(last[text])
 
 
 def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
@@ -131,13 +107,9 @@ def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
     ]
 
 
-TOOL = {"messages": [{"role": "tool", "content": "7"}]}
-
-
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        (GOOD | {"output": LONG}, "output longer than 64 tokens"),
         (GOOD | {"output": "  "}, "empty output"),
         (GOOD | {"input": ""}, "empty input"),
         ({"output": "x"}, "no key 'input'"),
@@ -151,7 +123,7 @@ TOOL = {"messages": [{"role": "tool", "content": "7"}]}
         ({"messages": MESSAGES["messages"][:-1]}, "the last turn is not the assistant's"),
         ({"messages": []}, "the last turn is not the assistant's"),
         ({"messages": "hi"}, "'messages' is not a list of turns"),
-        (TOOL, "a turn has the role 'tool'; the roles are system, user"),
+        ({"messages": [{"role": "tool", "content": "7"}]}, "a turn has the role 'tool'; the roles are"),
         ({"messages": [{"role": "assistant", "content": " "}]}, "an empty answer"),
         ({"conversations": [{"from": "User"}]}, "no key 'value'"),
         ({"messages": [{"role": "assistant", "content": LONG}]}, "longer than 64 tokens"),
@@ -165,44 +137,37 @@ def test_a_record_without_anything_to_learn_is_counted_with_its_place(jsonl, tok
     assert line.endswith("(first: data.jsonl:3)")
 
 
-@pytest.mark.parametrize("load", [load_pairs, load_prompts])
-def test_half_a_surrogate_pair_is_left_out_before_the_tokenizer_sees_it(jsonl, tokenizer, load):
-    file = jsonl({"text": "a \ud83d"}, {"text": "b"}, {"text": "good"}, {"text": "bad"})
-    samples, report = load([file], tokenizer, 64)
-    assert samples and report.dropped == {"'text' contains half a surrogate pair": 1}
-
-
-def test_a_byte_order_mark_costs_no_record(jsonl, tokenizer):
+def test_half_a_surrogate_pair_is_left_out_and_a_byte_order_mark_costs_no_record(jsonl, tokenizer):
+    file = jsonl(*({"text": text} for text in ("a \ud83d", "b", "good", "bad")))
+    for load in (load_pairs, load_prompts):
+        samples, report = load([file], tokenizer, 64)
+        assert samples and report.dropped == {"'text' contains half a surrogate pair": 1}
     samples, report = load_sft([jsonl(b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), GOOD)], tokenizer, 64)
     assert len(samples) == 2 and not report.dropped
 
 
 @pytest.mark.parametrize("load", [load_sft, load_pairs, load_prompts])
 def test_a_file_with_nothing_usable_is_an_error(jsonl, tokenizer, load):
-    with pytest.raises(ValueError, match=r"no usable sample in .*empty\.jsonl: there is no line in it"):
-        load([jsonl(name="empty.jsonl")], tokenizer, 64)
-    with pytest.raises(ValueError, match=r"no usable sample in .*: 1 of 1 samples left out: .*:1"):
-        load([jsonl(b"nonsense")], tokenizer, 64)
-    with pytest.raises(ValueError, match="an empty list of files"):
-        load([], tokenizer, 64)
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.jsonl does not exist"):
-        load([Path("nowhere.jsonl")], tokenizer, 64)
-
-
-def pair(chosen: str, rejected: str) -> list[dict]:
-    return [{"text": chosen}, {"text": rejected}]
+    for files, words in [
+        ([jsonl(name="empty.jsonl")], r"no usable sample in .*empty\.jsonl: the files have no line"),
+        ([jsonl(b"nonsense")], r"no usable sample in .*: 1 of 1 samples left out: .*:1"),
+        ([], "an empty list of files"),
+        ([Path("nowhere.jsonl")], r"nowhere\.jsonl does not exist"),
+    ]:
+        with pytest.raises((ValueError, FileNotFoundError), match=words):
+            load(files, tokenizer, 64)
 
 
 def test_pairs_are_lines_two_by_two_and_end_with_the_stop_token(jsonl, tokenizer):
     texts = ["User: hi\n\nAssistant: hello", "User: hi\n\nAssistant: go"]
-    (sample,), _ = load_pairs([jsonl(*pair(*texts))], tokenizer, 64)
+    (sample,), _ = load_pairs([jsonl(*({"text": text} for text in texts))], tokenizer, 64)
     assert [sample.chosen, sample.rejected] == [tokenizer.encode(text) + [tokenizer.eos_id] for text in texts]
     assert len(sample) == max(len(sample.chosen), len(sample.rejected))
 
 
-def test_bad_pairs_are_left_out_and_don_t_shift_the_others(jsonl, tokenizer):
-    pairs = [("a", "a"), ("good", "bad"), (LONG, "b"), ("c", " "), ("fine", "poor")]
-    file = jsonl(*(line for texts in pairs for line in pair(*texts)), {"text": "alone"})
+def test_bad_pairs_are_left_out_and_do_not_shift_the_others(jsonl, tokenizer):
+    pairs = [("a", "a"), ("good", "bad"), (LONG, "b"), ("c", " "), ("fine", "poor"), ("alone",)]
+    file = jsonl(*({"text": text} for texts in pairs for text in texts))
     samples, report = load_pairs([file], tokenizer, 64)
     assert [tokenizer.decode(sample.chosen) for sample in samples] == ["good", "fine"]
     assert report.total == 6
@@ -210,9 +175,9 @@ def test_bad_pairs_are_left_out_and_don_t_shift_the_others(jsonl, tokenizer):
         "chosen and rejected are equal": 1,
         "longer than 64 tokens (encoder_seq_length)": 1,
         "empty text": 1,
-        "a chosen line without its rejected one": 1,
+        "a chosen line without its rejected line": 1,
     }
-    assert report.places["a chosen line without its rejected one"] == ["data.jsonl:11"]
+    assert report.places["a chosen line without its rejected line"] == ["data.jsonl:11"]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +190,11 @@ def test_bad_pairs_are_left_out_and_don_t_shift_the_others(jsonl, tokenizer):
         # between pairs: a line that is added twice shifts nothing
         ("c1 r1 -- c2 r2 -- c3 r3", ["c1 r1", "c3 r3"], {"empty line": 2}),
         # either: r2 and c3 would be a pair if the empty line were taken for c2
-        ("c1 r1 -- c2 r2 c3 r3", ["c1 r1"], {"empty line": 1, "not certain": 1, "without its rejected": 1}),
+        (
+            "c1 r1 -- c2 r2 c3 r3",
+            ["c1 r1"],
+            {"empty line": 1, "the pairs are ambiguous": 1, "without its rejected": 1},
+        ),
     ],
 )
 def test_an_empty_line_never_pairs_the_wrong_lines(jsonl, tokenizer, lines, kept, reasons):
@@ -240,53 +209,31 @@ def test_an_empty_line_never_pairs_the_wrong_lines(jsonl, tokenizer, lines, kept
 def test_prompts_of_several_files_are_one_data_set_without_those_that_leave_no_room(jsonl, tokenizer):
     first = jsonl({"text": "Hi"}, {"text": LONG}, {"text": ""}, name="first.jsonl")
     samples, report = load_prompts([first, jsonl({"text": "two"})], tokenizer, 20)
-    assert [(sample.text, sample.tokens) for sample in samples] == [
-        (text, tokenizer.encode(text)) for text in ("Hi", "two")
-    ]
+    for sample, text in zip(samples, ("Hi", "two"), strict=True):
+        assert (sample.text, sample.tokens) == (text, tokenizer.encode(text))
     assert report.total == 4 and sorted(report.dropped.values()) == [1, 1]
     assert any("longer than 20 tokens" in line for line in report.lines())
-
-
-# ---- every kind of tokenizer ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", params=STYLES)
-def styled(request, tmp_path_factory):
-    """A tokenizer, and transformers' from the same folder."""
-    from transformers import AutoTokenizer
-
-    folder = STYLES[request.param](tmp_path_factory.mktemp(request.param))
-    return Tokenizer(folder), AutoTokenizer.from_pretrained(folder)
 
 
 PROMPT = "User: How are you, in 北京?\n\nAssistant:"
 ANSWERS = ["I am well 😀.", "Go away."]
 
 
-def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_text(jsonl, styled):
-    tokenizer, reference = styled
-    (sample,), _ = load_sft([jsonl({"input": PROMPT, "output": ANSWERS[0]})], tokenizer, 256)
-    assert sample.tokens == [*reference.encode(f"{PROMPT} {ANSWERS[0]}"), tokenizer.eos_id]
-    assert tokenizer.decode(sample.tokens[: sample.answer_start]) == PROMPT
-    assert tokenizer.decode(sample.tokens[sample.answer_start : -1], continues=True) == f" {ANSWERS[0]}"
-
-
-def test_pairs_and_prompts_have_the_ids_of_the_whole_text_and_one_beginning(jsonl, styled):
+def test_all_kinds_of_records_have_the_ids_of_the_whole_text_and_one_beginning(jsonl, styled):
     tokenizer, reference = styled
     texts = [f"{PROMPT} {answer}" for answer in ANSWERS]
+    whole = [[*reference.encode(text), tokenizer.eos_id] for text in texts]
+    (sft,), _ = load_sft([jsonl({"input": PROMPT, "output": ANSWERS[0]})], tokenizer, 256)
     (pair,), _ = load_pairs([jsonl(*({"text": text} for text in texts))], tokenizer, 256)
     (prompt,), _ = load_prompts([jsonl({"text": PROMPT})], tokenizer, 256)
+    (conversation,), _ = load_sft([jsonl(MESSAGES)], tokenizer, 512)
+    assert [sft.tokens, pair.chosen, pair.rejected] == [whole[0], *whole]
+    assert tokenizer.decode(sft.tokens[: sft.answer_start]) == PROMPT
     assert prompt.tokens == reference.encode(PROMPT)
-    for ids, text, answer in zip((pair.chosen, pair.rejected), texts, ANSWERS):
-        assert ids == [*reference.encode(text), tokenizer.eos_id]
+    assert conversation.tokens == [*reference.encode(CONVERSATION), tokenizer.eos_id]
+    for ids, start, answer in zip(whole, (sft.answer_start, len(prompt.tokens)), ANSWERS):
         assert ids[: len(prompt.tokens)] == prompt.tokens
-        assert tokenizer.decode(ids[len(prompt.tokens) :], continues=True) == f" {answer}"
-
-
-def test_a_conversation_has_the_ids_of_the_whole_text(jsonl, styled):
-    tokenizer, reference = styled
-    (sample,), _ = load_sft([jsonl(MESSAGES)], tokenizer, 512)
-    assert sample.tokens == [*reference.encode(CONVERSATION), tokenizer.eos_id]
+        assert tokenizer.decode(ids[start:-1], continues=True) == f" {answer}"
 
 
 def test_a_token_that_spans_the_border_belongs_to_the_answer(jsonl, tmp_path):
@@ -310,9 +257,6 @@ def test_a_token_that_spans_an_answer_and_the_next_turn_is_not_learnt(jsonl, tmp
     assert text(sample.tokens[sample.answer_start : start]) == " Hello"
     assert text(sample.tokens[start:end]) == ".\n\nUser: Well?\n\nAssistant:"
     assert text(sample.tokens[end:]) == " Yes."
-
-
-# ---- conversations --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("record", [MESSAGES, NEMO], ids=["messages", "conversations"])

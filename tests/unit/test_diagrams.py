@@ -31,7 +31,7 @@ def letters(text: str) -> int:
 
 
 @pytest.mark.parametrize("name", diagrams())
-def test_every_box_lies_inside_holds_its_text_and_touches_no_other(name):
+def test_every_part_lies_inside_a_box_holds_its_text_and_no_two_parts_touch(name):
     diagram = Diagram(name)
     width, height = diagram.size
     boxes = boxes_of(diagram.parts)
@@ -42,12 +42,6 @@ def test_every_box_lies_inside_holds_its_text_and_touches_no_other(name):
         for other, x, y, of_other, high_other in boxes[number + 1 :]:
             apart = x >= left + wide or left >= x + of_other or y >= top + high or top >= y + high_other
             assert apart, (text, other)
-
-
-@pytest.mark.parametrize("name", diagrams())
-def test_every_arrow_and_label_lies_inside_and_no_label_in_a_box(name):
-    diagram = Diagram(name)
-    width, height = diagram.size
     labels = [*diagram.parts.get("arrows", ()), *diagram.parts.get("texts", ())]
     for part in labels:
         text = part.get("label") or part.get("text", "")
@@ -56,7 +50,7 @@ def test_every_arrow_and_label_lies_inside_and_no_label_in_a_box(name):
         (x, y), half = part["at"], letters(text) * WIDTH_OF_A_SAID_LETTER / 2
         low, high = (x, x + 2 * half) if "left" in part.get("kind", "") else (x - half, x + half)
         assert low >= 0 and high <= width and 0 < y < height, text
-        for box, left, top, wide, tall in boxes_of(diagram.parts):
+        for box, left, top, wide, tall in boxes:
             assert not (low < left + wide and left < high and top < y < top + tall), (text, box)
     for arrow in diagram.parts.get("arrows", ()):
         assert all(0 <= float(number) <= width for number in NUMBER.findall(arrow["path"])), arrow
@@ -80,23 +74,17 @@ def test_every_notebook_shows_a_diagram_and_every_diagram_is_shown():
     assert sorted(name for names in shown.values() for name in names) == sorted(diagrams())
 
 
-def test_the_numbers_of_a_token_s_rewards_are_those_of_the_notebook_above_it():
+def test_the_numbers_and_subscripts_of_a_diagram_are_right():
     penalty, reward, together = (bars["values"] for bars in Diagram("token-rewards").parts["bars"])
     assert penalty == [-0.5 * kl for kl in (0.2, 0.0, 0.4)] and reward == [0, 0, 1.0]
     assert together == [pytest.approx(a + b) for a, b in zip(penalty, reward)]
-
-
-def test_a_subscript_is_one_and_another_underline_stays():
-    drawn = Diagram("dpo").svg()
+    drawn = Diagram("dpo").svg()  # with subscripts
     assert "_{" not in drawn and ">ref</tspan>" in drawn and "token_rewards" in Diagram("loop").svg()
+    with pytest.raises(KeyError, match="nothing"):
+        Diagram("nothing")
 
 
 def test_the_drawing_of_the_readme_is_that_of_the_first_notebook():
     command = "python -m aligner_lib.tutorial.displays.diagram pipeline > docs/pipeline.svg"
     drawn = Diagram("pipeline").svg(on_paper=True) + "\n"
     assert (ROOT / "docs" / "pipeline.svg").read_text() == drawn, f"run `{command}`"
-
-
-def test_another_name_is_told():
-    with pytest.raises(KeyError, match="nothing"):
-        Diagram("nothing")

@@ -1,8 +1,6 @@
 """The documents' command lines: those of NeMo-Aligner are taken as they stand, those of NeMo-Reinforcer told what to write."""
 
 import json
-import shlex
-from pathlib import Path
 
 import documents
 import pytest
@@ -10,9 +8,6 @@ from omegaconf import OmegaConf
 
 from aligner_lib.config.compose import compose, keys, load, parse_override, save
 from aligner_lib.errors import ConfigError
-
-# laid beside the checkout where the documents themselves are at hand
-SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
 
 
 @pytest.mark.parametrize(("kind", "overrides"), documents.TAKEN)
@@ -35,14 +30,3 @@ def test_every_setting_with_another_name_is_refused_with_the_name_here(script, w
         with pytest.raises(ConfigError, match=words) as error:
             compose(kind, [override])
         assert any(own in str(error.value) for own in keys(kind) if "." in own)
-
-
-@pytest.mark.parametrize(
-    ("document", "commands"),
-    [("000_01287c4141bee7be.txt", documents.TUTORIAL), ("004_2747c00c09e9b2ba.txt", documents.REINFORCER)],
-)
-def test_the_table_has_the_commands_as_they_stand(document, commands):
-    if not SEEDS.exists():
-        pytest.skip("the documents are not here")
-    listed = [(script, shlex.split(words)) for script, words in commands]
-    assert documents.commands_in((SEEDS / document).read_text(encoding="utf-8", errors="replace")) == listed

@@ -1,4 +1,4 @@
-"""The exercises: references pass, planted mistakes are named, and all other errors are described."""
+"""The exercises: references pass, planted mistakes are named, and other errors are described."""
 
 import ast
 import importlib
@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from contextlib import suppress
 from functools import cache
+from html import unescape
 from math import log
 from pathlib import Path
 
@@ -29,25 +30,18 @@ from aligner_lib.tutorial.exercises.registry import NOTEBOOKS, exercises
 
 ROOT = Path(__file__).parents[2]
 ALL = exercises()
-PLANTED = [(name, mistake.name) for name, one in ALL.items() for mistake in one.mistakes]
+PLANTED = {(name, mistake.name): mistake for name, exercise in ALL.items() for mistake in exercise.mistakes}
 # another one every time: an answer must not be right, or told, by luck
 SEED = 0 if "CI" in os.environ else random.randrange(10**6)
 
 
 @pytest.fixture(autouse=True)
-def say_the_seed():
-    print(f"seed {SEED}")
-
-
-@pytest.fixture(autouse=True)
 def no_warning():
-    """A warning out of the exercises' own code would be read as one about the learner's."""
+    """A warning of the exercises' own code would look like one about the learner's."""
+    print(f"seed {SEED}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-
-
-# ---- what there is --------------------------------------------------------------------------------------------------
 
 
 def test_every_notebook_has_exercises_with_at_least_five_planted_mistakes():
@@ -71,51 +65,19 @@ def test_the_page_of_exercises_is_current(monkeypatch):
     # the test of each planted mistake shows that all of them are recognised
     monkeypatch.setattr(exercises_page, "caught", lambda exercise: exercise.mistakes)
     text = exercises_page.PAGE.read_text()
-    assert text == exercises_page.page_with(exercises_page.table(), text), (
-        "run python notebooks/exercises_page.py"
-    )
-
-
-# ---- right and wrong answers ----------------------------------------------------------------------------------------
-
-
-def planted_mistake(name: str, mistake: str):
-    return next(planted for planted in ALL[name].mistakes if planted.name == mistake)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_the_reference_passes(name):
-    verdict = judge(ALL[name], ALL[name].reference, SEED)
-    assert verdict and verdict.status == PASSED and verdict.function is ALL[name].reference, repr(verdict)
+    current = exercises_page.page_with(exercises_page.table(), text)
+    assert text == current, "run python notebooks/exercises_page.py"
 
 
 @pytest.mark.parametrize(("name", "mistake"), PLANTED)
 def test_each_planted_mistake_is_rejected_by_name(name, mistake):
-    planted = planted_mistake(name, mistake)
+    planted = PLANTED[name, mistake]
     verdict = judge(ALL[name], planted.answer, SEED)
     assert not verdict and verdict.status == WRONG
     assert verdict.mistake is planted, repr(verdict)
     for shown in (repr(verdict), verdict._repr_html_()):
         assert planted.meaning.split("&")[0][:40].split("<")[0].split("'")[0] in shown
     assert verdict.function is ALL[name].reference
-
-
-@pytest.mark.parametrize(
-    ("name", "mistake", "words"),
-    [
-        ("bradley_terry", "rejected_detached", "the gradient to rejected is 0 everywhere"),
-        ("clipped_loss", "ratio_detached", "the gradient to ratio is 0 everywhere"),
-        ("masked_loss", "only_the_last_learns", "the gradient to logprobs[0] is 0 everywhere"),
-        ("clipped_loss", "stop_gradient", "clipped has no gradient"),
-        ("kl_estimators", "detached", "the gradient to logprobs is 0 everywhere"),
-    ],
-)
-def test_wrong_gradients_are_rejected_although_the_values_are_right(name, mistake, words):
-    verdict = judge(ALL[name], planted_mistake(name, mistake).answer, SEED)
-    assert f"The values are right, but {words}" in verdict.sentence
-
-
-# ---- as a learner writes them: not the planted code, and yet told ---------------------------------------------------
 
 
 def each_side_s_own_vocabulary(chosen, rejected, answer):
@@ -170,49 +132,101 @@ def logprobs_one_too_late(logits, tokens):
     return logits.log_softmax(-1)[:, 1:].gather(-1, tokens[:, 1:, None]).squeeze(-1)
 
 
-@pytest.mark.parametrize(
-    ("name", "answer", "mistake"),
-    [
-        ("grpo_advantages", normalised_over_all, "groups_ignored"),
-        ("next_logprobs", logprobs_one_too_late, "wrong_side_shifted"),
-        ("naive_bayes", each_side_s_own_vocabulary, "a_vocabulary_for_each_side"),
-        ("first_losses", lambda size, beta: (log(size), log(2), log(2), (1 / beta) ** 2), "two_forgotten"),
-        ("fool", best_of_the_first_round, "one_word_repeated"),
-        ("fool", best_as_often_as_it_pays, "one_word_repeated"),
-        ("fool", lambda score, answer, words, n: " ".join([answer] + [words[0]] * n), "one_word_repeated"),
-        ("gae", returns_of_rewards, "returns_without_lambda"),
-        ("token_rewards", penalty_of_the_size, "absolute_kl"),
-        ("gain_in_parts", right_of_all, "joint_share"),
-        ("bradley_terry", lambda chosen, rejected: -(chosen - rejected).sigmoid().log(), "log_of_zero"),
-        ("bradley_terry", lambda chosen, rejected: (1 + (rejected - chosen).exp()).log(), "log_of_zero"),
-        ("bradley_terry", lambda chosen, rejected: (rejected - chosen).exp().log1p(), "log_of_zero"),
-    ],
-)
-def test_mistakes_in_a_learner_s_own_code_are_recognised(name, answer, mistake):
-    verdict = judge(ALL[name], answer, SEED)
-    assert not verdict and verdict.mistake and verdict.mistake.name == mistake, repr(verdict)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda score, answer, words, rounds: None,
-        lambda score, answer, words, rounds: (" ".join([answer] + [words[0]] * rounds), rounds),
-        lambda score, answer, words, rounds: f"{answer} {words[0]}",
-        lambda score, answer, words, rounds: " ".join([answer, *words]),
-        lambda score, answer, words, rounds: answer[rounds:1000:0],
-    ],
-)
-def test_other_wrong_answers_are_not_called_one_word_repeated(answer):
-    verdict = judge(ALL["fool"], answer, SEED)
-    assert not verdict and verdict.mistake is None, repr(verdict)
-
-
-# ---- what else can go wrong -----------------------------------------------------------------------------------------
-
-
 def loss_in_float64(chosen, rejected):
     return ALL["bradley_terry"].reference(chosen, rejected).double()
+
+
+def raises(chosen, rejected):
+    margin = chosen - rejected
+    return margin[len(margin)]
+
+
+def raises_without_a_word(chosen, rejected):
+    raise NotImplementedError
+
+
+def reference(name, change):
+    """The reference of an exercise, with its outputs changed."""
+    return lambda *inputs: change(ALL[name].reference(*inputs))
+
+
+pad = torch.nn.functional.pad
+SHOWN = [
+    # the gradient is wrong and the values are right
+    ("bradley_terry", "rejected_detached", "the gradient to rejected is 0 everywhere"),
+    ("clipped_loss", "ratio_detached", "the gradient to ratio is 0 everywhere"),
+    ("masked_loss", "only_the_last_learns", "the gradient to logprobs[0] is 0 everywhere"),
+    ("clipped_loss", "stop_gradient", "clipped has no gradient"),
+    ("kl_estimators", "detached", "the gradient to logprobs is 0 everywhere"),
+]
+# a learner's code, and the planted mistake that it has
+RECOGNISED = [
+    ("grpo_advantages", normalised_over_all, "groups_ignored"),
+    ("next_logprobs", logprobs_one_too_late, "wrong_side_shifted"),
+    ("naive_bayes", each_side_s_own_vocabulary, "a_vocabulary_for_each_side"),
+    ("first_losses", lambda size, beta: (log(size), log(2), log(2), (1 / beta) ** 2), "two_forgotten"),
+    ("fool", best_of_the_first_round, "one_word_repeated"),
+    ("fool", best_as_often_as_it_pays, "one_word_repeated"),
+    ("fool", lambda score, answer, words, n: " ".join([answer] + [words[0]] * n), "one_word_repeated"),
+    ("gae", returns_of_rewards, "returns_without_lambda"),
+    ("token_rewards", penalty_of_the_size, "absolute_kl"),
+    ("gain_in_parts", right_of_all, "joint_share"),
+    ("bradley_terry", lambda chosen, rejected: -(chosen - rejected).sigmoid().log(), "log_of_zero"),
+    ("bradley_terry", lambda chosen, rejected: (1 + (rejected - chosen).exp()).log(), "log_of_zero"),
+    ("bradley_terry", lambda chosen, rejected: (rejected - chosen).exp().log1p(), "log_of_zero"),
+    # none
+    ("fool", lambda score, answer, words, rounds: None, None),
+    ("fool", lambda score, answer, words, rounds: (" ".join([answer] + [words[0]] * rounds), rounds), None),
+    ("fool", lambda score, answer, words, rounds: f"{answer} {words[0]}", None),
+    ("fool", lambda score, answer, words, rounds: " ".join([answer, *words]), None),
+    ("fool", lambda score, answer, words, rounds: answer[rounds:1000:0], None),
+]
+# a change of the right result, and the description of the difference
+DESCRIBED = [
+    ("gae", lambda both: both[::-1], "right, but in another order. Return advantages, returns."),
+    ("gae", lambda both: (both[0], -both[1]), "Every value of returns has the other sign."),
+    ("perplexity", lambda value: 3 * value, "Every value of perplexity is 3 times the right one."),
+    ("perplexity", lambda value: value - 0.5, "Every value of perplexity is the right one minus 0.5."),
+    ("next_logprobs", lambda values: pad(values, (1, -1)), "one place too far to the right."),
+    ("next_logprobs", lambda values: pad(values, (-1, 1)), "one place too far to the left."),
+    ("token_rewards", lambda values: values.mT, "is transposed: its rows should be its columns."),
+    ("next_logprobs", lambda values: values.clamp(min=-20), "No value of logprobs is below -20, and"),
+    ("dpo_losses", lambda values: -((-values).exp() + 1e-8).log(), "No value of loss is above 18.42,"),
+    ("clipped_loss", lambda both: (both[0].detach(), both[1]), "are right, but loss has no gradient."),
+    ("gae", lambda both: torch.tensor(1.0), "returns one value; it should return 2: advantages, returns."),
+    ("gae", lambda both: torch.stack(both).numpy(), "one ndarray of 2 values; it should return 2:"),
+    ("first_losses", list, "returns one list of 4 values; it should return 4: sft, reward_model, dpo, ipo."),
+]
+# answers to bradley_terry that are no loss
+REFUSED = [
+    (lambda chosen, rejected: None, ". loss is None. Is the return missing?"),
+    (lambda chosen, rejected: (chosen, rejected), "returns 2 values; it should return one value, loss"),
+    (lambda chosen, rejected: "yes", "of type str; it should be a tensor (float32"),
+    (lambda chosen, rejected: chosen[:, None], "has the shape [5, 1]; it should have [5]"),
+    (loss_in_float64, "The numbers of loss are right, but they are float64; it should be float32"),
+    (raises, "Your function raised IndexError in line 3: index 5 is out of bounds"),
+    (raises_without_a_word, "Your function raised NotImplementedError in line 2."),
+    (lambda chosen: chosen, "check calls bradley_terry(chosen, rejected), but your function does not accept"),
+    (torch.tensor(1.0), "Check expects the function itself, bradley_terry without parentheses"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "mistake", "words"),
+    [
+        *((name, PLANTED[name, flaw].answer, flaw, f"are right, but {words}") for name, flaw, words in SHOWN),
+        *((name, answer, mistake, "") for name, answer, mistake in RECOGNISED),
+        *((name, reference(name, change), None, words) for name, change, words in DESCRIBED),
+        *(("bradley_terry", answer, None, words) for answer, words in REFUSED),
+    ],
+)
+def test_a_wrong_answer_is_described(name, answer, mistake, words):
+    seed = SEED
+    if name == "bradley_terry":  # the words name 5 pairs
+        seed = next(s for s in range(100) if len(ALL[name].inputs(Draw(s))["chosen"]) == 5)
+    verdict = judge(ALL[name], answer, seed)
+    assert not verdict and (verdict.mistake and verdict.mistake.name) == mistake, repr(verdict)
+    assert words in repr(verdict) and words.split("'")[0] in unescape(verdict._repr_html_())
 
 
 def test_the_first_difference_and_both_results_are_shown():
@@ -252,42 +266,12 @@ def test_a_loop_without_end_is_ended_after_one_call(monkeypatch):
     assert judge(ALL["bradley_terry"], ALL["bradley_terry"].reference, SEED)
 
 
-def reference_of(name, change):
-    """The right answer, changed: change(outputs)."""
-
-    def answer(*inputs):
-        return change(ALL[name].reference(*inputs))
-
-    return answer
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("gae", lambda both: both[::-1], "The values are right, but in another order. Return advantages, returns."),
-        ("gae", lambda both: (both[0], -both[1]), "Every value of returns has the other sign."),
-        ("perplexity", lambda value: 3 * value, "Every value of perplexity is 3 times the right one."),
-        ("perplexity", lambda value: value - 0.5, "Every value of perplexity is the right one minus 0.5."),
-        ("next_logprobs", lambda values: torch.nn.functional.pad(values, (1, -1)), "one place too far to the right."),
-        ("next_logprobs", lambda values: torch.nn.functional.pad(values, (-1, 1)), "one place too far to the left."),
-        ("token_rewards", lambda values: values.mT, "token_rewards is transposed: its rows should be its columns."),
-        ("next_logprobs", lambda values: values.clamp(min=-20), "No value of logprobs is below -20, and the right ones reach"),
-        ("dpo_losses", lambda values: -((-values).exp() + 1e-8).log(), "No value of loss is above 18.42, and the right ones reach"),
-        ("clipped_loss", lambda both: (both[0].detach(), both[1]), "The values are right, but loss has no gradient."),
-        ("gae", lambda both: torch.tensor(1.0), "Your function returns one value; it should return 2: advantages, returns."),
-        ("gae", lambda both: torch.stack(both).numpy(), "returns one ndarray of 2 values; it should return 2: advantages, returns."),
-        ("first_losses", list, "Your function returns one list of 4 values; it should return 4: sft, reward_model, dpo, ipo."),
-    ],
-)  # fmt: skip
-def test_what_a_wrong_result_has_to_do_with_the_right_one_is_said(name, change, words):
-    verdict = judge(ALL[name], reference_of(name, change), SEED)
-    assert not verdict and verdict.mistake is None and words in verdict.sentence, verdict.sentence
-
-
-def test_two_numbers_are_shown_with_as_many_digits_as_tell_them_apart():
-    verdict = judge(ALL["perplexity"], reference_of("perplexity", lambda value: value * 1.0002), SEED)
+def test_numbers_are_told_apart_and_a_negative_zero_has_no_sign():
+    verdict = judge(ALL["perplexity"], reference("perplexity", lambda value: value * 1.0002), SEED)
     yours, right = verdict.sentence.split("; it should be ")
     assert yours.split()[-1] != right.split(" ")[0].rstrip(".")
+    verdict = judge(ALL["bradley_terry"], lambda chosen, rejected: -0.0 * chosen, SEED)
+    assert "yours: float32" in repr(verdict) and "-0" not in repr(verdict).split("expected:")[0]
 
 
 def test_an_unknown_exercise_and_a_function_without_source_are_refused():
@@ -297,53 +281,12 @@ def test_an_unknown_exercise_and_a_function_without_source_are_refused():
         show_source(len)
 
 
-def raises(chosen, rejected):
-    margin = chosen - rejected
-    return margin[len(margin)]
-
-
-def raises_without_a_word(chosen, rejected):
-    raise NotImplementedError
-
-
-def test_a_negative_zero_is_shown_without_its_sign():
-    verdict = judge(ALL["bradley_terry"], lambda chosen, rejected: -0.0 * chosen, SEED)
-    assert "yours: float32" in repr(verdict) and "-0" not in repr(verdict).split("expected:")[0]
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda chosen, rejected: None, ". loss is None. Is the return missing?"),
-        (lambda chosen, rejected: (chosen, rejected), "returns 2 values; it should return one value, loss"),
-        (lambda chosen, rejected: "yes", "of type str; it should be a tensor (float32"),
-        (lambda chosen, rejected: chosen[:, None], "has the shape [5, 1]; it should have [5]"),
-        (loss_in_float64, "The numbers of loss are right, but they are float64; it should be float32"),
-        (raises, "Your function raised IndexError in line 3: index 5 is out of bounds"),
-        (raises_without_a_word, "Your function raised NotImplementedError in line 2."),
-        (
-            lambda chosen: chosen,
-            "The check calls bradley_terry(chosen, rejected), but your function does not accept",
-        ),
-        (torch.tensor(1.0), "Check expects the function itself, bradley_terry without parentheses"),
-    ],
-)
-def test_an_unplanted_error_is_described(answer, words):
-    seed = next(s for s in range(100) if len(ALL["bradley_terry"].inputs(Draw(s))["chosen"]) == 5)
-    verdict = judge(ALL["bradley_terry"], answer, seed)
-    assert not verdict and verdict.mistake is None and words in repr(verdict), repr(verdict)
-    assert words.split("'")[0] in verdict._repr_html_()
-
-
 def test_inputs_are_ragged_and_depend_on_the_seed_alone():
     inputs = ALL["gae"].inputs
     one, other, third = (inputs(Draw(seed))["values"] for seed in (SEED, SEED, SEED + 1))
     assert torch.equal(one, other) and not (one.shape == third.shape and torch.equal(one, third))
     lengths = inputs(Draw(SEED))["mask"].sum(dim=1)
     assert lengths.min() >= 2 and not inputs(Draw(SEED))["mask"][:, -1].all()
-
-
-# ---- in the notebooks -----------------------------------------------------------------------------------------------
 
 
 @cache
@@ -369,15 +312,17 @@ def sources(folder: str, tag: str) -> dict[str, str]:
     return by_name
 
 
+def defined(source: str, name: str):
+    """The function of a cell; the notebooks import torch before."""
+    names = {"torch": torch}
+    exec(compile(source, name, "exec"), names)
+    return names[name]
+
+
 @cache
 def functions(folder: str, tag: str) -> dict:
-    """Every function of a cell with this tag, by its name; torch is imported by the notebooks before."""
-    found = {}
-    for name, source in sources(folder, tag).items():
-        names = {"torch": torch}
-        exec(compile(source, folder, "exec"), names)
-        found[name] = names[name]
-    return found
+    """Every function of a cell with this tag, by its name."""
+    return {name: defined(source, name) for name, source in sources(folder, tag).items()}
 
 
 def test_solutions_pass_and_stubs_are_not_yet_answered():
@@ -385,8 +330,9 @@ def test_solutions_pass_and_stubs_are_not_yet_answered():
     assert list(solutions) == list(stubs) == list(ALL)
     for name, solution in solutions.items():
         verdict = judge(ALL[name], solution, SEED)
-        assert verdict and verdict.function is solution, repr(verdict)
-        assert judge(ALL[name], stubs[name]).status == NOT_YET and not judge(ALL[name], stubs[name])
+        assert verdict and verdict.status == PASSED and verdict.function is solution, repr(verdict)
+        stub = judge(ALL[name], stubs[name])
+        assert stub.status == NOT_YET and not stub
         with pytest.raises(NotImplementedError, match=STUB):
             stubs[name](*ALL[name].inputs(Draw(0)).values())
         assert solution.__doc__ == stubs[name].__doc__ and "→" in solution.__doc__
@@ -415,9 +361,7 @@ def test_solutions_that_train_equal_the_library_bit_for_bit(name):
 def test_the_function_that_mends_a_run_in_the_bug_hunt_passes_the_check_of_05():
     cells = code(ROOT / "notebooks" / "10_bug_hunt.ipynb")
     (source,) = (source for source, _ in cells if source.startswith("def token_rewards("))
-    names = {"torch": torch}
-    exec(compile(source, "10_bug_hunt", "exec"), names)
-    verdict = judge(ALL["token_rewards"], names["token_rewards"], SEED)
+    verdict = judge(ALL["token_rewards"], defined(source, "token_rewards"), SEED)
     assert verdict, repr(verdict)
 
 

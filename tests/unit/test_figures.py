@@ -29,9 +29,6 @@ def prose(path: Path) -> str:
     return "\n".join(lines if path.suffix == ".md" else [line for line in lines if line.startswith("#")])
 
 
-# ---- filling in -----------------------------------------------------------------------------------------------------
-
-
 def test_the_number_before_a_marker_and_a_placeholder_become_the_figure():
     page = "0.9<!--laptop.rm.val_acc--> of (3<!--laptop.rm.gain.1-->), -7<!--laptop.tokens:.0f--> tokens"
     filled = (
@@ -52,12 +49,11 @@ def test_a_page_has_the_recorded_figures_and_shows_files_as_they_are(build, page
     assert build.fill_examples(text) == text, "run `python notebooks/build.py`"
 
 
-# ---- hand-typed figures ---------------------------------------------------------------------------------------------
-
-
 def test_a_typed_decimal_is_found_in_prose_alone():
     text = "0.77<!--a.b--> {{a.b}} `lr=0.1` $0.5$ arXiv:2406.11704 [three](x-0.4.md) 0.16.1 v0.8, right on 0.79 (1,234.5)"
     assert typed_decimals(text) == {"0.79", "1,234.5"}
+    for name, table in measured(ROOT).items():
+        assert name == "typed" or re.match(r"\./lab |aligner |python ", table["by"]), name
 
 
 @pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -70,14 +66,6 @@ def test_a_typed_figure_is_listed_with_what_measured_it(path):
         "(notebooks/figures.py), or list it in notebooks/measured.toml with what measured it"
     )
     assert listed <= typed, f"notebooks/measured.toml lists what {name} has not: {sorted(listed - typed)}"
-
-
-def test_each_table_of_measured_figures_names_its_command():
-    for name, table in measured(ROOT).items():
-        assert name == "typed" or re.match(r"\./lab |aligner |python ", table["by"]), name
-
-
-# ---- recording ------------------------------------------------------------------------------------------------------
 
 
 def test_a_recorded_notebook_replaces_its_own_memory_and_its_card_shows_it(build, tmp_path):

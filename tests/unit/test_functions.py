@@ -1,4 +1,4 @@
-"""Functions of the user's own in place of the library's: what is refused before a job starts, and what while it runs."""
+"""Functions of the user's own in place of the library's, and what is refused before and while a job runs."""
 
 import inspect
 import json
@@ -34,9 +34,6 @@ def lab(smoke, tmp_path, monkeypatch, capsys) -> Workspace:
     return Workspace(tmp_path, "smoke", where="print")
 
 
-# ---- what a kind declares -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [kind.name for kind in kinds().values() if kind.functions])
 def test_each_declared_function_is_there_read_without_running_it_and_on_the_page(kind):
     rows = [line for line in PAGE.splitlines() if f"`{kind}`" in line or line.startswith("| all")]
@@ -51,9 +48,6 @@ def test_each_declared_function_is_there_read_without_running_it_and_on_the_page
         assert any(f"`{name}`" in row and own in row and parameters in row for row in rows), (kind, name)
 
 
-# ---- before anything is started -------------------------------------------------------------------------------------
-
-
 def test_a_cell_s_function_travels_as_its_text(lab):
     def mine(ratio, advantages, low, high):
         clipped = ratio.clamp(1 - low, math.inf)
@@ -61,9 +55,7 @@ def test_a_cell_s_function_travels_as_its_text(lab):
 
     words = lab.commands("ppo", "own", loss=mine)["main"]
     file = lab.run("own").path / "functions" / "loss.py"
-    assert f"functions.loss={file}" in words
-    assert "    def mine" not in file.read_text()
-    assert "clipped = ratio.clamp(1 - low, math.inf)" in file.read_text()
+    assert f"functions.loss={file}" in words and "\n    def mine" not in file.read_text()
     loaded = FunctionFile.read(str(file), SURROGATE).load()
     assert loaded(torch.tensor([3.0]), torch.tensor([1.0]), 0.2, 0.2)[0].item() == -3
 
@@ -75,8 +67,7 @@ def test_a_sweep_takes_functions_along(lab):
     plan = lab.submit_sweep("rm", "model.optim.lr", [1e-3, 3e-3], loss=mine)
     for value in ("0.001", "0.003"):
         file = lab.run(f"rm-lr/lr-{value}").path / "functions" / "loss.py"
-        assert "torch.relu" in file.read_text()
-        assert f"functions.loss={file}" in plan.text
+        assert "torch.relu" in file.read_text() and f"functions.loss={file}" in plan.text
 
 
 def with_a_global(ratio, advantages, low, high):
@@ -97,23 +88,6 @@ def with_other_arguments(ratio, advantages, eps):
     return ratio, ratio
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (with_a_global, r"line 3: with_a_global uses 'width', which is not .*as an argument with a default"),
-        (made_by_another(), r"line 2: inner uses 'factor'"),
-        (with_other_arguments, r"\(ratio, advantages, eps\) can't stand in for clipped_surrogate \(too many"),
-        (with_other_arguments, r"write def with_other_arguments\(ratio, advantages, low, high\)"),
-        (lambda ratio, *rest: ratio, "give a function that is written with def"),
-        (print, "give a function that is written with def"),
-    ],
-)
-def test_a_function_that_could_not_run_elsewhere_is_refused_at_once(lab, function, words):
-    with pytest.raises(ConfigError, match=words):
-        lab.submit("ppo", "own", loss=function)
-    assert not (lab.run("own").path / "functions").exists()
-
-
 def with_a_width(prompt, response):
     return len(response) < width
 
@@ -122,32 +96,35 @@ def short(prompt, response):
     return -len(response) / 100
 
 
+@pytest.mark.parametrize(
+    ("kind", "setting", "function", "words"),
+    [
+        ("ppo", "loss", with_a_global, r"line 3: with_a_global uses 'width', which is not .*with a default"),
+        ("ppo", "loss", made_by_another(), "line 2: inner uses 'factor'"),
+        ("ppo", "loss", with_other_arguments, r"\(ratio, advantages, eps\) can't stand in for .* \(too many"),
+        ("ppo", "loss", with_other_arguments, r"write def with_other_arguments\(ratio, advantages, low, "),
+        ("ppo", "loss", lambda ratio, *rest: ratio, "give a function defined with def"),
+        ("ppo", "loss", print, "give a function defined with def"),
+        ("sft", "reward", short, "reward=short: sft has no function of the name"),
+        ("dpo", "los", short, r"los=short: dpo has no function of the name.*loss, learning_rate"),
+    ],
+)
+def test_a_function_that_could_not_run_elsewhere_is_refused_at_once(lab, kind, setting, function, words):
+    with pytest.raises(ConfigError, match=words):
+        lab.submit(kind, "own", **{setting: function})
+    assert not (lab.run("own").path / "functions").exists()
+
+
 def test_a_reward_becomes_an_environment_on_the_preference_prompts(lab):
-    words = lab.commands("grpo", "own", reward=short)["main"]
-    file = lab.run("own").path / "functions" / "reward.py"
-    assert f"model.environments.reward.use={file}" in words
-    (prompts,) = (word for word in words if word.startswith("model.environments.reward.args.prompts="))
-    assert "hh/test_prompts.jsonl" in prompts
-    with pytest.raises(ConfigError, match="with_a_width uses 'width'"):
-        lab.commands("grpo", "own", reward=with_a_width)
-
-
-def test_an_environment_of_any_name_takes_a_cell_s_function(lab):
-    words = lab.commands("grpo", "own", **{"model.environments.brief.use": short})["main"]
-    file = lab.run("own").path / "functions" / "brief.py"
-    assert f"model.environments.brief.use={file}" in words and "def short" in file.read_text()
-    with pytest.raises(ConfigError, match=r"environments.brief.use=with_a_width, line 2: .*uses 'width'"):
-        lab.commands("grpo", "own", **{"model.environments.brief.use": with_a_width})
-    assert "def short" in file.read_text()
-
-
-def test_a_function_under_an_unknown_name_is_refused_with_the_names_of_the_kind(lab):
-    with pytest.raises(ConfigError, match="reward=short: sft has no function of that name"):
-        lab.commands("sft", reward=short)
-    with pytest.raises(
-        ConfigError, match=r"los=short: dpo has no function of that name.*loss, learning_rate"
-    ):
-        lab.submit("dpo", los=short)
+    for setting, name in (("reward", "reward"), ("model.environments.brief.use", "brief")):
+        words = lab.commands("grpo", "own", **{setting: short})["main"]
+        file = lab.run("own").path / "functions" / f"{name}.py"
+        assert f"model.environments.{name}.use={file}" in words
+        with pytest.raises(ConfigError, match=rf"{setting}=with_a_width, line 2: .*uses 'width'"):
+            lab.commands("grpo", "own", **{setting: with_a_width})
+        assert "def short" in file.read_text()
+    words = " ".join(lab.commands("grpo", reward=short)["main"])
+    assert re.search(r"model.environments.reward.args.prompts=.*hh/test_prompts.jsonl", words)
 
 
 def test_a_run_that_was_made_with_other_code_begins_anew_and_that_is_said(lab, capsys):
@@ -175,21 +152,6 @@ def test_a_run_that_was_made_with_other_code_begins_anew_and_that_is_said(lab, c
     assert anew not in lab.commands("rm", "own")["main"]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("def f(ratio, advantages, low, high):\n    return x", r"own.py, line 2: f uses 'x'"),
-        ("def f(ratio, advantages, low, high: return 1", r"own.py, line 1: "),
-        ("x = 1", r"own.py has no function: write def clipped_surrogate\(ratio, advantages, low, high\)"),
-        ("def f(): pass\ndef g(): pass", r"own.py has 2 functions \(f, g\): choose one as FILE.py:f"),
-    ],
-)
-def test_a_file_is_read_before_the_job_starts(tmp_path, text, said):
-    (tmp_path / "own.py").write_text(text)
-    with pytest.raises(ConfigError, match=said):
-        compose("ppo", [f"functions.loss='{tmp_path / 'own.py'}'"])
-
-
 def test_a_file_may_have_helpers_and_imports(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(
@@ -202,28 +164,46 @@ def test_a_file_may_have_helpers_and_imports(tmp_path):
         FunctionFile.read(f"{file}:mine", SURROGATE)
 
 
-def test_a_function_of_the_library_with_helpers_is_imported():
+def test_a_function_of_the_library_that_has_helpers_is_imported():
     place = "aligner_lib.algorithms.policy_gradient:group_advantages"
     text = "from aligner_lib.algorithms.policy_gradient import group_advantages\n"
     assert source_of(group_advantages, "advantages", place) == text
     assert source_of(ppo.clipped_surrogate, "loss", SURROGATE).startswith("from __future__")
 
 
+CLIP = LibraryFunction(SURROGATE).parameters
+
+
 @pytest.mark.parametrize(
-    ("kind", "name", "setting", "said"),
+    ("kind", "name", "text", "setting", "words"),
     [
-        ("dpo", "loss", "model.dpo.preference_loss=ipo", "model.dpo.preference_loss=ipo is another one"),
-        ("ppo", "normalize", "trainer.ppo.normalize_advantages=False", "nothing is normalised"),
-        ("grpo", "kl", "model.grpo.objective=dapo", "objective=dapo has kl=none"),
-        ("grpo", "loss", "model.grpo.objective=cispo", "clipping=stop_gradient"),
+        ("ppo", "loss", f"def f{CLIP}:\n    return x", None, "own.py, line 2: f uses 'x'"),
+        ("ppo", "loss", "def f(ratio, advantages, low, high: return 1", None, "own.py, line 1: "),
+        ("ppo", "loss", "x = 1", None, "own.py has no function: write def clipped_surrogate(ratio, adv"),
+        (
+            "ppo",
+            "loss",
+            "def f(): pass\ndef g(): pass",
+            None,
+            "2 functions (f, g): choose a function as FILE.py:f",
+        ),
+        ("dpo", "loss", "", "model.dpo.preference_loss=ipo", "model.dpo.preference_loss=ipo is another one"),
+        ("ppo", "normalize", "", "trainer.ppo.normalize_advantages=False", "nothing is normalised"),
+        ("grpo", "kl", "", "model.grpo.objective=dapo", "objective=dapo has kl=none"),
+        ("grpo", "loss", "", "model.grpo.objective=cispo", "clipping=stop_gradient"),
     ],
 )
-def test_a_function_that_would_not_be_called_is_refused(tmp_path, kind, name, setting, said):
-    own, file = LibraryFunction(kinds()[kind].functions[name]), tmp_path / "own.py"
-    file.write_text(f"def f{own.parameters}:\n    return 0")
-    compose(kind, [f"functions.{name}='{file}'"])
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        compose(kind, [f"functions.{name}='{file}'", setting])
+def test_a_file_that_would_not_be_called_is_refused(tmp_path, kind, name, text, setting, words):
+    file = tmp_path / "own.py"
+    settings = [f"functions.{name}='{file}'"]
+    if setting:  # without the setting, the function is used
+        file.write_text(f"def f{LibraryFunction(kinds()[kind].functions[name]).parameters}:\n    return 0")
+        compose(kind, settings)
+        settings.append(setting)
+    else:
+        file.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        compose(kind, settings)
 
 
 @pytest.mark.parametrize("objective", ["dr_grpo", "rloo", "reinforce_pp"])
@@ -235,9 +215,6 @@ def test_advantages_of_one_s_own_stand_in_for_those_of_any_objective(tmp_path, o
     told = notices("grpo", compose("grpo", [*settings, "model.grpo.scale=none"]))
     assert any("model.grpo.scale=none: functions.advantages says what" in line for line in told)
     assert not any("model.grpo.baseline" in line for line in told)
-
-
-# ---- while it runs --------------------------------------------------------------------------------------------------
 
 
 def watched(tmp_path, text: str, kind: str = "ppo", name: str = "loss"):
@@ -265,7 +242,7 @@ def mine(ratio, advantages, low, high):
         ("ratio", r"returns float32 \[2\]; a tuple of 2: float32 \[2\], float32 \[2\] was expected"),
         ("None", r"returns None \(is a return missing\?\); a tuple"),
         ("1 // 0", r"own.py, line 6\) raises ZeroDivisionError: integer division or modulo by zero"),
-        ("(-ratio, advantages.mul_(2))", "changes a tensor that it was given"),
+        ("(-ratio, advantages.mul_(2))", "changes an input tensor in place"),
     ],
 )
 def test_a_function_s_fault_is_reported_with_its_file_and_line(tmp_path, returned, words):
@@ -285,13 +262,12 @@ def test_a_right_function_is_used_as_it_is(tmp_path):
     assert kl(torch.tensor([-1.0, -math.inf]), torch.zeros(2), "k1").tolist() == [-1, -math.inf]
 
 
-@pytest.mark.parametrize(
-    ("returned", "words"), [("'1'", "a number was expected"), ("1e999", "a finite number")]
-)
-def test_a_learning_rate_is_a_number(tmp_path, returned, words):
-    mine = watched(tmp_path, f"def mine(step, **rest):\n    return {returned}\n", "sft", "learning_rate")
-    with pytest.raises(FunctionError, match=words):
-        mine(1, peak=1.0, max_steps=2, warmup_steps=0, constant_steps=0, min_lr=0.0, name="constant")
+def test_a_learning_rate_is_a_finite_number(tmp_path):
+    for returned, words in (("'1'", "a number was expected"), ("1e999", "a finite number")):
+        text = f"def mine(step, **rest):\n    return {returned}\n"
+        mine = watched(tmp_path, text, "sft", "learning_rate")
+        with pytest.raises(FunctionError, match=words):
+            mine(1, peak=1.0, max_steps=2, warmup_steps=0, constant_steps=0, min_lr=0.0, name="constant")
 
 
 def test_a_run_is_begun_with_the_text_of_its_functions(tmp_path):

@@ -15,8 +15,6 @@ from aligner_lib.run_folder.turns import turns_of
 from data.gold import judge_all
 from widgets.recordings.replay import Recording
 
-# ---- the fall, by hand ----------------------------------------------------------------------------------------------
-
 
 def step(number: int, good: int, reward: float = 0.0, responses: int = 32, split="train_rollouts", **more):
     figures = {"good": good / responses, "rollout_size": responses, "rewards": reward, "rewards_std": 2.0}
@@ -74,9 +72,6 @@ def test_a_run_without_the_figures_has_no_fall(first, recent):
     assert good_fall(first, recent) is None
 
 
-# ---- the alarm ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("counts", "reward", "sounds"),
     [
@@ -106,25 +101,20 @@ def test_a_small_fall_of_very_many_responses_is_no_alarm():
     assert alarms.active(alarms_of("ppo"), [step(1, 5000, 0.0, 20_000)], last, Thresholds(good_fall=0.02))
 
 
-@pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
-def test_chance_alone_sounds_in_less_than_2_of_100_runs(share):
+def test_chance_alone_sounds_in_less_than_2_of_100_runs():
     """16 steps of 32 responses and validations of 64, all of one policy, whose reward rises throughout."""
-    draw, rules, heard, runs = random.Random(1), (alarms.good_falls,), 0, 1000
+    draw, heard, runs, share = random.Random(1), 0, 1000, 0.25
 
     def count(responses: int) -> int:
         return sum(draw.random() < share for _ in range(responses))
 
     for _ in range(runs):
-        records = [validation(0, count(64))]
-        for at in range(1, 17):
-            held_out = validation(at, count(64), float(at)) if at % 8 == 0 else {}
-            records.append(step(at, count(32), float(at)) | held_out)
-        watch = Watch(rules)
+        watch = Watch((alarms.good_falls,))
+        records = [validation(0, count(64)), *(step(at, count(32), float(at)) for at in range(1, 17))]
+        for at in (8, 16):
+            records[at] |= validation(at, count(64), float(at))
         heard += any([watch.check(record) for record in records])
     assert heard < 0.02 * runs
-
-
-# ---- recorded runs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -147,15 +137,13 @@ def test_a_run_whose_good_answers_remain_is_far_from_the_alarm():
     assert changes[16].rise > 0.7 and max(change.errors for change in changes.values()) < 1
 
 
-@pytest.mark.parametrize("recording", ["ppo-forms", "ppo-forms-both", "ppo-forms-high-lr"])
-def test_the_recorded_share_is_that_of_the_recorded_responses(recording):
-    run = Recording(recording, speed=float("inf"))
+def test_the_recorded_share_is_that_of_the_recorded_responses():
+    run = Recording("ppo-forms-both", speed=float("inf"))
     for record in run.metrics():
         for split, group in (("train", "train_rollouts"), ("validation", "val_rollouts")):
             of_step = [r for r in run.rollouts() if (r["step"], r["split"]) == (record["step"], split)]
             turns = [turns_of(r["prompt"])[-1]["text"] for r in of_step]
             rest = ([r[key] for r in of_step] for key in ("response", "finished"))
             verdicts = [float(parts.good) for parts in judge_all(turns, *rest)]
-            assert json.dumps(record.get(f"{group}/good")) == json.dumps(
-                fmean(verdicts) if verdicts else None
-            )
+            share = fmean(verdicts) if verdicts else None
+            assert json.dumps(record.get(f"{group}/good")) == json.dumps(share)

@@ -1,4 +1,4 @@
-"""Who may import whom (design.md), read from the sources, and what a start loads."""
+"""Which module may import which (docs/architecture.md), read from the sources, and what a start loads."""
 
 import ast
 import graphlib
@@ -11,6 +11,9 @@ import pytest
 from import_graph import ROOMS, ROOT, imports, modules, nodes_of
 
 HEAVY = {"torch", "megatron"}
+# The rooms of aligner_lib, the highest first: each imports only the rooms below it.
+FLOORS = "cli tutorial jobs kinds remote_critic trainers rollouts megatron config models run_folder datasets algorithms errors".split()
+LEARNERS = ("aligner_lib.tutorial", "widgets")
 
 
 def reached(module: str) -> set[str]:
@@ -25,27 +28,39 @@ def reached(module: str) -> set[str]:
     return seen
 
 
+def imported(name: str) -> frozenset[str]:
+    """The modules that a module imports anywhere: at the top, in a function, under TYPE_CHECKING."""
+    return imports(name, anywhere=True)
+
+
 def below(*rooms: str) -> list[str]:
-    """The modules of these rooms."""
+    """The modules of these rooms; an empty room is a mistake of the test."""
     inside = tuple(f"{room}." for room in rooms)
-    return [name for name in modules() if name in rooms or name.startswith(inside)]
+    names = [name for name in modules() if name in rooms or name.startswith(inside)]
+    assert names, f"there is no {rooms}"
+    return names
 
 
 def top(name: str) -> str:
     return name.partition(".")[0]
 
 
-# ---- the rules ------------------------------------------------------------------------------------------------------
+def floor(name: str) -> str:
+    """A module's room; the package itself is the ground of all rooms."""
+    return ([*name.split("."), ""])[1] if top(name) == "aligner_lib" else ""
+
+
+def assert_no_circle(graph: dict[str, set[str]]) -> None:
+    assert {*graphlib.TopologicalSorter(graph).static_order()} >= {*graph}  # CycleError names a circle
 
 
 def test_megatron_core_is_imported_in_one_sub_package_only():
-    owners = {name for name in modules() if "megatron" in map(top, imports(name, anywhere=True))}
-    assert owners, "nothing imports Megatron: this test reads the wrong files"
-    assert owners <= set(below("aligner_lib.megatron"))
+    owners = {name for name in modules() if "megatron" in map(top, imported(name))}
+    assert owners and owners <= set(below("aligner_lib.megatron"))
 
 
 def test_the_device_is_known_in_that_package_only_and_looked_up_each_time():
-    """A copy of the name would not see the device that a test sets (docs/architecture.md)."""
+    """A copy of the name would not see the device that a test sets."""
     for name in set(modules()) - {"aligner_lib.megatron.cpu"}:
         nodes = nodes_of(name)
         copies = [alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
@@ -54,41 +69,37 @@ def test_the_device_is_known_in_that_package_only_and_looked_up_each_time():
             assert name in below("aligner_lib.megatron"), name
 
 
-# The rooms of aligner_lib, the highest first: each imports only what stands below it (docs/architecture.md).
-FLOORS = "cli tutorial jobs kinds remote_critic trainers rollouts megatron config models run_folder datasets algorithms errors".split()
-
-
-def floor(name: str) -> str:
-    """A module's room; the package itself is the ground that all stand on."""
-    return ([*name.split("."), ""])[1] if top(name) == "aligner_lib" else ""
-
-
-def test_every_module_lies_in_a_room():
+def test_every_module_lies_in_a_room_and_no_room_imports_upwards():
     assert {floor(name) for name in below("aligner_lib")} - {"", "__main__"} == set(FLOORS)
     entries = [path for path in (ROOT / "aligner_lib").iterdir() if path.name != "__pycache__"]
     assert len(entries) <= 16, "a new thing belongs into a room, or is one"
-
-
-@pytest.mark.parametrize("room", FLOORS)
-def test_no_room_imports_upwards(room):
-    above = set(FLOORS[: FLOORS.index(room)])
-    for name in below(f"aligner_lib.{room}"):
-        upwards = {found for found in imports(name, anywhere=True) if floor(found) in above}
-        assert not upwards, f"{name} imports {', '.join(sorted(upwards))}"
+    for place, room in enumerate(FLOORS):
+        for name in below(f"aligner_lib.{room}"):
+            upwards = {other for other in imported(name) if floor(other) in FLOORS[:place]}
+            assert not upwards, f"{name} imports {', '.join(sorted(upwards))}"
 
 
 @pytest.mark.parametrize("room", [*(f"aligner_lib.{room}" for room in FLOORS), *ROOMS[1:]])
 def test_no_modules_import_each_other(room):
-    """Neither at import nor in a function: a circle that is imported late is a circle. A package's front door aside."""
+    """A circle that is closed by an import in a function is a circle. A package's front door is excepted."""
     own = set(below(room)) - {room}
-    assert_no_circle({name: imports(name, anywhere=True) & own - {name} for name in own})
+    assert_no_circle({name: imported(name) & own - {name} for name in own})
 
 
-def assert_no_circle(graph: dict[str, set[str]]) -> None:
-    order = list(
-        graphlib.TopologicalSorter(graph).static_order()
-    )  # raises CycleError, which names the circle
-    assert len(order) == len(graph)
+@pytest.mark.parametrize("side", LEARNERS)
+def test_no_folders_of_the_learners_side_import_each_other(side):
+    """Each folder imports only folders below it, so that a reader can start at the ground."""
+    own, graph = set(below(side)) - {side}, {}
+    folder = {name: name.removeprefix(f"{side}.").partition(".")[0] for name in own}
+    for name in own:
+        others = {folder[other] for other in imported(name) & own}
+        graph.setdefault(folder[name], set()).update(others - {folder[name]})
+    assert_no_circle(graph)
+
+
+def is_light_module_of_a_kind(name: str) -> bool:
+    """A kind's settings are read without torch, by the command line, widgets and Slurm; jobs import the rest."""
+    return name.endswith(".settings") or modules()[name].name == "__init__.py"
 
 
 LIGHT = [
@@ -97,52 +108,36 @@ LIGHT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("room", [*(f"aligner_lib.{name}" for name in LIGHT), *ROOMS[1:]])
-def test_what_computes_nothing_imports_neither_torch_nor_megatron(room):
-    names = below(room)
-    assert names, f"there is no {room}"
-    for name in names:
-        assert not {top(found) for found in reached(name)} & HEAVY, name
+@pytest.mark.parametrize(
+    "room", [*(f"aligner_lib.{name}" for name in LIGHT), *ROOMS[1:], "aligner_lib.kinds"]
+)
+def test_modules_that_compute_nothing_import_neither_torch_nor_megatron(room):
+    for name in below(room):
+        if room != "aligner_lib.kinds" or is_light_module_of_a_kind(name):
+            assert not {top(other) for other in reached(name)} & HEAVY, name
 
 
-def test_a_kind_s_settings_are_read_without_torch():
-    """The rule of kinds/ is by module: the command line, widgets and Slurm read settings.py; jobs import the rest."""
-    light = {name for name in below("aligner_lib.kinds") if is_light_module_of_a_kind(name)}
-    assert {"aligner_lib.kinds.ppo.settings", "aligner_lib.kinds.policy_gradient.settings"} <= light
-    for name in light:
-        assert not {top(found) for found in reached(name)} & HEAVY, name
-
-
-def is_light_module_of_a_kind(name: str) -> bool:
-    return name.endswith(".settings") or modules()[name].name == "__init__.py"
-
-
-def test_the_library_does_not_ask_which_kind_of_job_it_is():
-    """A kind says what it needs, and others read that."""
-    names = {name.split(".")[2] for name in below("aligner_lib.kinds") if name.endswith(".settings")}
-    library = set(modules()) - set(below("aligner_lib.tutorial", "widgets"))
-    questions = [
-        ast.parse('run.kind in ("sft", "grpo") or kind == "ppo"'),
-        ast.parse('"grpo" in config.model'),
-    ]
-    assert all(any(asks_for_a_kind(node, names) for node in ast.walk(question)) for question in questions)
-    for name in library:
-        assert not [ast.unparse(node) for node in nodes_of(name) if asks_for_a_kind(node, names)], name
-
-
-def asks_for_a_kind(node: ast.AST, names: set[str]) -> bool:
+def asks_for_a_kind(node: ast.AST, kinds: set[str]) -> bool:
     """As in `kind == "ppo"`, `run.kind in ("sft", "rm")`, `"grpo" in config.model`."""
     if not isinstance(node, ast.Compare):
         return False
-    named = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)} & names
+    named = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)} & kinds
     return bool(named and re.search(r"\bkind\b|config\.(model|trainer)$", ast.unparse(node)))
+
+
+def test_the_library_does_not_ask_which_kind_of_job_it_is():
+    """A kind says what it needs, and others read its answer."""
+    kinds = {name.split(".")[2] for name in below("aligner_lib.kinds") if name.endswith(".settings")}
+    assert "ppo" in kinds
+    for name in set(modules()) - set(below(*LEARNERS)):
+        assert not [ast.unparse(node) for node in nodes_of(name) if asks_for_a_kind(node, kinds)], name
 
 
 def test_only_a_job_imports_what_computes_in_a_kind():
     """A notebook compares objectives in its own process, and imports them in a function."""
     kinds = set(below("aligner_lib.kinds"))
     heavy = {name for name in kinds if not is_light_module_of_a_kind(name)}
-    importers = {name for name in set(modules()) - kinds if imports(name, anywhere=True) & heavy}
+    importers = {name for name in set(modules()) - kinds if imported(name) & heavy}
     assert importers <= {*below("aligner_lib.jobs"), "aligner_lib.tutorial.displays.objectives"}
 
 
@@ -180,73 +175,52 @@ IMPORTS_OF_WIDGETS = {
 )
 def test_a_package_imports_others_only_where_it_may(room, others, allowed):
     for name in below(room):
-        theirs = {module for module in imports(name, anywhere=True) if top(module) in others}
-        assert theirs <= allowed, name
+        assert {module for module in imported(name) if top(module) in others} <= allowed, name
 
 
-def test_the_mathematics_knows_only_torch():
-    names = below("aligner_lib.algorithms")
-    assert names
-    for name in names:
-        for module in imports(name, anywhere=True):
-            own = module.startswith("aligner_lib.algorithms")
-            assert own or top(module) in sys.stdlib_module_names | {"torch"}, f"{name} imports {module}"
-
-
-LEARNERS = ("aligner_lib.tutorial", "widgets")
-
-
-def test_the_library_does_not_import_the_learners_side():
-    """Except for the command line, which starts the tutorial: no import at the top, in a function or under TYPE_CHECKING."""
+def test_the_mathematics_imports_only_torch_and_the_library_no_module_of_the_learners_side():
+    for name in below("aligner_lib.algorithms"):
+        others = {module for module in imported(name) if not module.startswith("aligner_lib.algorithms")}
+        assert set(map(top, others)) <= sys.stdlib_module_names | {"torch"}, name
+    # The command line is excepted, because it starts the tutorial.
     learners = set(below(*LEARNERS))
-    library = [name for name in modules() if name not in learners and not name.startswith("aligner_lib.cli")]
-    assert "aligner_lib.trainers.loop" in library and "aligner_lib.tutorial.workspace.workspace" in learners
-    for name in library:
-        assert not imports(name, anywhere=True) & learners, name
-
-
-@pytest.mark.parametrize("side", LEARNERS)
-def test_no_folders_of_the_learners_side_import_each_other(side):
-    """Each folder imports only folders below it, so that a reader can start at the ground."""
-
-    def folder(name: str) -> str:
-        return name.removeprefix(f"{side}.").partition(".")[0]
-
-    graph, own = {}, set(below(side)) - {side}
-    for name in own:
-        others = {folder(other) for other in imports(name, anywhere=True) & own}
-        graph.setdefault(folder(name), set()).update(others - {folder(name)})
-    assert_no_circle(graph)
-
-
-# ---- what a start loads (its seconds: ./lab bench --only imports) ----------------------------------------------------
+    for name in set(modules()) - learners - set(below("aligner_lib.cli")):
+        assert not imported(name) & learners, name
 
 
 COMMAND = "sys.argv = 'aligner {}'.split(); from aligner_lib.cli.main import main; main()"
+# In this order in one process: modules stay loaded, so each start bears the earlier ones' modules, too.
+STARTS = [
+    (COMMAND.format("--help"), HEAVY | {"papermill", "nbconvert", "omegaconf", "numpy"}),
+    (COMMAND.format("progress ."), HEAVY | {"numpy", "papermill"}),
+    ("import cluster; cluster.submit; cluster.Job", HEAVY | {"numpy"}),
+    ("import aligner_lib.run_folder.reader, aligner_lib.run_folder.explain", HEAVY | {"numpy"}),
+    ("import data, data.sample_text.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub"}),
+    (COMMAND.format("profile --help"), HEAVY | {"omegaconf"}),
+    (COMMAND.format("serve --help"), HEAVY | {"tornado"}),
+    ("from aligner_lib.run_folder.exporters import process, tail, tensorboard", HEAVY | {"tensorflow"}),
+    ("from widgets import compare_completions, curves, explore, show_completions", {"anywidget"}),
+    (
+        "import widgets; [getattr(widgets, name) for name in widgets.__all__]",
+        HEAVY | {"transformers", "matplotlib", "pandas"},
+    ),
+]
+START = """
+import json, sys
+loaded = []
+for code in json.loads(sys.argv[1]):
+    try:
+        exec(code, {"sys": sys})
+    except SystemExit:
+        pass
+    loaded.append(sorted({name.partition(".")[0] for name in sys.modules}))
+print()
+print(json.dumps(loaded))
+"""
 
 
-@pytest.mark.parametrize(
-    ("code", "light"),
-    [
-        (COMMAND.format("--help"), HEAVY | {"papermill", "nbconvert", "omegaconf"}),
-        (COMMAND.format("serve --help"), HEAVY | {"tornado"}),
-        (COMMAND.format("profile --help"), HEAVY | {"omegaconf"}),
-        (COMMAND.format("progress ."), HEAVY | {"numpy", "papermill"}),
-        ("import aligner_lib.run_folder.reader, aligner_lib.run_folder.explain", HEAVY | {"numpy"}),
-        ("from aligner_lib.run_folder.exporters import process, tail, tensorboard", HEAVY | {"tensorflow"}),
-        ("import data, data.sample_text.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub"}),
-        ("import cluster; cluster.submit; cluster.Job", HEAVY | {"numpy"}),
-        (
-            "import widgets; [getattr(widgets, name) for name in widgets.__all__]",
-            HEAVY | {"transformers", "matplotlib", "pandas"},
-        ),
-        ("from widgets import compare_completions, curves, explore, show_completions", {"anywidget"}),
-    ],
-)
-def test_a_start_loads_nothing_heavy(code, light):
-    script = (
-        f"import json, sys\ntry:\n    {code}\nexcept SystemExit: pass\n"
-        "print('\\n' + json.dumps([name.partition('.')[0] for name in sys.modules]))"
-    )
-    shown = subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, text=True)
-    assert not light & set(json.loads(shown.splitlines()[-1]))
+def test_a_start_loads_nothing_heavy():
+    command = [sys.executable, "-c", START, json.dumps([code for code, _ in STARTS])]
+    shown = subprocess.check_output(command, cwd=ROOT, text=True)
+    for (code, light), loaded in zip(STARTS, json.loads(shown.splitlines()[-1]), strict=True):
+        assert not light & set(loaded), code

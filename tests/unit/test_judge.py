@@ -1,12 +1,10 @@
 """A language model as judge, and reward functions that judge many responses together."""
 
 import json
-import threading
 from collections import Counter
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from chat_server import serving
 
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
@@ -15,71 +13,17 @@ from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
 
-
-class StandIn:
-    """An endpoint that speaks chat completions; `answer` gives the text, or a status, for the messages of a request."""
-
-    def __init__(self, answer):
-        self.answer, self.asked, self.headers = answer, [], []
-        self.open, self.most_open, self.gate = 0, 0, threading.Condition()
-        self.at_once = 1  # requests that must be open before any is answered
-
-    def reply(self, body):
-        with self.gate:
-            self.asked.append(body["messages"])
-            self.open += 1
-            self.most_open = max(self.most_open, self.open)
-            self.gate.notify_all()
-            assert self.gate.wait_for(lambda: self.most_open >= self.at_once, timeout=60)
-        answer = self.answer(body["messages"])
-        with self.gate:
-            self.open -= 1
-        return answer
-
-
-@contextmanager
-def serving(answer):
-    judge = StandIn(answer)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            judge.headers.append(self.headers)
-            answer = judge.reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            status, text = answer if isinstance(answer, tuple) else (200, answer)
-            content = (
-                {"choices": [{"message": {"content": text}}]}
-                if status == 200
-                else {"error": {"message": text}}
-            )
-            self.send_response(status)
-            self.send_header("Retry-After", "3") if status == 429 else None
-            self.end_headers()
-            self.wfile.write(json.dumps(content).encode())
-
-        def log_message(self, *args):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield judge, f"http://127.0.0.1:{server.server_address[1]}/v1"
-        finally:
-            server.shutdown()
-            thread.join()
+RUBRIC = {"It is true.": 3, "It is short.": 1}
 
 
 @pytest.fixture
-def prompts(tmp_path):
+def prompts(tmp_path) -> str:
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps({"prompt": f"Question {n}?"}) + "\n" for n in range(10)))
     return str(file)
 
 
-RUBRIC = {"It is true.": 3, "It is short.": 1}
-
-
-def judged(url, prompts, **changes):
+def judge_at(url, prompts, **changes):
     return make("judge", prompts=prompts, url=url, model="m", **{"rubric": RUBRIC, "cache": False} | changes)
 
 
@@ -90,60 +34,62 @@ def points_of(messages):
 
 
 def test_a_reward_is_the_weighted_mean_of_points_and_many_are_asked_at_the_same_time(prompts):
-    with serving(points_of) as (judge, url):
-        judge.at_once = 8
-        environment = judged(url, prompts, concurrency=8)
-        steps = environment.step_all(range(16), [str(n % 11) for n in range(16)])
+    with serving(points_of, at_once=8) as server:
+        steps = judge_at(server.url, prompts, concurrency=8).step_all(
+            range(16), [str(n % 11) for n in range(16)]
+        )
     assert [step.reward for step in steps] == pytest.approx([(3 * (n % 11) / 10 + 1) / 4 for n in range(16)])
     assert steps[7].metrics == {"criterion_1": 0.7, "criterion_2": 1.0}
-    assert judge.most_open == 8
-    system, user = judge.asked[0]
+    assert server.most_open == 8
+    system, user = server.bodies[0]["messages"]
     assert "C1: It is true." in system["content"] and "C2: It is short." in system["content"]
     assert user["content"].startswith("THE USER:\nQuestion ")
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "",
-        "I like it.",
-        "C1: 7",
-        "C1: 11\nC2: 3",
-        "C1: 7\nC2: 3\nBut C1: 2.",
-        "C1: 7\nC1: 3",
-        "C1: 7.5\nC2: 3",
-    ],
+NOT_A_VERDICT = (
+    "",
+    "I like it.",
+    "C1: 7",
+    "C1: 11\nC2: 3",
+    "C1: 7\nC2: 3\nBut C1: 2.",
+    "C1: 7\nC1: 3",
+    "C1: 7.5\nC2: 3",
 )
-def test_a_verdict_that_is_not_in_the_form_is_no_reward(prompts, said):
-    with serving(lambda messages: said) as (_, url):
-        (answer,) = judged(url, prompts).step_all([0], ["x"])
-    assert isinstance(answer, NoVerdict) and answer.reason == "not_understood"
+
+
+def test_a_text_that_is_no_verdict_gives_no_reward(prompts):
+    texts = iter(NOT_A_VERDICT)
+    with serving(lambda messages: next(texts)) as server:
+        judge = judge_at(server.url, prompts, concurrency=1)
+        steps = judge.step_all([0] * len(NOT_A_VERDICT), [f"{n}" for n in range(len(NOT_A_VERDICT))])
+    assert [step.reason for step in steps] == ["not_understood"] * len(NOT_A_VERDICT)
 
 
 def longer_wins(messages):
-    _, first, second = messages[-1]["content"].replace("THE SECOND", "THE FIRST").split("THE FIRST ANSWER:\n")
-    return "So.\n" + (
-        "TIE"
-        if len(first.strip()) == len(second.strip())
-        else ["SECOND", "FIRST"][len(first.strip()) > len(second.strip())]
-    )
+    _, *answers = messages[-1]["content"].replace("THE SECOND", "THE FIRST").split("THE FIRST ANSWER:\n")
+    first, second = (len(answer.strip()) for answer in answers)
+    return "So.\n" + ("TIE" if first == second else "FIRST" if first > second else "SECOND")
 
 
 def test_comparisons_within_a_group_go_both_ways(prompts):
     seeds, responses = [0, 0, 0, 1, 1, 2], ["a", "aaa", "aa", "b", "c", "alone"]
-    with serving(longer_wins) as (judge, url):
-        steps = judged(url, prompts, compare=True).step_all(seeds, responses)
+    with serving(longer_wins) as server:
+        steps = judge_at(server.url, prompts, compare=True).step_all(seeds, responses)
     assert [step.reward for step in steps[:5]] == [0, 1, 0.5, 0.5, 0.5]
-    assert len(judge.asked) == 3 * 2 + 2
+    assert len(server.bodies) == 3 * 2 + 2
     assert isinstance(steps[5], NoVerdict) and "a single response" in steps[5].text
-    with serving(lambda messages: "Verdict: **first**") as (_, url):
-        steps = judged(url, prompts, compare=True).step_all([0, 0], ["a", "b"])
+    with serving(lambda messages: "Verdict: **first**") as server:
+        steps = judge_at(server.url, prompts, compare=True).step_all([0, 0], ["a", "b"])
     assert [step.reward for step in steps] == [0.5, 0.5], "a judge that prefers a place decides nothing"
     assert [step.metrics["swayed_by_order"] for step in steps] == [1, 1]
 
 
-def test_a_busy_judge_is_asked_again_and_another_error_is_told_once():
-    left = Counter({"busy": 2, "broken": 1})
+def conversation(text) -> list[dict[str, str]]:
+    return [{"role": "user", "content": str(text)}]
+
+
+def test_a_busy_judge_is_asked_again_and_another_error_is_reported_once():
+    left, pauses = Counter({"busy": 2, "broken": 1}), []
 
     def answer(messages):
         text = messages[0]["content"]
@@ -154,40 +100,38 @@ def test_a_busy_judge_is_asked_again_and_another_error_is_told_once():
             return (429, "later") if text == "busy" else (500, "oh")
         return text
 
-    pauses = []
-    with serving(answer) as (judge, url):
-        endpoint = JudgeEndpoint(url, "m", sleep=pauses.append, retries=2)
-        asked = [
-            [{"role": "user", "content": text}] for text in ("busy", "broken", "refused", "fine", "fine")
-        ]
-        answers = endpoint.ask(asked)
-    assert answers[0] == "busy" and answers[1] == "broken" and answers[3:] == ["fine", "fine"]
-    assert answers[2] == NoVerdict("judge", f"the judge at {url} gave no answer: 401 no such key")
+    with serving(answer) as server:
+        endpoint = JudgeEndpoint(server.url, "m", sleep=pauses.append, retries=2)
+        answers = endpoint.ask([conversation(text) for text in "busy broken refused fine fine".split()])
+    refusal = NoVerdict("judge", f"the judge at {server.url} gave no answer: 401 no such key")
+    assert answers == ["busy", "broken", refusal, "fine", "fine"]
     assert sorted(pauses)[-2:] == [3, 3] and len(pauses) == 3, "a server's Retry-After is kept"
-    assert len(judge.asked) == 3 + 2 + 1 + 1
-    nobody = JudgeEndpoint("http://127.0.0.1:9", "m", sleep=pauses.append, retries=1)
-    (answer,) = nobody.ask(asked[:1])
+    assert len(server.bodies) == 3 + 2 + 1 + 1
+    absent = JudgeEndpoint("http://127.0.0.1:9", "m", sleep=pauses.append, retries=1)
+    (answer,) = absent.ask([conversation("busy")])
     assert answer.reason == "judge" and "refused" in answer.text
 
 
-def test_answers_are_remembered_by_all_that_decides_and_a_budget_ends_the_asking(tmp_path, monkeypatch):
+def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_requests(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret-key")
-    conversations = [[{"role": "user", "content": str(n)}] for n in range(6)]
+    conversations = [conversation(n) for n in range(6)]
     cache = tmp_path / "folder" / "judge.sqlite"
-    with serving(lambda messages: f"to {messages[0]['content']}") as (judge, url):
+    with serving(lambda messages: f"to {messages[0]['content']}") as server:
 
         def endpoint(**changes):
-            return JudgeEndpoint(url, **{"model": "m", "cache": cache, "key_variable": "MY_KEY"} | changes)
+            return JudgeEndpoint(
+                server.url, **{"model": "m", "cache": cache, "key_variable": "MY_KEY"} | changes
+            )
 
         assert endpoint().ask(conversations[:4]) == [f"to {n}" for n in range(4)]
-        assert endpoint(max_calls=1).ask(conversations[:5])[4] == "to 4", "the remembered ones cost nothing"
-        assert len(judge.asked) == 5
+        assert endpoint(max_calls=1).ask(conversations[:5])[4] == "to 4", "cached answers cost nothing"
+        assert len(server.bodies) == 5
         for changes in ({"model": "n"}, {"temperature": 0.5}, {"max_tokens": 7}):
             endpoint(**changes).ask(conversations[:1])
-        assert len(judge.asked) == 8
+        assert len(server.bodies) == 8
         answers = endpoint(max_calls=1, concurrency=1, cache=None).ask(conversations)
         assert answers[0] == "to 0" and {answer.reason for answer in answers[1:]} == {"budget"}
-        assert {headers["Authorization"] for headers in judge.headers} == {"Bearer secret-key"}
+        assert {headers["Authorization"] for headers in server.headers} == {"Bearer secret-key"}
     assert b"secret-key" not in cache.read_bytes() and "secret-key" not in repr(endpoint())
 
 
@@ -200,41 +144,28 @@ def test_answers_are_remembered_by_all_that_decides_and_a_budget_ends_the_asking
         ({"workers": 3}, r"no args\.workers; a judge also takes concurrency"),
     ],
 )
-def test_wrong_arguments_are_told_at_the_start(prompts, args, message):
+def test_wrong_arguments_are_refused_at_the_start(prompts, args, message):
     with pytest.raises(UserError, match=message):
-        judged("http://127.0.0.1:9", prompts, **args)
+        judge_at("http://127.0.0.1:9", prompts, **args)
 
 
-def environments(name, use, **args):
-    return Environments({name: EnvironmentSettings(use=use, args=args, processes=1)}, "train")
+def environments(use, **args):
+    return Environments({"mine": EnvironmentSettings(use=use, args=args, processes=1)}, "train")
 
 
-def test_in_its_process_a_judge_gets_all_responses_in_one_call_and_failures_are_left_out(prompts):
+def test_a_judge_in_its_process_gets_all_responses_in_one_call_and_failures_are_left_out(prompts):
     def answer(messages):
         return points_of(messages) if "bad" not in messages[-1]["content"] else "Hm."
 
-    with serving(answer) as (judge, url):
-        judge.at_once = 4
-        args = {
-            "prompts": prompts,
-            "url": url,
-            "model": "m",
-            "rubric": RUBRIC,
-            "cache": False,
-            "held_out": 0.5,
-        }
-        with environments("graded", "judge", **args) as pool:
-            steps = pool.step(
-                [Episode("graded", n, (text,)) for n, text in enumerate(["1", "2", "bad", "10"])]
-            )
+    args = {"prompts": prompts, "model": "m", "rubric": RUBRIC, "cache": False, "held_out": 0.5}
+    with serving(answer, at_once=4) as server, environments("judge", url=server.url, **args) as pool:
+        steps = pool.step([Episode("mine", n, (text,)) for n, text in enumerate(["1", "2", "bad", "10"])])
     assert [step.reward for step in steps if isinstance(step, Step)] == pytest.approx([0.325, 0.4, 1])
-    assert isinstance(steps[2], EnvironmentFailure) and (steps[2].reason, steps[2].seed) == (
-        "not_understood",
-        2,
-    )
+    assert isinstance(steps[2], EnvironmentFailure)
+    assert (steps[2].reason, steps[2].seed) == ("not_understood", 2)
 
 
-TOGETHER = {
+FUNCTIONS = {
     "as TRL": "def reward(prompts, completions, **columns):\n    return [len(text) + len(prompt) for prompt, text in zip(prompts, completions)]",
     "a column": "def reward(completions, extra):\n    return [len(text) + 9 + 0 * more for text, more in zip(completions, extra)]",
     "async lists": "async def reward(prompts, completions, **columns):\n    return [{'reward': len(text) + 9, 'm': 1} for text in completions]",
@@ -242,35 +173,29 @@ TOGETHER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", TOGETHER)
+@pytest.mark.parametrize("form", FUNCTIONS)
 def test_a_reward_function_of_lists_or_an_async_one_judges_all_responses_together(tmp_path, form):
-    file = tmp_path / "mine.py"
-    file.write_text(TOGETHER[form])
-    prompts = tmp_path / "prompts.jsonl"
+    file, prompts = tmp_path / "mine.py", tmp_path / "prompts.jsonl"
+    file.write_text(FUNCTIONS[form])
     prompts.write_text("".join(json.dumps({"prompt": f"Number {n}?", "extra": n}) + "\n" for n in range(4)))
-    args = {"prompts": {"train": str(prompts), "validation": str(prompts)}}
-    with environments("mine", str(file), **args) as pool:
-        steps = pool.step([Episode("mine", n, ("x" * n,)) for n in (1, 2, 3)])
+    environment = make(str(file), prompts={"train": str(prompts), "validation": str(prompts)})
+    assert environment.judges_together
+    steps = environment.step_all([1, 2, 3], ["x", "xx", "xxx"])
     assert [step.reward for step in steps] == [10, 11, 12]
 
 
-def test_a_missing_reward_and_a_wrong_count_are_told(tmp_path, prompts):
+def test_missing_rewards_a_wrong_count_and_a_wrong_signature_are_failures(tmp_path, prompts):
     file = tmp_path / "mine.py"
     file.write_text(
         "def reward(completions, **columns):\n    return [None if text == '-' else 1 for text in completions if text]"
     )
-    with environments("mine", str(file), prompts=prompts) as pool:
+    with environments(str(file), prompts=prompts) as pool:
         steps = pool.step([Episode("mine", 0, ("-",)), Episode("mine", 1, ("a",))])
         assert steps[0].reason == "no_reward" and steps[1] == Step(1.0)
         steps = pool.step([Episode("mine", 0, ("",)), Episode("mine", 1, ("a",))])
     assert [step.reason for step in steps] == ["raised", "raised"]
     assert "1 rewards were returned for 2 responses" in steps[0].text
-
-
-def test_a_signature_that_does_not_fit_is_told_before_anything_runs(tmp_path, prompts):
-    file = tmp_path / "mine.py"
     file.write_text("def reward(completions, answer):\n    return [0.0] * len(completions)")
-    with pytest.raises(
-        UserError, match=r"reward\(completions, answer\) can't be called with prompts, completions"
-    ):
-        environments("mine", str(file), prompts=prompts)
+    words = r"reward\(completions, answer\) can't be called with prompts, completions"
+    with pytest.raises(UserError, match=words):  # before anything runs
+        environments(str(file), prompts=prompts)

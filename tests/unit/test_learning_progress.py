@@ -15,12 +15,7 @@ from aligner_lib.tutorial import Workspace
 from aligner_lib.tutorial.quiz.quiz_file import load_quiz
 from aligner_lib.tutorial.report.progress_table import Count, ProgressTable, exercises_of
 from aligner_lib.tutorial.workspace import learning_progress
-from aligner_lib.tutorial.workspace.learning_progress import (
-    append,
-    read_progress,
-    record_answer,
-    record_exercise,
-)
+from aligner_lib.tutorial.workspace.learning_progress import read_progress, record_answer, record_exercise
 
 
 @pytest.fixture
@@ -39,10 +34,7 @@ def write_run(workspace, name: str, status: str = "finished") -> None:
     (folder / "run.json").write_text(json.dumps({"kind": name, "status": status, "created": 1.0}))
 
 
-# ---- writing --------------------------------------------------------------------------------------------------------
-
-
-def test_what_was_done_goes_to_the_workspace_that_was_made_last(workspace, tmp_path):
+def test_progress_is_recorded_in_the_newest_workspace(workspace, tmp_path):
     record_exercise("gae", False)
     other = Workspace(tmp_path / "other", "smoke").out
     record_exercise("gae", True)
@@ -52,20 +44,16 @@ def test_what_was_done_goes_to_the_workspace_that_was_made_last(workspace, tmp_p
     assert read_progress(workspace).passed == [] and read_progress(other).passed == ["gae"]
 
 
-def test_without_a_workspace_nothing_is_noted(tmp_path, monkeypatch):
+def test_without_a_workspace_nothing_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(learning_progress, "_workspace", None)
     monkeypatch.chdir(tmp_path)
     record_exercise("gae", True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_exercise_once_passed_stays_passed(workspace):
-    for passed in (False, True, False):
-        record_exercise("gae", passed)
-    assert read_progress(workspace).exercises == {"gae": True}
-
-
-def test_a_solved_notebook_passes_nothing_for_the_learner(workspace, tmp_path, monkeypatch):
+def test_a_solved_notebook_passes_nothing_for_the_learner_and_a_passed_exercise_stays_passed(
+    workspace, tmp_path, monkeypatch
+):
     (tmp_path / "solved").mkdir()
     with monkeypatch.context() as in_solved:
         in_solved.chdir(tmp_path / "solved")
@@ -74,13 +62,14 @@ def test_a_solved_notebook_passes_nothing_for_the_learner(workspace, tmp_path, m
     progress = read_progress(workspace)
     assert progress.passed == [] and progress.solved == {"gae", "masked_loss"} and progress.damaged == 0
     assert "run by solved notebooks alone: 2" in ProgressTable(workspace).caption
-    record_exercise("gae", True)
-    assert read_progress(workspace).passed == ["gae"]
-    assert "exercises 1 of" in ProgressTable(workspace).caption
-    assert "run by solved notebooks alone: 1" in ProgressTable(workspace).caption
+    for passed in (False, True, False):
+        record_exercise("gae", passed)
+    assert read_progress(workspace).exercises["gae"] and read_progress(workspace).passed == ["gae"]
+    caption = ProgressTable(workspace).caption
+    assert "exercises 1 of" in caption and "run by solved notebooks alone: 1" in caption
 
 
-def test_a_full_disk_takes_no_part_of_the_lesson_away(workspace, monkeypatch):
+def test_a_full_disk_is_a_warning(workspace, monkeypatch):
     error = OSError(28, "No space left on device")
     monkeypatch.setattr(os, "write", Mock(side_effect=error))
     with pytest.warns(UserWarning, match=r"could not be saved: .*progress\.jsonl: No space left on device"):
@@ -97,11 +86,11 @@ def test_wherever_a_crash_cuts_the_file_all_whole_lines_and_all_later_ones_are_r
 ):
     path = tmp_path_factory.mktemp("torn") / "progress.jsonl"
     for record in records:
-        append(path, record)
+        learning_progress.append(path, record)
     whole = path.read_bytes()
     cut = data.draw(st.integers(0, len(whole)))
     path.write_bytes(whole[:cut])
-    append(path, {"what": "exercise", "name": "after the crash", "passed": True})
+    learning_progress.append(path, {"what": "exercise", "name": "after the crash", "passed": True})
     kept = whole[:cut].count(b"\n") + (whole[cut : cut + 1] == b"\n")  # a line may lack its newline alone
     progress = read_progress(path.parent)
     expected = {record["name"] for record in records[:kept]} | {"after the crash"}
@@ -118,9 +107,6 @@ def test_several_kernels_write_whole_lines(workspace):
     assert [kernel.wait(60) for kernel in kernels] == [0, 0]
     progress = read_progress(workspace)
     assert len(progress.exercises) == 200 and progress.damaged == 0
-
-
-# ---- reading --------------------------------------------------------------------------------------------------------
 
 
 def test_lines_that_are_no_records_are_counted_and_left_out(workspace):
@@ -140,7 +126,7 @@ def test_lines_that_are_no_records_are_counted_and_left_out(workspace):
         ("10", [("hunt-03", 4), ("hunt-03", 0), ("hunt-04", 0)], Count(2, 45)),  # three questions a run
     ],
 )
-def test_first_tries_are_told_from_later_ones(workspace, number, tries, quiz):
+def test_first_tries_are_counted_apart_from_later_ones(workspace, number, tries, quiz):
     for question, choice in tries:
         record_answer(number, question, choice, choice == 0)
     row = next(row for row in ProgressTable(workspace).rows if row.number == number)
@@ -173,33 +159,29 @@ def test_here_is_the_furthest_notebook_or_the_one_after_it(workspace):
     assert ProgressTable(workspace).here.number == "04"
 
 
-# ---- aligner progress -----------------------------------------------------------------------------------------------
-
-
-def aligner(monkeypatch, *arguments) -> int:
-    monkeypatch.setattr(sys, "argv", ["aligner", *map(str, arguments)])
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    return exit.value.code or 0
-
-
 def test_the_command_shows_the_newest_workspace_below_runs(tmp_path, monkeypatch, capsys):
+    def aligner(*arguments) -> int:
+        monkeypatch.setattr(sys, "argv", ["aligner", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        return exit.value.code or 0
+
     monkeypatch.chdir(tmp_path)
-    for arguments, words in [
+    for arguments, words in (
         (["progress"], "no workspace in runs/"),
         (["progress", "x"], "x is not a folder"),
-    ]:
-        assert aligner(monkeypatch, *arguments) == 2
+    ):
+        assert aligner(*arguments) == 2
         assert words in capsys.readouterr().err
     for name in ("tutorial", "another"):
         Workspace(tmp_path / "runs" / name, "smoke")
         record_exercise("gae", True)
     other = tmp_path / "runs" / "another"
     os.utime(other / "progress.jsonl", (1, 1))
-    assert aligner(monkeypatch, "progress") == 0
+    assert aligner("progress") == 0
     shown = capsys.readouterr().out
     assert shown.startswith("runs/tutorial\n") and shown.count("you are here") == 1
     assert "04 The reward model" in shown
-    assert aligner(monkeypatch, "progress", other, "--portfolio", tmp_path / "p.html") == 0
+    assert aligner("progress", other, "--portfolio", tmp_path / "p.html") == 0
     assert "portfolio" in capsys.readouterr().out
     assert (tmp_path / "p.html").read_text().startswith("<!DOCTYPE")

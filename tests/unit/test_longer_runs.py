@@ -1,4 +1,4 @@
-"""The settings of the runs that are longer than the tutorial's: whoever starts one does not wait to learn of a mistake in them."""
+"""The settings of the runs that are longer than the tutorial's: a mistake in them is found before hours of training."""
 
 import pytest
 

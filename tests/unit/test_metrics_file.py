@@ -7,14 +7,12 @@ from aligner_lib.run_folder import alarms
 SHARED = """
 [least]
 share = 0.05
-
 [section.seconds]
 title = "Seconds"
 metrics = [
     { names = ["timers/step_time"], unit = "s", definition = "a step" },
     { names = ["timers/validation_time"], unit = "s", definition = "a validation" },
 ]
-
 [chart.margin]
 title = "Margin of another kind"
 lines = [["x", "x"]]
@@ -24,23 +22,19 @@ include = ["../shared/metrics.toml"]
 sections = ["pairs", { name = "seconds", only = ["timers/validation_time"] }]
 charts = ["margin", "accuracy"]
 alarms = ["not_finite", "kl"]
-
 [section.pairs]
 title = "Pairs"
 text = "Over the pairs."
-
 [[section.pairs.metrics]]
 names = ["train/acc", "validation/acc"]
 definition = "share of pairs"
 healthy = "above 0.5"
 setting = "`model.optim.lr`"
-
 [chart.accuracy]
 title = "Accuracy"
 lines = [["train", "train/acc"], ["validation", "validation/acc", "old/acc"]]
 hint = "Rises."
 least = "share"
-
 [chart.margin]
 title = "Margin"
 lines = [{ label = "train", metrics = ["train/chosen"], minus = "train/rejected" }]

@@ -1,5 +1,6 @@
 """The server's event loop stays free while a request is read. Tokeniser and model stand in for slow ones."""
 
+import asyncio
 import json
 import threading
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ BOUND_S = 60
 
 
 class SlowTokenizer:
-    """Reads a prompt when it may."""
+    """Waits for permission to read a prompt."""
 
     template, config = "plain", {}
 
@@ -27,33 +28,26 @@ class SlowTokenizer:
         return list(range(10))
 
 
-@pytest.mark.parametrize("path", ["completions", "chat/completions"])
-def test_others_are_answered_while_a_prompt_is_tokenised(path):
-    import asyncio
-
-    tokenizer = SlowTokenizer()
-    architecture = SimpleNamespace(max_position_embeddings=8, vocab_size=100)
-    model = SimpleNamespace(
-        name="m", tokenizer=tokenizer, positions=8, writes_plain=True, architecture=architecture
-    )
-    body = {"model": "m", "prompt": "Hello.", "messages": [{"role": "user", "content": "Hello."}]}
-    del body["messages" if path == "completions" else "prompt"]
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [
+        ("completions", {"prompt": "Hello."}),
+        ("chat/completions", {"messages": [{"role": "user", "content": "Hello."}]}),
+    ],
+)
+def test_others_are_answered_while_a_prompt_is_tokenised(path, prompt):
+    tokenizer, limits = SlowTokenizer(), {"max_position_embeddings": 8, "vocab_size": 100}
+    model = SimpleNamespace(name="m", tokenizer=tokenizer, positions=8, writes_plain=True)
+    model.architecture = SimpleNamespace(**limits)
+    request = {"method": "POST", "body": json.dumps({"model": "m"} | prompt), "raise_error": False}
+    request |= {"headers": {"Authorization": "Bearer t"}, "request_timeout": 2 * BOUND_S}
 
     async def ask() -> tuple[dict, dict]:
         listening, port = bind_unused_port()
         server = HTTPServer(application(Served(model, SimpleNamespace(open=set()), "t")))
         server.add_sockets([listening])
         client, root = AsyncHTTPClient(), f"http://127.0.0.1:{port}"
-        slow = asyncio.ensure_future(
-            client.fetch(
-                f"{root}/v1/{path}",
-                raise_error=False,
-                method="POST",
-                body=json.dumps(body),
-                headers={"Authorization": "Bearer t"},
-                request_timeout=2 * BOUND_S,
-            )
-        )
+        slow = asyncio.ensure_future(client.fetch(f"{root}/v1/{path}", **request))
         health = await client.fetch(f"{root}/health")
         assert not slow.done()
         tokenizer.may_read.set()

@@ -1,4 +1,4 @@
-"""How far policies went and what they got for it, by hand and by trying every choice."""
+"""Over-optimisation: reward and true quality against the KL, by hand and by trying every choice."""
 
 import json
 from itertools import combinations
@@ -48,7 +48,7 @@ def test_every_choice_of_n_counts(n):
     assert sum(best_of_n_weights(6, n)) == pytest.approx(1)
 
 
-def test_the_judge_chooses_and_the_program_says_what_was_got(tmp_path):
+def test_best_of_n_is_chosen_by_the_judge_and_measured_by_the_program(tmp_path):
     drawn = {0: [(1.0, 1.0), (3.0, 0.0), (2.0, 1.0)], 1: [(0.0, 0.0), (-1.0, 1.0), (-2.0, 0.0)]}
     records = [
         answer("evaluation", 0, at, *judged, finished=at == 0) for at, of in drawn.items() for judged in of
@@ -63,13 +63,10 @@ def test_the_judge_chooses_and_the_program_says_what_was_got(tmp_path):
     assert (one.kl.value, two.kl.value, three.kl.value) == (0.0, log(2) - 1 / 2, log(3) - 2 / 3)
     assert one.ended.value == three.ended.value == 0.5 and two.tokens.value == 4
     assert two.reward.low < two.reward.value < two.reward.high
-
-
-def test_too_few_answers_are_refused(tmp_path):
     records = [answer("evaluation", 0, 0, 1.0, 1.0)] * 2 + [answer("evaluation", 0, 1, 1.0, 1.0)]
     words = r"with only 1 answers, .* best of 2. Set evaluation.num_generations_per_prompt=2"
     with pytest.raises(ValueError, match=words):
-        best_of_n_points(folder(tmp_path / "answers", records), (1, 2))
+        best_of_n_points(folder(tmp_path / "too-few", records), (1, 2))
 
 
 def test_a_validation_has_the_kl_of_the_answers_that_the_same_policy_wrote_next(tmp_path):

@@ -62,7 +62,7 @@ def test_processes_that_are_spawned_or_supervise_find_them_too(tmp_path):
     assert "the folder of the user" not in done.stderr and "No module named" not in done.stderr
 
 
-def test_other_packages_are_found_where_they_are():
+def test_only_the_project_s_own_packages_are_redirected():
     assert aligner_lib.OwnPackagesFinder.find_spec("json") is None
     assert aligner_lib.OwnPackagesFinder.find_spec("data.lm_eval") is None
     spec = aligner_lib.OwnPackagesFinder.find_spec("data")

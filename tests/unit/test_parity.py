@@ -56,7 +56,7 @@ def functions_in(path: Path) -> frozenset[str]:
     return frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef))
 
 
-def test_a_row_has_what_it_is_here_and_a_test_or_the_reason_why_none():
+def test_a_row_names_its_place_here_and_a_test_or_the_reason_why_none():
     assert len(rows()) > 100
     for row in rows():
         assert len(row) == 3 and row[0] and row[1], row
@@ -64,12 +64,9 @@ def test_a_row_has_what_it_is_here_and_a_test_or_the_reason_why_none():
         assert shown != row[1].startswith(WITHOUT_A_TEST), f"a test, or why there is none: {row}"
 
 
-def test_a_name_has_one_row():
+def test_a_name_has_one_row_and_the_tests_that_rows_name_exist():
     names = [name for row in rows() for name in quoted(row[0])]
     assert not {name for name in names if names.count(name) > 1}
-
-
-def test_the_tests_that_rows_name_exist():
     for name in {name for row in rows() for name in quoted(row[2])}:
         path, _, function = name.partition("::")
         assert (ROOT / path).is_file() and function in functions_in(ROOT / path), name

@@ -21,20 +21,31 @@ def installed(monkeypatch, requires: list[str], versions: dict[str, str]) -> Non
     monkeypatch.setattr(importlib.metadata, "version", version)
 
 
-def test_a_package_that_was_lifted_above_the_lock_is_named(monkeypatch):
-    installed(monkeypatch, ["numpy==1.26.4", "torch==2.9.0"], {"numpy": "2.4.1", "torch": "2.9.0+cpu"})
+LIFTED = ["numpy==1.26.4", "torch==2.9.0"]
+EXTRAS = ["a==1", 'a==1; extra == "bench"', 'b==2; extra == "bench"', 'c==3; extra == "gpu"']
+EXTRAS += ['d==4; sys_platform == "plan9"']
+TWO_NUMPY = ["numpy<=2.5.5", 'numpy==1.26.4; extra == "pytriton"']
+
+
+@pytest.mark.parametrize(
+    ("requires", "versions", "detail"),
+    [
+        (LIFTED, {"numpy": "2.4.1", "torch": "2.9.0+cpu"}, "numpy 2.4.1 (pinned: 1.26.4):"),
+        # extras count where they are installed, and other platforms never
+        (EXTRAS, {"a": "1", "b": "2.1", "d": "5"}, "b 2.1 (pinned: 2):"),
+        (EXTRAS, {"a": "1", "b": "2.1", "c": "3.1", "d": "5"}, "b 2.1 (pinned: 2), c 3.1 (pinned: 3):"),
+        # the newest numpy of the lock and PyTriton's older one
+        (TWO_NUMPY, {"numpy": "1.26.4"}, None),
+        (TWO_NUMPY, {"numpy": "2.5.5"}, None),
+        (TWO_NUMPY, {"numpy": "2.6.0"}, "numpy 2.6.0"),
+    ],
+)
+def test_packages_above_the_lock_are_named(monkeypatch, requires, versions, detail):
+    installed(monkeypatch, requires, versions)
     finding = pinned_versions()
-    assert not finding.ok and finding.needed
-    assert "numpy 2.4.1 (pinned: 1.26.4)" in finding.detail and "torch" not in finding.detail
-    assert "requirements.lock" in finding.detail
-
-
-def test_extras_count_where_they_are_installed_and_other_platforms_never(monkeypatch):
-    requires = ["a==1", 'a==1; extra == "bench"', 'b==2; extra == "bench"', 'c==3; extra == "gpu"']
-    requires += ['d==4; sys_platform == "plan9"']
-    for more, words in (({}, "b 2.1 (pinned: 2):"), ({"c": "3.1"}, "b 2.1 (pinned: 2), c 3.1 (pinned: 3):")):
-        installed(monkeypatch, requires, {"a": "1", "b": "2.1", "d": "5"} | more)
-        assert pinned_versions().detail.startswith(words)
+    assert finding.ok == (detail is None)
+    if detail:
+        assert finding.needed and finding.detail.startswith(detail) and "requirements.lock" in finding.detail
 
 
 @pytest.mark.parametrize(
@@ -49,13 +60,6 @@ def test_doctor_says_what_pytriton_is_needed_for(monkeypatch, versions, ok, deta
     installed(monkeypatch, [], versions)
     finding = doctor._pytriton()
     assert finding.ok == ok and (ok or not finding.needed) and detail in finding.detail
-
-
-def test_the_newest_numpy_of_the_lock_and_pytritons_older_one_both_fit(monkeypatch):
-    requires = ["numpy<=2.5.5", 'numpy==1.26.4; extra == "pytriton"']
-    for version, fits in {"1.26.4": True, "2.5.5": True, "2.6.0": False}.items():
-        installed(monkeypatch, requires, {"numpy": version})
-        assert pinned_versions().ok == fits
 
 
 def test_the_lock_of_environments_leaves_numpy_as_it_is():

@@ -1,6 +1,5 @@
 """Each planted fault, on tensors by hand: it does what its title says, and nothing else."""
 
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
@@ -36,22 +35,16 @@ def test_a_fault_is_stored_like_a_learner_s_function(name):
         assert f"def {name}(" in text
 
 
-def test_rewards():
+def test_faults_of_rewards_masks_and_padding_by_hand():
     right, wrong = ppo.rewards_with_kl(REWARDS, KL, MASK, 0.5), planted("kl_sign")(REWARDS, KL, MASK, 0.5)
     assert right.tolist() == [[0, -0.5, -1, 8.5], [0, 18, 0, 0]]
     assert wrong.tolist() == [[0, 0.5, 1, 11.5], [0, 22, 0, 0]]
     assert planted("reward_token")(REWARDS, KL, MASK, 0.5).tolist() == [[0, 9.5, -1, -1.5], [0, 18, 0, 0]]
-
-
-def test_masks():
-    """Shifted, the last prediction of the first row falls out; behind the second response, padding is learnt."""
+    # Shifted, the last prediction of the first row falls out; behind the second response, padding is learnt.
     assert planted("mask_shift")(MASK, BOTH).int().tolist() == [[0, 0, 1, 1], [0, 0, 1, 0]]
     assert not planted("mask_shift")(MASK, ~BOTH).any()
     assert planted("stop_token")(MASK, BOTH).int().tolist() == [[0, 1, 1, 0], [0, 0, 0, 0]]
-
-
-def test_padding():
-    """Over all 8 places, of which 4 are 0 for nothing: mean 1.25, variance 2.1875."""
+    # Over all 8 places, of which 4 are 0 for nothing: mean 1.25, variance 2.1875.
     advantages = torch.tensor([[0.0, 1, 2, 3], [0, 4, 0, 0]])
     normal = planted("padding")(advantages, MASK, lambda x: x)
     assert normal[MASK].tolist() == pytest.approx([(a - 1.25) / 2.1875**0.5 for a in (1, 2, 3, 4)])
@@ -59,11 +52,14 @@ def test_padding():
     assert ppo.normalize(advantages, MASK)[MASK].mean().abs() < 1e-6 < normal[MASK].mean()
 
 
-def test_learning_rate():
+def test_faults_of_the_learning_rate_and_the_reward_s_scale():
     schedule = {"peak": 2.0, "max_steps": 10, "warmup_steps": 2, "constant_steps": 1}
     schedule |= {"min_lr": 0.5, "name": "CosineAnnealing"}
     for step in range(1, 12):
         assert planted("learning_rate")(step, **schedule) == 30 * learning_rate(step, **schedule)
+    source = SimpleNamespace(collect=lambda rewards: [torch.tensor([reward]) for reward in rewards])
+    planted("reward_scale")(SimpleNamespace(roll_out=SimpleNamespace(reward_source=source)))
+    assert [reward.tolist() for reward in source.collect([1.0, -2.0])] == [[10], [-20]]
 
 
 def test_moving_reference():
@@ -93,10 +89,11 @@ def test_stale_rollouts():
     module = torch.nn.Linear(2, 2)
     first, seen = module.weight.clone(), []
 
-    @dataclass
     class Batch:
-        rows: int
-        add: object = field(default=None)
+        add = None
+
+        def __init__(self, rows: int):
+            pass
 
         def run(self, *enough):
             seen.append(module.weight.clone())
@@ -109,12 +106,6 @@ def test_stale_rollouts():
     policy.generator.batch(3).run()
     assert torch.equal(seen[0], first)
     assert torch.equal(module.weight, first + 1)
-
-
-def test_reward_scale():
-    source = SimpleNamespace(collect=lambda asked: [torch.tensor([one]) for one in asked])
-    planted("reward_scale")(SimpleNamespace(roll_out=SimpleNamespace(reward_source=source)))
-    assert [one.tolist() for one in source.collect([1.0, -2.0])] == [[10], [-20]]
 
 
 def test_a_run_with_a_fault_has_its_own_folder_named_after_the_fault(smoke, tmp_path, monkeypatch, capsys):

@@ -11,22 +11,16 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import compare_policies
 
 
-def evaluated(folder, rewards, lengths, prompts=("Why?", "How?"), obeys=None):
+def evaluated(folder, rewards, lengths, prompts=("Why?", "How?"), obeys=(None,) * 4):
     """A run folder with two answers to each of two prompts."""
     folder.mkdir()
     records = [
-        {
-            "step": 0,
-            "split": "evaluation",
-            "prompt": prompts[i // 2],
-            "response": "a b a b",
-            "finished": i != 3,
-        }
-        | {"reward": reward, "length": length, "group": i // 2, "token_kl": [0.5] * length}
-        | ({} if obeys is None else {"metrics": {"obeys": obeys[i]}})
+        {"step": 0, "split": "evaluation", "prompt": prompts[i // 2], "group": i // 2, "response": "a b a b"}
+        | {"finished": i != 3, "reward": reward, "length": length, "token_kl": [0.5] * length}
+        | ({} if obeys[i] is None else {"metrics": {"obeys": obeys[i]}})
         for i, (reward, length) in enumerate(zip(rewards, lengths))
     ]
-    (folder / "rollouts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    (folder / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return RunFolder(folder)
 
 
@@ -40,25 +34,23 @@ def runs(tmp_path):
 
 def test_figures_by_hand(runs):
     figures = compare_policies(runs, against="SFT").figures
-    assert figures["PPO"]["reward"].value == 7 / 4 and figures["SFT"]["reward"].value == 1 / 2
-    assert figures["PPO"]["gain"].value == 5 / 4
+    sft, ppo = figures["SFT"], figures["PPO"]
+    assert (sft["reward"].value, ppo["reward"].value, ppo["gain"].value) == (1 / 2, 7 / 4, 5 / 4)
     # Student's t of two prompts, whose gains are 0.5 and 2, with residuals over 1 - 1/2
     half = 12.7062 * 0.75 * math.sqrt(2)
-    assert figures["PPO"]["gain"][1:] == pytest.approx((1.25 - half, 1.25 + half), abs=1e-3)
-    assert figures["PPO"]["win_rate"].value == (1 + 0.5 + 1 + 1) / 4
-    assert figures["PPO"]["tokens"].value == 5 and figures["PPO"]["ended"].value == 0.75
-    assert figures["PPO"]["kl_per_token"] == 0.5
-    assert figures["PPO"]["distinct_2"] == 2 / 12
-    assert "win_rate" not in figures["SFT"]
+    assert ppo["gain"][1:] == pytest.approx((1.25 - half, 1.25 + half), abs=1e-3)
+    assert ppo["win_rate"].value == (1 + 0.5 + 1 + 1) / 4 and "win_rate" not in sft
+    assert (ppo["tokens"].value, ppo["ended"].value) == (5, 0.75)
+    assert (ppo["kl_per_token"], ppo["distinct_2"]) == (0.5, 2 / 12)
 
 
-def test_what_a_program_says_stands_beside_the_reward(tmp_path):
+def test_the_verdict_of_a_program_stands_beside_the_reward(tmp_path):
+    verdicts = {"SFT": [0.0, 0.0, 1.0, 0.0], "PPO": [1.0, 0.0, 1.0, 1.0]}
     runs = {
-        name: evaluated(tmp_path / name, [0.0] * 4, [10] * 4, obeys=obeys)
-        for name, obeys in {"SFT": [0.0, 0.0, 1.0, 0.0], "PPO": [1.0, 0.0, 1.0, 1.0]}.items()
+        name: evaluated(tmp_path / name, [0.0] * 4, [10] * 4, obeys=obeys) for name, obeys in verdicts.items()
     }
     figures = compare_policies(runs, against="SFT").figures
-    assert figures["SFT"]["obeys"].value == 0.25 and figures["PPO"]["obeys"].value == 0.75
+    assert (figures["SFT"]["obeys"].value, figures["PPO"]["obeys"].value) == (0.25, 0.75)
     gain = figures["PPO"]["obeys_gain"]  # half an answer for each of the two prompts, which are few
     assert gain.value == 0.5 and gain.low < 0 and gain.high == 1
     assert "obeys_gain" not in figures["SFT"]

@@ -6,68 +6,45 @@ import statistics
 import pytest
 import torch
 
+from aligner_lib.algorithms import policy_gradient as pg
 from aligner_lib.algorithms.objective import PRESETS, Objective
-from aligner_lib.algorithms.policy_gradient import (
-    adapted_coefficient,
-    gdpo_advantages,
-    group_advantages,
-    grpo_advantages,
-    importance_weights,
-    kl_loss,
-    policy_loss,
-    reinforce_pp_advantages,
-    shaped_rewards,
-    shaped_terms,
-    token_gradient_weights,
-    token_weights,
-)
-
-# ---- advantages, by hand --------------------------------------------------------------------------------------------
+from aligner_lib.algorithms.policy_gradient import group_advantages, kl_loss
 
 REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0, 5.0, 5.0], dtype=torch.float64)
 GROUP = torch.tensor([7, 7, 7, 7, 2, 2])
 
 
 @pytest.mark.parametrize(
-    "baseline, scale, expected",
+    "baseline, expected",
     [
-        ("group_mean", "none", [0.5, -0.5, -0.5, 0.5, 0, 0]),
-        ("leave_one_out", "none", [2 / 3, -2 / 3, -2 / 3, 2 / 3, 0, 0]),  # 1 against the mean of 0, 0, 1
-        ("batch_mean", "none", [-1, -2, -2, -1, 3, 3]),
+        ("group_mean", [0.5, -0.5, -0.5, 0.5, 0, 0]),
+        ("leave_one_out", [2 / 3, -2 / 3, -2 / 3, 2 / 3, 0, 0]),  # 1 against the mean of 0, 0, 1
+        ("batch_mean", [-1, -2, -2, -1, 3, 3]),
     ],
 )
-def test_what_a_reward_is_compared_with(baseline, scale, expected):
-    assert group_advantages(REWARDS, GROUP, baseline, scale).tolist() == pytest.approx(expected)
-
-
-def test_a_group_s_advantages_have_mean_0_and_deviation_1():
-    advantages = group_advantages(REWARDS, GROUP, "group_mean", "group_std")
-    assert advantages[:4].mean().item() == pytest.approx(0, abs=1e-12)
-    assert advantages[:4].std().item() == pytest.approx(1, abs=1e-3)
-    assert advantages[4:].tolist() == [0, 0]  # all alike
+def test_the_baseline_of_a_reward(baseline, expected):
+    assert group_advantages(REWARDS, GROUP, baseline, "none").tolist() == pytest.approx(expected)
 
 
 def test_grpo_s_advantages_in_any_order_and_by_another_formula():
     order = torch.tensor([4, 0, 5, 3, 1, 2])
-    expected = [0, 0.5 / (3**-0.5 + 1e-4), 0]  # 1 of 1, 0, 0, 1, whose deviation is 1 / √3
-    assert grpo_advantages(REWARDS[order], GROUP[order])[:3].tolist() == pytest.approx(expected)
+    high = 0.5 / (3**-0.5 + 1e-4)  # 1 of 1, 0, 0, 1, whose deviation is 1 / √3
+    expected = [0, high, 0, high, -high, -high]
+    assert pg.grpo_advantages(REWARDS[order], GROUP[order]).tolist() == pytest.approx(expected)
     rewards, group = torch.cat([REWARDS, torch.tensor([math.nan])]), torch.cat([GROUP, GROUP[:1]])
     by_rank = lambda rewards, group: rewards.argsort().double()  # noqa: E731
     ranks = group_advantages(rewards, group, "group_mean", "group_std", by_rank)
     assert ranks.isfinite().all() and ranks[-1] == 0 and len(ranks) == 7
 
 
-def test_a_response_without_others_or_without_differences_learns_nothing():
-    assert grpo_advantages(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0, 1, 1]))[0] == 0
+def test_a_response_without_others_without_differences_or_without_a_reward_learns_nothing():
+    assert pg.grpo_advantages(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0, 1, 1]))[0] == 0
     for baseline in ("group_mean", "leave_one_out"):
         assert group_advantages(torch.tensor([3.0]), torch.tensor([0]), baseline, "group_std").tolist() == [0]
     alike = torch.full((3,), 0.1)  # rounding makes no advantage
     assert group_advantages(alike, torch.zeros(3), "group_mean", "group_std").tolist() == [0, 0, 0]
     mask = torch.ones(3, 2, dtype=torch.bool)
-    assert not reinforce_pp_advantages(alike, torch.ones(3, 2), mask, 0.0).any()
-
-
-def test_a_response_without_a_reward_is_excluded_from_its_group_s_mean():
+    assert not pg.reinforce_pp_advantages(alike, torch.ones(3, 2), mask, 0.0).any()
     rewards, group = torch.tensor([1.0, math.nan, 0.0, math.nan]), torch.tensor([0, 0, 0, 1])
     assert group_advantages(rewards, group, "group_mean", "none").tolist() == [0.5, 0, -0.5, 0]
 
@@ -80,7 +57,7 @@ ONE_GROUP = torch.zeros(4, dtype=torch.int64)
 
 def test_a_sum_hides_the_narrow_one_of_two_rewards():
     """The sums 0, 100, 1, 101 are 50.5 and 49.5 away from their mean; their deviation is √(2 (50.5² + 49.5²) / 3) = 57.74."""
-    summed = grpo_advantages(RIGHT + WORDS, ONE_GROUP).tolist()
+    summed = pg.grpo_advantages(RIGHT + WORDS, ONE_GROUP).tolist()
     assert summed == pytest.approx([-0.8746, 0.8573, -0.8573, 0.8746], abs=1e-4)
     of_words, of_right = summed[1] - summed[0], summed[2] - summed[0]
     assert of_words == pytest.approx(100 * of_right)  # a wrong long answer beats a right short one
@@ -99,7 +76,7 @@ def test_a_sum_hides_the_narrow_one_of_two_rewards():
 def test_gdpo_gives_each_reward_the_influence_of_its_weight(weights, expected):
     rewards = torch.stack([RIGHT, WORDS], dim=1)
     weights = torch.tensor(weights, dtype=torch.float64).expand(4, 2)
-    assert gdpo_advantages(rewards, weights, ONE_GROUP).tolist() == pytest.approx(expected, abs=1e-3)
+    assert pg.gdpo_advantages(rewards, weights, ONE_GROUP).tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_gdpo_s_advantages_are_trl_s():
@@ -112,21 +89,19 @@ def test_gdpo_s_advantages_are_trl_s():
     summed = (each * weights).sum(dim=2).flatten()
     expected = (summed - summed.mean()) / (summed.std() + 1e-4)
     group = torch.arange(6).repeat_interleave(4)
-    advantages = gdpo_advantages(rewards.flatten(0, 1), weights.expand(24, 3), group)
+    advantages = pg.gdpo_advantages(rewards.flatten(0, 1), weights.expand(24, 3), group)
     torch.testing.assert_close(advantages, expected, atol=1e-9, rtol=0)
 
 
 def test_gdpo_learns_nothing_from_groups_that_are_alike_and_from_responses_without_a_reward():
     rewards = torch.tensor([[0.1, 0.7], [0.1, 0.7], [0.0, 1.0], [1.0, 1.0], [5.0, math.nan]])
     group = torch.tensor([0, 0, 1, 1, 1])
-    advantages = gdpo_advantages(rewards, torch.ones(5, 2), group).tolist()
+    advantages = pg.gdpo_advantages(rewards, torch.ones(5, 2), group).tolist()
     assert advantages[:2] == [0, 0] and advantages[4] == 0
     assert (
         advantages[3] == -advantages[2] > 0
     )  # the 5 of the response without a second reward is compared with nothing
 
-
-# ---- presets against their papers' formulas -------------------------------------------------------------------------
 
 LENGTHS = [3, 1, 4, 2]
 R = torch.tensor([1.0, 0.0, 0.0, 0.5], dtype=torch.float64)
@@ -148,10 +123,10 @@ def ours(name: str, logprobs: list[torch.Tensor]) -> torch.Tensor:
     lengths = torch.tensor(LENGTHS)
     flat, old, reference = (torch.cat(parts) for parts in (logprobs, OLD, REFERENCE))
     advantages = group_advantages(R, GROUPS, objective.baseline, objective.scale)[rows]
-    losses, _, _ = policy_loss(flat, old, advantages, rows, lengths, objective)
+    losses, _, _ = pg.policy_loss(flat, old, advantages, rows, lengths, objective)
     if objective.kl in ("k1", "k2", "k3"):
         losses = losses + 0.1 * kl_loss(flat, reference, objective.kl)
-    weights = token_weights(lengths, objective.normalizer, CONSTANT, responses=4, tokens=10, learnt=10)
+    weights = pg.token_weights(lengths, objective.normalizer, CONSTANT, responses=4, tokens=10, learnt=10)
     return (losses * weights[rows]).mean()
 
 
@@ -234,27 +209,24 @@ def test_a_preset_is_its_paper_s_formula(paper):
 
 
 @pytest.mark.parametrize("normalizer", ["responses", "tokens", "constant"])
-def test_responses_that_are_left_out_change_no_sum(normalizer):
-    """Two of four responses have no advantage: what is left of the sum is what it was with all."""
+def test_responses_without_an_advantage_can_be_left_out_of_the_sum(normalizer):
+    """Two of four responses have no advantage, so the sum over the other two is the sum over all."""
     lengths, losses = torch.tensor(LENGTHS), torch.tensor([1.0, 2.0, 0.0, 0.0])  # a token's, by response
-    whole = token_weights(lengths, normalizer, CONSTANT, responses=4, tokens=10, learnt=10)
-    part = token_weights(lengths[:2], normalizer, CONSTANT, responses=4, tokens=10, learnt=4)
+    whole = pg.token_weights(lengths, normalizer, CONSTANT, responses=4, tokens=10, learnt=10)
+    part = pg.token_weights(lengths[:2], normalizer, CONSTANT, responses=4, tokens=10, learnt=4)
     with_all = (whole * losses * lengths).sum() / 10
     assert (part * losses[:2] * lengths[:2]).sum().item() / 4 == pytest.approx(with_all.item())
 
 
-# ---- what is taken from a reward, and given back to a weight --------------------------------------------------------
-
-
-def test_shaped_rewards_by_hand():
+def test_shaped_rewards_and_importance_weights_by_hand():
     rewards, lengths = torch.tensor([5.0, 1.0, -3.0, 0.0]), torch.tensor([10, 16, 18, 20])
     finished = torch.tensor([True, True, True, False])
-    assert shaped_rewards(rewards, lengths, finished, clip=2.0).tolist() == [2, 1, -2, 0]
-    assert shaped_rewards(rewards, lengths, finished, missing_eos_penalty=0.5).tolist() == [5, 1, -3, -0.5]
-    ramp = shaped_rewards(torch.zeros(4), lengths, finished, max_length=20, overlong_buffer=4)
+    assert pg.shaped_rewards(rewards, lengths, finished, clip=2.0).tolist() == [2, 1, -2, 0]
+    assert pg.shaped_rewards(rewards, lengths, finished, missing_eos_penalty=0.5).tolist() == [5, 1, -3, -0.5]
+    ramp = pg.shaped_rewards(torch.zeros(4), lengths, finished, max_length=20, overlong_buffer=4)
     assert ramp.tolist() == [0, 0, -0.5, -1]
     two = torch.stack([rewards, torch.ones(4)], dim=1)
-    terms, weights = shaped_terms(
+    terms, weights = pg.shaped_terms(
         two,
         torch.ones(4, 2),
         lengths,
@@ -266,22 +238,16 @@ def test_shaped_rewards_by_hand():
     )
     assert terms.tolist() == [[0, 0, 2, 1], [0, 0, 1, 1], [0, -0.5, -2, 1], [-1, -1, 0, 1]]
     assert weights.tolist() == [[0.5, 1, 1, 1]] * 4
-
-
-def test_importance_weights_by_hand():
     trainer, sampler = torch.tensor([0.5, 0.2, 0.3]).log(), torch.tensor([0.25, 0.4, 0.1]).log()
-    assert importance_weights(trainer, sampler, "none", 2.5).tolist() == [1, 1, 1]
-    assert importance_weights(trainer, sampler, "truncated", 2.5).tolist() == pytest.approx([2, 0.5, 2.5])
-    assert importance_weights(trainer, sampler, "masked", 2.5).tolist() == pytest.approx([2, 0.5, 0])
+    assert pg.importance_weights(trainer, sampler, "none", 2.5).tolist() == [1, 1, 1]
+    assert pg.importance_weights(trainer, sampler, "truncated", 2.5).tolist() == pytest.approx([2, 0.5, 2.5])
+    assert pg.importance_weights(trainer, sampler, "masked", 2.5).tolist() == pytest.approx([2, 0.5, 0])
 
 
 @pytest.mark.parametrize("kl, factor", [(0.1, 1.0), (0.11, 1.01), (10.0, 1.02), (0.0, 0.98)])
 def test_the_coefficient_follows_the_kl(kl, factor):
     """A tenth too much: a tenth of the error over a horizon of ten; errors beyond a fifth count as a fifth."""
-    assert adapted_coefficient(0.5, kl, target=0.1, horizon=10) == pytest.approx(0.5 * factor)
-
-
-# ---- the KL ---------------------------------------------------------------------------------------------------------
+    assert pg.adapted_coefficient(0.5, kl, target=0.1, horizon=10) == pytest.approx(0.5 * factor)
 
 
 def test_the_estimators_by_hand():
@@ -306,8 +272,6 @@ def test_k1_and_k3_have_the_kl_as_their_mean_and_k2_its_gradient():
         torch.testing.assert_close(found, gradient, atol=1e-12, rtol=1e-7)
 
 
-# ---- what an objective makes of a token -----------------------------------------------------------------------------
-
 PLAIN = {"scale": "none", "normalizer": "tokens", "kl": "none"}
 
 
@@ -331,7 +295,7 @@ PLAIN = {"scale": "none", "normalizer": "tokens", "kl": "none"}
     ],
 )
 def test_what_a_token_s_log_probability_is_moved_by(switches, ratio, expected):
-    found = token_gradient_weights(
+    found = pg.token_gradient_weights(
         torch.tensor([0.5, -0.5, -0.5, -0.5]),
         torch.full((4,), 0.2, dtype=torch.float64),
         torch.tensor([0, 1, 1, 1]),
@@ -351,6 +315,6 @@ def test_reinforce_pp_takes_from_a_token_the_kl_from_it_on():
     mask = torch.tensor([[True, True, True], [True, True, False]])
     # 2 − 3, 2 − 2.5, 2 − 1.5 and −3, −2, whose mean is −1.2
     expected = torch.tensor([[0.2, 0.7, 1.7], [-1.8, -0.8, 0.0]], dtype=torch.float64)
-    torch.testing.assert_close(reinforce_pp_advantages(rewards, kl, mask, 0.5, scaled=False), expected)
+    torch.testing.assert_close(pg.reinforce_pp_advantages(rewards, kl, mask, 0.5, scaled=False), expected)
     deviation = (expected.square().sum() / 5).sqrt()
-    torch.testing.assert_close(reinforce_pp_advantages(rewards, kl, mask, 0.5), expected / deviation)
+    torch.testing.assert_close(pg.reinforce_pp_advantages(rewards, kl, mask, 0.5), expected / deviation)

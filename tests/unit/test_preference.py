@@ -5,36 +5,22 @@ import math
 import pytest
 import torch
 
-from aligner_lib.algorithms.preference import (
-    PairLogprobs,
-    conservative_dpo_loss,
-    dpo_loss,
-    ipo_loss,
-    kto_loss,
-    orpo_loss,
-    robust_dpo_loss,
-    simpo_loss,
-)
+from aligner_lib.algorithms import preference
+from aligner_lib.algorithms.preference import PairLogprobs, dpo_loss
 
 LN3 = math.log(3)  # σ(ln 3) = 3/4, σ(−ln 3) = 1/4
 
 
 def pair(chosen: float, rejected: float) -> PairLogprobs:
-    return PairLogprobs(
-        torch.tensor([chosen], dtype=torch.float64), torch.tensor([rejected], dtype=torch.float64)
-    )
+    return PairLogprobs(*torch.tensor([[chosen], [rejected]], dtype=torch.float64))
 
 
 def test_a_policy_that_is_its_reference_has_a_loss_of_ln_2():
     equal = pair(-7.25, -3.5)
-    ratios = equal.minus(equal)
-    for loss in (
-        dpo_loss(*equal, *equal, 0.3),
-        conservative_dpo_loss(ratios, 0.3, 0.2),
-        robust_dpo_loss(ratios, 0.3, 0.2),
-    ):
-        assert loss.item() == math.log(2)
-    zero = torch.zeros(1)
+    assert dpo_loss(*equal, *equal, 0.3).item() == math.log(2)
+    for loss in (preference.conservative_dpo_loss, preference.robust_dpo_loss):
+        assert loss(equal.minus(equal), 0.3, 0.2).item() == math.log(2)
+    zero = torch.zeros(1)  # in single precision
     assert dpo_loss(zero, zero, zero, zero, 0.1).item() == torch.tensor(2.0).log().item()
 
 
@@ -47,13 +33,16 @@ POLICY, REFERENCE = pair(math.log(9) - 13.0, -10.0), pair(-12.0, -9.0)
     "loss, expected",
     [
         (dpo_loss(*POLICY, *REFERENCE, 0.5), math.log(4 / 3)),
-        (conservative_dpo_loss(RATIOS, 0.5, 0.25), 0.75 * math.log(4 / 3) + 0.25 * math.log(4)),
-        (robust_dpo_loss(RATIOS, 0.5, 0.25), (0.75 * math.log(4 / 3) - 0.25 * math.log(4)) / 0.5),
-        (ipo_loss(RATIOS, 0.5), (math.log(9) - 1.0) ** 2),
-        (simpo_loss(RATIOS, 0.5, 0.0), math.log(4 / 3)),
-        (simpo_loss(RATIOS, 0.5, 2 * LN3), math.log(4)),  # a margin of 2 ln 3 where ln 3 is there
+        (preference.conservative_dpo_loss(RATIOS, 0.5, 0.25), 0.75 * math.log(4 / 3) + 0.25 * math.log(4)),
+        (preference.robust_dpo_loss(RATIOS, 0.5, 0.25), (0.75 * math.log(4 / 3) - 0.25 * math.log(4)) / 0.5),
+        (preference.ipo_loss(RATIOS, 0.5), (math.log(9) - 1.0) ** 2),
+        (preference.simpo_loss(RATIOS, 0.5, 0.0), math.log(4 / 3)),
+        (preference.simpo_loss(RATIOS, 0.5, 2 * LN3), math.log(4)),  # a margin of 2 ln 3 where ln 3 is there
         # p = 3/4 and 1/2, so the odds are 3 and 1
-        (orpo_loss(pair(math.log(3 / 4), math.log(1 / 2)), 0.5), math.log(4 / 3) + 0.5 * math.log(4 / 3)),
+        (
+            preference.orpo_loss(pair(math.log(3 / 4), math.log(1 / 2)), 0.5),
+            math.log(4 / 3) + 0.5 * math.log(4 / 3),
+        ),
     ],
     ids=["dpo", "cdpo", "robust", "ipo", "simpo", "simpo with a margin", "orpo"],
 )
@@ -64,20 +53,20 @@ def test_each_loss_by_hand(loss, expected):
 def test_kto_by_hand():
     ratios = torch.tensor([LN3, LN3, 0.5 + LN3], dtype=torch.float64)
     desirable, kl = torch.tensor([True, False, True]), torch.tensor(0.5, dtype=torch.float64)
-    without = kto_loss(ratios, desirable, torch.tensor(0.0), beta=1.0)
+    without = preference.kto_loss(ratios, desirable, torch.tensor(0.0), beta=1.0)
     assert without[:2].tolist() == pytest.approx([1 / 4, 3 / 4])
-    assert kto_loss(ratios, desirable, kl, beta=1.0)[2].item() == pytest.approx(1 / 4)
+    assert preference.kto_loss(ratios, desirable, kl, beta=1.0)[2].item() == pytest.approx(1 / 4)
 
 
 @pytest.mark.parametrize(
     "loss",
     [
         lambda policy: dpo_loss(*policy, *REFERENCE, 0.5),
-        lambda ratios: conservative_dpo_loss(ratios, 0.5, 0.1),
-        lambda ratios: robust_dpo_loss(ratios, 0.5, 0.1),
-        lambda ratios: ipo_loss(ratios, 0.5),
-        lambda ratios: simpo_loss(ratios, 0.5, 0.3),
-        lambda ratios: orpo_loss(ratios, 0.5),
+        lambda ratios: preference.conservative_dpo_loss(ratios, 0.5, 0.1),
+        lambda ratios: preference.robust_dpo_loss(ratios, 0.5, 0.1),
+        lambda ratios: preference.ipo_loss(ratios, 0.5),
+        lambda ratios: preference.simpo_loss(ratios, 0.5, 0.3),
+        lambda ratios: preference.orpo_loss(ratios, 0.5),
     ],
 )
 def test_the_gradient_is_the_slope(loss):
@@ -93,5 +82,5 @@ def test_dpo_s_gradient_pulls_as_hard_up_as_down():
 
 def test_a_conservative_loss_has_its_least_value_at_a_finite_margin():
     """At σ(β h) = 1 − ε the loss is the labels' own entropy."""
-    losses = [conservative_dpo_loss(pair(h, 0.0), 1.0, 0.25).item() for h in (0.0, LN3, 3.0, 9.0)]
+    losses = [preference.conservative_dpo_loss(pair(h, 0.0), 1.0, 0.25).item() for h in (0.0, LN3, 3.0, 9.0)]
     assert min(losses) == losses[1] == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4))

@@ -10,16 +10,12 @@ from widgets.runs.series import Series
 
 def test_seconds_since_the_last_call(tmp_path):
     file = tmp_path / "schedstat"
+    assert ProcessorWait(file).seconds() is None  # a system that does not count waits
     file.write_text("123456 5000000000 7\n")
     wait = ProcessorWait(file)
-    file.write_text("123456 5500000000 7\n")
-    assert wait.seconds() == 0.5
-    file.write_text("123456 5750000000 9\n")
-    assert wait.seconds() == 0.25
-
-
-def test_a_system_that_does_not_count_waits_gives_none(tmp_path):
-    assert ProcessorWait(tmp_path / "missing").seconds() is None
+    for nanoseconds, seconds in ((5_500_000_000, 0.5), (5_750_000_000, 0.25)):
+        file.write_text(f"123456 {nanoseconds} 9\n")
+        assert wait.seconds() == seconds
 
 
 @pytest.mark.skipif(not SCHEDSTAT.exists(), reason="Linux alone counts it")

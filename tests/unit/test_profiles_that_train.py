@@ -1,9 +1,10 @@
-"""The profiles of a cluster: each kind of job takes enough steps on the hub's data, and fits on the GPUs that it asks for."""
+"""The shipped profiles: a cluster's jobs take enough steps on the hub's data and fit on their GPUs; a laptop chooses its precision."""
 
 import pytest
+from omegaconf import OmegaConf
 
 from aligner_lib.cli.size import GPUs, best_layout, memory_of, together, trained_models
-from aligner_lib.config.compose import compose, profile_section
+from aligner_lib.config.compose import compose, keys, profile_section
 from cluster.sizing import MODELS, Parallelism
 
 GPU_GIB = 80
@@ -43,10 +44,15 @@ def steps_of(config, kind: str) -> int:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_of_a_cluster_takes_model_and_data_from_the_hub(profile):
-    assert profile_section(profile, "tutorial") == {
-        "model": "HuggingFaceTB/SmolLM2-1.7B-Instruct",
-        "dataset": "hub",
-    }
+    section = {"model": "HuggingFaceTB/SmolLM2-1.7B-Instruct", "dataset": "hub"}
+    assert profile_section(profile, "tutorial") == section
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "evaluate", "critic", "reward_server"])
+def test_a_laptop_chooses_the_precision_of_each_model(kind):
+    config = composed("laptop", kind)
+    precisions = {OmegaConf.select(config, key) for key in keys(kind) if key.endswith("trainer.precision")}
+    assert precisions == {"auto"}
 
 
 @each_job
@@ -63,9 +69,7 @@ def test_a_job_takes_at_least_a_hundred_steps_and_warms_up_in_a_tenth_of_them_at
 
 
 @each_job
-def test_a_job_validates_and_saves_four_times_at_least_and_spends_less_on_validation_than_on_training(
-    profile, kind
-):
+def test_a_job_validates_and_saves_often_enough_and_validates_less_than_it_trains(profile, kind):
     config = composed(profile, kind)
     loop, steps = config.trainer[kind], steps_of(config, kind)
     assert loop.val_check_interval <= steps / 4 and loop.save_interval <= steps / 3
@@ -75,26 +79,18 @@ def test_a_job_validates_and_saves_four_times_at_least_and_spends_less_on_valida
         batch = config.model.data.validation_ds.global_batch_size if kind == "sft" else batch_of(config, kind)
         validated = min(loop.limit_val_batches * batch, VALIDATION[kind])
     assert 256 <= validated <= loop.val_check_interval * batch_of(config, kind) / 3
-
-
-@each_job
-def test_a_job_reads_prompts_in_the_models_own_template(profile, kind):
     if kind != "grpo":  # an environment renders its prompts
-        assert composed(profile, kind).model.data.chat_template == "tokenizer"
+        assert config.model.data.chat_template == "tokenizer"
 
 
 @pytest.mark.parametrize("model", BY_NAME)
 @each_job
 def test_a_job_fits_on_its_gpus(profile, kind, model):
     config, shape = composed(profile, kind), MODELS[model]
-    trainer = config.trainer
-    gpus = GPUs(trainer.num_nodes, trainer.devices, GPU_GIB)
-    parallelism = Parallelism(1, 1, gpus.number)
-    assert (
-        together([memory_of(shape, trained, parallelism) for trained in trained_models(kind, config)])
-        <= GPU_GIB
-    )
-    assert best_layout(shape, trained_models(kind, config), gpus) == (parallelism, True)
+    gpus = GPUs(config.trainer.num_nodes, config.trainer.devices, GPU_GIB)
+    models, parallelism = trained_models(kind, config), Parallelism(1, 1, gpus.number)
+    assert together([memory_of(shape, trained, parallelism) for trained in models]) <= GPU_GIB
+    assert best_layout(shape, models, gpus) == (parallelism, True)
 
 
 def test_learning_rates_scale_with_the_root_of_the_batch():

@@ -12,15 +12,8 @@ from test_chat_template import as_transformers
 from tiny_tokenizers import with_settings
 
 from aligner_lib.config.compose import load
-from aligner_lib.datasets.chat_template import (
-    OWN,
-    answered_texts,
-    recorded_date,
-    render,
-    save_tokenizer,
-    use_template,
-    with_response,
-)
+from aligner_lib.datasets import chat_template
+from aligner_lib.datasets.chat_template import OWN, render, use_template
 from aligner_lib.datasets.load import load_preferences, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.kinds.inputs import policy_tokenizer
@@ -99,19 +92,17 @@ def test_a_conversation_is_transformers_text(with_template, template, turns):
     assert same_day[0] == same_day[1]
 
 
-def test_what_is_learnt_of_a_marked_template_begins_where_the_policy_does(with_template, jsonl):
-    """The mark has the turn's head in it, which is read."""
+def test_a_marked_template_s_loss_begins_where_the_policy_does(with_template, jsonl):
+    """The marked part includes the turn's head, which is not learnt."""
     tokenizer = with_template(MARKED)
     (sample,), _ = load_sft(jsonl({"messages": TURNS}), tokenizer, 256)
     assert learnt_text(tokenizer, sample) == "".join(turn["content"] + "<|im_end|>" for turn in TURNS[1::2])
 
 
-def test_a_template_that_leaves_thoughts_out_gives_each_answer_behind_what_is_read_before_it(
-    with_template, jsonl
-):
+def test_a_template_that_leaves_thoughts_out_gives_a_sample_for_each_answer(with_template, jsonl):
     tokenizer = with_template(FORGETS_THOUGHTS)
     texts = [[FIRST, f"{TURNS[1]['content']}<|im_end|>"], [SECOND, f"{TURNS[3]['content']}<|im_end|>"]]
-    assert answered_texts(tokenizer, TURNS) == texts
+    assert chat_template.answered_texts(tokenizer, TURNS) == texts
     assert [render(tokenizer, TURNS[:turns]) for turns in (1, 3)] == [FIRST, SECOND]
     samples, report = load_sft(jsonl({"messages": TURNS}), tokenizer, 256)
     assert report.total == 1 and not report.dropped
@@ -120,14 +111,14 @@ def test_a_template_that_leaves_thoughts_out_gives_each_answer_behind_what_is_re
         assert tokenizer.decode(sample.tokens, special_tokens=True) == "".join(text)
 
 
-def test_of_a_pair_the_last_answer_alone_is_learnt(with_template, jsonl):
+def test_a_pair_learns_its_last_answer_alone(with_template, jsonl):
     tokenizer = with_template(FORGETS_THOUGHTS)
     prompt = "User: One and one?\n\nAssistant: Two.\n\nUser: And one?\n\nAssistant:"
     (pair,), _ = load_preferences(
         jsonl({"text": f"{prompt} Three."}, {"text": f"{prompt} Four."}), tokenizer, 256
     )
     assert tokenizer.decode(pair.chosen[: pair.chosen_start], special_tokens=True) == SECOND
-    row, begins = with_response(tokenizer, prompt, " Three.")
+    row, begins = chat_template.with_response(tokenizer, prompt, " Three.")
     assert (row, begins) == (pair.chosen, pair.chosen_start)
     assert tokenizer.decode(row[begins:], special_tokens=True) == "<think>\n\n</think>\n\nThree.<|im_end|>"
 
@@ -149,6 +140,6 @@ def test_a_model_folder_says_which_day_it_has_learnt_from(with_template, smoke, 
     tokenizer.date = date(2024, 2, 29)
     (tmp_path / "out").mkdir()
     for saved, day in ((tokenizer, date(2024, 2, 29)), (use_template(Tokenizer(smoke), OWN), None)):
-        save_tokenizer(saved, tmp_path / "out")  # the second template writes no date
-        assert recorded_date(tmp_path / "out") == day
-    assert recorded_date(smoke) is None
+        chat_template.save_tokenizer(saved, tmp_path / "out")  # the second template writes no date
+        assert chat_template.recorded_date(tmp_path / "out") == day
+    assert chat_template.recorded_date(smoke) is None

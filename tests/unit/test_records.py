@@ -1,5 +1,6 @@
 """Padded rows, and the cut that goes with choosing some of them."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,13 +27,9 @@ def rollouts(*rows: tuple[list[int], list[int]]) -> Rollouts:
     )
 
 
-def test_rows_are_padded_on_the_right():
+def test_rows_are_padded_on_the_right_and_chosen_rows_lose_their_unused_columns():
     tokens, lengths = pad_rows([[1, 2, 3], [4]], fill=9)
-    assert tokens.tolist() == [[1, 2, 3], [4, 9, 9]]
-    assert lengths.tolist() == [3, 1]
-
-
-def test_chosen_rows_lose_columns_that_none_of_them_uses():
+    assert (tokens.tolist(), lengths.tolist()) == ([[1, 2, 3], [4, 9, 9]], [3, 1])
     batch = rollouts(([1], [2, 3, 4]), ([5, 6], [7]), ([8], [9]))
     table = torch.arange(9.0).reshape(3, 3)  # predictions are one column fewer than tokens
     experience = Experience(
@@ -79,29 +76,25 @@ def test_rows_keep_their_tokens(rows, data):
     assert kept == [rows[i] for i in index]
 
 
-def test_rewards_that_no_response_has_are_null_in_training_validation_and_evaluation():
-    two, nan = rollouts(([1], [2]), ([1], [3])), float("nan")
-    for group in ("train_rollouts", "val_rollouts", "evaluation"):
-        figures = rollout_metrics(group, two, torch.tensor([nan, nan]), not_given=2)
-        assert figures[f"{group}/rewards"] is None and figures[f"{group}/rewards_std"] is None
-        assert figures[f"{group}/rewards_failed"] == 1 and figures[f"{group}/rollout_size"] == 2
+@pytest.mark.parametrize("group", ["train_rollouts", "val_rollouts", "evaluation"])
+def test_metrics_count_responses_prompts_and_failures(group):
+    def metrics(rewards: list[float], **more) -> dict:
+        batch = rollouts(*([([1], [2])] * len(rewards)))
+        batch.group = torch.tensor([7, 7, 8][: len(rewards)])
+        figures = rollout_metrics(group, batch, torch.tensor(rewards), **more)
+        return {name.removeprefix(f"{group}/"): value for name, value in figures.items()}
+
+    nan = float("nan")
+    failed = metrics([nan, nan], not_given=2)
+    assert failed["rewards"] is None and failed["rewards_std"] is None
+    assert (failed["rewards_failed"], failed["rollout_size"]) == (1, 2)
+    figures = metrics([0.5, nan], not_given=2)  # one of four: two prompts were not given
+    assert (figures["rewards"], figures["rewards_failed"]) == (0.5, 0.75)
+    figures = metrics([1.0, 1.0, 1.0])
+    assert (figures["rollout_size"], figures["prompts"], figures["rewards_failed"]) == (3, 2, 0)
 
 
-def test_responses_and_their_different_prompts_are_counted():
-    three = rollouts(([1], [2]), ([1], [3]), ([4], [5]))
-    three.group = torch.tensor([7, 7, 8])
-    figures = rollout_metrics("train_rollouts", three, torch.zeros(3))
-    assert (figures["train_rollouts/rollout_size"], figures["train_rollouts/prompts"]) == (3, 2)
-
-
-def test_the_share_of_failures_counts_prompts_that_were_not_given():
-    two = rollouts(([1], [2]), ([1], [3]))
-    figures = rollout_metrics("val_rollouts", two, torch.tensor([0.5, float("nan")]), not_given=2)
-    assert (figures["val_rollouts/rewards"], figures["val_rollouts/rewards_failed"]) == (0.5, 0.75)
-    assert rollout_metrics("val_rollouts", two, torch.ones(2))["val_rollouts/rewards_failed"] == 0
-
-
-def test_steps_without_a_reward_are_counted_in_a_row():
+def test_consecutive_steps_without_a_reward_are_counted():
     failed = FailedRewards()
     metrics = {"train_rollouts/rewards_failed": 1.0, "train_rollouts/advantages_mean": 0.0}
     assert failed.count(metrics) == {"train_rollouts/advantages_mean": None}

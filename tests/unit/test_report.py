@@ -20,17 +20,13 @@ def write_run(folder: Path, metrics: list[dict], rollouts: list[dict] = ()) -> N
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def answers(step: int, *rewards: float, **more) -> list[dict]:
+def answers(step: int, *rewards: float, prompt="Question {}\n\nAssistant:", **more) -> list[dict]:
     """A validation in which prompt i got rewards[i]."""
     record = {"step": step, "split": "validation", "finished": True} | more
+    texts = [(prompt.format(i), f"<b>answer {i} of step {step}</b>") for i in range(len(rewards))]
     return [
-        {
-            "prompt": f"Question {i}\n\nAssistant:",
-            "response": f"<b>answer {i} of step {step}</b>",
-            "reward": reward,
-        }
-        | record
-        for i, reward in enumerate(rewards)
+        record | {"prompt": text, "response": response, "reward": reward}
+        for (text, response), reward in zip(texts, rewards)
     ]
 
 
@@ -126,8 +122,8 @@ def test_a_prompt_is_shown_without_its_template(tmp_path, prompt):
 
 
 def test_an_answer_without_a_reward_is_in_no_comparison(tmp_path):
-    before, after = answers(0, 0.0, 0.0), answers(6, 1.0, 2.0)
-    write_run(tmp_path / "ppo", [], before + [after[0], after[1] | {"reward": None, "failure": "timeout"}])
+    before, (first, second) = answers(0, 0.0, 0.0), answers(6, 1.0, 2.0)
+    write_run(tmp_path / "ppo", [], [*before, first, second | {"reward": None, "failure": "timeout"}])
     assert "1 of 1 held-out prompts" in summary_section(SUMMARY, tmp_path)
 
 
@@ -136,25 +132,19 @@ USER, HOST, TOKEN = "ada.lovelace", "seat-17.example.org", "hf_veryprivate"
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    """A workspace of somebody, on some machine, with everything in it."""
+    """The workspace of a named user on a named machine, with everything in it."""
     monkeypatch.setattr(learning_progress, "_workspace", None)
-    for variable in ("USER", "LOGNAME"):
-        monkeypatch.setenv(variable, USER)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    lab = Workspace(tmp_path / "home" / USER / "runs", "smoke")
-    home = f"/home/{USER}"
+    for variable, value in (("USER", USER), ("LOGNAME", USER), ("HF_TOKEN", TOKEN)):
+        monkeypatch.setenv(variable, value)
+    lab, home = Workspace(tmp_path / "home" / USER / "runs", "smoke"), f"/home/{USER}"
     private = {"path": f"{home}/models", "token": TOKEN, "host": HOST}
     for kind in ("sft", "ppo"):
         folder = lab.out / "runs" / kind
         write_run(folder, [{"step": 0, "validation/loss": 2.5}, {"step": 9, "validation/loss": 2.0}])
         info = {"kind": kind, "status": "finished", "seed": 7, "profile": "smoke", "created": 1.0, "pid": 1}
-        info |= {
-            "heartbeat": {"step": 9, "time": 1.0},
-            "message": f"at {home}",
-            "hashes": {f"{home}/a": TOKEN},
-        }
+        info |= {"heartbeat": {"step": 9, "time": 1.0}, "message": f"at {home}"}
+        info |= {"hashes": {f"{home}/a": TOKEN}, "versions": {"torch": "2.15.0", "host": HOST}} | private
         info |= {"config": {"model": {"optim": {"lr": 5e-5}} | private}}
-        info |= {"versions": {"torch": "2.15.0", "host": HOST}} | private
         (folder / "run.json").write_text(json.dumps(info))
     for name, reward in {"sft": 0.0, "ppo": 1.0, "dpo": 0.5}.items():
         write_run(lab.out / "runs" / f"evaluate-{name}", [], answers(0, reward, prompt_file=f"{home}/data"))
@@ -166,17 +156,13 @@ def lab(tmp_path, monkeypatch):
     return lab
 
 
-def test_the_portfolio_shows_what_was_done_and_reached_and_opens_offline(lab, tmp_path):
+def test_the_portfolio_shows_results_opens_offline_and_names_neither_machine_nor_user(lab, tmp_path):
     page = write_portfolio(tmp_path / "p.html", lab.out).read_text()
     assert external_references(page) == [] and "<h1>Portfolio</h1>" in page
     assert "<code>gae</code>" in page and "masked_loss" not in page
     assert "1 of 5" in page and "2.50 → 2.00" in page and page.count("reward +") == 3
     assert 'aria-label="SFT: loss: 2.5 at first, 2 at last"' in page
     assert "finished, step 9, learning rate 5e-05, seed 7, profile smoke" in page and "torch 2.15.0" in page
-
-
-def test_nothing_of_the_machine_or_its_user_is_on_the_page_but_a_given_name(lab, tmp_path):
-    page = write_portfolio(tmp_path / "p.html", lab.out).read_text()
     for private in (USER, HOST, TOKEN, str(tmp_path), "/home", os.uname().nodename + ".", os.getcwd()):
         assert private not in page, private
     named = write_portfolio(tmp_path / "p.html", lab.out, "Grace <Hopper>").read_text()

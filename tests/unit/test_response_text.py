@@ -26,29 +26,24 @@ def said(tokenizer: Tokenizer, text: str, stop: list[str]) -> tuple[list[str], R
 
 
 @given(WORDS, st.lists(st.text(st.sampled_from("ab \n北"), min_size=1, max_size=3), max_size=3))
-def test_it_is_the_text_before_the_first_stop_string(tokenizer, text, stop):
-    # of one within another the shorter may be whole first, and ends the text there
-    assume(not any(one != other and one in other for one in stop for other in stop))
-    places = [text.index(one) for one in stop if one in text]
+def test_the_text_ends_before_the_first_stop_string(tokenizer, text, stop):
+    # of two stop strings within each other the shorter one may be complete first, and ends the text there
+    assume(not any(short != long and short in long for short in stop for long in stop))
+    places = [text.index(string) for string in stop if string in text]
     parts, growing = said(tokenizer, text, stop)
     assert "".join(parts) == text[: min(places, default=len(text))] == growing.text
     assert growing.stopped == bool(places)
 
 
-def test_a_character_of_several_tokens_comes_whole(tokenizer):
+def test_characters_of_several_tokens_come_whole_and_possible_stop_strings_wait(tokenizer):
     parts, _ = said(tokenizer, "a 😀 b", [])
-    assert "😀" in "".join(parts)
-    assert not any("\ufffd" in part for part in parts)
-
-
-def test_what_may_begin_a_stop_string_waits_until_it_does_not(tokenizer):
+    assert "😀" in "".join(parts) and not any("\ufffd" in part for part in parts)
     growing = ResponseText(tokenizer, ["\n\nUser:"])
-    given_ = [growing.add(token) for token in tokenizer.encode("Yes.\n\n")]
-    assert "".join(given_) == "Yes."
+    assert "".join(growing.add(token) for token in tokenizer.encode("Yes.\n\n")) == "Yes."
     assert growing.add(tokenizer.encode("A")[0]) == "\n\nA"
 
 
-def test_the_end_gives_incomplete_characters_and_leaves_a_space_out_where_that_is_asked(tokenizer):
+def test_the_end_gives_incomplete_characters_and_strips_a_space_on_request(tokenizer):
     growing = ResponseText(tokenizer)
     assert growing.add(tokenizer.encode("😀")[0]) == "" and growing.end() == "\ufffd"
     growing = ResponseText(tokenizer, strip=True)

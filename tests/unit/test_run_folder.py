@@ -1,11 +1,10 @@
-"""Run folders: what a run says of itself, also when it could not say goodbye."""
+"""Run folders: what a run records about itself, also when the run is killed."""
 
 import errno
 import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -56,14 +55,14 @@ def steps_of(records: list[dict]) -> list[int]:
     return [record["step"] for record in records]
 
 
-def test_a_run_that_is_not_there_is_empty(tmp_path):
+def test_an_absent_run_is_read_as_empty_and_not_created(tmp_path):
     run = RunFolder(tmp_path / "none")
     assert (run.status, run.kind, run.info, run.metrics()) == ("waiting", "", {}, [])
     assert run.latest_checkpoint() is None and run.heartbeat_age == float("inf") and not run.is_over
     assert not run.path.exists()
 
 
-def test_a_run_tells_what_it_is(tmp_path):
+def test_a_run_records_its_settings_metrics_and_status(tmp_path):
     with writer(tmp_path / "run") as run:
         run.start(0)
         run.log(1, {"train/loss": 2.5})
@@ -97,7 +96,7 @@ def test_an_exception_or_an_interrupt_ends_the_run_with_its_message(tmp_path, er
     [
         ({}, True, "running"),
         ({"identity": "an earlier process's"}, True, "lost"),  # in a container every run may be pid 1
-        ({"identity": None}, True, "running"),  # a run of before identities
+        ({"identity": None}, True, "running"),  # run.json of an earlier release has no identity
         ({}, False, "lost"),
         ({"identity": None}, False, "lost"),
         ({"host": "some-other-node"}, False, "running"),  # its process can't be asked
@@ -108,18 +107,11 @@ def test_a_run_is_lost_when_its_process_is_gone(tmp_path, changes, lives, status
     begin(tmp_path)
     process = another_process()
     if not lives:
-        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended = subprocess.Popen(["true"])
         ended.wait()
         process = {"pid": ended.pid}
     change_info(tmp_path, **process | changes)
     assert (RunFolder(tmp_path).status, RunFolder(tmp_path).is_over) == (status, status == "lost")
-
-
-def test_a_folder_in_use_is_refused(tmp_path):
-    begin(tmp_path)
-    change_info(tmp_path, **another_process())
-    with pytest.raises(FileExistsError, match=rf"still going \(pid {os.getppid()}\).*choose another folder"):
-        writer(tmp_path)
 
 
 def set_slurm(monkeypatch, job: str | None, attempt: int, host: str) -> None:
@@ -138,20 +130,21 @@ def set_slurm(monkeypatch, job: str | None, attempt: int, host: str) -> None:
         (None, None, 0, "node-b", False),  # outside of Slurm
     ],
 )
-def test_a_job_that_slurm_queued_again_takes_over_from_a_lost_node(
+def test_only_a_requeued_job_takes_over_a_folder_that_is_in_use(
     tmp_path, monkeypatch, before, job, attempt, host, is_taken_over
 ):
-    """The heartbeat of the attempt before is seconds old."""
+    """The node of the previous attempt was lost seconds after its last heartbeat."""
     set_slurm(monkeypatch, before, 1, HERE if host == HERE else "node-a")
     begin(tmp_path)
     change_info(tmp_path, **another_process())
     set_slurm(monkeypatch, job, attempt, host)
-    with nullcontext() if is_taken_over else pytest.raises(FileExistsError, match="still going"):
+    words = rf"in progress \(.*pid {os.getppid()}.*choose another folder"
+    with nullcontext() if is_taken_over else pytest.raises(FileExistsError, match=words):
         begin(tmp_path)
         assert RunFolder(tmp_path).info["slurm"] == {"job": job, "attempt": attempt}
 
 
-def test_the_heartbeat_outlives_a_file_system_that_is_away_for_a_moment(tmp_path, monkeypatch):
+def test_the_heartbeat_survives_a_file_system_that_is_briefly_away(tmp_path, monkeypatch):
     write, refused, pause = Path.write_text, [], threading.Event()
 
     def sometimes(path, text):
@@ -174,7 +167,8 @@ def test_the_heartbeat_outlives_a_file_system_that_is_away_for_a_moment(tmp_path
 # ---- resuming -------------------------------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path):
+def test_a_resumed_run_removes_the_steps_it_repeats_and_an_old_stop_request(tmp_path, caplog):
+    caplog.set_level("INFO")
     with writer(tmp_path) as run:
         run.start(0)
         for step in range(1, 6):
@@ -183,6 +177,10 @@ def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path)
         run.folder.request_stop()
         assert run.requests(()).stop
     created = RunFolder(tmp_path).info["created"]
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(
+        metrics.read_text().replace("\n", "\nnonsense\n", 1)
+    )  # a damaged line hinders no resume
     with writer(tmp_path) as run:
         run.start(3)
         assert not run.requests(()).stop
@@ -191,14 +189,15 @@ def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path)
     assert again.series("train/loss") == ([1, 2, 3, 4], [1.0, 1.0, 1.0, 2.0])
     assert steps_of(again.rollouts()) == [1, 1, 2, 2, 3, 3]
     assert (again.info["created"], again.info["resumed"]) == (created, 1)
+    assert "metrics.jsonl: 1 lines that are not records are ignored" in caplog.text
 
 
 def test_run_json_names_the_steps_that_the_run_was_resumed_at(tmp_path):
     info = begin(tmp_path, (1, 2, 3), "stopped").info
-    del info["resumed_at"]  # a run of before it was recorded
+    del info["resumed_at"]  # an earlier release did not record it
     (tmp_path / "run.json").write_text(json.dumps(info))
     resumed_at = []
-    for start, end in ((3, 4), (4, 5), (5, 6), (4, 5)):  # the last one takes step 5 again
+    for start, end in ((3, 4), (4, 5), (5, 6), (4, 5)):  # the last attempt takes step 5 again
         with writer(tmp_path) as run:
             run.start_loading(start)
             assert RunFolder(tmp_path).info.get("resumed_at", []) == resumed_at  # nothing is loaded yet
@@ -210,19 +209,8 @@ def test_run_json_names_the_steps_that_the_run_was_resumed_at(tmp_path):
     assert RunFolder(tmp_path / "old-1").info["resumed_at"] == [3, 4]
 
 
-def test_a_damaged_line_hinders_no_resume(tmp_path, caplog):
-    caplog.set_level("INFO")
-    begin(tmp_path, (1, 2, 3))
-    with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('nonsense\n{"step": 4, "time": 0}\n{"step": 5, "time": 0}\n')
-    with writer(tmp_path) as run:
-        run.start(4)
-    assert steps_of(RunFolder(tmp_path).metrics()) == [1, 2, 3, 4]
-    assert "metrics.jsonl: 1 lines that are not records are ignored" in caplog.text
-
-
-def test_a_stop_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, monkeypatch):
-    """The scheduler's notice may come before the model is in memory; a job's own dispatch forgets old stops."""
+def test_a_stop_request_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, monkeypatch):
+    """The scheduler's notice may come before the model is in memory; a job's own dispatch removes old requests."""
     for folder, heard in ((tmp_path / "job" / "001", True), (tmp_path.parent / "other" / "job", False)):
         monkeypatch.setenv("ALIGNER_JOB_FOLDER", str(folder))
         RunFolder(tmp_path).request_stop()
@@ -238,7 +226,7 @@ def test_a_stop_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, mo
         ({"model": "m", "more.jsonl": "t"}, "(train.jsonl, more.jsonl)"),
     ],
 )
-def test_a_run_does_not_go_on_with_other_inputs(tmp_path, hashes, named):
+def test_a_run_is_not_resumed_with_other_inputs(tmp_path, hashes, named):
     begin(tmp_path, (1, 2, 3), "stopped", hashes={"model": "m", "train.jsonl": "t"})
     files = files_of(tmp_path)
     for _ in range(2):  # a refusal must not make the next attempt pass
@@ -247,73 +235,63 @@ def test_a_run_does_not_go_on_with_other_inputs(tmp_path, hashes, named):
         for words in (str(tmp_path), named, "another run folder", "exp_manager.resume_if_exists=False"):
             assert words in str(error.value)
     assert files == files_of(tmp_path)
-    assert begin(tmp_path, hashes=hashes).info["hashes"] == hashes  # anew it may
+    assert begin(tmp_path, hashes=hashes).info["hashes"] == hashes  # a run from step 0 may have them
 
 
-def test_a_run_that_never_said_its_inputs_goes_on(tmp_path):
-    begin(tmp_path, (1, 2, 3), hashes={})
-    with writer(tmp_path, hashes={"model": "m"}) as run:
-        run.start(3)
-    assert RunFolder(tmp_path).info["resumed"] == 1
-
-
-def test_a_checkpoint_that_is_refused_leaves_the_finished_run_as_it_was(tmp_path):
+def test_new_settings_are_recorded_when_their_checkpoint_is_loaded(tmp_path):
     begin(tmp_path, (1, 2, 3), "stopped", config={"rank": 4})
     files = files_of(tmp_path)
-    with pytest.raises(UserError, match="rank 8"), writer(tmp_path, config={"rank": 8}) as run:
-        run.start_loading(2)  # the lines after step 2 stay until the checkpoint is loaded
-        info = RunFolder(tmp_path).info
-        assert (info["status"], info["config"], info["pid"]) == ("running", {"rank": 4}, os.getpid())
-        raise UserError("the checkpoint holds adapters of rank 4, and the settings say rank 8")
-    assert files == files_of(tmp_path)
 
+    def attempt(step: int, error: Exception):
+        with pytest.raises(type(error)), writer(tmp_path, config={"rank": 8}) as run:
+            run.start_loading(step)
+            info = RunFolder(tmp_path).info
+            assert (info["status"], info["config"], info["pid"]) == ("running", {"rank": 4}, os.getpid())
+            raise error
 
-def test_a_checkpoint_that_is_loaded_is_gone_on_from(tmp_path):
-    begin(tmp_path, (1, 2, 3), "stopped", config={"rate": 4})
-    with writer(tmp_path, config={"rate": 8}) as run:
+    attempt(2, UserError("the checkpoint holds adapters of rank 4, but the settings say rank 8"))
+    assert files == files_of(tmp_path)  # a refused checkpoint leaves the stopped run as it was
+    attempt(3, RuntimeError("out of memory"))
+    info = RunFolder(tmp_path).info
+    assert (info["status"], info["message"], info["config"]) == ("failed", "out of memory", {"rank": 4})
+    with writer(tmp_path, config={"rank": 8}) as run:
         run.start_loading(2)
         run.rewind(2)
         info = RunFolder(tmp_path).info
-        assert (info["status"], info["config"], info["resumed"]) == ("running", {"rate": 8}, 1)
-        assert "rate 4 → 8" in info["message"]
+        assert (info["status"], info["config"], info["resumed"]) == ("running", {"rank": 8}, 1)
+        assert "rank 4 → 8" in info["message"]
         assert steps_of(RunFolder(tmp_path).metrics()) == [1, 2]
         run.log(3, {"train/loss": 0.5})
         run.finish("finished")
     assert RunFolder(tmp_path).status == "finished"
 
 
-def test_a_failure_while_a_checkpoint_is_loaded_is_written_down(tmp_path):
-    begin(tmp_path, (1, 2, 3), "stopped", config={"rank": 4})
-    with pytest.raises(RuntimeError), writer(tmp_path, config={"rank": 8}) as run:
-        run.start_loading(3)
-        raise RuntimeError("out of memory")
-    info = RunFolder(tmp_path).info
-    assert (info["status"], info["message"], info["config"]) == ("failed", "out of memory", {"rank": 4})
-
-
-def test_settings_that_changed_are_told_in_a_line_and_others_are_not(tmp_path, caplog):
+def test_changed_settings_are_named_once_and_inputs_that_were_not_recorded_are_no_reason_to_refuse(
+    tmp_path, caplog
+):
     caplog.set_level("INFO")
-    begin(tmp_path, (1, 2, 3), config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "x": "a"})
-    for _ in range(2):
-        with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "x": None}) as run:
+    config = {"model": {"optim": {"lr": 0.1}, "seed": 1}, "x": "a"}
+    begin(tmp_path, (1, 2, 3), config=config, hashes={})
+    changed = {"model": {"optim": {"lr": 0.2}, "seed": 1}, "x": None}
+    words = "continues with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"
+    for resumed in (1, 2):
+        with writer(tmp_path, config=changed, hashes={"model": "m"}) as run:
             run.start(3)
-            message = RunFolder(tmp_path).info["message"]
-        told = ["continues with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"]
-        assert caplog.messages == told
-    assert message == ""
+            info = RunFolder(tmp_path).info
+        assert info["resumed"] == resumed and caplog.messages == [words]
+    assert info["message"] == ""
 
 
 # ---- alarms ---------------------------------------------------------------------------------------------------------
 
 
-def log_entropy(path, after: int, values: dict[int, float], **changes) -> None:
-    with writer(path, **changes) as run:
-        run.start(after)
-        for step, value in values.items():
-            run.log(step, {"train_rollouts/entropy": value})
-
-
-def alarms(path) -> list[tuple[str, int]]:
+def entropy_alarms(path, *attempts: tuple[int, dict[int, float]], **changes) -> list[tuple[str, int]]:
+    """The alarms of a run that logs these entropies: (last step before the attempt, entropy by step)."""
+    for start, values in attempts:
+        with writer(path, **changes) as run:
+            run.start(start)
+            for step, value in values.items():
+                run.log(step, {"train_rollouts/entropy": value})
     return [(alarm["name"], alarm["step"]) for alarm in RunFolder(path).alarms()]
 
 
@@ -325,40 +303,27 @@ def low(first: int, last: int) -> dict[int, float]:
 
 
 @pytest.mark.parametrize(
-    "attempts",
+    "attempts, expected",
     [
-        {0: HIGH | low(7, 7), 6: low(7, 10)},  # against the start before a resume
-        {0: HIGH | low(7, 11), 10: low(11, 13)},  # it sounded before the resume
-        {0: HIGH | low(7, 11), 8: low(9, 11)},  # the run goes back to before it sounded
+        ([(0, HIGH | low(7, 7)), (6, low(7, 10))], [("entropy", 9)]),  # against the start before a resume
+        ([(0, HIGH | low(7, 11)), (10, low(11, 13))], [("entropy", 9)]),  # it was raised before the resume
+        ([(0, HIGH | low(7, 11)), (8, low(9, 11))], [("entropy", 9)]),  # the run goes back to before it
+        ([(0, HIGH), (0, low(1, 6))], []),  # a run begun anew has a start of its own
     ],
 )
-def test_a_collapse_is_one_alarm_however_often_the_run_is_resumed(tmp_path, attempts):
-    for after, values in attempts.items():
-        log_entropy(tmp_path, after, values)
-    assert alarms(tmp_path) == [("entropy", 9)]
+def test_a_collapse_is_one_alarm_however_often_the_run_is_resumed(tmp_path, attempts, expected):
+    assert entropy_alarms(tmp_path, *attempts) == expected
 
 
-def test_a_run_begun_anew_has_a_start_of_its_own(tmp_path):
-    log_entropy(tmp_path, 0, HIGH)
-    log_entropy(tmp_path, 0, low(1, 6))
-    assert alarms(tmp_path) == []
-
-
-def test_odd_records_before_a_resume_raise_nothing(tmp_path):
-    log_entropy(tmp_path, 0, {1: 2.0})
-    with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write(
-            f'{{"step": 2, "train_rollouts/entropy": "x", "a": 1{"0" * 400}}}\n{{"step": 3, "b": null}}\n'
-        )
-    log_entropy(tmp_path, 3, {4: 2.0})
-    assert alarms(tmp_path) == []
-
-
-def test_the_limits_are_the_run_s(tmp_path):
+def test_a_run_has_its_own_thresholds_and_odd_records_raise_no_alarm(tmp_path):
     values = HIGH | dict.fromkeys(range(7, 12), 1.5)
-    log_entropy(tmp_path / "usual", 0, values)
-    log_entropy(tmp_path / "strict", 0, values, limits=Thresholds(entropy=0.8))
-    assert (alarms(tmp_path / "usual"), alarms(tmp_path / "strict")) == ([], [("entropy", 9)])
+    assert entropy_alarms(tmp_path / "usual", (0, values)) == []
+    strict = entropy_alarms(tmp_path / "strict", (0, values), limits=Thresholds(entropy=0.8))
+    assert strict == [("entropy", 9)]
+    with open(tmp_path / "usual" / "metrics.jsonl", "a") as file:
+        file.write(f'{{"step": 12, "train_rollouts/entropy": "x", "a": 1{"0" * 400}}}\n')
+        file.write('{"step": 13, "b": null}\n')
+    assert entropy_alarms(tmp_path / "usual", (13, {14: 2.0})) == []
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------
@@ -405,7 +370,7 @@ def weights(checkpoint: Path) -> str:
     return (checkpoint / "weights").read_text()
 
 
-def test_checkpoints_beyond_the_kept_ones_go_but_never_the_new_one(tmp_path):
+def test_old_checkpoints_are_removed_but_never_the_new_one(tmp_path):
     run = writer(tmp_path)
     for step in (2, 999_999, 1_000_002):
         checkpoint(run, step, keep=2)
@@ -415,18 +380,7 @@ def test_checkpoints_beyond_the_kept_ones_go_but_never_the_new_one(tmp_path):
     assert "step_000006" in names(run.folder)
 
 
-def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path):
-    run = writer(tmp_path)
-    checkpoint(run, 2)
-    (run.checkpoint_tmp_dir(4) / "weights").write_text("ha")  # and here it is killed
-    again = writer(tmp_path)
-    assert names(run.folder) == names(again.folder) == ["step_000002"]
-    assert list(again.checkpoint_tmp_dir(4).iterdir()) == []
-    checkpoint(again, 4)
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000004"]
-
-
-def test_a_damaged_checkpoint_never_gets_its_name(tmp_path):
+def test_a_killed_or_damaged_write_leaves_the_previous_checkpoint(tmp_path):
     def check(folder):
         if weights(folder) != "whole":
             raise ValueError("damaged")
@@ -435,16 +389,21 @@ def test_a_damaged_checkpoint_never_gets_its_name(tmp_path):
     checkpoint(run, 2, check=check)
     with pytest.raises(ValueError, match="damaged"):
         checkpoint(run, 4, check=check, content="half")
-    assert names(run.folder) == ["step_000002"]
+    (run.checkpoint_tmp_dir(4) / "weights").write_text("ha")  # and here the process is killed
+    again = writer(tmp_path)
+    assert names(run.folder) == names(again.folder) == ["step_000002"]
+    assert list(again.checkpoint_tmp_dir(4).iterdir()) == []
+    checkpoint(again, 4)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000004"]
 
 
 def test_a_checkpoint_is_on_the_disk_with_its_name_before_another_is_removed(tmp_path, monkeypatch):
-    """The order of system calls: at no moment does a loss of power leave no whole checkpoint."""
-    done = []
+    """The order of system calls: at every moment a loss of power leaves a whole checkpoint."""
+    calls = []
 
     def recorded(name, call, place):
         def record(first, *rest, **options):
-            done.append((name, os.path.relpath(place(first), tmp_path / "checkpoints")))
+            calls.append((name, os.path.relpath(place(first), tmp_path / "checkpoints")))
             return call(first, *rest, **options)
 
         return record
@@ -455,16 +414,15 @@ def test_a_checkpoint_is_on_the_disk_with_its_name_before_another_is_removed(tmp
     (tmp_dir / "critic").mkdir()
     for file in (tmp_dir / "weights", tmp_dir / "critic" / "weights"):
         file.write_text("whole")
-    monkeypatch.setattr(
-        os, "fsync", recorded("fsync", os.fsync, lambda fd: os.readlink(f"/proc/self/fd/{fd}"))
-    )
+    opened = lambda number: os.readlink(f"/proc/self/fd/{number}")  # noqa: E731
+    monkeypatch.setattr(os, "fsync", recorded("fsync", os.fsync, opened))
     monkeypatch.setattr(os, "rename", recorded("rename", os.rename, str))
     monkeypatch.setattr("shutil.rmtree", recorded("remove", shutil.rmtree, str))
     run.accept_checkpoint(tmp_dir, 4, keep=1, check=lambda _: None)
-    renamed = done.index(("rename", ".writing_step_000004"))
+    renamed = calls.index(("rename", ".writing_step_000004"))
     contents = {"", "/weights", "/critic", "/critic/weights"}
-    assert set(done[:renamed]) == {("fsync", f".writing_step_000004{name}") for name in contents}
-    assert done[renamed + 1 :] == [("fsync", "."), ("fsync", ".."), ("remove", "step_000002")]
+    assert set(calls[:renamed]) == {("fsync", f".writing_step_000004{name}") for name in contents}
+    assert calls[renamed + 1 :] == [("fsync", "."), ("fsync", ".."), ("remove", "step_000002")]
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -491,10 +449,11 @@ def test_a_checkpoint_written_again_is_there_before_the_old_one_goes(tmp_path, m
 # ---- setting aside --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplog):
-    """Nothing is lost; and were the checkpoints left, the new ones went at once, and the next stage got the old weights."""
+def test_a_run_begun_anew_sets_the_earlier_one_aside(tmp_path, caplog):
+    """With the old checkpoints left in place, the new ones were removed at once, and the next stage got the old weights."""
     caplog.set_level("INFO")
     tmp_path = tmp_path / "run"
+    begin(tmp_path)  # a run without a record leaves nothing to set aside
     for attempt in (1, 2, 3):
         with writer(tmp_path, config={"attempt": attempt}) as run:
             run.start(0)
@@ -518,14 +477,8 @@ def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplo
     assert [run.path for run in find_runs(tmp_path.parent)] == [tmp_path]
 
 
-def test_a_run_that_had_written_nothing_leaves_nothing_to_set_aside(tmp_path):
-    begin(tmp_path)
-    begin(tmp_path)
-    assert not (tmp_path / "old-1").exists()
-
-
-def test_a_run_that_goes_back_to_its_start_goes_on_writing(tmp_path):
-    """As a critic does whose actor begins anew."""
+def test_a_run_that_goes_back_to_its_start_continues_to_write(tmp_path):
+    """A critic does so when its actor begins anew."""
     with writer(tmp_path) as run:
         run.start(0)
         run.log(1, {"train/loss": 1.0})
@@ -566,7 +519,7 @@ def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
         file.parent.mkdir()
         file.write_text(file.parent.name)
     other = tmp_path / "model"
-    other.write_text("data, for all its name")
+    other.write_text("a data file named like the model")
     hashes = inputs.hashes_of(tmp_path, [str(train)], str(validation), str(other), str(other))
     assert set(hashes) == {"model", str(train), str(validation), str(other)}
     assert hashes["model"] == "m" and len(set(hashes.values())) == 4

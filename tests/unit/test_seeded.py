@@ -13,8 +13,10 @@ def draws(generator: torch.Generator | None = None) -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize("seed", [0, 1234, 2**32 - 1])
-def test_a_seed_that_torch_reads_whole_draws_what_torch_draws(seed):
+def test_a_seed_of_32_bits_draws_what_torch_draws_also_by_default(seed):
     assert draws(seeded_generator(seed)) == draws(torch.Generator().manual_seed(seed))
+    seed_default_generators(seed, 5)  # dropout draws from the default generator
+    assert draws() == draws(seeded_generator(seed, 5))
 
 
 @pytest.mark.parametrize("place", [(), (3, 1)])
@@ -36,8 +38,3 @@ def test_the_state_is_the_twister_whose_words_the_key_gives():
     numpy_twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": seeded.WORDS}}
     expected = torch.tensor([word % 2**24 / 2**24 for word in numpy_twister.random_raw(1000).tolist()])
     assert torch.equal(torch.rand(1000, generator=seeded_generator(1234, 5)), expected)
-
-
-def test_dropout_draws_from_the_seeded_default_generator():
-    seed_default_generators(1234, 5)
-    assert draws() == draws(seeded_generator(1234, 5))

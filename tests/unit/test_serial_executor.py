@@ -7,16 +7,13 @@ import pytest
 from aligner_lib.remote_critic.serial_executor import SerialExecutor
 
 
-def test_calls_are_made_in_their_order():
+def test_calls_keep_their_order_and_none_follows_a_lost_one_until_the_caller_has_recovered():
     made: list[int] = []
     executor = SerialExecutor()
     futures = [executor.put(lambda number=number: made.append(number)) for number in range(20)]
     assert [future.result(10) for future in futures] == [None] * 20
     assert made == list(range(20))
-
-
-def test_what_follows_a_lost_call_is_not_sent_until_the_caller_has_recovered():
-    """Else a train step of the step that was lost would reach the server that was started in its place."""
+    # Else a train step of the step that was lost would reach the server that was started in its place.
     made: list[str] = []
     executor, goes_away = SerialExecutor(), threading.Event()
 

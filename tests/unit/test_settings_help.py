@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from aligner_lib.cli.completion import script_of
 from aligner_lib.cli.main import app
 from aligner_lib.cli.settings_help import settings_help
-from aligner_lib.config.compose import compose, read_overrides, save
+from aligner_lib.config.compose import compose, read_overrides
 from aligner_lib.config.kinds import kind_of, kinds
 from aligner_lib.config.schema import settings
 from aligner_lib.config.validation import without_effect
@@ -29,12 +29,9 @@ def test_every_setting_with_an_effect_stands_in_the_help_with_its_value(name):
     shown = settings_help(kind, config)
     heads = re.findall(r"(?m)^(?:  )?(\w+) = ", shown)
     idle = without_effect(kind, config)
-    wanted = [
-        key
-        for key, entry in settings(kind.schema)
-        if key not in idle and not entry.metadata.get("without_effect")
-    ]
-    assert sorted(heads) == sorted(key.rpartition(".")[2] for key in wanted)
+    named = [(key, entry.metadata.get("without_effect")) for key, entry in settings(kind.schema)]
+    expected = [key.rpartition(".")[2] for key, is_ignored in named if key not in idle and not is_ignored]
+    assert sorted(heads) == sorted(expected)
     assert max(map(len, shown.splitlines())) <= 80 or "data_prefix" in max(shown.splitlines(), key=len)
 
 
@@ -45,7 +42,7 @@ def test_words_choose_settings_and_the_profile_gives_the_values():
     penalty = compose("ppo", profile="laptop").trainer.ppo.initial_policy_kl_penalty
     assert lines[1].split() == ["initial_policy_kl_penalty", "=", str(penalty), "number,", "at", "least", "0"]
     assert lines[2].strip().startswith("The weight of the KL")
-    with pytest.raises(UserError, match="no setting of `aligner ppo` has this"):
+    with pytest.raises(UserError, match="no setting of `aligner ppo` has these words"):
         settings_help(kind_of("ppo"), compose("ppo"), ["nonsense"])
 
 
@@ -57,22 +54,24 @@ def test_what_print_config_prints_can_be_given_back(name, tmp_path):
     file.write_text(printed.output)
     again = CliRunner().invoke(app, [command, "--config", str(file), "--print-config"])
     assert again.output == printed.output and "seed: 7" in printed.output
-    assert (
-        save(compose(name, [*read_overrides(name, file), "model.seed=8"])).get("model", {}).get("seed") == 8
-    )
+    assert compose(name, [*read_overrides(name, file), "model.seed=8"]).model.seed == 8
 
 
-def test_a_file_that_holds_no_settings_is_refused(tmp_path):
-    for text, reason in (
-        ("- 1", "not a mapping"),
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("- 1", "must map names to values"),
         ("a: [", "can't be read"),
         ("trainer: {nothing: 1}", "nothing"),
-    ):
-        (tmp_path / "settings.yaml").write_text(text)
-        with pytest.raises(ConfigError, match=reason):
-            compose("sft", read_overrides("sft", tmp_path / "settings.yaml"))
-    with pytest.raises(ConfigError, match="can't be read"):
-        read_overrides("sft", tmp_path / "missing.yaml")
+        (None, "can't be read"),
+    ],
+)
+def test_a_file_without_settings_is_refused(tmp_path, text, reason):
+    file = tmp_path / "settings.yaml"
+    if text:
+        file.write_text(text)
+    with pytest.raises(ConfigError, match=reason):
+        compose("sft", read_overrides("sft", file))
 
 
 COMPLETED = {
@@ -85,28 +84,27 @@ COMPLETED = {
 }
 
 
-@pytest.mark.parametrize("line", COMPLETED)
-def test_bash_completes(line, tmp_path):
+IN_ZSH = ("aligner expl", "aligner ppo trainer.ppo.prompt_b")
+
+
+@pytest.mark.parametrize(
+    ("shell", "line"), [*(("bash", line) for line in COMPLETED), *(("zsh", line) for line in IN_ZSH)]
+)
+def test_a_shell_completes(shell, line, tmp_path):
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
     (tmp_path / "runs" / "mine" / "ppo").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "ppo" / "run.json").write_text("{}")
-    ask = f"COMP_LINE='{line}' COMP_POINT={len(line)}\n_aligner_completion 2>/dev/null\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
-    script = f"{script_of('bash')}COMP_WORDBREAKS=' ='\ncompopt() {{ :; }}\n{ask}"
-    assert _answers(["bash", "-c", script], tmp_path) == COMPLETED[line]
-
-
-@pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed")
-@pytest.mark.parametrize("line", ["aligner expl", "aligner ppo trainer.ppo.prompt_b"])
-def test_zsh_completes(line, tmp_path):
-    words = line.split()
-    stand_ins = "compdef() { : }\n_files() { : }\ncompadd() { print -l -- ${@:#-*} }\n"
-    script = f"{stand_ins}{script_of('zsh')}words=({line})\nCURRENT={len(words)}\n_aligner_completion"
-    assert [word for word in _answers(["zsh", "-fc", script], tmp_path) if word] == COMPLETED[line]
-
-
-def _answers(command: list[str], folder: Path) -> list[str]:
+    if shell == "bash":
+        ask = f"COMP_LINE='{line}' COMP_POINT={len(line)}\n_aligner_completion 2>/dev/null\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+        command = ["bash", "-c", f"{script_of('bash')}COMP_WORDBREAKS=' ='\ncompopt() {{ :; }}\n{ask}"]
+    else:
+        stand_ins = "compdef() { : }\n_files() { : }\ncompadd() { print -l -- ${@:#-*} }\n"
+        ask = f"words=({line})\nCURRENT={len(line.split())}\n_aligner_completion"
+        command = ["zsh", "-fc", f"{stand_ins}{script_of('zsh')}{ask}"]
     env = os.environ | {"PATH": f"{ALIGNER.parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, check=True)
-    return done.stdout.split("\n")[:-1]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, check=True)
+    assert done.stdout.split() == COMPLETED[line]
 
 
 def test_another_shell_is_refused():

@@ -5,20 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from aligner_lib.cli import size
 from aligner_lib.cli.main import app
-from aligner_lib.cli.size import (
-    GPUs,
-    Speed,
-    best_layout,
-    enough_gpus,
-    memory_of,
-    seconds_of_a_step,
-    shape_of,
-    together,
-    trained_models,
-)
+from aligner_lib.cli.size import GPUs, Speed, best_layout, shape_of, trained_models
 from aligner_lib.config.compose import compose
-from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import UserError
 from aligner_lib.models.architecture import Architecture
 from cluster.sizing import MODELS, OVERHEAD_GIB, Parallelism, layouts, step_flops
@@ -43,40 +33,36 @@ def test_operations_of_a_step_worked_by_hand():
     assert step_flops(10, texts=2, tokens=3) == (360, 0)
 
 
-def test_a_step_of_ppo_worked_by_hand():
+@pytest.mark.parametrize(("length", "part"), [(None, 1), (25, 1 / 2)])  # 50 tokens, or half of them
+def test_a_step_of_ppo_worked_by_hand(length, part):
     """64 texts of 50 tokens. Actor: 2 epochs and 2 scores, 16 operations, and 2 generated; critic: 3 epochs and 2 scores, 22."""
-    work = SMALL.parameters * 64 * 50
-    seconds = seconds_of_a_step(SMALL, models_of("ppo", *PPO), GPUs(1, 4, 80), None, SPEED)
+    work = SMALL.parameters * 64 * 50 * part
+    seconds = size.seconds_of_a_step(SMALL, models_of("ppo", *PPO), GPUs(1, 4, 80), length, SPEED)
     assert seconds == pytest.approx((16 + 22) * work / 200e12 + 2 * work / 40e12)
-    assert seconds_of_a_step(SMALL, models_of("ppo", *PPO), GPUs(1, 4, 80), 25, SPEED) == pytest.approx(
-        seconds / 2
-    )
 
 
-def test_each_kind_that_trains_has_a_size():
-    sums = {"grpo": ["model.environments.sums.use=sums"]}
-    roles = {
-        kind: [model.role for model in models_of(kind, *sums.get(kind, []))]
-        for kind in ("sft", "rm", "dpo", "ppo", "grpo")
-    }
-    assert roles == {
-        "sft": ["sft"],
-        "rm": ["reward model"],
-        "dpo": ["sft"],
-        "ppo": ["actor", "critic"],
-        "grpo": ["actor"],
-    }
-    assert models_of("dpo")[0].batch == models_of("rm")[0].batch == 2 * 64, "both texts of a pair"
-    assert (
-        models_of("dpo")[0].scored == 1 and models_of("dpo", "model.dpo.preference_loss=orpo")[0].scored == 0
-    )
+@pytest.mark.parametrize(
+    ("kind", "settings", "roles"),
+    [
+        ("sft", [], ["sft"]),
+        ("rm", [], ["reward model"]),
+        ("dpo", [], ["sft"]),
+        ("ppo", [], ["actor", "critic"]),
+        ("grpo", ["model.environments.sums.use=sums"], ["actor"]),
+    ],
+)
+def test_the_trained_models_of_a_kind(kind, settings, roles):
+    assert [model.role for model in models_of(kind, *settings)] == roles
+
+
+def test_pairs_losses_without_a_reference_and_actors_with_a_critic_have_their_size():
+    assert models_of("dpo")[0].batch == models_of("rm")[0].batch == 2 * 64
+    assert models_of("dpo")[0].scored == 1
+    assert models_of("dpo", "model.dpo.preference_loss=orpo")[0].scored == 0
     with pytest.raises(UserError, match="no size of 'evaluate'; the kinds of jobs are sft, rm"):
-        trained_models("evaluate", None if "evaluate" not in kinds() else compose("evaluate", [], None))
-
-
-def test_actor_and_critic_of_one_job_share_a_context():
-    needs = [memory_of(SMALL, model, Parallelism(1, 1, 2)) for model in models_of("ppo")]
-    assert together(needs) == pytest.approx(sum(need.total for need in needs) - OVERHEAD_GIB)
+        models_of("evaluate")
+    needs = [size.memory_of(SMALL, model, Parallelism(1, 1, 2)) for model in models_of("ppo")]
+    assert size.together(needs) == pytest.approx(sum(need.total for need in needs) - OVERHEAD_GIB)
 
 
 def test_the_layout_with_the_least_communication_that_fits_is_chosen():
@@ -85,7 +71,7 @@ def test_the_layout_with_the_least_communication_that_fits_is_chosen():
     chosen, fits = best_layout(LARGE, sft, GPUs(4, 8, 80))
     assert fits and (chosen.tp, chosen.pp, chosen.dp) == (8, 2, 2), "as in docs/cluster.md"
     chosen, fits = best_layout(LARGE, sft, GPUs(1, 8, 80))
-    assert not fits and enough_gpus(LARGE, sft, GPUs(1, 8, 80)) == 32
+    assert not fits and size.enough_gpus(LARGE, sft, GPUs(1, 8, 80)) == 32
     assert {split.gpus for split in layouts(LARGE, 32)} == {32}
 
 
@@ -94,30 +80,17 @@ def test_the_layout_with_the_least_communication_that_fits_is_chosen():
 )
 def test_gpus_are_written_as_number_and_memory(text, gpus):
     assert GPUs.parse(text) == gpus
+    for wrong in ("8", "8x", "x80", "0x80", "8x0", "1x2x3x4", "eight", "-8x80"):
+        with pytest.raises(UserError, match=f"--gpus {wrong}: write GPUsxGB or NODESxGPUsxGB, such as 8x80"):
+            GPUs.parse(wrong)
 
 
-@pytest.mark.parametrize("text", ["8", "8x", "x80", "0x80", "8x0", "1x2x3x4", "eight", "-8x80"])
-def test_other_gpus_are_refused_with_an_example(text):
-    with pytest.raises(UserError, match=f"--gpus {text}: write GPUsxGB or NODESxGPUsxGB, such as 8x80"):
-        GPUs.parse(text)
-
-
-@pytest.mark.parametrize("name", ["SmolLM2-1.7B", "smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B-Instruct"])
-def test_a_name_of_the_table_needs_no_download(name):
-    assert shape_of(name) is SMALL
-
-
-def test_a_model_folder_has_its_own_shape(smoke):
+def test_a_shape_is_that_of_the_table_or_of_a_model_folder(smoke):
+    for name in ("SmolLM2-1.7B", "smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B-Instruct"):
+        assert shape_of(name) is SMALL
     arch, shape = Architecture.load(smoke), shape_of(str(smoke))
-    assert (shape.layers, shape.hidden, shape.vocabulary) == (
-        arch.num_layers,
-        arch.hidden_size,
-        arch.vocab_size,
-    )
-    assert shape.parameters == arch.num_parameters
-
-
-def test_an_unknown_model_is_refused_with_the_nearest_name():
+    expected = (arch.num_layers, arch.hidden_size, arch.vocab_size, arch.num_parameters)
+    assert (shape.layers, shape.hidden, shape.vocabulary, shape.parameters) == expected
     with pytest.raises(UserError, match=r"The sizing table has .*; did you mean Llama-2-7B\?"):
         shape_of("Lama-2-7B")
 
@@ -126,16 +99,13 @@ def command(*arguments: str):
     return CliRunner(env={"COLUMNS": "100"}).invoke(app, ["size", *arguments])
 
 
-def test_the_command_shows_memory_settings_and_hours():
+def test_the_command_shows_memory_settings_and_hours_and_fails_where_the_job_does_not_fit():
     result = command("ppo", "--profile", "gpu", "--gpus", "2x80")
     assert result.exit_code == 0, result.output
     assert "ppo of SmolLM2-1.7B (1.71 billion parameters)" in result.output
     assert "trainer.devices=2" in result.output and "critic.trainer.devices=2" in result.output
     page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
     assert [line for line in result.output.splitlines() if line.rstrip() not in page] == []
-
-
-def test_the_command_fails_where_the_job_does_not_fit_and_says_what_would():
     result = command("ppo", "--profile", "gpu", "--gpus", "1x80")
     assert result.exit_code == 1
     assert "does not fit: 2 such GPUs are enough; 2 jobs on 1 GPU of 80 GB each fit" in result.output

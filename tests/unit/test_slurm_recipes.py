@@ -118,7 +118,7 @@ def test_a_containers_python_runs_wrapper_and_trainer():
     assert before == ["python", "-u", "python"]
 
 
-def test_a_change_of_size_or_setting_is_a_keyword():
+def test_a_change_of_size_or_setting_is_a_keyword_and_a_mistake_is_refused():
     two = sft(resources={"nodes": 2, "gpus_per_node": 8}, **{"model.optim.lr": 1e-5})
     assert two.gpus == 16
     given = dict(map(parse_override, overrides(components(two.text)["main"])))
@@ -126,9 +126,6 @@ def test_a_change_of_size_or_setting_is_a_keyword():
     slow = ppo(**{"critic.model.optim.lr": 1e-6})
     assert "model.optim.lr=1e-06" in components(slow.text)["critic"]
     assert "model.optim.lr=9e-07" in components(slow.text)["actor"]
-
-
-def test_a_mistake_is_told_before_anything_is_submitted():
     with pytest.raises(ConfigError, match=r"did you mean model\.optim\.lr"):
         sft(**{"model.optim.lrr": 1e-5})
     with pytest.raises(ConfigError, match="not divisible"):

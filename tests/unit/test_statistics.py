@@ -22,13 +22,6 @@ from aligner_lib.tutorial.comparison.statistics import (
 from benchmarks import coverage
 
 
-def test_answers_to_one_prompt_count_as_one():
-    """Each prompt's value ten times: no more is known than from the prompts themselves."""
-    once = mean_interval([0.0, 1.0, 1.0, 0.0], [0, 1, 2, 3])
-    often = mean_interval([0.0, 1.0, 1.0, 0.0] * 10, [0, 1, 2, 3] * 10)
-    assert once == often
-
-
 def test_ties_are_half_a_win():
     wins = compare([1.0, 2.0, 3.0], [0.0, 2.0, 4.0])
     assert wins == [1.0, 0.5, 0.0]
@@ -40,9 +33,9 @@ def test_ties_are_half_a_win():
 def test_an_interval_of_four_values_is_student_s_with_hc3_residuals():
     """Mean 2.5; residuals −1.5, −0.5, 0.5, 1.5 over 1 − 1/4: a standard error of √(20/9/4) = 0.7454, and 3.182 of these."""
     half = 3.182446 * math.sqrt(20 / 9 / 4)
-    assert mean_interval([1.0, 2.0, 3.0, 4.0], range(4)) == pytest.approx(
-        (2.5, 2.5 - half, 2.5 + half), abs=1e-5
-    )
+    for times in (1, 10):  # ten equal answers to a prompt say no more than one
+        estimate = mean_interval([1.0, 2.0, 3.0, 4.0] * times, [0, 1, 2, 3] * times)
+        assert estimate == pytest.approx((2.5, 2.5 - half, 2.5 + half), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +83,16 @@ def test_answers_that_differ_within_prompts_count_more_than_one_a_prompt():
     assert (wide.low, wide.high) == pytest.approx((once.low, once.high))
 
 
-def test_a_paired_gain_is_bonett_and_price_s():
-    """3 of 10 prompts better, 1 worse: p = 4/12 and 2/12 with one more of each, so the middle is 2/12 and the variance 0.0394."""
+def test_a_paired_gain_is_bonett_and_price_s_and_four_wins_of_four_leave_an_interval():
+    # 3 of 10 prompts better, 1 worse: p = 4/12 and 2/12 with one more of each, so the middle is 2/12 and the variance 0.0394.
     estimate = share_gain([1.0] * 3 + [-1.0] + [0.0] * 6, range(10))
     half = t_quantile(11) * math.sqrt((4 / 12 + 2 / 12 - (2 / 12) ** 2) / 12)
     assert estimate == pytest.approx((0.2, 2 / 12 - half, 2 / 12 + half))
     none = share_gain([0.0] * 32, range(32))
     assert none.value == 0 and -0.1 < none.low < 0 < none.high < 0.1
+    estimate = win_rate([1.0] * 4, range(4))
+    assert estimate.value == estimate.high == 1.0 and 0.3 < estimate.low < 0.5
+    assert win_rate([0.0] * 8, [0, 0, 1, 1, 2, 2, 3, 3]).high == pytest.approx(1 - estimate.low)
 
 
 @pytest.mark.parametrize("draw", coverage.ROWS, ids=lambda draw: draw.__doc__.splitlines()[0])
@@ -106,27 +102,15 @@ def test_intervals_of_32_prompts_hold_the_truth_as_often_as_they_say(draw):
     assert held > 0.86 and identified > 0.9
 
 
-def test_four_wins_of_four_are_not_certainty():
-    estimate = win_rate([1.0] * 4, range(4))
-    assert estimate.value == estimate.high == 1.0 and 0.3 < estimate.low < 0.5
-    assert win_rate([0.0] * 8, [0, 0, 1, 1, 2, 2, 3, 3]).high == pytest.approx(1 - estimate.low)
-
-
-def test_equal_lengths_leave_the_win_rate():
-    wins, prompts = [1.0, 1.0, 1.0, 0.0] * 25, range(100)
-    controlled = length_controlled_win_rate(wins, [0.0] * 100, prompts)
+def test_the_win_rate_at_equal_length_is_the_win_rate_without_the_share_of_length():
+    controlled = length_controlled_win_rate([1.0, 1.0, 1.0, 0.0] * 25, [0.0] * 100, range(100))
     assert controlled.value == pytest.approx(0.75, abs=0.002)  # the ridge moves it by 0.001
-    assert win_rate(wins, prompts).value == 0.75
-
-
-def test_a_policy_that_wins_by_length_alone_wins_nothing_at_equal_length():
-    """It is the longer one three times out of four, and the longer one always wins with 0.8."""
+    # Three times out of four the policy's answer is the longer one, and the longer answer wins with 0.8.
     rng = np.random.default_rng(2)
     differences = np.where(rng.random(2000) < 0.75, 1.0, -1.0) * rng.uniform(20, 40, 2000)
     wins = (rng.random(2000) < np.where(differences > 0, 0.8, 0.2)).astype(float)
-    prompts = range(2000)
-    assert win_rate(wins, prompts).value == pytest.approx(0.65, abs=0.03)
-    controlled = length_controlled_win_rate(wins, differences, prompts)
+    assert win_rate(wins, range(2000)).value == pytest.approx(0.65, abs=0.03)
+    controlled = length_controlled_win_rate(wins, differences, range(2000))
     assert controlled.value == pytest.approx(0.5, abs=0.04)
     assert controlled.low < 0.5 < controlled.high
 
@@ -140,16 +124,22 @@ def test_a_policy_that_wins_by_length_alone_wins_nothing_at_equal_length():
         ([1.0, 0.0, 1.0], [1.0, 2.0, -3.0]),  # too few
     ],
 )
-def test_a_win_rate_at_equal_length_is_not_made_up(wins, differences):
+def test_a_win_rate_at_equal_length_that_the_data_do_not_show_is_not_identifiable(wins, differences):
     controlled = length_controlled_win_rate(wins, differences, range(len(wins)))
     assert math.isnan(controlled.value) and str(controlled) == "not identifiable"
 
 
-def test_distinct_n():
-    assert distinct_n(["a b a b"], 1) == 0.5
-    assert distinct_n(["a b a b"], 2) == pytest.approx(2 / 3)  # ab, ba, ab
-    assert distinct_n(["A b", "a B"], 2) == 0.5
-    assert distinct_n(["a", ""], 2) == 0.0
+@pytest.mark.parametrize(
+    ("texts", "n", "expected"),
+    [
+        (["a b a b"], 1, 0.5),
+        (["a b a b"], 2, 2 / 3),  # ab, ba, ab
+        (["A b", "a B"], 2, 0.5),
+        (["a", ""], 2, 0.0),
+    ],
+)
+def test_distinct_n(texts, n, expected):
+    assert distinct_n(texts, n) == pytest.approx(expected)
 
 
 def test_a_gain_in_parts_by_hand():

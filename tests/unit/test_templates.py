@@ -10,26 +10,14 @@ from test_chat_template import FORGETFUL, TRIMMED
 from tiny_tokenizers import llama_2, with_settings
 
 from aligner_lib.config.functions import own_functions
-from aligner_lib.datasets.chat_template import (
-    OWN,
-    PLAIN,
-    StopTokenError,
-    answer_end,
-    encode_prompt,
-    recorded_template,
-    render,
-    render_observation,
-    save_tokenizer,
-    turns_of,
-    use_template,
-    with_response,
-)
+from aligner_lib.datasets import chat_template
+from aligner_lib.datasets.chat_template import OWN, PLAIN, StopTokenError, encode_prompt, render, use_template
 from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_prompts, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial import show_mask
 
-# a turn ends otherwise than a text: Gemma's way, and of many base models with a chat template
+# a turn ends with another token than a text, as in Gemma and many base models with a chat template
 OTHER_STOP = (
     "{% for message in messages %}{{ '<' + message['role'] + '>' + message['content'] + '<end_of_turn>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
@@ -84,16 +72,15 @@ def as_transformers(folder, messages, ready=False) -> list[int]:
 
 
 def learnt(tokenizer, sample) -> list[str]:
-    """The stretches that are learnt, as text."""
+    """The stretches with a loss, as text."""
     shown = repr(show_mask(sample, tokenizer))
     return [part.partition("⟧")[0] for part in shown.split("⟦")[1:]]
 
 
-# ---- samples --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("template", ["its own", TRIMMED])
-def test_a_conversation_is_learnt_as_transformers_writes_it(smoke, with_template, jsonl, template):
+def test_a_conversation_has_the_tokens_of_transformers_and_its_answers_are_learnt(
+    smoke, with_template, jsonl, template
+):
     tokenizer = use_template(Tokenizer(smoke) if template == "its own" else with_template(template), OWN)
     (sample,), _ = load_sft(jsonl({"messages": MESSAGES}), tokenizer, 256)
     whole = as_transformers(tokenizer.folder, MESSAGES)
@@ -102,14 +89,11 @@ def test_a_conversation_is_learnt_as_transformers_writes_it(smoke, with_template
     assert learnt(tokenizer, sample) == [f"Hello.{stop}", f"Yes, well.{stop}"]
 
 
-def test_input_and_output_are_two_turns(tokenizer, jsonl):
+def test_input_and_output_are_two_turns_and_a_long_input_keeps_its_question(tokenizer, jsonl):
     (sample,), _ = load_sft(jsonl({"input": " Hi? ", "output": "Hello.\n"}), tokenizer, 64)
     assert sample.tokens == as_transformers(tokenizer.folder, MESSAGES[1:3])[: len(sample.tokens)]
     assert sample.tokens[: sample.answer_start] == encode_prompt(tokenizer, "Hi?")
     assert learnt(tokenizer, sample) == ["Hello.<|im_end|>"]
-
-
-def test_of_an_input_that_is_too_long_the_template_and_the_question_stay(tokenizer, jsonl):
     context = "The sky over the town was blue all day. " * 20
     record = {"input": f"{context}\n\nWhat colour was it?", "output": "Blue."}
     (sample,), report = load_sft(jsonl(record), tokenizer, 60)
@@ -119,105 +103,93 @@ def test_of_an_input_that_is_too_long_the_template_and_the_question_stay(tokeniz
     assert text.endswith("What colour was it?<|im_end|>\n<|im_start|>assistant\nBlue.<|im_end|>")
 
 
-def test_pairs_and_prompts_are_the_same_conversation(tokenizer, jsonl):
+def test_pairs_prompts_and_labelled_responses_have_the_tokens_of_transformers(tokenizer, jsonl):
     files = jsonl(*({"text": f"{PROMPT} {answer}"} for answer in ("Yes, well.", "No.")))
-    messages = MESSAGES[1:]
-    prompt = as_transformers(tokenizer.folder, messages[:-1], ready=True)
-    whole = as_transformers(tokenizer.folder, messages)
-    for load in (load_pairs, load_preferences):
+    prompt = as_transformers(tokenizer.folder, MESSAGES[1:-1], ready=True)
+    whole = as_transformers(tokenizer.folder, MESSAGES[1:])
+    for load, parts in (
+        (load_pairs, ["<|im_end|>"] * 2),
+        (load_preferences, [f"{a}<|im_end|>" for a in ("Yes, well.", "No.")]),
+    ):
         (pair,), _ = load(files, tokenizer, 256)
         assert pair.chosen == whole[: len(pair.chosen)] and pair.chosen[-1] == tokenizer.eos_id
         assert pair.chosen[: len(prompt)] == pair.rejected[: len(prompt)] == prompt
-    assert learnt(tokenizer, pair) == ["Yes, well.<|im_end|>", "No.<|im_end|>"]
-    (asked,), _ = load_prompts(jsonl({"text": PROMPT}), tokenizer, 256)
-    assert asked.tokens == prompt and asked.text == render(tokenizer, messages[:-1])
-    records = [{"prompt": PROMPT, "response": "No.", "label": True}]
-    records += [{"prompt": "User: A?\n\nAssistant:", "response": "B", "label": False}]
-    labelled, _ = load_labelled(jsonl(*records), tokenizer, 256)
+        assert learnt(tokenizer, pair) == parts  # a reward model's pair learns at its end alone
+    (sample,), _ = load_prompts(jsonl({"text": PROMPT}), tokenizer, 256)
+    assert sample.tokens == prompt and sample.text == render(tokenizer, MESSAGES[1:-1])
+    assert learnt(tokenizer, sample) == []
+    labelled, _ = load_labelled(jsonl(*LABELLED), tokenizer, 256)
     assert labelled[0].rows[0] == pair.rejected and labelled[0].starts[0] == pair.rejected_start
 
 
-TURNS = [
-    {"role": "user", "content": "Hi?"},
-    {"role": "assistant", "content": "Hello."},
-    {"role": "user", "content": "Well?"},
+TURNS = MESSAGES[1:4]
+OH = [{"role": "user", "content": "Oh?"}]
+LABELLED = [
+    {"prompt": PROMPT, "response": "No.", "label": True},
+    {"prompt": "User: Oh?\n\nAssistant:", "response": "B", "label": False},
 ]
+ANSWERS = {
+    name: [{"role": "assistant", "content": text}] for name, text in (("chosen", "A"), ("rejected", "B"))
+}
 
 
 @pytest.mark.parametrize("template", [OWN, PLAIN])
-def test_turns_are_read_as_the_same_conversation_in_one_text(smoke, jsonl, template):
+@pytest.mark.parametrize(
+    ("loaders", "texts", "turns"),
+    [
+        ([load_pairs, load_preferences], PAIR, [{"prompt": TURNS, "chosen": "A", "rejected": "B"}]),
+        ([load_pairs, load_preferences], PAIR, [{"prompt": TURNS} | ANSWERS]),
+        ([load_prompts], [{"text": PROMPT}], [{"prompt": TURNS}]),
+        ([load_prompts], [{"text": "User: Hi?\n\nAssistant:"}], [{"prompt": "Hi?"}]),
+        ([load_labelled], LABELLED, [LABELLED[0] | {"prompt": TURNS}, LABELLED[1] | {"prompt": OH}]),
+    ],
+)
+def test_turns_are_read_as_the_same_conversation_in_one_text(smoke, jsonl, template, loaders, texts, turns):
     tokenizer = use_template(Tokenizer(smoke), template)
-    texts, turns = jsonl(*PAIR), [{"prompt": TURNS, "chosen": "A", "rejected": "B"}]
-    as_turns = [
-        {"prompt": TURNS}
-        | {side: [{"role": "assistant", "content": turns[0][side]}] for side in ("chosen", "rejected")}
-    ]
-    for load in (load_pairs, load_preferences):
-        expected, _ = load(texts, tokenizer, 64)
-        assert load(jsonl(*turns), tokenizer, 64)[0] == load(jsonl(*as_turns), tokenizer, 64)[0] == expected
-    for prompt in (PROMPT, "Hi?"):
-        of_text, _ = load_prompts(
-            jsonl({"text": f"User: {prompt}\n\nAssistant:" if prompt == "Hi?" else prompt}), tokenizer, 64
-        )
-        of_turns, _ = load_prompts(jsonl({"prompt": prompt if prompt == "Hi?" else TURNS}), tokenizer, 64)
-        assert of_turns == of_text
-    labelled = [
-        {"prompt": PROMPT, "response": "A", "label": True},
-        {"prompt": "User: Oh?\n\nAssistant:", "response": "B", "label": False},
-    ]
-    expected, _ = load_labelled(jsonl(*labelled), tokenizer, 64)
-    in_turns = [
-        labelled[0] | {"prompt": TURNS},
-        labelled[1] | {"prompt": [{"role": "user", "content": "Oh?"}]},
-    ]
-    assert load_labelled(jsonl(*in_turns), tokenizer, 64)[0] == expected
+    for load in loaders:
+        expected, _ = load(jsonl(*texts), tokenizer, 64)
+        assert expected and load(jsonl(*turns), tokenizer, 64)[0] == expected
 
 
-def test_words_that_look_like_turns_stay_in_the_turn_that_has_them(tokenizer, jsonl):
+def test_words_that_look_like_turns_stay_in_their_turn(tokenizer, jsonl):
     prompt = [{"role": "user", "content": "Continue:\n\nAssistant: no.\n\nUser: yes"}]
-    (pair,), _ = load_preferences(
-        jsonl({"prompt": prompt, "chosen": "A\n\nUser: B", "rejected": "C"}), tokenizer, 128
-    )
-    messages = [*prompt, {"role": "assistant", "content": "A\n\nUser: B"}]
-    transformers = pytest.importorskip("transformers")
-    whole = transformers.AutoTokenizer.from_pretrained(tokenizer.folder)
-    assert pair.chosen == whole.apply_chat_template(messages, return_dict=False)[: len(pair.chosen)]
+    record = {"prompt": prompt, "chosen": "A\n\nUser: B", "rejected": "C"}
+    (pair,), _ = load_preferences(jsonl(record), tokenizer, 128)
+    whole = as_transformers(tokenizer.folder, [*prompt, {"role": "assistant", "content": "A\n\nUser: B"}])
+    assert pair.chosen == whole[: len(pair.chosen)]
     assert tokenizer.decode(pair.chosen[pair.chosen_start : -1]) == "A\n\nUser: B"
 
 
 @pytest.mark.parametrize("template", [OWN, PLAIN])
 def test_an_answer_of_weight_0_is_read_and_not_learnt(smoke, jsonl, template):
     tokenizer = use_template(Tokenizer(smoke), template)
-    turns = [*TURNS, {"role": "assistant", "content": "Yes."}]
-    silent = [turn | {"weight": 0} if turn["content"] == "Hello." else turn for turn in turns]
-    (both,), _ = load_sft(jsonl({"messages": turns}), tokenizer, 64)
-    (one,), _ = load_sft(jsonl({"messages": silent}), tokenizer, 64)
-    assert one.tokens == both.tokens
-    learnt = [token for token, counts in zip(*one.shown()[0][1:]) if counts]
+
+    def load_weighted(first: float, second: float):
+        answers = [{"role": "assistant", "content": "Hello.", "weight": first}]
+        answers += [{"role": "assistant", "content": "Yes.", "weight": second}]
+        turns = [TURNS[0], answers[0], TURNS[2], answers[1]]
+        return load_sft(jsonl({"messages": turns}), tokenizer, 64)[0][0]
+
+    sample = load_weighted(0, 1)
+    assert sample.tokens == load_weighted(1, 1).tokens
+    learnt = [token for token, counts in zip(*sample.shown()[0][1:]) if counts]
     assert tokenizer.decode(learnt).strip() == "Yes."
-    for weights, reason in (((0, 0), "every answer has the weight 0"), ((1, 0.5), "it must be 0 or 1")):
-        weighed = [turn | {"weight": weights[i // 2]} if i % 2 else turn for i, turn in enumerate(turns)]
+    for weights, reason in (((0, 0), "every answer has the weight 0"), ((1, 0.5), "must be 0 or 1")):
         with pytest.raises(ValueError, match=reason):
-            load_sft(jsonl({"messages": weighed}), tokenizer, 64)
+            load_weighted(*weights)
 
 
-BAD_PAIRS = {
-    "an answer first": ({"prompt": TURNS[:2]}, "the last turn of 'prompt' is not the user's"),
-    "the prompt again": ({"chosen": [*TURNS, {"role": "assistant", "content": "A"}]}, "not a single turn of the assistant's; `aligner data`"),
-    "no answer": ({"rejected": " "}, "'rejected' is empty"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD_PAIRS)
-def test_a_pair_of_turns_that_is_none_is_left_out_with_the_reason(tokenizer, jsonl, case):
-    wrong, reason = BAD_PAIRS[case]
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"prompt": TURNS[:2]}, "the last turn of 'prompt' is not the user's"),
+        ({"chosen": [*TURNS, *ANSWERS["chosen"]]}, "not a single turn of the assistant: .*`aligner data`"),
+        ({"rejected": " "}, "'rejected' is empty"),
+    ],
+)
+def test_turns_that_are_no_pair_are_left_out_with_the_reason(tokenizer, jsonl, change, reason):
     with pytest.raises(ValueError, match=reason):
-        load_pairs(jsonl({"prompt": TURNS, "chosen": "A", "rejected": "B"} | wrong), tokenizer, 64)
-
-
-def test_a_text_without_turns_is_a_user_s(tokenizer):
-    assert turns_of("What now?\n") == [{"role": "user", "content": "What now?"}]
-    assert encode_prompt(tokenizer, "What now?") == encode_prompt(tokenizer, "User: What now?\n\nAssistant:")
+        load_pairs(jsonl({"prompt": TURNS, "chosen": "A", "rejected": "B"} | change), tokenizer, 64)
 
 
 contents = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).map(str.strip)
@@ -229,11 +201,15 @@ def test_the_turns_of_a_plain_text_are_found_again(turns):
     messages = [{"role": role, "content": content} for role, content in turns]
     text = "\n\n".join(f"{role.title()}: {content}" for role, content in turns)
     expected = messages[:-1] if turns[-1] == ("assistant", "") else messages
-    assert turns_of(text) == expected
+    assert chat_template.turns_of(text) == expected
 
 
-def test_plain_is_what_it_was(smoke, jsonl):
-    """Of a tokenizer that has a template, too."""
+def test_a_text_without_turns_is_a_user_s(tokenizer):
+    assert chat_template.turns_of("What now?\n") == [{"role": "user", "content": "What now?"}]
+    assert encode_prompt(tokenizer, "What now?") == encode_prompt(tokenizer, "User: What now?\n\nAssistant:")
+
+
+def test_plain_is_the_default_even_of_a_tokenizer_with_a_template(smoke, jsonl):
     chosen, unset = use_template(Tokenizer(smoke), PLAIN), Tokenizer(smoke)
     for load, records in (
         (load_sft, [SHORT, {"messages": MESSAGES}]),
@@ -248,9 +224,9 @@ def test_plain_is_what_it_was(smoke, jsonl):
 # ---- the stop token -------------------------------------------------------------------------------------------------
 
 
-def test_a_template_that_ends_a_turn_otherwise_is_refused_with_place_and_cure(with_template, jsonl):
+def test_a_template_with_another_end_of_turn_is_refused_with_place_and_cure(with_template, jsonl):
     tokenizer = use_template(with_template(OTHER_STOP), OWN)
-    words = r"data\.jsonl:1: the loss would not cover its stop token '<\|im_end\|>': .*'<end_of_turn>'.*eos_token.*plain"
+    words = r"data\.jsonl:1: the loss would not cover the stop token '<\|im_end\|>': .*'<end_of_turn>'.*eos_token.*plain"
     with pytest.raises(StopTokenError, match=words):
         load_sft(jsonl(SHORT), tokenizer, 64)
     with pytest.raises(StopTokenError):
@@ -258,31 +234,28 @@ def test_a_template_that_ends_a_turn_otherwise_is_refused_with_place_and_cure(wi
 
 
 def test_a_stop_token_that_is_read_as_text_is_refused(tmp_path, jsonl):
-    """It has an id, but no place among the added tokens: a template's text would have `<`, `/`, `s` in its stead."""
+    """The token has an id, but is no added token: a template's text would be read as `<`, `/`, `s`."""
     folder = with_settings(llama_2(tmp_path / "model"), tmp_path, chat_template=TRIMMED)
     (sample,), _ = load_sft(jsonl(SHORT), use_template(Tokenizer(folder), OWN), 64)
     assert sample.tokens[-1] == Tokenizer(folder).eos_id
     stored = json.loads((folder / "tokenizer.json").read_text())
     stored["added_tokens"] = [token for token in stored["added_tokens"] if token["content"] != "</s>"]
     (folder / "tokenizer.json").write_text(json.dumps(stored))
-    words = r"data\.jsonl:1: the loss would not cover its stop token '</s>': .*added_tokens"
+    words = r"data\.jsonl:1: the loss would not cover the stop token '</s>': .*added_tokens"
     with pytest.raises(StopTokenError, match=words):
         load_sft(jsonl(SHORT), use_template(Tokenizer(folder), OWN), 64)
 
 
 @pytest.mark.parametrize("template", [PLAIN, OWN])
 @pytest.mark.parametrize("stop", ["<|im_end|>", "<|endoftext|>"])
-def test_an_answer_that_holds_any_stop_token_is_left_out(of_two_stops, jsonl, template, stop):
-    """Behind the first one a policy writes nothing, so the rest would never be learnt to any use."""
+def test_an_answer_that_contains_any_stop_token_is_left_out(of_two_stops, jsonl, template, stop):
+    """A policy stops at the first stop token, so the rest of the answer would be learnt in vain."""
     tokenizer = use_template(of_two_stops, template)
-    answers = [f"Hello.{stop}", f"Hel{stop}lo."]
-    records = [SHORT | {"output": answer} for answer in answers]
-    records += [{"messages": [MESSAGES[1], {"role": "assistant", "content": answers[0]}]}]
+    records = [SHORT | {"output": answer} for answer in (f"Hello.{stop}", f"Hel{stop}lo.")]
+    records += [{"messages": [MESSAGES[1], {"role": "assistant", "content": f"Hello.{stop}"}]}]
     samples, report = load_sft(jsonl(SHORT, *records), tokenizer, 64)
-    assert len(samples) == 1
-    assert report.lines()[0].startswith(
-        f"3 of 4 samples left out: an answer contains the stop token '{stop}'"
-    )
+    words = f"3 of 4 samples left out: an answer contains the stop token '{stop}'"
+    assert len(samples) == 1 and report.lines()[0].startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -301,56 +274,52 @@ def test_a_stop_token_that_is_not_in_the_vocabulary_is_refused(of_two_stops, wro
         Tokenizer(of_two_stops.folder).stop_ids  # noqa: B018
 
 
-def test_what_is_learnt_ends_with_the_stop_token_that_the_template_writes(of_two_stops, jsonl):
+@pytest.mark.parametrize(("template", "end"), [(PLAIN, 0), (OWN, 2)])
+def test_answers_end_with_the_stop_token_that_the_template_writes(of_two_stops, jsonl, template, end):
     """Plain texts have the tokenizer's stop token; ChatML's answers end with <|im_end|> (2), not with <|endoftext|> (0)."""
-    for template, end in ((PLAIN, 0), (OWN, 2)):
-        tokenizer = use_template(Tokenizer(of_two_stops.folder), template)
-        samples, _ = load_sft(jsonl(SHORT, {"messages": MESSAGES}), tokenizer, 128)
-        assert [sample.tokens[-1] for sample in samples] == [end, end] and samples[0].learnt[-1]
-        (pair,), _ = load_preferences(jsonl(*PAIR), tokenizer, 128)
-        assert pair.chosen[-1] == pair.rejected[-1] == answer_end(tokenizer) == end
+    tokenizer = use_template(of_two_stops, template)
+    samples, _ = load_sft(jsonl(SHORT, {"messages": MESSAGES}), tokenizer, 128)
+    assert [sample.tokens[-1] for sample in samples] == [end, end] and samples[0].learnt[-1]
+    (pair,), _ = load_preferences(jsonl(*PAIR), tokenizer, 128)
+    assert pair.chosen[-1] == pair.rejected[-1] == chat_template.answer_end(tokenizer) == end
 
 
-def test_an_observation_behind_any_stop_token_does_not_end_the_turn_twice(of_two_stops):
+def test_an_observation_after_a_stop_token_does_not_end_the_turn_twice(of_two_stops):
     for stopped, end in ((True, "\n"), (False, "<|im_end|>\n")):
-        observation = render_observation(of_two_stops, MESSAGES[1:2], "Well?", stopped)
+        observation = chat_template.render_observation(of_two_stops, MESSAGES[1:2], "Well?", stopped)
         assert observation.startswith(f"{end}<|im_start|>user")
 
 
 @given(contents.filter(bool))
 def test_every_answer_is_learnt_whole_with_its_stop_token(smoke, answer):
     tokenizer = use_template(Tokenizer(smoke), OWN)
-    tokens, start = with_response(tokenizer, PROMPT, f" {answer}")
+    tokens, start = chat_template.with_response(tokenizer, PROMPT, f" {answer}")
     assert tokens[:start] == encode_prompt(tokenizer, PROMPT)
     assert tokenizer.decode(tokens[start:], special_tokens=True, continues=True) == f"{answer}<|im_end|>"
     assert tokens[start:].count(tokenizer.eos_id) == 1
 
 
-# ---- which template -------------------------------------------------------------------------------------------------
+# ---- the choice of a template, and the mask as it is shown ----------------------------------------------------------
 
 
-def test_templates_that_can_t_be_used_are_refused(with_template, jsonl):
-    with pytest.raises(ValueError, match="writes a conversation differently once it has an answer"):
+def test_an_unusable_template_is_refused_and_another_recorded_beside_the_tokenizer(
+    with_template, jsonl, smoke, tmp_path
+):
+    with pytest.raises(ValueError, match="changes a prompt once an answer follows"):
         load_sft(jsonl({"messages": MESSAGES}), use_template(with_template(FORGETFUL), OWN), 64)
     with pytest.raises(UserError, match=r"has no chat template: give model\.data\.chat_template=plain"):
         use_template(with_template(None), OWN)
-
-
-def test_the_template_is_recorded_beside_the_tokenizer(smoke, tmp_path):
-    assert recorded_template(smoke) is None
+    assert chat_template.recorded_template(smoke) is None
     for name in (OWN, PLAIN):
-        save_tokenizer(use_template(Tokenizer(smoke), name), tmp_path)
-        assert recorded_template(tmp_path) == name
+        chat_template.save_tokenizer(use_template(Tokenizer(smoke), name), tmp_path)
+        assert chat_template.recorded_template(tmp_path) == name
     (tmp_path / "template.json").write_text("{")
     with pytest.raises(UserError, match=r"template\.json is damaged"):
-        recorded_template(tmp_path)
-
-
-# ---- what is shown is what is learnt --------------------------------------------------------------------------------
+        chat_template.recorded_template(tmp_path)
 
 
 @pytest.mark.parametrize("template", [PLAIN, OWN])
-def test_the_mask_that_is_shown_is_the_trainers(smoke, formatted, template):
+def test_the_displayed_mask_is_the_trainers(smoke, formatted, template):
     from aligner_lib.kinds.dpo.trainer import DPOTrainer
     from aligner_lib.kinds.sft.trainer import SFTTrainer
 
@@ -377,10 +346,3 @@ def test_the_mask_is_shown_by_more_than_colour_and_escaped(smoke, jsonl):
     assert html.count('class="lab-learnt"') == count
     assert "<b>Hi" not in html and "border-bottom" in html and "↵" in html
     assert repr(shown).startswith(f"sample: {count} of {len(sample)} tokens are learnt\n<b>Hi?</b>")
-
-
-def test_of_a_prompt_nothing_is_learnt_and_of_a_reward_model_s_pair_the_end(smoke, jsonl):
-    tokenizer = Tokenizer(smoke)
-    (prompt,), _ = load_prompts(jsonl({"text": PROMPT}), tokenizer, 64)
-    (pair,), _ = load_pairs(jsonl(*PAIR), tokenizer, 64)
-    assert (learnt(tokenizer, prompt), learnt(tokenizer, pair)) == ([], ["<|im_end|>", "<|im_end|>"])

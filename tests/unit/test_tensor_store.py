@@ -47,23 +47,23 @@ def test_a_whole_tensor_comes_back(tmp_path):
     reader = StoreReader(tmp_path)
     assert reader.names() == sorted(tensors)
     for name, tensor in tensors.items():
+        whole = reader.read_whole(name)
+        assert torch.equal(whole, tensor) and whole.dtype == tensor.dtype
         assert reader.shape(name) == tuple(tensor.shape)
-        assert torch.equal(reader.read_whole(name), tensor)
-        assert reader.read_whole(name).dtype == tensor.dtype
     assert reader.read_whole("half", torch.float32).dtype == torch.float32
 
 
 def test_equal_tensors_make_equal_files_that_others_may_read(tmp_path):
-    names = [f"tensor.{i}" for i in range(20)]  # enough that a random order would differ
-    for folder in ("one", "two"):
-        writer = StoreWriter(tmp_path / folder)
-        for name in names:
-            writer.add(Block.whole(name, NUMBERS), NUMBERS.clone())
+    files = []
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        writer = StoreWriter(folder)
+        for i in range(20):  # enough that a random order would differ
+            writer.add(Block.whole(f"tensor.{i}", NUMBERS), NUMBERS.clone())
         writer.flush()
+        files += folder.iterdir()
     (tmp_path / "plain").touch()
-    one, two = (next((tmp_path / folder).iterdir()) for folder in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
-    assert one.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert files[0].stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def cuts_of(size: int):
@@ -98,28 +98,18 @@ def test_a_full_file_is_written_out(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_part_that_nobody_wrote_is_told(tmp_path):
+def test_what_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no weights in"):
+        StoreReader(tmp_path)
     reader = write(tmp_path, [block((0, 4), (0, 3))])
+    assert "w" in reader and "v" not in reader
     assert torch.equal(reader.read(block((1, 3), (0, 2))), NUMBERS[1:3, 0:2])
     with pytest.raises(ValueError, match=r"w in .* is incomplete: 12 of 24 values"):
         reader.read_whole("w")
-
-
-def test_an_unknown_name_or_another_shape_is_told(tmp_path):
-    reader = write(tmp_path, [WHOLE])
-    assert "w" in reader and "v" not in reader
     with pytest.raises(KeyError, match="no tensor 'v'"):
         reader.read_whole("v")
     with pytest.raises(ValueError, match=r"w in .* has shape \[4, 6\], but the model needs \[4, 7\]"):
         reader.read(block((0, 4), (0, 7), shape=(4, 7)))
-
-
-def test_an_empty_folder_has_no_weights(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no weights in"):
-        StoreReader(tmp_path)
-
-
-def test_values_must_fill_their_block(tmp_path):
     with pytest.raises(AssertionError, match="w: 5 values for a block of 24"):
         StoreWriter(tmp_path).add(WHOLE, torch.zeros(5))
 

@@ -1,12 +1,12 @@
-"""Megatron's token files: written with any number of workers, killed and gone on with, and read as the same samples."""
+"""Megatron's token files: written by any number of workers, continued after a kill, and read as the same samples."""
 
 import fcntl
 import json
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +17,10 @@ from tiny_tokenizers import STYLES, with_settings
 from typer.testing import CliRunner
 
 from aligner_lib.cli.main import app
-from aligner_lib.datasets import load, load_indexed
+from aligner_lib.datasets import indexed_dataset, load, load_indexed
 from aligner_lib.datasets.chat_template import OWN, PLAIN, use_template
-from aligner_lib.datasets.indexed_dataset import (
-    DTYPES,
-    INT32,
-    UINT16,
-    IndexedDataset,
-    best_dtype,
-    files_of_prefix,
-    write_index,
-)
-from aligner_lib.datasets.token_files import about_file
+from aligner_lib.datasets.indexed_dataset import INT32, UINT16, IndexedDataset, files_of_prefix
+from aligner_lib.datasets.token_files import Unfinished, about_file
 from aligner_lib.datasets.tokenize_files import tokenize_file
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
@@ -70,9 +62,9 @@ def write_lines(path: Path, *texts: str | bytes) -> Path:
 
 def write_documents(prefix: Path, documents: list[list[int]], dtype: int) -> None:
     binary, index = files_of_prefix(prefix)
-    binary.write_bytes(np.array([token for ids in documents for token in ids], DTYPES[dtype]).tobytes())
+    binary.write_bytes(np.array([*chain(*documents)], indexed_dataset.DTYPES[dtype]).tobytes())
     with open(index, "wb") as file:
-        write_index(file, dtype, np.array(list(map(len, documents)), np.int32))
+        indexed_dataset.write_index(file, dtype, np.array(list(map(len, documents)), np.int32))
 
 
 # ---- the format -----------------------------------------------------------------------------------------------------
@@ -89,7 +81,7 @@ def test_documents_are_read_as_they_were_written(tmp_path_factory, documents, dt
 
 
 def test_a_vocabulary_below_65500_has_two_bytes_an_id():
-    assert best_dtype(65_499) == UINT16 and best_dtype(65_500) == INT32
+    assert indexed_dataset.best_dtype(65_499) == UINT16 and indexed_dataset.best_dtype(65_500) == INT32
 
 
 CUT_OFF = r"describes .*cut off or belongs to another data set"
@@ -107,8 +99,8 @@ CUT_OFF = r"describes .*cut off or belongs to another data set"
         ("idx", lambda old: b"", r"not an index of Megatron's"),
         ("idx", lambda old: b"PK" + old[2:], r"not an index of Megatron's"),
         ("idx", lambda old: old[:17] + b"\x09" + old[18:], r"dtype 9"),
-        ("idx", lambda old: old[:-16] + old[-8:] + old[-16:-8], r"documents don't follow one another"),
-        ("idx", lambda old: old[:34] + b"\xff" * 4 + old[38:], rf"{CUT_OFF}|don't follow"),
+        ("idx", lambda old: old[:-16] + old[-8:] + old[-16:-8], r"contradict each other"),
+        ("idx", lambda old: old[:34] + b"\xff" * 4 + old[38:], rf"{CUT_OFF}|contradict"),
     ],
 )
 def test_files_that_are_not_whole_are_refused(written, tokenizer, which, change, words):
@@ -118,7 +110,10 @@ def test_files_that_are_not_whole_are_refused(written, tokenizer, which, change,
         load_indexed.load_pairs([written], tokenizer, 256)
 
 
-def test_a_missing_file_is_named(written, tokenizer):
+def test_either_file_names_both_and_a_missing_one_is_named(written, tokenizer):
+    by_prefix, _ = load_indexed.load_pairs([written], tokenizer, 256)
+    for path in files_of_prefix(written):
+        assert load_indexed.load_pairs([path], tokenizer, 256)[0] == by_prefix
     files_of_prefix(written)[1].unlink()
     with pytest.raises(FileNotFoundError, match=r"hh_text_document\.idx does not exist.*data_impl=mmap"):
         load_indexed.load_pairs([written], tokenizer, 256)
@@ -127,15 +122,14 @@ def test_a_missing_file_is_named(written, tokenizer):
 # ---- writing --------------------------------------------------------------------------------------------------------
 
 
-def test_a_document_is_a_line(formatted, tokenizer, tmp_path):
+def test_a_document_is_a_line(formatted, comparisons, tokenizer, tmp_path):
     source = formatted / "test_comparisons.jsonl"
     texts = [json.loads(line)["text"] for line in source.read_text().splitlines()]
-    for name, end in (("deep/hh", [tokenizer.eos_id]), ("bare", [])):
-        made = tokenize_file(source, tmp_path / name, tokenizer, append_eod=bool(end))
-        assert made.prefix == tmp_path / f"{name}_text_document"
-        documents = IndexedDataset(made.prefix)
-        assert list(documents) == [tokenizer.encode(text) + end for text in texts]
-        assert (made.documents, made.tokens) == (len(texts), documents.tokens)
+    bare = tokenize_file(source, tmp_path / "deep" / "bare", tokenizer, append_eod=False)
+    assert bare.prefix == tmp_path / "deep" / "bare_text_document"
+    assert (bare.documents, bare.tokens) == (len(texts), IndexedDataset(bare.prefix).tokens)
+    for prefix, end in ((bare.prefix, []), (comparisons, [tokenizer.eos_id])):
+        assert list(IndexedDataset(prefix)) == [tokenizer.encode(text) + end for text in texts]
 
 
 def test_neither_workers_nor_chunks_change_a_byte(formatted, comparisons, tokenizer, tmp_path):
@@ -144,27 +138,27 @@ def test_neither_workers_nor_chunks_change_a_byte(formatted, comparisons, tokeni
     assert content(made.prefix) == content(comparisons)
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from aligner_lib.datasets.token_files import Unfinished
-from aligner_lib.datasets.tokenize_files import tokenize_file
-from aligner_lib.datasets.tokenizer import Tokenizer
-append = Unfinished.append
-def killed_at_100_lines(self, encoded):
-    append(self, encoded)
-    if os.path.getsize(self._lengths) > 400:
-        os.kill(os.getpid(), signal.SIGKILL)
-Unfinished.append = killed_at_100_lines
-tokenize_file(Path(sys.argv[1]), Path(sys.argv[2]), Tokenizer(Path(sys.argv[3])), append_eod=True, chunk_size=3)
-"""
+def killed_at_100_lines(source: Path, prefix: Path, model: Path) -> None:
+    append = Unfinished.append
+
+    def kill(self, encoded):
+        append(self, encoded)
+        if os.path.getsize(self._lengths) > 400:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Unfinished.append = kill
+    tokenize_file(source, prefix, Tokenizer(model), append_eod=True, chunk_size=3)
 
 
-def test_a_killed_call_goes_on_and_writes_the_same(formatted, comparisons, tokenizer, smoke, tmp_path):
+def test_a_killed_call_is_continued_and_writes_the_same(formatted, comparisons, tokenizer, smoke, tmp_path):
     """The kill costs both files three bytes, as on a machine that loses its power."""
     source = formatted / "test_comparisons.jsonl"
-    killed = subprocess.run([sys.executable, "-c", KILLED, source, tmp_path / "hh", smoke])
-    assert killed.returncode == -signal.SIGKILL
+    killed = multiprocessing.get_context("fork").Process(
+        target=killed_at_100_lines, args=(source, tmp_path / "hh", smoke)
+    )
+    killed.start()
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL
     assert not any(path.exists() for path in files_of_prefix(tmp_path / "hh_text_document"))
     for name in ("lengths", "bin"):
         path = tmp_path / f".hh_text_document.{name}.partial"
@@ -179,35 +173,32 @@ def test_complete_files_are_kept_and_others_are_not_written_over(formatted, toke
     before, prefix = content(written), written.with_name("hh")
     again = tokenize_file(formatted / "test_comparisons.jsonl", prefix, tokenizer, append_eod=True)
     assert again.went_on == again.documents and content(written) == before
-    with pytest.raises(UserError, match=r"exists already, and was not made from this file.*--output-prefix"):
+    with pytest.raises(UserError, match=r"exists already, but was made from another file.*--output-prefix"):
         tokenize_file(formatted / "test_comparisons.jsonl", prefix, tokenizer)
     assert content(written) == before
 
 
-def test_what_an_earlier_call_left_of_something_else_is_begun_anew(tmp_path, tokenizer):
+def test_files_left_by_an_earlier_call_are_used_only_if_they_are_of_this_source(tmp_path, tokenizer):
     source = write_lines(tmp_path / "a.jsonl", "one", "two")
-    (tmp_path / ".a_text_document.about.partial").write_text('{"source": "of another file"}')
-    (tmp_path / ".a_text_document.bin.partial").write_bytes(b"1234")
-    (tmp_path / ".a_text_document.lengths.partial").write_bytes(b"\2\0\0\0")
+    about, lengths, binary = (
+        tmp_path / f".a_text_document.{name}.partial" for name in ("about", "lengths", "bin")
+    )
+    about.write_text('{"source": "of another file"}')
+    binary.write_bytes(b"1234")
+    lengths.write_bytes(b"\2\0\0\0")
     made = tokenize_file(source, tmp_path / "a", tokenizer)
     assert list(IndexedDataset(made.prefix)) == [tokenizer.encode("one"), tokenizer.encode("two")]
-
-
-def test_a_kill_while_the_files_get_their_names_costs_nothing(tmp_path, tokenizer):
-    source = write_lines(tmp_path / "a.jsonl", "one", "two")
-    made = tokenize_file(source, tmp_path / "a", tokenizer)
-    before = content(made.prefix)
-    about = json.loads(about_file(made.prefix).read_text())
+    before = content(made.prefix)  # and now as a kill leaves them while the files get their names
+    stored = json.loads(about_file(made.prefix).read_text())
     about_file(made.prefix).unlink()
-    del about["documents"], about["tokens"]
-    (tmp_path / ".a_text_document.about.partial").write_text(json.dumps(about))
-    lengths = np.array([len(tokenizer.encode(text)) for text in ("one", "two")], "<i4")
-    (tmp_path / ".a_text_document.lengths.partial").write_bytes(lengths.tobytes())
+    del stored["documents"], stored["tokens"]
+    about.write_text(json.dumps(stored))
+    lengths.write_bytes(np.array([len(tokenizer.encode(text)) for text in ("one", "two")], "<i4").tobytes())
     again = tokenize_file(source, tmp_path / "a", tokenizer)
     assert again.went_on == 2 and content(again.prefix) == before
 
 
-def test_a_record_without_a_text_is_an_empty_document_and_is_told(tmp_path, tokenizer):
+def test_a_record_without_a_text_is_an_empty_document_and_an_empty_line_is_refused(tmp_path, tokenizer):
     source = write_lines(tmp_path / "a.jsonl", "good", b"{", "fine", " ", "better", "worse", b"", b"  ")
     made = tokenize_file(source, tmp_path / "a", tokenizer, append_eod=True, chunk_size=2)
     assert [len(ids) > 0 for ids in IndexedDataset(made.prefix)] == [True, False, True, False, True, True]
@@ -218,16 +209,16 @@ def test_a_record_without_a_text_is_an_empty_document_and_is_told(tmp_path, toke
     samples, report = load_indexed.load_pairs([made.prefix], tokenizer, 64)
     assert [tokenizer.decode(sample.chosen) for sample in samples] == ["better"]
     assert report.total == 3 and sum(report.dropped.values()) == 2
+    source = write_lines(tmp_path / "b.jsonl", "good", b"", "bad")
+    with pytest.raises(UserError, match=r"b\.jsonl:2 is empty"):
+        tokenize_file(source, tmp_path / "b", tokenizer)
 
 
-def test_an_empty_line_between_two_and_a_second_call_are_refused(tmp_path, tokenizer):
-    source = write_lines(tmp_path / "a.jsonl", "good", b"", "bad")
-    with pytest.raises(UserError, match=r"a\.jsonl:2 is empty"):
-        tokenize_file(source, tmp_path / "a", tokenizer)
+def test_a_second_call_is_refused_while_the_first_one_writes(tmp_path, tokenizer):
     with open(tmp_path / ".a_text_document.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="another call is writing"):
-            tokenize_file(source, tmp_path / "a", tokenizer)
+            tokenize_file(write_lines(tmp_path / "a.jsonl", "good"), tmp_path / "a", tokenizer)
 
 
 def test_the_tutorial_s_command_is_taken(formatted, smoke, tmp_path):
@@ -287,22 +278,13 @@ def test_every_kind_of_tokenizer_finds_the_response_again(tmp_path, style, with_
         assert getattr(load_indexed, loader)([prefix], tokenizer, 512)[0] == expected
 
 
-def test_either_file_names_both(comparisons, tokenizer):
-    by_prefix, _ = load_indexed.load_pairs([comparisons], tokenizer, 256)
-    for path in files_of_prefix(comparisons):
-        assert load_indexed.load_pairs([path], tokenizer, 256)[0] == by_prefix
-
-
-# ---- what can't be ---------------------------------------------------------------------------------------------------
-
-
-def test_an_odd_number_of_documents_is_no_pairs(tmp_path, tokenizer):
+def test_an_odd_number_of_documents_is_refused_as_pairs(tmp_path, tokenizer):
     prefix = tokenize_file(write_lines(tmp_path / "a.jsonl", "a", "b", "c"), tmp_path / "a", tokenizer).prefix
     with pytest.raises(UserError, match="has 3 documents: chosen and rejected documents alternate"):
         load_indexed.load_pairs([prefix], tokenizer, 64)
 
 
-def test_another_tokenizer_or_template_is_refused(comparisons, smoke, tmp_path):
+def test_another_tokenizer_or_template_is_refused(comparisons, smoke, tmp_path, written):
     folder = with_settings(smoke, tmp_path / "another")
     stored = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = stored["model"]["vocab"]
@@ -310,12 +292,9 @@ def test_another_tokenizer_or_template_is_refused(comparisons, smoke, tmp_path):
     (folder / "tokenizer.json").write_text(json.dumps(stored))
     with pytest.raises(UserError, match=r"written with another tokenizer than that of .*another"):
         load_indexed.load_pairs([comparisons], Tokenizer(folder), 256)
-    words = r"--chat-template plain, but this run has model\.data\.chat_template=tokenizer"
+    words = r"--chat-template plain, but the run has model\.data\.chat_template=tokenizer"
     with pytest.raises(UserError, match=words):
         load_indexed.load_pairs([comparisons], use_template(Tokenizer(smoke), OWN), 256)
-
-
-def test_without_the_json_ids_and_stop_tokens_tell_of_another_tokenizer(written, smoke, tmp_path):
     about_file(written).unlink()
     small = Tokenizer(STYLES["gpt2"](tmp_path / "small"))
     with pytest.raises(UserError, match=rf"vocabulary of .*small ends at {small.vocab_size - 1}: another"):

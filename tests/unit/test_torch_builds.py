@@ -15,23 +15,12 @@ from lab_clone import Clone
 
 # what `lab` calls: neither nvidia-smi nor sbatch, which this machine may have
 PROGRAMS = "awk cat cmp cp dirname grep head mkdir mv rm sed sh tr uname".split()
-LOCK = """\
-cuda-toolkit==13.2 \\
-    --hash=sha256:1
-nvidia-cublas==13.4 ; sys_platform == 'linux' \\
-    --hash=sha256:2
-    # via torch
-tiny==1.0 \\
-    --hash=sha256:3
-torch==9.9 \\
-    --hash=sha256:4
-torchless==1.0 \\
-    --hash=sha256:5
-triton==3.9 ; sys_platform == 'linux' \\
-    --hash=sha256:6
-tritonclient==2.7 \\
-    --hash=sha256:7
-"""
+LINUX = " ; sys_platform == 'linux'"
+PINS = ["cuda-toolkit==13.2", f"nvidia-cublas==13.4{LINUX}", "tiny==1.0", "torch==9.9", "torchless==1.0"]
+PINS += [f"triton==3.9{LINUX}", "tritonclient==2.7"]
+LOCK = "".join(
+    f"{pin} \\\n    --hash=sha256:{number}\n    # via torch\n" for number, pin in enumerate(PINS, 1)
+)
 
 
 @pytest.fixture
@@ -43,18 +32,12 @@ def clone(tmp_path):
     (clone.root / "requirements.lock").write_text(LOCK)
     for program in PROGRAMS:
         (clone.tools / program).symlink_to(shutil.which(program))
-    # pip, which takes half a second to start, is asked for none of these
-    settings = dict.fromkeys(("UV_DEFAULT_INDEX", "UV_INDEX"), "http://127.0.0.1:9")
-    clone.environment |= settings | {"UV_INSECURE_HOST": "127.0.0.1", "PATH": str(clone.tools)}
+    clone.environment |= {"UV_INSECURE_HOST": "127.0.0.1", "PATH": str(clone.tools)}
     return clone
 
 
 def lock_the_cpu_build(clone) -> None:
     (clone.root / "requirements-cpu.lock").write_text("torch==9.9+cpu \\\n    --hash=sha256:0\n")
-
-
-def took_the_cpu_build(clone) -> bool:
-    return any("--torch-backend cpu" in call for call in clone.installs())
 
 
 def test_a_machine_without_a_gpu_gets_the_cpu_build_whose_hash_is_locked(clone):
@@ -73,10 +56,9 @@ def test_a_machine_without_a_gpu_gets_the_cpu_build_whose_hash_is_locked(clone):
 def test_a_machine_that_may_use_a_gpu_or_has_no_locked_cpu_build_gets_the_locks_build(clone, program):
     if program:
         lock_the_cpu_build(clone)
-        (clone.tools / program).write_text("#!/bin/sh\n")
-        (clone.tools / program).chmod(0o755)
+        clone.write_program(clone.tools / program, "#!/bin/sh\n")
     clone.lab("runs")
-    assert not took_the_cpu_build(clone)
+    assert "--torch-backend cpu" not in " ".join(clone.installs())
 
 
 def test_a_requested_build_is_kept_and_another_one_refused(clone):
@@ -85,14 +67,14 @@ def test_a_requested_build_is_kept_and_another_one_refused(clone):
     assert " --torch-backend cpu torch==9.9+cpu " in clone.installs()[0]
     (clone.root / "requirements.lock").write_text(LOCK + "# changed\n")
     clone.lab("runs")
-    assert took_the_cpu_build(clone)
+    assert "--torch-backend cpu" in clone.installs()[0]
     code, _, err = clone.lab("runs", LAB_TORCH="cuda")
     assert code == 1 and "was made with LAB_TORCH=cpu" in err and "LAB_VENV=DIR LAB_TORCH=cuda" in err
     unknown = clone.lab("runs", LAB_TORCH="rocm", LAB_VENV="other")
     assert unknown[::2] == (1, "lab: LAB_TORCH=rocm is neither cpu nor cuda")
 
 
-def test_where_the_cpu_build_cannot_be_had_the_locks_build_is_installed_and_a_sentence_says_why(clone):
+def test_without_the_cpu_build_the_locks_build_is_installed_and_a_sentence_says_why(clone):
     code, out, err = clone.lab("runs", LAB_TORCH="cpu", UV_FAILS="--torch-backend cpu")
     assert (code, out) == (0, "handed over: aligner_lib runs")
     assert "PyTorch's CPU build can't be fetched (no route to host)" in err and "6 GB" in err
@@ -101,19 +83,19 @@ def test_where_the_cpu_build_cannot_be_had_the_locks_build_is_installed_and_a_se
     assert clone.installs() == []
 
 
+WHEEL = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 # builds the project, without setuptools
-BACKEND = """
+BACKEND = f"""
 def build_editable(folder, config_settings=None, metadata_directory=None):
     import zipfile
-    with zipfile.ZipFile(f"{folder}/aligner_lab-1.0-py3-none-any.whl", "w") as wheel:
+    with zipfile.ZipFile(folder + "/aligner_lab-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("aligner_lib/__main__.py", "import sys; print('handed over:', *sys.argv[1:])")
-        info = "aligner_lab-1.0.dist-info"
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: aligner-lab\\nVersion: 1.0\\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr(f"{info}/RECORD", "")
+        info = "aligner_lab-1.0.dist-info/"
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: aligner-lab\\nVersion: 1.0\\n")
+        wheel.writestr(info + "WHEEL", {WHEEL!r})
+        wheel.writestr(info + "RECORD", "")
     return "aligner_lab-1.0-py3-none-any.whl"
 """
-GROUPS = "lab pytriton bench environments exporters hub site gpu".split()
 PROJECT = """
 [build-system]
 requires = []
@@ -124,7 +106,11 @@ name = "aligner-lab"
 version = "1.0"
 requires-python = ">=3.11"
 [dependency-groups]
+lab = ["tiny", "torch"]
 """
+PROJECT += "".join(
+    f"{extra} = ['tiny']\n" for extra in "pytriton bench environments exporters hub site gpu".split()
+)
 
 
 def add_wheel(index: Path, name: str, version: str, requires: str = "") -> str:
@@ -132,14 +118,11 @@ def add_wheel(index: Path, name: str, version: str, requires: str = "") -> str:
     record = f"{name.replace('-', '_')}-{version}"
     folder = index / name
     folder.mkdir(parents=True, exist_ok=True)
-    needs = f"Requires-Dist: {requires}\n" if requires else ""
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += f"Requires-Dist: {requires}\n" if requires else ""
     with zipfile.ZipFile(folder / f"{record}-py3-none-any.whl", "w") as wheel:
-        info = f"{record}.dist-info"
-        wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
-        )
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
+        for file, text in (("METADATA", metadata), ("WHEEL", WHEEL), ("RECORD", "")):
+            wheel.writestr(f"{record}.dist-info/{file}", text)
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.whl")}
     links = [f'<a href="{file}#sha256={digest}">{file}</a>' for file, digest in digests.items()]
     (folder / "index.html").write_text("".join(links))
@@ -164,27 +147,21 @@ def indexes(clone, tmp_path):
     add_wheel(folder / "main", "nvidia-cublas", "13.4")
     add_wheel(folder / "main", "tiny", "1.0")
     add_wheel(folder / "main", "torch", "9.9", requires="nvidia-cublas==13.4")
-    handler = functools.partial(Quiet, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    clone.environment |= {
-        "UV_CACHE_DIR": str(tmp_path / "cache"),
-        "UV_NO_CONFIG": "1",
-        "UV_DEFAULT_INDEX": f"{address}/main",
-        "UV_INDEX": f"{address}/main",
-        "LAB_TORCH_INDEX": f"{address}/cpu",
-    }
-    groups = "".join(f"{name} = ['tiny'{', ' + repr('torch') if name == 'lab' else ''}]\n" for name in GROUPS)
     for name in clone.root.glob("requirements*.lock"):
         name.unlink()
-    (clone.root / "pyproject.toml").write_text(PROJECT + groups)
+    (clone.root / "pyproject.toml").write_text(PROJECT)
     (clone.root / "backend.py").write_text(BACKEND)
-    yield folder
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        clone.environment |= {"UV_CACHE_DIR": str(tmp_path / "cache"), "UV_NO_CONFIG": "1"}
+        clone.environment |= dict.fromkeys(("UV_DEFAULT_INDEX", "UV_INDEX"), f"{address}/main")
+        clone.environment |= {"LAB_TORCH_INDEX": f"{address}/cpu", "LAB_PYTHON": sys.executable}
+        yield folder
+        server.shutdown()
+        thread.join()
 
 
 def versions(clone, environment: str = ".venv") -> set[str]:
@@ -199,9 +176,7 @@ def lock(clone) -> str:
     return err
 
 
-def test_the_cpu_build_is_installed_without_the_libraries_of_cuda_if_its_hash_is_the_locked_one(
-    clone, indexes
-):
+def test_the_cpu_build_is_installed_without_cuda_s_libraries_if_its_hash_is_the_locked_one(clone, indexes):
     digest = add_wheel(indexes / "cpu", "torch", "9.9+cpu")
     assert lock(clone) == ""
     locked = f"torch==9.9+cpu ; sys_platform == 'linux' \\\n    --hash=sha256:{digest}"

@@ -50,50 +50,41 @@ def notebooks(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(notebooks, tmp_path_factory) -> Path:
+    """The output of the first two notebooks, beside two runs, one of them with figures."""
     out = tmp_path_factory.mktemp("out")
-    chosen = run_notebooks.choose(notebooks, "00,1")
-    assert run_notebooks.run(chosen, "smoke", out, run_notebooks.parse_parameters(["steps=5"]))
-    return out
-
-
-def test_the_report_links_a_page_of_each_run_that_has_figures(notebooks, tmp_path):
     for name, records in (("sft", '{"step": 1, "time": 1.0, "train/loss": 2.0}\n'), ("waiting", "")):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "run.json").write_text(
-            f'{{"name": "{name}", "kind": "sft", "status": "finished"}}'
-        )
-        (tmp_path / "runs" / name / "metrics.jsonl").write_text(records)
+        run = out / "runs" / name
+        run.mkdir(parents=True)
+        (run / "run.json").write_text(f'{{"name": "{name}", "kind": "sft", "status": "finished"}}')
+        (run / "metrics.jsonl").write_text(records)
 
     def write_page(run, path):
         path.parent.mkdir(exist_ok=True)
         path.write_text(run.name)
 
-    assert run_notebooks.run(run_notebooks.choose(notebooks, "02"), "smoke", tmp_path, {}, write_page)
-    assert [page.read_text() for page in (tmp_path / "pages").iterdir()] == ["sft"]
-    assert '<a href="pages/sft.html">sft</a>' in (tmp_path / "report.html").read_text()
+    chosen = run_notebooks.choose(notebooks, "00,1")
+    steps = run_notebooks.parse_parameters(["steps=5"])
+    assert run_notebooks.run(chosen, "smoke", out, steps, write_page)
+    return out
 
 
 @pytest.mark.notebooks
-def test_summary_merges_what_the_notebooks_measured(finished):
+def test_summary_and_report_have_what_the_notebooks_measured_and_showed(finished, notebooks):
     summary = json.loads((finished / "summary.json").read_text())
-    assert summary["profile"] == "smoke"
     assert summary["sft"] == {"before": 3.5, "steps": 5, "profile": "smoke"} and summary["ended"] is True
-    assert set(summary["seconds"]) == {"00_start", "01_next"}
-    assert set(summary["memory_gib"]) == set(summary["seconds"])
+    assert summary["profile"] == "smoke" and "failed" not in summary
+    assert set(summary["seconds"]) == set(summary["memory_gib"]) == {"00_start", "01_next"}
     assert min(summary["memory_gib"].values()) > 0.02  # a kernel's, a process below this one
-    assert "failed" not in summary
-
-
-@pytest.mark.notebooks
-def test_the_report_opens_offline_with_pictures_charts_and_equations(finished, notebooks):
     page = (finished / "report.html").read_text()
     assert external_references(page) == []
-    assert "@media (prefers-color-scheme: dark)" in page
-    assert "data:image/png;base64," in page
-    assert "Plotly.newPlot" in page and "plotly.js v" in page
+    for part in (
+        "@media (prefers-color-scheme: dark)", "data:image/png;base64,", "Plotly.newPlot", "plotly.js v",
+        "IntSlider(value=41", 'href="#01_next"', 'id="01_next"',
+    ):  # fmt: skip
+        assert part in page
+    assert [file.read_text() for file in (finished / "pages").iterdir()] == ["sft"]
+    assert '<a href="pages/sft.html">sft</a>' in page
     assert page.count("<math") == 2 and "$$" not in page.split("</script>")[-1]
-    assert "IntSlider(value=41" in page  # what a widget says of itself
-    assert 'href="#01_next"' in page and 'id="01_next"' in page
     executed = nbformat.read(finished / "notebooks" / "00_start.ipynb", as_version=4)
     source = nbformat.read(notebooks / "00_start.ipynb", as_version=4)
     has_outputs = [any(cell.get("outputs") for cell in notebook.cells) for notebook in (executed, source)]
@@ -127,16 +118,16 @@ def test_a_kernel_that_dies_is_a_failure_like_any_other(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "said", ["Kernel died before replying to kernel_info", "Kernel didn't respond in 120 seconds"]
+    "message", ["Kernel died before replying to kernel_info", "Kernel didn't respond in 120 seconds"]
 )
 @pytest.mark.parametrize(("deaths", "passes"), [(1, True), (2, False)])
-def test_a_kernel_whose_port_was_taken_is_started_once_more(tmp_path, monkeypatch, deaths, passes, said):
+def test_a_kernel_whose_port_was_taken_is_started_once_more(tmp_path, monkeypatch, deaths, passes, message):
     started = []
 
     def execute(*_, **__):
         started.append(None)
         if len(started) <= deaths:
-            raise RuntimeError(said)
+            raise RuntimeError(message)
 
     monkeypatch.setattr("papermill.execute_notebook", execute)
     write_notebook(tmp_path / "01_one.ipynb", new_code_cell("1"))
@@ -144,19 +135,22 @@ def test_a_kernel_whose_port_was_taken_is_started_once_more(tmp_path, monkeypatc
     assert len(started) == 2
 
 
-def test_only_chooses_by_number_and_names_what_there_is(notebooks, tmp_path):
-    assert [n.name for n in run_notebooks.choose(notebooks)] == ["00_start", "01_next", "02_last"]
-    assert [n.name for n in run_notebooks.choose(notebooks, "2,00")] == ["00_start", "02_last"]
-    with pytest.raises(UserError, match="00, 01, 02"):
-        run_notebooks.choose(notebooks, "07")
+def test_notebooks_are_chosen_by_number_and_an_unknown_parameter_is_refused_with_the_nearest(
+    notebooks, tmp_path
+):
     for name in ("04_one", "04b_between", "06_last", "09_beside", "10_two_digits"):
         (tmp_path / f"{name}.ipynb").touch()
-    assert [n.name for n in run_notebooks.choose(tmp_path)] == ["04_one", "04b_between", "06_last"]
-    assert [n.name for n in run_notebooks.choose(tmp_path, "4b, 10")] == ["04b_between", "10_two_digits"]
-    assert [n.name for n in run_notebooks.choose(tmp_path, "9")] == ["09_beside"]
-
-
-def test_a_parameter_that_no_notebook_has_is_refused_with_the_nearest(notebooks, tmp_path):
+    for folder, numbers, names in (
+        (notebooks, None, ["00_start", "01_next", "02_last"]),
+        (notebooks, "2,00", ["00_start", "02_last"]),
+        (tmp_path, None, ["04_one", "04b_between", "06_last"]),
+        (tmp_path, "4b, 10", ["04b_between", "10_two_digits"]),
+        (tmp_path, "9", ["09_beside"]),
+    ):
+        chosen = run_notebooks.choose(folder, numbers) if numbers else run_notebooks.choose(folder)
+        assert [notebook.name for notebook in chosen] == names
+    with pytest.raises(UserError, match="00, 01, 02"):
+        run_notebooks.choose(notebooks, "07")
     for wrong, words in (({"stpes": 3}, "steps"), ({"profile": "gpu"}, "--profile")):
         with pytest.raises(UserError, match=words):
             run_notebooks.run(run_notebooks.choose(notebooks), "smoke", tmp_path / "o", wrong)
@@ -172,10 +166,10 @@ def test_parameter_values_have_types(text, value):
     assert run_notebooks.parse_parameters([text]) == {"a": value}
 
 
-def test_a_whole_tutorial_gets_a_new_folder_and_a_part_goes_on_in_the_newest(tmp_path):
+def test_a_whole_tutorial_gets_a_new_folder_and_a_part_continues_in_the_newest(tmp_path):
     assert run_notebooks.default_output(tmp_path, "smoke", partial=True).parent == tmp_path
-    for stamp in ("20250101-000000", "20250102-000000"):
-        (tmp_path / f"tutorial-smoke-{stamp}").mkdir()
+    for day in (1, 2):
+        (tmp_path / f"tutorial-smoke-2025010{day}-000000").mkdir()
     newest = run_notebooks.default_output(tmp_path, "smoke", partial=True)
     assert newest.name == "tutorial-smoke-20250102-000000"
     assert not run_notebooks.default_output(tmp_path, "smoke").exists()
@@ -186,34 +180,31 @@ def write_summary(out: Path, peaks: dict[str, float], echo=print) -> dict:
     return json.loads((out / "summary.json").read_text())
 
 
-TORN = ["", '{"profile": "smoke", "seco', "[]", "[" * 100_000]
-
-
-@pytest.mark.parametrize("torn", TORN, ids=["empty", "cut", "a list", "deep"])
+@pytest.mark.parametrize(
+    "torn", ["", '{"profile": "smoke", "seco', "[]", "[" * 100_000], ids=["empty", "cut", "a list", "deep"]
+)
 @pytest.mark.parametrize("name", ["summary.json", "results/03.json"])
-def test_a_torn_record_is_said_and_left_out(tmp_path, name, torn):
+def test_a_torn_record_is_named_and_left_out(tmp_path, name, torn):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "04.json").write_text('{"rm": {"accuracy": 0.9}}')
     (tmp_path / name).write_text(torn)
-    said = []
-    peaks = {"04_reward_model": 1.5}
+    messages, peaks = [], {"04_reward_model": 1.5}
     figures = {"seconds": {"04_reward_model": 2.0}, "memory_gib": peaks, "peak_memory_gib": 1.5}
     expected = {"profile": "smoke", "rm": {"accuracy": 0.9}} | figures
-    assert write_summary(tmp_path, peaks, said.append) == expected
-    assert said == [f"{tmp_path / name} is damaged, so the summary leaves it out; run its notebooks again"]
+    assert write_summary(tmp_path, peaks, messages.append) == expected
+    assert messages == [
+        f"{tmp_path / name} is damaged, so the summary leaves it out; run its notebooks again"
+    ]
 
 
-def test_the_summary_is_replaced_never_overwritten(tmp_path):
+def test_the_summary_is_replaced_and_keeps_the_figures_of_other_notebooks(tmp_path):
     (tmp_path / "summary.json").write_text('{"seconds": {"03_sft": 1.0}}')
     os.link(tmp_path / "summary.json", tmp_path / "before")
-    assert set(write_summary(tmp_path, {})["seconds"]) == {"03_sft", "04_reward_model"}
+    write_summary(tmp_path, {"04_reward_model": 7.6, "05_ppo": 2.0})
     assert (tmp_path / "before").read_text() == '{"seconds": {"03_sft": 1.0}}'
     assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "summary.json"]
-
-
-def test_a_notebook_that_runs_again_replaces_its_memory_and_no_other_s(tmp_path):
-    write_summary(tmp_path, {"04_reward_model": 7.6, "05_ppo": 2.0})
     summary = write_summary(tmp_path, {"04_reward_model": 5.7})
+    assert summary["seconds"] == {"03_sft": 1.0, "04_reward_model": 2.0}
     assert summary["memory_gib"] == {"04_reward_model": 5.7, "05_ppo": 2.0}
     assert summary["peak_memory_gib"] == 5.7
     assert "largest process 5.7 GiB" in summary_section(summary, tmp_path / "runs")

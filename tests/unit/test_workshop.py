@@ -33,15 +33,14 @@ def test_a_seat_that_is_ready_is_one_line_that_the_classroom_shows(quick, smoke,
     assert re.fullmatch("seat-[0-9a-f]{6}", row["seat"])
 
 
-def test_what_is_missing_is_named(quick, tmp_path, monkeypatch):
+def test_missing_parts_are_named(quick, tmp_path, monkeypatch):
     def fails() -> str:
         raise RuntimeError("no such kernel\nand a traceback")
 
+    disk = Finding("disk", False, "1 GiB", needed=False)
     monkeypatch.setattr(preflight, "_kernel", fails)
+    monkeypatch.setattr(preflight.doctor, "examine", lambda hub: iter([disk]))
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "empty"))
-    monkeypatch.setattr(
-        preflight.doctor, "examine", lambda hub: iter([Finding("disk", False, "1 GiB", needed=False)])
-    )
     found = preflight.preflight("smoke", tmp_path / "room", seat="seat-7")
     assert found["failed"] == ["disk", "model", "kernel"] and not found["ready"]
     assert found["checks"]["kernel"] == "RuntimeError: no such kernel"
@@ -50,7 +49,7 @@ def test_what_is_missing_is_named(quick, tmp_path, monkeypatch):
     assert (row["seat"], row["name"], row["preflight"]) == ("seat-7", "", "disk, model, kernel")
 
 
-def test_a_folder_that_takes_no_files_is_told_and_not_written_to(quick, smoke, tmp_path):
+def test_a_shared_folder_that_is_none_is_named(quick, smoke, tmp_path):
     (tmp_path / "file").touch()
     found = preflight.preflight("smoke", tmp_path / "file")
     assert found["failed"] == ["shared folder"] and "NotADirectoryError" in found["checks"]["shared folder"]

@@ -45,5 +45,5 @@ def test_the_table_of_two_recorded_runs_tells_what_was_changed():
 
 
 def test_one_run_has_nothing_to_be_compared_with(healthy):
-    with pytest.raises(ValueError, match="give it two runs or more"):
+    with pytest.raises(ValueError, match="give two runs or more"):
         compare_runs([healthy])

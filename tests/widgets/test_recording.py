@@ -102,6 +102,6 @@ def test_a_recording_keeps_the_steps_of_resumes_and_not_the_place_where_it_was_m
 
 
 def test_no_recording_there(tmp_path):
-    words = rf"there is no run\.json.*with this package: {', '.join(shipped())}"
+    words = rf"run\.json is missing.*of the package: {', '.join(shipped())}"
     with pytest.raises(FileNotFoundError, match=words):
         Recording(tmp_path)

@@ -56,7 +56,7 @@ def test_a_random_order_is_the_same_each_time(healthy):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"step": 99}, "no completions of step 99; it has those of"),
+        ({"step": 99}, "no completions of step 99, only of"),
         ({"sort": "size"}, "completions sort by reward, worst, kl, length"),
     ],
 )

@@ -32,7 +32,7 @@ class Chat(Tabled, Widget):
 
     def __init__(self, models: Mapping[str, Answer], score: Score | None = None):
         if not models:
-            raise ValueError("Chat({}): give it at least one model, {name: function of a prompt}")
+            raise ValueError("Chat({}): give at least 1 model, {name: function of a prompt}")
         self._models, self._score = dict(models), score
         super().__init__(names=list(models))
         self.on_msg(self._on_message)

@@ -37,7 +37,7 @@ class Pairs(Paged):
         )
         if scores is not None and len(scores) != len(self.pairs):
             raise ValueError(
-                f"Pairs: {len(scores)} scores for {len(self.pairs)} pairs; give one (chosen, rejected) each"
+                f"Pairs: {len(scores)} scores for {len(self.pairs)} pairs: give (chosen, rejected) for each pair"
             )
         for i, pair in enumerate(self.pairs):
             pair["id"] = i
@@ -96,7 +96,7 @@ def read_pairs(path) -> list[dict]:
 
 def _records(path) -> list[dict]:
     if not os.path.exists(path):
-        raise FileNotFoundError(f"{path} is not there; `aligner data` writes the comparisons of HH")
+        raise FileNotFoundError(f"{path} does not exist: `aligner data` writes the comparisons of HH")
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file if line.strip()]
 

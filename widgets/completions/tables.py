@@ -102,7 +102,7 @@ def completions(run, step: int | None = None, split: str = "") -> list[dict]:
     steps = sorted({record["step"] for record in records})
     step = steps[-1] if step is None else step
     if step not in steps:
-        raise ValueError(f"{_name(run)} has no completions of step {step}; it has those of {steps}")
+        raise ValueError(f"{_name(run)} has no completions of step {step}, only of {steps}")
     return [record for record in records if record["step"] == step]
 
 

@@ -15,7 +15,7 @@ def compare_runs(runs, metrics: list | None = None) -> Table:
     """
     runs = as_runs(runs)
     if len(runs) < 2:
-        raise ValueError(f"compare_runs([{runs[0].name}]): give it two runs or more")
+        raise ValueError(f"compare_runs([{runs[0].name}]): give two runs or more")
     feed = open_feed(runs, metrics)
     comparison = compare(feed.runs, feed.series, feed.charts)
     names = [run.name for run in runs]

@@ -75,7 +75,7 @@ def find(source) -> Path:
     if str(source) in shipped():
         return SHIPPED / f"{source}{PACKED}"
     raise FileNotFoundError(
-        f"{path} holds no recorded run: there is no run.json in it; recordings that come with this package: "
+        f"{path} holds no recorded run, because run.json is missing; recordings of the package: "
         f"{', '.join(shipped())}"
     )
 

@@ -142,7 +142,7 @@ def request_change(run, **changes: float) -> None:
         if name not in CONTROLS:
             raise ValueError(f"{name!r} is no control of a run; there are {', '.join(CONTROLS)}")
         if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name}={value!r}: it takes a number that is not negative")
+            raise ValueError(f"{name}={value!r}: set a number of at least 0")
         _check_supported(run, name)
     tmp = _folder(run) / ".set.json"
     tmp.write_text(json.dumps(_requested_changes(run, "set.json") | changes))

@@ -50,20 +50,20 @@ def verdict(run, job=None) -> str:
     """A sentence about the end of a run. Raises RunFailed or RunLost if the run did not finish or stop normally."""
     status, info = run.status, run.info
     if status == "deleted":
-        raise RunLost(f"{run.name} is gone: its folder {run.path} was deleted while it was watched.")
+        raise RunLost(f"{run.name} is gone: its folder {run.path} was deleted during the watch.")
     step = (info.get("heartbeat") or {}).get("step")
     if status == "failed":
         message = info.get("message") or "it left no message"
         raise RunFailed(f"{run.name} failed at step {step}: {message}{_advice(run)}{_end_of_log(job)}")
     if status != "lost" and run.is_over and _state(job) == "failed":
         raise RunFailed(
-            f"{run.name}: its job failed, and the run folder is as an earlier job left it, {status} after step {step}."
-            f"{_end_of_log(job)}"
+            f"{run.name}: its job failed, and the run folder is unchanged since an earlier job, {status} after step "
+            f"{step}.{_end_of_log(job)}"
         )
     if status == "lost":
         raise RunLost(
-            f"{run.name} is lost: its process {info.get('pid')} is gone and left no message after step {step}. "
-            f"Most often it was killed or ran out of memory.{_advice(run)} {_where_to_look(run, job)}"
+            f"{run.name} is lost: its process {info.get('pid')} is gone and left no message after step {step}. Most "
+            f"often the process was killed or ran out of memory.{_advice(run)} {_where_to_look(run, job)}"
         )
     if not run.is_over:
         raise RunLost(

@@ -80,9 +80,7 @@ def _still(run, path: Path) -> Recording:
     if isinstance(run, Recording):
         return Recording(run.path, speed=float("inf"))
     if not run.info:
-        raise UserError(
-            f"{run.path} holds no run yet: there is no run.json in it, which a job writes when it starts"
-        )
+        raise UserError(f"{run.path} holds no run yet: run.json, which a job writes at its start, is missing")
     packed = record(run, path, None, RESPONSES_A_STEP, VALIDATION_RESPONSES)
     return Recording(packed, speed=float("inf"))
 

@@ -129,8 +129,8 @@ def _check_loss(config: DictConfig) -> None:
     loss = config.model.dpo.preference_loss
     if "loss" in config.functions and loss != "dpo":
         raise ConfigError(
-            f"functions.loss stands in for dpo_loss, and model.dpo.preference_loss={loss} is another one: leave one of the "
-            "two out"
+            f"functions.loss replaces dpo_loss, but model.dpo.preference_loss={loss} selects another loss: leave "
+            "either setting out"
         )
 
 

@@ -157,10 +157,10 @@ def _check_groups(config: DictConfig) -> None:
     responses = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
     if batch % grpo.num_generations_per_prompt or responses % batch:
         raise ConfigError(
-            f"model.global_batch_size={batch} has to be whole groups of model.grpo.num_generations_per_prompt="
-            f"{grpo.num_generations_per_prompt} responses, and to divide the {responses} responses of a step "
-            f"(model.grpo.num_prompts_per_step={grpo.num_prompts_per_step} times as many): set it to {responses}, or to a "
-            "part of it"
+            f"model.global_batch_size={batch} must consist of whole groups of "
+            f"model.grpo.num_generations_per_prompt={grpo.num_generations_per_prompt} responses, and to divide the "
+            f"{responses} responses of a step (model.grpo.num_prompts_per_step={grpo.num_prompts_per_step} times as "
+            f"many): set {responses}, or a divisor of {responses}"
         )
 
 
@@ -204,8 +204,8 @@ def _check_used_functions(config: DictConfig) -> None:
     for name, why in idle.items():
         if why and name in config.functions:
             raise ConfigError(
-                f"functions.{name}: model.grpo.objective={config.model.grpo.objective} has {why}; leave it out, or choose "
-                "another objective"
+                f"functions.{name}: model.grpo.objective={config.model.grpo.objective} has {why}: leave the function "
+                "out, or choose another objective"
             )
 
 

@@ -198,22 +198,22 @@ def warn_about_sampling(sampling: Sampling) -> None:
     """Warn about settings that make the sampler's distribution differ from the log-probabilities in the updates."""
     if sampling.temperature != 1.0:
         logger.warning(
-            f"temperature is {sampling.temperature}: the log-probabilities that are compared are scaled by it, too"
+            f"temperature is {sampling.temperature}: the compared log-probabilities are scaled by the temperature, too"
         )
     if sampling.greedy:
         logger.warning(
-            "use_greedy=True: responses are the likeliest ones, and the log-probabilities that are compared are of "
-            "sampling; advantages then tell little, so train with use_greedy=False"
+            "use_greedy=True: every response is the likeliest, but the compared log-probabilities assume sampling; "
+            "advantages then carry little information, so train with use_greedy=False"
         )
     if sampling.min_length > 1:
         logger.warning(
-            f"min_length={sampling.min_length}: stop tokens are barred from the first tokens, which the "
-            "log-probabilities that are compared don't know of; prefer min_length=1 in training"
+            f"min_length={sampling.min_length}: stop tokens are barred from the first tokens, which the compared "
+            "log-probabilities ignore; prefer min_length=1 in training"
         )
     if sampling.top_k or sampling.top_p != 1.0:
         logger.warning(
             f"top_k={sampling.top_k}, top_p={sampling.top_p}: responses come from a cut distribution, which the "
-            "log-probabilities that are compared don't know of; prefer top_k=0, top_p=1 in training"
+            "compared log-probabilities ignore; prefer top_k=0, top_p=1 in training"
         )
 
 

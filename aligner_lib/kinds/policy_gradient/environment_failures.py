@@ -64,8 +64,8 @@ class FailedRewards:
                 f"the first failure, of model.environments.{first.environment} ({first.reason}): {first.text}"
             )
         raise RewardsFailedError(
-            f"at step {step} no response has had a reward for {self.steps} steps, so nothing is learnt: repair the reward, "
-            f"then start the run again, which goes on from its checkpoint; {why}"
+            f"at step {step} no response has had a reward for {self.steps} steps, so the policy learns nothing: "
+            f"repair the reward, then start the run again, which continues from its checkpoint; {why}"
         )
 
 
@@ -82,7 +82,7 @@ def given_tasks(
     if len(given) < parallel.dp_size() and failures:
         first = failures[0]
         raise UserError(
-            f"only {len(given)} of {len(tasks)} prompts were given, too few to go on. The first that failed, of "
+            f"only {len(given)} of {len(tasks)} prompts were given, too few to go on. The first failure, of "
             f"model.environments.{first.environment} ({first.reason}): {first.text}"
         )
     return given, failures

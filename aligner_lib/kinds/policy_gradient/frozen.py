@@ -79,8 +79,9 @@ class FrozenRollout:
         if objective.baseline in ("critic", "teacher"):
             if objective.baseline != self.baseline:
                 raise UserError(
-                    f"baseline={objective.baseline}: the run had the baseline {self.baseline}, so its rollouts lack the values "
-                    "that this baseline needs; compare other objectives, or take a run with this baseline"
+                    f"baseline={objective.baseline}: the run had the baseline {self.baseline}, so its rollouts lack "
+                    f"the values for {objective.baseline}: compare other objectives, or choose a run with "
+                    f"baseline={objective.baseline}"
                 )
             return self.advantages
         if objective.aggregation == "normalize_then_sum":

@@ -329,7 +329,7 @@ def check_learning(config: DictConfig) -> None:
     if rollout.recompute_logprobs is False and rollout.sampler_correction != "none":
         raise ConfigError(
             f"model.{at}.sampler_correction={rollout.sampler_correction} compares generation's log-probabilities "
-            f"with training's: leave model.{at}.recompute_logprobs at null, or set it to True"
+            f"with training's: set model.{at}.recompute_logprobs to null or True"
         )
     buffer, longest = loop_settings(config).overlong_buffer, response_length(config)
     if buffer is not None and buffer > longest:
@@ -343,8 +343,8 @@ def check_generation(config: DictConfig) -> None:
     starts_server = generates_with_vllm(config) and config.model.generation.vllm_cfg.url is None
     if starts_server and config.trainer.num_nodes > 1:
         raise ConfigError(
-            f"trainer.num_nodes={config.trainer.num_nodes} with model.generation.backend=vllm: start a server that all nodes "
-            "reach, and set model.generation.vllm_cfg.url to it (docs/generation.md)"
+            f"trainer.num_nodes={config.trainer.num_nodes} with model.generation.backend=vllm: start a server within "
+            "reach of all nodes, and set model.generation.vllm_cfg.url to the server's address (docs/generation.md)"
         )
 
 
@@ -355,9 +355,10 @@ def check_checkpoints(config: DictConfig, is_remote: bool, server: str) -> None:
     """
     if is_remote and not config.exp_manager.create_checkpoint_callback:
         raise ConfigError(
-            f"exp_manager.create_checkpoint_callback=False: when {server} in a job of its own dies, all jobs of the run return "
-            "to their newest common checkpoint, and without a checkpoint to the start; leave it True, and raise "
-            f"trainer.{group_of(config)}.save_interval for fewer checkpoints"
+            f"exp_manager.create_checkpoint_callback=False: when {server} in a job of its own dies, all jobs of the "
+            "run return to their newest common checkpoint, and without a checkpoint to the start; set "
+            f"create_checkpoint_callback=True, and raise trainer.{group_of(config)}.save_interval for fewer "
+            "checkpoints"
         )
 
 

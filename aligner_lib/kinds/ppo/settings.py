@@ -146,7 +146,7 @@ def _check_rollouts(config: DictConfig) -> None:
     if batch % ppo.num_generations_per_prompt:
         raise ConfigError(
             f"model.global_batch_size={batch} is not divisible by model.ppo.num_generations_per_prompt="
-            f"{ppo.num_generations_per_prompt}: a prompt's responses are in one global batch"
+            f"{ppo.num_generations_per_prompt}: all responses to a prompt must be in the same global batch"
         )
 
 
@@ -155,13 +155,14 @@ def _check_baseline(config: DictConfig) -> None:
     baseline, responses = config.trainer.ppo.prompt_baseline, config.model.ppo.num_generations_per_prompt
     if baseline != "none" and responses == 1:
         raise ConfigError(
-            f"trainer.ppo.prompt_baseline={baseline} compares responses to one prompt, and there is one: set "
-            "model.ppo.num_generations_per_prompt to 2 or more, or trainer.ppo.prompt_baseline=none"
+            f"trainer.ppo.prompt_baseline={baseline} compares responses to the same prompt, but a prompt has a "
+            "single response: set model.ppo.num_generations_per_prompt to 2 or more, or "
+            "trainer.ppo.prompt_baseline=none"
         )
     if baseline != "none" and config.trainer.ppo.whiten_rewards:
         raise ConfigError(
-            f"trainer.ppo.prompt_baseline={baseline} is a mean of rewards as they are, and trainer.ppo.whiten_rewards=True "
-            "divides them by their standard deviation before they are learnt: leave one of the two out"
+            f"trainer.ppo.prompt_baseline={baseline} is a mean of unscaled rewards, but "
+            "trainer.ppo.whiten_rewards=True divides rewards by their standard deviation: leave either setting out"
         )
 
 
@@ -183,7 +184,8 @@ def _check_checkpoints(config: DictConfig) -> None:
 def _check_used_functions(config: DictConfig) -> None:
     if "normalize" in config.functions and not config.trainer.ppo.normalize_advantages:
         raise ConfigError(
-            "functions.normalize: with trainer.ppo.normalize_advantages=False nothing is normalised; leave one of the two out"
+            "functions.normalize: with trainer.ppo.normalize_advantages=False nothing is normalised: leave either "
+            "setting out"
         )
 
 

@@ -73,12 +73,12 @@ def _check_scale(config: DictConfig) -> None:
             "validation pairs"
         )
     if not isinstance(scale.get("enable"), bool):
-        raise ConfigError(f"{key}.enable={scale.get('enable')}: it must be true or false")
+        raise ConfigError(f"{key}.enable={scale.get('enable')}: the value must be true or false")
     for name, value in (("mean", mean), ("std", std)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ConfigError(f"{key}.{name}={value!r}: it must be a number")
+            raise ConfigError(f"{key}.{name}={value!r}: the value must be a number")
     if std is not None and not std > 0:
-        raise ConfigError(f"{key}.std={std}: it must be above 0")
+        raise ConfigError(f"{key}.std={std}: the value must be above 0")
 
 
 def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:

@@ -96,7 +96,7 @@ def dtype_named(name: str | None) -> str | None:
     """The safetensors name of a dtype from torch's name; None for None. Raises UserError for an unknown name."""
     names = {torch_name: dtype for dtype, torch_name in TORCH_NAMES.items()}
     if name is not None and name not in names:
-        raise UserError(f"--dtype {name} is unknown; give one of {', '.join(names)}")
+        raise UserError(f"--dtype {name} is unknown: give any of {', '.join(names)}")
     return names.get(name)
 
 

@@ -39,7 +39,9 @@ def from_hf(config: dict, where: str = "config.json") -> Architecture:
     # transformers does not write the number of labels if there are 2
     labels = settings.count("num_labels", None) or len(settings.section("id2label")) or 2
     if labels != 1:
-        raise settings.refuse(f"the model is a classifier with {labels} labels; a reward model has one")
+        raise settings.refuse(
+            f"the model is a classifier with {labels} labels, but a reward model has a single label"
+        )
     return replace(arch, head="scalar")
 
 

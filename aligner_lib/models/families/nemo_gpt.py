@@ -28,7 +28,8 @@ def from_hf(settings: Settings) -> Architecture:
 def to_hf(arch: Architecture) -> dict:
     if arch.activation != "squared_relu":
         raise ValueError(
-            f"transformers has no class for a model with layernorm1p and {arch.activation}, such as GPT-2B-001; write it as .nemo"
+            f"transformers has no class for a model with layernorm1p and {arch.activation}, such as GPT-2B-001: "
+            "export with --to nemo"
         )
     own = {
         "norm_eps": arch.norm_epsilon,

@@ -79,4 +79,4 @@ class Settings:
         if (value is None and default is None) or fits(value):
             return value
         null = ", or null" if default is None else ""
-        raise self.refuse(f"{name} is {repr(value)[:100]}; it must be {kind}{null}")
+        raise self.refuse(f"{name} is {repr(value)[:100]}, but must be {kind}{null}")

@@ -82,7 +82,9 @@ class NemoArchive:
     def open(self, name: str) -> Window:
         """Open a file for reading. Raises BadArchive for a missing file."""
         if name not in self._names:
-            raise BadArchive(f"{self.path} has no {name}: it is incomplete")
+            raise BadArchive(
+                f"{self.path} has no {name}, so the archive is incomplete: download the archive again"
+            )
         if self._file is None:
             return self._open_in_folder(self._prefix + name)
         member = self._members[self._prefix + name]
@@ -157,7 +159,7 @@ def _checked_members(path: Path, file, limit: int) -> tuple[list[_Member], int]:
         if info.size < 0 or end > limit:
             raise BadArchive(
                 f"{path}: {_shown(info.name)} claims {info.size} bytes, more than the archive can hold: "
-                "it is cut off (download it again), or made to fill a disk"
+                "the file is cut off (download the file again), or made to fill a disk"
             )
         if name:
             _register(path, kinds, name, info.isdir())
@@ -177,9 +179,11 @@ def _tar_headers(path: Path, file) -> Iterator[tarfile.TarInfo]:
     except BadArchive:
         raise
     except (*DAMAGE, tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
-        raise BadArchive(f"{path} is not a complete tar ({_shown(str(error))}): download it again") from None
+        raise BadArchive(
+            f"{path} is not a complete tar ({_shown(str(error))}): download the file again"
+        ) from None
     if ending.strip(b"\0") or len(ending) < BLOCK:
-        raise BadArchive(f"{path} has no end: it is cut off or damaged; download it again")
+        raise BadArchive(f"{path} is cut off or damaged, because the end is missing: download the file again")
 
 
 class _Headers:
@@ -223,8 +227,8 @@ def _register(path: Path, kinds: dict[str, tuple[str, bool]], name: str, is_fold
         key = unicodedata.normalize("NFC", entry).casefold()
         if key in kinds and not (may_be_known and kinds[key] == (entry, folder)):
             raise BadArchive(
-                f"{path}: {_shown(name)} is there twice, or as a file and a folder, or in upper and in lower case, so it is "
-                "unclear which one is meant: download the archive again"
+                f"{path}: {_shown(name)} is there twice, or as a file and a folder, or in upper and in lower case, "
+                "so the name is ambiguous: download the archive again"
             )
         kinds[key] = (entry, folder)
 
@@ -245,7 +249,9 @@ def _root_of(path: Path, names: list[str]) -> str:
         return ""
     if len(roots) != 1:
         count = "several" if roots else "no"
-        raise BadArchive(f"{path} has {count} model_config.yaml: it is not a .nemo archive of a GPT model")
+        raise BadArchive(
+            f"{path} has {count} model_config.yaml, but a .nemo archive of a GPT model has exactly 1"
+        )
     return roots[0]
 
 
@@ -254,7 +260,7 @@ def _inflated(path: Path, packed: gzip.GzipFile, size: int, scratch: Path | None
     folder = Path(scratch or tempfile.gettempdir())
     if shutil.disk_usage(folder).free < size:
         raise DiskFull(
-            f"{path} inflates to {size / 2**30:.1f} GiB, but {folder} does not have that much room: free space there"
+            f"{path} inflates to {size / 2**30:.1f} GiB, but {folder} has less room: free space there"
         )
     with explain_full_disk(folder, "the folder to import into"):
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it is open as long as the archive
@@ -271,7 +277,7 @@ def _inflated(path: Path, packed: gzip.GzipFile, size: int, scratch: Path | None
         except BaseException as error:
             file.close()
             if isinstance(error, DAMAGE):
-                raise BadArchive(f"{path} is cut off or damaged: download it again") from None
+                raise BadArchive(f"{path} is cut off or damaged: download the file again") from None
             raise
     return file
 

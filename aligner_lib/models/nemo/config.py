@@ -155,7 +155,7 @@ class NemoConfig:
         if value is None and default is not NEEDED:
             return default
         if not fits(value):
-            raise ValueError(f"{self.where}: {key} is {ascii(value)[:80]}; it must be {kind}")
+            raise ValueError(f"{self.where}: {key} is {ascii(value)[:80]}, but must be {kind}")
         return value
 
     def _count(self, key: str, default: Any = NEEDED) -> int:
@@ -205,12 +205,14 @@ class NemoConfig:
                 raise ValueError(f"{self.where}: {key} is {ascii(setting)[:80]}; only {value} is supported")
         if self.get("activation") in ("geglu", "fast-geglu") and not self._flag("openai_gelu", False):
             raise ValueError(
-                f"{self.where}: activation is geglu with openai_gelu false; only its tanh form is supported"
+                f"{self.where}: activation geglu is supported only with openai_gelu: true, the tanh approximation of "
+                "GELU"
             )
         regression = self.get("regression")
         if isinstance(regression, dict) and regression.get("num_attributes", 1) != 1:
             raise ValueError(
-                f"{self.where}: regression.num_attributes is not 1; only reward models with one reward are supported"
+                f"{self.where}: regression.num_attributes is not 1: only reward models with a single reward are "
+                "supported"
             )
 
     def _rope_scaling(self) -> RopeScaling | None:

@@ -152,7 +152,7 @@ class _Blocks:
         assert shape == whole, f"{name}: {whole} is not {shape}"
         if dtype != first:
             raise ValueError(
-                f"{name} is {first} in one layer and {dtype} in another: choose one dtype with --dtype"
+                f"{name} is {first} in some layers and {dtype} in others: choose a single dtype with --dtype"
             )
         self._note(name, _size(offset), len(chunks), start, file.tell())
         sizes = {"offsets": _size(offset), "sizes": _size(values.shape)}

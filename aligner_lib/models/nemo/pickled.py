@@ -67,7 +67,7 @@ def read_pickle(data: bytes, allowed: Callable[[str], bool]) -> Any:
         raise
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
         raise Refused(f"its pickle is damaged ({ascii(str(error))[:80]})") from None
-    raise Refused("its pickle is damaged (it has no end)")
+    raise Refused("its pickle is damaged (the end is missing)")
 
 
 def write_pickle(value: Any) -> bytes:
@@ -224,14 +224,14 @@ class _Machine:
         whole = f"{module}.{name}"
         if not self.allowed(whole):
             raise Refused(
-                f"its pickle contains {ascii(whole)[:80]}, which weights do not need: nothing of it was run"
+                f"its pickle contains {ascii(whole)[:80]}, which weights do not need: nothing of the pickle was run"
             )
         self.stack.append(Global(whole))
 
     def _reduce(self, _) -> None:
         args, function = self.pop(), self.pop()
         if not isinstance(function, Global):
-            raise Refused("its pickle calls something that is not a function")
+            raise Refused("its pickle calls an object other than a function")
         empty = function.name == ORDERED_DICT and args == ()
         self.stack.append({} if empty else Call(function.name, args))
 

@@ -35,8 +35,8 @@ def tensors_in(archive: NemoArchive, gated: bool) -> dict[str, StoredTensor]:
     tp_size, pp_size = (max(rank[i] for rank in ranks) + 1 for i in (0, 1))
     if len(ranks) != tp_size * pp_size:
         raise ValueError(
-            f"{archive.path} has the weights of {len(ranks)} ranks; {tp_size} tensor- times {pp_size} pipeline-parallel "
-            "ranks are needed: download it again"
+            f"{archive.path} has the weights of {len(ranks)} ranks; {tp_size} tensor- times {pp_size} "
+            "pipeline-parallel ranks are needed: download the file again"
         )
     tensors: dict[str, StoredTensor] = {}
     for stage in range(pp_size):
@@ -58,7 +58,7 @@ def _ranks(archive: NemoArchive) -> dict[tuple[int, int], str]:
     ranks = {(int(match["mp"] or match["tp"]), int(match["pp"] or 0)): match[0] for match in matches}
     if not ranks or len(ranks) < len(matches):
         raise ValueError(
-            f"{archive.path} has neither {FILE} nor mp_rank_NN/ or tp_rank_NN_pp_rank_NNN/ with one for each rank"
+            f"{archive.path} has neither {FILE} nor mp_rank_NN/ or tp_rank_NN_pp_rank_NNN/ with a file for each rank"
         )
     return ranks
 
@@ -97,7 +97,7 @@ def _side_by_side(shards: list[StoredTensor], axis: int, parts: int = 1) -> Stor
     """Shards joined along an axis. parts: the number of tensors in each shard, stored one after the other."""
     local = shards[0].shape
     if len(local) <= axis or local[axis] % parts:
-        raise ValueError(f"{shards[0].name} has shape {list(local)}, which is not a part of that weight")
+        raise ValueError(f"{shards[0].name} has shape {list(local)}, which is no part of the whole weight")
     step = local[axis] // parts
 
     def along_axis(size: int, others: tuple[int, ...]) -> tuple[int, ...]:

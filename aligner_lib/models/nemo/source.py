@@ -42,14 +42,14 @@ def import_nemo(
     """
     source, out = Path(source), Path(out)
     if out.exists():
-        raise ValueError(f"{out} exists already: remove it, or choose another folder")
+        raise ValueError(f"{out} exists already: remove {out}, or choose another folder")
     scratch = next(folder for folder in out.absolute().parents if folder.is_dir())
     with NemoArchive(source, scratch) as archive:
         config = _config(archive)
         tensors = by_megatron_name(_tensors_in(archive, config), config.num_layers)
         embedding = tensors.get("embedding.word_embeddings.weight")
         if embedding is None or len(embedding.shape) != 2:
-            raise ValueError(f"{source} has no embedding.word_embeddings.weight: it contains no GPT model")
+            raise ValueError(f"{source} has no embedding.word_embeddings.weight, so contains no GPT model")
         head = "scalar" if "value_head.weight" in tensors else "lm"
         arch = config.architecture(embedding.shape[0], head)
         plan = check_fits(tensors, arch)
@@ -83,8 +83,8 @@ def _tensors_in(archive: NemoArchive, config: NemoConfig) -> dict[str, StoredTen
     if any(name.endswith(rank_files.FILE) for name in names):
         return rank_files.tensors_in(archive, config.is_gated)
     raise ValueError(
-        f"{archive.path} has no weights: neither {rank_files.FILE} (one, or one for each rank) nor {DISTRIBUTED} with "
-        ".metadata or zarr arrays"
+        f"{archive.path} has no weights: neither {rank_files.FILE} (a single file, or a file for each rank) nor "
+        f"{DISTRIBUTED} with .metadata or zarr arrays"
     )
 
 
@@ -93,7 +93,8 @@ def _check_size(archive: NemoArchive, plan: list[tuple[Weight, StoredTensor]]) -
     needed = sum(_streamed(weight, tensor).num_bytes for weight, tensor in plan)
     if needed > archive.num_bytes:
         raise ValueError(
-            f"{archive.path} has {archive.num_bytes} bytes, but its weights would take {needed}: it is made to fill a disk"
+            f"{archive.path} has {archive.num_bytes} bytes, but its weights would take {needed}: the archive is made "
+            "to fill a disk"
         )
 
 

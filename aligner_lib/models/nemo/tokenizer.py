@@ -49,7 +49,7 @@ def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None
         return _write_gpt2(vocabulary, _content(archive, _artifact(archive, section, "merge_file")), out)
     raise ValueError(
         f"{archive.path} contains no tokenizer: model_config.yaml names library={ascii(library)[:40]}, "
-        f"type={ascii(section.get('type'))[:80]}. Put that model's {' and '.join(FILES)} into {beside}"
+        f"type={ascii(section.get('type'))[:80]}. Put the model's {' and '.join(FILES)} into {beside}"
     )
 
 
@@ -97,7 +97,7 @@ def _write_gpt2(vocabulary: bytes, merges: bytes, out: Path) -> None:
     except Exception as error:  # the tokenizers library raises nothing more precise
         raise ValueError(f"the GPT-2 vocabulary or merges can't be read ({ascii(str(error))[:80]})") from None
     if END_OF_TEXT not in ids:
-        raise ValueError(f"the vocabulary has no {END_OF_TEXT}, the stop token that must end a response")
+        raise ValueError(f"the vocabulary has no {END_OF_TEXT}, the stop token at the end of every response")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])

@@ -87,7 +87,7 @@ def _tensor(archive: NemoArchive, folder: str, name: str, entry: dict, places: d
         # an unsharded tensor has no offset
         place = places.get((name, offset), places.get((name, ())))
         if place is None or len(offset) != len(shape) or len(size) != len(shape):
-            raise ValueError(f"{name[:80]} has a block at {offset} that no file contains")
+            raise ValueError(f"{name[:80]} has a block at {offset} outside every file")
         if place.get("transform_descriptors"):
             raise ValueError(f"{name[:80]} was written through {place['transform_descriptors']}")
         pieces.append(Piece(offset, size, _reader(archive, folder, name, dtype, size, place)))
@@ -109,7 +109,8 @@ def _reader(
                 part = file.part(place["offset"], place["length"])
             except (ValueError, TypeError):
                 raise BadArchive(
-                    f"{label} lies beyond the end of {place['relative_path']}, which is cut off: download it again"
+                    f"{label} lies beyond the end of {place['relative_path']}, which is cut off: download the file "
+                    "again"
                 ) from None
             saved = TorchFile(part, label)
             tensor = saved.tensor(saved.content, label)

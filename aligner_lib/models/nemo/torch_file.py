@@ -67,14 +67,14 @@ class TorchFile:
         beginning = file.read(min(len(BEFORE_ZIP), file.size))
         if beginning == BEFORE_ZIP:
             raise ValueError(
-                f"{label} was saved by a torch before 1.6: load it and save it again with a newer torch"
+                f"{label} was saved by torch before 1.6: load and save the file again with a newer torch"
             )
         try:
             self._zip = zipfile.ZipFile(file)
             names = self._zip.namelist()
             pickles = [name for name in names if name.endswith("data.pkl") and name.count("/") <= 1]
             if len(pickles) != 1 or len(set(names)) != len(names):
-                raise ValueError("it has no data.pkl, or two members with the same name")
+                raise ValueError("data.pkl is missing, or two members have the same name")
             self._folder = pickles[0].removesuffix("data.pkl")
             order = f"{self._folder}byteorder"
             if order in names and self._bytes(order, 16) != b"little":
@@ -104,7 +104,7 @@ class TorchFile:
         try:
             view = _view_of(value)
         except (ValueError, TypeError, IndexError, KeyError, AttributeError, RecursionError):
-            raise ValueError(f"{name} is not a tensor that can be read") from None
+            raise ValueError(f"{name} is not a readable tensor") from None
         if not view.fits():
             raise ValueError(f"{name} reaches beyond its storage, or uses values twice")
         return whole(name, view.dtype, view.shape, lambda: self._read(view, name))
@@ -124,7 +124,7 @@ class TorchFile:
                 file.seek(view.start * width)
                 _fill(memoryview(values).cast("B") if span else memoryview(b""), file)
         except DAMAGED as error:
-            raise ValueError(f"{name} is damaged: {_shown(error)}; download it again") from None
+            raise ValueError(f"{name} is damaged ({_shown(error)}): download the file again") from None
         if view.is_contiguous():
             return values.reshape(view.shape)
         steps = [stride * values.itemsize for stride in view.strides]
@@ -214,7 +214,7 @@ def _fill(view: memoryview, file) -> None:
     while done < len(view):
         chunk = file.read(min(CHUNK, len(view) - done))
         if not chunk:
-            raise EOFError("it ends too early")
+            raise EOFError("the file ends too early")
         view[done : done + len(chunk)] = chunk
         done += len(chunk)
 

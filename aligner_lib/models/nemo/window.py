@@ -47,7 +47,7 @@ class Window(io.RawIOBase):
         left = max(self.size - self._position, 0)
         size = left if size is None or size < 0 else size
         if size > MAX_READ:
-            raise ValueError(f"a read of {size} bytes at once, more than the {MAX_READ} that are allowed")
+            raise ValueError(f"a read of {size} bytes at once, more than the {MAX_READ} allowed")
         return super().read(min(size, left))
 
     def readinto(self, buffer) -> int:

@@ -47,11 +47,15 @@ def _tensor(archive: NemoArchive, folder: str, name: str) -> StoredTensor:
         raise ValueError(f"{label} is not a zarr array ({ascii(str(error))[:80]})") from None
     if plain != (2, None, "C", None) or separator not in (".", "/"):
         raise ValueError(
-            f"{label} is compressed or in another order than Megatron writes: save it again, uncompressed and in C order"
+            f"{label} is compressed, or not in C order, in which Megatron writes: save the array again, uncompressed "
+            "and in C order"
         )
     grid = [range(math.ceil(size / step)) for size, step in zip(shape, chunk)]
     if math.prod(map(len, grid)) > MAX_CHUNKS:
-        raise ValueError(f"{label} claims to have more than {MAX_CHUNKS} chunks")
+        raise ValueError(
+            f"{label} has more than {MAX_CHUNKS} chunks, the most that can be read: save the array again with larger "
+            "chunks"
+        )
     dtype = (
         DTYPES.get(header["dtype"], str(header["dtype"])[:20])
         if isinstance(header["dtype"], str)
@@ -74,7 +78,7 @@ def _reader(archive: NemoArchive, path: str, dtype: str, chunk: tuple[int, ...],
         with archive.open(path) as file:
             if file.size != math.prod(chunk) * carrier.itemsize:
                 raise ValueError(
-                    f"{archive.path}: {path} has {file.size} bytes: it is damaged, or compressed"
+                    f"{archive.path}: {path} has {file.size} bytes: the file is damaged, or compressed"
                 )
             values = np.frombuffer(all_of(file), carrier).reshape(chunk)
         return values[tuple(slice(size) for size in inside)]

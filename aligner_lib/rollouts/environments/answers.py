@@ -166,4 +166,4 @@ def _one_of(value: dict[str, Any], keys: tuple[str, str]) -> str:
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(f"{key!r} is not a text, or is empty")
             return text
-    raise ValueError(f"it has neither {keys[0]!r} nor {keys[1]!r}")
+    raise ValueError(f"the record has neither {keys[0]!r} nor {keys[1]!r}")

@@ -80,7 +80,7 @@ def hold_out(
     the same split. At least a single key has to be unique, so that both splits have an item. Raises UserError for fewer than two
     or more than a million items.
     """
-    require(0 < share < 1, f"held_out={share}: it must be above 0 and below 1")
+    require(0 < share < 1, f"held_out={share}: the value must be above 0 and below 1")
     require(
         2 <= len(items) <= MOST,
         f"there are {len(items):,} different episodes; two splits need 2 to {MOST:,}",

@@ -43,19 +43,20 @@ class Calculator(Environment):
         held_out: float = 0.2,
     ):
         super().__init__(split)
-        require(digits in (1, 2), f"digits={digits}: it must be 1 or 2")
+        require(digits in (1, 2), f"digits={digits}: the value must be 1 or 2")
         require(
             bool(operations) and set(operations) <= set("+-*"),
-            f"operations={operations!r}: it must be some of + - *",
+            f"operations={operations!r}: the value must be some of + - *",
         )
-        require(turns >= 1, f"turns={turns}: it must be at least 1")
+        require(turns >= 1, f"turns={turns}: the value must be at least 1")
         numbers = range(10 ** (digits - 1), 10**digits)
         problems = [f"{a} {sign} {b}" for sign in dict.fromkeys(operations) for a in numbers for b in numbers]
         splits = hold_out(problems, held_out, twins=_numbers_and_sign)
         self.problems, self.known = splits[split], splits["train"]
         self.size, self.max_turns = len(self.problems), turns
         require(
-            0 <= examples < len(self.known), f"examples={examples}: it must be 0 to {len(self.known) - 1}"
+            0 <= examples < len(self.known),
+            f"examples={examples}: the value must be 0 to {len(self.known) - 1}",
         )
         self.examples = examples
 

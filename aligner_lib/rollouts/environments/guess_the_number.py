@@ -20,7 +20,7 @@ class GuessTheNumber(Environment):
     ):
         super().__init__(split)
         require(low < high, f"low={low} is not below high={high}")
-        require(turns >= 1, f"turns={turns}: it must be at least 1")
+        require(turns >= 1, f"turns={turns}: the value must be at least 1")
         self.low, self.high, self.max_turns = low, high, turns
         self.numbers = hold_out(range(low, high + 1), held_out)[split]
         self.size = len(self.numbers)

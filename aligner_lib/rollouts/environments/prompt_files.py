@@ -55,7 +55,7 @@ def read_split(prompts: Any, split: str, held_out: float, parse) -> list:
             f"prompts={prompts}: give one file, or {{train: FILE, validation: FILE}}",
         )
         return read_records(prompts[split], parse)
-    require(isinstance(prompts, str | Path), f"prompts={prompts!r}: it must be a .jsonl file")
+    require(isinstance(prompts, str | Path), f"prompts={prompts!r}: the value must be a .jsonl file")
     by_prompt: dict[str, list] = {}
     for record in read_records(prompts, parse):
         by_prompt.setdefault(repr(record.prompt), []).append(record)
@@ -77,7 +77,7 @@ def read_records(file: str | Path, parse) -> list:
         try:
             value = json.loads(line)
             if not isinstance(value, dict):
-                raise ValueError("it is not a JSON object")
+                raise ValueError("the line is not a JSON object")
             records.append(parse(value))
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}:{number} can't be used: {error}") from None
@@ -89,7 +89,9 @@ def parse_prompt(value: dict[str, Any]) -> PromptRecord:
     """The record of a line with exactly one of KEYS. Raises ValueError for any other line."""
     keys = [key for key in KEYS if key in value]
     if len(keys) != 1:
-        raise ValueError(f"it has {' and '.join(keys) or 'none'} of {', '.join(KEYS)}; give exactly one")
+        raise ValueError(
+            f"the line has {' and '.join(keys) or 'none'} of {', '.join(KEYS)}; give exactly 1 key"
+        )
     prompt = value[keys[0]]
     fields = {key: content for key, content in value.items() if key != keys[0]}
     if keys[0] == "messages":

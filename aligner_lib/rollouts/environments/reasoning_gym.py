@@ -40,7 +40,7 @@ class ReasoningGym(Environment):
         try:
             self.dataset = reasoning_gym.create_dataset(task, seed=1234, size=size, **(config or {}))
         except (TypeError, ValueError, AssertionError) as error:
-            raise UserError(f"config={config}: {task} does not accept it: {error}") from None
+            raise UserError(f"config={config}: {task} does not accept the config: {error}") from None
         entries = {entry["question"]: entry for entry in (self.dataset[i] for i in range(size))}
         self.entries = hold_out(list(entries.values()), held_out)[split]
         self.size, self.instruction = len(self.entries), instruction

@@ -36,7 +36,7 @@ def find(use: str) -> str | UserFile:
     if ".py" in use:
         return UserFile.read(use)
     raise UserError(
-        f"use={use!r} is unknown; use one of {', '.join(BUILT_IN)}, or the path of your own file, file.py"
+        f"use={use!r} is unknown: choose from {', '.join(BUILT_IN)}, or the path of your own file, file.py"
     )
 
 
@@ -53,7 +53,9 @@ def build(source: str | UserFile, split: str, args: dict[str, Any]) -> Environme
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"it can't be built with args={args}:\n{tracebacks.of_error(error)}") from error
+        raise UserError(
+            f"the environment can't be built with args={args}:\n{tracebacks.of_error(error)}"
+        ) from error
 
 
 def make(use: str, split: str = "train", **args: Any) -> Environment:

@@ -32,7 +32,7 @@ class Sums(Environment):
         as_turns: bool = True,
     ):
         super().__init__(split)
-        require(digits >= 1, f"digits={digits}: it must be at least 1")
+        require(digits >= 1, f"digits={digits}: the value must be at least 1")
         low = (0 if digits == 1 else 10 ** (digits - 1)) if low is None else low
         high = 10**digits - 1 if high is None else high
         require(low <= high, f"low={low} is above high={high}")
@@ -47,7 +47,7 @@ class Sums(Environment):
         known = sums["train"]
         require(
             0 <= examples < len(known),
-            f"examples={examples}: it must be 0 to {len(known) - 1}, because they are taken from the training split",
+            f"examples={examples}: the value must be 0 to {len(known) - 1}, because they are taken from the training split",
         )
         self.examples, self.as_turns = known[:examples], as_turns
         self.sums = known[examples:] if split == "train" else sums[split]

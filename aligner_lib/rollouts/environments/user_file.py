@@ -67,7 +67,7 @@ class UserFile:
         try:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
         except Exception as error:
-            raise UserError(f"{self.path} raises when it is run:\n{tracebacks.of_error(error)}") from error
+            raise UserError(f"{self.path} raises an error when run:\n{tracebacks.of_error(error)}") from error
         chosen = self._chosen(module)
         if inspect.isclass(chosen):
             return chosen
@@ -86,18 +86,20 @@ class UserFile:
         }
         if self.name:
             if self.name not in own:
-                raise UserError(f"{self.path} has no {self.name}; it has {', '.join(own) or 'no function'}")
+                raise UserError(
+                    f"{self.path} has no {self.name}; known functions: {', '.join(own) or 'none'}"
+                )
             return own[self.name]
         # a file may have helpers beside its class, or beside a function named reward
         classes = [value for value in own.values() if inspect.isclass(value)]
         choice = classes or [own[name] for name in own if name == "reward"] or list(own.values())
         if not choice:
-            raise UserError(f"{self.path} has no function; write one, for example\n    {EXAMPLE}")
+            raise UserError(f"{self.path} has no function: write a function, for example\n    {EXAMPLE}")
         if len(choice) > 1:
             names = [value.__name__ for value in choice]
             raise UserError(
-                f"{self.path} has {len(names)} functions or classes: {', '.join(names)}. Name one of them `reward`, or choose "
-                f"one: use={Path(self.path).name}:{names[0]}"
+                f"{self.path} has {len(names)} functions or classes: {', '.join(names)}. Name a function `reward`, "
+                f"or choose a function: use={Path(self.path).name}:{names[0]}"
             )
         return choice[0]
 

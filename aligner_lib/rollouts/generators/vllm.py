@@ -95,8 +95,8 @@ class VllmGenerator:
         tokens, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
         if not tokens or not logprobs or len(tokens) != len(logprobs) or None in logprobs:
             raise UserError(
-                f"{self._name} answered without token ids and their log-probabilities: it is not vLLM, or it is older than "
-                "0.11; update it"
+                f"{self._name} answered without token ids and their log-probabilities: the server is not vLLM, or is "
+                "older than vLLM 0.11: update vLLM"
             )
         if sampling.greedy:
             # as in Megatron's generation: greedy decoding chooses a token with probability 1
@@ -147,8 +147,8 @@ class VllmGenerator:
             raise UserError(self._refusal(path, error.code, error.read().decode(errors="replace"))) from error
         except TimeoutError as error:
             raise UserError(
-                f"{self._name} has not answered for {self.timeout:g} s: it hangs, or trainer.distributed_timeout_minutes "
-                "is too short for a micro batch of responses"
+                f"{self._name} has not answered for {self.timeout:g} s: the server hangs, or "
+                "trainer.distributed_timeout_minutes is too short for a micro batch of responses"
             ) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(getattr(error, "reason", None), TimeoutError):
@@ -206,4 +206,4 @@ def _check_in_progress(answer: Future) -> None:
     error or a StreamError."""
     if answer.done():
         answer.result()
-        raise weight_stream.StreamError("it answered the call without fetching the weights")
+        raise weight_stream.StreamError("the server answered the call without fetching the weights")

@@ -71,7 +71,8 @@ class VllmServer:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise UserError(
-                    f"vLLM ended before it answered (exit code {self.process.returncode}). Its last output:\n{self.last_output()}"
+                    f"vLLM ended before the first answer (exit code {self.process.returncode}). Its last "
+                    f"output:\n{self.last_output()}"
                 )
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=5):
                 return

@@ -51,7 +51,7 @@ def send(
                     receiver.sendall(len(block).to_bytes(8, "big"))
                     receiver.sendall(block)
                 except OSError as error:
-                    raise StreamError(f"it stopped taking weights ({error})") from error
+                    raise StreamError(f"the server stopped taking weights ({error})") from error
 
 
 def _accepted(
@@ -87,7 +87,7 @@ def _next(listener: socket.socket, timeout: float, check: Callable[[], object]) 
             return listener.accept()[0]
         except TimeoutError:
             continue
-    raise StreamError(f"it did not fetch the weights within {timeout:g} s")
+    raise StreamError(f"the server did not fetch the weights within {timeout:g} s")
 
 
 def _blocks(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:

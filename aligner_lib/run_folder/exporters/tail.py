@@ -46,7 +46,9 @@ def follow(
     or the service can't be reached and the run is over.
     """
     if not run.info:
-        raise UserError(f"{run.path} has no run.json: it is not a run folder, or its run has not begun yet")
+        raise UserError(
+            f"{run.path} has no run.json: the folder is not a run folder, or its run has not begun yet"
+        )
     make(name)  # raises an error for a missing package before anything is written
     with _alone(run.path / "exporters" / f"{name}.lock", known(name).title, wait_for_lock):
         failures = 0
@@ -62,8 +64,8 @@ def follow(
                     logger.warning("%s: %s: %s", known(name).title, type(error).__name__, error)
                     if not until_over or (run.status != "running" and failures >= FAILURES):
                         raise UserError(
-                            f"sending to {known(name).title} fails ({error}): once it works again, "
-                            f"`aligner log {run.path} --to {name}` sends the rest"
+                            f"sending to {known(name).title} fails ({error}): after the cause is repaired, `aligner "
+                            f"log {run.path} --to {name}` sends the rest"
                         ) from error
             pause(min(2.0**failures, LONGEST_PAUSE_SECONDS))
 

@@ -133,7 +133,7 @@ def compare_objectives(
     from aligner_lib.kinds.policy_gradient.frozen import freeze
 
     if run.kind not in ("ppo", "grpo"):
-        raise UserError(f"{run.path} is a run of kind {run.kind or 'unknown'}: take one of PPO or GRPO")
+        raise UserError(f"{run.path} is a run of kind {run.kind or 'unknown'}: choose a run of PPO or GRPO")
     if ratio <= 0:
         raise UserError(f"ratio={ratio}: a ratio of probabilities is above 0")
     records = [record for record in run.rollouts() if record["split"] == "train"]

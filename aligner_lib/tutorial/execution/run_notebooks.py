@@ -112,7 +112,7 @@ def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise UserError(f"-p {pair}: write it as name=value")
+            raise UserError(f"-p {pair}: write name=value")
         parameters[name] = _value(text)
     return parameters
 
@@ -222,10 +222,10 @@ def _accepted_parameters(notebook: Notebook) -> set[str]:
 def _check_parameters(parameters: dict[str, Any], known: set[str]) -> None:
     for name in parameters:
         if name in ("profile", "out"):
-            raise UserError(f"-p {name}=…: the option --{name} says this")
+            raise UserError(f"-p {name}=…: the option --{name} sets the same value")
         if name not in known:
             near = nearest(name, known - {"profile", "out"})
-            raise UserError(f"-p {name}: no notebook has this parameter; did you mean {' or '.join(near)}?")
+            raise UserError(f"-p {name}: no notebook has the parameter; did you mean {' or '.join(near)}?")
 
 
 def _stop_runs(out: Path) -> None:

@@ -61,7 +61,7 @@ def build(
     executed notebooks, and for every warning of Sphinx, such as a link without a target.
     """
     if importlib.util.find_spec("myst_nb") is None:
-        raise UserError("the site needs Sphinx: `./lab site` installs it (requirements-site.lock)")
+        raise UserError("the site needs Sphinx: `./lab site` installs Sphinx (requirements-site.lock)")
     executed = {path.name: path for path in sorted((tutorial / "notebooks").glob("*.ipynb"))}
     if not executed:
         raise UserError(f"{tutorial} has no executed notebooks: `aligner tutorial` writes them")
@@ -84,7 +84,7 @@ def newest_tutorial(runs: Path) -> Path:
     """The newest folder of a tutorial. Raises UserError without such a folder."""
     tutorials = sorted(runs.glob("tutorial-*/notebooks"), key=lambda folder: folder.stat().st_mtime)
     if not tutorials:
-        raise UserError(f"no tutorial in {runs}/: `aligner tutorial` makes one")
+        raise UserError(f"no tutorial in {runs}/: `aligner tutorial` makes a tutorial")
     return tutorials[-1].parent
 
 

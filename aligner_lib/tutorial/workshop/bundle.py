@@ -82,18 +82,19 @@ class Bundle:
         commit = its.get("commit", "")
         if its["platform"] != here["platform"]:
             raise BadBundle(
-                f"{self.path} is for {its['platform']}, and this is {here['platform']}: pack one on such a machine"
+                f"{self.path} is for {its['platform']}, but the machine is {here['platform']}: pack a bundle on "
+                f"{here['platform']}"
             )
         if its["python"] != here["python"]:
             raise BadBundle(
-                f"{self.path} is for Python {its['python']}, and this is {here['python']}: "
+                f"{self.path} is for Python {its['python']}, but the project runs Python {here['python']}: "
                 f"LAB_PYTHON=python{its['python']} ./lab … (with LAB_VENV=DIR where .venv has another Python already)"
             )
         for what in ("lock", "sources"):
             if its[what] != here[what]:
                 name = LOCKS[0] if what == "lock" else "the code"
                 raise BadBundle(
-                    f"{self.path} was packed at commit {commit}, and {name} is another one here: git checkout {commit}, "
+                    f"{self.path} was packed at commit {commit}, and {name} differs here: git checkout {commit}, "
                     f"or take the project from the bundle itself: tar -xOf {self.path.name} project.tar.gz | tar -xz"
                 )
 
@@ -130,7 +131,9 @@ class Bundle:
                         target = folders[prefix] / name.removeprefix(prefix)
                         _copy(source, target, self.files[name], f"{self.path}: {name}")
             except (tarfile.TarError, EOFError) as error:
-                raise BadBundle(f"{self.path} is cut short or damaged ({error}): copy it again") from None
+                raise BadBundle(
+                    f"{self.path} is cut short or damaged ({error}): copy the bundle again"
+                ) from None
             yield folders
 
     def _members(self) -> Iterator[tuple[str, object]]:
@@ -142,13 +145,13 @@ class Bundle:
                 listed = missing.pop(member.name, None)
                 if listed is None or member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
                     raise BadBundle(
-                        f"{self.path}: {member.name!r} is not what the manifest says: it was changed"
+                        f"{self.path}: {member.name!r} differs from the manifest: the file was changed"
                     )
                 if member.size != listed["size"]:
                     raise BadBundle(_damaged(f"{self.path}: {member.name}"))
                 yield member.name, archive.extractfile(member)
         if missing:
-            raise BadBundle(f"{self.path} is cut short: {min(missing)} is missing; copy it again")
+            raise BadBundle(f"{self.path} is cut short: {min(missing)} is missing: copy the bundle again")
 
 
 def replace_folder(folder: Path, new: Path) -> None:

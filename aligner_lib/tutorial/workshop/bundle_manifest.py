@@ -34,9 +34,9 @@ def read_manifest(text: bytes, version: int) -> dict:
     try:
         manifest = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise BadManifest(f"it is no bundle: its manifest can't be read ({error})") from None
+        raise BadManifest(f"the file is no bundle: its manifest can't be read ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("format") != version:
-        raise BadManifest("it has another format than this project reads: pack it anew")
+        raise BadManifest("the bundle has another format than the project reads: pack the bundle anew")
     for field, pattern in FIELDS.items():
         _require(
             isinstance(manifest.get(field), str) and re.fullmatch(pattern, manifest[field], re.ASCII),
@@ -83,10 +83,10 @@ def _unique(pairs: Iterable[tuple[str, object]]) -> dict:
     pairs = list(pairs)
     read = dict(pairs)
     if len(read) != len(pairs):
-        raise ValueError("a name stands there twice")
+        raise ValueError("a name occurs twice")
     return read
 
 
 def _require(condition: object, value: str) -> None:
     if not condition:
-        raise BadManifest(f"a bundle may not hold {value[:200]}: it was not packed by this project")
+        raise BadManifest(f"a bundle may not hold {value[:200]}: another program packed the file")

@@ -89,7 +89,7 @@ def _commit(root: Path) -> str:
     changed = _git(root, "status", "--porcelain", "--", *PACKAGES, *LOCKS, "lab", "notebooks")
     if changed:
         raise UserError(
-            f"{root} has changes that are no commit ({changed.split()[-1]} …): a bundle holds a commit; commit or stash them"
+            f"{root} has uncommitted changes ({changed.split()[-1]} …): a bundle holds a commit; commit or stash them"
         )
     return _git(root, "rev-parse", "--short=12", "HEAD").strip()
 
@@ -110,7 +110,7 @@ def _project(root: Path, tmp_dir: Path) -> Path:
 def _download(root: Path, folder: Path, echo: Echo) -> Path:
     """Download the packages of LOCKS for this machine, with a check of each file's hash, and uv."""
     folder.mkdir(parents=True)
-    echo(f"downloading what {' and '.join(LOCKS)} ask for")
+    echo(f"downloading the packages of {' and '.join(LOCKS)}")
     quiet = ["download", "--quiet", "--no-deps", "--no-cache-dir", "-d", str(folder)]
     with _pip() as pip:
         for what in (*(["--require-hashes", "-r", str(root / lock)] for lock in LOCKS), [UV]):
@@ -149,7 +149,8 @@ def _below(folder: Path, prefix: str) -> dict[str, Path]:
 def _check_profile(run, profile: str) -> None:
     if run.info.get("profile") != profile:
         raise UserError(
-            f"{run.path} is a run of the profile {run.info.get('profile')}, and the bundle is for {profile}: pack that one's"
+            f"{run.path} is a run of the profile {run.info.get('profile')}, but the bundle is for {profile}: pack a "
+            f"run of {profile}"
         )
 
 
@@ -181,11 +182,11 @@ def take_over(path: str | Path, echo: Echo = print) -> Bundle:
     name, profile, runs = (bundle.manifest[field] for field in ("model", "profile", "runs"))
     if name not in MODELS:
         raise BadBundle(
-            f"{bundle.path} holds the model {name!r}, which this project does not know: pack it anew"
+            f"{bundle.path} holds the model {name!r}, which the project does not know: pack the bundle anew"
         )
     if profile not in profiles():
         raise BadBundle(
-            f"{bundle.path} is for the profile {profile!r}, which this project does not have: pack it anew"
+            f"{bundle.path} is for the profile {profile!r}, which the project does not have: pack the bundle anew"
         )
     model, recorded = cache_root() / "models" / name, recorded_runs.recorded_root(profile)
     places = {} if is_cached(name) else {MODEL: _inside(model.parent, name, bundle)}
@@ -209,7 +210,7 @@ def _inside(root: Path, name: str, bundle: Bundle) -> Path:
     folder = root / name
     if folder.resolve() != root.resolve() / name:
         raise BadBundle(
-            f"{bundle.path} would replace {folder}, which leads to {folder.resolve()}: remove that link, and start again"
+            f"{bundle.path} would replace {folder}, which leads to {folder.resolve()}: remove the link, and start again"
         )
     return folder
 
@@ -221,6 +222,6 @@ def _take_model(bundle: Bundle, name: str, place: Path, unpacked: Path | None) -
     recipe = _Unpacked(unpacked, name)
     if not is_usable(unpacked, recipe):
         raise BadBundle(
-            f"{bundle.path}: its model {name} is not what this project makes of that name: pack it anew"
+            f"{bundle.path}: its model {name} differs from the project's model of the same name: pack the bundle anew"
         )
     obtain(name, recipe, place, progress=True)

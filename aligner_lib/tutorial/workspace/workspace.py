@@ -327,8 +327,8 @@ class Workspace:
         profile = run.info.get("profile")
         if profile not in (None, self.profile):
             raise UserError(
-                f"{run.path} is a run of the profile {profile}, but this workspace has the profile {self.profile}: choose "
-                f"another folder (out=…), or remove {self.out}"
+                f"{run.path} is a run of the profile {profile}, but the workspace has the profile {self.profile}: "
+                f"choose another folder (out=…), or remove {self.out}"
             )
         return True
 
@@ -434,8 +434,8 @@ def _texts(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
             continue
         if name not in keys:
             raise ConfigError(
-                f"{name}={getattr(function, '__name__', function)}: {kind.name} has no function of that name to replace; "
-                f"it has {', '.join(keys) or 'none'}"
+                f"{name}={getattr(function, '__name__', function)}: {kind.name} has no function of the name to "
+                f"replace; known functions: {', '.join(keys) or 'none'}"
             )
         texts[keys[name]] = source_of(function, name, kind.functions.get(name))
     return texts
