@@ -165,12 +165,12 @@ MEANING = {"question": "prompt", "best": "chosen", "worst": "rejected"}
 REFUSED = {
     "unknown columns": ("pairs", OWN, {}, r"data\.jsonl has the columns question, best, worst, hint, .*model\.data\.columns=\{question: prompt"),
     "an unread column": ("pairs", OWN, {"columns": MEANING}, r"data\.jsonl was .* does not read the column hint: .*model\.data\.ignore_columns=\[hint\]"),
-    "a wrong name": ("pairs", OWN, {"columns": MEANING | {"advice": "system"}, "ignore_columns": ["hint"]}, "data.jsonl has no column 'advice'; it has question"),
+    "a wrong name": ("pairs", OWN, {"columns": MEANING | {"advice": "system"}, "ignore_columns": ["hint"]}, "data.jsonl has no column 'advice', only question"),
     "a name that no file has": ("pairs", PAIR, {"columns": {"best": "chosen"}}, r"model\.data\.columns names the column 'best', which no data file has: they have chosen, prompt, rejected"),
     "no rejected answers": ("pairs", {"prompt": "a", "completion": "b"}, {}, r"data\.jsonl: these records have no rejected answers: `aligner sft` learns"),
     "labels without KTO": ("pairs", {"prompt": "a", "response": "b", "label": True}, {}, r"data\.jsonl has labelled answers, .*preference_loss=kto"),
     "prompts for SFT": ("sft", {"prompt": "a"}, {}, r"data\.jsonl: these records have no answers: `aligner ppo`"),
-    "nothing usable": ("pairs", PAIR | {"rejected": "So.", "margin": 1}, {}, r"data\.jsonl holds nothing usable \(chosen and rejected are equal 1\)"),
+    "nothing usable": ("pairs", PAIR | {"rejected": "So.", "margin": 1}, {}, r"data\.jsonl holds no usable record \(chosen and rejected are equal 1\)"),
 }  # fmt: skip
 
 
