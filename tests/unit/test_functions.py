@@ -187,7 +187,7 @@ CLIP = LibraryFunction(SURROGATE).parameters
             None,
             "2 functions (f, g): choose a function as FILE.py:f",
         ),
-        ("dpo", "loss", "", "model.dpo.preference_loss=ipo", "model.dpo.preference_loss=ipo is another one"),
+        ("dpo", "loss", "", "model.dpo.preference_loss=ipo", "model.dpo.preference_loss=ipo selects another loss"),
         ("ppo", "normalize", "", "trainer.ppo.normalize_advantages=False", "nothing is normalised"),
         ("grpo", "kl", "", "model.grpo.objective=dapo", "objective=dapo has kl=none"),
         ("grpo", "loss", "", "model.grpo.objective=cispo", "clipping=stop_gradient"),
