@@ -43,7 +43,9 @@ def preflight(
     shared: Annotated[
         Path | None, typer.Option(help="The room's folder: the findings go to FOLDER/SEAT, for Classroom.")
     ] = None,
-    seat: Annotated[str | None, typer.Option(help="The seat's name (else a name that does not reveal yours).")] = None,
+    seat: Annotated[
+        str | None, typer.Option(help="The seat's name (else a name that does not reveal yours).")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Your name, if the instructor may see your name.")] = None,
 ):
     """Check a seat: memory, disk, model, folder, a kernel, a training step. Prints a line of JSON; exit code 0 (ready) or 1."""

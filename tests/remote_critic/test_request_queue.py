@@ -203,7 +203,7 @@ def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(requ
     with pytest.raises(Refusal, match="the server serves another actor, run, last heard"):
         ask(request_queue, "begin", actor="other#1", run="other")
     ask(request_queue, "begin", actor="run#2")
-    with pytest.raises(NotReady, match="the actor has not begun"):
+    with pytest.raises(NotReady, match="the actor has not begun a session"):
         train(request_queue, 1, actor="run#1")
     assert train(request_queue, 1, actor="run#2")["grad_norm"] == 1.0
 

@@ -571,7 +571,10 @@ def no_instruction(folder):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (prompts_with('{"prompt": "Hi", "text": "Hi"}'), "p.jsonl:3 can't be used: the line has prompt and text"),
+        (
+            prompts_with('{"prompt": "Hi", "text": "Hi"}'),
+            "p.jsonl:3 can't be used: the line has prompt and text",
+        ),
         (prompts_with('{"question": "Hi"}'), "the line has none of prompt, messages, text"),
         (prompts_with('{"prompt": 3}'), "prompt is not a text"),
         (prompts_with('{"messages": [{"role": "user"}]}'), "list of {role, content}"),

@@ -89,7 +89,9 @@ def parse_prompt(value: dict[str, Any]) -> PromptRecord:
     """The record of a line with exactly one of KEYS. Raises ValueError for any other line."""
     keys = [key for key in KEYS if key in value]
     if len(keys) != 1:
-        raise ValueError(f"the line has {' and '.join(keys) or 'none'} of {', '.join(KEYS)}; give exactly 1 key")
+        raise ValueError(
+            f"the line has {' and '.join(keys) or 'none'} of {', '.join(KEYS)}; give exactly 1 key"
+        )
     prompt = value[keys[0]]
     fields = {key: content for key, content in value.items() if key != keys[0]}
     if keys[0] == "messages":
