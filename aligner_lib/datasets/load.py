@@ -495,8 +495,8 @@ def _load(
                     report.ignored += _checked_keys(record, form_of(record), f"{file}:{number}")
                 if i in unsure:
                     raise ValueError(
-                        "after an empty line, the pairs are ambiguous: remove the empty line, or the half pair "
-                        "beside the empty line"
+                        "after a blank line, the pairs are ambiguous: remove the blank line, or the half pair "
+                        "beside the blank line"
                     )
                 sample = make(*records)
             except UnreadKey:

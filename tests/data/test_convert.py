@@ -175,7 +175,7 @@ def test_a_record_that_would_lose_something_is_left_out_by_name(tmp_path, case):
 
 
 REFUSED = {
-    "unknown columns": ([{"q": "a", "a": "b"}], "sft", r"the columns q, a, which are no known form .*--map question=prompt"),
+    "unknown columns": ([{"q": "a", "a": "b"}], "sft", r"the columns q, a, which match no known form .*--map question=prompt"),
     "an unread column": ([{"prompt": "a", "completion": "b", "tools": [1]}], "sft", r"does not read the column tools.*--ignore tools"),
     "no answers": ([{"prompt": "a"}], "sft", "have no answers"),
     "no rejected answers": ([{"prompt": "a", "completion": "b"}], "preferences", "no rejected answers"),

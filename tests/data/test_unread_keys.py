@@ -32,7 +32,7 @@ def test_an_unread_key_leaves_its_record_out_by_name(write_raw, tmp_path, format
     assert report.kept == 1 and report.skipped == {Reason.UNREAD_KEY: 1} and not report.notes
     assert f"raw.jsonl:2 ({key!r}; the formatter reads " in str(report)
     with pytest.raises(
-        DataError, match=f"raw.jsonl:2: unread key .*{key}.*{sorted(record)[0]}.*or remove it"
+        DataError, match=f"raw.jsonl:2: unread key .*{key}.*{sorted(record)[0]}.*or remove the key"
     ):
         formatter(raw, tmp_path / "out", strict=True)
 

@@ -114,7 +114,7 @@ def test_several_processes_are_refused():
 
 @pytest.mark.parametrize("name", ["trace.txt", "trace"])
 def test_a_trace_that_no_viewer_would_open_is_refused(tmp_path, name):
-    with pytest.raises(UserError, match=r"ends with \.json or \.json\.gz"):
+    with pytest.raises(UserError, match=r"must end in \.json or \.json\.gz"):
         check_trace(tmp_path / name)
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(UserError, match="is a folder"):

@@ -61,7 +61,7 @@ def test_the_last_layers_alone_have_gradients_and_moments_and_theirs_are_as_ever
     # and with more layers such a training does not go on
     engines[0].save(tmp_path)
     engine(1).load(tmp_path, with_optimizer=True)
-    message = r"weights that are trained now, such as .*: set num_layers_unfrozen"
+    message = r"weights in training, such as .*: set num_layers_unfrozen"
     with pytest.raises(ConfigError, match=message):
         engines[1].load(tmp_path, with_optimizer=True)
 

@@ -153,7 +153,7 @@ def test_a_shared_prefix_is_adapted_once_and_learnt_from_in_every_row(starts):
 def test_checkpoints_of_other_adapters_and_of_none_are_refused(starts, measured):
     adapters, other = measured / "one" / "tied_lora", LoRA(LAYERS | {"linear_qkv": Adapter(8, 2.0)})
     for lora, checkpoint, message in (
-        (None, adapters, "and the settings say a model without adapters"),
+        (None, adapters, "but the settings say a model without adapters"),
         (other, adapters, r"linear_qkv \(rank 4, scale 2\).*linear_qkv \(rank 8, scale 2\)"),
         (LORA, measured / "one" / "tied", "holds a model without adapters"),
     ):

@@ -262,7 +262,7 @@ def test_a_cache_that_can_t_be_used_is_named_with_the_cure(tmp_path, smoke, monk
     with pytest.raises(ValueError, match="no model named 'smollm3'; the names are 'smollm2-135m', 'smoke'"):
         fetch("smollm3")
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"file/models can't be made, .*; set ALIGNER_CACHE to a folder"):
+    with pytest.raises(UserError, match=r"file/models can't be made, .*: set ALIGNER_CACHE to a folder"):
         fetch("smoke", cache=tmp_path / "file")
 
     def read_only(*_):

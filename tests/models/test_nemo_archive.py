@@ -65,7 +65,7 @@ def test_the_files_of_a_tar(tmp_path, mode):
             assert file.part(10, 20).read() == bytes(range(10, 30))
             with pytest.raises(ValueError, match=r"bytes 190 to 210 of a file with 200 bytes"):
                 file.part(190, 20)
-        with pytest.raises(BadArchive, match=r"has no common.pt: it is incomplete"):
+        with pytest.raises(BadArchive, match=r"has no common.pt, so the archive is incomplete"):
             archive.open("common.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["x.nemo"]
 

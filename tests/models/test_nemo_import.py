@@ -279,7 +279,7 @@ def test_the_same_bytes_as_many_weights(place):
         tensors |= {name.replace(".0.", f".{number}.", 1): tensor for name, tensor in layer.items()}
     folder = write_old(place / "folder", tensors, {**CONFIG, "num_layers": 50}, layers=50)
     assert (folder / "model_weights.ckpt").stat().st_size < 1 << 20
-    refuse(folder, r"its weights would take .*: it is made to fill a disk")
+    refuse(folder, r"its weights would take .*: the archive is made to fill a disk")
 
 
 def test_code_in_the_weights_is_not_run_and_no_weights_are_no_model(place):

@@ -90,7 +90,7 @@ def test_what_cannot_be_answered_is_told(link, critic, jobs):
         assert "token 5 of sample 2 of 3 is 1099511627776" in str(refusal)
     early = problem(link.wait_for(link.call("values", serialization.pack_tokens(batch(), 32), updates=7)))
     assert type(early) is NotReady
-    assert "it has made 0 train steps, but 7 were expected" in str(early)
+    assert "the server has made 0 train steps, but 7 were expected" in str(early)
     request = {"kind": "load", "updates": 12, "actor": link.actor, "actor_run": str(jobs.out / "here")}
     with pytest.raises(UserError, match=r"no checkpoint after 12 train steps \(its checkpoints: none\)"):
         link.ask("checkpoint", serialization.text(request, "request"))

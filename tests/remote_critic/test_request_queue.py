@@ -188,7 +188,7 @@ def test_a_pause_does_not_blind_the_watch_and_a_slower_kind_is_soon_allowed_for(
 
 def test_a_save_is_of_the_steps_that_the_actor_counts_and_going_back_forgets_what_came_later(request_queue):
     train(request_queue, 1)
-    with pytest.raises(NotReady, match="it has made 1 train steps, but 2 were to be saved"):
+    with pytest.raises(NotReady, match="the server has made 1 train steps, but 2 were to be saved"):
         ask(request_queue, "save", updates=2, previous=0)
     assert ask(request_queue, "save", updates=1, previous=0)["checkpoints"] == [1]
     train(request_queue, 2)
@@ -203,7 +203,7 @@ def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(requ
     with pytest.raises(Refusal, match="the server serves another actor, run, last heard"):
         ask(request_queue, "begin", actor="other#1", run="other")
     ask(request_queue, "begin", actor="run#2")
-    with pytest.raises(NotReady, match="this actor has not begun"):
+    with pytest.raises(NotReady, match="the actor has not begun a session"):
         train(request_queue, 1, actor="run#1")
     assert train(request_queue, 1, actor="run#2")["grad_norm"] == 1.0
 

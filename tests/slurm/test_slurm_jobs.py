@@ -202,7 +202,7 @@ def test_a_wrong_account_is_refused_with_the_right_ones(accounts, run):
 
 def test_without_slurm_the_message_says_so(run, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(SubmissionRefused, match="not on this machine's PATH"):
+    with pytest.raises(SubmissionRefused, match="not on the machine's PATH"):
         submit(["true"], run, "slurm")
 
 

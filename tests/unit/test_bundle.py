@@ -275,7 +275,7 @@ def test_uncommitted_changes_and_runs_of_another_profile_are_not_packed(project,
     (copy / "data" / "__init__.py").write_text("# changed\n")
     with pytest.raises(UserError, match=r"has uncommitted changes \(data/__init__.py"):
         packing.pack("smoke", tmp_path / "out.tar", None, wheels, root=copy)
-    with pytest.raises(UserError, match="is a run of the profile smoke, and the bundle is for laptop"):
+    with pytest.raises(UserError, match="is a run of the profile smoke, but the bundle is for laptop"):
         packing._check_profile(RunFolder(tutorial / "runs" / "sft"), "laptop")
 
 

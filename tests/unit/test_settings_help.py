@@ -108,5 +108,5 @@ def test_a_shell_completes(shell, line, tmp_path):
 
 
 def test_another_shell_is_refused():
-    with pytest.raises(UserError, match="there is one for bash and zsh"):
+    with pytest.raises(UserError, match="only for bash and zsh"):
         script_of("fish")

@@ -93,8 +93,8 @@ CUT_OFF = r"describes .*cut off or belongs to another data set"
         ("bin", lambda old: old[:-2], CUT_OFF),
         ("bin", lambda old: old + b"\0\0", CUT_OFF),
         ("bin", lambda old: b"", r"has 0 bytes"),
-        ("idx", lambda old: old[:-8], r"cut off, or was written twice"),
-        ("idx", lambda old: old + old, r"cut off, or was written twice"),
+        ("idx", lambda old: old[:-8], r"cut off or was written twice"),
+        ("idx", lambda old: old + old, r"cut off or was written twice"),
         ("idx", lambda old: old[:20], r"not an index of Megatron's"),
         ("idx", lambda old: b"", r"not an index of Megatron's"),
         ("idx", lambda old: b"PK" + old[2:], r"not an index of Megatron's"),
@@ -290,7 +290,7 @@ def test_another_tokenizer_or_template_is_refused(comparisons, smoke, tmp_path, 
     vocabulary = stored["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     (folder / "tokenizer.json").write_text(json.dumps(stored))
-    with pytest.raises(UserError, match=r"written with another tokenizer than that of .*another"):
+    with pytest.raises(UserError, match=r"written with another tokenizer than the tokenizer of .*another"):
         load_indexed.load_pairs([comparisons], Tokenizer(folder), 256)
     words = r"--chat-template plain, but the run has model\.data\.chat_template=tokenizer"
     with pytest.raises(UserError, match=words):
