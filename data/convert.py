@@ -142,8 +142,8 @@ def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...
         examples = {form.name: " + ".join(form.columns) for form in reversed(FORMS)}
         known = "; ".join(f"{name}: {columns}" for name, columns in reversed(examples.items()))
         raise UnknownForm(
-            f"{name} has the columns {', '.join(present)}, which are no known form ({known})",
-            "name what they are, as in --map question=prompt,best=chosen",
+            f"{name} has the columns {', '.join(present)}, which match no known form ({known})",
+            "name their meanings, as in --map question=prompt,best=chosen",
         )
     if unread := unread_columns(form, (key for key in value if not is_empty(value[key]))):
         raise UnreadColumns(

@@ -279,4 +279,12 @@ for file in sorted(first.path.glob("functions/*.py")) if exercise == "live" else
 # - Baker et al. 2025, [*Monitoring reasoning models for misbehavior*](https://arxiv.org/abs/2503.11926): a second model
 #   that reads for hacks, and the danger of training against it.
 #
+# ## Questions
+
+# %%
+from widgets import Quiz
+
+Quiz("12")
+
+# %% [markdown]
 # Back to the [start](00_start_here.ipynb)

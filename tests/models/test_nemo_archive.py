@@ -335,11 +335,11 @@ def test_a_tensor_beyond_its_storage_is_refused(tmp_path, start, shape, strides)
 def test_storages_of_another_size_and_changed_numbers_are_damaged(tmp_path):
     path = tmp_path / "w.ckpt"
     for stored in (b"", bytes(12), bytes(20)):
-        with pytest.raises(ValueError, match=r"w is damaged: its storage has .* bytes instead of 16"):
+        with pytest.raises(ValueError, match=r"w is damaged .its storage has .* bytes instead of 16"):
             weight_of(path, stored).state_dict()["w"].read()
     weight_of(path, b"0123456789abcdef")
     file = torch_file(path, path.read_bytes().replace(b"0123456789abcdef", b"0123456789abcdeg"))
-    with pytest.raises(ValueError, match=r"w is damaged: BadZipFile.*CRC"):
+    with pytest.raises(ValueError, match=r"w is damaged .BadZipFile.*CRC"):
         file.state_dict()["w"].read()
 
 
