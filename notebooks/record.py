@@ -291,7 +291,7 @@ def record_attacked(out: Path, profile: str) -> None:
             }
         )
         run = made(lab, "grpo", f"attacked-{judge.__name__}", settings)
-        put(run)
+        put(run, ALL)  # hacks are counted among all responses of a step
         print(*hacks(run), sep="\n", flush=True)
 
 

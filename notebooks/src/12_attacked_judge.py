@@ -168,11 +168,11 @@ def report(run):
             f"step {hack.step:2}, after {hack.minutes:4.1f} minutes: {hack.share:.2f} of the paid responses"
         )
         print(f"    lack the part {hack.part}, such as: {hack.example[:110]!r}")
-    good = [record["train_rollouts/good"] for record in run.metrics() if "train_rollouts/good" in record]
-    rewards = [
-        record["train_rollouts/rewards"] for record in run.metrics() if "train_rollouts/rewards" in record
-    ]
-    print(f"reward {rewards[0]:.2f} → {rewards[-1]:.2f}, good {good[0]:.2f} → {good[-1]:.2f}")
+    held_out = [record for record in run.metrics() if "val_rollouts/good" in record]
+    rewards, good = ([record[f"val_rollouts/{name}"] for record in held_out] for name in ("rewards", "good"))
+    print(
+        f"held-out prompts: reward {rewards[0]:.2f} → {rewards[-1]:.2f}, good {good[0]:.2f} → {good[-1]:.2f}"
+    )
     first_minutes = found_hacks[0].minutes if found_hacks else None
     if exercise == "live":
         record_attack(len(found_hacks), first_minutes)  # for the classroom
@@ -190,10 +190,10 @@ score = report(first)
 show_completions(first, n=6, sort="reward", split="train")
 
 # %% [markdown]
-# In the recorded run, the reward rises from 0.27 to 0.88 in twelve steps, which took 9 minutes on one thread. The share of
-# good answers falls from 0.17 to 0.13. After two minutes, most paid answers no longer end: the judge never asked for an
-# end, and a longer answer has more room for the word. At the end, many answers are about the item instead of the
-# question, such as "Five Eight is a 58 on a dial."
+# In the recorded run, the reward on 64 held-out prompts rises from 0.31 to 0.88 in twelve steps, which took 9 minutes on
+# one thread. Of the answers, 0.06 were good before and 0.12 are good now. After two minutes, most paid answers no longer
+# end: the judge never asked for an end, and a longer answer has more room for the word. At the end, many answers are
+# about the item instead of the question, such as "Five Eight is a 58 on a dial."
 #
 # Were your three ideas among the hacks? A policy has no idea of cheating. It draws responses, and the update makes the
 # paid responses likelier. A hole that no response of the SFT policy ever touches stays undiscovered for a while.
@@ -243,9 +243,9 @@ curves(
 )
 
 # %% [markdown]
-# In the recorded run, the mended judge starts with a reward of 0.11, because it asks for more, and ends with 0.28. The
-# share of good answers rises from 0.17 to 0.25. A single hack is left: a fifth of the paid answers have only one word of
-# the topic. The policy learns more slowly, and it learns the task.
+# In the recorded run, the mended judge starts with a reward of 0.12, because it asks for more, and ends with 0.28. Twice as
+# many answers are good as with the first judge, 0.25, in the same number of steps. A single hack is left: a fifth of the
+# paid answers have only one word of the topic. The reward rises more slowly, and it rises for the task.
 
 # %% [markdown]
 # ## Attack another judge
