@@ -165,23 +165,17 @@ def report(run):
     found_hacks = hacks(run)
     for hack in found_hacks:
         print(
-            f"step {hack.step:2}, after {hack.minutes:4.1f} minutes: {hack.share:.2f} of the paid responses"
+            f"step {hack.step:2}, after {hack.minutes:.1f} minutes, in {hack.share:.2f} of the paid responses:"
         )
-        print(f"    lack the part {hack.part}, such as: {hack.example[:110]!r}")
+        print(f"    not {hack.part}, such as: {hack.example[:110]!r}")
     held_out = [record for record in run.metrics() if "val_rollouts/good" in record]
     rewards, good = ([record[f"val_rollouts/{name}"] for record in held_out] for name in ("rewards", "good"))
-    print(
-        f"held-out prompts: reward {rewards[0]:.2f} → {rewards[-1]:.2f}, good {good[0]:.2f} → {good[-1]:.2f}"
-    )
+    print(f"held-out reward {rewards[0]:.2f} → {rewards[-1]:.2f}, good {good[0]:.2f} → {good[-1]:.2f}")
     first_minutes = found_hacks[0].minutes if found_hacks else None
+    figures = {"hacks": len(found_hacks), "first_minutes": first_minutes}
     if exercise == "live":
-        record_attack(len(found_hacks), first_minutes)  # for the classroom
-    return {
-        "hacks": len(found_hacks),
-        "first_minutes": first_minutes,
-        "reward": rewards[-1],
-        "good": good[-1],
-    }
+        record_attack(**figures)  # for the classroom
+    return figures | {"reward": rewards[-1], "good": good[-1]}
 
 
 score = report(first)
