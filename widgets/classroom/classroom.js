@@ -1,7 +1,7 @@
 // The classroom: a row a participant; who may need help comes first.
 
 const COLUMNS = [["seat", "seat"], ["run", "run"], ["step", "step"], ["state", "state"], ["alarms", "alarms"], ["exercises", "exercises"],
-  ["quiz", "quiz"], ["attack", "attack on a judge"], ["last", "last news"]];
+  ["quiz", "quiz"], ["last", "last news"]];
 
 class ClassroomView {
   constructor(model, element) {
@@ -85,9 +85,8 @@ function fill({ cells, bar, count, row }, seat) {
     seat.message].filter(Boolean).join(" · ") || "–");
   set(cells.state, { "data-state": seat.status || null });
   say(cells.alarms, (seat.alarms ?? []).join("; ") || "–");
-  say(cells.exercises, `${seat.exercises ?? 0}${seat.tried?.length ? ` · at ${seat.tried[0]}` : ""}`);
+  say(cells.exercises, [seat.exercises ?? 0, seat.tried?.length ? `at ${seat.tried[0]}` : "", seat.attack ? `judge: ${seat.attack}` : ""].filter((part) => part !== "").join(" · "));
   say(cells.quiz, seat.answered ? `${seat.right}/${seat.answered}` : "–");
-  say(cells.attack, seat.attack || "–");
   say(cells.last, seat.age === null ? "–" : seat.age < 10 ? "now" : `${duration(seat.age)} ago`);
   Object.values(cells).forEach((cell) => set(cell, { "data-empty": cell.textContent === "–" }));
 }
