@@ -7,7 +7,7 @@ A CPU without units for bf16 computes in it all the same, if slowly. The tests t
 import forks
 import pytest
 from device_jobs import run_on_device
-from smoke_jobs import checkpoint_files, figures, first_steps, run_smoke_job, steps
+from smoke_jobs import checkpoint_files, figures, first_steps, run_smoke_job
 
 from aligner_lib.models.tensor_store import StoreReader
 
@@ -81,13 +81,10 @@ def test_drawing_scoring_and_training_agree_in_bf16(in_bf16, kind):
 def test_a_run_in_bf16_that_was_stopped_goes_on_to_the_bit(jobs, in_bf16):
     """PPO's, of a policy and a critic."""
     name = "ppo_bf16_stopped"
-    settings, run = jobs.settings("ppo", name, **short("ppo")), jobs.run_folder(name)
-    process = forks.start(run_in_bf16, "ppo", settings, log=jobs.log(name))
-    forks.until(lambda: process.exitcode is not None or 2 in steps(run), "step 2")
-    run.request_stop()
-    forks.finish(process, jobs.log(name))
-    assert run.status == "stopped"
-    forks.run(run_in_bf16, "ppo", settings, log=jobs.log(name))
+    run = jobs.run_folder(name)
+    for more in ({"exp_manager__stop_after": 2}, {}):
+        settings = jobs.settings("ppo", name, **short("ppo"), **more)
+        forks.run(run_in_bf16, "ppo", settings, log=jobs.log(name))
     assert run.info["resumed"] == 1
     assert figures(run) == figures(in_bf16("ppo"))
     assert checkpoint_files(run) == checkpoint_files(in_bf16("ppo"))
