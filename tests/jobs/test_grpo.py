@@ -292,7 +292,7 @@ OBJECTIVE = "model__grpo__objective"
             {"model__grpo__objective": "rloo", "model__grpo__aggregation": "normalize_then_sum"},
             r"normalize_then_sum with baseline=leave_one_out, scale=none, kl=\w+: .* set model\.grpo\.baseline=group_mean",
         ),
-        ({"model__environments__e__rewards": "{a: .inf}"}, r"rewards=\{'a': inf\}: .* finite weights"),
+        ({"model__environments__e__rewards": "{a: 0.0}"}, "finite weights, not all 0"),
         ({"model__environments__e__rewards": "{reward: 1}"}, "`reward` is the name of their weighted sum"),
         ({"model__grpo__objective": "distill"}, r"set model\.grpo\.teacher\.restore_from_path"),
     ],
