@@ -101,7 +101,7 @@ def test_a_folder_with_a_run_is_refused_and_stays_as_it_is(tmp_path):
 
     (tmp_path / "run.json").write_text("{}")
     config = settings_of_profile("sft", [f"exp_manager.explicit_log_dir='{tmp_path}'"], "smoke", steps=2)
-    with pytest.raises(UserError, match=r"holds a run already.*name another folder with --run"):
+    with pytest.raises(UserError, match=r"already holds a run.*name another folder with --run"):
         profile_step("sft", config, "smoke", warm_up=1, out=tmp_path / "trace.json")
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
