@@ -37,8 +37,14 @@ def test_a_job_trains_on_a_user_s_file_and_goes_on_with_the_same_lines(jobs, tmp
         "model__data__validation_fraction": 0.25,
     }
     for more in ({"exp_manager__stop_after": 1}, {}):
-        forks.run(run_with_cache, "rm", jobs.settings("rm", "own", **own, **more), cache, log=jobs.log("own"))
-    run, log = jobs.run_folder("own"), jobs.log("own").read_text()
+        forks.run(
+            run_with_cache,
+            "rm",
+            jobs.settings("rm", "user_file", **own, **more),
+            cache,
+            log=jobs.log("user_file"),
+        )
+    run, log = jobs.run_folder("user_file"), jobs.log("user_file").read_text()
     assert "recognised: preference pairs" in log and "read 48 records, kept 48" in log
     assert len([path for path in (cache / "data").iterdir() if path.is_dir()]) == 1
     assert run.info["hashes"].keys() == {"model", "my_pairs.parquet"}
@@ -72,7 +78,7 @@ def test_each_kind_reads_its_samples_from_a_user_s_file(jobs, tmp_path, caplog, 
     if kind == "dpo":
         settings["model__dpo__preference_loss"] = "kto"
     with caplog.at_level(logging.INFO, "aligner_lib"):
-        job = prepare_smoke_job(kind, jobs.settings(kind, f"own_{kind}", **settings))
+        job = prepare_smoke_job(kind, jobs.settings(kind, f"user_file_{kind}", **settings))
     job.close()
     assert set(job.hashes) >= {"model", "own.parquet"}
     split = "validation" if kind == "evaluate" else "train"
