@@ -230,5 +230,5 @@ def test_a_panel_tells_of_a_scheduler_that_does_not_answer(healthy):
     panel = JobPanel(healthy, Job())
     assert "squeue: timed out" in panel.view["job"]["reason"]
     panel._on_message(None, {"kind": "set", "name": "kl_coef", "value": "nan"}, [])
-    assert "takes a number that is not negative" in panel.view["steering"]["said"]
+    assert "set a number of at least 0" in panel.view["steering"]["said"]
     panel.close()

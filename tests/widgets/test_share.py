@@ -113,5 +113,5 @@ def test_the_command_writes_the_page(tmp_path, monkeypatch):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(UserError, match="there is no run"):
+    with pytest.raises(UserError, match="holds no run yet"):
         write_page(RunFolder(tmp_path / "nothing"), tmp_path / "run.html")
