@@ -57,7 +57,7 @@ def test_a_real_run_is_live_in_its_monitor_and_steered_by_its_panel(page, job):
     assert list((run.path / "control").iterdir()) == []
 
     (run.path / "control" / "set.json").write_text('{"kl_coef": -1}')
-    panel.get_by_text("not changed: kl_coef=-1, for it set a number of at least 0").wait_for()
+    panel.get_by_text("not changed: kl_coef=-1, for it takes a number that is not negative").wait_for()
     assert run.series("train_rollouts/kl_coef")[1][-1] == 0.05
 
     panel.get_by_role("button", name="Stop after this step").click()
