@@ -191,7 +191,7 @@ def server_of(policy: Policy, url: str, timeout: float = 60) -> Policy:
 
 
 def test_a_server_that_hangs_is_waited_for_no_longer_than_the_bound(policy, smoke):
-    bounded = pytest.raises(UserError, match=r"has not answered for 0\.3 s: it hangs")
+    bounded = pytest.raises(UserError, match=r"has not answered for 0\.3 s: the server hangs")
     with VllmStandIn(smoke, hangs=True) as server, bounded:
         server_of(policy, server.url, timeout=0.3).respond(PROMPTS, SEEDS)
 
