@@ -44,10 +44,7 @@ def test_changes_add_up_until_the_run_has_carried_them_out(run):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        *(
-            ({"kl_coef": odd}, "set a number of at least 0")
-            for odd in (float("nan"), float("inf"), -0.1)
-        ),
+        *(({"kl_coef": odd}, "set a number of at least 0") for odd in (float("nan"), float("inf"), -0.1)),
         ({"lr": 1e-6}, "does not take 'lr' while it runs; it obeys stop, checkpoint, kl_coef"),
         ({"temperature": 2.0}, "'temperature' is no control of a run; there are kl_coef, lr"),
     ],
