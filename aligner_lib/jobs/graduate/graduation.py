@@ -235,6 +235,12 @@ class Graduation:
         from aligner_lib.rollouts.tasks import Task
 
         self.ignore("model.data.", "model.environments.", "model.encoder_seq_length", "model.seed")
+        for name, settings in environments_of(self.config).items():
+            if settings.rewards:
+                raise UserError(
+                    f"model.environments.{name}.rewards adds several weighted rewards, and the written rewards have the "
+                    "environment's own reward alone: write the weights alone with `aligner model export`"
+                )
         source = task_source(self.config, self.tokenizer)
         try:
             for name, turns in (

@@ -147,7 +147,7 @@ def _kto(run: Graduation) -> None:
 
 def grpo(run: Graduation) -> None:
     """Write GRPO on texts of prompts, with the run's rewards. Raises UserError for an objective that TRL's GRPOTrainer lacks."""
-    objective, rollout, loop = objective_of(run.config), run.config.model.grpo, run.config.trainer.grpo
+    objective, rollout = objective_of(run.config), run.config.model.grpo
     loss = _loss_of(run, objective)
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
     texts = Texts(run.tokenizer, in_turns=False)
@@ -191,20 +191,7 @@ def grpo(run: Graduation) -> None:
     run.put(
         "trainer.max_completion_length", response_length(run.config), "model.grpo.length_params.max_length"
     )
-    run.ignore("model.grpo.objective", "model.grpo.baseline", "model.grpo.clipping", "model.grpo.clip_low")
-    run.put("trainer.loss_type", loss, "model.grpo.objective", "model.grpo.normalizer")
-    run.put("trainer.scale_rewards", SCALES[objective.scale], "model.grpo.scale")
-    run.put("trainer.importance_sampling_level", objective.ratio, "model.grpo.ratio")
-    run.put("trainer.epsilon", objective.clip_low, "model.grpo.clip_low")
-    high = 1 + objective.clip_high if loss == "cispo" else objective.clip_high
-    run.put("trainer.epsilon_high", high, "model.grpo.clip_high")
-    run.put(
-        "trainer.beta",
-        loop.initial_policy_kl_penalty if objective.kl_in_loss else 0.0,
-        "model.grpo.kl",
-        "trainer.grpo.initial_policy_kl_penalty",
-    )
-    run.put("trainer.use_bias_correction_kl", False)
+    _objective(run, objective, loss)
     run.copy("trainer.mask_truncated_completions", "trainer.grpo.mask_truncated_responses")
     run.put("trainer.shuffle_dataset", False)
     _sampling(run)
@@ -345,6 +332,24 @@ def _sampling(run: Graduation) -> None:
         run.put("trainer.use_vllm", True, "model.generation.backend")
         for name in ("tensor_parallel_size", "gpu_memory_utilization"):
             run.copy(f"trainer.vllm_{name}", f"model.generation.vllm_cfg.{name}")
+
+
+def _objective(run: Graduation, objective, loss: str) -> None:
+    """The switches of the objective. loss: TRL's loss_type."""
+    run.ignore("model.grpo.objective", "model.grpo.baseline", "model.grpo.clipping", "model.grpo.clip_low")
+    run.put("trainer.loss_type", loss, "model.grpo.objective", "model.grpo.normalizer")
+    run.put("trainer.scale_rewards", SCALES[objective.scale], "model.grpo.scale")
+    run.put("trainer.importance_sampling_level", objective.ratio, "model.grpo.ratio")
+    run.put("trainer.epsilon", objective.clip_low, "model.grpo.clip_low")
+    high = 1 + objective.clip_high if loss == "cispo" else objective.clip_high
+    run.put("trainer.epsilon_high", high, "model.grpo.clip_high")
+    run.put(
+        "trainer.beta",
+        run.config.trainer.grpo.initial_policy_kl_penalty if objective.kl_in_loss else 0.0,
+        "model.grpo.kl",
+        "trainer.grpo.initial_policy_kl_penalty",
+    )
+    run.put("trainer.use_bias_correction_kl", False)
 
 
 def _loss_of(run: Graduation, objective) -> str:
