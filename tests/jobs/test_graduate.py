@@ -17,7 +17,9 @@ from aligner_lib.datasets.samples import SFTSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.graduate import graduate
+from aligner_lib.jobs.graduate.graduation import Graduation
 from aligner_lib.jobs.graduate.texts import Texts
+from aligner_lib.models.export.trained import Trained
 
 CLOSE = 1e-4
 CONFIGS = {("verl", "dr_grpo"): "ppo"}  # one config for both
@@ -215,6 +217,14 @@ def test_a_refusal_names_what_lacks_and_the_cure(kind, to, words, run_of, tmp_pa
         str(refusal.value).replace("which TRL", "TRL").replace("which verl", "verl").split()
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_several_weighted_rewards_are_refused(run_of, tmp_path):
+    graduation = Graduation(Trained.find(run_of("dr_grpo").path), tmp_path, tmp_path)
+    name, environment = next(iter(graduation.config.model.environments.items()))
+    environment.rewards = {"exact": 1.0}
+    with pytest.raises(UserError, match=rf"environments\.{name}\.rewards adds several weighted rewards"):
+        graduation.load_prompts(2)
 
 
 def test_a_model_without_a_run_is_refused(smoke, tmp_path):
