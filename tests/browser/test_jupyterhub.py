@@ -16,6 +16,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from lab import ROOT, notebook, wait_for
+from playwright.sync_api import TimeoutError
 
 from aligner_lib.models.fetch import fetch
 from aligner_lib.run_folder.reader import RunFolder
@@ -69,6 +70,12 @@ CELLS = (
     "job = lab.submit('sft', **{'trainer.sft.max_steps': 40})\nmonitor = Monitor(lab.run('sft'), job=job)\nmonitor",
     "await monitor\nprint('trained', lab.run('sft').status)",
 )
+# the tabs of a page, the tab of a notebook, and its kernel
+STATE_OF = """path => {
+    const panels = [...(window.jupyterapp?.shell?.widgets('main') ?? [])];
+    const panel = panels.find(panel => panel.context?.path === path);
+    return { panels, panel, kernel: panel?.sessionContext?.session?.kernel };
+}"""
 POINTS = "n => document.querySelectorAll('.lab-monitor')[n]?.lab.store.lines.get('0/0/0')?.x.length ?? 0"
 
 
@@ -184,16 +191,35 @@ def run(page, homes: Path, user: str, name: str, *cells: str) -> None:
 
 
 def ready(page, name: str) -> None:
-    """Wait until a notebook is in front and its kernel is idle."""
-    page.wait_for_function(
-        """path => {
-            const panel = window.jupyterapp?.shell?.currentWidget;
-            const kernel = panel?.context?.path === path && panel.sessionContext?.session?.kernel;
-            return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
-        }""",
-        arg=f"notebooks/{name}",
-        polling=500,
-    )
+    """Bring a notebook to the front, and wait until its kernel is idle.
+
+    JupyterLab restores its layout while it opens what the address names: a launcher or an earlier tab may end in front.
+    """
+    try:
+        page.wait_for_function(
+            f"""path => {{
+                const {{ panel, kernel }} = ({STATE_OF})(path);
+                if (!panel) return false;
+                if (window.jupyterapp.shell.currentWidget !== panel) {{
+                    window.jupyterapp.shell.activateById(panel.id);
+                    return false;
+                }}
+                return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
+            }}""",
+            arg=f"notebooks/{name}",
+            polling=500,
+        )
+    except TimeoutError as error:
+        seen = page.evaluate(
+            f"""path => {{
+                const {{ panels, kernel }} = ({STATE_OF})(path);
+                return [panels.map(panel => panel.title.label), kernel?.connectionStatus, kernel?.status];
+            }}""",
+            f"notebooks/{name}",
+        )
+        raise AssertionError(
+            f"{name} is not ready at {page.url}: tabs, connection and kernel are {seen}"
+        ) from error
 
 
 def test_a_monitor_plays_through_the_proxy_for_everybody(hub, pages):
