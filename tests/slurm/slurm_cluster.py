@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 from filelock import FileLock
 
+from cluster import Job
 from cluster.rendezvous import free_port
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -159,7 +160,15 @@ class SlurmCluster:
         return subprocess.run(words, env=self.environment, capture_output=True).returncode == 0
 
     def set_node(self, node: str, state: str) -> None:
-        self.tool("scontrol", "update", f"nodename={node}", f"state={state}", "reason=test")
+        """Set a node's state; asked again where a busy controller does not answer."""
+        command = ("scontrol", "update", f"nodename={node}", f"state={state}", "reason=test")
+        wait_for(lambda: self.succeeds(*command), f"{node} to be set to {state}")
+
+    def told(self, job: Job) -> str:
+        """What Slurm and the job's log tell about a job that does not get on."""
+        lines = [self.tool("squeue", "--all"), self.tool("sinfo", "--Node", "--long")]
+        lines += [(job.folder / "batch.log").read_text(), self.log()[-4000:]]
+        return "\n".join(lines)
 
     def power_cut(self, node: str, job_id: str) -> None:
         """Kill the node's daemon, and the job's step daemons with all their children. The job has this node alone."""
@@ -182,7 +191,8 @@ class SlurmCluster:
             if node not in self.daemons:
                 self.start_node(node)
             if "idle" not in self.tool("sinfo", "-h", "-n", node, "-p", "debug", "-o", "%T"):
-                self.set_node(node, "resume")
+                # refused where the node has come back by itself in the meantime
+                self.tool("scontrol", "update", f"nodename={node}", "state=resume")
         wait_for(lambda: self.tool("sinfo", "-h", "-p", "debug", "-o", "%T %D") == "idle 4", "idle nodes")
 
     def log(self, name: str = "slurmctld") -> str:

@@ -78,7 +78,11 @@ def test_a_lost_node_requeues_both(slurm, run, tmp_path, component, fault):
     until(lambda: last_step(run) == 2, "step 2")
     nodes = until(lambda: job.nodes, "the nodes")
     fault(slurm, job, nodes[0] if component == "critic" else nodes[1])
-    until(lambda: "attempt 1 of job" in (job.folder / "batch.log").read_text(), "the next attempt", BOUND_S)
+    until(
+        lambda: "attempt 1 of job" in (job.folder / "batch.log").read_text(),
+        lambda: f"the next attempt: {slurm.told(job)}",
+        BOUND_S,
+    )
     gate.touch()
     seen = set()
 
