@@ -167,8 +167,9 @@ def size(out: Path, options: argparse.Namespace) -> list[dict]:
         settings |= steps_of(kind, WARM_UP + options.steps, "bf16")
         speed = speed_of(kind, "bf16", run(lab, kind, kind, settings))
         estimate = memory(shape, Parallelism(1, 1, 1), ROLES[kind], LARGE_TOKENS, LARGE_BATCH // 2)
-        flops, _ = step_flops(shape.parameters, 1, int(speed.tokens))
-        mfu = flops / speed.seconds / (peak * 1e12) if peak else None
+        texts = LARGE_BATCH * (2 if kind == "rm" else 1)
+        flops = step_flops(shape, ROLES[kind], texts, int(speed.tokens) // texts)
+        mfu = flops.training / speed.seconds / (peak * 1e12) if peak else None
         rows.append(speed.as_row() | {"mfu": mfu, "estimated_gib": estimate.total})
     return rows
 

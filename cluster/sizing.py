@@ -194,17 +194,45 @@ def layouts(model: ModelShape, gpus: int, gpus_per_node: int = 8) -> list[Parall
     return sorted(splits, key=lambda split: (split.tp * split.pp, split.pp))
 
 
-def step_flops(
-    parameters: int, texts: int, tokens: int, trained: int = 1, scored: int = 0, generated: bool = False
-) -> tuple[float, float]:
-    """Floating-point operations of a step: first of reading and training, second of generating.
+@dataclass(frozen=True)
+class StepFlops:
+    """Floating-point operations of a step, by work."""
 
-    parameters: of the model; texts: read in a step; tokens: of a text; trained: passes with gradients, 6 operations a parameter
-    and token; scored: passes without gradients, 2 operations; generated: whether the texts are generated first, 2 operations.
-    Attention's products are not counted. Source: Kaplan et al. 2020 (arXiv:2001.08361), section 2.1.
+    training: float
+    """Passes with gradients."""
+    scoring: float
+    """Passes without gradients over texts, for example by a reference."""
+    generation: float
+
+
+def token_flops(model: ModelShape, role: str, tokens: int) -> int:
+    """Floating-point operations of a pass without gradients for each token of a text. A pass with gradients has three times as
+    many.
+
+    Each weight of a matrix counts 2 operations: the weights of the layers and, unless the head is scalar, of the output layer.
+    Attention's two products count 4 · tokens · hidden in each layer, as if each token attended to the whole text. MFU is defined
+    by this count. Source: Chowdhery et al. 2022 (arXiv:2204.02311), appendix B.
     """
-    work = parameters * texts * tokens
-    return (6 * trained + 2 * scored) * work, 2.0 * work * generated
+    output = 0 if role in SCALAR_ROLES else model.embedding
+    return 2 * (model.layers * model.layer + output) + 4 * model.layers * model.hidden * tokens
+
+
+def step_flops(
+    model: ModelShape,
+    role: str,
+    texts: int,
+    tokens: int,
+    trained: int = 1,
+    scored: int = 0,
+    generated: bool = False,
+) -> StepFlops:
+    """Floating-point operations of a step (`token_flops`).
+
+    role: a name in ROLES; texts: read in a step; tokens: of a text; trained: passes with gradients; scored: passes without
+    gradients; generated: whether the texts are generated first, which costs another pass.
+    """
+    one_pass = texts * tokens * token_flops(model, role, tokens)
+    return StepFlops(3 * trained * one_pass, scored * one_pass, generated * one_pass)
 
 
 def table(models: list[str] | None = None, gpu_gib: float = 80.0, **options) -> list[dict]:

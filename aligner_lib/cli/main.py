@@ -310,20 +310,38 @@ def profile_step(
     show_profile(kind, record(kind, config, profile, warm_up, out), out)
 
 
+SizedKind = Annotated[str, typer.Argument(help=f"{', '.join(kinds_that_train())}.")]
+SizedModel = Annotated[
+    str | None,
+    typer.Option(help="A name of the sizing table, a model folder or a fetched model (else the profile's)."),
+]
+Gpus = Annotated[str, typer.Option(help="GPUsxGB or NODESxGPUsxGB: 8x80 is eight GPUs of 80 GB.")]
+
+
 @app.command()
 def size(
-    kind: Annotated[str, typer.Argument(help=f"{', '.join(kinds_that_train())}.")],
+    kind: SizedKind,
     overrides: Overrides = None,
     profile: Profile = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A name of the sizing table, a model folder or a fetched model (else the profile's)."
-        ),
-    ] = None,
-    gpus: Annotated[
-        str, typer.Option(help="GPUsxGB or NODESxGPUsxGB: 8x80 is eight GPUs of 80 GB.")
-    ] = "8x80",
+    model: SizedModel = None,
+    gpus: Gpus = "8x80",
+):
+    """Estimate, without any GPU, whether a job fits on these GPUs, and in which layout."""
+    from aligner_lib.cli.size import GPUs, model_of_profile, show_size
+    from aligner_lib.config.compose import compose
+
+    config = compose(kind, list(overrides or ()), profile)
+    fits = show_size(kind, config, model or model_of_profile(profile), GPUs.parse(gpus))
+    raise typer.Exit(0 if fits else 1)
+
+
+@app.command()
+def cost(
+    kind: SizedKind,
+    overrides: Overrides = None,
+    profile: Profile = None,
+    model: SizedModel = None,
+    gpus: Gpus = "8x80",
     steps: Annotated[
         int | None, typer.Option(help="Steps of the run (else trainer.*.max_steps).", min=1)
     ] = None,
@@ -340,15 +358,14 @@ def size(
         float, typer.Option(help="The share of the peak reached by generation.", min=0.001, max=1)
     ] = 0.05,
 ):
-    """Estimate, without any GPU, whether a job fits on these GPUs, in which layout, and how long the job takes."""
-    from aligner_lib.cli.size import GPUs, Speed, show_size
-    from aligner_lib.config.compose import compose, profile_section
+    """Estimate, without any GPU, the hours and GPU hours of a job, and show each assumption."""
+    from aligner_lib.cli.cost import Speed, show_cost
+    from aligner_lib.cli.size import GPUs, model_of_profile
+    from aligner_lib.config.compose import compose
 
     config = compose(kind, list(overrides or ()), profile)
-    model = model or profile_section(profile or "gpu", "tutorial")["model"]
     speed = Speed(tflops, mfu, generation_mfu)
-    fits = show_size(kind, config, model, GPUs.parse(gpus), steps, tokens, speed)
-    raise typer.Exit(0 if fits else 1)
+    show_cost(kind, config, model or model_of_profile(profile), GPUs.parse(gpus), steps, tokens, speed)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------

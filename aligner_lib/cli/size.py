@@ -1,20 +1,20 @@
-"""`aligner size`: whether a job fits on some GPUs, in which layout, and how long the job takes."""
+"""`aligner size`: whether a job fits on some GPUs, and in which layout."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import reduce
 
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
+from aligner_lib.config.compose import profile_section
 from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import UserError
-from cluster.sizing import MODELS, OVERHEAD_GIB, Memory, ModelShape, Parallelism, layouts, memory, step_flops
+from cluster.sizing import MODELS, OVERHEAD_GIB, Memory, ModelShape, Parallelism, layouts, memory
 
 MOST_GPUS = 4096
 PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache")
@@ -47,14 +47,9 @@ class GPUs:
         return GPUs(nodes, gpus, gib)
 
 
-@dataclass(frozen=True)
-class Speed:
-    """The speed of a GPU. tflops: the peak in bf16, in 10¹² operations per second; mfu: the fraction of the peak that training
-    and scoring reach; generation_mfu: the fraction that generation reaches."""
-
-    tflops: float
-    mfu: float
-    generation_mfu: float
+def model_of_profile(profile: str | None) -> str:
+    """The model that a profile trains; without a profile, the model of the profile gpu."""
+    return profile_section(profile or "gpu", "tutorial")["model"]
 
 
 def shape_of(model: str) -> ModelShape:
@@ -130,30 +125,8 @@ def enough_gpus(shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs)
     return None
 
 
-def seconds_of_a_step(
-    shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs, tokens: int | None, speed: Speed
-) -> float:
-    """The time of a step in seconds. tokens: mean length of a text in tokens; None: half of the longest text."""
-    flops = [
-        step_flops(
-            shape.parameters,
-            model.batch,
-            tokens or model.sequence // 2,
-            model.trained,
-            model.scored,
-            model.generated > 0,
-        )
-        for model in models
-    ]
-    reading, generating = reduce(lambda a, b: (a[0] + b[0], a[1] + b[1]), flops)
-    per_second = gpus.number * speed.tflops * 1e12
-    return reading / (per_second * speed.mfu) + generating / (per_second * speed.generation_mfu)
-
-
-def show_size(
-    kind: str, config: DictConfig, model: str, gpus: GPUs, steps: int | None, tokens: int | None, speed: Speed
-) -> bool:
-    """Print memory, layout, settings and hours of a job. Return whether the job fits."""
+def show_size(kind: str, config: DictConfig, model: str, gpus: GPUs) -> bool:
+    """Print memory, layout and settings of a job. Return whether the job fits."""
     models, shape, console = trained_models(kind, config), shape_of(model), Console(highlight=False)
     parallelism, fits = best_layout(shape, models, gpus)
     layout = f"TP {parallelism.tp} × PP {parallelism.pp} × DP {parallelism.dp}"
@@ -175,7 +148,6 @@ def show_size(
     if fits:
         for prefix in dict.fromkeys(trained.prefix for trained in models):
             console.print(f"  {' '.join(_settings(prefix, parallelism, gpus))}", soft_wrap=True)
-    _say_hours(console, kind, config, shape, models, gpus, steps, tokens, speed)
     return fits
 
 
@@ -200,19 +172,3 @@ def _settings(prefix: str, parallelism: Parallelism, gpus: GPUs) -> list[str]:
         f"{prefix}model.tensor_model_parallel_size={parallelism.tp}",
         f"{prefix}model.pipeline_model_parallel_size={parallelism.pp}",
     ]
-
-
-def _say_hours(console, kind, config, shape, models, gpus, steps, tokens, speed: Speed) -> None:
-    seconds = seconds_of_a_step(shape, models, gpus, tokens, speed)
-    loop = config.trainer[kind]
-    steps = steps or (loop.max_steps if loop.max_steps > 0 else None)
-    whole = f", {steps:,} steps {steps * seconds / 3600:.1f} h" if steps else " (--steps N gives the hours)"
-    mean = f"{tokens:,}" if tokens else f"{models[0].sequence // 2:,} (half of the longest)"
-    generated = any(model.generated for model in models)
-    also = f", {speed.generation_mfu:.0%} of it in generation" if generated else ""
-    console.print(f"\na step takes {seconds:.1f} s{whole}")
-    console.print(
-        f"assumed: {mean} tokens a text, {speed.tflops:g} TFLOP/s a GPU, {speed.mfu:.0%} of it in training{also}; nothing "
-        "of this was measured on a GPU",
-        soft_wrap=True,
-    )

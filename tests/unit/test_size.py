@@ -1,4 +1,4 @@
-"""`aligner size`: memory, layout and hours of a job, from its settings."""
+"""`aligner size`: memory and layout of a job, from its settings."""
 
 from pathlib import Path
 
@@ -7,38 +7,17 @@ from typer.testing import CliRunner
 
 from aligner_lib.cli import size
 from aligner_lib.cli.main import app
-from aligner_lib.cli.size import GPUs, Speed, best_layout, shape_of, trained_models
+from aligner_lib.cli.size import GPUs, best_layout, shape_of, trained_models
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
 from aligner_lib.models.architecture import Architecture
-from cluster.sizing import MODELS, OVERHEAD_GIB, Parallelism, layouts, step_flops
+from cluster.sizing import MODELS, OVERHEAD_GIB, Parallelism, layouts
 
 SMALL, LARGE = MODELS["SmolLM2-1.7B"], MODELS["Llama-2-70B"]
-PPO = [
-    "model.encoder_seq_length=100",
-    "model.ppo.num_rollout_samples=64",
-    "model.ppo.rollout_epochs=2",
-    "model.ppo.critic_rollout_epochs=3",
-]
-SPEED = Speed(tflops=100, mfu=0.5, generation_mfu=0.1)
 
 
 def models_of(kind: str, *settings: str):
     return trained_models(kind, compose(kind, list(settings), None))
-
-
-def test_operations_of_a_step_worked_by_hand():
-    """10 parameters, 2 texts of 3 tokens: 60 products. A pass with gradients has 6 operations for each, a pass without 2."""
-    assert step_flops(10, texts=2, tokens=3, trained=1, scored=2, generated=True) == (600, 120)
-    assert step_flops(10, texts=2, tokens=3) == (360, 0)
-
-
-@pytest.mark.parametrize(("length", "part"), [(None, 1), (25, 1 / 2)])  # 50 tokens, or half of them
-def test_a_step_of_ppo_worked_by_hand(length, part):
-    """64 texts of 50 tokens. Actor: 2 epochs and 2 scores, 16 operations, and 2 generated; critic: 3 epochs and 2 scores, 22."""
-    work = SMALL.parameters * 64 * 50 * part
-    seconds = size.seconds_of_a_step(SMALL, models_of("ppo", *PPO), GPUs(1, 4, 80), length, SPEED)
-    assert seconds == pytest.approx((16 + 22) * work / 200e12 + 2 * work / 40e12)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +78,7 @@ def command(*arguments: str):
     return CliRunner(env={"COLUMNS": "100"}).invoke(app, ["size", *arguments])
 
 
-def test_the_command_shows_memory_settings_and_hours_and_fails_where_the_job_does_not_fit():
+def test_the_command_shows_memory_and_settings_and_fails_where_the_job_does_not_fit():
     result = command("ppo", "--profile", "gpu", "--gpus", "2x80")
     assert result.exit_code == 0, result.output
     assert "ppo of SmolLM2-1.7B (1.71 billion parameters)" in result.output

@@ -254,13 +254,20 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
 
 
 def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
-    """The policy. The policy and its reference each score every text once."""
+    """The policy. The policy and its reference each score every text once, and a reward model does where no programs judge."""
     model, grpo = config.model, config.model.grpo
+    scored = 2 if judged_by_programs(config) else 3
     batch = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
     rows = grpo.rollout_micro_batch_size
     return (
         TrainedModel(
-            "actor", model.encoder_seq_length, model.micro_batch_size, batch, grpo.rollout_epochs, 2, rows
+            "actor",
+            model.encoder_seq_length,
+            model.micro_batch_size,
+            batch,
+            grpo.rollout_epochs,
+            scored,
+            rows,
         ),
     )
 
