@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import forks
@@ -44,6 +45,8 @@ class SmokeJobs:
     formatted: Path
     out: Path
     reward_model: Path | None = None
+    work: Callable = field(default_factory=lambda: run_smoke_job)
+    """Runs a job: (kind, settings)."""
 
     def settings(self, kind: str, run: str, **more: object) -> list[str]:
         """Overrides of a short job with a checkpoint every second step, and no exporter; `more` by key, __ for dots."""
@@ -57,11 +60,11 @@ class SmokeJobs:
 
     def run(self, kind: str, run: str, **more: object) -> RunFolder:
         """Run a job to its end in a process of its own."""
-        forks.run(run_smoke_job, kind, self.settings(kind, run, **more), log=self.log(run))
+        forks.run(self.work, kind, self.settings(kind, run, **more), log=self.log(run))
         return self.run_folder(run)
 
     def start(self, kind: str, run: str, **more: object):
-        return forks.start(run_smoke_job, kind, self.settings(kind, run, **more), log=self.log(run))
+        return forks.start(self.work, kind, self.settings(kind, run, **more), log=self.log(run))
 
     def run_ranks(self, kind: str, run: str, ranks: int, **more: object) -> RunFolder:
         """Run a job to its end as so many ranks of one layout."""
@@ -201,6 +204,14 @@ def prepare_smoke_job(kind: str, settings: list[str]):
     from aligner_lib.config.kinds import kind_of
 
     return load(kind_of(kind).build)(compose(kind, settings, profile="smoke"))
+
+
+def run_on_mapped_samples(cache: Path, kind: str, settings: list[str]) -> None:
+    """A job whose data files count as large, so that their samples are mapped."""
+    from aligner_lib.kinds import mapped_data
+
+    mapped_data.LARGE_BYTES = 0
+    run_with_cache(kind, settings, cache)
 
 
 def run_with_cache(kind: str, settings: list[str], cache: Path) -> None:

@@ -266,12 +266,12 @@ def data_lengths(
     seed: Annotated[int, typer.Option(help="model.seed, for the order.")] = 1234,
 ):
     """Show the lengths of samples, and the padding in micro batches limited by samples or by tokens."""
-    from aligner_lib.datasets.json_lines import numbered_lines, parse
+    from aligner_lib.datasets.json_lines import first_record
     from aligner_lib.datasets.lengths import length_report
     from aligner_lib.datasets.load import load_pairs, load_sft
 
     own = _tokenizer(tokenizer, chat_template)
-    first = parse(numbered_lines(file)[0][1]) if file.exists() else {}
+    first = first_record([file])
     are_pairs = "text" in first or "chosen" in first
     samples, report = (load_pairs if are_pairs else load_sft)([file], own, max_length)
     longest = max(sample.num_tokens for sample in samples)

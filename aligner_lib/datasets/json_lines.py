@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
 
-def numbered_lines(file: Path) -> list[tuple[int, str]]:
+def numbered_lines(file: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file and their numbers. Empty lines within the file are kept, empty lines at its end are not."""
-    with open(file, encoding="utf-8-sig", errors="surrogateescape") as handle:
-        lines = list(enumerate(handle, 1))
-    while lines and not lines[-1][1].strip():
-        lines.pop()
-    return lines
+    empty: list[tuple[int, str]] = []
+    with open(file, encoding="utf-8-sig", errors="surrogateescape") as lines:
+        for numbered in enumerate(lines, 1):
+            if not numbered[1].strip():
+                empty.append(numbered)
+                continue
+            yield from empty
+            empty.clear()
+            yield numbered
 
 
 def in_doubt(lines: list[str]) -> set[int]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,12 +49,20 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 
 UNBOUNDED = 1 << 30  # a limit of tokens that drops no sample
+Collect = Callable[[Iterator, LoadReport], Sequence]
+"""Keeps the samples that a loader makes one by one. The report is complete when all samples are made."""
+
+
+def in_memory(samples: Iterator, report: LoadReport) -> Sequence:
+    """Keep the samples in a list."""
+    return list(samples)
 
 
 def load_sft(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[SFTSample], LoadReport]:
-    """SFT samples from JSON Lines files, and a report of the dropped and the cut samples. max_length: tokens.
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+) -> tuple[Sequence[SFTSample], LoadReport]:
+    """SFT samples from JSON Lines files, and a report of the dropped and the cut samples. max_length: tokens;
+    collect: keeps the samples.
 
     {"input", "output"} lines become `{input} {output}` and a stop token. The text is tokenised as a whole;
     `Tokenizer.encode_parts` decides which tokens belong to the output. A sample over max_length loses the middle of its input's
@@ -86,7 +94,7 @@ def load_sft(
             return "empty input"
         return _instruction(prompt, answer, tokenizer, max_length)
 
-    return _load(files, make, sft_form)
+    return _load(files, make, sft_form, collect=collect)
 
 
 def _instruction(prompt: str, answer: str, tokenizer: Tokenizer, max_length: int) -> SFTSample | str:
@@ -214,8 +222,8 @@ def _message(role: str, text: str) -> Message:
 
 
 def load_pairs(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[PairSample], LoadReport]:
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+) -> tuple[Sequence[PairSample], LoadReport]:
     """Preference pairs, and a report of the dropped pairs. max_length: tokens.
 
     A pair is a line {"prompt", "chosen", "rejected"}, each a text or a list of turns, or two {"text"} lines, chosen before
@@ -240,12 +248,12 @@ def load_pairs(
         pair = PairSample(*rows)
         return pair_problem(pair, max_length) or pair
 
-    return _load_pairs(files, make)
+    return _load_pairs(files, make, collect)
 
 
 def load_preferences(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[PreferenceSample], LoadReport]:
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+) -> tuple[Sequence[PreferenceSample], LoadReport]:
     """The pairs of `load_pairs`, with the index of each response's first token.
 
     A response in a text begins after the last `Assistant:`. A pair of texts without `Assistant:`, or with two different
@@ -263,12 +271,12 @@ def load_preferences(
         pair = PreferenceSample(chosen, rejected, chosen_start, rejected_start)
         return pair_problem(pair, max_length) or pair
 
-    return _load_pairs(files, make)
+    return _load_pairs(files, make, collect)
 
 
 def load_labelled(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[LabelledSample], LoadReport]:
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+) -> tuple[Sequence[LabelledSample], LoadReport]:
     """Responses with labels, and a report of the dropped samples. max_length: tokens.
 
     {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token; the template writes a prompt of turns.
@@ -312,9 +320,8 @@ def load_labelled(
     else:
         pairs, report = _load_pairs(files, make_two)
         sides = labelled_sides(pairs)
-    return beside_others(
-        sides, lambda prompt, text: with_response(tokenizer, prompt, text), max_length, files
-    ), report
+    join = lambda prompt, text: with_response(tokenizer, prompt, text)  # noqa: E731
+    return collect(beside_others(sides, join, max_length, files), report), report
 
 
 Labelled = tuple[Any, Any, bool]  # prompt and response, as texts or as token ids, and the label
@@ -331,7 +338,7 @@ def beside_others(
     join: Callable[[Any, Any], tuple[list[int], int]],
     max_length: int,
     files: list[Path],
-) -> list[LabelledSample]:
+) -> Iterator[LabelledSample]:
     """Samples of labelled responses, each with the next response of its side to another prompt.
 
     join: maps prompt and response to token ids and the index of the response's first token. Raises ValueError when all prompts
@@ -342,15 +349,15 @@ def beside_others(
             f"all samples of {', '.join(map(str, files))} have the same prompt: KTO compares with responses to other prompts"
         )
 
-    def labelled(side: list[Labelled]) -> list[LabelledSample]:
+    def labelled(side: list[Labelled]) -> Iterator[LabelledSample]:
         others = _next_other([prompt for prompt, *_ in side])
-        return [sample(*own, side[other][1]) for own, other in zip(side, others)]
+        return (sample(*own, side[other][1]) for own, other in zip(side, others))
 
     def sample(prompt: Any, response: Any, label: bool, unrelated: Any) -> LabelledSample:
         (own, start), (other, other_start) = (join(prompt, text) for text in (response, unrelated))
         return LabelledSample(label, (own, other[:max_length]), (start, other_start))
 
-    return [sample for group in zip(*map(labelled, sides)) for sample in group]
+    return (sample for group in zip(*map(labelled, sides)) for sample in group)
 
 
 def _next_other(values: Sequence) -> list[int]:
@@ -364,12 +371,14 @@ def _next_other(values: Sequence) -> list[int]:
     return following
 
 
-def _load_pairs(files: Iterable[Path], make: Callable) -> tuple[list, LoadReport]:
+def _load_pairs(
+    files: Iterable[Path], make: Callable, collect: Collect = in_memory
+) -> tuple[Sequence, LoadReport]:
     """Samples of pairs. make gets the record of a pair, or the two records of its texts."""
     files = [Path(file) for file in files]
     if "chosen" in first_record(files):
-        return _load(files, make, lambda record: PAIR)
-    return _load(files, make, lambda record: TEXT, group=2)
+        return _load(files, make, lambda record: PAIR, collect=collect)
+    return _load(files, make, lambda record: TEXT, group=2, collect=collect)
 
 
 def _prompt_and_responses(records: tuple[dict, ...]) -> tuple[Conversation, str, str] | str:
@@ -467,33 +476,44 @@ def prompt_sample(ids: list[int], text: str, max_length: int) -> PromptSample | 
 
 
 def _load(
-    files: Iterable[Path], make: Callable, form_of: Callable[[dict], RecordForm], group: int = 1
-) -> tuple[list, LoadReport]:
+    files: Iterable[Path],
+    make: Callable,
+    form_of: Callable[[dict], RecordForm],
+    group: int = 1,
+    collect: Collect = in_memory,
+) -> tuple[Sequence, LoadReport]:
     """Samples from groups of consecutive lines. make returns a sample, several samples, or the reason to drop the group.
 
     form_of: maps a record to its form. Raises UnreadKey for a record with a key that its form does not read.
     """
-    samples, report = [], LoadReport()
-    files = [Path(file) for file in files]
+    report, files = LoadReport(), [Path(file) for file in files]
+    samples = collect(_made(files, make, form_of, group, report), report)
+    return usable(samples, report, files), report
+
+
+def _made(files: list[Path], make: Callable, form_of: Callable, group: int, report: LoadReport) -> Iterator:
+    """The samples of `_load`, one by one. Adds to the report."""
     for file in files:
         if not file.exists():
             raise FileNotFoundError(
                 f"data file {file} does not exist: `aligner data --help` explains how to make a data file"
             )
-        lines = numbered_lines(file)
+        lines, unsure = numbered_lines(file), set()
         if group == 1:
-            lines = [(number, line) for number, line in lines if line.strip()]
-        unsure = in_doubt([line for _, line in lines])
-        for i in range(0, len(lines), group):
+            lines = ((number, line) for number, line in lines if line.strip())
+        else:
+            unsure = in_doubt([line.strip()[:1] for _, line in numbered_lines(file)])
+        index = 0
+        while numbered := list(islice(lines, group)):
             report.total += 1
-            place = f"{file.name}:{lines[i][0]}"
+            place = f"{file.name}:{numbered[0][0]}"
             try:
-                if len(lines) - i < group:
+                if len(numbered) < group:
                     raise ValueError("a chosen line without its rejected line")
-                records = tuple(parse(line) for _, line in lines[i : i + group])
-                for (number, _), record in zip(lines[i : i + group], records):
+                records = tuple(parse(line) for _, line in numbered)
+                for (number, _), record in zip(numbered, records):
                     report.ignored += _checked_keys(record, form_of(record), f"{file}:{number}")
-                if i in unsure:
+                if index in unsure:
                     raise ValueError(
                         "after a blank line, the pairs are ambiguous: remove the blank line, or the half pair "
                         "beside the blank line"
@@ -502,16 +522,16 @@ def _load(
             except UnreadKey:
                 raise
             except StopTokenError as error:
-                raise StopTokenError(f"{file}:{lines[i][0]}: {error}") from None
+                raise StopTokenError(f"{file}:{numbered[0][0]}: {error}") from None
             except (ValueError, UserError) as error:
                 sample = str(error)
+            index += group
             if isinstance(sample, str):
                 report.drop(place, sample)
                 continue
             if isinstance(sample, SFTSample) and sample.cut:
                 report.note_cut(place, sample.cut)
-            samples += sample if isinstance(sample, list) else [sample]
-    return usable(samples, report, files), report
+            yield from sample if isinstance(sample, list) else [sample]
 
 
 def _checked_keys(record: dict, form: RecordForm, place: str) -> Counter:
@@ -522,9 +542,9 @@ def _checked_keys(record: dict, form: RecordForm, place: str) -> Counter:
         raise UnreadKey(f"{place}: {error}") from None
 
 
-def usable(samples: list, report: LoadReport, files: list[Path]) -> list:
+def usable(samples: Sequence, report: LoadReport, files: list[Path]) -> Sequence:
     """Returns the samples. Raises ValueError when there are none."""
-    if not samples:
+    if not len(samples):
         raise ValueError(
             f"no usable sample in {', '.join(map(str, files)) or 'an empty list of files'}: "
             + ("; ".join(report.lines()) or "the files have no line")

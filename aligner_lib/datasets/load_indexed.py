@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from aligner_lib.datasets.chat_template import OWN, PLAIN, answer_end, answer_mark, writes_date
 from aligner_lib.datasets.indexed_dataset import IndexedDataset, prefix_of
-from aligner_lib.datasets.load import beside_others, labelled_sides, pair_problem, prompt_sample, usable
+from aligner_lib.datasets.load import (
+    Collect,
+    beside_others,
+    in_memory,
+    labelled_sides,
+    pair_problem,
+    prompt_sample,
+    usable,
+)
 from aligner_lib.datasets.samples import (
     LabelledSample,
     LoadReport,
@@ -32,8 +40,8 @@ ALIKE = 8  # the number of documents whose last tokens are compared
 
 
 def load_pairs(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[PairSample], LoadReport]:
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+) -> tuple[Sequence[PairSample], LoadReport]:
     """As load.load_pairs. files: prefixes of .bin and .idx. Raises UserError for unusable files."""
 
     end = answer_end(tokenizer)
@@ -42,12 +50,12 @@ def load_pairs(
         pair = PairSample(*(row + [end] for row in rows))
         return pair_problem(pair, max_length) or pair
 
-    return _load(files, tokenizer, make, group=2)
+    return _load(files, tokenizer, make, group=2, collect=collect)
 
 
 def load_preferences(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[PreferenceSample], LoadReport]:
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+) -> tuple[Sequence[PreferenceSample], LoadReport]:
     """As load.load_preferences."""
 
     def make(prompt: list[int], *responses: list[int]) -> PreferenceSample | str:
@@ -55,12 +63,12 @@ def load_preferences(
         pair = PreferenceSample(chosen, rejected, len(prompt), len(prompt))
         return pair_problem(pair, max_length) or pair
 
-    return _load(files, tokenizer, _with_prompt(tokenizer, make), group=2)
+    return _load(files, tokenizer, _with_prompt(tokenizer, make), group=2, collect=collect)
 
 
 def load_labelled(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[LabelledSample], LoadReport]:
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+) -> tuple[Sequence[LabelledSample], LoadReport]:
     """As load.load_labelled, for pairs. The token ids of an unrelated response are joined to the prompt's token ids."""
 
     def make(prompt: list[int], chosen: list[int], rejected: list[int]) -> tuple | str:
@@ -70,7 +78,7 @@ def load_labelled(
     files = list(map(Path, files))
     pairs, report = _load(files, tokenizer, _with_prompt(tokenizer, make), group=2)
     join = lambda prompt, response: (prompt + response, len(prompt))  # noqa: E731
-    return beside_others(labelled_sides(pairs), join, max_length, files), report
+    return collect(beside_others(labelled_sides(pairs), join, max_length, files), report), report
 
 
 def load_prompts(
@@ -117,10 +125,22 @@ def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
 
 
 def _load(
-    files: Iterable[Path], tokenizer: Tokenizer, make: Callable, group: int = 1
-) -> tuple[list, LoadReport]:
+    files: Iterable[Path],
+    tokenizer: Tokenizer,
+    make: Callable,
+    group: int = 1,
+    collect: Collect = in_memory,
+) -> tuple[Sequence, LoadReport]:
     """Samples from groups of consecutive documents. make returns a sample, or the reason to drop the group."""
-    samples, report, prefixes = [], LoadReport(), [prefix_of(Path(file)) for file in files]
+    report, prefixes = LoadReport(), [prefix_of(Path(file)) for file in files]
+    samples = collect(_made(prefixes, tokenizer, make, group, report), report)
+    return usable(samples, report, prefixes), report
+
+
+def _made(
+    prefixes: list[Path], tokenizer: Tokenizer, make: Callable, group: int, report: LoadReport
+) -> Iterator:
+    """The samples of `_load`, one by one. Adds to the report."""
     for prefix in prefixes:
         documents = IndexedDataset(prefix)
         _check_tokenizer(documents, tokenizer)
@@ -136,8 +156,7 @@ def _load(
             if isinstance(sample, str):
                 report.drop(f"{prefix.name}:{i + 1}", sample)
             else:
-                samples.append(sample)
-    return usable(samples, report, prefixes), report
+                yield sample
 
 
 def _bare(tokenizer: Tokenizer, ids: list[int]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import NamedTuple
 
 EXAMPLES = 3  # places (FILE:LINE) shown for each reason
@@ -197,6 +198,12 @@ class PromptSample:
     def shown(self) -> list[SampleRow]:
         """The prompt. None of its tokens count in the loss."""
         return [SampleRow("prompt", self.tokens, [False] * len(self.tokens))]
+
+
+def content_hash(sample: SFTSample | PairSample | LabelledSample | PromptSample) -> bytes:
+    """A hash of the token ids in a sample's rows, 16 bytes."""
+    rows = [(row.name, row.tokens) for row in sample.shown()]
+    return blake2b(repr(rows).encode(), digest_size=16).digest()
 
 
 def _from(start: int, tokens: list[int]) -> list[bool]:

@@ -18,6 +18,13 @@ from aligner_lib.errors import UserError
 
 DATE = date(2025, 1, 1)  # any fixed date works: runs on different days then have the same prompts
 LONG = 1 << 16  # characters, which take about 50 ms to tokenise
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "generation_config.json",
+)
 REPLACEMENT = "\ufffd"  # decoding gives this character for an incomplete character's bytes
 
 
@@ -209,13 +216,7 @@ class Tokenizer:
 
     def save(self, folder: Path) -> None:
         """Copy the tokenizer's files into another model folder."""
-        for name in (
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "chat_template.jinja",
-            "tokenizer.model",
-            "generation_config.json",
-        ):
+        for name in FILES:
             if (self.folder / name).exists() and Path(folder) != self.folder:
                 shutil.copy(self.folder / name, Path(folder) / name)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from datetime import date
 from functools import reduce
 from itertools import chain
@@ -20,6 +21,7 @@ from aligner_lib.config.validation import copies_of_the_model
 from aligner_lib.datasets import load, load_indexed
 from aligner_lib.datasets.chat_template import PLAIN, recorded_template, use_template
 from aligner_lib.datasets.indexed_dataset import files_of_prefix, prefix_of
+from aligner_lib.datasets.mapped_samples import MappedSamples
 from aligner_lib.datasets.record_keys import Samples
 from aligner_lib.datasets.samples import LoadReport
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -57,25 +59,26 @@ def files_of_splits(
     return trainers_files(given, samples, config.model.data)
 
 
-def packed_tokens(config: DictConfig, micro_batch_size: int, train: list) -> int | None:
+def packed_tokens(config: DictConfig, micro_batch_size: int, train: Sequence) -> int | None:
     """Tokens in a packed micro batch, by default micro_batch_size times the length of the longest sample; None: not packed."""
     data = config.model.data
-    longest = max(sample.num_tokens for sample in train)
-    return (data.packed_sequence_size or micro_batch_size * longest) if data.packed_sequence else None
+    if not data.packed_sequence or data.packed_sequence_size:
+        return data.packed_sequence_size if data.packed_sequence else None
+    counts = train.token_counts if isinstance(train, MappedSamples) else (s.num_tokens for s in train)
+    return micro_batch_size * max(counts)
 
 
-def log_report(split: str, loaded: tuple[list, LoadReport]) -> list:
+def log_report(split: str, loaded: tuple[Sequence, LoadReport]) -> Sequence:
     """Log the number of samples and their lengths, dropped samples and truncated samples, and the ignored keys. Return the samples."""
     samples, report = loaded
-    logger.info(
-        f"{split.removesuffix('_ds')}: {len(samples)} samples; {lengths_line(map(len, samples), 'tokens')}"
-    )
+    lengths = samples.lengths if isinstance(samples, MappedSamples) else map(len, samples)
+    logger.info(f"{split.removesuffix('_ds')}: {len(samples)} samples; {lengths_line(lengths, 'tokens')}")
     for line in filter(None, (*report.lines(), report.ignored_keys())):
         logger.info(f"{split.removesuffix('_ds')}: {line}")
     return samples
 
 
-def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
+def limited(samples: Sequence, loop: DictConfig, batch_size: int) -> Sequence:
     """Keep the samples of the first limit_val_batches batches. The limit is a number of batches or a fraction."""
     limit = loop.limit_val_batches
     if isinstance(limit, float):
@@ -83,7 +86,7 @@ def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
     return samples if limit < 0 else samples[: limit * batch_size]
 
 
-def for_validation(samples: list, config: DictConfig) -> list:
+def for_validation(samples: Sequence, config: DictConfig) -> Sequence:
     """Return the samples. Raises UserError if a data-parallel copy of the model would get no sample."""
     copies = copies_of_the_model(config)
     if len(samples) < copies:

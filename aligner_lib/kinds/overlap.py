@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from hashlib import blake2b
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from aligner_lib.datasets.samples import LabelledSample, PairSample, PromptSample, SFTSample
+from aligner_lib.datasets.mapped_samples import MappedSamples
+from aligner_lib.datasets.samples import LabelledSample, PairSample, PromptSample, SFTSample, content_hash
 from aligner_lib.kinds.policy_gradient.settings import environments_of
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ Sample = SFTSample | PairSample | LabelledSample | PromptSample
 
 def warn_about_overlap(train: Iterable[Sample], validation: Sequence[Sample]) -> None:
     """Warn about validation samples with exactly the same tokens as a training sample, regardless of the file names."""
-    _warn("validation samples", map(_content, train), [_content(sample) for sample in validation])
+    _warn("validation samples", _contents(train), list(_contents(validation)))
 
 
 def warn_about_overlap_of_environments(config: DictConfig) -> None:
@@ -46,10 +46,8 @@ def _warn(name: str, train: Iterable[object], validation: list[object]) -> None:
         )
 
 
-def _content(sample: Sample) -> bytes:
-    """A hash of the token ids in a sample's rows."""
-    rows = [(row.name, row.tokens) for row in sample.shown()]
-    return blake2b(repr(rows).encode(), digest_size=16).digest()
+def _contents(samples: Iterable[Sample]) -> Iterator[bytes]:
+    return samples.content_hashes() if isinstance(samples, MappedSamples) else map(content_hash, samples)
 
 
 def _lines(path: Path) -> list[str]:

@@ -39,8 +39,8 @@ class SupervisedTrainer(ABC, Generic[S]):
 
     engine: Engine
     tokenizer: Tokenizer
-    train: list[S]
-    validation: list[S]
+    train: Sequence[S]
+    validation: Sequence[S]
     lr_schedule: LRSchedule
     global_batch_size: int
     micro_batch_size: int

@@ -1,13 +1,16 @@
 """Killed, started again, stopped, started again: the same run, to the bit, as one that nobody disturbed."""
 
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from forks import BOUND_S, until
-from smoke_jobs import checkpoint_files, figures, steps
+from smoke_jobs import checkpoint_files, figures, run_on_mapped_samples, steps
 
 from aligner_lib.run_folder.reader import step_name
 
+MAPPED = ("sft", "dpo")  # disturbed on mapped samples, unbroken on samples in memory
 # kind: step to kill after, step to stop after
 MOMENTS = {"sft": (5, 9), "rm": (5, 9), "dpo": (4, 7), "ppo": (3, 5), "grpo": (3, 5)}
 
@@ -41,9 +44,17 @@ def disturb(jobs, kind: str):
 @pytest.mark.parametrize(
     "kind", ["sft", "rm", "dpo", pytest.param("ppo", marks=pytest.mark.megatron), "grpo"]
 )
-def test_a_disturbed_run_is_the_unbroken_one_to_the_bit(jobs, request, kind):
+def test_a_disturbed_run_is_the_unbroken_one_to_the_bit(jobs, request, tmp_path, kind):
     unbroken = request.getfixturevalue(kind)
+    if kind in MAPPED:
+        jobs = replace(jobs, work=partial(run_on_mapped_samples, tmp_path))
     run, killed, stopped = disturb(jobs, kind)
+    assert len(list(tmp_path.glob("samples/*/samples.bin"))) == (2 if kind in MAPPED else 0)
+    if kind in MAPPED:
+        epochs = [
+            record["train/epoch"] for record in run.metrics() if record["step"] in (killed.last, stopped.last)
+        ]
+        assert all(epoch % 1 for epoch in epochs), "both interruptions happened in the middle of an epoch"
     last = unbroken.info["max_steps"]
     # both happened in the middle, or the comparison would say nothing
     assert killed.status == "lost" and MOMENTS[kind][0] <= killed.last < last

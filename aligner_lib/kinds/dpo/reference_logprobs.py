@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from aligner_lib.algorithms.batching import global_batch
@@ -31,7 +33,7 @@ def precompute(trainer: DPOTrainer, max_steps: int, run: Path, model: str) -> No
     kept = parallel.from_first_rank(_load(run / FILE, key) if parallel.is_first_rank() else None)
     known: dict[str, Known] = kept or {"train": [None] * len(train), "validation": [None] * len(validation)}
 
-    def compute(split: str, samples: list, picked: list[int], size: int) -> bool:
+    def compute(split: str, samples: Sequence, picked: list[int], size: int) -> bool:
         """Compute the picked samples' values. Return False if all values were known."""
         if all(known[split][i] is not None for i in picked):
             return False
@@ -58,14 +60,16 @@ def precompute(trainer: DPOTrainer, max_steps: int, run: Path, model: str) -> No
         "reference log-probabilities: %s",
         f"computed, {run / FILE}" if any(computed) else f"from {run / FILE}",
     )
-    trainer.train = _with(train, known["train"])
-    trainer.validation = _with(validation, known["validation"])
+    trainer.train = _WithReference(train, known["train"])
+    trainer.validation = _WithReference(validation, known["validation"])
 
 
-def _key(model: str, precision: str, *splits: list) -> str:
+def _key(model: str, precision: str, *splits: Sequence) -> str:
     """A hash that changes with the model, the precision and every token."""
-    rows = [[(sample.rows, sample.starts) for sample in split] for split in splits]
-    return hashlib.sha256(json.dumps([model, precision, rows]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([model, precision, *map(len, splits)]).encode())
+    for sample in chain(*splits):
+        digest.update(json.dumps([sample.rows, sample.starts]).encode())
+    return digest.hexdigest()
 
 
 def _load(file: Path, key: str) -> dict[str, Known] | None:
@@ -77,5 +81,15 @@ def _load(file: Path, key: str) -> dict[str, Known] | None:
         return None
 
 
-def _with(samples: list, known: Known) -> list:
-    return [replace(sample, reference_logprobs=pair) for sample, pair in zip(samples, known)]
+@dataclass(frozen=True)
+class _WithReference(Sequence):
+    """Samples with the reference's log-probabilities, which are added when a sample is read."""
+
+    samples: Sequence
+    known: Known
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int):
+        return replace(self.samples[index], reference_logprobs=self.known[index])

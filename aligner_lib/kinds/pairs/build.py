@@ -20,6 +20,7 @@ from aligner_lib.kinds.inputs import (
     policy_tokenizer,
     steps_of,
 )
+from aligner_lib.kinds.mapped_data import load_samples
 from aligner_lib.kinds.overlap import warn_about_overlap
 from aligner_lib.kinds.prepared_job import PreparedJob
 from aligner_lib.trainers.loop import TrainerProtocol
@@ -42,7 +43,7 @@ def prepare_on_pairs(
     """
     model, tokenizer, functions = config.model, policy_tokenizer(config, start), functions_of(kind, config)
     train, validation = (
-        log_report(split, load(files, tokenizer, model.encoder_seq_length))
+        log_report(split, load_samples(load, files, tokenizer, model.encoder_seq_length))
         for split, files in files_of_splits(config, samples).items()
     )
     validation = for_validation(limited(validation, loop, model.global_batch_size), config)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from omegaconf import DictConfig
 
 from aligner_lib.datasets.load import load_sft
+from aligner_lib.datasets.samples import SFTSample
 from aligner_lib.kinds.build_models import build_trainable_engine
 from aligner_lib.kinds.functions import functions_of
 from aligner_lib.kinds.inputs import (
@@ -19,6 +22,7 @@ from aligner_lib.kinds.inputs import (
     policy_tokenizer,
     steps_of,
 )
+from aligner_lib.kinds.mapped_data import load_samples
 from aligner_lib.kinds.overlap import warn_about_overlap
 from aligner_lib.kinds.own_files import SPLITS, GivenFiles, trainers_files
 from aligner_lib.kinds.prepared_job import PreparedJob
@@ -40,11 +44,11 @@ def prepare(config: DictConfig) -> PreparedJob:
     }
     files = trainers_files(given, "sft", data)
 
-    def load(split: str) -> list:
+    def load(split: str) -> Sequence[SFTSample]:
         dataset, name = data[f"{split}_ds"], f"{split}_ds"
         longest = dataset.max_seq_length or model.encoder_seq_length
         check_positions(start, longest, f"model.data.{name}.max_seq_length")
-        return log_report(name, load_sft(files[split], tokenizer, longest))
+        return log_report(name, load_samples(load_sft, files[split], tokenizer, longest))
 
     train, validation = map(load, SPLITS)
     validation = for_validation(limited(validation, loop, data.validation_ds.global_batch_size), config)

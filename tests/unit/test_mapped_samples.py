@@ -1,0 +1,110 @@
+"""Samples of large files: mapped from the cache, equal to samples in memory, and made once."""
+
+import errno
+from dataclasses import replace
+
+import pytest
+from tiny_tokenizers import with_settings
+
+from aligner_lib.datasets import load, load_indexed
+from aligner_lib.datasets.mapped_samples import MappedSamples
+from aligner_lib.datasets.samples import SFTSample, content_hash
+from aligner_lib.datasets.tokenize_files import tokenize_file
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.kinds import mapped_data
+from aligner_lib.kinds.mapped_data import load_samples
+
+LOADERS = [
+    (load.load_sft, "train.jsonl"),
+    *(
+        (getattr(load, f"load_{name}"), "test_comparisons.jsonl")
+        for name in ("pairs", "preferences", "labelled")
+    ),
+    *((getattr(load_indexed, f"load_{name}"), "tokens") for name in ("pairs", "preferences", "labelled")),
+]
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """The folder of the mapped samples; files of any size are mapped."""
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(mapped_data, "LARGE_BYTES", 0)
+    return tmp_path / "cache" / "samples"
+
+
+def folders(cached) -> set[str]:
+    return {path.name for path in cached.iterdir() if path.is_dir()}
+
+
+@pytest.mark.parametrize(("loader", "name"), LOADERS, ids=lambda value: getattr(value, "__qualname__", value))
+def test_mapped_samples_equal_samples_in_memory(smoke, formatted, cached, tmp_path, loader, name):
+    tokenizer, file = Tokenizer(smoke), formatted / name
+    if name == "tokens":
+        file = tokenize_file(formatted / "test_comparisons.jsonl", tmp_path / "hh", tokenizer).prefix
+    expected, report = loader([file], tokenizer, 120)
+    mapped, its_report = load_samples(loader, [file], tokenizer, 120)
+    assert isinstance(mapped, MappedSamples) and isinstance(expected, list)
+    assert its_report == report and (report.dropped or report.cut), "some samples are too long"
+    expected = [replace(sample, cut=None) if isinstance(sample, SFTSample) else sample for sample in expected]
+    assert list(mapped) == expected and mapped[1:3] == expected[1:3] and mapped[-1] == expected[-1]
+    assert mapped.lengths == list(map(len, expected))
+    assert mapped.token_counts == [sample.num_tokens for sample in expected]
+    assert list(mapped.content_hashes()) == list(map(content_hash, expected))
+
+
+def test_turns_without_loss_survive_mapping(smoke, cached, tmp_path):
+    file = tmp_path / "turns.jsonl"
+    turns = ", ".join(
+        f'{{"role": "{role}", "content": "a b", "weight": {weight}}}'
+        for role, weight in [
+            ("user", 1),
+            ("assistant", 1),
+            ("user", 1),
+            ("assistant", 0),
+            ("user", 1),
+            ("assistant", 1),
+        ]
+    )
+    file.write_text(f'{{"messages": [{turns}]}}\n')
+    [sample], _ = load_samples(load.load_sft, [file], Tokenizer(smoke), 200)
+    assert len(sample.others) == 1, "the answer without a weight and the turns beside it"
+    assert [sample] == load.load_sft([file], Tokenizer(smoke), 200)[0]
+
+
+def test_samples_are_made_once_and_again_for_other_data_settings_or_tokenizers(
+    smoke, formatted, cached, tmp_path, caplog
+):
+    file = tmp_path / "train.jsonl"
+    file.write_bytes((formatted / "train.jsonl").read_bytes())
+    stop_token = Tokenizer(smoke).config["eos_token"]
+    other = with_settings(smoke, tmp_path / "other", add_bos_token=True, bos_token=stop_token)
+
+    def made(length: int = 120, folder=smoke) -> set[str]:
+        before = folders(cached) if cached.exists() else set()
+        load_samples(load.load_sft, [file], Tokenizer(folder), length)
+        return folders(cached) - before
+
+    [first] = made()
+    assert made() == set()
+    assert len(made(length=110)) == len(made(folder=other)) == 1
+    file.write_bytes(file.read_bytes() + file.read_bytes().splitlines(keepends=True)[0])
+    assert len(made()) == 1
+    file.write_bytes((formatted / "train.jsonl").read_bytes())
+    (cached / first / "samples.bin").write_bytes(b"")
+    assert made() == set() and len(MappedSamples(cached / first)) > 0, "damaged samples are made again"
+
+
+def test_small_files_and_a_cache_without_write_permission_stay_in_memory(
+    smoke, formatted, cached, monkeypatch, caplog
+):
+    monkeypatch.setattr(mapped_data, "LARGE_BYTES", 1 << 30)
+    arguments = (load.load_sft, [formatted / "train.jsonl"], Tokenizer(smoke), 120)
+    assert isinstance(load_samples(*arguments)[0], list) and not cached.exists()
+
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(mapped_data, "LARGE_BYTES", 0)
+    monkeypatch.setattr(mapped_data, "locked", refuse)
+    assert isinstance(load_samples(*arguments)[0], list)
+    assert "can't be written (Read-only file system): set ALIGNER_CACHE" in caplog.text
