@@ -34,6 +34,14 @@ CONFIGS = {
     "qwen2": ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
     "qwen3": ("qwen3", {"tie_word_embeddings": True}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2}),
+    "granite": (
+        "granite",
+        {
+            **{"embedding_multiplier": 3.0, "attention_multiplier": 0.4, "residual_multiplier": 0.6},
+            **{"logits_scaling": 1.5, "tie_word_embeddings": True},
+        },
+    ),
+    "gemma": ("gemma", {}),
     "gemma2": ("gemma2", {**GEMMA, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0}),
     "gemma3": (
         "gemma3_text",

@@ -52,7 +52,7 @@ def model_import(
     ],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
 ):
-    """Import a model of Hugging Face (Llama, Mistral, Qwen, SmolLM3, Gemma, Nemotron), GGUF or NeMo."""
+    """Import a model of Hugging Face (Llama, Mistral, Qwen, SmolLM3, Granite, Gemma, Nemotron), GGUF or NeMo."""
     from aligner_lib.models import import_model
 
     typer.echo(import_model(source, out))

@@ -88,6 +88,10 @@ class Transformer(GPTModel):
             for layer in self.decoder.layers:
                 _add_norm(layer.self_attention.linear_proj)
                 _add_norm(layer.mlp.linear_fc2)
+        if architecture.residual_scale != 1.0:
+            for layer in self.decoder.layers:
+                _scale_output(layer.self_attention.linear_proj, architecture.residual_scale)
+                _scale_output(layer.mlp.linear_fc2, architecture.residual_scale)
         if config.fp32_residual_connection:
             for layer in self.decoder.layers:  # Megatron casts the sum to the dtype of the added output
                 for linear in (layer.self_attention.linear_proj, layer.mlp.linear_fc2):
@@ -160,6 +164,8 @@ class Transformer(GPTModel):
             logits = float32_product(copy_to_tensor_model_parallel_region(hidden), weight)
         else:
             logits = self.output_layer(hidden, weight=weight)[0]
+        if self.architecture.logits_divisor != 1.0:
+            logits = logits / self.architecture.logits_divisor
         cap = self.architecture.logits_softcap
         return logits if cap is None else (logits / cap).tanh() * cap
 
@@ -267,6 +273,11 @@ def _add_norm(linear: nn.Module) -> None:
     config = linear.config
     linear.post_layernorm = _Norm(config, config.hidden_size, config.layernorm_epsilon)
     linear.register_forward_hook(lambda module, _, out: (module.post_layernorm(out[0]), *out[1:]))
+
+
+def _scale_output(linear: nn.Module, scale: float) -> None:
+    """Multiply the output of a row-parallel layer by a number."""
+    linear.register_forward_hook(lambda module, _, out: (out[0] * scale, *out[1:]))
 
 
 def _block_spec(architecture: Architecture) -> TransformerBlockSubmodules:

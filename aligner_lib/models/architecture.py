@@ -91,6 +91,10 @@ class Architecture:
     """Factor of the input embeddings."""
     logits_softcap: float | None = None
     """Logits z become c · tanh(z / c)."""
+    residual_scale: float = 1.0
+    """Factor of the outputs of attention and MLP before they are added to the residual stream."""
+    logits_divisor: float = 1.0
+    """Logits are divided by this number."""
 
     # attention
     attention_scale: float | None = None

@@ -101,7 +101,7 @@ def test_a_model_goes_back_as_it_came(references, tmp_path, name):
         assert torch.equal(again(row).logits, reference(row).logits)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "granite"])  # without such a class
 def test_a_reward_model_is_a_classifier_of_one_label(references, smoke, tmp_path, name):
     from transformers import AutoModelForSequenceClassification
 

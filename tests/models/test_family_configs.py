@@ -2,6 +2,7 @@
 them back."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tiny_families import GPT_2B
@@ -63,6 +64,22 @@ def test_smollm3_leaves_every_fourth_layer_without_positions():
     arch = read("smollm3", no_rope_layer_interval=4)
     assert (arch.nope_layers, arch.tied_embeddings, arch.rotary_base) == ((3,), True, 2e6)
     assert read("smollm3", no_rope_layers=[1, 0, 1, 0, 1, 1]).nope_layers == (1, 3)
+
+
+def test_granites_factors():
+    factors = {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22}
+    arch = read("granite", **factors, logits_scaling=8)
+    assert (arch.embedding_scale, arch.attention_scale) == (12.0, 1 / 64)
+    assert (arch.residual_scale, arch.logits_divisor) == (0.22, 8.0)
+    assert read("granite").attention_scale == 1.0, "and not 1 / √8, as in Llama"
+    with pytest.raises(ValueError, match="transformers has no class for reward models of Granite"):
+        families.to_hf(replace(arch, head="scalar"))
+
+
+def test_gemma_1():
+    arch = read("gemma", head_dim=16, hidden_act="gelu")
+    assert (arch.embedding_scale, arch.activation, arch.tied_embeddings) == (32**0.5, "geglu", True)
+    assert (arch.zero_centered_norm, arch.post_norms, arch.attention_scale) == (True, False, None)
 
 
 def test_gemma_2():

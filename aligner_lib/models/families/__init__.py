@@ -9,13 +9,24 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.models.families import gemma2, gemma3, llama, mistral, nemo_gpt, qwen2, qwen3, smollm3
+from aligner_lib.models.families import (
+    gemma,
+    gemma2,
+    gemma3,
+    granite,
+    llama,
+    mistral,
+    nemo_gpt,
+    qwen2,
+    qwen3,
+    smollm3,
+)
 from aligner_lib.models.families.family import CLASSIFIER, Family
 from aligner_lib.models.families.settings import Settings
 
 FAMILIES: dict[str, Family] = {
     module.FAMILY.name: module.FAMILY
-    for module in (llama, mistral, qwen2, qwen3, smollm3, gemma2, gemma3, nemo_gpt)
+    for module in (llama, mistral, qwen2, qwen3, smollm3, granite, gemma, gemma2, gemma3, nemo_gpt)
 }
 BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES.values()}
 
