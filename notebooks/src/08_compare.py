@@ -27,8 +27,7 @@ judge_model = ""
 judge_token = ""
 
 # %%
-from aligner_lib.tutorial import Diagram, Workspace, compare_policies
-from widgets import compare_completions
+from aligner_lib.tutorial import Diagram, Workspace
 
 lab = Workspace(out, profile, dataset, start=start)
 
@@ -125,42 +124,36 @@ for name, evaluation in evaluations.items():
 # ## Four prompts, all policies
 #
 # Read the answers before you count. A random draw selects four of the prompts. The seed of the draw is fixed, so nobody
-# can choose the best prompts. With `laptop`, a program marks each answer: ✓ if the answer is
-# good, and ✗ with the parts that the answer lacks (notebook 05 explains the parts).
+# can choose the best prompts. With `laptop`, a program marks each part of a good answer with ✓ or ✗ (notebook 05
+# explains the parts).
 
 # %%
+from aligner_lib.tutorial.comparison.evaluation import evaluate_policies
 from widgets import SideBySide
 
-SideBySide(runs, "conversations", seed=20261125)
-
-# %% [markdown]
-# ### PPO beside SFT
-#
-# The formula is good for many prompts. With few prompts, the interval is too narrow: it
-# extends beyond 1, and has no width where all prompts agree. The library therefore uses Wilson's interval for shares
-# and win rates, and Student's t for means and gains. Like your function, the library counts prompts and not answers
-# ([how often each interval holds the truth](../docs/intervals.md)). Compare your interval with the interval in the
-# table below. With `prompts = 4`, the table's interval would be much wider than yours.
-
-# %%
-scores = {}
-for name in ("PPO", "SFT"):
-    records = [record for record in runs[name].rollouts() if record["environment"] == "conversations"]
-    records.sort(key=lambda record: record["group"])
-    scores[name] = torch.tensor([float(record["reward"]) for record in records]).view(-1, generations)
-rate, low, high = rate_check.function(scores["PPO"], scores["SFT"])
-print(f"by the formula: PPO wins {rate:.2f} ({low:.2f} to {high:.2f})")
-
-# %%
-from aligner_lib.tutorial.comparison.statistics import mean_interval
-
-show_source(mean_interval)
-
-# %%
 others = [Workspace(folder, profile) for folder in beside.split(",") if folder]
 runs_of_seeds = {name: [run, *(other.run(run.name) for other in others)] for name, run in runs.items()}
-table = compare_policies(runs_of_seeds, against="SFT", environment="conversations")
-display(table)
+evaluation = evaluate_policies(runs_of_seeds, seed=20261125)
+lab.record("08", evaluation.results())  # the report and the portfolio show this record
+SideBySide(evaluation.drawn)
+
+# %% [markdown]
+# ## One table, one picture, one paragraph
+#
+# In the table, *right sums* comes from the sums, and every other row from the conversations.
+
+# %%
+display(evaluation.table)
+
+# %%
+display(evaluation.picture)
+
+# %% [markdown]
+# The picture compares each policy with SFT, prompt by prompt. A grey interval includes 0. What do the figures show, and
+# what do they not show? A gain or a loss is shown only if its interval excludes 0:
+
+# %%
+print(evaluation.conclusion)
 
 # %% [markdown]
 # ### How to read the table
@@ -175,6 +168,8 @@ display(table)
 #   effects: a policy wins everything, the lengths alone predict the winner, or a policy always writes more.
 # - **KL per token** is the mean of $\log \pi - \log \pi_{ref}$ over the answers' tokens. **distinct 2** is the share of
 #   different pairs among all pairs of neighbouring words. The share falls when a policy repeats itself.
+# - **right sums** needs no reward model, because a program knows the answer. Only GRPO trained on sums (the random
+#   `smoke` model gets no sum right, before and after).
 
 # %% [markdown]
 # ### What you should see
@@ -186,47 +181,27 @@ display(table)
 # seed trains other policies: put the folders of runs with other seeds into `beside`, and the table pools them.
 
 # %% [markdown]
-# ### What is shown?
+# ### Your interval beside the library's
 #
-# A difference is shown only if its interval excludes 0. The next cell states for each policy whether the figures above
-# show a gain, a loss, or neither.
+# The formula is good for many prompts. With few prompts, the interval is too narrow: it
+# extends beyond 1, and has no width where all prompts agree. The library therefore uses Wilson's interval for shares
+# and win rates, and Student's t for means and gains. Like your function, the library counts prompts and not answers
+# ([how often each interval holds the truth](../docs/intervals.md)). Compare your interval with the win rate in the
+# table above. With `prompts = 4`, the table's interval would be much wider than yours.
 
 # %%
-from aligner_lib.tutorial.comparison.conclusion import conclusion
+scores = {}
+for name in ("PPO", "SFT"):
+    records = [record for record in runs[name].rollouts() if record["environment"] == "conversations"]
+    records.sort(key=lambda record: record["group"])
+    scores[name] = torch.tensor([float(record["reward"]) for record in records]).view(-1, generations)
+rate, low, high = rate_check.function(scores["PPO"], scores["SFT"])
+print(f"by the formula: PPO wins {rate:.2f} ({low:.2f} to {high:.2f})")
 
-print(conclusion(table, "SFT"))
+# %%
+from aligner_lib.tutorial.comparison.statistics import mean_interval
 
-# %% [markdown]
-# ### Three seeds on other pairs
-#
-# This project recorded three seeds on the pairs of notebook 05's reward hack, each with more steps than the tutorial has
-# time for, on all 264 held-out prompts (`python notebooks/record.py --seeds`). *Obeys* counts echoes, too:
-#
-# | | SFT | DPO | PPO | GRPO |
-# | --- | --- | --- | --- | --- |
-# | obeys | {{forms.all.sft.obeys.0}} ({{forms.all.sft.obeys.1}} to {{forms.all.sft.obeys.2}}) | {{forms.all.dpo.obeys.0}} ({{forms.all.dpo.obeys.1}} to {{forms.all.dpo.obeys.2}}) | {{forms.all.ppo.obeys.0}} ({{forms.all.ppo.obeys.1}} to {{forms.all.ppo.obeys.2}}) | {{forms.all.grpo.obeys.0}} ({{forms.all.grpo.obeys.1}} to {{forms.all.grpo.obeys.2}}) |
-# | obeys more than SFT | | {{forms.all.dpo.obeys_gain.0:+.2f}} ({{forms.all.dpo.obeys_gain.1:+.2f}} to {{forms.all.dpo.obeys_gain.2:+.2f}}) | {{forms.all.ppo.obeys_gain.0:+.2f}} ({{forms.all.ppo.obeys_gain.1:+.2f}} to {{forms.all.ppo.obeys_gain.2:+.2f}}) | {{forms.all.grpo.obeys_gain.0:+.2f}} ({{forms.all.grpo.obeys_gain.1:+.2f}} to {{forms.all.grpo.obeys_gain.2:+.2f}}) |
-# | reward | {{forms.all.sft.reward.0:+.2f}} ({{forms.all.sft.reward.1:+.2f}} to {{forms.all.sft.reward.2:+.2f}}) | {{forms.all.dpo.reward.0:+.2f}} ({{forms.all.dpo.reward.1:+.2f}} to {{forms.all.dpo.reward.2:+.2f}}) | {{forms.all.ppo.reward.0:+.2f}} ({{forms.all.ppo.reward.1:+.2f}} to {{forms.all.ppo.reward.2:+.2f}}) | {{forms.all.grpo.reward.0:+.2f}} ({{forms.all.grpo.reward.1:+.2f}} to {{forms.all.grpo.reward.2:+.2f}}) |
-# | win rate | | {{forms.all.dpo.win_rate.0}} ({{forms.all.dpo.win_rate.1}} to {{forms.all.dpo.win_rate.2}}) | {{forms.all.ppo.win_rate.0}} ({{forms.all.ppo.win_rate.1}} to {{forms.all.ppo.win_rate.2}}) | {{forms.all.grpo.win_rate.0}} ({{forms.all.grpo.win_rate.1}} to {{forms.all.grpo.win_rate.2}}) |
-# | win rate at equal length | | {{forms.all.dpo.win_rate_at_equal_length.0}} ({{forms.all.dpo.win_rate_at_equal_length.1}} to {{forms.all.dpo.win_rate_at_equal_length.2}}) | {{forms.all.ppo.win_rate_at_equal_length.0}} ({{forms.all.ppo.win_rate_at_equal_length.1}} to {{forms.all.ppo.win_rate_at_equal_length.2}}) | {{forms.all.grpo.win_rate_at_equal_length.0}} ({{forms.all.grpo.win_rate_at_equal_length.1}} to {{forms.all.grpo.win_rate_at_equal_length.2}}) |
-# | KL, nats a token | {{forms.all.sft.kl_per_token}} | {{forms.all.dpo.kl_per_token}} | {{forms.all.ppo.kl_per_token}} | {{forms.all.grpo.kl_per_token}} |
-# | tokens | {{forms.all.sft.tokens.0:.0f}} | {{forms.all.dpo.tokens.0:.0f}} | {{forms.all.ppo.tokens.0:.0f}} | {{forms.all.grpo.tokens.0:.0f}} |
-# | ended | {{forms.all.sft.ended.0}} | {{forms.all.dpo.ended.0}} | {{forms.all.ppo.ended.0}} | {{forms.all.grpo.ended.0}} |
-# | distinct 2 | {{forms.all.sft.distinct_2}} | {{forms.all.dpo.distinct_2}} | {{forms.all.ppo.distinct_2}} | {{forms.all.grpo.distinct_2}} |
-#
-# The intervals of these runs were computed with a bootstrap, which draws the prompts again. With 264 prompts, a
-# bootstrap and today's formulas hardly differ. With four prompts they do.
-#
-# The intervals separate policies. PPO and DPO obey equally often, but half of DPO's answers are cut off. Both answers of
-# each of these pairs end, so no pair says that an end is better than a cut. (The pairs of `laptop` say so: cut answers are
-# among the rejected ones.) PPO and GRPO paid a penalty for a missing end. Without the
-# penalty, a reward model trained on whole answers alone prefers cut answers. For example, with a reward model of half
-# the training, PPO without `missing_eos_penalty` soon cut off every second answer, and GRPO all of them.
-#
-# GRPO used two thirds of PPO's responses, on a sixth of the prompts, and no critic. GRPO stayed nearer to SFT and
-# gained less. By seed, PPO obeyed more often than SFT by {{forms.1.ppo.obeys_gain.0}}, {{forms.2.ppo.obeys_gain.0}} and
-# {{forms.3.ppo.obeys_gain.0}}, and GRPO by {{forms.1.grpo.obeys_gain.0}}, {{forms.2.grpo.obeys_gain.0}} and
-# {{forms.3.grpo.obeys_gain.0}}.
+show_source(mean_interval)
 
 # %% [markdown]
 # ## What is a gain made of?
@@ -351,46 +326,6 @@ plt.show()
 # drawn answers.
 
 # %% [markdown]
-# ## Where a program knows the answer
-#
-# For sums, no reward model is needed. Do SFT, PPO or DPO change a skill that they did not train? In notebook 07, GRPO
-# raised the share of right sums from {{laptop.grpo.val_accuracy_before}} to {{laptop.grpo.val_accuracy_after}} (the
-# random `smoke` model gets no sum right, before and after).
-
-# %%
-on_sums = compare_policies(runs_of_seeds, against="SFT", environment="sums")
-display(on_sums)
-
-# %% [markdown]
-# ## Prompt by prompt
-#
-# A mean can hide that a few answers improved a lot and others became worse. Each point is a single answer.
-
-# %%
-rewards = {
-    name: [r["reward"] for r in run.rollouts() if r["environment"] == "conversations"]
-    for name, run in runs.items()
-}
-low, high = min(min(r) for r in rewards.values()), max(max(r) for r in rewards.values())
-figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.4))
-axes[0].plot([low, high], [low, high], color="0.8", zorder=0)
-axes[0].scatter(rewards["SFT"], rewards["PPO"], color="#0072B2", s=18)
-axes[0].set(xlabel="reward of the SFT answer", ylabel="reward of the PPO answer")
-bins = [low + (high - low) * i / 16 for i in range(17)]
-axes[1].hist([rewards["SFT"], rewards["PPO"]], bins=bins, label=["SFT", "PPO"], color=["#E69F00", "#0072B2"])
-axes[1].set(xlabel="reward", ylabel="answers")
-axes[1].legend(frameon=False)
-plt.show()
-
-# %% [markdown]
-# ## Read the answers
-#
-# The reward model can be wrong. Read the answers to see whether they became better or only get a higher reward.
-
-# %%
-compare_completions(runs["SFT"], runs["PPO"], n=5, sort="gain")
-
-# %% [markdown]
 # ## Questions of two turns
 #
 # So far every prompt had a single answer. The next questions have the shape of MT-bench's: a second turn builds on the
@@ -433,23 +368,6 @@ chat = Chat(answer, score)
 for name, reply in zip(POLICIES, chat.ask("How can I make a friend feel better?")):
     print(f"{name} ({reply['reward']:+.2f}): {reply['text']}")
 display(chat)
-
-# %%
-figures = table.figures
-dpo_figures = {"val_reward": figures["DPO"]["reward"].value, "kl_per_token": figures["DPO"]["kl_per_token"]}
-ppo_figures = {"kl_per_token": figures["PPO"]["kl_per_token"], "win_rate": figures["PPO"]["win_rate"].value}
-grpo_figures = {}
-if "good" in figures["SFT"]:
-    dpo_figures["good"], grpo_figures["good"] = (figures[name]["good"].value for name in ("DPO", "GRPO"))
-lab.record(
-    "08",
-    {
-        "ppo": ppo_figures,
-        "dpo": dpo_figures,
-        "grpo": grpo_figures,
-        "evaluation": {"conversations": figures, "sums": on_sums.figures},
-    },
-)
 
 # %% [markdown]
 # ## Which method for which task?

@@ -1,5 +1,6 @@
 """The top of the tutorial's report, and the portfolio: what is on them, and what must not be."""
 
+import html
 import json
 import os
 import re
@@ -8,10 +9,14 @@ from pathlib import Path
 import pytest
 from pages import external_references
 
+from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import Workspace, write_portfolio
+from aligner_lib.tutorial.comparison.evaluation import evaluate_policies, recorded_evaluation
+from aligner_lib.tutorial.comparison.statistics import NOT_IDENTIFIABLE
 from aligner_lib.tutorial.report.summary import summary_section
 from aligner_lib.tutorial.workspace import learning_progress
 from aligner_lib.tutorial.workspace.learning_progress import record_answer, record_exercise
+from aligner_lib.tutorial.workspace.results import read_results
 
 
 def write_run(folder: Path, metrics: list[dict], rollouts: list[dict] = ()) -> None:
@@ -69,7 +74,7 @@ def test_a_row_is_drawn_to_its_scale(tmp_path):
     ("low", "said"),
     [
         (0.06, "a gain of at least 6 points"),
-        (-0.01, "95 % interval of the gain includes 0, so the gain may be chance"),
+        (-0.01, "95 % interval of the gain includes 0 or lies below 0, so no gain is shown"),
     ],
 )
 def test_figures_of_the_gold_standard_stand_beside_what_is_had_for_nothing(tmp_path, low, said):
@@ -97,19 +102,93 @@ def test_answers_before_and_after_go_from_the_largest_gain_to_the_smallest(tmp_p
     section = summary_section(SUMMARY, tmp_path)
     assert re.findall(r"Question (\d)", section) == ["8", "4", "0"]
     assert "&lt;b&gt;answer 8 of step 6&lt;/b&gt;" in section and "<b>answer" not in section
-    assert "3 of 9 held-out prompts" in section
+    assert "3 of 9 held-out prompts of PPO's validation" in section
 
 
-def test_three_policies_answer_beside_each_other_where_they_were_evaluated(tmp_path):
-    for name, rewards in {"sft": (0, 0), "dpo": (0.5, -1), "ppo": (1, 2), "grpo": (0, 0)}.items():
-        records = answers(0, *rewards, environment="conversations")
-        sums = answers(0, 0.0, environment="sums", prompt="3 + 5 =")
-        write_run(tmp_path / f"evaluate-{name}", [], sums + records + records[:1])
-    section = summary_section(SUMMARY, tmp_path)
-    assert re.findall(r"<h3>(\w+) ", section) == ["SFT", "PPO", "DPO"] * 2
-    rewards = ["+0.00", "+2.00", "−1.00", "+0.00", "+1.00", "+0.50"]
-    assert re.findall(r"reward ([+−][^<]+)<", section) == rewards
-    assert re.findall(r"Question (\d)", section) == ["1", "0"] and "3 + 5" not in section
+QUESTIONS = [
+    f'How do I sow {plant}? Use the word "damp".'
+    for plant in ("carrots", "beans", "peas", "kale", "leeks", "beets")
+]
+
+
+def evaluated(lab: Workspace, good: dict[str, int]) -> dict[str, RunFolder]:
+    """Evaluations in which a policy's first answers are good. good: their number of the six, by policy."""
+    runs = {}
+    for name, count in good.items():
+        common = {"step": 0, "split": "evaluation", "finished": True, "length": 9, "token_kl": [0.1] * 9}
+        answers_given = [
+            common
+            | {"environment": "conversations", "group": i, "prompt": f"User: {turn}\n\nAssistant:"}
+            | {
+                "response": f"{turn.split()[4].rstrip('?').title()}: sow {'damp' if i < count else 'dry'} seed {i} rows apart."
+            }
+            | {"reward": 1.0 * (i < count), "metrics": {"obeys": 1.0 * (i < count)}}
+            for i, turn in enumerate(QUESTIONS)
+        ]
+        sums = [
+            common
+            | {
+                "environment": "sums",
+                "group": 6 + i,
+                "prompt": "User: 3 + 5 =\n\nAssistant:",
+                "response": "8",
+            }
+            | {"reward": 1.0 * (i < count), "metrics": {"exact": 1.0 * (i < count)}}
+            for i in range(6)
+        ]
+        write_run(lab.out / "runs" / f"evaluate-{name.lower()}", [], answers_given + sums)
+        runs[name] = lab.run(f"evaluate-{name.lower()}")
+    return runs
+
+
+def test_notebook_08_the_report_and_the_portfolio_show_one_record(tmp_path):
+    """PPO's validation has other prompts and other figures, which must not stand beside those of the evaluation."""
+    lab = Workspace(tmp_path, "smoke")
+    write_run(tmp_path / "runs" / "ppo", [], answers(0, *[0.0] * 9) + answers(6, *[1.0] * 9))
+    lab.record(
+        "05", {"ppo": {"good_sft": 0.11, "good_ppo": 0.99, "val_reward_sft": -7.0, "val_reward_ppo": 7.0}}
+    )
+    lab.record("07", {"grpo": {"val_accuracy_before": 0.07, "val_accuracy_after": 0.93}})
+    runs = evaluated(lab, {"downloaded": 1, "SFT": 2, "DPO": 3, "GRPO": 6, "PPO": 5})
+    evaluation = evaluate_policies({name: [run] for name, run in runs.items()}, seed=1)
+    lab.record("08", evaluation.results())
+    report = summary_section(read_results(tmp_path, print), tmp_path / "runs").split("<details>")[0]
+    portfolio = write_portfolio(tmp_path / "p.html", tmp_path).read_text()
+    for page in (report, portfolio):
+        assert evaluation.table._repr_html_() in page and evaluation.picture._repr_html_() in page
+        assert [line for line in evaluation.conclusion.splitlines() if html.escape(line) not in page] == []
+        assert re.findall(r"How do I sow (\w+)\?", page) == [
+            prompt.turn.split()[4][:-1] for prompt in evaluation.drawn
+        ]
+        for prompt in evaluation.drawn:
+            assert [
+                answer.verdict
+                for answer in prompt.answers.values()
+                if html.escape(answer.verdict) not in page
+            ] == []
+        for shares in (
+            "33 % → 83 %",
+            "33 % → 50 %",
+            "17 % → 100 %",
+            "0.33 → 0.83",
+        ):  # good: PPO, DPO; GRPO's sums; reward
+            assert shares in page, shares
+        for other in ("99 %", "11 %", "7.00", "93 %", "Question"):
+            assert other not in page, other
+
+
+def test_a_record_without_an_interval_is_read_as_it_was_written(tmp_path):
+    lab = Workspace(tmp_path, "smoke")
+    runs = evaluated(lab, {"downloaded": 0, "SFT": 0, "DPO": 3, "GRPO": 6, "PPO": 6})
+    evaluation = evaluate_policies({name: [run, run] for name, run in runs.items()}, seed=1)
+    evaluation.conversations.figures["PPO"]["win_rate_at_equal_length"] = NOT_IDENTIFIABLE
+    lab.record("08", evaluation.results())
+    recorded = recorded_evaluation(read_results(tmp_path, print))
+    assert "not identifiable" in repr(evaluation.table)
+    assert repr(recorded.table) == repr(evaluation.table) and recorded.drawn == evaluation.drawn
+    assert (
+        recorded_evaluation({"evaluation": {"conversations": {}, "sums": {}}}) is None
+    )  # of an older notebook
 
 
 CHATML = "system\nYou are a helpful AI assistant\nuser\nWhy?\nassistant\n"
@@ -140,14 +219,13 @@ def lab(tmp_path, monkeypatch):
     private = {"path": f"{home}/models", "token": TOKEN, "host": HOST}
     for kind in ("sft", "ppo"):
         folder = lab.out / "runs" / kind
-        write_run(folder, [{"step": 0, "validation/loss": 2.5}, {"step": 9, "validation/loss": 2.0}])
+        drawn = answers(0, 0.0, prompt_file=f"{home}/data") + answers(9, 1.0, prompt_file=f"{home}/data")
+        write_run(folder, [{"step": 0, "validation/loss": 2.5}, {"step": 9, "validation/loss": 2.0}], drawn)
         info = {"kind": kind, "status": "finished", "seed": 7, "profile": "smoke", "created": 1.0, "pid": 1}
         info |= {"heartbeat": {"step": 9, "time": 1.0}, "message": f"at {home}"}
         info |= {"hashes": {f"{home}/a": TOKEN}, "versions": {"torch": "2.15.0", "host": HOST}} | private
         info |= {"config": {"model": {"optim": {"lr": 5e-5}} | private}}
         (folder / "run.json").write_text(json.dumps(info))
-    for name, reward in {"sft": 0.0, "ppo": 1.0, "dpo": 0.5}.items():
-        write_run(lab.out / "runs" / f"evaluate-{name}", [], answers(0, reward, prompt_file=f"{home}/data"))
     lab.record("01", {"model": {"name": f"{home}/models/own", "parameters": 3}})
     lab.record("03", {"sft": {"val_loss_before": 2.5, "val_loss_after": 2.0, "run": f"{home}/x"}})
     record_exercise("gae", True)
@@ -160,7 +238,7 @@ def test_the_portfolio_shows_results_opens_offline_and_names_neither_machine_nor
     page = write_portfolio(tmp_path / "p.html", lab.out).read_text()
     assert external_references(page) == [] and "<h1>Portfolio</h1>" in page
     assert "<code>gae</code>" in page and "masked_loss" not in page
-    assert "1 of 5" in page and "2.50 → 2.00" in page and page.count("reward +") == 3
+    assert "1 of 5" in page and "2.50 → 2.00" in page and page.count("reward +") == 2
     assert 'aria-label="SFT: loss: 2.5 at first, 2 at last"' in page
     assert "finished, step 9, learning rate 5e-05, seed 7, profile smoke" in page and "torch 2.15.0" in page
     for private in (USER, HOST, TOKEN, str(tmp_path), "/home", os.uname().nodename + ".", os.getcwd()):

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from aligner_lib.tutorial.comparison.drawn_prompts import draw_prompts
 from widgets import SideBySide
 
 TURNS = [
@@ -44,23 +45,25 @@ RUNS = {
 
 
 def test_the_draw_is_the_seed_s_and_every_policy_answers_the_same_prompts():
-    shown = SideBySide(RUNS, "conversations", seed=0, n=2)
-    assert shown.prompts == SideBySide(dict(reversed(RUNS.items())), "conversations", seed=0, n=2).prompts
-    assert len(shown.prompts) == 2 and all(
-        list(answers) == ["SFT", "PPO"] for answers in shown.shown.values()
-    )
+    drawn = draw_prompts(RUNS, "conversations", seed=0, n=2)
+    reversed_runs = dict(reversed(RUNS.items()))
+    assert [prompt.turn for prompt in drawn] == [
+        prompt.turn for prompt in draw_prompts(reversed_runs, "conversations", seed=0, n=2)
+    ]
+    assert len(drawn) == 2 and all(list(prompt.answers) == ["SFT", "PPO"] for prompt in drawn)
 
 
-def test_a_good_answer_is_marked_and_the_parts_that_another_misses_are_named():
-    text = repr(SideBySide(RUNS, "conversations", seed=0))
-    assert "✓ good · reward +0.50" in text and "✗ obeys" in text and "own words" in text
+def test_every_part_of_the_judgement_is_marked_the_failed_ones_first():
+    text = repr(SideBySide(draw_prompts(RUNS, "conversations", seed=0)))
+    assert "good · reward +0.50\n            ✓ obeys ✓ ended ✓ own words" in text
+    assert "not good · reward +0.50\n            ✗ obeys ✗" in text and "✗ own words" in text
 
 
 def test_an_answer_is_text_and_never_markup():
-    html = SideBySide(RUNS, "conversations", seed=0)._repr_html_()
+    html = SideBySide(draw_prompts(RUNS, "conversations", seed=0))._repr_html_()
     assert "<b>" not in html and "&lt;b&gt;" in html and "(empty)" in html
 
 
 def test_policies_without_a_common_prompt_are_refused():
     with pytest.raises(ValueError, match="SFT, PPO answered no prompt of chat in common"):
-        SideBySide(RUNS, "chat", seed=0)
+        draw_prompts(RUNS, "chat", seed=0)

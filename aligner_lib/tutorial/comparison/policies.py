@@ -28,6 +28,8 @@ STYLE = """<style>
 .lab-policies th[scope=col] {font-weight: 600}
 .lab-policies th[scope=row] {text-align: left}
 </style>"""
+CHECKED = {"obeys": "obeys", "exact": "right"}
+"""By a program's metric of an answer, from 0 to 1: the title in the table. A sum is right if its answer is exact."""
 Answers = dict[tuple[int, int], dict]  # (prompt, number of the answer) → record of rollouts.jsonl
 
 
@@ -42,7 +44,7 @@ class PolicyComparison:
 
     A 95 % interval contains the true value in 95 of 100 draws of the prompts (comparison/statistics.py). Rewards and wins come
     from the judge of the evaluation runs. `good` and `obeys` come from a program (data/gold.py), and exist only if the prompts
-    ask for something that a program can check. `win_rate_at_equal_length` is defined in Dubois et al. 2024. `distinct_2` is
+    ask for something that a program can check. `right` is the share of right sums. `win_rate_at_equal_length` is defined in Dubois et al. 2024. `distinct_2` is
     the share of distinct bigrams among all bigrams of words.
     """
 
@@ -182,7 +184,11 @@ def _alone(answers: Answers, judged: list[tuple[int, int]]) -> dict[str, Estimat
         return mean_interval([float(value) for value in values], prompts)
 
     tokens = sum(record["length"] for record in records)
-    checked = {"obeys": share(_obeys(answers, judged), prompts)} if _is_checked(answers, judged) else {}
+    checked = {
+        title: share(_of_program(answers, judged, metric), prompts)
+        for metric, title in CHECKED.items()
+        if _is_checked(answers, judged, metric)
+    }
     return (
         good_and_parts(records, prompts)
         | checked
@@ -202,9 +208,10 @@ def _against(own: Answers, others: Answers, judged: list[tuple[int, int]]) -> di
     wins = compare(rewards, of_others)
     longer_by = [own[at]["length"] - others[at]["length"] for at in judged]
     checked = {}
-    if _is_checked(own, judged) and _is_checked(others, judged):
-        more = [a - b for a, b in zip(_obeys(own, judged), _obeys(others, judged))]
-        checked = {"obeys_gain": share_gain(more, prompts)}
+    for metric, title in CHECKED.items():
+        if _is_checked(own, judged, metric) and _is_checked(others, judged, metric):
+            both = (_of_program(of_one, judged, metric) for of_one in (own, others))
+            checked[f"{title}_gain"] = share_gain([a - b for a, b in zip(*both)], prompts)
     goods = [good_answers([of_one[at] for at in judged]) for of_one in (own, others)]
     if None not in goods:
         checked = {"good_gain": share_gain([a - b for a, b in zip(*goods)], prompts)} | checked
@@ -215,13 +222,13 @@ def _against(own: Answers, others: Answers, judged: list[tuple[int, int]]) -> di
     }
 
 
-def _is_checked(answers: Answers, judged: list[tuple[int, int]]) -> bool:
-    """Whether a program checked for every answer whether the answer obeys the instruction."""
-    return all("obeys" in (answers[at].get("metrics") or {}) for at in judged)
+def _is_checked(answers: Answers, judged: list[tuple[int, int]], metric: str) -> bool:
+    """Whether a program computed the metric of every answer."""
+    return all(metric in (answers[at].get("metrics") or {}) for at in judged)
 
 
-def _obeys(answers: Answers, judged: list[tuple[int, int]]) -> list[float]:
-    return [answers[at]["metrics"]["obeys"] for at in judged]
+def _of_program(answers: Answers, judged: list[tuple[int, int]], metric: str) -> list[float]:
+    return [answers[at]["metrics"][metric] for at in judged]
 
 
 def _shown(figure: Estimate | float | list[float] | None) -> str:

@@ -1,4 +1,4 @@
-"""A side-by-side view of the policies' answers: from notebook 08, or else from PPO's first and last validation."""
+"""The policies' answers and figures: of notebook 08's evaluation, or else of PPO's first and last validation."""
 
 from __future__ import annotations
 
@@ -7,48 +7,75 @@ import re
 from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.comparison.drawn_prompts import DrawnPrompt
+from aligner_lib.tutorial.comparison.evaluation import PolicyEvaluation, recorded_evaluation
 
 PROMPTS = 3
-POLICIES = {"SFT": "evaluate-sft", "PPO": "evaluate-ppo", "DPO": "evaluate-dpo"}
-CONVERSATIONS = (
-    "conversations"  # the environment whose answers are shown, if an evaluation has several environments
-)
+MINUS = str.maketrans("-", "−")
 
 Answers = dict[str, dict]  # prompt → record of rollouts.jsonl
 
 
-def answers_section(runs: Path) -> str:
-    """Answers to a few held-out prompts as HTML; empty if fewer than two policies have answers."""
-    policies = _evaluated(runs) or _validated(runs)
-    if len(policies) < 2:
+def evaluation_section(summary: dict, runs: Path) -> str:
+    """The evaluation of notebook 08 as HTML: drawn prompts, table, picture and conclusion.
+
+    Without an evaluation: some answers of PPO's first and last validation, or "" if PPO has fewer than two validations.
+    summary: the content of summary.json, or of all files in results/. runs: the folder with the run folders.
+    """
+    evaluation = recorded_evaluation(summary)
+    return _validation(runs) if evaluation is None else _evaluated(evaluation)
+
+
+def _evaluated(evaluation: PolicyEvaluation) -> str:
+    cards = "".join(map(_drawn_card, evaluation.drawn))
+    sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in evaluation.conclusion.splitlines())
+    return (
+        f"<h2>Answers of the policies</h2><p>A random draw selected {len(evaluation.drawn)} of the held-out prompts of notebook 08. "
+        f'Rewards are estimates of the reward model, so judge for yourself.</p><div class="answers">{cards}</div>'
+        f'<h2>Evaluation</h2><div class="wide">{evaluation.table._repr_html_()}</div>'
+        f"{evaluation.picture._repr_html_()}{sentences}"
+    )
+
+
+def _drawn_card(prompt: DrawnPrompt) -> str:
+    boxes = "".join(
+        _box(name, answer.verdict, answer.text, answer.finished) for name, answer in prompt.answers.items()
+    )
+    return _card(prompt.turn, boxes)
+
+
+def _validation(runs: Path) -> str:
+    """Answers to a few prompts of PPO's first and last validation; "" with fewer than two validations."""
+    policies = _validated(runs)
+    if not policies:
         return ""
-    (first, before), *others = policies.items()
-    last = "PPO" if "PPO" in policies else others[-1][0]
-    common = set.intersection(*(set(answers) for answers in policies.values()))
-    prompts = sorted(common, key=lambda p: (before[p]["reward"] - policies[last][p]["reward"], p))
+    before, after = policies.values()
+    prompts = sorted(
+        before.keys() & after.keys(),
+        key=lambda prompt: (before[prompt]["reward"] - after[prompt]["reward"], prompt),
+    )
     count = min(PROMPTS, len(prompts))
     chosen = [prompts[round(i * (len(prompts) - 1) / max(count - 1, 1))] for i in range(count)]
     cards = "".join(
-        _card(prompt, {name: answers[prompt] for name, answers in policies.items()}) for prompt in chosen
+        _card(
+            _question(prompt),
+            "".join(
+                _box(
+                    name,
+                    _judged(answers[prompt]),
+                    answers[prompt]["response"],
+                    answers[prompt].get("finished", True),
+                )
+                for name, answers in policies.items()
+            ),
+        )
+        for prompt in chosen
     )
     return (
-        f"<h2>Answers of the policies</h2><p>{count} of {len(prompts)} held-out prompts, sorted by how much reward {last} gains over "
-        f"{first}, largest gain first. Rewards are estimates of the reward model, so judge for yourself."
+        f"<h2>Answers of the policies</h2><p>{count} of {len(prompts)} held-out prompts of PPO's validation, sorted by how much reward PPO "
+        "gains over SFT, largest gain first. Rewards are estimates of the reward model, so judge for yourself."
         f'</p><div class="answers">{cards}</div>'
     )
-
-
-def _evaluated(runs: Path) -> dict[str, Answers]:
-    """For each policy, the first answer to each prompt of the evaluation. Empty without evaluations of both SFT and PPO."""
-    rollouts = {name: RunFolder(runs / folder).rollouts() for name, folder in POLICIES.items()}
-    rollouts = {
-        name: _by_prompt(
-            [r for r in records if r.get("environment", CONVERSATIONS) == CONVERSATIONS] or records
-        )
-        for name, records in rollouts.items()
-    }
-    rollouts = {name: answers for name, answers in rollouts.items() if answers}
-    return rollouts if {"SFT", "PPO"} <= rollouts.keys() else {}
 
 
 def _validated(runs: Path) -> dict[str, Answers]:
@@ -70,14 +97,14 @@ def _by_prompt(records: list[dict]) -> Answers:
     return answers
 
 
-def _card(prompt: str, answers: Answers) -> str:
-    boxes = "".join(
-        f'<div><h3>{html.escape(name)} <span class="number">{_judged(record)}</span></h3>'
-        f"<p>{_text(record['response'])}{'' if record.get('finished', True) else ' … <em>cut off</em>'}</p></div>"
-        for name, record in answers.items()
-    )
+def _card(turn: str, boxes: str) -> str:
+    return f'<article><p class="prompt">{_text(turn)}</p><div class="sides">{boxes}</div></article>'
+
+
+def _box(name: str, verdict: str, text: str, finished: bool) -> str:
     return (
-        f'<article><p class="prompt">{_text(_question(prompt))}</p><div class="sides">{boxes}</div></article>'
+        f'<div><h3>{html.escape(name)} <span class="number">{html.escape(verdict)}</span></h3>'
+        f"<p>{_text(text)}{'' if finished else ' … <em>cut off</em>'}</p></div>"
     )
 
 
@@ -87,7 +114,7 @@ def _judged(record: dict) -> str:
     obedience = (
         "" if obeys is None else " · follows the instruction" if obeys else " · breaks the instruction"
     )
-    return f"reward {record['reward']:+.2f}{obedience}".replace("-", "−")
+    return f"reward {record['reward']:+.2f}{obedience}".translate(MINUS)
 
 
 def _question(prompt: str) -> str:

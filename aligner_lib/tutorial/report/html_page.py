@@ -77,7 +77,8 @@ th { font-weight: 600; color: var(--soft); }
 .answers .prompt { font-weight: 600; }
 .answers .sides { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 13rem), 1fr)); gap: .6rem 1.4rem; margin-top: .6rem; }
 .answers h3 { margin: 0; padding-top: .3rem; border-top: 2px solid var(--edge); font-size: .85rem; color: var(--soft); display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 .6rem; }
-.answers h3 .number { font-weight: 400; white-space: normal; }
+.answers h3 .number { font-weight: 400; white-space: pre-line; }
+.wide { overflow-x: auto; }
 .answers em { color: var(--soft); }
 .picture > div { display: grid; grid-template-columns: repeat(auto-fill, minmax(16rem, 1fr)); gap: 1rem 1.5rem; }
 .picture h3 { margin: 0; font-size: .9rem; font-weight: 600; color: var(--soft); }

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.report.answers import answers_section
+from aligner_lib.tutorial.report.answers import evaluation_section
 from aligner_lib.tutorial.report.curves import curves_figure
 from aligner_lib.tutorial.report.html_page import html_page
 from aligner_lib.tutorial.report.progress_table import ProgressTable
@@ -35,14 +35,15 @@ def write_portfolio(path: str | Path, folder: str | Path, name: str = "") -> Pat
 def portfolio_page(folder: Path, name: str = "") -> str:
     """The HTML text of the portfolio."""
     runs, title = folder / "runs", "Aligner Lab: portfolio"
-    curves, stages = curves_figure(runs), stages_table(read_results(folder, print))
+    results = read_results(folder, print)
+    curves, stages = curves_figure(runs), stages_table(results)
     parts = [
         f"<h1>{html.escape(name) or 'Portfolio'}</h1>",
         f'<p class="facts">Aligner Lab: from a language model to an aligned model · {_today()}</p>',
         f"<h2>Progress</h2>{ProgressTable(folder)._repr_html_()}{_passed(folder)}",
         f"<h2>Results</h2>{stages}" if stages else "",
+        evaluation_section(results, runs),
         f"<h2>Training curves</h2>{curves}" if curves else "",
-        answers_section(runs),
         f"<h2>Runs and versions</h2>{_table(_facts(runs))}",
         '<p class="facts">A record of a workspace, made by its owner and examined by no teacher. Exercises that a solved notebook ran do not count as passed.</p>',
     ]

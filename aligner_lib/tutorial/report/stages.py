@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from aligner_lib.tutorial.comparison.evaluation import PolicyEvaluation, recorded_evaluation
+
 WIDTH, HEIGHT, MARGIN = 260, 26, 8  # size of a row's drawing in CSS pixels
 GOOD = "held-out answers that are good, judged by a program"
 MINUS = str.maketrans("-", "−")
@@ -41,23 +43,55 @@ class Reached:
 
 
 def reached(summary: dict) -> Iterator[Reached]:
-    """A row for each available figure. summary: the content of summary.json."""
-    sft, rm, ppo, dpo, grpo = (summary.get(name, {}) for name in ("sft", "rm", "ppo", "dpo", "grpo"))
-    if {"val_loss_before", "val_loss_after"} <= sft.keys():
-        what = "loss on held-out answers in nats per token (lower is better)"
-        before, after = sft["val_loss_before"], sft["val_loss_after"]
-        yield Reached("SFT", what, after, before, share=False, scale=(0.0, max(before, after)))
+    """A row for each available figure. summary: the content of summary.json.
+
+    If notebook 08 evaluated the policies, every figure of a policy's answers is from this evaluation. Otherwise the figures are
+    from the validations during training, which have other prompts.
+    """
+    evaluation = recorded_evaluation(summary)
+    if evaluation is None:
+        yield from _of_training(summary)
+    else:
+        yield from _of_evaluation(summary, evaluation)
+
+
+def _of_evaluation(summary: dict, evaluation: PolicyEvaluation) -> Iterator[Reached]:
+    figures = evaluation.table.figures
+    sft, ppo, dpo, grpo = (figures[name] for name in ("SFT", "PPO", "DPO", "GRPO"))
+    yield from _losses(summary)
+    yield Reached("SFT", "SFT answers that end before the length limit", sft["ended"].value)
+    yield from _reward_model(summary)
+    if "good" in ppo:
+        yield Reached(
+            "PPO", GOOD, ppo["good"].value, sft["good"].value, note=_good_note(ppo["good_gain"].low, summary)
+        )
+    before, after, gain = sft["reward"], ppo["reward"], ppo["gain"]
+    reach = max(2 * abs(gain.value), 1e-9)
+    note = f"gain {gain.value:+.2f} ({gain.low:+.2f} to {gain.high:+.2f}, 95 % interval)".translate(MINUS)
+    what = "reward on held-out prompts, estimated by the reward model"
+    scale = before.value - reach, before.value + reach
+    yield Reached("PPO", what, after.value, before.value, note=note, share=False, scale=scale)
+    yield _wins(ppo["win_rate"].value)
+    yield from _margins(summary)
+    if "good" in dpo:
+        yield Reached(
+            "DPO", GOOD, dpo["good"].value, sft["good"].value, note=_good_note(dpo["good_gain"].low)
+        )
+    if "right_sums" in grpo:
+        yield _sums(grpo["right_sums"].value, figures["downloaded"]["right_sums"].value, summary)
+
+
+def _of_training(summary: dict) -> Iterator[Reached]:
+    ppo, grpo = summary.get("ppo", {}), summary.get("grpo", {})
+    yield from _losses(summary)
     if "ended_sft" in ppo:
         yield Reached(
             "SFT", "SFT answers that end before the length limit, measured before PPO", ppo["ended_sft"]
         )
-    if "val_acc" in rm:
-        best = rm.get("best_baseline")
-        note = f"the best trivial judge: {_percent(best)}" if best is not None else "a coin: 50 %"
-        what = "held-out pairs in which the chosen answer has the higher reward"
-        yield Reached("Reward model", what, rm["val_acc"], baseline=0.5 if best is None else best, note=note)
+    yield from _reward_model(summary)
     if {"good_sft", "good_ppo"} <= ppo.keys():
-        yield Reached("PPO", GOOD, ppo["good_ppo"], ppo["good_sft"], note=_good_note(summary))
+        note = _good_note(ppo.get("good_gain_low"), summary)
+        yield Reached("PPO", GOOD, ppo["good_ppo"], ppo["good_sft"], note=note)
     if {"val_reward_sft", "val_reward_ppo"} <= ppo.keys():
         before, after = ppo["val_reward_sft"], ppo["val_reward_ppo"]
         spread = ppo.get("val_reward_sft_std")
@@ -71,33 +105,57 @@ def reached(summary: dict) -> Iterator[Reached]:
         scale = before - reach, before + reach
         yield Reached("PPO", what, after, before, note=note, share=False, scale=scale)
     if "win_rate" in ppo:
-        what = "held-out prompts where PPO’s answer scores higher than SFT’s"
-        yield Reached("PPO", what, ppo["win_rate"], baseline=0.5, note="equals: 50 %")
+        yield _wins(ppo["win_rate"])
+    yield from _margins(summary)
+    if {"val_accuracy_before", "val_accuracy_after"} <= grpo.keys():
+        yield _sums(grpo["val_accuracy_after"], grpo["val_accuracy_before"], summary)
+
+
+def _losses(summary: dict) -> Iterator[Reached]:
+    sft = summary.get("sft", {})
+    if {"val_loss_before", "val_loss_after"} <= sft.keys():
+        what = "loss on held-out answers in nats per token (lower is better)"
+        before, after = sft["val_loss_before"], sft["val_loss_after"]
+        yield Reached("SFT", what, after, before, share=False, scale=(0.0, max(before, after)))
+
+
+def _reward_model(summary: dict) -> Iterator[Reached]:
+    rm = summary.get("rm", {})
+    if "val_acc" in rm:
+        best = rm.get("best_baseline")
+        note = f"the best trivial judge: {_percent(best)}" if best is not None else "a coin: 50 %"
+        what = "held-out pairs in which the chosen answer has the higher reward"
+        yield Reached("Reward model", what, rm["val_acc"], baseline=0.5 if best is None else best, note=note)
+
+
+def _wins(rate: float) -> Reached:
+    what = "held-out prompts where PPO’s answer scores higher than SFT’s"
+    return Reached("PPO", what, rate, baseline=0.5, note="equals: 50 %")
+
+
+def _margins(summary: dict) -> Iterator[Reached]:
+    dpo = summary.get("dpo", {})
     if "val_acc" in dpo:
         margin = f"mean margin {dpo['val_margin']:.2f}".translate(MINUS) if "val_margin" in dpo else ""
         what = "held-out pairs where the chosen answer gained more"
         yield Reached("DPO", what, dpo["val_acc"], baseline=0.5, note=margin)
-    evaluated = summary.get("evaluation", {}).get("conversations", {})
-    before, after = (evaluated.get(name, {}).get("good") for name in ("SFT", "DPO"))
-    if before and after:
-        note = f"{_percent(after[1])} to {_percent(after[2])} (95 % interval), on the prompts of notebook 08"
-        yield Reached("DPO", GOOD, after[0], before[0], note=note)
-    if {"val_accuracy_before", "val_accuracy_after"} <= grpo.keys():
-        best = grpo.get("val_best_of_4_before")
-        note = f"untrained, the best of 4: {_percent(best)}" if best is not None else ""
-        before, after = grpo["val_accuracy_before"], grpo["val_accuracy_after"]
-        yield Reached("GRPO", "held-out sums right", after, before, baseline=best, note=note)
 
 
-def _good_note(summary: dict) -> str:
-    low = summary["ppo"].get("good_gain_low")
+def _sums(after: float, before: float, summary: dict) -> Reached:
+    best = summary.get("grpo", {}).get("val_best_of_4_before")
+    note = f"untrained, the best of 4: {_percent(best)}" if best is not None else ""
+    return Reached("GRPO", "held-out sums right", after, before, baseline=best, note=note)
+
+
+def _good_note(low: float | None, summary: dict | None = None) -> str:
+    """The gain of good answers in words. low: the lower end of its interval. summary: with the figures of cheats."""
     if low is None:
         return ""
     if low <= 0:
-        note = "the 95 % interval of the gain includes 0, so the gain may be chance"
+        note = "the 95 % interval of the gain includes 0 or lies below 0, so no gain is shown"
     else:
         note = f"a gain of at least {100 * low:.0f} points (95 % interval)"
-    cheat = summary.get("gold", {}).get("best_constant")
+    cheat = (summary or {}).get("gold", {}).get("best_constant")
     return note if cheat is None else f"{note}; the best constant answer: {_percent(cheat)}"
 
 
@@ -156,13 +214,16 @@ def _key(name: str) -> str:
 
 
 def _aside(summary: dict) -> str:
-    """A sentence about the price of PPO's reward: the KL from SFT, and the change in length."""
-    ppo = summary.get("ppo", {})
+    """Sentences about the source of the figures, and about the price of PPO's reward: KL and length."""
+    evaluation, ppo = recorded_evaluation(summary), summary.get("ppo", {})
+    source, lengths = "", [ppo.get(f"mean_length_{name}") for name in ("ppo", "sft")]
+    if evaluation:
+        figures = evaluation.table.figures
+        source = f" Figures of the policies’ answers are from notebook 08 ({evaluation.table.caption.partition(';')[0]} of each kind)."
+        lengths = [figures[name]["tokens"].value for name in ("PPO", "SFT")]
     parts = []
-    if "kl_per_token" in ppo:
+    if ppo.get("kl_per_token") is not None:
         parts.append(f"{ppo['kl_per_token']:.2f} nats of KL a token away from SFT")
-    if {"mean_length_sft", "mean_length_ppo"} <= ppo.keys():
-        parts.append(
-            f"answers of {ppo['mean_length_ppo']:.0f} tokens, compared with SFT’s {ppo['mean_length_sft']:.0f}"
-        )
-    return f" PPO’s price: {', '.join(parts)}." if parts else ""
+    if None not in lengths:
+        parts.append(f"answers of {lengths[0]:.0f} tokens, compared with SFT’s {lengths[1]:.0f}")
+    return source + (f" PPO’s price: {', '.join(parts)}." if parts else "")

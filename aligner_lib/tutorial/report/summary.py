@@ -1,4 +1,5 @@
-"""The first section of the tutorial's report: results of each stage, answers of the policies, and training curves."""
+"""The first section of the tutorial's report: results of each stage, the evaluation of the policies, and
+training curves."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import html
 from pathlib import Path
 
 from aligner_lib.run_folder.reader import flatten
-from aligner_lib.tutorial.report.answers import answers_section
+from aligner_lib.tutorial.comparison.evaluation import KEY
+from aligner_lib.tutorial.report.answers import evaluation_section
 from aligner_lib.tutorial.report.curves import curves_figure
 from aligner_lib.tutorial.report.stages import stages_table
 
@@ -34,7 +36,7 @@ def summary_section(summary: dict, runs: Path) -> str:
             f'<p class="facts">{html.escape(" · ".join(filter(None, facts)))}</p>',
             failed,
             stages_table(summary),
-            answers_section(runs),
+            evaluation_section(summary, runs),
             f"<h2>Training curves</h2>{curves}" if curves else "",
             _links(runs.parent / PAGES),
             f"<details><summary>All figures</summary>{_figures(summary)}</details>",
@@ -50,9 +52,10 @@ def _links(pages: Path) -> str:
 
 
 def _figures(summary: dict) -> str:
+    evaluation = {name: value for name, value in summary.get(KEY, {}).items() if name != "drawn"}
     rows = "\n".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(_shown(value))}</td></tr>"
-        for name, value in flatten(summary).items()
+        for name, value in flatten(summary | {KEY: evaluation}).items()
     )
     return f"<table>{rows}</table>"
 
