@@ -220,6 +220,36 @@ def test_the_program_agrees_with_a_reader(read):
     assert min(agreed.values()) >= 85
 
 
+def test_the_program_agrees_with_a_reader_of_today_s_policies_in_every_part():
+    """A hundred answers (seed 20261128) of the recorded SFT and PPO policies and of a policy that writes titles. The reader saw
+    neither policy nor verdict. docs/decisions/training.md lists the disagreements."""
+    lines = (Path(__file__).parent / "judged_drawn_answers.jsonl").read_text(encoding="utf-8").splitlines()
+    answers, verdicts = [json.loads(line) for line in lines], {}
+    for name, step in {(answer["recording"], answer["step"]) for answer in answers}:
+        rollouts = Recording(name, speed=float("inf")).rollouts()
+        records = [r for r in rollouts if (r["split"], r["step"]) == ("validation", step)]
+        turns = [turns_of(r["prompt"])[-1]["text"] for r in records]
+        of_all = judge_all(turns, [r["response"] for r in records], [r["finished"] for r in records])
+        verdicts |= {(name, step, r["group"]): verdict for r, verdict in zip(records, of_all)}
+    both = [
+        (verdicts[answer["recording"], answer["step"], answer["group"]], answer["missing"])
+        for answer in answers
+    ]
+    agreed = {
+        part: sum(getattr(verdict, part) == (part not in missing) for verdict, missing in both)
+        for part in GoldParts._fields
+    }
+    assert agreed == {
+        "obeys": 99,
+        "ended": 100,
+        "own_words": 98,
+        "on_topic": 91,
+        "varied": 99,
+    } | dict.fromkeys(("readable", "plain", "specific"), 100)
+    assert sum(verdict.good == (not missing) for verdict, missing in both) == 91
+    assert sum("plain" in missing for _, missing in both) == 25
+
+
 def test_the_program_without_a_part_for_titles_praised_a_policy_that_writes_nothing_else():
     """The figures of notebook 05: by step, good without `plain`, good, and titles where no prompt asks for one."""
     rollouts = Recording("ppo-titles", speed=float("inf")).rollouts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from aligner_lib.tutorial.comparison.drawn_prompts import DrawnPrompt, PolicyAnswer
+from aligner_lib.tutorial.comparison.drawn_prompts import DrawnPrompt, JudgedAnswer
 
 STYLE = """<style>
 .lab-side {font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); max-width: 838px; margin: 0 0 1.2em}
@@ -49,7 +49,7 @@ class SideBySide:
         return "\n".join(lines)
 
 
-def _row(name: str, answer: PolicyAnswer) -> str:
+def _row(name: str, answer: JudgedAnswer) -> str:
     cut = "" if answer.finished else " … (cut off)"
     return (
         f'<div class="answer"><span class="name">{escape(name)}</span>'

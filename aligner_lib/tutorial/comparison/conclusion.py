@@ -12,12 +12,12 @@ MEASURES = {
     "gain": "mean reward",
     "right_sums_gain": "share of right sums",
 }
-"""By the name of a gain in the table: what gains."""
+"""Titles of the measures, by the name of the gain in the table."""
 GAIN, LOSS = "a gain is shown for", "a loss is shown for"
 
 
 def conclusion(table: PolicyComparison, against: str) -> str:
-    """What a comparison shows, and what it does not show: a sentence for each measure with the verdict for every policy.
+    """The conclusions and the limits of a comparison: a sentence for each measure with the verdict for every policy.
 
     The verdict is a gain or a loss if the 95 % interval excludes 0, and "neither gain nor loss is shown" otherwise.
     table: the result of `compare_policies`. against: the policy that the others are compared with.
@@ -37,7 +37,7 @@ def conclusion(table: PolicyComparison, against: str) -> str:
 
 
 def _not_shown(others: dict[str, dict]) -> list[str]:
-    """Sentences about what the figures leave open."""
+    """Sentences about open questions."""
     sentences = []
     paid = [
         name

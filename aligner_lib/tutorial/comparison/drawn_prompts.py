@@ -1,5 +1,5 @@
-"""Some prompts of an evaluation with all policies' answers and a program's verdict. A seed draws the prompts, so nobody chooses
-the best ones."""
+"""Some prompts of an evaluation with all policies' answers and a program's verdict. A seed draws the prompts, so no
+person can choose the best prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aligner_lib.tutorial.comparison.good_answers import judged
 
 
 @dataclass(frozen=True)
-class PolicyAnswer:
+class JudgedAnswer:
     """A policy's answer to a prompt."""
 
     text: str
@@ -40,7 +40,7 @@ class DrawnPrompt:
     """A user's turn, and the first answer of each policy."""
 
     turn: str
-    answers: dict[str, PolicyAnswer]
+    answers: dict[str, JudgedAnswer]
     """By the policy's name."""
 
 
@@ -75,19 +75,19 @@ def as_json(drawn: Sequence[DrawnPrompt]) -> list[dict]:
 def from_json(objects: Sequence[dict]) -> list[DrawnPrompt]:
     return [
         DrawnPrompt(
-            prompt["turn"], {name: PolicyAnswer(**answer) for name, answer in prompt["answers"].items()}
+            prompt["turn"], {name: JudgedAnswer(**answer) for name, answer in prompt["answers"].items()}
         )
         for prompt in objects
     ]
 
 
-def _first_answers(run: RunFolder, environment: str) -> dict[int, tuple[str, PolicyAnswer]]:
+def _first_answers(run: RunFolder, environment: str) -> dict[int, tuple[str, JudgedAnswer]]:
     """By the prompt's number: the user's turn, and the policy's first answer. The prompt's text may differ, because chat
     templates differ."""
     records = [record for record in run.rollouts() if record.get("environment") == environment]
-    first: dict[int, tuple[str, PolicyAnswer]] = {}
+    first: dict[int, tuple[str, JudgedAnswer]] = {}
     for record, parts in zip(records, judged(records) or [None] * len(records)):
-        answer = PolicyAnswer(
+        answer = JudgedAnswer(
             record["response"].strip(),
             record["finished"],
             record["reward"],

@@ -16,7 +16,7 @@ from aligner_lib.tutorial.comparison.statistics import Estimate
 
 CONVERSATIONS, SUMS = "conversations", "sums"
 AGAINST = "SFT"
-"""The policy that the others are compared with."""
+"""The policy in every comparison."""
 KEY = "evaluation"
 """The record's key in results/08.json and in summary.json."""
 
@@ -50,11 +50,11 @@ class PolicyEvaluation:
 
     @property
     def conclusion(self) -> str:
-        """What the figures show, and what they do not show."""
+        """The conclusions from the figures, and their limits."""
         return conclusion(self.table, AGAINST)
 
     def results(self) -> dict:
-        """The content of results/08.json: figures of PPO, DPO and GRPO, and under `evaluation` the record of everything."""
+        """The content of results/08.json: figures of PPO, DPO and GRPO, and the record under `evaluation`."""
         figures = self.conversations.figures
         shared = {
             "ppo": {

@@ -1,0 +1,192 @@
+"""`python -m benchmarks.ifeval PROMPTS --checkers PYTHON --out FOLDER NAME=POLICY …`: policies on IFEval, compared in pairs.
+
+PROMPTS is `instruction_following_eval/data/input_data.jsonl` of github.com/google-research/google-research, 541 prompts with
+instructions that a program can check (Zhou et al. 2023, arXiv:2311.07911). PYTHON is the interpreter of an environment with
+`lm_eval[ifeval]==0.4.13`, whose checkers judge the answers. Each policy answers greedily and is compared with the policy before
+it. Answers are kept in FOLDER and are not generated again.
+
+    --max-length 256      tokens of an answer; lm_eval's own task allows 1,280
+    --limit 541           the first prompts only
+    --precision bf16      where the machine supports it in hardware, for all policies alike; otherwise float32
+    --rows 32             answers generated at the same time
+    --json FILE           the figures
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from aligner_lib.tutorial.comparison.policies import PolicyComparison
+from aligner_lib.tutorial.comparison.statistics import mean_interval, share, share_gain
+
+CHECK = """
+import json, sys
+from lm_eval.tasks.ifeval.utils import process_results
+for line in sys.stdin:
+    prompt, answer = json.loads(line)
+    print(json.dumps(process_results(prompt, [answer])), flush=True)
+"""
+"""Reads a prompt and its answer a line, and writes the verdict of lm_eval's task."""
+
+WHOLE = {"prompt_strict": "prompt_level_strict_acc", "prompt_loose": "prompt_level_loose_acc"}
+"""By measure: lm_eval's name. The answer follows every instruction of its prompt. Loose: also without markup, or without its
+first or last line."""
+EACH = {"instruction_strict": "inst_level_strict_acc", "instruction_loose": "inst_level_loose_acc"}
+"""By measure: lm_eval's name. The share of the instructions that the answers follow."""
+
+
+def main() -> None:
+    options = _parsed()
+    lines = options.prompts.read_text(encoding="utf-8").splitlines()
+    prompts = [json.loads(line) for line in lines][: options.limit]
+    policies = dict(text.split("=", 1) for text in options.policies)
+    options.out.mkdir(parents=True, exist_ok=True)
+    verdicts, records = {}, {}
+    for name, policy in policies.items():
+        file = options.out / f"{name}.jsonl"
+        records[name] = answered(prompts, policy, file, options)
+        verdicts[name] = checked(prompts, records[name], options.checkers)
+    table = compared(verdicts, records)
+    print(table)
+    if options.json:
+        options.json.write_text(json.dumps(table.figures, indent=1) + "\n")
+
+
+def answered(prompts: Sequence[dict], policy: str, file: Path, options) -> list[dict]:
+    """The records of a policy's answers, in the order of the prompts. Answers in the file are not generated again."""
+    records = {record["key"]: record for record in _lines(file)}
+    left = [prompt for prompt in prompts if prompt["key"] not in records]
+    if left:
+        with file.open("a", encoding="utf-8") as out:
+            for record in generated(left, policy, options):
+                records[record["key"]] = record
+                print(json.dumps(record), file=out, flush=True)
+    return [records[prompt["key"]] for prompt in prompts]
+
+
+def generated(prompts: Sequence[dict], policy: str, options) -> Iterator[dict]:
+    """A record for each answer, as soon as the answer is over: key, answer, number of tokens, and whether the answer ended."""
+    from aligner_lib.datasets.chat_template import encode_prompt
+    from aligner_lib.jobs.inference import resolve_with_head, tokenizer_of
+    from aligner_lib.megatron import parallel
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.generate import ContinuousBatch, Sampling
+    from aligner_lib.megatron.model import Numerics
+    from aligner_lib.megatron.precision import computed_precision
+    from aligner_lib.models.architecture import Architecture
+
+    folder = resolve_with_head(policy, "lm")
+    parallel.initialize()
+    engine = Engine(Architecture.load(folder), Numerics(bf16=computed_precision(options.precision) == "bf16"))
+    engine.load(folder)
+    tokenizer = tokenizer_of(folder)
+    batch = ContinuousBatch(engine.module, options.rows, stop_ids=tokenizer.stop_ids)
+    greedy = Sampling(max_length=options.max_length, greedy=True)
+    growing = {}
+    for prompt in prompts:
+        turns = [{"role": "user", "content": prompt["prompt"]}]
+        growing[prompt["key"]] = batch.add(encode_prompt(tokenizer, turns), 0, greedy)
+    while growing:
+        batch.run(enough=lambda: any(response.is_over for response in growing.values()))
+        for key in [key for key, response in growing.items() if response.is_over]:
+            response = growing.pop(key)
+            yield {
+                "key": key,
+                "answer": tokenizer.decode(response.tokens).strip(),
+                "tokens": len(response.tokens),
+                "ended": response.finished,
+            }
+
+
+def checked(prompts: Sequence[dict], records: Sequence[dict], python: str) -> list[dict]:
+    """lm_eval's verdict on each answer. python: the interpreter of an environment with lm_eval."""
+    lines = "".join(
+        json.dumps([prompt, record["answer"]]) + "\n" for prompt, record in zip(prompts, records, strict=True)
+    )
+    done = subprocess.run([python, "-c", CHECK], input=lines, text=True, stdout=subprocess.PIPE, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def compared(verdicts: dict[str, list[dict]], records: dict[str, list[dict]]) -> PolicyComparison:
+    """The table of all policies. A gain is the mean of the paired differences from the policy in the column before.
+
+    verdicts: by policy, `checked`. records: by policy, `answered`.
+    """
+    figures, before = {}, None
+    for name, own in verdicts.items():
+        figures[name] = _alone(own, records[name])
+        if before is not None:
+            figures[name] |= _gains(own, verdicts[before])
+        before = name
+    count = len(own)
+    return PolicyComparison(
+        f"IFEval, {count} prompts, greedy answers; a gain is over the policy in the column before; "
+        "95 % intervals in brackets",
+        figures,
+    )
+
+
+def _alone(verdicts: list[dict], records: list[dict]) -> dict:
+    each = range(len(verdicts))
+    of_answers = {name: share([float(v[key]) for v in verdicts], each) for name, key in WHOLE.items()}
+    return (
+        of_answers
+        | {name: share(*_flat([verdict[key] for verdict in verdicts])) for name, key in EACH.items()}
+        | {
+            "tokens": mean_interval([record["tokens"] for record in records], each),
+            "ended": share([float(record["ended"]) for record in records], each),
+        }
+    )
+
+
+def _gains(own: list[dict], others: list[dict]) -> dict:
+    gains = {
+        f"{name}_gain": share_gain(
+            [float(a[key]) - float(b[key]) for a, b in zip(own, others)], range(len(own))
+        )
+        for name, key in WHOLE.items()
+    }
+    for name, key in EACH.items():
+        values, prompts = _flat([[x - y for x, y in zip(a[key], b[key])] for a, b in zip(own, others)])
+        gains[f"{name}_gain"] = share_gain(values, prompts)
+    return gains
+
+
+def _flat(lists: Sequence[Sequence[float]]) -> tuple[list[float], list[int]]:
+    """The values of all prompts, and the prompt of each value."""
+    return (
+        [float(value) for of_prompt in lists for value in of_prompt],
+        [at for at, of_prompt in enumerate(lists) for _ in of_prompt],
+    )
+
+
+def _lines(file: Path) -> list[dict]:
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ifeval",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("prompts", type=Path, metavar="PROMPTS")
+    parser.add_argument("policies", nargs="+", metavar="NAME=POLICY")
+    parser.add_argument("--checkers", required=True, metavar="PYTHON")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--max-length", type=int, default=256)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--precision", default="bf16", choices=("32", "bf16"))
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
