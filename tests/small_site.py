@@ -1,4 +1,4 @@
-"""A small site for tests: one executed notebook with each kind of output, and the project's own docs."""
+"""A small site for tests: executed notebooks with each kind of output, and the project's own docs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WIDGET = {build_site.WIDGET: "{}"}
 
 
 def write_tutorial(folder: Path) -> Path:
-    """The folder of a tutorial that executed notebook 05 alone."""
+    """The folder of a tutorial that executed notebook 05, and a run of the bug hunt."""
     (folder / "notebooks").mkdir()
     (folder / "notebooks" / "05_ppo.ipynb").write_text(
         notebook(
@@ -43,6 +43,16 @@ def write_tutorial(folder: Path) -> Path:
             cell('Quiz("05")', output("", **WIDGET)),
         )
     )  # fmt: skip
+    (folder / "notebooks" / "10_bug_hunt.ipynb").write_text(
+        notebook(
+            cell("# The bug hunt", kind="markdown"),
+            cell(
+                "def hunt(number):\n    ...\n\n\nhunt(1)",
+                output("charts", **WIDGET),
+                output("responses", **WIDGET),
+            ),
+        )
+    )
     return folder
 
 

@@ -119,7 +119,7 @@ def site(
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder of the built site.")] = Path("site"),
 ):
-    """Build the executed notebooks and the docs as static pages, with monitors and quizzes that need no kernel."""
+    """Build the executed notebooks and the docs as static pages, with monitors, quizzes and a bug hunt that need no kernel."""
     from aligner_lib.tutorial.site.build_site import build, newest_tutorial
     from widgets.share.page import write_page, write_quiz
 

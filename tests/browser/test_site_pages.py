@@ -4,6 +4,18 @@ import re
 
 import small_site
 
+from aligner_lib.tutorial.hunt import bug_hunt
+from aligner_lib.tutorial.hunt.faults import FAULTS
+
+
+def answer(page, title: str, choice: str, mark) -> None:
+    """Answer the frame's question with the first choice that contains the text, and wait for the mark."""
+    frame = page.frame_locator(f'iframe[title="{title}"]')
+    page.locator(f'iframe[title="{title}"]').scroll_into_view_if_needed()
+    frame.locator(".lab-quiz-choice", has_text=choice).first.click()
+    frame.get_by_role("button", name="Answer", exact=True).click()
+    frame.locator(".lab-quiz-mark", has_text=mark).first.wait_for()
+
 
 def test_the_site_works_from_a_disk(browser, tmp_path):
     site = small_site.build(tmp_path)
@@ -17,11 +29,16 @@ def test_the_site_works_from_a_disk(browser, tmp_path):
     page.locator("iframe").first.scroll_into_view_if_needed()
     monitor.locator(".lab-chart").first.wait_for()
     page.wait_for_function("document.querySelector('iframe').getBoundingClientRect().height > 1000")
-    quiz = page.frame_locator('iframe[title="quiz 05"]')
-    page.locator("iframe").last.scroll_into_view_if_needed()
-    quiz.locator(".lab-quiz-choice").first.click()
-    quiz.get_by_role("button", name="Answer", exact=True).click()
-    quiz.locator(".lab-quiz-mark", has_text=re.compile("right|no")).first.wait_for()
+    answer(page, "quiz 05", "", re.compile("right|no"))
+    page.goto((site / "notebooks" / "solved" / "10_bug_hunt.html").as_uri())
+    hunt = page.frame_locator("iframe >> nth=0")
+    page.locator("iframe").first.scroll_into_view_if_needed()
+    hunt.locator(".lab-chart").nth(len(bug_hunt.CHARTS) - 1).wait_for()  # the charts of notebook 10
+    hunt.get_by_text("hunt-healthy-2").first.wait_for()
+    fault = FAULTS[bug_hunt.HUNTED["hunt-01"].fault].title
+    other_fault = next(other.title for other in FAULTS.values() if other.title != fault)
+    answer(page, "quiz hunt-01", other_fault, "✗ no")
+    answer(page, "quiz hunt-01", fault, "✓ right")
     assert not failed and not errors
     # From a disk a browser does not let the search read the pages, so results have no excerpts.
     page.goto((site / "search.html").as_uri() + "?q=advantage")

@@ -42,6 +42,11 @@ def test_the_site_has_the_course_the_docs_and_frames(site):
         "../../_static/pages/ppo-drawn.html",
         "../../_static/pages/quiz-05.html",
     ]
+    hunt = (site / "notebooks" / "solved" / "10_bug_hunt.html").read_text()
+    assert re.findall(r'src="[^"]*_static/pages/([^"]*)"', hunt) == [
+        "hunt-01-and-hunt-healthy-1-and-hunt-healthy-2.html",
+        "quiz-hunt-01.html",
+    ]
     assert "<b>static</b>" in page and "printed" in page and "nothing without a kernel" not in page
     assert "<math" in page and 'href="../../docs/data.html"' in page and "tests/pages.py" not in page
     assert (site / "index.html").exists() and (site / "docs" / "decisions" / "training.html").exists()

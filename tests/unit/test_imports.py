@@ -160,7 +160,10 @@ IMPORTS_OF_WIDGETS = {
     *(f"aligner_lib.{name}" for name in ("config.kind", "config.kinds", "errors", "tutorial")),
     *(f"aligner_lib.run_folder.{name}" for name in ("reader", "jsonl", "alarms", "set_aside", "turns")),
     *(f"aligner_lib.tutorial.{name}" for name in ("quiz", "quiz.quiz_file", "workspace", "report.html_page")),
-    *(f"aligner_lib.tutorial.{name}" for name in ("comparison", "comparison.drawn_prompts")),
+    *(
+        f"aligner_lib.tutorial.{name}"
+        for name in ("comparison", "comparison.drawn_prompts", "hunt", "hunt.bug_hunt")
+    ),
     "aligner_lib.tutorial.workspace.learning_progress",
 }
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import flatten
 from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.tutorial.hunt import bug_hunt
+from aligner_lib.tutorial.quiz.quiz_file import QuizFile
 from aligner_lib.tutorial.report.html_page import html_page
 from widgets.frontend.widget import Widget, text_of
 from widgets.frontend.wire import finite, pack, unpack
@@ -44,8 +46,10 @@ details { margin: .5rem 0; }
 """
 
 
-def write_page(runs, out: Path) -> Path:
+def write_page(runs, out: Path, metrics: list | None = None) -> Path:
     """Write the page of a run, and return its path. runs: a run folder, a Recording or its name, or a list of runs.
+
+    metrics: the charts, as in Monitor; None: the charts of the kind of run.
 
     The page has the first RESPONSES_A_STEP responses of each step, and the first VALIDATION_RESPONSES of each validation. Like
     a recording, the page has no host name, user name or paths. Raises ValueError for an empty list, UserError for a folder
@@ -59,20 +63,28 @@ def write_page(runs, out: Path) -> Path:
         body = (
             f"<main class='alone'><h1>{html.escape(names)}</h1><div id='widget'></div>{_facts(stills)}</main>"
         )
-        body += _data("content", _content(stills)) + _module(Monitor)
+        body += _data("content", _content(stills, metrics)) + _module(Monitor)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(html_page(names, body, STYLE), encoding="utf-8")
     return out
 
 
 def write_quiz(name: str, out: Path) -> Path:
-    """Write the page of the quiz `Quiz(name)`, and return its path. The page forgets the answers when it is closed."""
-    quiz = Quiz(name)
+    """Write the page of the quiz `Quiz(name)`, and return its path. The page forgets the answers when it is closed.
+
+    name: the name of a quiz, or of a run of the bug hunt, whose three questions the page then has.
+    """
+    quiz = Quiz(_questions_of_hunted_run(name) if name in bug_hunt.HUNTED else name)
     content = {"title": quiz.title, "questions": quiz.questions, "answers": {}}
     quiz.close()
     body = "<main class='alone'><div id='widget'></div></main>" + _data("content", content) + _module(Quiz)
     out.write_text(html_page(f"Quiz {name}", body, STYLE), encoding="utf-8")
     return out
+
+
+def _questions_of_hunted_run(name: str) -> QuizFile:
+    records = [Recording(run, speed=float("inf")).metrics() for run in (name, *bug_hunt.HEALTHY)]
+    return bug_hunt.questions(name, *records)
 
 
 def _still(run, path: Path) -> Recording:
@@ -88,9 +100,9 @@ def _still(run, path: Path) -> Recording:
 # ---- data that the kernel would send ---------------------------------------------------------------------------------
 
 
-def _content(runs: list[Recording]) -> dict:
+def _content(runs: list[Recording], metrics: list | None) -> dict:
     """The page's data. axes: the charts' messages by axis; rows: each run's table of numbers; texts: each run's responses."""
-    feed = open_feed(runs)
+    feed = open_feed(runs, metrics)
     axes = {}
     for axis in AXES:
         feed.axis = axis

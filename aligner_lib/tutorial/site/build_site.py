@@ -1,6 +1,6 @@
 """`aligner site`: the executed notebooks and the docs as a folder of static pages, for a disk or a web server.
 
-Sphinx builds the pages, with search and a dark mode. Monitors and quizzes are separate pages in frames. The widgets' scripts
+Sphinx builds the pages, with search and a dark mode. Monitors, quizzes and the runs of the bug hunt are separate pages in frames. The widgets' scripts
 draw these pages without a kernel (widgets/share).
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aligner_lib.errors import UserError
+from aligner_lib.tutorial.hunt import bug_hunt
 from aligner_lib.tutorial.site.links import FIRST, within_site
 
 HERE = Path(__file__).parent
@@ -25,6 +26,7 @@ PAGES = "_static/pages"
 SHOWN = re.compile(r"^Monitor of (?P<runs>.+)$")
 RUN = re.compile(r"(?P<name>[\w.-]+) \([\w ]+\)")
 QUIZ = re.compile(r"Quiz\(\"(?P<name>\w+)\"\)")
+HUNT = re.compile(r"^hunt\((?P<number>\d+)\)$", re.MULTILINE)
 WIDGET = "application/vnd.jupyter.widget-view+json"
 TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY_NOTICES.md", "data/samples/README.md")
 CONTENTS = """
@@ -48,7 +50,8 @@ data/samples/README
 ```
 """
 
-WritePage = Callable[[list, Path], object]
+WritePage = Callable[[list, Path, list | None], object]
+"""Called with the runs, the path of the page, and the charts (None: the charts of the kind of run)."""
 
 
 def build(
@@ -129,7 +132,7 @@ class _Frames:
         self._write_runs, self._write_quiz = write_runs, write_quiz
         folder.mkdir()
 
-    def of_runs(self, names: list[str]) -> str:
+    def of_runs(self, names: list[str], metrics: list | None = None) -> str:
         """The HTML frame of a monitor. A name is a run of the tutorial, or else a recording.
 
         Empty if a run no longer exists. The picture above the monitor then remains as the only output.
@@ -139,16 +142,22 @@ class _Frames:
             folders = [self._runs / name for name in names]
             runs = [folder if (folder / "run.json").exists() else folder.name for folder in folders]
             try:
-                self._write_runs(runs, page)
+                self._write_runs(runs, page, metrics)
             except UserError:
                 return ""
         return self._frame(page, f"monitor of {', '.join(names)}")
 
     def of_quiz(self, name: str) -> str:
+        """The HTML frame of a quiz, or of the questions about a run of the bug hunt."""
         page = self.folder / f"quiz-{name}.html"
         if not page.exists():
             self._write_quiz(name, page)
         return self._frame(page, f"quiz {name}")
+
+    def of_hunt(self, number: int) -> list[str]:
+        """The frames of a run of the bug hunt: the run beside the healthy runs, with its responses, and the three questions."""
+        name = f"hunt-{number:02d}"
+        return [self.of_runs([name, *bug_hunt.HEALTHY], bug_hunt.CHARTS), self.of_quiz(name)]
 
     @staticmethod
     def _frame(page: Path, title: str) -> str:
@@ -164,6 +173,8 @@ def _prepare(notebook: dict, place: str, pages: set[str], frames: _Frames) -> No
             cell["source"] = within_site(text, place, pages)
         elif (quiz := QUIZ.search(text)) is not None:
             cell["outputs"] = [_html(frames.of_quiz(quiz["name"]))]
+        elif (hunt := HUNT.search(text)) is not None:
+            cell["outputs"] = [_html("".join(frames.of_hunt(int(hunt["number"]))))]
         elif cell["cell_type"] == "code":
             cell["outputs"] = [shown for output in cell["outputs"] if (shown := _static(output, frames))]
 
