@@ -7,6 +7,7 @@ accepted answers that were read and are right.
     --count 40 --seed 0   how many answers of each mistake, and which draw
     --of gae              answers of one exercise alone
     --list                print all answers with their verdicts, not only the accepted answers
+    --page                all answers of all exercises, as the table of docs/decisions/wrong-answers.md
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ from benchmarks import mutations
 from benchmarks.mutations import Mutant, mutants_of, planted
 
 SOLVED = Path(__file__).resolve().parents[1] / "notebooks" / "solved"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "decisions" / "wrong-answers.md"
+INTRODUCTION = """# Wrong answers to the exercises
+
+`python -m benchmarks.wrong_answers --page` writes this page. A program makes wrong answers: each is a notebook's solution with one
+changed expression. *named*: `check` rejects the answer and names the mistake. *described*: `check` rejects the answer with the first
+difference. *raised*: the answer raises an error or does not end. *right*: the changed answer is as right as the solution, and was read
+(`RIGHT` in the program lists the reasons). *accepted*: a wrong answer passes.
+"""
 OUTCOMES = ("named", "described", "raised", "right", "accepted")
 
 RIGHT = {  # exercise:line of its solution, and the change
@@ -81,6 +90,17 @@ RIGHT = {  # exercise:line of its solution, and the change
         "ppo_step:19 counted.std(correction=0) + 1e-8 → (counted.std(correction=0))",
         "ppo_step:19 1e-8 → (2e-08)",
         "ppo_step:19 1e-8 → (0)",
+    ),
+    "The small number matters only where all advantages are equal, which no case draws.": (
+        "whiten:8 inside.var(correction=0) + 1e-8 → (inside.var(correction=0) - 1e-08)",
+        "whiten:8 inside.var(correction=0) + 1e-8 → (inside.var(correction=0))",
+        "whiten:8 1e-8 → (2e-08)",
+        "whiten:8 1e-8 → (0)",
+    ),
+    "The clip is narrower than the other limit. And where the value moved towards the return, both clips end at the same place; "
+    "elsewhere the loss without a clip is the larger one.": (
+        "value_loss:6 values - old_values → ((values - old_values).clamp(-10, 10))",
+        "value_loss:6 values → returns",
     ),
     "Another way to write the same.": (
         "grpo_advantages:12 group.unique() → (group)",
@@ -259,18 +279,37 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--of")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--page", action="store_true")
     options = parser.parse_args(words)
     sources = solutions()
     pool = [m for name in sources if options.of in (None, name) for m in wrong_answers(name, sources[name])]
     counts: Counter = Counter()
-    for mutant in draw(options.count, options.seed, pool):
+    for mutant in pool if options.page else draw(options.count, options.seed, pool):
         verdict = outcome(mutant, sources[mutant.path])
         counts[mutant.mistake, verdict] += 1
+        counts[mutant.path, verdict] += 1
         if options.list or verdict == "accepted":
             print(f"{verdict:10} {mutant}", flush=True)
     print(f"{'':17}" + "".join(f"{verdict:>11}" for verdict in OUTCOMES))
     for mistake in KINDS:
         print(f"{mistake:17}" + "".join(f"{counts[mistake, verdict]:11}" for verdict in OUTCOMES))
+    if options.page:
+        PAGE.write_text(page(counts, list(sources)), encoding="utf-8")
+
+
+def page(counts: Counter, names: list[str]) -> str:
+    """The table of docs/decisions/wrong-answers.md, as Markdown. counts: answers by exercise or mistake, and outcome; names: exercises."""
+    columns = ("made", *OUTCOMES)
+
+    def table(first: str, rows: list[str]) -> list[str]:
+        lines = [f"| {first} | " + " | ".join(columns) + " |", "| --- " * (len(columns) + 1) + "|"]
+        for row in rows:
+            of_row = [counts[row, verdict] for verdict in OUTCOMES]
+            lines.append(f"| `{row}` | {sum(of_row)} | " + " | ".join(map(str, of_row)) + " |")
+        total = [sum(counts[row, verdict] for row in rows) for verdict in OUTCOMES]
+        return [*lines, f"| **all** | {sum(total)} | " + " | ".join(map(str, total)) + " |", ""]
+
+    return "\n".join([INTRODUCTION, *table("exercise", names), *table("kind of change", list(KINDS))])
 
 
 if __name__ == "__main__":

@@ -98,6 +98,9 @@ reinforce_check = check("reinforce_loss", reinforce_loss)
 display(reinforce_check)
 
 # %% [markdown]
+# The value of this loss means little, because only the gradient of the loss was derived. So watch the rewards, and do not
+# expect the loss to fall.
+#
 # Does the estimate agree with the exact gradient? The next cell draws 16, 256 and 16,384 responses. The points approach
 # the bars, but slowly: an error ten times as small needs a hundred times as many responses.
 
@@ -282,8 +285,10 @@ Diagram("policy-gradient")
 #
 # The policy above ends with a single response: the maximum of the expected reward is always a policy that puts all
 # probability on the best response. With a learned reward model, the best response under the *reward model* is often a
-# strange text that the reward model has never seen. RLHF therefore adds a penalty for moving away from a reference
-# policy $\pi_{ref}$, which is the SFT policy:
+# strange text that the reward model has never seen. Reinforcement learning from human feedback (RLHF) therefore adds a
+# penalty for moving away from a reference policy $\pi_{ref}$. The reference is the policy before reinforcement learning:
+# a language model after supervised fine-tuning (SFT) on example answers. The penalty is the Kullback–Leibler divergence
+# (KL), the mean of a difference of log-probabilities:
 #
 # $$ \max_\pi \; \mathbb{E}_{x \sim \pi}[r(x)] - \beta\, \mathrm{KL}(\pi \,\|\, \pi_{ref}),
 # \qquad \mathrm{KL}(\pi \,\|\, \pi_{ref}) = \mathbb{E}_{x \sim \pi}\Bigl[\log \frac{\pi(x)}{\pi_{ref}(x)}\Bigr] $$
@@ -296,7 +301,7 @@ Diagram("policy-gradient")
 #
 # Divide the denominator by its sum $Z = \sum_x \pi_{ref}(x)\, e^{r(x)/\beta}$, so that it becomes a distribution
 # $\pi^*$. The objective is then $-\beta\, \mathrm{KL}(\pi \,\|\, \pi^*) + \beta \log Z$. Only the first term depends on
-# the policy, a KL is never below 0, and it is 0 exactly for $\pi = \pi^*$:
+# the policy. A KL is never below 0 (Gibbs' inequality), and a KL is 0 exactly for $\pi = \pi^*$:
 #
 # $$ \pi^*(x) = \frac{1}{Z}\, \pi_{ref}(x)\, e^{r(x)/\beta} $$
 
@@ -334,7 +339,8 @@ plt.show()
 
 # %% [markdown]
 # A large β keeps the reference's shape. A small β follows the reward alone. The coefficient β is the price of one nat of
-# KL in units of reward. In notebook 05 the same β is the coefficient of the KL penalty, and PPO on a problem like this
+# KL in units of reward. (A *nat* is the unit of natural logarithms: the KL is 1 nat if drawn responses are on average $e$
+# times as likely under the policy as under the reference.) In notebook 05 the same β is the coefficient of the KL penalty, and PPO on a problem like this
 # one reaches $\pi^*$. In notebook 06 the formula is solved for the reward, $r(x) = \beta \log \frac{\pi^*(x)}{\pi_{ref}(x)} +
 # \beta \log Z$, and becomes the loss of DPO.
 

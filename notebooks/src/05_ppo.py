@@ -110,7 +110,8 @@ display(rewards_check)
 # At each token, the critic predicts the sum of all later rewards. The sum is called the *return*, and the prediction is
 # called the *value* $V_t$. The **advantage** $A_t$ of a token says how much better the outcome was than the critic's
 # prediction. Generalized advantage estimation (GAE) computes advantages from the last token backwards, with
-# $\delta_t = r_t + \gamma V_{t+1} - V_t$ and $A_t = \delta_t + \gamma\lambda A_{t+1}$:
+# $\delta_t = r_t + \gamma V_{t+1} - V_t$ and $A_t = \delta_t + \gamma\lambda A_{t+1}$. The discount factor $\gamma$ makes
+# later rewards count less; for responses of a few tokens $\gamma$ is 1. The choice of $\lambda$ follows below:
 
 # %%
 values = torch.tensor([[0.0, 0.5, 0.5, 0.5]])
@@ -298,7 +299,7 @@ check("value_loss", value_loss)
 # %% [markdown]
 # ## The run
 #
-# Four models take part. The actor shares a module with its reference, and the critic shares a module with the reward
+# Four models take part. The policy in training is also called the **actor**. The actor shares a module with its reference, and the critic shares a module with the reward
 # model: each pair is a single module with two sets of weights. With `critic_placement = "in-process"`, a single job
 # holds both pairs. With `"remote"`, each pair has its own job, as on a cluster. The algorithm is the same.
 #

@@ -37,8 +37,10 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 #
 # $$ r(x, y) = \beta \log \frac{\pi(y|x)}{\pi_{ref}(y|x)} $$
 #
-# up to a term that is equal for all answers to a prompt. Direct preference optimisation (DPO) inserts the implicit
-# reward into the loss of the reward model, $-\log \sigma(r_c - r_r)$. So the policy is its own reward model.
+# up to a term that is equal for all answers to a prompt. (Here $x$ is a prompt and $y$ an answer; 04b had a single prompt,
+# and wrote $x$ for a response. The sign $\propto$ means "up to a constant factor".) Direct preference optimisation (DPO) inserts the implicit
+# reward into the loss of the reward model, $-\log \sigma(r_c - r_r)$, where $\sigma$ is the sigmoid, and $r_c$ and $r_r$ are
+# the rewards of the chosen and of the rejected answer. So the policy is its own reward model.
 #
 # By hand: take a response of two tokens with log-probabilities −1 and −2 under the policy, and −1.5 and −3 under the
 # reference. The response has gained 1.5 nats. With $\beta = 0.1$ its implicit reward is 0.15.

@@ -208,7 +208,7 @@ show_source(mean_interval)
 #
 # A reward model prefers answers that end, and answers that are right. If more answers end after PPO, the mean reward
 # rises even when no single answer has improved. How much of a gain is improvement? Let $e$ be the share of answers that
-# end, and $g$ the share of right answers among them. Primes mark the values after training. Weight the changes of both
+# end, and $g$ the share of right answers among the ended answers. Right and wrong refer to ended answers only. Primes mark the values after training. Weight the changes of both
 # shares with the mean rewards $\bar r$ *before* training:
 #
 # $$ \underbrace{(e' - e)(\bar r_{ended} - \bar r_{cut})}_{\text{ended}} \; + \;

@@ -27,7 +27,7 @@ REINFORCE_LOSS = Exercise(
     name="reinforce_loss",
     notebook="04b",
     title="a loss with the policy's gradient",
-    minutes=8,
+    minutes=9,
     difficulty=2,
     hint=r"The gradient of $-\frac{1}{N} \sum_i r_i \log \pi(x_i)$ is the one that is wanted, because the rewards are numbers. "
     "`logits.log_softmax(-1)` gives the log-probabilities of all responses, and an index picks the drawn ones.",
@@ -46,6 +46,12 @@ REINFORCE_LOSS = Exercise(
             "The probability stands in place of its logarithm. Its gradient is π ∇ log π, so a response that is already likely "
             "counts twice: it is drawn more often, and each draw weighs more.",
             lambda logits, responses, rewards: -(rewards * logits.softmax(-1)[responses]).mean(),
+        ),
+        Mistake(
+            "probabilities_summed",
+            "These are the terms of the expected reward at the drawn responses. A response that is already likely counts twice: it is "
+            "drawn more often, and its probability weights the reward again. Take the mean of the logarithms.",
+            lambda logits, responses, rewards: -(rewards * logits.softmax(-1)[responses]).sum(),
         ),
         Mistake(
             "logits_for_logprobs",
@@ -94,7 +100,7 @@ LEAVE_ONE_OUT = Exercise(
     name="leave_one_out",
     notebook="04b",
     title="an advantage without bias",
-    minutes=6,
+    minutes=9,
     difficulty=2,
     hint="The sum of the other rewards is the sum of all rewards minus the response's own reward. There are N − 1 others.",
     reference=_leave_one_out,
@@ -155,7 +161,7 @@ OPTIMAL_POLICY = Exercise(
     name="optimal_policy",
     notebook="04b",
     title="the best policy near a reference",
-    minutes=8,
+    minutes=9,
     difficulty=3,
     hint=r"Take the logarithm of $\pi^*$: $\log \pi_{ref}(x) + r(x) / \beta - \log Z$. The last term makes the probabilities sum to "
     "1, which is what `log_softmax` does.",
@@ -208,6 +214,10 @@ def _off_policy_loss(logits, responses, old_logprobs, advantages):
     return -(ratio * advantages).mean()
 
 
+def _weighted_logprobs(logprobs, old_logprobs, advantages):
+    return -((logprobs - old_logprobs).exp().detach() * logprobs * advantages).mean()
+
+
 def _old_responses(draw: Draw) -> dict:
     """Responses of an older policy, and the logits of the current policy.
 
@@ -233,8 +243,8 @@ OFF_POLICY_LOSS = Exercise(
     title="a loss for responses of an older policy",
     minutes=8,
     difficulty=3,
-    hint="The ratio of two probabilities is the exponential of the difference of their logarithms. The gradient flows through the "
-    "ratio.",
+    hint="The ratio of two probabilities is the exponential of the difference of their logarithms. Multiply each "
+    "ratio by the response's advantage. The gradient flows through the ratio, so do not detach it.",
     reference=_off_policy_loss,
     inputs=_old_responses,
     outputs=("loss",),
@@ -257,6 +267,22 @@ OFF_POLICY_LOSS = Exercise(
             "The difference of the log-probabilities is the logarithm of the ratio. Take the exponential.",
             lambda logits, responses, old, advantages: (
                 -((logits.log_softmax(-1)[responses] - old) * advantages).mean()
+            ),
+        ),
+        Mistake(
+            "probability_over_logarithm",
+            "A probability is divided by a log-probability. Both parts of the ratio must be probabilities: the exponential of the "
+            "difference of the two logarithms.",
+            lambda logits, responses, old, advantages: (
+                -(logits.softmax(-1)[responses] / old * advantages).mean()
+            ),
+        ),
+        Mistake(
+            "weighted_logprobs",
+            "The gradient is right: the ratio, as a number, weights the log-probability. But the loss is not minus the mean of ratio "
+            "times advantage, which estimates the objective itself.",
+            lambda logits, responses, old, advantages: _weighted_logprobs(
+                logits.log_softmax(-1)[responses], old, advantages
             ),
         ),
         Mistake(

@@ -45,6 +45,21 @@ def _last_column(mask):
     return torch.nn.functional.one_hot(torch.full((len(mask),), mask.shape[1] - 1), mask.shape[1])
 
 
+def _at_the_count(mask):
+    return torch.nn.functional.one_hot(mask.sum(1).long() - 1, mask.shape[1])
+
+
+def _last_column_inside_the_mask(cases, outputs):
+    """Whether the score stands in the last column, in an answer that then sets everything outside the mask to 0."""
+    planted = _with_reward_at(_last_column)
+    return all(
+        torch.is_tensor(answer)
+        and answer.shape == case["mask"].shape
+        and torch.allclose(answer, planted(**case) * case["mask"], atol=1e-5)
+        for case, (answer, *_) in zip(cases, outputs)
+    )
+
+
 def _scored_and_drawn(draw: Draw) -> dict:
     rows, size = draw.one_of((2, 3)), draw.one_of((6, 7, 8))
     return {
@@ -59,7 +74,7 @@ TOKEN_REWARDS = Exercise(
     name="token_rewards",
     notebook="05",
     title="the reward of each token, with its KL penalty",
-    minutes=8,
+    minutes=9,
     difficulty=2,
     hint="Start with `-coefficient * kl * mask`. The last token of a row is the last position where the mask is 1. Its "
     "index is the largest product of index and mask: `(mask * torch.arange(mask.shape[1])).argmax(dim=1)`. Add the "
@@ -88,6 +103,13 @@ TOKEN_REWARDS = Exercise(
             "The score stands in the last column. In all rows except the longest, the last column is padding, so "
             "no token receives the score.",
             _with_reward_at(_last_column),
+            seen_in=_last_column_inside_the_mask,
+        ),
+        Mistake(
+            "length_for_position",
+            "The number of response tokens serves as the position of the last one. The prompt stands before the response, so the "
+            "score lands too early.",
+            _with_reward_at(_at_the_count),
         ),
         Mistake(
             "reward_at_the_first_token",
@@ -190,7 +212,7 @@ GAE = Exercise(
     name="gae",
     notebook="05",
     title="advantages, from right to left",
-    minutes=15,
+    minutes=20,
     difficulty=4,
     hint="Go through the columns from the last to the first (`reversed(range(S))`), and carry two vectors of length B: "
     "the next token's value and the next token's advantage. Both start at 0. Where the mask is 0, keep the carried "
@@ -297,7 +319,7 @@ NO_GRADIENT = Exercise(
     name="no_gradient",
     notebook="05",
     title="where the clipped loss has no gradient",
-    minutes=5,
+    minutes=9,
     difficulty=2,
     hint="Look at the two plots. With a positive advantage, a token should become likelier. At which ratio has it "
     "become likely enough? Then answer the same question for a negative advantage. A token that has moved in the "
@@ -392,7 +414,7 @@ CLIPPED_LOSS = Exercise(
     name="clipped_loss",
     notebook="05",
     title="PPO's clipped loss",
-    minutes=10,
+    minutes=8,
     difficulty=3,
     hint="PPO maximises the *smaller* of two terms: ratio times advantage, and clipped ratio times advantage. So the "
     "loss is the larger of the two negative terms: `torch.maximum`. `ratio.clamp(1 - low, 1 + high)` clips the "
@@ -492,15 +514,15 @@ def _whitened_by_row(advantages, mask):
 
 def _advantages_and_mask(draw: Draw) -> dict:
     """Padding holds values, too, and the mean is far from 0."""
-    rows, size = draw.one_of((2, 3)), draw.one_of((6, 7, 8))
-    return {"advantages": 1.5 + draw.normal(rows, size, scale=2.0), "mask": draw.response_mask(rows, size)}
+    rows, size, scale = draw.one_of((2, 3)), draw.one_of((6, 7, 8)), draw.in_turn((2.0, 2.0, 30.0))
+    return {"advantages": 1.5 + draw.normal(rows, size, scale=scale), "mask": draw.response_mask(rows, size)}
 
 
 WHITEN = Exercise(
     name="whiten",
     notebook="05",
     title="advantages with mean 0 and deviation 1",
-    minutes=6,
+    minutes=10,
     difficulty=2,
     hint="`advantages[mask]` holds the advantages of the response tokens only. Subtract their mean, divide by "
     "`(variance + 1e-8).sqrt()`, and multiply by the mask. `var(correction=0)` divides by the number of tokens.",
@@ -581,12 +603,12 @@ def _value_clipped_to(clipped_value):
 
 
 def _values_and_returns(draw: Draw) -> dict:
-    rows, size = draw.one_of((2, 3)), draw.one_of((6, 8))
-    old_values = draw.normal(rows, size)
+    rows, size, scale = draw.one_of((2, 3)), draw.one_of((6, 8)), draw.in_turn((1.0, 1.0, 30.0))
+    old_values = draw.normal(rows, size, scale=scale)
     return {
-        "values": old_values + draw.normal(rows, size, scale=0.4),
+        "values": old_values + draw.normal(rows, size, scale=0.4 * scale),
         "old_values": old_values,
-        "returns": old_values + draw.normal(rows, size),
+        "returns": old_values + draw.normal(rows, size, scale=scale),
         "clip": draw.one_of((0.1, 0.2, 0.3)),
     }
 
@@ -718,7 +740,7 @@ BANDIT_LOSS = Exercise(
     name="bandit_loss",
     notebook="05",
     title="PPO, put together",
-    minutes=15,
+    minutes=17,
     difficulty=4,
     hint="The loss takes four lines. First compute the policy's log-probabilities of the drawn tokens: "
     "`logits.log_softmax(-1)[tokens]`. Then subtract the KL penalty from the rewards. The penalty uses the "

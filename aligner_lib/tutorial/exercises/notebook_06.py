@@ -30,7 +30,7 @@ IMPLICIT_REWARD = Exercise(
     name="implicit_reward",
     notebook="06",
     title="the reward that a policy implies",
-    minutes=5,
+    minutes=7,
     difficulty=1,
     hint="The log-probability of a whole response is the sum over its tokens, under the policy and under the reference. "
     "The prompt's tokens do not belong to the response, so the mask leaves them out.",
@@ -103,10 +103,10 @@ DPO_LOSSES = Exercise(
     name="dpo_losses",
     notebook="06",
     title="DPO's loss",
-    minutes=10,
+    minutes=8,
     difficulty=3,
     hint="A gain is the policy's log-probability minus the reference's, and the implicit reward is beta times the gain. Call "
-    "`bradley_terry` of notebook 04 with both implicit rewards.",
+    "`torch.nn.functional.logsigmoid` with the chosen minus the rejected reward: the loss of the reward model in notebook 04.",
     reference=lambda *inputs: preference.dpo_loss(*inputs),
     library="aligner_lib.algorithms.preference.dpo_loss",
     trains=("dpo", "loss"),
@@ -180,7 +180,7 @@ PAIR_WEIGHTS = Exercise(
     name="pair_weights",
     notebook="06",
     title="how strongly each pair moves the policy",
-    minutes=6,
+    minutes=10,
     difficulty=3,
     hint="The derivative of $-\\log \\sigma(x)$ is $-\\sigma(-x)$. Here $x$ is β times the margin, so the chain rule gives "
     "another factor β. Test two cases: a margin of 0 has the weight β/2, and a large margin has a weight near 0.",

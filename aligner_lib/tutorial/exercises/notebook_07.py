@@ -59,7 +59,7 @@ GRPO_ADVANTAGES = Exercise(
     name="grpo_advantages",
     notebook="07",
     title="a group in place of a critic",
-    minutes=10,
+    minutes=15,
     difficulty=2,
     hint="Loop over `group.unique()`. `rewards[group == number]` are the rewards of a group, and the same index writes "
     "the advantages back. `std()` divides by n − 1, as it should here. Skip a group whose smallest reward equals "
@@ -168,7 +168,7 @@ EXACT_MATCH = Exercise(
     name="exact_match",
     notebook="07",
     title="a reward that rejects 17 for 7",
-    minutes=10,
+    minutes=15,
     difficulty=2,
     hint=r"`re.findall(r'-?\d+(?:\.\d+)?', response)` returns all numbers of a text, with sign and decimals, as strings. "
     "Compare the last number with the answer as numbers: 7.0 equals 7.",
@@ -197,6 +197,11 @@ EXACT_MATCH = Exercise(
             "any_number",
             "Every number of the response is compared, so a response that lists all numbers is always right.",
             _any_number,
+        ),
+        Mistake(
+            "digits_alone",
+            "Only digits are read, and compared as text. So −7 and 2.7 pass for 7, and 7.0 fails.",
+            lambda response, answer: float(re.findall(r"\d+", response)[-1:] == [answer]),
         ),
         Mistake(
             "sign_lost",
@@ -340,7 +345,7 @@ TRUNCATED_WEIGHTS = Exercise(
     name="truncated_weights",
     notebook="07",
     title="weights for the responses of an older policy",
-    minutes=8,
+    minutes=7,
     difficulty=3,
     hint=r"A token's weight is the ratio $\pi / \mu$ of its probabilities, `(logprobs - sampler_logprobs).exp()`. "
     "`clamp(max=cap)` truncates the ratio. Small ratios stay as they are.",

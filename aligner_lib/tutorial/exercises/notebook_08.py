@@ -33,7 +33,7 @@ BEST_OF_N = Exercise(
     name="best_of_n",
     notebook="08",
     title="the best of n, and how far it has moved",
-    minutes=8,
+    minutes=9,
     difficulty=2,
     hint="Take the first n columns of both score tables. `proxy.argmax(1)` is the index of the response with the "
     "highest proxy score. Use the gold score of the *same* response. The bound needs parentheses: log n − (n − "
@@ -126,7 +126,7 @@ WIN_RATE_INTERVAL = Exercise(
     name="win_rate_interval",
     notebook="08",
     title="a win rate, and how certain it is",
-    minutes=10,
+    minutes=12,
     difficulty=3,
     hint="First compute a number for each prompt: the mean of 1 (won), 0.5 (tie) and 0 (lost) over its answers. Several "
     "answers to the same prompt are not independent evidence, so count prompts and not answers. The standard error "
@@ -194,6 +194,11 @@ def _worth(rewards, ended, right, which=0):
     return of_ending, paid[ends & rights].mean() - paid[ends & ~rights].mean()
 
 
+def _worth_of_marks(rewards, ended, right):
+    of_ending, _ = _worth(rewards, ended, right)
+    return of_ending, rewards[0][right[0]].mean() - rewards[0][~right[0]].mean()
+
+
 def _right_among_ended(ended, right):
     return (ended & right).sum(1) / ended.sum(1)
 
@@ -246,7 +251,7 @@ GAIN_IN_PARTS = Exercise(
     name="gain_in_parts",
     notebook="08",
     title="the parts of a gain",
-    minutes=15,
+    minutes=17,
     difficulty=4,
     hint="Compute four means of `rewards[0]` (before): of the ended and the cut answers, and of the right and the wrong "
     "answers among the ended. The first part is the change of the share that ends, times the reward difference "
@@ -287,6 +292,12 @@ GAIN_IN_PARTS = Exercise(
             "cut_answers_count",
             "Answers that were cut off count as right, too. Only ended answers can be right.",
             _with(gold=lambda ended, right: right.sum(1) / ended.sum(1)),
+        ),
+        Mistake(
+            "marks_without_ended",
+            "Answers that were cut off count as right or wrong, in the shares and in the rewards. Select the ended answers first, and "
+            "split only them.",
+            _with(worth=_worth_of_marks, gold=lambda ended, right: right.float().mean(1)),
         ),
         Mistake(
             "rest_is_the_gain",
