@@ -333,6 +333,9 @@ await monitor
 # rises from {{laptop.grpo.val_accuracy_before}} to {{laptop.grpo.val_accuracy_after}}, measured on four answers to each
 # sum.
 #
+# The table below also names the **entropy**: how spread out the probabilities of the next token are. The entropy is 0 if a
+# single token is certain.
+#
 # (The random `smoke` model cannot learn to add in a minute, and no answer is right before or after. The reward still
 # rises from 0.0004 to 0.004, because the responses contain more digits, and the reward pays a tenth of the share of
 # digits. The responses do not end, so an alarm appears.)

@@ -88,7 +88,7 @@ def test_every_mistake_that_can_train_has_a_run_and_no_other():
     assert with_run == {
         (exercise.name, mistake.name) for exercise in TRAINING for mistake in exercise.mistakes
     }
-    assert len(with_run) == 58
+    assert len(with_run) == 59
 
 
 def test_recorded_runs_have_charts_of_their_kind():

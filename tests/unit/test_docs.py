@@ -3,6 +3,8 @@
 import ast
 import importlib.util
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
@@ -181,3 +183,8 @@ def test_the_table_of_objectives_has_the_switches_that_they_are():
     assert head[1:] == [one.name for one in fields(Objective)]
     del table["objective"]
     assert table == {name: [str(value) for value in astuple(one)] for name, one in PRESETS.items()}
+
+
+def test_every_term_of_the_course_is_explained_where_the_page_says():
+    check = [sys.executable, str(ROOT / "notebooks" / "coverage.py"), "--check"]
+    assert subprocess.run(check).returncode == 0
