@@ -68,7 +68,11 @@ def page() -> str:
         if place is None:
             raise ValueError(f"no notebook explains {term!r}: nothing matches {pattern!r}")
         rows.append(f"| {term} | {place[0].partition('_')[0]} | {place[1]} |")
-    head = "# Where each term is explained\n\n`python notebooks/coverage.py` writes this page.\n\n"
+    head = (
+        "# Where each term is explained\n\n`python notebooks/coverage.py` writes the page, and a test compares the page with the "
+        "notebooks. The program searches the prose of the notebooks in order for the words with which a notebook explains the "
+        "term. The table names the first notebook with these words and the section above the words. A missing term is an error.\n\n"
+    )
     return head + "| term | notebook | section |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
 
 
