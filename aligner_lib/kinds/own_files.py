@@ -6,13 +6,11 @@ run and all ranks of a job read the same converted files.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +22,7 @@ import data as converter
 from aligner_lib.datasets.json_lines import first_record
 from aligner_lib.datasets.record_keys import Samples, needs_conversion
 from aligner_lib.errors import UserError
-from aligner_lib.models.disk import explain_full_disk
+from aligner_lib.models.disk import explain_full_disk, explain_read_only
 from aligner_lib.models.fetch import cache_root, locked
 from aligner_lib.models.hash import file_hash, files_hash, text_hash
 from data.atomic_files import atomic_text_files
@@ -194,7 +192,14 @@ def _converted(source: Path, split: str, samples: Samples, rules: Rules) -> Conv
     folder = cache_root() / "data" / _key(files, rules)
     known = _recorded(folder)
     if known is None:
-        with explain_full_disk(folder, "ALIGNER_CACHE"), _explain_read_only(source, folder.parent, rules):
+
+        def refusal(reason: str) -> str:
+            return (
+                f"{source} has to be converted, but the cache {folder.parent} can't be written ({reason}): set ALIGNER_CACHE to a "
+                f"folder of your own, or convert the file with `aligner data {source} --to {rules.to} --out DIR`"
+            )
+
+        with explain_full_disk(folder, "ALIGNER_CACHE"), explain_read_only(refusal):
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder.with_name(f".{folder.name}.lock"), logger.info, "converts the same data"):
                 known = _recorded(folder)  # another process may have converted the data during the wait
@@ -213,20 +218,6 @@ def _converted(source: Path, split: str, samples: Samples, rules: Rules) -> Conv
             f"({rules.validation_fraction}), or give a validation file"
         )
     return known
-
-
-@contextmanager
-def _explain_read_only(source: Path, cache: Path, rules: Rules) -> Iterator[None]:
-    """A context manager: turns the error for a read-only cache into an error with the cure."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise
-        raise UserError(
-            f"{source} has to be converted, but the cache {cache} can't be written ({error.strerror}): set ALIGNER_CACHE to a "
-            f"folder of your own, or convert the file with `aligner data {source} --to {rules.to} --out DIR`"
-        ) from error
 
 
 def _key(files: Mapping[str, Path], rules: Rules) -> str:

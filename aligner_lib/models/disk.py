@@ -1,10 +1,10 @@
-"""Write a model completely or not at all, with a clear error for a full disk."""
+"""Write a model completely or not at all, with a clear error for a full or read-only disk."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +31,20 @@ def explain_full_disk(folder: Path, elsewhere: str) -> Iterator[None]:
         raise DiskFull(
             f"the disk is full: free space for {folder}, or choose another disk ({elsewhere})"
         ) from error
+
+
+@contextmanager
+def explain_read_only(message: Callable[[str], str]) -> Iterator[None]:
+    """A context manager: turns an OSError for a folder that can't be written into a UserError.
+
+    message: a function from the system's reason ("Read-only file system") to the error's text.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        raise UserError(message(error.strerror)) from error
 
 
 @contextmanager

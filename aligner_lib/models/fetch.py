@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from aligner_lib.errors import UserError
-from aligner_lib.models.disk import explain_full_disk
+from aligner_lib.models.disk import explain_full_disk, explain_read_only
 from aligner_lib.models.download import HubModel, PublishedModel
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.progress import echo_to
@@ -72,7 +71,14 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
     echo = echo_to(progress)
     if is_usable(folder, recipe):
         return folder
-    with explain_full_disk(folder, "ALIGNER_CACHE"), _explain_read_only(name, folder):
+
+    def refusal(reason: str) -> str:
+        return (
+            f"{name} is not in the cache {folder.parent}, which can't be written here ({reason}): ask the cache's owner to run "
+            f"`aligner model fetch {name}`, or set ALIGNER_CACHE to a folder of your own"
+        )
+
+    with explain_full_disk(folder, "ALIGNER_CACHE"), explain_read_only(refusal):
         _make_parents(folder)
         with locked(folder.with_name(f".{folder.name}.lock"), echo, "fetches the same model"):
             if not is_usable(folder, recipe):  # another process may have made the folder during the wait
@@ -81,20 +87,6 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
                     shutil.rmtree(folder)
                 recipe.make(name, folder, progress)
     return folder
-
-
-@contextmanager
-def _explain_read_only(name: str, folder: Path) -> Iterator[None]:
-    """A context manager: turns the error for a read-only cache into an error that tells the user how to get the model."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise
-        raise UserError(
-            f"{name} is not in the cache {folder.parent}, which can't be written here ({error.strerror}): ask its owner to run "
-            f"`aligner model fetch {name}`, or set ALIGNER_CACHE to a folder of your own"
-        ) from error
 
 
 def _make_parents(folder: Path) -> None:

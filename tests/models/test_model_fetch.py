@@ -270,7 +270,7 @@ def test_a_cache_that_can_t_be_used_is_named_with_the_cure(tmp_path, smoke, monk
 
     # the package has a function of that name
     monkeypatch.setattr(sys.modules["aligner_lib.models.fetch"], "_make_parents", read_only)
-    message = r"smoke is not in the cache .*\(Read-only file system\): ask its owner to run"
+    message = r"smoke is not in the cache .*\(Read-only file system\): ask the cache.s owner to run"
     with pytest.raises(UserError, match=message):
         fetch("smoke", cache=tmp_path)
     assert fetch("smoke", cache=smoke.parents[1]) == smoke  # what is there needs no writing

@@ -1,9 +1,12 @@
 """A user's files in a job's settings: which are converted, once, for which split, and which are refused with the cure."""
 
+import errno
 import json
 import logging
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -216,3 +219,15 @@ def test_a_missing_file_is_told_and_a_hub_name_gets_its_command(tmp_path, monkey
         FileNotFoundError, match="`aligner data owner/set --to preferences --out DIR` converts"
     ):
         files("pairs", "owner/set")
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_two_cures(tmp_path, cache, monkeypatch):
+    file = jsonl(tmp_path / "data.jsonl", {"prompt": "Why?", "completion": "So."})
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    message = f"{file} has to be converted, but the cache {cache} can't be written (Permission denied): set ALIGNER_CACHE"
+    with pytest.raises(UserError, match=f"^{re.escape(message)}.* --to sft --out DIR`$"):
+        files("sft", file)
