@@ -8,10 +8,10 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def loss_mask(learnt: Tensor, lengths: Tensor) -> Tensor:
+def loss_mask(learnt: Tensor) -> Tensor:
     """The mask of the predictions in the loss: bool [B, S-1], where index i belongs to the prediction of token i+1.
 
-    learnt: bool [B, S], True at the tokens of answers and at their stop tokens; lengths: int64 [B], tokens of each sample.
+    learnt: bool [B, S], True at the tokens of answers and at their stop tokens, False at padding.
     """
     return learnt[:, 1:]
 

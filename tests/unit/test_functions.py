@@ -1,5 +1,6 @@
 """Functions of the user's own in place of the library's, and what is refused before and while a job runs."""
 
+import ast
 import inspect
 import json
 import linecache
@@ -46,6 +47,14 @@ def test_each_declared_function_is_there_read_without_running_it_and_on_the_page
         own = f"`{place.removeprefix('aligner_lib.').replace(':', '.')}`"
         parameters = f"`{declared.parameters[1:-1].partition(', max_steps')[0]}"
         assert any(f"`{name}`" in row and own in row and parameters in row for row in rows), (kind, name)
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in kinds().values() if kind.functions])
+def test_each_declared_function_reads_every_argument(kind):
+    for place in kinds()[kind].functions.values():
+        definition = LibraryFunction(place).definition
+        read = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
+        assert {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)} <= read, place
 
 
 def test_a_cell_s_function_travels_as_its_text(lab):

@@ -40,7 +40,7 @@ class SFTTrainer(SupervisedTrainer[SFTSample]):
         """Make a row for each sample. The mask covers the predictions of the sample's answers."""
         tokens, lengths = pad_rows([sample.tokens for sample in samples], self.tokenizer.pad_id)
         learnt = [sample.learnt if self.answer_only_loss else [True] * len(sample) for sample in samples]
-        return AnswerBatch(tokens, lengths, self.functions.loss_mask(pad_rows(learnt, False)[0], lengths))
+        return AnswerBatch(tokens, lengths, self.functions.loss_mask(pad_rows(learnt, False)[0]))
 
     def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
         """Return only the loss."""
