@@ -153,7 +153,7 @@ def _few_samples(lab: Workspace, kind: str) -> dict[str, object]:
     whole = (
         lab.sft_data() / "train.jsonl" if kind == "sft" else lab.preference_data() / "train_comparisons.jsonl"
     )
-    part = whole.with_name(f"eight_{whole.name}")
+    part = whole.with_name(f"few_{whole.name}")
     part.write_text("".join(whole.read_text().splitlines(keepends=True)[:16]))
     loop = {f"trainer.{kind}.max_epochs": 1000, f"trainer.{kind}.val_check_interval": 10}
     key = "model.data.train_ds.file_path" if kind == "sft" else "model.data.data_prefix.train"

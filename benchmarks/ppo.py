@@ -32,7 +32,7 @@ from benchmarks.ours import make_engine
 from benchmarks.setting import Setting
 
 RESPONSE = 64  # tokens, at most
-STOP_ODDS = 1 / 24  # chance of the stop token at each position of a random model's response
+STOP_PROBABILITY = 1 / 24  # of the stop token at each position of a random model's response
 
 
 def measure(setting: Setting, say: Callable[[str], None] = print) -> StepCost:
@@ -105,7 +105,7 @@ def _trainer(setting: Setting) -> PPOTrainer:
 
 @torch.no_grad()
 def make_stops_likely(module, stop_id: int) -> None:
-    """Make a random model end its responses: the stop token has the probability STOP_ODDS, and all other tokens are equally
+    """Make a random model end its responses: the stop token has the probability STOP_PROBABILITY, and all other tokens are equally
     likely.
 
     The first dimension of the residual stream is a constant 1: the embedding sets the dimension, and no layer writes to it. The
@@ -118,9 +118,9 @@ def make_stops_likely(module, stop_id: int) -> None:
         layer.mlp.linear_fc2.weight[0] = 0.0
     module.decoder.final_layernorm.weight.zero_()[0] = 1.0
     module.output_layer.weight[:, 0] = 0.0
-    module.output_layer.weight[stop_id, 0] = math.log(STOP_ODDS / (1 - STOP_ODDS) * vocabulary) / math.sqrt(
-        hidden_size
-    )
+    module.output_layer.weight[stop_id, 0] = math.log(
+        STOP_PROBABILITY / (1 - STOP_PROBABILITY) * vocabulary
+    ) / math.sqrt(hidden_size)
 
 
 class BarePasses:
