@@ -7,11 +7,13 @@ import logging
 import math
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 from torch import Tensor
 
 from aligner_lib.config.functions import FunctionFile, own_functions, place_in
@@ -35,12 +37,31 @@ def functions_of(kind: str, config: DictConfig) -> SimpleNamespace:
 
 
 def hashes_of_functions(config: DictConfig) -> dict[str, str]:
-    """Hash the files with a run's functions and environments, by setting. A run can't continue with other files."""
-    used = {f"functions.{name}": use for name, use in (config.get("functions") or {}).items()}
+    """Hash the files with a run's functions and environments, by setting. A run can't continue with other files.
+
+    The files of an environment are its code and every file that its arguments name, such as its prompts.
+    """
+    files = {f"functions.{name}": place_in(use)[0] for name, use in (config.get("functions") or {}).items()}
     for name, environment in ((config.get("model") or {}).get("environments") or {}).items():
+        key = f"model.environments.{name}"
         if ".py" in (environment.get("use") or ""):
-            used[f"model.environments.{name}.use"] = environment["use"]
-    return {key: file_hash(place_in(use)[0]) for key, use in used.items()}
+            files[f"{key}.use"] = place_in(environment["use"])[0]
+        files |= dict(_named_files(f"{key}.args", environment.get("args")))
+    return {key: file_hash(file) for key, file in files.items()}
+
+
+def _named_files(key: str, value: object) -> Iterator[tuple[str, Path]]:
+    """The existing files in an argument of an environment, each with the setting that names the file."""
+    if isinstance(value, dict | DictConfig):
+        for name, part in value.items():
+            yield from _named_files(f"{key}.{name}", part)
+    elif isinstance(value, list | ListConfig):
+        for number, part in enumerate(value):
+            yield from _named_files(f"{key}.{number}", part)
+    elif isinstance(value, str | Path):
+        with suppress(OSError, ValueError):  # a text that is no path, such as a long one
+            if (file := Path(value).expanduser()).is_file():
+                yield key, file
 
 
 @dataclass

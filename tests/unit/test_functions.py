@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from aligner_lib.algorithms import ppo
 from aligner_lib.algorithms.policy_gradient import group_advantages
@@ -285,13 +286,26 @@ def test_a_learning_rate_is_a_finite_number(tmp_path):
             mine(1, peak=1.0, max_steps=2, warmup_steps=0, constant_steps=0, min_lr=0.0, name="constant")
 
 
-def test_a_run_is_begun_with_the_text_of_its_functions(tmp_path):
-    file = tmp_path / "own.py"
-    environments = {"short": {"use": str(file)}, "sums": {"use": ""}}
-    config = {"functions": {"loss": f"{file}:f"}, "model": {"environments": environments}}
-    file.write_text("a")
-    before = hashes_of_functions(config)
-    file.write_text("b")
-    assert before == dict.fromkeys(["functions.loss", "model.environments.short.use"], text_hash("a"))
-    assert before != hashes_of_functions(config)
+def test_a_run_is_begun_with_the_text_of_its_functions_and_of_the_files_in_its_environments_arguments(
+    tmp_path,
+):
+    own, train = tmp_path / "own.py", tmp_path / "train.jsonl"
+    args = {"prompts": {"train": str(train), "validation": str(tmp_path / "missing")}, "lists": [str(train)]}
+    environments = {
+        "short": {"use": str(own), "args": {"rubric": "a" * 5000, "count": 3}},
+        "answers": {"use": "", "args": args},
+    }
+    config = {"functions": {"loss": f"{own}:f"}, "model": {"environments": environments}}
+    expected = {"functions.loss": "a", "model.environments.short.use": "a"} | dict.fromkeys(
+        ["model.environments.answers.args.prompts.train", "model.environments.answers.args.lists.0"], "p"
+    )
+    own.write_text("a")
+    train.write_text("p")
+    expected = {key: text_hash(text) for key, text in expected.items()}
+    assert hashes_of_functions(config) == hashes_of_functions(OmegaConf.create(config)) == expected
+    for file, changed in ((own, 2), (train, 2)):
+        file.write_text("b")
+        now = hashes_of_functions(config)
+        assert sum(now[key] != expected[key] for key in expected) == changed
+        expected = now
     assert hashes_of_functions({}) == {}
