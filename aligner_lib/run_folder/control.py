@@ -32,8 +32,15 @@ class Requests:
 def take(control: Path, controls: tuple[str, ...]) -> Requests:
     """Take the requests in a control/ folder.
 
-    controls: names of the values that this run can change. Invalid values and changes of other names go into `refused`.
+    controls: names of the values that this run can change. Invalid values, changes of other names, and a file in place of the
+    folder go into `refused`.
     """
+    if control.is_file():  # nothing inside can be read, and a run goes on without requests
+        return Requests(
+            refused=(
+                f"{control} is a file, and requests are files in a folder of that name: remove the file",
+            )
+        )
     changes, refused = {}, []
     for text in _take(control / "set.json"):
         accepted, reasons = _read_changes(text, controls)
@@ -45,7 +52,8 @@ def take(control: Path, controls: tuple[str, ...]) -> Requests:
 def done(control: Path) -> None:
     """Remove the taken requests. `stop` stays until the run starts again."""
     for name in ("set.json", "checkpoint"):
-        _taken(control / name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            _taken(control / name).unlink()
 
 
 def in_words(requests: Requests, step: int, saves_checkpoints: bool) -> str:

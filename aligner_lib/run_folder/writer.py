@@ -131,10 +131,12 @@ class RunWriter:
 
     def _begin(self) -> None:
         self._begun = True
-        (self.path / "control").mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # a file, which `control.take` reports
+            (self.path / "control").mkdir(exist_ok=True)
         if not self._is_dispatched():
             # the request was meant for the earlier attempt
-            (self.path / "control" / "stop").unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                (self.path / "control" / "stop").unlink()
 
     def _go_on(self, step: int) -> None:
         """Write as the run's current attempt from now on."""

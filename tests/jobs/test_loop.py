@@ -209,6 +209,22 @@ def test_a_request_is_granted_or_refused_with_a_message(tmp_path, text, weight, 
     assert checkpoints(run) == ([7] if weight == 1 else [2, 7])
 
 
+def test_a_file_in_place_of_the_control_folder_is_reported_and_the_run_goes_on(tmp_path):
+    messages, place = [], tmp_path / "control"
+
+    def replace():
+        place.rmdir()
+        place.touch()
+
+    look = lambda: messages.append(RunFolder(tmp_path).info["message"])  # noqa: E731
+    run = go(tmp_path, Counter({2: replace, 4: look}))
+    assert (run.status, totals(run)) == ("finished", UNCHANGED)
+    assert messages == [
+        f"not changed: {place} is a file, and requests are files in a folder of that name: remove the file"
+    ]
+    assert go(tmp_path, Counter()).status == "finished"  # a resumed run starts beside the file, too
+
+
 def test_without_checkpoints_none_is_written(tmp_path):
     """A change of settings has no way back then, and says so."""
     messages = []
