@@ -1,8 +1,8 @@
 """The outputs of a model's frozen layers, kept while several passes read the same rows of tokens.
 
 A critic reads a rollout to compute its values, and reads it again in each training epoch. The reward model from which the
-critic started reads the same rollout. The frozen layers are the same in all of these passes, so the outputs of one pass serve
-all.
+critic started reads the same rollout. The validations of a run all read the same samples. The frozen layers are the same in
+all of these passes, so the outputs of one pass serve all.
 
 B rows, S tokens in the longest row, H hidden
 """

@@ -94,7 +94,9 @@ class SupervisedTrainer(ABC, Generic[S]):
     def validate(self, step: int) -> dict[str, float]:
         """Compute metrics over the validation samples, with the current weights."""
         micro_batches = self._micro_batches(self.validation, self.validation_micro_batch_size)
-        return self.figures("validation", self.engine.evaluate(micro_batches, self.loss))
+        # Every validation reads the same rows, so the outputs of the frozen layers serve all validations of a run.
+        with self.engine.keeping_frozen_outputs():
+            return self.figures("validation", self.engine.evaluate(micro_batches, self.loss))
 
     def save(self, folder: Path) -> None:
         """Write this rank's share of weights and optimizer state, and the tokenizer."""
