@@ -1,28 +1,24 @@
-"""`python -m benchmarks`: every comparison in one run, a table at the end, and the figures as JSON."""
+"""`./lab bench`: every comparison in one run, a table at the end, and the figures as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import imports, ours
 from benchmarks.contest import Contestant, compete
+from benchmarks.kept import described, write_result
 from benchmarks.measure import Comparison
 from benchmarks.setting import BUNDLED, HH_REAL, LONG_PROMPTS, SHORT_PROMPTS, Setting
 from benchmarks.table import Result, table_of
-
-LIBRARIES = ("torch", "megatron-core", "transformers", "trl", "accelerate")
 
 
 def main() -> None:
@@ -41,19 +37,17 @@ def main() -> None:
             clock=options.clock,
             precision=options.precision,
             raw_pairs=options.pairs,
+            beside=options.beside,
             **_sizes(options),
         )
         setting.prepare()
         results = [
             _run(name, setting, lambda text: console.print(text, highlight=False)) for name in options.only
         ]
-        described = _described(setting, options)
-    console.print(_title(described), *map(table_of, results), sep="\n", highlight=False)
-    if options.json:
-        Path(options.json).write_text(
-            json.dumps(described | {"results": [r.as_dict() for r in results]}, indent=1) + "\n"
-        )
-        console.print(f"written to {options.json}")
+        description = described("./lab bench", setting, options)
+    console.print(_title(description), *map(table_of, results), sep="\n", highlight=False)
+    write_result(options.json, description, [result.as_dict() for result in results])
+    console.print(f"written to {options.json}")
 
 
 def _run(name: str, setting: Setting, say) -> Result:
@@ -180,13 +174,21 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         default=HH_REAL if HH_REAL.exists() else BUNDLED,
         help="preference pairs in HH's format [%(default)s]",
     )
+    parser.add_argument(
+        "--beside",
+        metavar="1,2",
+        type=lambda text: tuple(map(int, text.split(","))),
+        help="only some of the other sides, in the table's order: a side with SmolLM2-135M takes 3 GiB [all]",
+    )
     parser.add_argument("--quick", action="store_true", help="two short rounds: does it run?")
     parser.add_argument("--precision", choices=["32", "bf16"], default="32", help="of all sides [32]")
     parser.add_argument("--threads", type=int, help="threads of each side [as many as torch takes]")
     parser.add_argument(
         "--clock", choices=["wall", "cpu"], default="wall", help="cpu: processor time, on a busy machine"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, default=Path("runs/bench.json"), help="the figures [%(default)s]"
+    )
     return parser.parse_args(arguments)
 
 
@@ -206,54 +208,14 @@ def _sizes(options: argparse.Namespace) -> dict[str, int]:
     return quick | {name: value for name, value in chosen.items() if value is not None}
 
 
-def _described(setting: Setting, options: argparse.Namespace) -> dict:
-    import torch  # imported only after the sides have run, because this process does not need torch
-
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    versions = {}
-    for library in LIBRARIES:
-        try:
-            versions[library] = version(library)
-        except PackageNotFoundError:
-            versions[library] = None
-    return {
-        "command": " ".join(["./lab bench", *sys.argv[1:]]),
-        "model": setting.model,
-        "parameters": setting.architecture().num_parameters,
-        "device": device,
-        "precision": setting.precision,
-        "cores": os.cpu_count(),
-        "threads": options.threads or "torch's default",
-        "clock": setting.clock,
-        "pairs": setting.raw_pairs.name,
-        "python": platform.python_version(),
-        "versions": versions,
-        "sizes": {
-            name: getattr(setting, name)
-            for name in (
-                "repeats",
-                "steps",
-                "global_batch",
-                "micro_batch",
-                "prompts",
-                "generation_batch",
-                "group_size",
-                "new_tokens",
-                "dpo_beta",
-                "grpo_beta",
-                "lr",
-                "grpo_lr",
-            )
-        },
-    }
-
-
-def _title(described: dict) -> str:
-    libraries = ", ".join(f"{name} {number}" for name, number in described["versions"].items())
+def _title(description: dict) -> str:
+    libraries = ", ".join(f"{name} {number}" for name, number in description["versions"].items())
+    machine = description["machine"]
     return (
-        f"\n{described['command']}\n{described['model']} ({described['parameters'] / 1e6:.1f} M parameters), precision {described['precision']}, {described['device']}, "
-        f"{described['cores']} cores, {described['clock']} clock, pairs of {described['pairs']}; "
-        f"Python {described['python']}, {libraries}"
+        f"\n{description['command']}\n{description['model']} ({description['parameters'] / 1e6:.1f} M parameters), "
+        f"precision {description['precision']}, {machine['processor']}, {machine['cores']} cores, "
+        f"{description['clock']} clock, pairs of {description['pairs']}; commit {description['commit']}; "
+        f"Python {description['python']}, {libraries}"
     )
 
 

@@ -76,6 +76,8 @@ def compete(
 ) -> Comparison:
     """Run the sides in turn: a warm-up round for each side, then setting.repeats rounds. Checks that the sides did equal
     work."""
+    if setting.beside is not None:
+        contestants = contestants[:1] + [c for i, c in enumerate(contestants) if i in setting.beside]
     with ExitStack() as stack:
         processes = [stack.enter_context(SideProcess(contestant, setting)) for contestant in contestants]
         sides = [Side(contestant.name, contestant.settings) for contestant in contestants]

@@ -91,6 +91,11 @@ class Comparison:
             "name": self.name,
             "unit": self.unit,
             "aim": self.aim,
+            "equal_work": {
+                "tokens": "equal in every round",
+                "first_step": self.rounding * FIRST_STEP,
+                "later_steps": self.rounding * LATER_STEPS,
+            },
             "sides": [
                 {
                     "name": side.name,

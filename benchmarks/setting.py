@@ -64,6 +64,9 @@ class Setting:
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0
     precision: str = "32"  # or bf16: the weights of the optimiser stay float32 on all sides
+    beside: tuple[int, ...] | None = (
+        None  # the other sides that run, counted from 1 in the table's order; None: all
+    )
     clock: str = "wall"  # or "cpu": the process's own processor time, for a machine with other users
 
     @property

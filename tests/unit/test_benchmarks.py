@@ -2,10 +2,13 @@
 
 import json
 import multiprocessing
+import platform
+import re
 
 import pytest
 from rich.console import Console
 
+from benchmarks import engines, growth, kept, page
 from benchmarks.contest import Contestant, Rounds, compete
 from benchmarks.measure import Comparison, RemoteCriticBench, Round, Side, StepCost, WaitTimes
 from benchmarks.setting import Setting, evenly, reward
@@ -171,3 +174,54 @@ def test_two_jobs_are_compared_with_one_and_round_trips_with_a_step():
     assert result.transport_share == pytest.approx((2 * 0.02 + 0.04) / 3.3)
     text = shown(table_of(result))
     assert all(words in text for words in ("1.10 ×", "≤ 1.3 reached", "2.4%", "≤ 0.02 missed"))
+
+
+def test_an_exponent_is_the_slope_in_logarithms_and_every_quantity_grows_at_tiny_sizes(tmp_path, capsys):
+    assert growth.exponent([1, 10, 100], [3, 30, 300]) == pytest.approx(1.0)  # proportional
+    assert growth.exponent([2, 4, 8], [12, 48, 192]) == pytest.approx(2.0)  # 3 x²
+    assert growth.exponent([1, 2, 4], [5, 5, 5]) == pytest.approx(0.0)  # a fixed cost alone
+    grown = growth.main(["--smoke", "--steps", "1", "--out", str(tmp_path)])
+    assert [entry["quantity"] for entry in grown] == list(growth.QUANTITIES)
+    ranks = next(entry for entry in grown if entry["quantity"] == "ranks")
+    assert [point["size"] for point in ranks["points"]] == [1, 2]
+    assert (
+        ranks["points"][1]["gib"] > 1.5 * ranks["points"][0]["gib"]
+    )  # the second rank has a model of its own
+    assert json.loads((tmp_path / "growth.json").read_text())["growth"] == grown
+    assert (tmp_path / "growth.png").stat().st_size > 10_000
+    options = growth.parse(["--memory", "0.4", "--only", "parameters"])
+    assert growth.points_of("parameters", options, tmp_path) == []
+    assert "parameters 29,106,688: left out, it needs 0.4 GiB of 0.4" in capsys.readouterr().out
+
+
+def test_the_page_has_the_kept_figures_and_no_file_names_the_machine_or_its_folders():
+    text = page.PAGE.read_text(encoding="utf-8")
+    files = page.read_results()
+    assert files and page.page_with(page.tables(files), text) == text, "run `python -m benchmarks.page`"
+    for path in kept.RESULTS.glob("*.json"):
+        stored = path.read_text(encoding="utf-8")
+        assert platform.node() not in stored and not re.search(r'[" ]/(?!lab)\w', stored), path.name
+        assert json.loads(stored)["machine"].keys() == kept.machine().keys()
+
+
+def test_a_table_has_a_row_for_each_side_and_a_column_for_each_precision():
+    described = {
+        "model": "6m", "threads": 1, "clock": "cpu", "date": "2026-11-28", "commit": "abc", "versions": {"trl": "1.0"},
+        "machine": {"processor": "P", "units": ["avx2"], "gpu": None},
+    }  # fmt: skip
+    files = [
+        described | {"precision": precision, "results": [comparison(side("ours", [1.0]), side("TRL", [seconds])).as_dict()]}
+        for precision, seconds in (("32", 1.25), ("bf16", 2.0))
+    ]  # fmt: skip
+    assert page.tables(files).splitlines() == [
+        "6m; 1 thread; CPU time; P (avx2); 2026-11-28; commit abc; trl 1.0.",
+        "",
+        "|  | beside | float32 | bf16 | aim |",
+        "| --- | --- | --- | --- | --- |",
+        "| SFT | TRL | 1.25 | 2.00 | 1.5 |",
+    ]
+
+
+def test_the_share_of_common_tokens_ends_at_the_first_difference():
+    assert engines.common_share([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 9, 6]]) == pytest.approx(4 / 6)
+    assert engines.common_share([[1]], [[1]]) == 1.0
