@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -200,7 +199,7 @@ def test_the_table_shows_every_cheat_with_its_parts():
 def read() -> list[dict]:
     """A hundred answers of three recorded policies (seed 20261124), with the parts that a reader found missing, who had not
     seen the program's verdicts. An answer that does not answer the question counts as off its topic."""
-    lines = (Path(__file__).parent / "judged_answers.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (SAMPLES / "judged-answers.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 

@@ -11,10 +11,11 @@ Answer = Callable[[list[dict[str, str]]], str | tuple[int, str]]
 
 
 class ChatServer(ThreadingHTTPServer):
-    def __init__(self, answer: Answer, at_once: int = 1, finish_reason: str = "stop"):
-        """at_once: requests that must be open before the first one is answered."""
+    def __init__(self, answer: Answer, at_once: int = 1, finish_reason: str = "stop", logprobs=None):
+        """at_once: requests that must be open before the first one is answered. logprobs: gives a choice's `logprobs`."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answer, self.at_once, self.finish_reason = answer, at_once, finish_reason
+        self.logprobs = logprobs or (lambda messages: None)
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self.paths, self.headers, self.bodies = [], [], []
         self.most_open, self.open, self.gate = 0, 0, threading.Condition()
@@ -35,7 +36,8 @@ class _Handler(BaseHTTPRequestHandler):
         with server.gate:
             server.open -= 1
         status, text = answer if isinstance(answer, tuple) else (200, answer)
-        choices = {"choices": [{"message": {"content": text}, "finish_reason": server.finish_reason}]}
+        choice = {"message": {"content": text}, "finish_reason": server.finish_reason}
+        choices = {"choices": [choice | {"logprobs": server.logprobs(body["messages"])}]}
         error = {"error": {"message": text}} if text else {}
         self.send_response(status)
         if status == 429:

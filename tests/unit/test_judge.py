@@ -1,6 +1,7 @@
 """A language model as judge, and reward functions that judge many responses together."""
 
 import json
+import math
 from collections import Counter
 
 import pytest
@@ -14,6 +15,7 @@ from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environme
 from aligner_lib.rollouts.environments.registry import make
 
 RUBRIC = {"It is true.": 3, "It is short.": 1}
+RUBRIC_TRUE = "It is true."
 
 
 @pytest.fixture
@@ -84,6 +86,55 @@ def test_comparisons_within_a_group_go_both_ways(prompts):
     assert [step.metrics["swayed_by_order"] for step in steps] == [1, 1]
 
 
+def serving_first_tokens(serving_tokens):
+    """Serve the log-probabilities of {first token: probability}, which serving_tokens gives for a conversation."""
+
+    def answer(messages):
+        top = [{"token": t, "logprob": math.log(p)} for t, p in serving_tokens(messages).items()]
+        return {"content": [{"token": "", "logprob": 0.0, "top_logprobs": top}]} if top else None
+
+    return serving(lambda messages: "", logprobs=answer)
+
+
+def test_a_probability_is_the_verdict_on_a_criterion(prompts):
+    def tokens(messages):
+        (message,) = messages
+        if "broken" in message["content"]:
+            return {"Hm": 0.5}
+        return (
+            {"Yes": 0.2, " yes": 0.1, "No": 0.1, "x": 0.5} if RUBRIC_TRUE in message["content"] else {"no": 1}
+        )
+
+    with serving_first_tokens(tokens) as server:
+        steps = judge_at(server.url, prompts, verdict="logprobs").step_all([0, 1], ["fine", "broken"])
+    assert steps[0].reward == pytest.approx(3 / 4 * 0.3 / 0.4)
+    assert steps[0].metrics == pytest.approx({"criterion_1": 0.75, "criterion_2": 0})
+    assert isinstance(steps[1], NoVerdict) and "'Hm'" in steps[1].text
+    assert len(server.bodies) == 2 * 2
+    assert {(body["max_tokens"], body["top_logprobs"]) for body in server.bodies} == {(1, 20)}
+
+
+def test_a_probability_is_the_verdict_on_a_pair(prompts):
+    """The judge gives the first place 0.9 for equal answers, and 0.6 for the worse one."""
+
+    def tokens(messages):
+        first = messages[0]["content"].partition("ANSWER A:\n")[2].partition("\n")[0]
+        win = 0.9 if first == "good" else 0.6
+        return {"A": win, "B": 1 - win}
+
+    with serving_first_tokens(tokens) as server:
+        judge = judge_at(server.url, prompts, verdict="logprobs", compare=True)
+        good, bad = judge.step_all([0, 0], ["good", "bad"])
+    assert (good.reward, bad.reward) == pytest.approx(((0.9 + 0.4) / 2, (0.6 + 0.1) / 2))
+    assert good.metrics["swayed_by_order"] == 1
+
+
+def test_a_server_without_logprobs_gives_no_verdict(prompts):
+    with serving(lambda messages: "Yes") as server:
+        (step,) = judge_at(server.url, prompts, verdict="logprobs").step_all([0], ["a"])
+    assert step.reason == "judge" and "use verdict=text" in step.text
+
+
 def conversation(text) -> list[dict[str, str]]:
     return [{"role": "user", "content": str(text)}]
 
@@ -139,6 +190,7 @@ def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_reque
     ("args", "message"),
     [
         ({"rubric": {"a": 0}}, "a: 0; a weight must be above 0"),
+        ({"verdict": "json"}, "verdict='json': choose from text, logprobs"),
         ({"rubric": []}, "at least one criterion"),
         ({"key_variable": "NOT_SET_HERE"}, "NOT_SET_HERE: this environment variable is not set"),
         ({"workers": 3}, r"no args\.workers; a judge also takes concurrency"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -27,6 +29,15 @@ You compare two answers to the same user. Which one is better by these criteria?
 
 The order of the answers means nothing, and length alone is no virtue. Write one sentence. Then end with a line of one word: FIRST, \
 SECOND or TIE."""
+YES_OR_NO = """\
+Is this true of the answer? "{criterion}"
+Reply with one word: Yes or No."""
+A_OR_B = """\
+Which answer is better by these criteria?
+{criteria}
+Reply with one letter: A or B."""
+LIKELIEST = 20  # first tokens whose probabilities a judge returns, the most of an OpenAI-compatible server
+VERDICTS = ("text", "logprobs")
 WINS = {"FIRST": 1.0, "TIE": 0.5, "SECOND": 0.0}
 VERDICT = re.compile(rf"\W*(?:verdict\s*:)?\W*({'|'.join(WINS)})\W*", re.IGNORECASE)
 
@@ -37,10 +48,16 @@ class JudgedPrompts(PromptFiles):
     rubric: criterion → weight, or a list of criteria with equal weights. With a rubric, the reward is the weighted mean of the
     criteria's points, from 0 to 1. compare=True: the reward is the share of wins against the other responses to the same
     prompt, and the judge sees each pair in both orders. A response whose verdict is missing or not understood is left out and
-    counted. cache: a file for the judge's answers, by default judge.sqlite in the cache folder of the project; false: no cache.
+    counted.
+
+    verdict="text": the judge writes a sentence on each criterion, and then its points. verdict="logprobs": the judge answers Yes
+    or No to each criterion, or A or B to a pair, and the points are the probability of Yes (or A) at the first token, divided by
+    the probability of both words. Small models seldom keep to a form, and each of their answers has these probabilities. A rubric
+    then costs a request for each criterion. cache: a file for the judge's answers, by default judge.sqlite in the cache folder of the project; false: no cache.
     The other arguments are those of JudgeEndpoint.
 
-    Sources: Zheng et al. 2023 (arXiv:2306.05685) for both orders; Gunjal et al. 2025 (arXiv:2507.17746) for rubrics as rewards.
+    Sources: Zheng et al. 2023 (arXiv:2306.05685) for both orders; Gunjal et al. 2025 (arXiv:2507.17746) for rubrics as rewards;
+    Liu et al. 2023 (arXiv:2303.16634) for verdicts weighted by their probabilities.
     """
 
     judges_together = True
@@ -56,6 +73,7 @@ class JudgedPrompts(PromptFiles):
             "The answer is right, to the point and in plain words.",
         ),
         compare: bool = False,
+        verdict: str = "text",
         held_out: float = 0.2,
         cache: str | bool = True,
         **endpoint: Any,
@@ -70,6 +88,8 @@ class JudgedPrompts(PromptFiles):
         whole = sum(weights.values())
         self.weights = {name: weights[text] / whole for name, text in self.criteria.items()}
         self.compare = compare
+        require(verdict in VERDICTS, f"verdict={verdict!r}: choose from {', '.join(VERDICTS)}")
+        self.by_probability = verdict == "logprobs"
         known = {
             "key_variable",
             "max_tokens",
@@ -86,7 +106,13 @@ class JudgedPrompts(PromptFiles):
         )
         key = endpoint.get("key_variable")
         require(not key or key in os.environ, f"key_variable={key}: this environment variable is not set")
-        self.endpoint = JudgeEndpoint(url, model, cache=_cache_file(cache), **endpoint)
+        self.endpoint = JudgeEndpoint(
+            url,
+            model,
+            cache=_cache_file(cache),
+            likeliest=LIKELIEST if self.by_probability else 0,
+            **endpoint,
+        )
 
     def step(self, response: str) -> Step:
         require(
@@ -108,6 +134,8 @@ class JudgedPrompts(PromptFiles):
     # -- by a rubric ----------------------------------------------------------------------------------------------
 
     def _by_rubric(self, records: Sequence[PromptRecord], responses: Sequence[str]) -> list[Step | NoVerdict]:
+        if self.by_probability:
+            return self._by_yes_or_no(records, responses)
         answers = self.endpoint.ask([self._rubric_asked(*pair) for pair in zip(records, responses)])
         return [answer if isinstance(answer, NoVerdict) else self._points(answer) for answer in answers]
 
@@ -132,6 +160,27 @@ class JudgedPrompts(PromptFiles):
                 "not_understood",
                 f"the judge's last lines are no points for each criterion: {answer[-200:]!r}",
             )
+        return self._weighted(points_by_criterion)
+
+    def _by_yes_or_no(
+        self, records: Sequence[PromptRecord], responses: Sequence[str]
+    ) -> list[Step | NoVerdict]:
+        """The points of each criterion are the probability of Yes: a request for each response and criterion."""
+        texts = [
+            f"{_conversation(record)}\n\nTHE ANSWER:\n{response}"
+            for record, response in zip(records, responses)
+        ]
+        questions = [YES_OR_NO.format(criterion=criterion) for criterion in self.criteria.values()]
+        answers = self.endpoint.ask([_asked(text, question) for text in texts for question in questions])
+        steps: list[Step | NoVerdict] = []
+        for at in range(0, len(answers), len(questions)):
+            points = [_probability(answer, "yes", "no") for answer in answers[at : at + len(questions)]]
+            missing = [point for point in points if isinstance(point, NoVerdict)]
+            steps.append(missing[0] if missing else self._weighted(dict(zip(self.criteria, points))))
+        return steps
+
+    def _weighted(self, points_by_criterion: Mapping[str, float]) -> Step:
+        """A step whose reward is the weighted mean of the points, each from 0 to 1."""
         reward = sum(self.weights[name] * points for name, points in points_by_criterion.items())
         return Step(
             reward, metrics={f"criterion_{name[1:]}": points for name, points in points_by_criterion.items()}
@@ -147,7 +196,7 @@ class JudgedPrompts(PromptFiles):
         answers = self.endpoint.ask(
             [self._comparison_asked(records[i], responses[i], responses[j]) for i, j in pairs]
         )
-        wins = dict(zip(pairs, map(_win, answers)))
+        wins = dict(zip(pairs, map(self._win, answers)))
         steps: list[Step | NoVerdict] = []
         for i in range(len(seeds)):
             others = [j for (first, j) in pairs if first == i]
@@ -160,23 +209,59 @@ class JudgedPrompts(PromptFiles):
                 continue
             shares = [(wins[i, j] + 1 - wins[j, i]) / 2 for j in decided]
             # the answer in the same place won in both orders
-            swayed = [wins[i, j] == wins[j, i] != 0.5 for j in decided]
+            swayed = [(wins[i, j] - 0.5) * (wins[j, i] - 0.5) > 0 for j in decided]
             metrics = {"decided": len(decided) / len(others), "swayed_by_order": sum(swayed) / len(decided)}
             steps.append(Step(sum(shares) / len(shares), metrics=metrics))
         return steps
 
     def _comparison_asked(self, record: PromptRecord, first: str, second: str) -> list[Message]:
+        if self.by_probability:
+            text = f"{_conversation(record)}\n\nANSWER A:\n{first}\n\nANSWER B:\n{second}"
+            return _asked(text, A_OR_B.format(criteria=self._listed()))
         text = f"{_conversation(record)}\n\nTHE FIRST ANSWER:\n{first}\n\nTHE SECOND ANSWER:\n{second}"
         return [
             {"role": "system", "content": BY_COMPARISON.format(criteria=self._listed())},
             {"role": "user", "content": text},
         ]
 
+    def _win(self, answer: str | NoVerdict) -> float | None:
+        """The first answer's win, from 0 to 1; None without a verdict."""
+        if not self.by_probability:
+            return _written_win(answer)
+        win = _probability(answer, "a", "b")
+        return None if isinstance(win, NoVerdict) else win
+
     def _listed(self) -> str:
         return "\n".join(f"{name}: {text}" for name, text in self.criteria.items())
 
 
-def _win(answer: str | NoVerdict) -> float | None:
+def _asked(text: str, question: str) -> list[Message]:
+    """A question about a text as a single user's turn, because small models confuse a system's turn with the text."""
+    return [{"role": "user", "content": f"{text}\n\n{question}"}]
+
+
+def _probability(answer: str | NoVerdict, word: str, other: str) -> float | NoVerdict:
+    """The probability of `word` divided by that of both words. answer: JSON of first tokens and their log-probabilities.
+
+    Tokens that differ in case or in white space at their ends count together.
+    """
+    if isinstance(answer, NoVerdict):
+        return answer
+    probabilities = {word: 0.0, other: 0.0}
+    for token, logprob in json.loads(answer).items():
+        if (text := token.strip().lower()) in probabilities:
+            probabilities[text] += math.exp(logprob)
+    whole = sum(probabilities.values())
+    if not whole:
+        tokens = ", ".join(map(repr, json.loads(answer)))
+        return NoVerdict(
+            "not_understood",
+            f"neither {word!r} nor {other!r} is among the judge's likeliest tokens: {tokens}",
+        )
+    return probabilities[word] / whole
+
+
+def _written_win(answer: str | NoVerdict) -> float | None:
     """The first answer's win (1, 0.5 or 0) according to the last line of a verdict; None when the line is none of WINS."""
     if isinstance(answer, NoVerdict) or not answer.strip():
         return None
@@ -187,7 +272,7 @@ def _win(answer: str | NoVerdict) -> float | None:
 def _why_undecided(others: Sequence[int], answers: Sequence[str | NoVerdict]) -> str:
     if not others:
         return "the prompt has a single response, and compare=True needs several (num_generations_per_prompt)"
-    return f"no comparison ended with FIRST, SECOND or TIE; one ends with {str(answers[0])[-100:]!r}"
+    return f"no comparison had a verdict; the judge's first answer ends with {str(answers[0])[-100:]!r}"
 
 
 def _conversation(record: PromptRecord) -> str:

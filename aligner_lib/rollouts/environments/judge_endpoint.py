@@ -44,6 +44,9 @@ class JudgeEndpoint:
     """Seconds for a request."""
     max_calls: int | None = None
     """Requests of this process; answers from the cache and repeated requests do not count. None: no limit."""
+    likeliest: int = 0
+    """0: the judge writes a text. Above 0: the answer is a JSON object of this many likeliest first tokens and their
+    log-probabilities in nats. OpenAI-compatible servers give at most 20."""
     cache: Path | None = None
     """A file for answers; None: nothing is remembered."""
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
@@ -94,13 +97,18 @@ class JudgeEndpoint:
         data = json.dumps(self._body(messages)).encode()
         request = urllib.request.Request(f"{root}/chat/completions", data, headers)
         with urllib.request.urlopen(request, timeout=self.timeout) as answer:
-            text = json.load(answer)["choices"][0]["message"]["content"]
+            choice = json.load(answer)["choices"][0]
+        if self.likeliest:
+            return _first_tokens(choice)
+        text = choice["message"]["content"]
         if not isinstance(text, str):
             raise ValueError(f"the content is {text!r}")
         return text
 
     def _body(self, messages: list[Message]) -> dict[str, object]:
         settings = {"model": self.model, "max_tokens": self.max_tokens, "temperature": self.temperature}
+        if self.likeliest:
+            settings |= {"max_tokens": 1, "logprobs": True, "top_logprobs": self.likeliest}
         return settings | {"messages": messages}
 
     # -- the cache ------------------------------------------------------------------------------------------------
@@ -132,6 +140,14 @@ class JudgeEndpoint:
         table = sqlite3.connect(self.cache, timeout=60)
         table.execute("CREATE TABLE IF NOT EXISTS answers (identity TEXT PRIMARY KEY, text TEXT)")
         return table
+
+
+def _first_tokens(choice: dict) -> str:
+    """The likeliest first tokens of an answer and their log-probabilities, as JSON. Raises ValueError if they are missing."""
+    tokens = (choice.get("logprobs") or {}).get("content")
+    if not tokens:
+        raise ValueError("the log-probabilities are missing; use verdict=text for a server without logprobs")
+    return json.dumps({entry["token"]: float(entry["logprob"]) for entry in tokens[0]["top_logprobs"]})
 
 
 def _number(text: str | None) -> float | None:
