@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from aligner_lib.tutorial.comparison.statistics import (
+    cohens_kappa,
     compare,
     distinct_n,
     gain_in_parts,
@@ -155,3 +156,16 @@ def test_a_gain_in_parts_by_hand():
     assert all_right[1] == 1 * (1 - 0.5) * (2 - 1)
     assert sum(all_right) == 1
     assert gain_in_parts([[1, 1], [2, 2]], [[True, True]] * 2, [[False, False], [True, True]]) == (0, 0, 1)
+
+
+def test_cohens_kappa_of_a_table_by_hand():
+    """Of 50 pairs, 20 are yes by both, 15 no by both: observed 0.7, expected 0.5 * 0.6 + 0.5 * 0.4 = 0.5."""
+    verdicts, labels = [1] * 25 + [0] * 25, [1] * 20 + [0] * 5 + [1] * 10 + [0] * 15
+    kappa = cohens_kappa(verdicts, labels, range(50))
+    assert kappa.value == pytest.approx(0.4)
+    # Fleiss, Cohen and Everitt 1969: the large-sample standard error of this table is 0.1270
+    assert (kappa.high - kappa.low) / 2 == pytest.approx(0.1270 * 2.01, rel=0.05)
+    assert cohens_kappa([0] * 50, labels, range(50)).value == 0, "a constant agrees by chance"
+    assert math.isnan(cohens_kappa([1, 1], [1, 1], [0, 1]).value)
+    pair = cohens_kappa(verdicts * 2, labels * 2, [*range(50), *range(50)])
+    assert (pair.low, pair.high) == pytest.approx((kappa.low, kappa.high)), "a repeated answer is no evidence"

@@ -155,6 +155,32 @@ def gain_in_parts(
     return float(by_ending), float(by_gold), float(gain - by_ending - by_gold)
 
 
+def cohens_kappa(verdicts: Sequence[bool], labels: Sequence[bool], prompts: Sequence[int]) -> Estimate:
+    """Cohen's kappa of N verdicts and N labels, with an interval over prompts: 1 for equality, 0 for agreement by chance.
+
+    Kappa is (observed − expected) / (1 − expected) for the share of equal pairs, where the expected share is that of independent
+    verdicts with the same shares of yes (Cohen 1960). The interval is a jackknife's, which leaves out a prompt at a time, with
+    Student's t. NaN where verdicts and labels are all yes or all no. Raises ValueError without verdicts.
+    """
+    own, at, count = _by_prompt(verdicts, prompts)
+    other = np.asarray(labels, float)
+    kappa = _kappa(own, other)
+    left_out = np.array([_kappa(own[at != prompt], other[at != prompt]) for prompt in range(count)])
+    if count < 2 or not np.isfinite([kappa, *left_out]).all():
+        return Estimate(kappa, math.nan, math.nan)
+    variance = (count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()
+    half = t_quantile(count - 1) * math.sqrt(variance)
+    return Estimate(kappa, max(kappa - half, -1.0), min(kappa + half, 1.0))
+
+
+def _kappa(verdicts: ndarray, labels: ndarray) -> float:
+    if not len(verdicts):
+        return math.nan
+    observed, yes, positive = float((verdicts == labels).mean()), verdicts.mean(), labels.mean()
+    expected = float(yes * positive + (1 - yes) * (1 - positive))
+    return (observed - expected) / (1 - expected) if expected < 1 else math.nan
+
+
 def distinct_n(texts: Sequence[str], n: int) -> float:
     """The share of distinct n-grams among all n-grams of words; 0 without n-grams. Low for a policy that repeats itself.
 
