@@ -24,8 +24,8 @@ class EnvironmentSettings:
     """model.environments.NAME: an environment, which provides prompts and scores responses."""
 
     use: str = ""
-    """sums, form_rules, instructions, calculator, guess_the_number, answers, reasoning_gym, verifiers, reward_model, judge, or
-    FILE.py; empty: the environment's name."""
+    """sums, form_rules, instructions, calculator, tool_calculator, search, guess_the_number, answers, reasoning_gym, verifiers,
+    reward_model, judge, or FILE.py; empty: the environment's name."""
     weight: float = setting(1.0, at_least(0))
     """The environment's share of the prompts, relative to the other weights."""
     rewards: dict[str, float] = setting({}, WEIGHTS)

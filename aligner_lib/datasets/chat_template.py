@@ -3,23 +3,38 @@
 `use_template` chooses between the two for a tokenizer, and thus for all data of a job: SFT samples, pairs, prompts and
 environments. Without a choice, the texts of data files stay unchanged, and the conversations of an environment use the
 tokenizer's own template if there is one.
+
+A template that knows tools writes tools, calls and results itself. For any other template, `tool_calls.in_words` puts them
+into turns of system, user and assistant first.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aligner_lib.datasets.jinja_template import DATE_FUNCTION, rendered
+from aligner_lib.datasets.tool_calls import (
+    PROBE_CALL,
+    PROBE_MESSAGES,
+    PROBE_TOOL,
+    CallForm,
+    Tool,
+    form_of_probe,
+    in_words,
+    uses_tools,
+)
 from aligner_lib.errors import UserError
 
 if TYPE_CHECKING:
     from aligner_lib.datasets.tokenizer import Tokenizer
 
-Message = dict[str, str]  # {"role", "content"}
+Message = dict[str, Any]  # {"role", "content"}; an assistant's message may have "tool_calls"
 Conversation = str | list[Message]  # a text for the policy to continue, or a list of turns
 
 RESPONSE = "the-response-stands-here"  # a placeholder, to find the text around a response in a template
@@ -155,7 +170,9 @@ def turns_of(text: str) -> list[Message]:
     return turns[:-1] if turns[-1] == {"role": "assistant", "content": ""} else turns
 
 
-def answered_texts(tokenizer: Tokenizer, messages: list[Message]) -> list[list[str]]:
+def answered_texts(
+    tokenizer: Tokenizer, messages: list[Message], tools: Sequence[Tool] = ()
+) -> list[list[str]]:
     """A conversation in the tokenizer's template, as lists of texts: context, answer, context, answer, …
 
     The loss covers the answers, each with the template's stop token. The result is a single list if earlier turns stay
@@ -168,7 +185,7 @@ def answered_texts(tokenizer: Tokenizer, messages: list[Message]) -> list[list[s
     for i, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        head, answer = answer_of(tokenizer, messages[: i + 1])
+        head, answer = answer_of(tokenizer, messages[: i + 1], tools)
         if texts and head.startswith(done):
             texts[-1] += [head[len(done) :], answer]
         else:
@@ -177,7 +194,7 @@ def answered_texts(tokenizer: Tokenizer, messages: list[Message]) -> list[list[s
     return texts
 
 
-def answer_of(tokenizer: Tokenizer, messages: list[Message]) -> tuple[str, str]:
+def answer_of(tokenizer: Tokenizer, messages: list[Message], tools: Sequence[Tool] = ()) -> tuple[str, str]:
     """Split a conversation that ends with the assistant's turn into the context and the answer.
 
     The answer is the part of the assistant's turn in the loss, the stop token included. Raises StopTokenError when the template
@@ -187,7 +204,9 @@ def answer_of(tokenizer: Tokenizer, messages: list[Message]) -> tuple[str, str]:
     content = messages[-1]["content"]
     if stop := next((stop for stop in stop_texts(tokenizer) if stop in content), None):
         raise ValueError(_holds_stop_token(stop))
-    head, whole = _apply(tokenizer, messages[:-1], True), _apply(tokenizer, messages, False)
+    head, whole = (
+        _apply(tokenizer, turns, ready, tools) for turns, ready in ((messages[:-1], True), (messages, False))
+    )
     if not whole.startswith(head):
         raise UserError(
             f"{tokenizer.folder}: the chat template changes a prompt once an answer follows, so the policy would "
@@ -268,23 +287,29 @@ def _ending(whole: str, content: str) -> str:
 # ---- conversations --------------------------------------------------------------------------------------------------
 
 
-def render(tokenizer: Tokenizer, messages: list[Message], continues: bool = False) -> str:
+def render(
+    tokenizer: Tokenizer, messages: list[Message], continues: bool = False, tools: Sequence[Tool] = ()
+) -> str:
     """The text of a conversation, ready for the assistant's turn.
 
     Equals `apply_chat_template(..., add_generation_prompt=True)` of transformers. continues: the last message is the
-    assistant's and stays open, so that the policy can continue the message. Raises UserError when the template refuses the
-    messages; some templates refuse a system turn.
+    assistant's and stays open, so that the policy can continue the message. tools: the functions that the policy may call.
+    Raises UserError when the template refuses the messages; some templates refuse a system turn.
     """
     if not continues:
-        return _apply(tokenizer, messages, ready=True)
+        return _apply(tokenizer, messages, True, tools)
     if _template_of(tokenizer) is None:
         return _plain(messages, ready=False)
-    before, _ = _around_response(tokenizer, messages[:-1], [], ready=False)
+    before, _ = _around_response(tokenizer, messages[:-1], [], False, tools)
     return before + messages[-1]["content"]
 
 
 def render_observation(
-    tokenizer: Tokenizer, conversation: Conversation, observation: Conversation, stopped: bool
+    tokenizer: Tokenizer,
+    conversation: Conversation,
+    observation: Conversation,
+    stopped: bool,
+    tools: Sequence[Tool] = (),
 ) -> str:
     """The text between two responses: the end of the first response's turn, the observation, and the head of the next turn.
 
@@ -297,8 +322,8 @@ def render_observation(
             f"a conversation that is a text is continued by a text, not {observation!r}"
         )
         return observation
-    before, after = _around_response(tokenizer, conversation, _turns(observation), ready=True)
-    if before != render(tokenizer, conversation):
+    before, after = _around_response(tokenizer, conversation, _turns(observation), True, tools)
+    if before != render(tokenizer, conversation, tools=tools):
         raise UserError(
             f"{tokenizer.folder}: the chat template changes earlier turns when later turns follow, so an episode of "
             "several turns cannot be continued: use a model with another template, or environments with one turn"
@@ -314,12 +339,48 @@ def extend(conversation: Conversation, response: str, observation: Conversation)
     return [*conversation, {"role": "assistant", "content": response}, *_turns(observation)]
 
 
-def encode(tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
+def encode(tokenizer: Tokenizer, conversation: Conversation, tools: Sequence[Tool] = ()) -> list[int]:
     """Token ids of a prompt. A chat template contains its BOS token; for plain texts the tokenizer adds the BOS token."""
     if isinstance(conversation, str):
         return tokenizer.encode(conversation)
-    text = render(tokenizer, conversation)
+    text = render(tokenizer, conversation, tools=tools)
     return tokenizer.encode(text) if _template_of(tokenizer) is None else tokenizer.encode_parts([text])[0]
+
+
+def call_form(tokenizer: Tokenizer) -> CallForm:
+    """The form in which the template writes tool calls; the default form for a template that does not know tools.
+
+    Raises UserError for a template that writes calls in a form that is not read here.
+    """
+    return own_call_form(tokenizer) or "tags"
+
+
+def own_call_form(tokenizer: Tokenizer) -> CallForm | None:
+    """The form in which the template itself writes tool calls; None for a template that does not know tools."""
+    template = _template_of(tokenizer)
+    if template is None:
+        return None
+    written = _written_probe(template, tuple(sorted(_special_tokens(tokenizer.config).items())))
+    if written is None:
+        return None
+    for stop in stop_texts(tokenizer):
+        written = written.partition(stop)[0]
+    return form_of_probe(written, tokenizer.folder)
+
+
+@cache
+def _written_probe(template: str, special_tokens: tuple[tuple[str, str], ...]) -> str | None:
+    """The answer that a template writes for the probe's call; None if the template does not write tools or calls."""
+    import jinja2
+
+    variables = {"tools": [PROBE_TOOL], "documents": None, **dict(special_tokens)}
+    try:
+        head = rendered(template, None, messages=PROBE_MESSAGES[:1], add_generation_prompt=True, **variables)
+        whole = rendered(template, None, messages=PROBE_MESSAGES, add_generation_prompt=False, **variables)
+    except jinja2.TemplateError:
+        return None
+    call = whole.removeprefix(head)
+    return call if PROBE_CALL.name in head and PROBE_CALL.name in call else None
 
 
 def _turns(observation: Conversation) -> list[Message]:
@@ -327,11 +388,11 @@ def _turns(observation: Conversation) -> list[Message]:
 
 
 def _around_response(
-    tokenizer: Tokenizer, before: list[Message], after: list[Message], ready: bool
+    tokenizer: Tokenizer, before: list[Message], after: list[Message], ready: bool, tools: Sequence[Tool]
 ) -> tuple[str, str]:
     """The texts of a conversation before and after a response."""
     messages = [*before, {"role": "assistant", "content": RESPONSE}, *after]
-    head, mark, tail = _apply(tokenizer, messages, ready).partition(RESPONSE)
+    head, mark, tail = _apply(tokenizer, messages, ready, tools).partition(RESPONSE)
     if not mark:
         raise UserError(f"{tokenizer.folder}: the chat template leaves the assistant's turns out")
     if _template_of(tokenizer) is None:
@@ -339,8 +400,10 @@ def _around_response(
     return head, tail
 
 
-def _apply(tokenizer: Tokenizer, messages: list[Message], ready: bool) -> str:
+def _apply(tokenizer: Tokenizer, messages: list[Message], ready: bool, tools: Sequence[Tool] = ()) -> str:
     template = _template_of(tokenizer)
+    if uses_tools(messages, tools) and own_call_form(tokenizer) is None:
+        messages, tools = in_words(messages, tools), ()
     if template is None:
         return _plain(messages, ready)
     import jinja2
@@ -350,7 +413,7 @@ def _apply(tokenizer: Tokenizer, messages: list[Message], ready: bool) -> str:
             template,
             tokenizer.date,
             messages=messages,
-            tools=None,
+            tools=list(tools) or None,
             documents=None,
             add_generation_prompt=ready,
             **_special_tokens(tokenizer.config),

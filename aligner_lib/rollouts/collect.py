@@ -15,7 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.config.environments import REWARD_MODEL
 from aligner_lib.datasets.batches import concat_restore_order, concat_rows
-from aligner_lib.datasets.chat_template import extend, render_observation
+from aligner_lib.datasets.chat_template import call_form, extend, render_observation
+from aligner_lib.datasets.tool_calls import in_default_form
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.generate import Response
 from aligner_lib.megatron.spans import span
@@ -214,7 +215,8 @@ class RolloutCollector:
         if not episodes:
             return []
         requests = [
-            Episode(episode.task.environment, episode.task.seed, tuple(episode.texts)) for episode in episodes
+            Episode(episode.task.environment, episode.task.seed, self._readable(episode))
+            for episode in episodes
         ]
         return parallel.from_replica_leader(environments.step(requests) if parallel.leads_replica() else None)
 
@@ -238,7 +240,9 @@ class RolloutCollector:
         tokenizer = self.policy.tokenizer
         # a response that ended with an end string has no stop token
         stopped = transcript.tokens[-1] in tokenizer.stop_ids
-        text = render_observation(tokenizer, episode.conversation, step.observation, stopped)
+        text = render_observation(
+            tokenizer, episode.conversation, step.observation, stopped, episode.task.tools
+        )
         tokens = tokenizer.encode_parts([text])[0]
         if len(transcript.tokens) + len(tokens) + self.policy.sampling.max_length > self.longest:
             transcript.finished = False  # the sequence length leaves no room for another turn
@@ -246,6 +250,13 @@ class RolloutCollector:
         episode.conversation = extend(episode.conversation, episode.texts[-1], step.observation)
         transcript.observe(tokens)
         return True
+
+    def _readable(self, episode: _Episode) -> tuple[str, ...]:
+        """The responses as the environment reads them: with calls in the default form."""
+        if not episode.task.tools:
+            return tuple(episode.texts)
+        form = call_form(self.policy.tokenizer)
+        return tuple(in_default_form(text, form) for text in episode.texts)
 
     def _text(self, tokens: list[int]) -> str:
         return self.policy.tokenizer.decode(

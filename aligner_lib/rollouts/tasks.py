@@ -9,9 +9,10 @@ from random import Random
 from typing import Protocol
 
 from aligner_lib.algorithms.batching import global_batch, sample_order
-from aligner_lib.datasets.chat_template import Conversation, as_written, encode
+from aligner_lib.datasets.chat_template import Conversation, as_written, call_form, encode
 from aligner_lib.datasets.samples import PromptSample
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.datasets.tool_calls import Tool
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 
@@ -28,6 +29,8 @@ class Task(PromptSample):
     """The seed of the environment's episode."""
     conversation: Conversation = ""
     """The prompt as the environment gave it."""
+    tools: tuple[Tool, ...] = ()
+    """The tools of the environment."""
     by_model: bool = True
     """Whether the reward model judges the response."""
     reward_weights: Mapping[str, float] = field(default_factory=dict)
@@ -98,6 +101,9 @@ class EnvironmentTasks:
 
     def __post_init__(self):
         self._random, self._counts = Random(self.seed), dict.fromkeys(self.weights, 0)
+        self._tools = next(iter(self.environments.values())).tools()
+        if any(self._tools.values()):
+            call_form(self.tokenizer)  # refuses a template whose calls cannot be read
 
     @property
     def size(self) -> int | None:
@@ -155,8 +161,8 @@ class EnvironmentTasks:
     ) -> Task | EnvironmentFailure:
         if isinstance(prompt, EnvironmentFailure):
             return prompt
-        prompt = as_written(self.tokenizer, prompt)
-        tokens = encode(self.tokenizer, prompt)
+        prompt, tools = as_written(self.tokenizer, prompt), self._tools[name]
+        tokens = encode(self.tokenizer, prompt, tools)
         if len(tokens) > self.max_length:
             return EnvironmentFailure(
                 name,
@@ -166,6 +172,5 @@ class EnvironmentTasks:
                 f"length_params.max_length is {self.max_length}",
             )
         text = self.tokenizer.decode(tokens, special_tokens=True)
-        return Task(
-            tokens, text, name, seed, prompt, name in self.by_model, self.reward_weights.get(name, {})
-        )
+        weights = self.reward_weights.get(name, {})
+        return Task(tokens, text, name, seed, prompt, tools, name in self.by_model, weights)

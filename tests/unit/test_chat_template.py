@@ -117,5 +117,5 @@ def test_turns_that_a_template_can_not_write_are_refused(with_template):
         render_observation(with_template(FORGETFUL), ASKED, "Higher.", stopped=False)
     with pytest.raises(UserError, match="no system turn, please"):
         render(with_template(STRICT), WORKED)
-    with pytest.raises(UserError, match=r"'tool'.*system, user"):
-        render(with_template(None), [{"role": "tool", "content": "4"}])
+    with pytest.raises(UserError, match=r"'critic'.*system, user"):
+        render(with_template(None), [{"role": "critic", "content": "4"}])

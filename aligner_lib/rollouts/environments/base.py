@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from aligner_lib.datasets.tool_calls import Tool
 from aligner_lib.errors import UserError
 
-Message = dict[str, str]  # {"role", "content"}
+Message = dict[str, Any]  # {"role", "content"}; an assistant's message may have "tool_calls"
 Prompt = str | list[Message]  # a plain text, or messages for the chat template
 Item = TypeVar("Item")
 
@@ -53,6 +54,8 @@ class Environment(ABC):
     """An episode ends after this many responses, done or not."""
     judges_together: bool = False
     """Whether all responses of a rollout go to `step_all` in one call; episodes then have a single response."""
+    tool_schemas: tuple[Tool, ...] = ()
+    """The descriptions of the functions that the policy may call."""
 
     def __init__(self, split: str = "train"):
         assert split in SPLITS, split

@@ -12,6 +12,7 @@ from aligner_lib.rollouts.environments.base import Environment, Message, Step, h
 CALL = re.compile(r"<calc>(.*?)</calc>", re.DOTALL)
 LONGEST = 100  # characters of an expression
 LARGEST = 10**15  # limit for results and intermediate results
+MOST_PROBLEMS = 30_000  # of an environment
 OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -29,7 +30,7 @@ class Calculator(Environment):
     The observation is then the calculator's result or an error, and the environment ignores all text after the call. A response
     without a call is the answer, with the reward 1 if its last number is the result. Every prompt begins with `examples` worked
     examples from the training split, each with a call. The share `held_out` of all problems is for validation; 3 + 4 and 4 + 3
-    are always in the same split.
+    are always in the same split. If there are more than MOST_PROBLEMS, as many are drawn, the same ones in every run.
     """
 
     def __init__(
@@ -43,14 +44,13 @@ class Calculator(Environment):
         held_out: float = 0.2,
     ):
         super().__init__(split)
-        require(digits in (1, 2), f"digits={digits}: the value must be 1 or 2")
+        require(1 <= digits <= 6, f"digits={digits}: the value must be 1 to 6")
         require(
             bool(operations) and set(operations) <= set("+-*"),
             f"operations={operations!r}: the value must be some of + - *",
         )
         require(turns >= 1, f"turns={turns}: the value must be at least 1")
-        numbers = range(10 ** (digits - 1), 10**digits)
-        problems = [f"{a} {sign} {b}" for sign in dict.fromkeys(operations) for a in numbers for b in numbers]
+        problems = _problems("".join(dict.fromkeys(operations)), range(10 ** (digits - 1), 10**digits))
         splits = hold_out(problems, held_out, twins=_numbers_and_sign)
         self.problems, self.known = splits[split], splits["train"]
         self.size, self.max_turns = len(self.problems), turns
@@ -67,8 +67,7 @@ class Calculator(Environment):
             "Then answer with the number."
         )
         turns = [{"role": "system", "content": instruction}]
-        drawn = Random(seed).sample(self.known, self.examples + 1)
-        for example in [other for other in drawn if other != self.expression][: self.examples]:
+        for example in self._worked(seed):
             result = shown(calculate(example))
             texts = [f"What is {example}?", f"<calc>{example}</calc>", result, result]
             turns += [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, texts)]
@@ -83,9 +82,28 @@ class Calculator(Environment):
                 except ValueError as error:
                     observation = f"error: {error}"
                 return Step(done=False, observation=observation)
-        numbers = re.findall(r"-?\d+", response)
-        right = float(not call and bool(numbers) and numbers[-1] == shown(calculate(self.expression)))
+        right = float(not call and self._is_right(response))
         return Step(right, metrics={"right": right, "calls": self.calls})
+
+    def _worked(self, seed: int) -> list[str]:
+        """The problems of an episode's worked examples."""
+        drawn = Random(seed).sample(self.known, self.examples + 1)
+        return [other for other in drawn if other != self.expression][: self.examples]
+
+    def _is_right(self, answer: str) -> bool:
+        numbers = re.findall(r"-?\d+", answer)
+        return bool(numbers) and numbers[-1] == shown(calculate(self.expression))
+
+
+def _problems(signs: str, numbers: range) -> list[str]:
+    """All problems of two numbers, or MOST_PROBLEMS of them, always the same."""
+    count = len(signs) * len(numbers) ** 2
+    chosen = range(count) if count <= MOST_PROBLEMS else Random(1234).sample(range(count), MOST_PROBLEMS)
+    pairs = [(divmod(place, len(numbers) ** 2)) for place in chosen]
+    return [
+        f"{numbers[pair // len(numbers)]} {signs[sign]} {numbers[pair % len(numbers)]}"
+        for sign, pair in pairs
+    ]
 
 
 def _numbers_and_sign(problem: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from pebble import ProcessExpired, ProcessPool
 
 from aligner_lib.config.environments import REWARD_MODEL
+from aligner_lib.datasets.tool_calls import Tool
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks, worker
 from aligner_lib.rollouts.environments.base import Prompt, Step
@@ -47,6 +48,7 @@ class Episode:
     environment: str
     seed: int
     responses: tuple[str, ...] = ()
+    """Tool calls have the form `tags` (`aligner_lib.datasets.tool_calls`)."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,10 @@ class Environments:
     def max_turns(self) -> dict[str, int]:
         """The largest number of responses in an episode of each environment."""
         return {name: description.max_turns for name, description in self._descriptions.items()}
+
+    def tools(self) -> dict[str, tuple[Tool, ...]]:
+        """The descriptions of each environment's tools."""
+        return {name: description.tools for name, description in self._descriptions.items()}
 
     def reset(self, episodes: Sequence[Episode]) -> list[Prompt | EnvironmentFailure]:
         """The prompt of each episode."""

@@ -17,6 +17,8 @@ BUILT_IN = {
     "form_rules": "form_rules:FormRules",
     "instructions": "instructions:Instructions",
     "calculator": "calculator:Calculator",
+    "tool_calculator": "tool_calculator:ToolCalculator",
+    "search": "search:Search",
     "guess_the_number": "guess_the_number:GuessTheNumber",
     "answers": "answers:Answers",
     "reasoning_gym": "reasoning_gym:ReasoningGym",

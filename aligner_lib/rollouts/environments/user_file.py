@@ -16,9 +16,11 @@ from typing import Any
 
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks
-from aligner_lib.rollouts.environments.base import Environment, NoVerdict, Step, require
+from aligner_lib.rollouts.environments.base import Environment, Message, NoVerdict, Step, require
 from aligner_lib.rollouts.environments.prompt_files import PromptFiles, PromptRecord
+from aligner_lib.rollouts.environments.tools import ToolEnvironment
 
+TOOLS = "TOOLS"  # a file's list of functions that the policy may call
 EXAMPLE = "def reward(prompt, response, **fields): return float(len(response) < 40)"
 
 
@@ -74,6 +76,11 @@ class UserFile:
         together = (
             inspect.iscoroutinefunction(chosen) or "completions" in inspect.signature(chosen).parameters
         )
+        if tools := getattr(module, TOOLS, ()):
+            require(
+                not together, f"{self.path}: {TOOLS} need a reward(prompt, response, **fields), not async"
+            )
+            return partial(RewardAfterTools, chosen, tools)
         return partial(RewardsTogether if together else RewardFunction, chosen)
 
     def _chosen(self, module: ModuleType) -> Any:
@@ -82,6 +89,7 @@ class UserFile:
             for name, value in vars(module).items()
             if getattr(value, "__module__", None) == module.__name__
             and not name.startswith("_")
+            and value not in getattr(module, TOOLS, ())
             and (inspect.isfunction(value) or (inspect.isclass(value) and issubclass(value, Environment)))
         }
         if self.name:
@@ -194,6 +202,35 @@ class RewardsTogether(RewardFunction):
 
     def _is_of_lists(self) -> bool:
         return "completions" in inspect.signature(self.function).parameters
+
+
+class RewardAfterTools(ToolEnvironment, RewardFunction):
+    """A user's reward function on the policy's last response, after calls of the file's TOOLS. turns: the most responses of an
+    episode."""
+
+    def __init__(
+        self,
+        function: Callable[..., float | Mapping[str, float]],
+        tools: Sequence[Callable[..., object]],
+        split: str = "train",
+        *,
+        prompts: Any,
+        held_out: float = 0.2,
+        turns: int = ToolEnvironment.max_turns,
+    ):
+        super().__init__(function, split, prompts=prompts, held_out=held_out)
+        require(turns >= 1, f"turns={turns}: the value must be at least 1")
+        require(
+            not any(isinstance(record.prompt, str) for record in self.records),
+            "tools need `prompt` or `messages` in place of `text`",
+        )
+        self.tools, self.max_turns = tuple(tools), turns
+
+    def prompt(self, seed: int) -> list[Message]:
+        return RewardFunction.reset(self, seed)
+
+    def judge(self, answer: str) -> Step:
+        return RewardFunction.step(self, answer)
 
 
 def as_step(answer: Any) -> Step:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from aligner_lib.datasets.tool_calls import Tool
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks
 from aligner_lib.rollouts.environments.base import Environment, NoVerdict, Prompt, Step
@@ -44,6 +45,7 @@ class Description:
     size: int | None
     max_turns: int
     judges_together: bool = False
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def describe(blueprint: Blueprint) -> Description | Problem:
     """Build the environment. The text of a Problem is a message for the user, or the traceback of an exception."""
     try:
         environment = _built(blueprint)
-        return Description(environment.size, environment.max_turns, environment.judges_together)
+        return Description(
+            environment.size, environment.max_turns, environment.judges_together, environment.tool_schemas
+        )
     except UserError as error:
         return Problem("refused", str(error))
     except BaseException as error:
@@ -135,7 +139,9 @@ def _built(blueprint: Blueprint) -> Environment:
     if _process.environment is None:
         _process.tracebacks = open(os.path.join(blueprint.folder, str(os.getpid())), "w")  # noqa: SIM115
         with _bounded(BUILD_SECONDS):
-            _process.environment = build(blueprint.source, blueprint.split, blueprint.args)
+            environment = build(blueprint.source, blueprint.split, blueprint.args)
+            _ = environment.tool_schemas  # described before the time limit of the first request starts
+            _process.environment = environment
     return _process.environment
 
 
@@ -185,8 +191,8 @@ def _is_prompt(prompt: Any) -> bool:
         and bool(prompt)
         and all(
             isinstance(message, dict)
-            and set(message) == {"role", "content"}
-            and all(isinstance(value, str) for value in message.values())
+            and {"role", "content"} <= set(message) <= {"role", "content", "name", "tool_calls"}
+            and all(isinstance(value, str) for name, value in message.items() if name != "tool_calls")
             for message in prompt
         )
     )

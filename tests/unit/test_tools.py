@@ -1,0 +1,283 @@
+"""Tools: a template's own form of calls and results, a default form, and environments that run the calls.
+
+The templates are small ones with the constructs of Qwen2.5's and Llama 3.2's.
+"""
+
+import json
+
+import pytest
+from test_chat_template import FORGETFUL
+from test_environments import settings
+from tiny_tokenizers import with_settings
+
+from aligner_lib.datasets import tool_calls
+from aligner_lib.datasets.chat_template import (
+    OWN,
+    PLAIN,
+    call_form,
+    own_call_form,
+    render,
+    render_observation,
+    use_template,
+)
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.datasets.tool_calls import ToolCall, in_default_form, read_calls
+from aligner_lib.errors import UserError
+from aligner_lib.rollouts.environments.base import Step
+from aligner_lib.rollouts.environments.pool import Environments, Episode
+from aligner_lib.rollouts.environments.registry import make
+
+QWEN = """{%- if tools -%}
+    {{- "<|im_start|>system\n# Tools" -}}
+    {%- for tool in tools -%}{{- "\n" + (tool | tojson) -}}{%- endfor -%}
+    {{- "<|im_end|>\n" -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- if message.role == "assistant" -%}
+        {{- "<|im_start|>assistant" -}}
+        {%- if message.content -%}{{- "\n" + message.content -}}{%- endif -%}
+        {%- for call in message.tool_calls or [] -%}
+            {{- '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + "}\n</tool_call>" -}}
+        {%- endfor -%}
+        {{- "<|im_end|>\n" -}}
+    {%- elif message.role == "tool" -%}
+        {%- if loop.first or messages[loop.index0 - 1].role != "tool" -%}{{- "<|im_start|>user" -}}{%- endif -%}
+        {{- "\n<tool_response>\n" + message.content + "\n</tool_response>" -}}
+        {%- if loop.last or messages[loop.index0 + 1].role != "tool" -%}{{- "<|im_end|>\n" -}}{%- endif -%}
+    {%- else -%}
+        {{- "<|im_start|>" + message.role + "\n" + message.content + "<|im_end|>\n" -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- "<|im_start|>assistant\n" -}}{%- endif -%}
+"""
+LLAMA = """{%- for message in messages -%}
+    {{- "<|im_start|>" + ("ipython" if message.role == "tool" else message.role) + "\n" -}}
+    {%- if loop.first and tools -%}{%- for tool in tools -%}{{- (tool | tojson(indent=4)) + "\n" -}}{%- endfor -%}{%- endif -%}
+    {%- if message.tool_calls -%}
+        {%- if message.tool_calls | length > 1 -%}{{- raise_exception("a single call, please") -}}{%- endif -%}
+        {%- set call = message.tool_calls[0].function -%}
+        {{- '{"name": "' + call.name + '", "parameters": ' + (call.arguments | tojson) + "}" -}}
+    {%- else -%}{{- message.content -}}{%- endif -%}
+    {{- "<|im_end|>\n" -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- "<|im_start|>assistant\n" -}}{%- endif -%}
+"""
+MISTRAL = LLAMA.replace("""'{"name": "'""", """'[TOOL_CALLS][{"name": "'""").replace(
+    "parameters", "arguments"
+)
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {
+            "type": "object",
+            "properties": {name: {"type": "integer", "description": "A number."} for name in "ab"},
+            "required": ["a", "b"],
+        },
+    },
+}
+ASKED = [{"role": "user", "content": "1 + 1?"}]
+CALL = ToolCall("add", {"a": 1, "b": 1})
+RESULT = {"role": "tool", "name": "add", "content": "2"}
+WHOLE = [*ASKED, tool_calls.calling_message([CALL]), RESULT, {"role": "assistant", "content": "Two."}]
+TAGGED = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 1}}\n</tool_call>'
+OBJECT = '{"name": "add", "parameters": {"a": 1, "b": 1}}'
+
+
+@pytest.fixture
+def with_template(smoke, tmp_path):
+    return lambda template: use_template(
+        Tokenizer(with_settings(smoke, tmp_path, chat_template=template)), OWN
+    )
+
+
+# ---- templates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("template", "written", "form"), [(QWEN, TAGGED, "tags"), (LLAMA, OBJECT, "object")])
+def test_a_template_that_knows_tools_writes_them_as_in_transformers(with_template, template, written, form):
+    from transformers import AutoTokenizer
+
+    tokenizer = with_template(template)
+    theirs = AutoTokenizer.from_pretrained(tokenizer.folder)
+    for turns in (1, 3):
+        text = theirs.apply_chat_template(
+            WHOLE[:turns], tools=[ADD], tokenize=False, add_generation_prompt=True
+        )
+        assert render(tokenizer, WHOLE[:turns], tools=[ADD]) == text
+    assert own_call_form(tokenizer) == form
+    assert read_calls(written, form) == ("", [CALL]) and in_default_form(written, form) == TAGGED
+    # what the policy wrote, and then reads, is the whole conversation
+    observation = render_observation(tokenizer, ASKED, [RESULT], True, [ADD])
+    assert render(tokenizer, ASKED, tools=[ADD]) + written + "<|im_end|>" + observation == text
+
+
+def test_without_tools_in_the_template_they_have_the_default_form(smoke):
+    tokenizer = use_template(Tokenizer(smoke), OWN)
+    assert own_call_form(tokenizer) is None and call_form(tokenizer) == "tags"
+    two = [*ASKED, tool_calls.calling_message([CALL, CALL], "So:"), RESULT, RESULT | {"content": "3"}]
+    system, *turns = tool_calls.in_words([{"role": "system", "content": "Be brief."}, *two], [ADD])
+    assert system["content"].startswith(
+        "Be brief.\n\nYou can call these functions:\n" + json.dumps(ADD["function"])
+    )
+    assert turns == [
+        *ASKED,
+        {"role": "assistant", "content": f"So:\n{TAGGED}\n{TAGGED}"},
+        {
+            "role": "user",
+            "content": "<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>",
+        },
+    ]
+    assert render(tokenizer, two, tools=[ADD]) == render(tokenizer, tool_calls.in_words(two, [ADD]))
+    plain = render(use_template(Tokenizer(smoke), PLAIN), two[:2], tools=[ADD])
+    assert plain.endswith(f"User: 1 + 1?\n\nAssistant: So:\n{TAGGED}\n{TAGGED}\n\nAssistant:")
+
+
+def test_a_template_with_another_form_of_calls_is_refused_by_its_form(with_template):
+    tokenizer = with_template(MISTRAL)
+    with pytest.raises(UserError, match=r"writes a tool call as '\[TOOL_CALLS\]\[.*chat_template=plain"):
+        render(tokenizer, ASKED, tools=[ADD])
+    assert render(tokenizer, ASKED).endswith("1 + 1?<|im_end|>\n<|im_start|>assistant\n")
+    assert own_call_form(with_template(FORGETFUL)) is None
+
+
+UNREADABLE = {
+    "<tool_call>add(1, 1)</tool_call>": "is not JSON",
+    '<tool_call>{"name": 3}</tool_call>': 'must have the form {"name"',
+    '<tool_call>["add"]</tool_call>': 'must have the form {"name"',
+    '<tool_call>{"name": "add", "arguments": [1]}</tool_call>': "of add must be a JSON object",
+}
+
+
+def test_calls_are_read_and_what_is_no_call_is_text():
+    assert read_calls(f"So {TAGGED}\n{TAGGED} …") == ("So \n …", [CALL, CALL])
+    assert read_calls(TAGGED.removesuffix("</tool_call>")) == (
+        "",
+        [CALL],
+    )  # the stop token stood in its place
+    for text, problem in UNREADABLE.items():
+        (call,) = read_calls(text)[1]
+        assert problem in call.problem, text
+    assert read_calls(f"{OBJECT}; {OBJECT}", "object") == ("", [CALL, CALL])
+    for text in ("{}", '{"name": "add"}', f"It is {OBJECT}", f"{OBJECT} and", "Two."):
+        assert read_calls(text, "object") == (text, []), text
+
+
+# ---- environments ---------------------------------------------------------------------------------------------------
+
+FILE = '''
+from aligner_lib.rollouts.environments.tools import ToolEnvironment
+
+def half(number: int) -> float:
+    """
+    Halves a number.
+
+    Args:
+        number: An even number.
+    """
+    if number % 2:
+        raise RuntimeError("odd")
+    return number / 2
+
+class Halves(ToolEnvironment):
+    max_turns = 3
+    tools = (half,)
+
+    def prompt(self, seed):
+        return [{"role": "user", "content": "Halve 8."}]
+
+    def judge(self, answer):
+        return Step(float(answer == "4"), metrics={"words": len(answer.split())})
+
+from aligner_lib.rollouts.environments.base import Step
+'''
+
+
+def calling(name, **arguments):
+    return tool_calls.written_calls([ToolCall(name, arguments)])
+
+
+RESULTS = {
+    calling("half", number=8): "4.0",
+    calling("half", number=7): "error: RuntimeError: odd",
+    calling(
+        "half", number="8"
+    ): "error: the arguments of half do not fit: number: '8' is not of type 'integer'",
+    calling("half"): "error: the arguments of half do not fit: 'number' is a required property",
+    calling("half", number=8, by=2): "error: the arguments of half do not fit: Additional properties",
+    calling("double", number=8): "error: there is no function double; the functions are half",
+    "<tool_call>half(8)</tool_call>": "error: the call is not JSON",
+}
+
+
+def test_calls_are_run_in_order_and_errors_go_back_to_the_model(tmp_path):
+    file = tmp_path / "halves.py"
+    file.write_text(FILE)
+    environment = make(str(file))
+    environment.reset(0)
+    step = environment.step("\n".join(RESULTS))
+    assert not step.done and [message["role"] for message in step.observation] == ["tool"] * len(RESULTS)
+    for message, result in zip(step.observation, RESULTS.values()):
+        assert message["content"].startswith(result)
+    counts = {"calls": len(RESULTS), "failed_calls": len(RESULTS) - 1}
+    assert environment.step("4") == Step(1.0, metrics={"words": 1} | counts)
+    environment.reset(0)
+    for _ in range(2):
+        assert not environment.step(calling("half", number=8)).done
+    # the call in the last turn is not run, and the text beside it is the answer
+    assert environment.step(f"4 {calling('half', number=8)}") == Step(
+        1.0, metrics={"words": 1, "calls": 3, "failed_calls": 0}
+    )
+
+
+def test_a_file_with_tools_and_a_reward_is_an_environment_in_processes(tmp_path):
+    file, prompts = tmp_path / "mine.py", tmp_path / "prompts.jsonl"
+    file.write_text(
+        FILE.split("class")[0]
+        + "TOOLS = [half]\n\ndef reward(prompt, response, right):\n    return float(response == right)\n"
+    )
+    prompts.write_text(
+        "".join(json.dumps({"prompt": f"Halve {n}.", "right": str(n // 2)}) + "\n" for n in (2, 4, 6))
+    )
+    used = settings(tmp_path, use=str(file), processes=1, args={"prompts": str(prompts), "turns": 2})
+    with Environments({"mine": used}, "train") as pool:
+        assert pool.max_turns() == {"mine": 2} and [
+            tool["function"]["name"] for tool in pool.tools()["mine"]
+        ] == ["half"]
+        (prompt,) = pool.reset([Episode("mine", 0)])
+        number = int(prompt[0]["content"].split()[1].rstrip("."))
+        call = calling("half", number=number)
+        first, whole = pool.step([Episode("mine", 0, (call,)), Episode("mine", 0, (call, str(number // 2)))])
+    assert first.observation == [{"role": "tool", "name": "half", "content": str(number / 2)}]
+    assert (whole.reward, whole.metrics) == (1.0, {"calls": 1.0, "failed_calls": 0.0})
+
+
+def test_a_tool_without_hints_or_a_docstring_ends_the_start(tmp_path):
+    file = tmp_path / "bad.py"
+    file.write_text(FILE.replace("number: int", "number"))
+    with pytest.raises(UserError, match=r"the tool half can't be described: .*number.*Write it as in"):
+        print(make(str(file)).tool_schemas)
+
+
+def test_the_calculator_and_the_search_are_tools():
+    calculator = make("tool_calculator", digits=3, operations="+", examples=1)
+    *worked, question = calculator.reset(3)
+    assert [turn["role"] for turn in worked] == ["user", "assistant", "tool", "assistant"]
+    assert worked[2]["content"] == worked[3]["content"]
+    problem = question["content"].removeprefix("What is ").rstrip("?")
+    step = calculator.step(calling("calculator", expression=problem))
+    a, b = map(int, problem.split(" + "))
+    assert 200 <= a + b == int(step.observation[0]["content"]) and min(a, b) >= 100
+    assert calculator.step(f"It is {a + b}.").metrics == {"right": 1.0, "calls": 1, "failed_calls": 0}
+    train, held_out = (
+        set(make("tool_calculator", split, digits=3).problems) for split in ("train", "validation")
+    )
+    assert len(train) + len(held_out) == 30_000
+    assert not train & held_out
+    search = make("search")
+    (question,) = search.reset(0)
+    text = search.step(calling("search", query=question["content"])).observation[0]["content"]
+    assert search.record["response"] in text
+    whole, copied = (search.step(answer).reward for answer in (search.record["response"], text))
+    assert whole == 1 and 0 < copied < 0.6  # a copy of the text has further words
