@@ -46,6 +46,15 @@ from aligner_lib.datasets.samples import (
     SFTSample,
 )
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.datasets.tool_calls import (
+    Tool,
+    ToolCall,
+    calling_message,
+    checked_calls,
+    checked_tools,
+    in_words,
+    uses_tools,
+)
 from aligner_lib.errors import UserError
 
 UNBOUNDED = 1 << 30  # a limit of tokens that drops no sample
@@ -80,13 +89,18 @@ def load_sft(
 
     A turn's `weight` of 0 excludes an answer from the loss: the policy reads the answer and does not learn to write it.
 
+    Beside `messages`, `tools` has the functions that the assistant may call. An assistant's turn may have `tool_calls`, and a turn
+    of the role `tool` is a result, all in OpenAI's form. A template that knows tools writes them; otherwise they have the default
+    form (`tool_calls.in_words`). The loss covers the calls and never the results.
+
     Raises FileNotFoundError for a missing file, ValueError when no sample is usable, StopTokenError for a template whose
     answers end without a stop token.
     """
 
     def make(record: dict) -> SFTSample | list[SFTSample] | str:
         if "messages" in record or "conversations" in record:
-            return _conversation(_turns(record), tokenizer, max_length)
+            tools = checked_tools(record["tools"]) if record.get("tools") else []
+            return _conversation(_turns(record), tools, tokenizer, max_length)
         prompt, answer = text_of(record, "input"), text_of(record, "output")
         if not answer.strip():
             return "empty output"
@@ -141,12 +155,17 @@ def shorten(paragraphs: list[list[int]], room: int) -> list[list[int]]:
 
 
 class Turn(NamedTuple):
-    """A turn of a conversation; role: one of ROLES' values."""
+    """A turn of a conversation; role: one of ROLES' values, or Tool."""
 
     role: str
     text: str
     learnt: bool
     """Whether the loss covers the turn: True for an answer, unless its weight is 0."""
+    calls: tuple[ToolCall, ...] = ()
+
+    def message(self) -> Message:
+        content = self.text.strip()
+        return calling_message(self.calls, content) if self.calls else _message(self.role, content)
 
 
 def _turns(record: dict) -> list[Turn]:
@@ -157,29 +176,38 @@ def _turns(record: dict) -> list[Turn]:
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise ValueError(f"{key!r} is not a list of turns")
     opening = [Turn("System", text_of(record, "system"), False)] if record.get("system") else []
-    return opening + [_turn(turn, text_of(turn, role), text_of(turn, text)) for turn in turns]
+    return opening + [_turn(turn, text_of(turn, role), text) for turn in turns]
 
 
-def _turn(turn: dict, name: str, text: str) -> Turn:
-    if name.lower() not in ROLES:
-        raise ValueError(f"a turn has the role {name!r}; the roles are {', '.join(ROLES)}")
+def _turn(turn: dict, name: str, text_key: str) -> Turn:
+    roles = ROLES if text_key == "value" else ROLES | {"tool": "Tool"}
+    if name.lower() not in roles:
+        raise ValueError(f"a turn has the role {name!r}; the roles are {', '.join(roles)}")
     if turn.get("weight") not in (None, 0, 1):
         raise ValueError(f"a turn has the weight {turn['weight']!r}, but must be 0 or 1")
-    role = ROLES[name.lower()]
-    return Turn(role, text, role == "Assistant" and turn.get("weight") != 0)
+    role = roles[name.lower()]
+    calls = checked_calls(turn["tool_calls"]) if turn.get("tool_calls") else []
+    if calls and role != "Assistant":
+        raise ValueError(
+            f"a turn with the role {name!r} has 'tool_calls', which only an assistant's turn may have"
+        )
+    text = "" if calls and turn.get(text_key) is None else text_of(turn, text_key)
+    return Turn(role, text, role == "Assistant" and turn.get("weight") != 0, tuple(calls))
 
 
-def _conversation(turns: list[Turn], tokenizer: Tokenizer, max_length: int) -> list[SFTSample] | str:
+def _conversation(
+    turns: list[Turn], tools: list[Tool], tokenizer: Tokenizer, max_length: int
+) -> list[SFTSample] | str:
     if not turns or turns[-1].role != "Assistant":
         return "the last turn is not the assistant's"
     answers = [turn for turn in turns if turn.role == "Assistant"]
-    if not all(turn.text.strip() for turn in answers):
+    if not all(turn.text.strip() or turn.calls for turn in answers):
         return "an empty answer"
     if not any(turn.learnt for turn in answers):
         return "every answer has the weight 0"
+    messages, learnt = [turn.message() for turn in turns], iter(answers)
     if tokenizer.template == OWN:
-        texts = answered_texts(tokenizer, [_message(turn.role, turn.text.strip()) for turn in turns])
-        learnt = iter(answers)
+        texts = answered_texts(tokenizer, messages, tools)
         wholes = [
             [(part, i % 2 == 1 and next(learnt).learnt) for i, part in enumerate(text)] for text in texts
         ]
@@ -189,10 +217,15 @@ def _conversation(turns: list[Turn], tokenizer: Tokenizer, max_length: int) -> l
         # the stop token after the last answer is learnt, so the answer must be learnt, too
         if not turns[-1].learnt:
             return "the last answer has the weight 0: leave the turns behind the last learnt answer out"
+        if uses_tools(messages, tools):
+            messages = in_words(messages, tools)
         parts = [
             part
-            for turn in turns
-            for part in ((f"\n\n{turn.role}:", False), (f" {turn.text.strip()}", turn.learnt))
+            for message in messages
+            for part in (
+                (f"\n\n{message['role'].capitalize()}:", False),
+                (f" {message['content']}", message["role"] == "assistant" and next(learnt).learnt),
+            )
         ]
         parts[0] = (parts[0][0].lstrip(), False)
         wholes, begin, end = [parts], tokenizer.bos_ids, [tokenizer.eos_id]

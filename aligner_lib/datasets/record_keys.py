@@ -31,7 +31,11 @@ class RecordForm(NamedTuple):
 TEXT = RecordForm(frozenset({"text"}))
 INSTRUCTION = RecordForm(frozenset({"input", "output"}))
 TURN = frozenset({"role", "content"})
-MESSAGES = RecordForm(frozenset({"messages", "system"}), ("messages",), TURN | {"weight"})
+MESSAGES = RecordForm(
+    frozenset({"messages", "system", "tools"}),
+    ("messages",),
+    TURN | {"weight", "tool_calls", "tool_call_id", "name"},
+)
 CONVERSATIONS = RecordForm(
     frozenset({"conversations", "system"}), ("conversations",), frozenset({"from", "value", "weight"})
 )
@@ -42,9 +46,9 @@ LABELLED = RecordForm(frozenset({"prompt", "response", "label"}), ("prompt", "re
 CURES = {
     "context": "join the context and the question into one text, and give that text as 'input'",
     "mask": "the loss covers exactly the assistant's turns: give a conversation for which that is right",
-    "tools": "write the tools into the system turn, as the model should read them",
-    "tool_calls": "write the call into the turn's text, as the model should write it",
-    "function_call": "write the call into the turn's text, as the model should write it",
+    "tools": "conversations with tools are for SFT, under 'messages'; elsewhere write the tools into the system turn",
+    "tool_calls": "conversations with tools are for SFT, under 'messages'; elsewhere write the call into the turn's text",
+    "function_call": "give the call as 'tool_calls', a list, in OpenAI's form",
     "reasoning_content": "put the reasoning into the turn's text, in the tags of the model's template",
 }
 REMOVE = "remove the key if its content does not matter, else move the content into a key that is read"

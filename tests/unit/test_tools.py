@@ -15,11 +15,13 @@ from aligner_lib.datasets.chat_template import (
     OWN,
     PLAIN,
     call_form,
+    encode,
     own_call_form,
     render,
     render_observation,
     use_template,
 )
+from aligner_lib.datasets.load import load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.datasets.tool_calls import ToolCall, in_default_form, read_calls
 from aligner_lib.errors import UserError
@@ -162,6 +164,63 @@ def test_calls_are_read_and_what_is_no_call_is_text():
     assert read_calls(f"{OBJECT}; {OBJECT}", "object") == ("", [CALL, CALL])
     for text in ("{}", '{"name": "add"}', f"It is {OBJECT}", f"{OBJECT} and", "Two."):
         assert read_calls(text, "object") == (text, []), text
+
+
+# ---- SFT ------------------------------------------------------------------------------------------------------------
+
+
+def learnt_parts(tokenizer, sample):
+    ids = [token if learnt else None for token, learnt in zip(sample.tokens, sample.learnt)]
+    runs = "".join(" \0" if token is None else tokenizer.decode([token], True, True) for token in ids)
+    return [part for part in runs.replace(" \0", "\0").split("\0") if part]
+
+
+@pytest.mark.parametrize("template", [QWEN, LLAMA, "its own", PLAIN])
+def test_sft_learns_calls_and_answers_and_never_a_result(smoke, with_template, tmp_path, template):
+    tokenizer = (
+        with_template(template)
+        if template in (QWEN, LLAMA)
+        else use_template(Tokenizer(smoke), OWN if template == "its own" else PLAIN)
+    )
+    # OpenAI's form: arguments are JSON text, the content is null, and the call has an id
+    calls = [{"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 1}'}}]
+    turns = [
+        *ASKED,
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "1", "content": "2"},
+        WHOLE[-1],
+    ]
+    file = tmp_path / "tools.jsonl"
+    file.write_text(
+        "".join(
+            json.dumps({"messages": turns, "tools": tools}) + "\n"
+            for tools in ([ADD], json.dumps([ADD["function"]]))
+        )
+    )
+    samples, _ = load_sft([file], tokenizer, 2048)
+    assert len(samples) == 2 and samples[0] == samples[1]  # tools as JSON text, without their envelope
+    call, stop = (OBJECT if template == LLAMA else TAGGED), "<|im_end|>"
+    parts = [f" {call}", f" Two.{stop}"] if template == PLAIN else [call + stop, "Two." + stop]
+    assert learnt_parts(tokenizer, samples[0]) == parts
+    if template != PLAIN:  # the context is the prompt that the policy will read
+        start = samples[0].answer_start
+        assert samples[0].tokens[:start] == encode(tokenizer, ASKED, [ADD])
+
+
+BAD_RECORDS = {
+    "'tools' is dict": {"messages": WHOLE, "tools": {"name": "add"}},
+    "a tool is 'add'": {"messages": WHOLE, "tools": ["add"]},
+    "a call is {'id': '1'}": {"messages": [*ASKED, {"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+    "which only an assistant's turn may have": {"messages": [ASKED[0] | {"tool_calls": WHOLE[1]["tool_calls"]}, WHOLE[-1]]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", BAD_RECORDS)
+def test_sft_leaves_out_a_record_whose_tools_it_cannot_read_and_says_why(smoke, tmp_path, problem):
+    file = tmp_path / "tools.jsonl"
+    file.write_text("\n".join(map(json.dumps, (BAD_RECORDS[problem], {"input": "a", "output": "b"}))))
+    samples, report = load_sft([file], Tokenizer(smoke), 2048)
+    assert len(samples) == 1 and problem in report.lines()[0] and "tools.jsonl:1" in report.lines()[0]
 
 
 # ---- environments ---------------------------------------------------------------------------------------------------
