@@ -5,9 +5,12 @@ This module depends neither on HTTP nor on models. Source: OpenAI's API referenc
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from dataclasses import dataclass, field
+
+from aligner_lib.datasets.tool_calls import ToolCall
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,12 @@ class Choice:
     index: int
     text: str = ""
     finish_reason: str | None = None
-    """stop or length; None: the answer is not complete."""
+    """stop, length or tool_calls; None: the answer is not complete."""
     tokens: list[TokenLogprob] | None = None
     """None if not requested."""
+    calls: list[ToolCall] = field(default_factory=list)
+    first_call: int = 0
+    """The number of calls in earlier parts of the answer."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +99,19 @@ class Writer:
             "logprobs": self._logprobs(choice),
         }
         if self.chat:
-            return own | {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+            calls = {"tool_calls": list(map(_call, choice.calls))} if choice.calls else {}
+            content = choice.text if choice.text or not calls else None
+            return own | {"message": {"role": "assistant", "content": content, "refusal": None, **calls}}
         return own | {"text": choice.text}
 
     def _delta(self, choice: Choice) -> dict:
+        delta: dict = {"content": choice.text} if choice.text else {}
+        if choice.calls:
+            numbered = enumerate(choice.calls, start=choice.first_call)
+            delta["tool_calls"] = [{"index": number, **_call(call)} for number, call in numbered]
         return {
             "index": choice.index,
-            "delta": {"content": choice.text} if choice.text else {},
+            "delta": delta,
             "finish_reason": choice.finish_reason,
             "logprobs": self._logprobs(choice),
         }
@@ -115,6 +127,11 @@ class Writer:
             "top_logprobs": [dict(token.likeliest) or None for token in choice.tokens],
             "text_offset": [token.offset for token in choice.tokens],
         }
+
+
+def _call(call: ToolCall) -> dict:
+    function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 def _chat_logprob(token: TokenLogprob) -> dict:

@@ -5,7 +5,9 @@ This module depends neither on HTTP nor on models. Source: OpenAI's API referenc
 
 from __future__ import annotations
 
+import json
 import secrets
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -17,6 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from aligner_lib.datasets.tool_calls import Tool, ToolCall, calling_message, checked_tools
+
 COMPLETION_TOKENS = 16  # the default length of a completion
 CHAT_TOKENS = 512  # the default length of an answer in a chat, if the context has room
 MOST_CHOICES, MOST_STOPS, MOST_ALTERNATIVES = 128, 16, 20
@@ -27,14 +31,13 @@ NOT_DONE: dict[str, Any] = {
     "presence_penalty": 0,
     "logit_bias": {},
     "suffix": "",
-    "tools": [],
-    "tool_choice": "none",
+    "parallel_tool_calls": True,
     "functions": [],
     "response_format": {"type": "text"},
     "modalities": ["text"],
 }
 # These fields do not change the answer.
-WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")
+WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier")
 
 
 class ApiError(Exception):
@@ -139,10 +142,40 @@ class _Part(BaseModel):
     text: str
 
 
+class _Function(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    arguments: str
+    """JSON text of an object."""
+
+    @property
+    def call(self) -> ToolCall:
+        return ToolCall(self.name, json.loads(self.arguments or "{}"))
+
+    @model_validator(mode="after")
+    def _arguments_are_an_object(self):
+        try:
+            is_object = isinstance(self.call.arguments, dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            raise ValueError("the arguments must be the JSON text of an object")
+        return self
+
+
+class _Call(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    id: str
+    type: Literal["function"] = "function"
+    function: _Function
+
+
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[_Part], Field(fail_fast=True)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[_Part], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[_Call], Field(fail_fast=True)] = []
+    tool_call_id: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -151,12 +184,27 @@ class _Message(BaseModel):
         empty."""
         if not isinstance(value, dict):
             return value
-        return {name: part for name, part in value.items() if name == "content" or part not in (None, [], {})}
+        return {name: part for name, part in value.items() if part not in (None, [], {})}
 
-    def plain(self) -> dict[str, str]:
-        """The message in the form that templates read. `developer` is OpenAI's newer name for the system role."""
-        parts = self.content
+    @model_validator(mode="after")
+    def _fields_fit_the_role(self):
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("only an assistant's message has tool_calls")
+        if (self.role == "tool") != (self.tool_call_id is not None):
+            raise ValueError("a message of the role tool, and no other, needs tool_call_id")
+        if self.content is None and not self.tool_calls:
+            raise ValueError("the content is missing")
+        return self
+
+    def plain(self, names: dict[str, str]) -> dict[str, Any]:
+        """The message in the form that templates read. `developer` is OpenAI's newer name for the system role. names: the
+        functions of the earlier calls by the calls' ids."""
+        parts = self.content or ""
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        if self.tool_calls:
+            return calling_message([call.function.call for call in self.tool_calls], text)
+        if self.role == "tool":
+            return {"role": "tool", "name": names[self.tool_call_id], "content": text}
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
@@ -164,13 +212,42 @@ class ChatRequest(_ApiRequest):
     """A request to /v1/chat/completions."""
 
     messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
+    tools: list[dict[str, Any]] = []
+    tool_choice: Literal["none", "auto"] = "auto"
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
 
     @property
-    def prompts(self) -> list[list[dict[str, str]]]:
-        return [[message.plain() for message in self.messages]]
+    def prompts(self) -> list[list[dict[str, Any]]]:
+        names: dict[str, str] = {}
+        messages = []
+        for message in self.messages:
+            messages.append(message.plain(names))
+            names |= {call.id: call.function.name for call in message.tool_calls}
+        return [messages]
+
+    @property
+    def offered_tools(self) -> Sequence[Tool]:
+        """The functions that the model may call."""
+        return self.tools if self.tool_choice == "auto" else ()
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _have_the_form(cls, value: object) -> list[Tool]:
+        tools = checked_tools(value)
+        if any(tool["function"].get("strict") for tool in tools):
+            raise ValueError("strict is not supported here: leave strict out")
+        return tools
+
+    @model_validator(mode="after")
+    def _results_belong_to_calls(self):
+        ids: set[str] = set()
+        for number, message in enumerate(self.messages):
+            if message.role == "tool" and message.tool_call_id not in ids:
+                raise ValueError(f"the tool_call_id of message {number} is the id of no call before it")
+            ids |= {call.id for call in message.tool_calls}
+        return self
 
     @property
     def alternatives(self) -> int | None:
@@ -209,11 +286,13 @@ def read(kind: type[_ApiRequest], body: object) -> Any:
 
 def _explained(kind: type[_ApiRequest], error: ValidationError) -> ApiError:
     first = error.errors(include_url=False)[0]
-    name = str(first["loc"][0]) if first["loc"] else None
+    if not first["loc"]:  # the check of results, the only check of a whole request
+        return ApiError(first["msg"].removeprefix("Value error, "), param="messages")
+    name = str(first["loc"][0])
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden" and name == "messages":
         return ApiError(
-            f"{place} is not supported here: a message has only a role and a content, which must be text",
+            f"{place} is not supported here: a message has only role, content (text), tool_calls and tool_call_id",
             param=name,
             code="unsupported",
         )
@@ -223,7 +302,8 @@ def _explained(kind: type[_ApiRequest], error: ValidationError) -> ApiError:
             f"there is no field {place!r}; the fields are {known}", param=name, code="unknown_field"
         )
     value = "" if first["type"] == "missing" else f" (it is {_short(first['input'])})"
-    return ApiError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}{value}", param=name)
+    reason = first["msg"].removeprefix("Value error, ")
+    return ApiError(f"{place}: {reason[0].lower()}{reason[1:]}{value}", param=name)
 
 
 def _short(value: object) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from aligner_lib.datasets.chat_template import ANSWER, encode, render
+from aligner_lib.datasets.chat_template import ANSWER, call_form, encode, render
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.datasets.tool_calls import ToolCall
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.generation_thread import (
     DrawnToken,
@@ -22,6 +23,7 @@ from aligner_lib.jobs.generation_thread import (
 from aligner_lib.jobs.openai_answers import Choice, TokenLogprob, Usage, Writer
 from aligner_lib.jobs.openai_api import ApiError, ChatRequest, CompletionRequest
 from aligner_lib.jobs.response_text import ResponseText
+from aligner_lib.jobs.streamed_calls import StreamedCalls
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.megatron.model import Transformer
 
@@ -58,6 +60,7 @@ class Answer:
     ):
         self._model, self._thread, self._request = model, thread, request
         self._chat = isinstance(request, ChatRequest)
+        self._tools = request.offered_tools if self._chat else ()
         self._writer = Writer(self._model.name, self._chat)
         self._prompts = [self._encoded(prompt) for prompt in request.prompts]
         self._drawn = 0  # number of tokens
@@ -77,6 +80,7 @@ class Answer:
             begin = len(choice.text)
             async for part in self._parts(index, generation):
                 choice.text += part.text
+                choice.calls += part.calls
                 choice.finish_reason = part.finish_reason
                 if choice.tokens is not None:
                     choice.tokens += [replace(token, offset=begin + token.offset) for token in part.tokens]
@@ -113,6 +117,8 @@ class Answer:
         """Yield the parts of a choice's text as they become certain. The last part has the reason for the end."""
         tokenizer = self._model.tokenizer
         text = ResponseText(tokenizer, self._request.stop, strip=self._chat and self._model.writes_plain)
+        calls = StreamedCalls(call_form(tokenizer)) if self._tools else None
+        called = 0  # number of calls
         tokens: list[TokenLogprob] = []  # tokens after the last part
         while True:
             event = await generation.events.get()
@@ -134,10 +140,18 @@ class Answer:
                 reason = "stop" if text.stopped or event.finished else "length"
                 if text.stopped:
                     tokens = [token for token in tokens if token.offset < len(text.text)]
-            if certain or reason:
+            new_calls: list[ToolCall] = []
+            if calls is not None:
+                certain, new_calls = calls.add(certain)
+                if reason:
+                    rest, last_calls = calls.end()
+                    certain, new_calls = certain + rest, new_calls + last_calls
+                if reason == "stop" and called + len(new_calls):
+                    reason = "tool_calls"
+            if certain or new_calls or reason:
                 with_tokens = self._request.alternatives is not None
-                yield Choice(index, certain, reason, tokens if with_tokens else None)
-                tokens = []
+                yield Choice(index, certain, reason, tokens if with_tokens else None, new_calls, called)
+                tokens, called = [], called + len(new_calls)
             if reason:
                 self._thread.cancel(generation)
                 return
@@ -178,7 +192,7 @@ class Answer:
                 raise ApiError(f"token id {wrong[0]} is not in the vocabulary, 0 to {size - 1}", param=field)
             return prompt
         try:
-            tokens = encode(self._model.tokenizer, prompt)
+            tokens = encode(self._model.tokenizer, prompt, self._tools)
         except (UserError, UnicodeEncodeError) as error:
             raise ApiError(str(error), param=field) from None
         if not tokens:

@@ -254,11 +254,8 @@ REFUSED = [
     (COMPLETIONS, {"echo": True, "stream": True}, "echo", "leave either out"),
     (COMPLETIONS, b"[" * 200_000, None, "more than 32 deep"),
     (CHAT, {"messages": []}, "messages", "at least 1 item"),
-    (CHAT, turn(role="tool"), "messages", "'system', 'developer', 'user' or 'assistant'"),
     (CHAT, turn(role="wizard"), "messages", "(it is 'wizard')"),
-    (CHAT, turn(tool_calls=[{"id": "1"}]), "messages", "messages.0.tool_calls is not"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs=true"),
-    (CHAT, {"tools": [{"type": "function"}]}, "tools", "not supported here"),
     (CHAT, b"{", None, "the body is not JSON"),
     (CHAT, b"[1]", None, "the body is list"),
 ]
