@@ -344,15 +344,17 @@ def test_the_files_on_the_page_about_environments_work(tmp_path, monkeypatch):
     page = (ROOT / "docs/environments.md").read_text()
     files = re.findall(r"```(?:python|jsonl)\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    for name, text in zip(("shorter.py", "prompts.jsonl", "echo.py"), files, strict=True):
+    for name, text in zip(("shorter.py", "prompts.jsonl", "sky.py"), files, strict=True):
         Path(name).write_text(text)
     environment = make("shorter.py", prompts=dict.fromkeys(SPLITS, "prompts.jsonl"))
     assert last(environment.reset(1)) == "What is bread?"
     assert environment.step("flour " * 8) == Step(1, metrics={"words": 8})
-    environment = make("echo.py", word="b")
-    assert last(environment.reset(2)) == "Write bbb."
-    assert environment.step("a").observation == "Once more, please."
-    assert environment.step("bbb") == Step(1, metrics={"words": 1})
+    Path("cities.jsonl").write_text('{"prompt": "How warm is Rome?", "degrees": "21.5"}\n')
+    environment = make("sky.py", prompts=dict.fromkeys(SPLITS, "cities.jsonl"))
+    environment.reset(0)
+    call = '<tool_call>{"name": "temperature", "arguments": {"city": "Rome"}}</tool_call>'
+    assert last(environment.step(call).observation) == "21.5"
+    assert environment.step("It is 21.5 degrees.") == Step(1, metrics={"calls": 1, "failed_calls": 0})
 
 
 # ---- processes ------------------------------------------------------------------------------------------------------

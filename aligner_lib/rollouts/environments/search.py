@@ -29,8 +29,8 @@ class Search(ToolEnvironment):
         require(turns >= 1, f"turns={turns}: the value must be at least 1")
         records = [json.loads(line) for line in TEXTS.read_text(encoding="utf-8").splitlines()]
         self.index = BM25(list(dict.fromkeys(record["context"] for record in records if record["context"])))
-        asked = [record for record in records if record["category"] == CATEGORY]
-        self.records = hold_out(asked, held_out, twins=lambda record: record["instruction"])[split]
+        questions = [record for record in records if record["category"] == CATEGORY]
+        self.records = hold_out(questions, held_out, twins=lambda record: record["instruction"])[split]
         self.size, self.max_turns, self.results = len(self.records), turns, results
         self.tools = (self.search,)
 
