@@ -274,7 +274,11 @@ def test_instructions_are_judged_and_a_reward_model_s_prompts_are_only_measured(
 def tasks(sizes, weights, tokenizer, prompt="x"):
     from aligner_lib.rollouts.tasks import EnvironmentTasks
 
-    train = SimpleNamespace(sizes=lambda: sizes, reset=lambda episodes: [prompt] * len(episodes))
+    train = SimpleNamespace(
+        sizes=lambda: sizes,
+        reset=lambda episodes: [prompt] * len(episodes),
+        tools=lambda: dict.fromkeys(sizes, ()),
+    )
     return EnvironmentTasks({"train": train}, weights, frozenset(), tokenizer, 99, seed=1)
 
 
