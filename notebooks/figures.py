@@ -21,7 +21,10 @@ PLACEHOLDER = re.compile(r"\{\{" + NAME + r"\}\}")
 MARKER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?<!--" + NAME + r"-->")
 DECIMAL = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.]*\d)(?:e-?\d+)?")
 # a decimal there is code, an equation, a file's name, another page's address, or made by a program with a test of its own
-NO_PROSE = re.compile(r"<!-- made by benchmarks.*?<!-- until here -->|```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$|\]\([^)\s]*\)|arXiv:[\d.]+", re.DOTALL)
+NO_PROSE = re.compile(
+    r"<!-- made by benchmarks.*?<!-- until here -->|```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$|\]\([^)\s]*\)|arXiv:[\d.]+",
+    re.DOTALL,
+)
 
 
 def read_figures(root: Path) -> dict:

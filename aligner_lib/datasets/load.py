@@ -461,7 +461,8 @@ def length_of_record(record: dict, tokenizer: Tokenizer) -> int | None:
     None for a record that no length makes usable, such as an answer that contains a stop token.
     """
     if "messages" in record:
-        samples = _conversation(_turns(record), tokenizer, UNBOUNDED)
+        tools = checked_tools(record["tools"]) if record.get("tools") else []
+        samples = _conversation(_turns(record), tools, tokenizer, UNBOUNDED)
         return None if isinstance(samples, str) else max(map(len, samples))
     prompt = _text_or_turns(record, "prompt", as_turns=True)
     responses = [f" {record[key].strip()}" for key in ("chosen", "rejected", "response") if key in record]

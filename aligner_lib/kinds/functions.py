@@ -39,7 +39,7 @@ def functions_of(kind: str, config: DictConfig) -> SimpleNamespace:
 def hashes_of_functions(config: DictConfig) -> dict[str, str]:
     """Hash the files with a run's functions and environments, by setting. A run can't continue with other files.
 
-    The files of an environment are its code and every file that its arguments name, such as its prompts.
+    Code and named files, such as a file of prompts, count for an environment.
     """
     files = {f"functions.{name}": place_in(use)[0] for name, use in (config.get("functions") or {}).items()}
     for name, environment in ((config.get("model") or {}).get("environments") or {}).items():
@@ -51,7 +51,7 @@ def hashes_of_functions(config: DictConfig) -> dict[str, str]:
 
 
 def _named_files(key: str, value: object) -> Iterator[tuple[str, Path]]:
-    """The existing files in an argument of an environment, each with the setting that names the file."""
+    """Existing files in an environment's argument, with their settings."""
     if isinstance(value, dict | DictConfig):
         for name, part in value.items():
             yield from _named_files(f"{key}.{name}", part)
@@ -59,7 +59,7 @@ def _named_files(key: str, value: object) -> Iterator[tuple[str, Path]]:
         for number, part in enumerate(value):
             yield from _named_files(f"{key}.{number}", part)
     elif isinstance(value, str | Path):
-        with suppress(OSError, ValueError):  # a text that is no path, such as a long one
+        with suppress(OSError, ValueError):  # a text, not a path
             if (file := Path(value).expanduser()).is_file():
                 yield key, file
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from statistics import fmean
 
 import pytest

@@ -287,7 +287,9 @@ def test_a_reward_s_scale_is_in_head_and_constant_and_rewards_come_back_the_same
 def test_scores_are_read_before_a_padding_that_is_not_the_stop_token(tmp_path, reward_model):
     import transformers
 
-    assert all(hasattr(transformers, family.classifier) for family in FAMILIES.values())
+    # a reward model of Granite is refused: transformers has no class for it
+    classifiers = {name: hasattr(transformers, family.classifier) for name, family in FAMILIES.items()}
+    assert [name for name, there in classifiers.items() if not there] == ["granite"]
     path, whole = reward_model / "tokenizer_config.json", read_json(reward_model / "tokenizer_config.json")
     for number, (names, expected) in enumerate(
         (

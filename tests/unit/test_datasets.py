@@ -123,7 +123,7 @@ def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
         ({"messages": MESSAGES["messages"][:-1]}, "the last turn is not the assistant's"),
         ({"messages": []}, "the last turn is not the assistant's"),
         ({"messages": "hi"}, "'messages' is not a list of turns"),
-        ({"messages": [{"role": "tool", "content": "7"}]}, "a turn has the role 'tool'; the roles are"),
+        ({"messages": [{"role": "critic", "content": "7"}]}, "a turn has the role 'critic'; the roles are"),
         ({"messages": [{"role": "assistant", "content": " "}]}, "an empty answer"),
         ({"conversations": [{"from": "User"}]}, "no key 'value'"),
         ({"messages": [{"role": "assistant", "content": LONG}]}, "longer than 64 tokens"),
