@@ -591,13 +591,11 @@ print(
 #
 # The result of one seed may be luck. Another seed draws other samples, pairs and responses, and trains other models.
 # Notebooks 03 to 05 also ran with other seeds (`python notebooks/record.py --drawn`). Their policies answered the same
-# 256 held-out prompts. In the first two rows, PPO had twelve steps and a KL coefficient of 0.1, and the pairs were an
-# earlier sample:
+# 256 held-out prompts:
 #
 # | seed | good, SFT | good, PPO | gain, 95 % interval | echoes |
 # | --- | --- | --- | --- | --- |
-# | 1, earlier | {{earlier_seed_1.ppo.good_sft}} | {{earlier_seed_1.ppo.good_ppo}} | {{earlier_seed_1.ppo.good_gain}} ({{earlier_seed_1.ppo.good_gain_low}} to {{earlier_seed_1.ppo.good_gain_high}}) | {{earlier_seed_1.ppo.echo_sft}} → {{earlier_seed_1.ppo.echo_ppo}} |
-# | 2, earlier | {{earlier_seed_2.ppo.good_sft}} | {{earlier_seed_2.ppo.good_ppo}} | {{earlier_seed_2.ppo.good_gain}} ({{earlier_seed_2.ppo.good_gain_low}} to {{earlier_seed_2.ppo.good_gain_high}}) | {{earlier_seed_2.ppo.echo_sft}} → {{earlier_seed_2.ppo.echo_ppo}} |
+# | 1 | {{seed_1.ppo.good_sft}} | {{seed_1.ppo.good_ppo}} | {{seed_1.ppo.good_gain}} ({{seed_1.ppo.good_gain_low}} to {{seed_1.ppo.good_gain_high}}) | {{seed_1.ppo.echo_sft}} → {{seed_1.ppo.echo_ppo}} |
 # | 2 | {{seed_2.ppo.good_sft}} | {{seed_2.ppo.good_ppo}} | {{seed_2.ppo.good_gain}} ({{seed_2.ppo.good_gain_low}} to {{seed_2.ppo.good_gain_high}}) | {{seed_2.ppo.echo_sft}} → {{seed_2.ppo.echo_ppo}} |
 #
 # The gain is real on each seed, and its size depends on the seed. A single seed can mislead. An earlier profile drew 32
