@@ -83,7 +83,7 @@ def _sft(setting: Setting, say) -> Comparison:
         ),
         Contestant("transformers", "plain loop, padded in order of arrival", theirs.plain_sft),
     ]
-    return compete("SFT", sides, setting, aim=1.5, say=say)
+    return compete("SFT", sides, setting, aim=2.0, say=say)
 
 
 def _reward_model(setting: Setting, say) -> Comparison:

@@ -77,6 +77,8 @@ def compete(
     """Run the sides in turn: a warm-up round for each side, then setting.repeats rounds. Checks that the sides did equal
     work."""
     if setting.beside is not None:
+        # the target is a speed beside the first of the others
+        aim = aim if 1 in setting.beside else None
         contestants = contestants[:1] + [c for i, c in enumerate(contestants) if i in setting.beside]
     with ExitStack() as stack:
         processes = [stack.enter_context(SideProcess(contestant, setting)) for contestant in contestants]
