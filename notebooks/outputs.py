@@ -10,6 +10,8 @@ import base64
 import hashlib
 import io
 import json
+import re
+import socket
 from pathlib import Path
 
 OUTPUTS = Path(__file__).parent / "src" / "outputs"
@@ -45,6 +47,7 @@ def record_outputs(tutorial: Path, root: Path, folder: Path = OUTPUTS) -> list[P
         text = executed.read_text(encoding="utf-8")
         for place, name in places.items():
             text = text.replace(place, name)
+        text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "localhost", text)
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         kept = {
             key("".join(cell["source"])): shown

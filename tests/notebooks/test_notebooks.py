@@ -86,19 +86,9 @@ def test_the_outputs_of_a_solved_notebook_are_small_and_name_no_place(path):
             assert not [kind for kind in output.get("data", {}) if "widget" in kind]
 
 
-def test_the_ten_notebooks_of_the_tutorial_have_outputs():
-    assert [path.stem[:2] for path in EXECUTED] == [
-        "00",
-        "01",
-        "02",
-        "03",
-        "04",
-        "04",
-        "05",
-        "06",
-        "07",
-        "08",
-    ]
+def test_solved_notebooks_have_outputs():
+    """All but 11, whose loop the learner writes."""
+    assert [path.stem[:3] for path in sorted(set(SOLVED) - set(EXECUTED))] == ["11_"]
 
 
 def test_outputs_without_a_kernel_are_kept_and_others_are_not(monkeypatch):
