@@ -242,7 +242,9 @@ def test_everybody_has_notebooks_of_their_own_and_nobody_elses(hub, pages):
         others = [] if user == INSTRUCTOR else sorted(USERS.keys() - {user})
         page.get_by_text(f"closed to me: {others}").wait_for(state="attached")
         page.get_by_text("I may write: ['mine']").wait_for(state="attached")
-        page.get_by_text("ask its owner to run `aligner model fetch smollm2-135m`").wait_for(state="attached")
+        page.get_by_text("ask the cache's owner to run `aligner model fetch smollm2-135m`").wait_for(
+            state="attached"
+        )
 
 
 def test_everybody_trains_at_once(hub, pages):
