@@ -34,7 +34,7 @@ def test_the_site_works_from_a_disk(browser, tmp_path):
     hunt = page.frame_locator("iframe >> nth=0")
     page.locator("iframe").first.scroll_into_view_if_needed()
     hunt.locator(".lab-chart").nth(len(bug_hunt.CHARTS) - 1).wait_for()  # the charts of notebook 10
-    hunt.get_by_text("hunt-healthy-2").first.wait_for()
+    hunt.locator(":visible", has_text="hunt-healthy-2").last.wait_for()
     fault = FAULTS[bug_hunt.HUNTED["hunt-01"].fault].title
     other_fault = next(other.title for other in FAULTS.values() if other.title != fault)
     answer(page, "quiz hunt-01", other_fault, "✗ no")
