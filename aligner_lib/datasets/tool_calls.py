@@ -13,9 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 from aligner_lib.errors import UserError
 
-Tool = dict[
-    str, Any
-]  # {"type": "function", "function": {"name", "description", "parameters": a JSON schema}}
+Tool = dict[str, Any]
+"""`{"type": "function", "function": {"name", "description", "parameters": a JSON schema}}`."""
 CallForm = Literal["tags", "object"]
 """How a template writes the calls of a turn.
 

@@ -10,7 +10,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import aligner_lib.datasets
@@ -46,11 +46,10 @@ def load_samples(
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(folder.with_name(f".{folder.name}.lock"), logger.info, "tokenises the same data"):
-            samples = _opened(folder)
-            if samples is None:
-                logger.info(f"keeping the token ids of {names} in {folder}")
-                collect = lambda samples, report: _written(samples, report, folder)  # noqa: E731
-                samples, _ = load(files, tokenizer, max_length, collect)
+            if (samples := _opened(folder)) is not None:
+                return samples, samples.report
+            logger.info(f"keeping the token ids of {names} in {folder}")
+            return load(files, tokenizer, max_length, partial(_written, folder=folder))
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
@@ -59,7 +58,6 @@ def load_samples(
             f"({error.strerror}): set ALIGNER_CACHE to a folder of your own"
         )
         return load(files, tokenizer, max_length)
-    return samples, samples.report
 
 
 def _paths(load: Callable, files: list[Path]) -> list[Path]:

@@ -53,8 +53,10 @@ class JudgedPrompts(PromptFiles):
     verdict="text": the judge writes a sentence on each criterion, and then its points. verdict="logprobs": the judge answers Yes
     or No to each criterion, or A or B to a pair, and the points are the probability of Yes (or A) at the first token, divided by
     the probability of both words. Small models seldom keep to a form, and each of their answers has these probabilities. A rubric
-    then costs a request for each criterion. cache: a file for the judge's answers, by default judge.sqlite in the cache folder of the project; false: no cache.
-    The other arguments are those of JudgeEndpoint.
+    then costs a request for each criterion.
+
+    cache: a file for the judge's answers, by default judge.sqlite in the cache folder of the project; false: no cache. The other
+    arguments are those of JudgeEndpoint.
 
     Sources: Zheng et al. 2023 (arXiv:2306.05685) for both orders; Gunjal et al. 2025 (arXiv:2507.17746) for rubrics as rewards;
     Liu et al. 2023 (arXiv:2303.16634) for verdicts weighted by their probabilities.
