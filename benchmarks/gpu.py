@@ -3,6 +3,7 @@
 figures   steps of each kind in float32 with the smoke model, on the GPU and on this machine's CPU: losses agree within BOUND; rewards
           and gradients of PPO and GRPO agree at the first step, whose responses rounding has not changed yet
 kinds     seconds, tokens a second and peak memory of a step of each kind, in float32 and in bf16
+capture   tokens a second of a generation whose step is a CUDA graph, beside the same without one, on random weights of SMALL's shape
 size      the same for SFT and reward model on random weights of LARGE's shape in bf16, beside the estimate of `aligner size`
 beside    SFT, reward model, DPO, GRPO and generation beside TRL and transformers, in float32 and in bf16 (`./lab bench`)
 
@@ -41,6 +42,7 @@ from aligner_lib.models.smoke import random_weights
 from aligner_lib.models.stream import write_store
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.workspace.workspace import Workspace
+from benchmarks.engines import common_share
 from cluster.sizing import MODELS, Parallelism, memory, step_flops
 
 KINDS = ("sft", "rm", "dpo", "ppo", "grpo")
@@ -48,6 +50,7 @@ PRECISIONS = ("32", "bf16")
 COMPARISONS = ("sft", "rm", "dpo", "grpo", "generation")
 WARM_UP = 2  # steps in which libraries set themselves up; they count in no median
 LARGE, LARGE_TOKENS, LARGE_BATCH = "SmolLM2-1.7B", 1024, 8
+SMALL, ROWS, PROMPT_TOKENS, NEW_TOKENS = "SmolLM2-135M", (1, 64), (10, 60), 64
 ROLES = {"sft": "sft", "rm": "reward model"}
 PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "A100": 312.0}
 """Peak speed in bf16 without sparsity, from the makers' data sheets."""
@@ -153,6 +156,51 @@ def kinds(out: Path, options: argparse.Namespace) -> list[dict]:
     return rows
 
 
+def capture(out: Path, options: argparse.Namespace) -> list[dict]:
+    """Generation with and without a CUDA graph, in both precisions. `common`: the share of tokens before a first difference."""
+    from aligner_lib.megatron import parallel
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+
+    parallel.initialize()
+    rows = []
+    for precision in PRECISIONS:
+        model = Engine(architecture_of(SMALL), Numerics(bf16=precision == "bf16")).module
+        for count in ROWS:
+            prompts = random_prompts(count, model.architecture.vocab_size)
+            model.captures_steps = False
+            eager, expected = generated(model, prompts, options.steps)
+            model.captures_steps = True
+            captured, responses = generated(model, prompts, options.steps)
+            row = {"precision": precision, "rows": count, "eager": eager, "captured": captured}
+            rows.append(row | {"ratio": captured / eager, "common": common_share(responses, expected)})
+    return rows
+
+
+def random_prompts(count: int, vocabulary: int) -> list[list[int]]:
+    """Prompts of random tokens, of different lengths."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(*PROMPT_TOKENS, (count,), generator=generator).tolist()
+    return [torch.randint(vocabulary, (length,), generator=generator).tolist() for length in lengths]
+
+
+def generated(model, prompts: list[list[int]], rounds: int) -> tuple[float, list[list[int]]]:
+    """The median tokens a second, and the last round's responses."""
+
+    from aligner_lib.megatron.generate import Sampling, generate
+
+    sampling = Sampling(max_length=NEW_TOKENS)
+    speeds = []
+    for _ in range(1 + rounds):  # libraries set themselves up in the first round
+        started = time.perf_counter()
+        responses = generate(model, prompts, range(len(prompts)), sampling, stop_ids=[0])
+        tokens = [response.tokens for response in responses]
+        speeds.append(sum(map(len, tokens)) / (time.perf_counter() - started))
+    return median(speeds[1:]), tokens
+
+
 def size(out: Path, options: argparse.Namespace) -> list[dict]:
     """Steps of a model of LARGE's shape, with their share of the GPU's peak speed and the estimated memory."""
     shape = MODELS[LARGE]
@@ -251,7 +299,7 @@ def beside(out: Path, options: argparse.Namespace) -> list[dict]:
     return rows
 
 
-PARTS = {"figures": figures, "kinds": kinds, "size": size, "beside": beside}
+PARTS = {"figures": figures, "capture": capture, "kinds": kinds, "size": size, "beside": beside}
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
@@ -266,7 +314,7 @@ def device_name() -> str:
 
 def tables(results: dict) -> Iterator[Table]:
     """Tables of all parts except `beside`, which has printed its own."""
-    for part in set(results) & {"figures", "kinds", "size"}:
+    for part in set(results) & {"figures", "capture", "kinds", "size"}:
         rows = results[part]
         table = Table(title=part, title_justify="left", box=None, header_style="bold")
         names = [name for name in rows[0] if name != "pairs"]

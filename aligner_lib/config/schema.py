@@ -166,6 +166,8 @@ class ForwardPass:
     """Tensor-parallel ranks split the tokens among them between matrix products; null: on with CUDA and Transformer Engine."""
     share_prefix: bool = True
     """Compute the common prefix of a micro batch's rows only once; the results are exact."""
+    cuda_graphs: bool = False
+    """On a GPU, generation repeats a recorded step, without Python between its operations. Not measured yet."""
 
 
 @dataclass

@@ -70,6 +70,7 @@ def build_engine(
         recompute_num_layers=model.get("activations_checkpoint_num_layers"),
         sequence_parallel=has_transformer_engine() if sequence_parallel is None else sequence_parallel,
         share_prefix=model.share_prefix,
+        cuda_graphs=model.cuda_graphs,
     )
     engine = Engine(architecture, numerics, **training)
     engine.load(start, new_head=new_head)

@@ -15,7 +15,8 @@ row that joins later counts its positions from the column where its prompt was i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -46,12 +47,29 @@ class KVCache(StaticInferenceContext):
         # masks of the current forward pass by window W; None: no window
         self.masks: dict[int | None, torch.Tensor] = {}
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each [B, G, columns, D]
+        self.column: torch.Tensor | None = None  # within `fixed`: int64 [1], the column of the new token
+
+    @contextmanager
+    def fixed(self, column: torch.Tensor) -> Iterator[None]:
+        """A context manager: inside, the new token's column is a tensor, int64 [1], and all shapes are those of the full cache.
+
+        A recorded step can then be repeated for any column.
+        """
+        self.column = column
+        try:
+            yield
+        finally:
+            self.column = None
 
     def append(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store a layer's new keys and values, [B, G, S, D] each. Returns all cached keys and values, [B, G, K, D] each.
 
         layer: Megatron's layer number. The cache keeps the dtype of the first keys and values.
         """
+        if self.column is not None:
+            return tuple(
+                kept.index_copy_(2, self.column, new) for kept, new in zip(self.layers[layer], (key, value))
+            )
         start, end = self.sequence_len_offset, self.sequence_len_offset + key.shape[2]
         if layer not in self.layers:
             shape = (key.shape[0], key.shape[1], self.max_sequence_length, key.shape[3])
@@ -68,8 +86,10 @@ class KVCache(StaticInferenceContext):
         columns. current_positions: int64 [S, B], the rotary positions of the new tokens.
         """
         start, end = self.sequence_len_offset, self.sequence_len_offset + new_tokens
+        if self.column is not None:
+            end = self.max_sequence_length
         columns = torch.arange(end, device=self.starts.device)
-        queries = columns[start:]
+        queries = columns[start:] if self.column is None else self.column
         itself = columns[None, :] == queries[:, None]  # [S, K]
         visible = columns >= self.starts[:, None]  # [B, K]
         self.masks = {

@@ -7,6 +7,7 @@ B rows of the batch, P longest prompt, V vocabulary
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,14 +19,19 @@ from torch import Tensor
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.attention import KVCache
 from aligner_lib.megatron.bare_pass import GenerationPass
+from aligner_lib.megatron.captured_step import WORTH_CAPTURING, CapturedStep, capture_for
 from aligner_lib.megatron.logprobs import gather_vocab
 from aligner_lib.megatron.pipeline import pass_through_stages
 from aligner_lib.megatron.shares import Share, is_owed, next_in_line, rows_to_give_up
 from aligner_lib.megatron.spans import note
 
+logger = logging.getLogger(__name__)
+
 # Finished rows are removed or reused once they are this share of the batch. Removing rows copies the cache, and computing a
 # single prompt costs a pass over all weights.
 LEAVE_FRACTION = 1 / 8
+# The same for the removal of rows where steps are captured: the next step is captured anew, which costs about three steps.
+LEAVE_FRACTION_OF_CAPTURED = 1 / 2
 ROOM = 256  # the most free columns that a cache gets when it is moved; the cache grows with the responses
 
 
@@ -187,6 +193,8 @@ class ContinuousBatch:
         self._device = next(model.parameters()).device
         self._cache = KVCache(torch.zeros(0, dtype=torch.int64, device=self._device), 0)
         self._work = GenerationPass(model)
+        self._capture = capture_for(model)
+        self._captured: CapturedStep | None = None  # until the rows or columns of the cache are arranged anew
 
     def add(self, prompt: list[int], seed: int, sampling: Sampling, share: Share = None) -> Response:
         """Add a prompt (token ids, not empty). Returns its response, which grows with each step. seed: of the random numbers.
@@ -228,7 +236,8 @@ class ContinuousBatch:
         else:
             self._advance()
         over = sum(request.remaining == 0 for request in self._running)
-        if not self._waiting and over and over >= LEAVE_FRACTION * len(self._running):
+        fraction = LEAVE_FRACTION if self._capture is None else LEAVE_FRACTION_OF_CAPTURED
+        if not self._waiting and over and over >= fraction * len(self._running):
             self._leave()
 
     # -- rows of the cache ----------------------------------------------------------------------------------------
@@ -294,10 +303,25 @@ class ContinuousBatch:
         tokens = torch.tensor(
             [request.response.tokens[-1:] for request in self._running], device=self._device
         )
-        hidden = pass_through_stages(self.model, tokens, self._cache)  # [1, B, H] on the last stage
+        hidden = self._next_hidden(tokens)
         self._cache.increment_sequence_len_offset(1)
         self._work.read(tokens, self._cache.sequence_len_offset)
         self._draw(self._running, hidden[-1])
+
+    def _next_hidden(self, tokens: Tensor) -> Tensor:
+        """The hidden states of new tokens: int64 [B, 1] → [1, B, H] in the model's dtype, on the last stage."""
+        left = max(request.remaining for request in self._running)
+        if self._captured is None and self._capture is not None and left >= WORTH_CAPTURING:
+            try:
+                self._captured = CapturedStep(self.model, self._cache, self._capture)
+            except RuntimeError as error:  # an operation of this model can't be captured
+                logger.warning(
+                    f"generation starts every operation from Python: no CUDA graph, because {error}"
+                )
+                self._capture = None
+        if self._captured is not None:
+            return self._captured(tokens)
+        return pass_through_stages(self.model, tokens, self._cache)
 
     def _leave(self) -> None:
         """Remove the finished rows from the batch."""
@@ -312,6 +336,7 @@ class ContinuousBatch:
 
         width: the least number of filled columns afterwards.
         """
+        self._captured = None
         running = [row for row in rows if self._running[row].remaining]
         origins = self._cache.origins[self._indices(running)].tolist() if running else []
         filled = self._cache.sequence_len_offset

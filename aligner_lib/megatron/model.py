@@ -44,6 +44,7 @@ class Numerics:
     recompute_num_layers: int | None = None  # layers in a recomputed chunk, or in the block; None: 1
     sequence_parallel: bool = False  # tensor-parallel ranks split the tokens between their matrix products
     share_prefix: bool = True  # rows of a micro batch that begin alike compute their common prefix once
+    cuda_graphs: bool = False  # on a GPU, generation repeats a recorded step
 
     @property
     def dtype(self) -> torch.dtype:
@@ -68,6 +69,7 @@ class Transformer(GPTModel):
 
     def __init__(self, architecture: Architecture, numerics: Numerics, config: TransformerConfig):
         self.architecture, self.shares_prefixes = architecture, numerics.share_prefix
+        self.captures_steps = numerics.cuda_graphs
         self.frozen_outputs: FrozenOutputs | None = None
         super().__init__(
             config=config,

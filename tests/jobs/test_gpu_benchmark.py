@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 
 import forks
 import pytest
@@ -42,6 +43,21 @@ def test_figures_of_the_device_are_beside_the_cpu_s(simulated, tmp_path, capsys)
         assert len(row["pairs"]) >= 2 and row["apart"] <= row["bound"]
         assert all(here > 1 and there > 1 for here, there in row["pairs"])
     assert "train/loss" in capsys.readouterr().out
+
+
+def test_generation_with_a_recorded_step_is_beside_generation_without(tmp_path, monkeypatch):
+    """On a CPU, which records nothing, both are the same generation."""
+    tiny = replace(gpu.architecture_of(gpu.SMALL), num_layers=1, vocab_size=512)
+    monkeypatch.setattr(gpu, "architecture_of", lambda _: tiny)
+    gpu.main(gpu.parse(["--only", "capture", "--quick", "--out", str(tmp_path)]))
+    rows = json.loads((tmp_path / "gpu.json").read_text())["parts"]["capture"]
+    assert [(row["precision"], row["rows"], row["common"]) for row in rows] == [
+        ("32", 1, 1.0),
+        ("32", 64, 1.0),
+        ("bf16", 1, 1.0),
+        ("bf16", 64, 1.0),
+    ]
+    assert all(row["ratio"] == row["captured"] / row["eager"] for row in rows)
 
 
 def test_figures_that_are_too_far_apart_end_the_command(tmp_path, monkeypatch):

@@ -1,13 +1,14 @@
 """Generation: when a response ends, that batches don't matter, and that draws follow the distribution."""
 
 from dataclasses import replace
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from aligner_lib.megatron import generate as generation
 from aligner_lib.megatron.generate import ContinuousBatch, Sampling, _ends_with, draw, generate, generating
@@ -194,6 +195,35 @@ def test_requests_may_come_and_go_at_any_time(model, alone, room, data):
         assert response.is_over
         end = len(response.tokens) if number in given_up else None
         assert response.tokens == alone[number][:end]
+
+
+def traced(step):
+    """A CUDA graph's stand-in: torch's operations on the same tensors, with every number that Python computed frozen."""
+    graph = make_fx(step)()
+    kept = step()
+
+    def repeat():
+        kept.copy_(graph())
+
+    return repeat, kept
+
+
+def test_a_captured_step_gives_the_same_responses(model, alone):
+    """Rows come, go and take over other rows, and columns run out: a capture serves until the cache is arranged anew."""
+    captured = Mock(side_effect=traced)
+    with (
+        patch.object(generation, "capture_for", lambda _: captured),
+        patch.object(generation, "WORTH_CAPTURING", 2),
+        patch.object(generation, "ROOM", 6),
+    ):
+        batch = ContinuousBatch(model, 3, stop_ids=[UNSAID])
+        responses = [
+            batch.add(prompt, number, replace((GREEDY, DRAWN)[number % 2], max_length=length))
+            for number, (prompt, length) in enumerate(REQUESTS)
+        ]
+        batch.run()
+    assert [response.tokens for response in responses] == alone
+    assert 3 <= captured.call_count <= len(REQUESTS)
 
 
 def test_a_short_response_does_not_wait_for_another_share_s_long_ones(model):
