@@ -44,6 +44,9 @@ def prepare() -> None:
     warnings.filterwarnings("ignore", module=r"megatron\.core.*")
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # warns about missing CUDA
+    # from 0.19 on, Megatron asks callers of GPTModel to migrate, and for a layout that it then computes itself
+    for module in ("models.gpt.gpt_model", "distributed.distributed_data_parallel"):
+        logging.getLogger(f"megatron.core.{module}").setLevel(logging.ERROR)
     # torch's extension builder loads setuptools, which cannot be imported after distutils
     for name in [name for name in sys.modules if name.split(".")[0] == "distutils"]:
         del sys.modules[name]

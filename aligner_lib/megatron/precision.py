@@ -9,13 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
+from statistics import median
 
 import torch
 import torch.nn.functional as F
 
 from aligner_lib.megatron import cpu
 
-PROBE_SECONDS = 0.05
+PROBE_SECONDS, FEWEST_ROUNDS = 0.05, 5
+CLEARLY = (
+    1.25  # bf16 takes about half of float32's time where it is in hardware, and many times as long elsewhere
+)
 # shape of the probe's product: the first product of SmolLM2-135M's MLP
 ROWS, INPUTS, OUTPUTS = 512, 576, 1536
 HEADS = (2, 9, 128, 64)  # shape of the probe's attention: sequences, heads, tokens, head size
@@ -40,17 +44,34 @@ def computed_precision(setting: str) -> str:
 
 
 def faster_precision() -> str:
-    """The faster precision for a product and an attention on this machine, "bf16" or "32". Only CPUs are measured."""
+    """The faster precision for a product and an attention on this machine, "bf16" or "32". Only CPUs are measured.
+
+    float32 has to be faster by CLEARLY: precisions draw different tokens, so every job of a machine should choose alike.
+    """
     if cpu.HAS_CUDA or not has_bf16_units():
         return "bf16" if has_bf16_units() else "32"
     seconds = probe()
-    return min(seconds, key=seconds.get)
+    return "32" if seconds["bf16"] > CLEARLY * seconds["32"] else "bf16"
 
 
 @cache
 def probe() -> dict[str, float]:
-    """The seconds for a product and an attention in this process, by precision: the best of several runs."""
-    return {precision: _best_seconds(_layer_like(dtype)) for precision, dtype in DTYPES.items()}
+    """The seconds for a product and an attention in this process, by precision: the median of several rounds.
+
+    Each round times both precisions, so that other programs on the processor slow down both alike.
+    """
+    compute = {precision: _layer_like(dtype) for precision, dtype in DTYPES.items()}
+    times: dict[str, list[float]] = {precision: [] for precision in DTYPES}
+    end = time.perf_counter() + PROBE_SECONDS
+    with torch.inference_mode():
+        for once in compute.values():  # libraries set themselves up
+            once()
+        while len(times["32"]) < FEWEST_ROUNDS or time.perf_counter() < end:
+            for precision, once in compute.items():
+                start = time.perf_counter()
+                once()
+                times[precision].append(time.perf_counter() - start)
+    return {precision: median(seconds) for precision, seconds in times.items()}
 
 
 DTYPES = {"bf16": torch.bfloat16, "32": torch.float32}
@@ -67,15 +88,3 @@ def _layer_like(dtype: torch.dtype) -> Callable[[], object]:
         F.scaled_dot_product_attention(wide, wide, wide, is_causal=True).to(dtype)
 
     return compute
-
-
-def _best_seconds(compute: Callable[[], object]) -> float:
-    """The shortest time of at least three calls. Further calls fill the precision's part of PROBE_SECONDS."""
-    times: list[float] = []
-    end = time.perf_counter() + PROBE_SECONDS / len(DTYPES)
-    with torch.inference_mode():
-        while len(times) < 3 or time.perf_counter() < end:
-            start = time.perf_counter()
-            compute()
-            times.append(time.perf_counter() - start)
-    return min(times)

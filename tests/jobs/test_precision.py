@@ -2,8 +2,10 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from aligner_lib.config.compose import compose
 from aligner_lib.jobs.runtime import OURS, choose_precision, log_notices, open_run
@@ -82,6 +84,13 @@ def test_a_job_says_and_records_the_precision_of_its_machine(
         (False, False, {}, "32", "neither a GPU nor a CPU with units for bf16 is here"),
         (True, True, {}, "bf16", "as there is a GPU"),
         (False, True, {"bf16": 0.001, "32": 0.004}, "bf16", "take 1.0 ms in bf16 and 4.0 ms in float32 here"),
+        (
+            False,
+            True,
+            {"bf16": 0.0012, "32": 0.001},
+            "bf16",
+            "take 1.2 ms in bf16 and 1.0 ms in float32 here",
+        ),
         (False, True, {"bf16": 0.004, "32": 0.001}, "32", "take 4.0 ms in bf16 and 1.0 ms in float32 here"),
     ],
 )
@@ -103,9 +112,23 @@ def test_auto_takes_the_faster_precision_says_why_and_keeps_it_in_a_resumed_run(
     assert resumed.trainer.precision == computed
 
 
-def test_the_probe_times_a_product_and_an_attention_in_both_precisions():
-    times = precision.probe()
-    assert times.keys() == {"bf16", "32"} and min(times.values()) > 0
+def test_the_probe_times_both_precisions_in_turn_so_that_a_busy_machine_slows_down_both(monkeypatch):
+    """Every second round waits for the processor. A product takes 1 s in bf16 and 2 s in float32, or 10 and 20 when it waits."""
+    clock, rounds = [0.0], []
+
+    def layer_like(dtype):
+        def compute():
+            rounds.append(dtype)
+            waits = 10 if (len(rounds) - 1) // 2 % 2 else 1
+            clock[0] += waits * {torch.bfloat16: 1, torch.float32: 2}[dtype]
+
+        return compute
+
+    monkeypatch.setattr(precision, "_layer_like", layer_like)
+    monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    times = precision.probe.__wrapped__()
+    assert rounds == [torch.bfloat16, torch.float32] * (1 + precision.FEWEST_ROUNDS)
+    assert times["32"] == 2 * times["bf16"]
 
 
 def test_a_run_of_before_precision_was_recorded_is_read_by_its_setting(tmp_path):
