@@ -161,17 +161,14 @@ for split, task in tasks.items():
 # %% [markdown]
 # ## Your reward
 #
-# Now write the reward. The function below gives 1 for the right number. A wrong answer that is at least a number gets a
-# tenth of the full reward. Without the small reward, a model that never answers with a number would get equal rewards
-# everywhere, and would have nothing to compare.
+# Now write the reward. The function below gives 1 for the right number and 0 for everything else. The metric `exact` is
+# drawn beside the reward, and stays the same if you change the reward.
 
 
 # %%
 def reward(prompt: str, response: str, answer: str, **others) -> dict[str, float]:
-    text = response.strip().removesuffix(".")
-    exact = float(text == answer)
-    digits = sum(letter.isdigit() for letter in text) / max(len(text), 1)
-    return {"reward": max(exact, 0.1 * digits), "exact": exact}
+    exact = float(response.strip().removesuffix(".") == answer)
+    return {"reward": exact, "exact": exact}
 
 
 for response in ("8", " 8.", "9", "The answer is 8", ""):
@@ -180,6 +177,10 @@ for response in ("8", " 8.", "9", "The answer is 8", ""):
 # %% [markdown]
 # A policy will exploit every weakness of its reward. For example, would `answer in response` be a good test? A response
 # with all ten digits would pass.
+#
+# Does **partial credit** help, such as a tenth of the full reward for any number? We tried it in float32 with seed 2.
+# From step 5 on, the policy answered 13, a result of the worked examples, to nearly every sum. The tenth is certain,
+# and the full reward is not. At the end 0.008 of the held-out sums were right, and 0.725 with the strict reward.
 #
 # The reward above is strict: the response "The answer is 8." gets almost nothing. A more useful judge reads the last
 # number of the response. The rule sounds easy, but has many cases. Before you write the function, find five responses
@@ -336,14 +337,13 @@ await monitor
 # The table below also names the **entropy**: how spread out the probabilities of the next token are. The entropy is 0 if a
 # single token is certain.
 #
-# (The random `smoke` model cannot learn to add in a minute, and no answer is right before or after. The reward still
-# rises from 0.0004 to 0.004, because the responses contain more digits, and the reward pays a tenth of the share of
-# digits. The responses do not end, so an alarm appears.)
+# (The random `smoke` model cannot add. All rewards are 0, so no group has anything to compare, no step changes the policy, and
+# alarms appear.)
 #
 # | you see | meaning | change |
 # | --- | --- | --- |
 # | the reward rises, the entropy falls, the KL grows to about 1 | healthy: the task has only a single right answer | |
-# | **groups alike** near 1, the reward near 0 | too hard: nothing to compare | an easier task, partial credit, more responses |
+# | **groups alike** near 1, the reward near 0 | too hard: nothing to compare | an easier task, more responses to a prompt |
 # | groups alike near 1, the reward near 1 | learnt | stop |
 # | the reward rises, then breaks down | steps too large | `model.optim.lr` down |
 # | the reward rises, the held-out reward does not | the policy memorised the sums | more sums |
