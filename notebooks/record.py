@@ -18,6 +18,7 @@ not made again.
     --changed             "Break it" of notebook 05 in their place: PPO of the first of these seeds with twelve steps, and the
                           same with a setting changed
     --attacked            notebook 12 in their place: GRPO against two judges, six minutes each
+    --judged              notebook 13 in their place: GRPO with the downloaded model as judge, half an hour
     --second-round        pairs of this PPO policy's answers, a second reward model and a second PPO, in their place; prints what they
                           mend
     --long                PPO, DPO and GRPO with 48, 192 and 20 steps, for three of these seeds, in their place; prints what they
@@ -51,6 +52,8 @@ from aligner_lib.tutorial.comparison.pair_faults import right_by_fault
 from aligner_lib.tutorial.exercises.registry import exercises
 from aligner_lib.tutorial.hunt import bug_hunt
 from aligner_lib.tutorial.hunt.faults import FAULTS, UNLISTED
+from aligner_lib.tutorial.judging.rubric import rubric_environment, turns_in, write_turns
+from aligner_lib.tutorial.judging.served import serve_judge
 from aligner_lib.tutorial.mistakes.evidence import MistakenRun, evidence_of
 from aligner_lib.tutorial.mistakes.recorded import function_text, write
 from aligner_lib.tutorial.workspace.longer_runs import (
@@ -63,6 +66,7 @@ from aligner_lib.tutorial.workspace.longer_runs import (
     GRPO_ON_FORMS,
     GRPO_WITH_REWARD_MODEL,
     HELD_OUT_OF_DRAWN,
+    JUDGED,
     LEFT_TO_BREAK,
     LONG_DPO,
     LONG_GRPO,
@@ -295,6 +299,23 @@ def record_attacked(out: Path, profile: str) -> None:
         print(*hacks(run), sep="\n", flush=True)
 
 
+def record_judged(out: Path, profile: str) -> None:
+    """Notebook 13: GRPO with the downloaded model as judge."""
+    seeded = {"model.seed": TUTORIAL_SEEDS[0]}
+    lab = Workspace(out / f"drawn-{TUTORIAL_SEEDS[0]}", profile, "drawn")
+    made(lab, "sft", "sft", seeded)
+    with serve_judge(lab.model_name) as judge:
+        begins = {"pretrained_checkpoint.restore_from_path": lab.policy()}
+        files = {
+            split: write_turns(turns_in(lab.preference_data() / name), lab.out / "data" / f"judged_{split}.jsonl")
+            for split, name in (("train", "train_prompts.jsonl"), ("validation", "test_prompts.jsonl"))
+        }
+        environment = rubric_environment(files, judge.args())
+        run = made(lab, "grpo", "judged-rubric", JUDGED | seeded | begins | environment)
+    put(run, ALL)  # hacks are counted among all responses of a step
+    print(*hacks(run), sep="\n", flush=True)
+
+
 def record_second_round(out: Path, profile: str) -> None:
     """Pairs of the PPO policy's own answers, a reward model of both rounds' pairs, and PPO with it: prints what they mend."""
     lab, seeded = chain(out, profile, TUTORIAL_SEEDS[0])
@@ -432,6 +453,7 @@ IN_PLACE = {
     "drawn": record_drawn,
     "changed": record_changed,
     "attacked": record_attacked,
+    "judged": record_judged,
     "second-round": record_second_round,
     "long": record_long,
     "mistakes": record_mistakes,

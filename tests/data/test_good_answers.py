@@ -223,7 +223,7 @@ def test_the_program_agrees_with_a_reader(read):
 def test_the_program_agrees_with_a_reader_of_today_s_policies_in_every_part():
     """A hundred answers (seed 20261128) of the recorded SFT and PPO policies and of a policy that writes titles. The reader saw
     neither policy nor verdict. docs/decisions/results.md lists the disagreements."""
-    lines = (Path(__file__).parent / "judged_drawn_answers.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (SAMPLES / "judged-drawn-answers.jsonl").read_text(encoding="utf-8").splitlines()
     answers, verdicts = [json.loads(line) for line in lines], {}
     for name, step in {(answer["recording"], answer["step"]) for answer in answers}:
         rollouts = Recording(name, speed=float("inf")).rollouts()

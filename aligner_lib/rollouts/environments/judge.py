@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from itertools import permutations
+from itertools import chain, permutations
 from pathlib import Path
 from typing import Any
 
@@ -136,22 +136,28 @@ class JudgedPrompts(PromptFiles):
     # -- by a rubric ----------------------------------------------------------------------------------------------
 
     def _by_rubric(self, records: Sequence[PromptRecord], responses: Sequence[str]) -> list[Step | NoVerdict]:
-        if self.by_probability:
-            return self._by_yes_or_no(records, responses)
-        answers = self.endpoint.ask([self._rubric_asked(*pair) for pair in zip(records, responses)])
-        return [answer if isinstance(answer, NoVerdict) else self._points(answer) for answer in answers]
+        requests = [self.rubric_requests(*pair) for pair in zip(records, responses)]
+        answers = iter(self.endpoint.ask(list(chain(*requests))))
+        step_of = self._by_yes_or_no if self.by_probability else self._by_points
+        return [step_of([next(answers) for _ in of_response]) for of_response in requests]
 
-    def _rubric_asked(self, record: PromptRecord, response: str) -> list[Message]:
+    def rubric_requests(self, record: PromptRecord, response: str) -> list[list[Message]]:
+        """The requests for a response: with verdict="logprobs" a request for each criterion, otherwise a single request."""
+        text = f"{_conversation(record)}\n\nTHE ANSWER:\n{response}"
+        if self.by_probability:
+            return [
+                _asked(text, YES_OR_NO.format(criterion=criterion)) for criterion in self.criteria.values()
+            ]
         instruction = BY_RUBRIC.format(
             criteria=self._listed(), highest=HIGHEST, example=next(iter(self.criteria))
         )
-        return [
-            {"role": "system", "content": instruction},
-            {"role": "user", "content": f"{_conversation(record)}\n\nTHE ANSWER:\n{response}"},
-        ]
+        return [[{"role": "system", "content": instruction}, {"role": "user", "content": text}]]
 
-    def _points(self, answer: str) -> Step | NoVerdict:
-        """The weighted mean of the points. The last lines must have exactly one line for each criterion."""
+    def _by_points(self, answers: Sequence[str | NoVerdict]) -> Step | NoVerdict:
+        """The weighted mean of the points. The last lines of the answer must have exactly one line for each criterion."""
+        (answer,) = answers
+        if isinstance(answer, NoVerdict):
+            return answer
         points_by_criterion: dict[str, float] = {}
         for line in answer.strip().splitlines()[-len(self.criteria) :]:
             match = re.fullmatch(rf"\W*(C\d+)\W*:\W*(\d+)(?:\s*/\s*{HIGHEST})?\W*", line.strip())
@@ -164,22 +170,11 @@ class JudgedPrompts(PromptFiles):
             )
         return self._weighted(points_by_criterion)
 
-    def _by_yes_or_no(
-        self, records: Sequence[PromptRecord], responses: Sequence[str]
-    ) -> list[Step | NoVerdict]:
-        """The points of each criterion are the probability of Yes: a request for each response and criterion."""
-        texts = [
-            f"{_conversation(record)}\n\nTHE ANSWER:\n{response}"
-            for record, response in zip(records, responses)
-        ]
-        questions = [YES_OR_NO.format(criterion=criterion) for criterion in self.criteria.values()]
-        answers = self.endpoint.ask([_asked(text, question) for text in texts for question in questions])
-        steps: list[Step | NoVerdict] = []
-        for at in range(0, len(answers), len(questions)):
-            points = [_probability(answer, "yes", "no") for answer in answers[at : at + len(questions)]]
-            missing = [point for point in points if isinstance(point, NoVerdict)]
-            steps.append(missing[0] if missing else self._weighted(dict(zip(self.criteria, points))))
-        return steps
+    def _by_yes_or_no(self, answers: Sequence[str | NoVerdict]) -> Step | NoVerdict:
+        """The points of each criterion are the probability of Yes."""
+        points = [probability_of(answer, "yes", "no") for answer in answers]
+        missing = [point for point in points if isinstance(point, NoVerdict)]
+        return missing[0] if missing else self._weighted(dict(zip(self.criteria, points)))
 
     def _weighted(self, points_by_criterion: Mapping[str, float]) -> Step:
         """A step whose reward is the weighted mean of the points, each from 0 to 1."""
@@ -196,7 +191,7 @@ class JudgedPrompts(PromptFiles):
         """The share of wins of each response. A pair without a verdict in one of its orders counts for neither response."""
         pairs = [(i, j) for i, j in permutations(range(len(seeds)), 2) if seeds[i] == seeds[j]]
         answers = self.endpoint.ask(
-            [self._comparison_asked(records[i], responses[i], responses[j]) for i, j in pairs]
+            [self.comparison_request(records[i], responses[i], responses[j]) for i, j in pairs]
         )
         wins = dict(zip(pairs, map(self._win, answers)))
         steps: list[Step | NoVerdict] = []
@@ -216,7 +211,8 @@ class JudgedPrompts(PromptFiles):
             steps.append(Step(sum(shares) / len(shares), metrics=metrics))
         return steps
 
-    def _comparison_asked(self, record: PromptRecord, first: str, second: str) -> list[Message]:
+    def comparison_request(self, record: PromptRecord, first: str, second: str) -> list[Message]:
+        """The request for a pair of responses in this order."""
         if self.by_probability:
             text = f"{_conversation(record)}\n\nANSWER A:\n{first}\n\nANSWER B:\n{second}"
             return _asked(text, A_OR_B.format(criteria=self._listed()))
@@ -230,7 +226,7 @@ class JudgedPrompts(PromptFiles):
         """The first answer's win, from 0 to 1; None without a verdict."""
         if not self.by_probability:
             return _written_win(answer)
-        win = _probability(answer, "a", "b")
+        win = probability_of(answer, "a", "b")
         return None if isinstance(win, NoVerdict) else win
 
     def _listed(self) -> str:
@@ -242,7 +238,7 @@ def _asked(text: str, question: str) -> list[Message]:
     return [{"role": "user", "content": f"{text}\n\n{question}"}]
 
 
-def _probability(answer: str | NoVerdict, word: str, other: str) -> float | NoVerdict:
+def probability_of(answer: str | NoVerdict, word: str, other: str) -> float | NoVerdict:
     """The probability of `word` divided by that of both words. answer: JSON of first tokens and their log-probabilities.
 
     Tokens that differ in case or in white space at their ends count together.

@@ -232,6 +232,26 @@ ATTACKED_JUDGE = {
     "model.optim.sched.min_lr": 1e-5,
 }
 
+# Notebook 13: GRPO from the SFT policy of `drawn` with a language model as judge. The judge's scores within a group differ by a few
+# hundredths, so the advantages are divided by the deviation of the group. 32 responses a step cost the judge 64 requests.
+JUDGED = {
+    "model.encoder_seq_length": 128,
+    "model.micro_batch_size": 32,
+    "model.global_batch_size": 32,
+    "model.grpo.length_params.max_length": 48,
+    "model.grpo.num_prompts_per_step": 4,
+    "model.grpo.rollout_micro_batch_size": 32,
+    "model.grpo.logprob_forward_micro_batch_size": 32,
+    "model.grpo.num_val_samples": 64,
+    "model.grpo.val_rollout_micro_batch_size": 64,
+    "model.grpo.scale": "group_std",
+    "trainer.grpo.max_steps": 12,
+    "trainer.grpo.val_check_interval": 12,
+    "trainer.grpo.save_interval": 12,
+    "model.optim.lr": 4e-5,
+    "model.optim.sched.min_lr": 2e-5,
+}
+
 # The tutorial's PPO, DPO and GRPO on `drawn` with several times as many steps. Policies without a validation of their own
 # answer PPO's held-out prompts.
 LONG_PPO = {

@@ -1,0 +1,81 @@
+"""The judge of notebook 13: a model on a server of this machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from aligner_lib.errors import UserError
+from cluster.rendezvous import free_port
+
+KEY_VARIABLE = "NOTEBOOK_JUDGE_KEY"
+START_S, POLL_S, END_S = 600, 0.5, 20
+"""Seconds: until a server on a busy machine must answer, between two attempts, and for the end of a server."""
+
+
+@dataclass
+class ServedJudge:
+    """A model behind `aligner serve` on loopback. `stop` ends the server; a `with` block does the same."""
+
+    url: str
+    model: str
+    process: subprocess.Popen
+
+    def args(self) -> dict[str, object]:
+        """The arguments of the environment `judge` for this server."""
+        return {"url": self.url, "model": self.model, "key_variable": KEY_VARIABLE}
+
+    def stop(self) -> None:
+        """End the server. A second call does nothing."""
+        self.process.terminate()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def __enter__(self) -> ServedJudge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
+    """Start a server for a model, and return as soon as the server answers.
+
+    model: as for `aligner serve`. rows: requests that are answered at the same time. The environment variable KEY_VARIABLE gets
+    the server's random token. Raises UserError with the server's last words if the server ends before an answer.
+    """
+    os.environ[KEY_VARIABLE] = secrets.token_hex(16)
+    port = free_port()
+    options = ["--port", str(port), "--rows", str(rows)]
+    command = [sys.executable, "-m", "aligner_lib", "serve", str(model), *options]
+    environment = os.environ | {"ALIGNER_SERVE_TOKEN": os.environ[KEY_VARIABLE]}
+    with tempfile.TemporaryFile("w+") as words:
+        process = subprocess.Popen(command, env=environment, stdout=words, stderr=words)
+        judge = ServedJudge(f"http://127.0.0.1:{port}", str(model), process)
+        waited = time.monotonic()
+        while not _answers(judge.url):
+            if process.poll() is not None or time.monotonic() - waited > START_S:
+                judge.stop()
+                words.seek(0)
+                raise UserError(f"no server for {model} has started: {words.read()[-1000:]}")
+            time.sleep(POLL_S)
+    return judge
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=POLL_S * 10):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
