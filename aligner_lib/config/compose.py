@@ -151,7 +151,8 @@ def parse_override(text: str) -> tuple[str, Any]:
         override = OverridesParser.create().parse_override(text)
     except HydraException:
         raise ConfigError(
-            f"can't read {text!r}; a value with = , : or brackets goes in quotes: key='value'"
+            f"can't read {text!r}; a value with = , : or brackets goes in quotes: key='value'. A key of a dict can't "
+            'contain a quote: write a rubric as a list, rubric: [["The answer\'s tone is kind.", 2]]'
         ) from None
     if override.is_sweep_override():
         raise ConfigError(
@@ -165,9 +166,9 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def written(value: object) -> str:
-    """Write a value in the grammar of overrides."""
+    """Write a value in the grammar of overrides. A quote in a key of a dict has no form in the grammar."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_written_key(key)}: {written(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(written(item) for item in value) + "]"
     if isinstance(value, Path | str):
@@ -180,6 +181,10 @@ def written(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)
+
+
+def _written_key(key: object) -> str:
+    return re.sub(r"([\\()\[\]{}:=,])", r"\\\1", str(key))
 
 
 def _leaves(key: str, value: Any, config: DictConfig) -> Iterator[tuple[str, Any]]:

@@ -27,6 +27,10 @@ def test_quotes_stand_only_where_they_are_needed():
     assert {value: written(value) for value in texts} == texts
     assert written(Path("/runs/sft-1")) == written("/runs/sft-1") == "/runs/sft-1"
     assert written({"train": ["/a.jsonl"]}) == "{train: [/a.jsonl]}"
+    rubric = {"Right, short (or: both = fine).": 2}
+    assert parse_override(f"key={written(rubric)}") == ("key", rubric)
+    with pytest.raises(ConfigError, match="write a rubric as a list"):
+        parse_override("key=" + written({"The answer's tone.": 2}))
 
 
 def test_the_number_of_processes_comes_from_the_resources():

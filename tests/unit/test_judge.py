@@ -48,6 +48,15 @@ def test_a_reward_is_the_weighted_mean_of_points_and_many_are_asked_at_the_same_
     assert user["content"].startswith("THE USER:\nQuestion ")
 
 
+def test_a_rubric_is_a_dict_a_list_or_a_list_of_criteria_with_weights(prompts):
+    """Only a list can have an apostrophe in a setting, because Hydra's grammar has no quotes in keys."""
+    rubric = [["The answer's tone is kind.", 3], "It is short."]
+    judge = judge_at("http://127.0.0.1:9", prompts, rubric=rubric)
+    assert judge.weights == {"C1": 0.75, "C2": 0.25} and judge.criteria["C1"] == rubric[0][0]
+    with pytest.raises(UserError, match=r"write \[criterion, weight\]"):
+        judge_at("http://127.0.0.1:9", prompts, rubric=[["It is short."]])
+
+
 NOT_A_VERDICT = (
     "",
     "I like it.",
