@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from aligner_lib.tutorial.comparison.statistics import (
+    area_under_curve,
     cohens_kappa,
     compare,
     distinct_n,
@@ -156,6 +157,15 @@ def test_a_gain_in_parts_by_hand():
     assert all_right[1] == 1 * (1 - 0.5) * (2 - 1)
     assert sum(all_right) == 1
     assert gain_in_parts([[1, 1], [2, 2]], [[True, True]] * 2, [[False, False], [True, True]]) == (0, 0, 1)
+
+
+def test_the_area_under_the_curve_is_the_share_of_pairs_in_the_right_order():
+    """Yes: 3, 1 and 2. No: 2 and 0. Of the six pairs, four are right, one is wrong, and one is a tie."""
+    scores, labels = [3, 2, 1, 0, 2], [1, 0, 1, 0, 1]
+    area = area_under_curve(scores, labels, range(5))
+    assert area.value == pytest.approx((4 + 0.5) / 6) and area.low < 0.5 < area.high == 1
+    assert area_under_curve([7] * 5, labels, range(5)) == (0.5, 0.5, 0.5), "a constant says nothing"
+    assert math.isnan(area_under_curve(scores, [1] * 5, range(5)).value)
 
 
 def test_cohens_kappa_of_a_table_by_hand():

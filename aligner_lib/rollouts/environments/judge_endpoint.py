@@ -55,13 +55,13 @@ class JudgeEndpoint:
 
     def ask(self, conversations: Sequence[list[Message]]) -> list[str | NoVerdict]:
         """The judge's text for each conversation, in the order of the conversations. Equal conversations are sent once."""
-        different = {self._identity(messages): messages for messages in conversations}
+        different = {self.identity(messages): messages for messages in conversations}
         answers = self._remembered(list(different))
         missing = {identity: messages for identity, messages in different.items() if identity not in answers}
         with ThreadPoolExecutor(max(1, min(self.concurrency, len(missing)))) as threads:
             answers |= dict(zip(missing, threads.map(self._asked, missing.values())))
-        self._remember({name: answers[name] for name in missing if isinstance(answers[name], str)})
-        return [answers[self._identity(messages)] for messages in conversations]
+        self.remember({name: answers[name] for name in missing if isinstance(answers[name], str)})
+        return [answers[self.identity(messages)] for messages in conversations]
 
     def _asked(self, messages: list[Message]) -> str | NoVerdict:
         with self._lock:
@@ -113,7 +113,7 @@ class JudgeEndpoint:
 
     # -- the cache ------------------------------------------------------------------------------------------------
 
-    def _identity(self, messages: list[Message]) -> str:
+    def identity(self, messages: list[Message]) -> str:
         """A hash of everything on which an answer depends."""
         return hashlib.sha256(
             json.dumps([self.url, self._body(messages)], sort_keys=True).encode()
@@ -129,7 +129,8 @@ class JudgeEndpoint:
             )
             return {name: row[0] for name, row in zip(identities, rows) if row is not None}
 
-    def _remember(self, answers: dict[str, str]) -> None:
+    def remember(self, answers: dict[str, str]) -> None:
+        """Add answers to the cache, by the identities of their requests."""
         if self.cache is None or not answers:
             return
         self.cache.parent.mkdir(parents=True, exist_ok=True)

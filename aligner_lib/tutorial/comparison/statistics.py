@@ -8,7 +8,7 @@ how often each interval covers the true value.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -159,18 +159,43 @@ def cohens_kappa(verdicts: Sequence[bool], labels: Sequence[bool], prompts: Sequ
     """Cohen's kappa of N verdicts and N labels, with an interval over prompts: 1 for equality, 0 for agreement by chance.
 
     Kappa is (observed − expected) / (1 − expected) for the share of equal pairs, where the expected share is that of independent
-    verdicts with the same shares of yes (Cohen 1960). The interval is a jackknife's, which leaves out a prompt at a time, with
-    Student's t. NaN where verdicts and labels are all yes or all no. Raises ValueError without verdicts.
+    verdicts with the same shares of yes (Cohen 1960). The interval is that of `_jackknife`. NaN where verdicts and labels are
+    all yes or all no. Raises ValueError without verdicts.
     """
-    own, at, count = _by_prompt(verdicts, prompts)
+    return _jackknife(_kappa, verdicts, labels, prompts, lowest=-1.0)
+
+
+def area_under_curve(scores: Sequence[float], labels: Sequence[bool], prompts: Sequence[int]) -> Estimate:
+    """The AUC of N scores and N labels: the share of pairs of a yes and a no in which the yes has the higher score.
+
+    A tie counts half. 0.5 for scores that say nothing about the labels. The interval is that of `_jackknife`. NaN without both
+    labels. Raises ValueError without scores. Source: Hanley and McNeil 1982.
+    """
+    return _jackknife(_auc, scores, labels, prompts, lowest=0.0)
+
+
+def _jackknife(
+    figure: Callable[[ndarray, ndarray], float],
+    values: Sequence[float],
+    labels: Sequence[bool],
+    prompts: Sequence[int],
+    lowest: float,
+) -> Estimate:
+    """A figure of values and labels between `lowest` and 1. The interval leaves out a prompt at a time, with Student's t."""
+    own, at, count = _by_prompt(values, prompts)
     other = np.asarray(labels, float)
-    kappa = _kappa(own, other)
-    left_out = np.array([_kappa(own[at != prompt], other[at != prompt]) for prompt in range(count)])
-    if count < 2 or not np.isfinite([kappa, *left_out]).all():
-        return Estimate(kappa, math.nan, math.nan)
+    value = figure(own, other)
+    left_out = np.array([figure(own[at != prompt], other[at != prompt]) for prompt in range(count)])
+    if count < 2 or not np.isfinite([value, *left_out]).all():
+        return Estimate(value, math.nan, math.nan)
     variance = (count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()
     half = t_quantile(count - 1) * math.sqrt(variance)
-    return Estimate(kappa, max(kappa - half, -1.0), min(kappa + half, 1.0))
+    return Estimate(value, max(value - half, lowest), min(value + half, 1.0))
+
+
+def _auc(scores: ndarray, labels: ndarray) -> float:
+    yes, no = scores[labels == 1][:, None], scores[labels == 0][None]
+    return float(((yes > no) + 0.5 * (yes == no)).mean()) if yes.size and no.size else math.nan
 
 
 def _kappa(verdicts: ndarray, labels: ndarray) -> float:
