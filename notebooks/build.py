@@ -46,6 +46,7 @@ FURTHER = {
     "10": ("10_bug_hunt", "bug hunt"),
     "11": ("11_capstone", "RLHF in a hundred lines"),
     "12": ("12_attacked_judge", "your judge, attacked"),
+    "13": ("13_llm_judge", "a language model as judge"),
 }
 PROFILES = ("smoke", "laptop")
 

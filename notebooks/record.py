@@ -41,6 +41,7 @@ from statistics import mean
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.jobs.inference import scoring
+from aligner_lib.rollouts.environments.registry import make
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial import Workspace, compare_policies
@@ -52,8 +53,10 @@ from aligner_lib.tutorial.comparison.pair_faults import right_by_fault
 from aligner_lib.tutorial.exercises.registry import exercises
 from aligner_lib.tutorial.hunt import bug_hunt
 from aligner_lib.tutorial.hunt.faults import FAULTS, UNLISTED
-from aligner_lib.tutorial.judging.rubric import rubric_environment, turns_in, write_turns
-from aligner_lib.tutorial.judging.served import serve_judge
+from aligner_lib.tutorial.judging.labelled import held_out_pairs, labelled_answers
+from aligner_lib.tutorial.judging.rubric import RUBRIC, rubric_environment, turns_in, write_turns
+from aligner_lib.tutorial.judging.served import ServedJudge, serve_judge
+from aligner_lib.tutorial.judging.verdicts import record_verdicts
 from aligner_lib.tutorial.mistakes.evidence import MistakenRun, evidence_of
 from aligner_lib.tutorial.mistakes.recorded import function_text, write
 from aligner_lib.tutorial.workspace.longer_runs import (
@@ -307,13 +310,25 @@ def record_judged(out: Path, profile: str) -> None:
     with serve_judge(lab.model_name) as judge:
         begins = {"pretrained_checkpoint.restore_from_path": lab.policy()}
         files = {
-            split: write_turns(turns_in(lab.preference_data() / name), lab.out / "data" / f"judged_{split}.jsonl")
+            split: write_turns(
+                turns_in(lab.preference_data() / name), lab.out / "data" / f"judged_{split}.jsonl"
+            )
             for split, name in (("train", "train_prompts.jsonl"), ("validation", "test_prompts.jsonl"))
         }
         environment = rubric_environment(files, judge.args())
+        record_verdicts_of(judge, lab)
         run = made(lab, "grpo", "judged-rubric", JUDGED | seeded | begins | environment)
     put(run, ALL)  # hacks are counted among all responses of a step
     print(*hacks(run), sep="\n", flush=True)
+
+
+def record_verdicts_of(judge: ServedJudge, lab: Workspace) -> None:
+    """The verdicts that notebook 13 shows."""
+    answers = labelled_answers()
+    turns = write_turns([answer.turn for answer in answers], lab.out / "data" / "judged.jsonl")
+    of_judge = {"prompts": {"train": turns, "validation": turns}, "rubric": RUBRIC, "cache": False}
+    by_word = make("judge", **of_judge, **judge.args(), timeout=600.0, verdict="logprobs")
+    print(f"{record_verdicts(by_word, answers, held_out_pairs())} verdicts", flush=True)
 
 
 def record_second_round(out: Path, profile: str) -> None:

@@ -19,6 +19,7 @@ from aligner_lib.tutorial.workspace.longer_runs import (
     BROKEN,
     CHANGED,
     GRPO_ON_FORMS,
+    JUDGED,
     LEFT_TO_BREAK,
     PPO_ON_FORMS,
     PPO_ON_SUMS,
@@ -56,6 +57,7 @@ def test_they_are_those_that_the_notebooks_play_and_small():
             "attacked-naive",
             "grpo-forms",
             "healthy",
+            "judged-rubric",
             "no-kl-penalty",
             "ppo-drawn",
             "ppo-forms",
@@ -97,6 +99,7 @@ MADE_WITH = {
     "ppo-drawn": ("ppo", TWELVE_STEPS),
     "attacked-naive": ("grpo", ATTACKED_JUDGE),
     "attacked-mended": ("grpo", ATTACKED_JUDGE),
+    "judged-rubric": ("grpo", JUDGED),
 }
 MADE_WITH |= {
     f"ppo-forms-{name}": ("ppo", PPO_ON_FORMS | LEFT_TO_BREAK | change) for name, change in BROKEN.items()

@@ -15,15 +15,15 @@ RUBRIC = {
 
 
 def turns_in(prompts: Path) -> list[str]:
-    """The users' last turns of a file of formatted prompts, {text}."""
+    """The users' last turns of a file of formatted prompts, {text}, without repetitions."""
     lines = prompts.read_text(encoding="utf-8").splitlines()
-    return [turns_of(json.loads(line)["text"])[-1]["text"] for line in lines]
+    return list(dict.fromkeys(turns_of(json.loads(line)["text"])[-1]["text"] for line in lines))
 
 
 def write_turns(turns: Iterable[str], path: Path) -> str:
-    """Write users' turns as prompts of an environment, {messages}, without repetitions. Returns the path as a text."""
+    """Write users' turns as prompts of an environment, {messages}. Returns the path as a text."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    records = [{"messages": [{"role": "user", "content": turn}]} for turn in dict.fromkeys(turns)]
+    records = [{"messages": [{"role": "user", "content": turn}]} for turn in turns]
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return str(path)
 
@@ -33,5 +33,11 @@ def rubric_environment(prompts: dict[str, str], judge: dict[str, object]) -> dic
 
     prompts: a file for each split. judge: the judge's endpoint, as arguments of the environment `judge`.
     """
-    args = judge | {"prompts": prompts, "rubric": RUBRIC, "verdict": "logprobs", "concurrency": 8, "timeout": 300}
+    args = judge | {
+        "prompts": prompts,
+        "rubric": RUBRIC,
+        "verdict": "logprobs",
+        "concurrency": 8,
+        "timeout": 300,
+    }
     return {"model.environments": {"judged": {"use": "judge", "timeout": 60, "args": args}}}

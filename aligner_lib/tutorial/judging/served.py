@@ -1,7 +1,8 @@
-"""The judge of notebook 13: a model on a server of this machine."""
+"""The judge of notebook 13: a model on a server of this machine, recorded verdicts, or a server elsewhere."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import subprocess
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aligner_lib.errors import UserError
+from aligner_lib.tutorial.judging.verdicts import recorded_judge
 from cluster.rendezvous import free_port
 
 KEY_VARIABLE = "NOTEBOOK_JUDGE_KEY"
@@ -70,7 +72,41 @@ def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
                 words.seek(0)
                 raise UserError(f"no server for {model} has started: {words.read()[-1000:]}")
             time.sleep(POLL_S)
+    atexit.register(judge.stop)
     return judge
+
+
+@dataclass(frozen=True)
+class JudgeElsewhere:
+    """A judge that nobody has to start: recorded verdicts, or a server that runs already."""
+
+    arguments: dict[str, object]
+
+    def args(self) -> dict[str, object]:
+        """The arguments of the environment `judge`."""
+        return self.arguments
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+def endpoint_of(judge: str, model: str, folder: Path) -> ServedJudge | JudgeElsewhere:
+    """The judge of the notebook.
+
+    judge: "recorded" for the recorded verdicts, "live" for a new server on this machine, or the address of a server, whose key is
+    in the environment variable JUDGE_KEY if the server needs a key. model: the model of the server. folder: for caches. Raises
+    UserError for any other `judge`.
+    """
+    if judge == "recorded":
+        return JudgeElsewhere(recorded_judge(folder))
+    if judge == "live":
+        return serve_judge(model)
+    if not judge.startswith(("http://", "https://")):
+        raise UserError(
+            f"judge={judge!r}: write recorded, live, or the address of a server, such as http://127.0.0.1:8000"
+        )
+    key = {"key_variable": "JUDGE_KEY"} if "JUDGE_KEY" in os.environ else {}
+    return JudgeElsewhere({"url": judge, "model": model} | key)
 
 
 def _answers(url: str) -> bool:
