@@ -429,7 +429,8 @@ recorded = Recording("judged-rubric", speed=float("inf"))
 print("right within a prompt:", right_within_prompts(recorded, 1, 3))
 
 # %% [markdown]
-# The judge is right on 0.51 of these pairs, as a coin would be. What will GRPO learn from a coin? Noise from a fair coin
+# The judge is right on 0.51 of these pairs, as a coin would be. Twelve prompts are few, and the interval reaches from 0.21
+# to 0.80: nothing shows that the judge can tell good answers apart. What will GRPO learn? Noise from a fair coin
 # would cancel over many prompts. But the judge is no coin: the scores have causes, and the causes are other than quality.
 # GRPO makes whatever causes a high score more frequent. Write down your guess before you look: which answers will the
 # policy write after twelve steps?
@@ -522,11 +523,12 @@ lab.record("13", {"judge": held_out.figures()})
 # 10 agree with the held-out prompts, where 0.55 of the answers are in the policy's own words, after 1.00 before.
 #
 # A KL penalty or fewer steps would have slowed the loss. Neither would have made the judge right.
-#
+
+# %% [markdown]
 # ## A better judge
 #
-# With a judge that agrees with you, the same run is worth its time. Every server that speaks OpenAI's protocol will do, for
-# example vLLM or Ollama on your own machine:
+# The same run is worth its time if the judge agrees with you. Every server with OpenAI's protocol will do, for example vLLM
+# or Ollama on your own machine:
 #
 # ```
 # vllm serve Qwen/Qwen2.5-7B-Instruct --port 8000      # http://127.0.0.1:8000

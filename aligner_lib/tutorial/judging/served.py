@@ -52,7 +52,7 @@ class ServedJudge:
 
 
 def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
-    """Start a server for a model, and return as soon as the server answers.
+    """Start a server for a model, and return after its first answer.
 
     model: as for `aligner serve`. rows: requests that are answered at the same time. The environment variable KEY_VARIABLE gets
     the server's random token. Raises UserError with the server's last words if the server ends before an answer.
@@ -78,7 +78,7 @@ def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
 
 @dataclass(frozen=True)
 class JudgeElsewhere:
-    """A judge that nobody has to start: recorded verdicts, or a server that runs already."""
+    """Recorded verdicts, or a running server."""
 
     arguments: dict[str, object]
 
