@@ -343,7 +343,9 @@ display(monitor)
 #
 # Now combine the parts of PPO in a problem that trains within seconds. The vocabulary has eight tokens, and a response
 # is a single token. The problem has all ingredients of PPO: log-probabilities, rewards with a KL penalty, advantages
-# (the mean reward replaces the critic) and the clipped loss. Write the loss.
+# (the mean reward replaces the critic) and the clipped loss. As in the large run, rewards and advantages are computed once,
+# when the tokens are drawn, and stay the same in all updates with these tokens. Which log-probabilities does the penalty
+# need, then? Write the loss.
 
 
 # %% tags=["solution"]

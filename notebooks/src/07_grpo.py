@@ -115,7 +115,8 @@ for baseline, scale in [("group_mean", "none"), ("group_mean", "group_std"), ("l
 # $$ L = \frac{1}{G} \sum_i \frac{1}{|x_i|} \sum_t \Bigl[ -\min\bigl(\rho_{i,t} A_i,\;
 # \mathrm{clip}(\rho_{i,t}, 1 - \epsilon, 1 + \epsilon)\, A_i\bigr) + \beta\, k_3(i, t) \Bigr] $$
 #
-# The last term is an estimate of the KL to the reference (the section *While it trains* derives $k_3$). The estimate stands in the loss here and in the reward in PPO. Dr.
+# The last term is an estimate of the KL to the reference (the section *While it trains* derives $k_3$), and $\beta$ is its
+# coefficient. The estimate stands in the loss here and in the reward in PPO. Dr.
 # GRPO ([Liu et al. 2025](https://arxiv.org/abs/2503.20783)) names two biases of this loss:
 #
 # - **Length**: dividing by $|x_i|$ makes each token of a long response count less. A wrong response is punished less per

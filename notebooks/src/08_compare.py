@@ -425,6 +425,7 @@ from aligner_lib.tutorial import write_portfolio
 print(write_portfolio(lab.out / "portfolio.html", lab.out, name="").name, "has been written to", lab.out.name)
 
 # %% [markdown]
-# Next: [11 · RLHF in a hundred lines](11_capstone.ipynb), where you write the whole loop; [10 · the bug
+# Next: [11 · RLHF in a hundred lines](11_capstone.ipynb), where you write the whole loop; [12 · your judge,
+# attacked](12_attacked_judge.ipynb), where a policy looks for the holes of a reward that you wrote; [10 · the bug
 # hunt](10_bug_hunt.ipynb), where you find what went wrong in fifteen runs; or [09 · scale out](09_scale_out.ipynb), on a cluster.
 # You can also start again with another KL penalty: `lab.submit("ppo", name="ppo-free", **{"trainer.ppo.initial_policy_kl_penalty": 0})`

@@ -605,5 +605,6 @@ show_completions(run, n=6, sort="reward", split="train")
 # - Lambert 2025, [*Reinforcement learning from human feedback*](https://rlhfbook.com): the textbook on the subject.
 
 # %% [markdown]
-# Back to [08 · compare](08_compare.ipynb), or on to [09 · scale out](09_scale_out.ipynb) and [10 · the bug
-# hunt](10_bug_hunt.ipynb), where a single line of such a loop is wrong.
+# Next: [12 · your judge, attacked](12_attacked_judge.ipynb), where a policy looks for what your reward forgot, or [10 · the
+# bug hunt](10_bug_hunt.ipynb), where a single line of such a loop is wrong. [08 · compare](08_compare.ipynb) and [09 · scale
+# out](09_scale_out.ipynb) are one click away, too.

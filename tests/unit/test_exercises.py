@@ -107,6 +107,17 @@ def penalty_of_the_size(rewards, kl, mask, coefficient):
     return result
 
 
+def gae_down_to_column_1(values, rewards, mask, discount, gae_lambda):
+    values, rewards = values * mask, rewards * mask
+    advantages, returns, ahead = torch.zeros_like(values), torch.zeros_like(values), torch.zeros(len(values))
+    following = pad(values, (0, 1))[:, 1:]
+    for t in range(values.shape[1] - 1, 0, -1):
+        error = rewards[:, t] + discount * following[:, t] - values[:, t]
+        advantages[:, t] = ahead = (error + discount * gae_lambda * ahead) * mask[:, t]
+        returns[:, t] = advantages[:, t] + values[:, t]
+    return advantages, returns
+
+
 def returns_of_rewards(values, rewards, mask, discount, gae_lambda):
     advantages, _ = ALL["gae"].reference(values, rewards, mask, discount, gae_lambda)
     returns, ahead = torch.zeros_like(values), torch.zeros(len(values))
@@ -169,6 +180,7 @@ RECOGNISED = [
     ("fool", best_as_often_as_it_pays, "one_word_repeated"),
     ("fool", lambda score, answer, words, n: " ".join([answer] + [words[0]] * n), "one_word_repeated"),
     ("gae", returns_of_rewards, "returns_without_lambda"),
+    ("gae", gae_down_to_column_1, "first_column_left_out"),
     ("token_rewards", penalty_of_the_size, "absolute_kl"),
     ("gain_in_parts", right_of_all, "joint_share"),
     ("bradley_terry", lambda chosen, rejected: -(chosen - rejected).sigmoid().log(), "log_of_zero"),
@@ -194,7 +206,8 @@ DESCRIBED = [
     ("dpo_losses", lambda values: -((-values).exp() + 1e-8).log(), "No value of loss is above 18.42,"),
     ("clipped_loss", lambda both: (both[0].detach(), both[1]), "are right, but loss has no gradient."),
     ("gae", lambda both: torch.tensor(1.0), "returns one value; it should return 2: advantages, returns."),
-    ("gae", lambda both: torch.stack(both).numpy(), "one ndarray of 2 values; it should return 2:"),
+    ("gae", lambda both: torch.stack(both).numpy(), "returns one ndarray of shape [2, "),
+    ("clipped_loss", lambda both: both[0], "returns one Tensor of shape ["),
     ("first_losses", list, "returns one list of 4 values; it should return 4: sft, reward_model, dpo, ipo."),
 ]
 # answers to bradley_terry that are no loss

@@ -207,7 +207,10 @@ def _count(names: tuple[str, ...], outputs: tuple[Any, ...]) -> str:
     what = "one value" if len(outputs) == 1 else f"{len(outputs)} values"
     together = len(outputs) == 1 and not isinstance(outputs[0], str) and hasattr(outputs[0], "__len__")
     if together and getattr(outputs[0], "ndim", 1):  # a tensor without dimensions has no length
-        what = f"one {type(outputs[0]).__name__} of {len(outputs[0])} values"
+        size = (
+            f"shape {list(outputs[0].shape)}" if hasattr(outputs[0], "shape") else f"{len(outputs[0])} values"
+        )
+        what = f"one {type(outputs[0]).__name__} of {size}"
     should = f"one value, {names[0]}" if len(names) == 1 else f"{len(names)}: {', '.join(names)}"
     return f"Your function returns {what}; it should return {should}."
 

@@ -67,6 +67,14 @@ REINFORCE_LOSS = Exercise(
             ),
         ),
         Mistake(
+            "weighted_twice",
+            "Each term is multiplied by the response's probability. The draw has weighted the responses already: a likely response "
+            "is drawn more often.",
+            lambda logits, responses, rewards: _reinforce_loss(
+                logits, responses, rewards * logits.detach().softmax(-1)[responses]
+            ),
+        ),
+        Mistake(
             "summed",
             "The sum is not divided by the number of responses, so the step grows with the number of draws.",
             lambda logits, responses, rewards: len(rewards) * _reinforce_loss(logits, responses, rewards),
@@ -132,6 +140,12 @@ LEAVE_ONE_OUT = Exercise(
             "standardised",
             "The advantages are divided by the standard deviation of the rewards, as in GRPO. Here nothing is divided.",
             lambda rewards: _leave_one_out(rewards) / rewards.std(),
+        ),
+        Mistake(
+            "as_in_grpo",
+            "The mean contains the response's own reward, and the difference is divided by the standard deviation: GRPO's advantage. "
+            "Subtract the mean of the others, and divide nothing.",
+            lambda rewards: (rewards - rewards.mean()) / rewards.std(),
         ),
         Mistake(
             "no_baseline",
@@ -260,6 +274,18 @@ OFF_POLICY_LOSS = Exercise(
             "The ratio is old over new. It should be new over old: a response that has become likelier stands for more draws.",
             lambda logits, responses, old, advantages: (
                 -((old - logits.log_softmax(-1)[responses]).exp() * advantages).mean()
+            ),
+        ),
+        Mistake(
+            "logits_for_logprobs",
+            "These are logits without log_softmax, so the ratio compares a logit with a log-probability.",
+            lambda logits, responses, old, advantages: -((logits[responses] - old).exp() * advantages).mean(),
+        ),
+        Mistake(
+            "weights_normalised",
+            "The ratios are divided by their sum. The result has less noise, but its mean is no longer the expectation.",
+            lambda logits, responses, old, advantages: (
+                -((logits.log_softmax(-1)[responses] - old).softmax(-1) * advantages).sum()
             ),
         ),
         Mistake(

@@ -181,6 +181,18 @@ def _without_the_first_column(values, rewards, mask, discount, gae_lambda):
     return advantages, (advantages + values) * mask
 
 
+def _first_column_is_empty(cases: list[dict], outputs: list[tuple]) -> bool:
+    """Whether column 0 of the advantages is 0 and all other columns are right, whatever the returns are."""
+    for case, returned in zip(cases, outputs):
+        right, _ = _gae(*case.values())
+        advantages = returned[0] if len(returned) == 2 else None
+        if not isinstance(advantages, torch.Tensor) or advantages.shape != right.shape:
+            return False
+        if advantages[:, 0].any() or not torch.allclose(advantages[:, 1:], right[:, 1:], 1e-4, 1e-5):
+            return False
+    return True
+
+
 def _values_and_rewards(draw: Draw) -> dict:
     """Values, rewards and mask. The first row's prompt has a single token, so the response begins at index 0.
 
@@ -265,6 +277,7 @@ GAE = Exercise(
             "first_column_left_out",
             "Column 0 is left out. A response begins there if its prompt has one token. `reversed(range(S))` ends with 0.",
             _without_the_first_column,
+            seen_in=_first_column_is_empty,
         ),
         Mistake(
             "only_one_step",
@@ -356,6 +369,12 @@ NO_GRADIENT = Exercise(
             "inverted",
             "These are the tokens that do have a gradient.",
             lambda ratio, advantages, epsilon: ~_no_gradient(ratio, advantages, epsilon),
+        ),
+        Mistake(
+            "room_depends_on_the_advantage",
+            "The product of advantage and change is compared with ε, so a token with a small advantage may move further. The "
+            "clip limits the ratio alone; of the advantage, only the sign counts.",
+            lambda ratio, advantages, epsilon: advantages * (ratio - 1) > epsilon,
         ),
         Mistake(
             "upper_side_alone",
@@ -537,6 +556,12 @@ WHITEN = Exercise(
             lambda advantages, mask: _whiten(advantages, torch.ones_like(mask)) * mask,
         ),
         Mistake(
+            "padding_counts_as_zeros",
+            "The advantages outside the mask are set to 0, and then count in the mean and the deviation as zeros. Leave them out of "
+            "both, and out of the number of tokens.",
+            lambda advantages, mask: _whiten(advantages * mask, torch.ones_like(mask)) * mask,
+        ),
+        Mistake(
             "row_by_row",
             "Each response is whitened by itself. Then a good and a bad response have the same mean, and the update no "
             "longer prefers the good response.",
@@ -619,8 +644,9 @@ VALUE_LOSS = Exercise(
     title="the critic's clipped loss",
     minutes=8,
     difficulty=3,
-    hint="The clipped value is `old_values + (values - old_values).clamp(-clip, clip)`. Compute the squared error of the "
-    "value and of the clipped value, take the larger one for each token, and halve it.",
+    hint="Clip the *distance* between the value and the old value, and add the old value again. Of the two squared errors, "
+    "the loss takes the same one in all rows of the table. In the third row, the value without the clip decides: a value "
+    "that has moved in the wrong direction keeps its gradient.",
     reference=_value_loss,
     library="aligner_lib.algorithms.ppo.critic_loss",
     inputs=_values_and_returns,
@@ -708,6 +734,18 @@ def _bandit_loss(
     return ppo.clipped_surrogate(ratios, advantages, epsilon, epsilon)[0].mean()
 
 
+def _whitened_bandit(logits, tokens, old_logprobs, reference_logprobs, rewards, coefficient, epsilon):
+    advantages = rewards - coefficient * (old_logprobs - reference_logprobs)
+    advantages = (advantages - advantages.mean()) / advantages.std()
+    ratios = (logits.log_softmax(-1)[tokens] - old_logprobs).exp()
+    return ppo.clipped_surrogate(ratios, advantages, epsilon, epsilon)[0].mean()
+
+
+def _penalty_in_the_loss(logits, tokens, old_logprobs, reference_logprobs, rewards, coefficient, epsilon):
+    without = _bandit_loss(logits, tokens, old_logprobs, old_logprobs, rewards, coefficient, epsilon)
+    return without + coefficient * (logits.log_softmax(-1)[tokens] - reference_logprobs).mean()
+
+
 def _with(**changes):
     """The right function with changed parts."""
     return lambda *inputs: _bandit_loss(*inputs, **changes)
@@ -777,6 +815,18 @@ BANDIT_LOSS = Exercise(
             "no_baseline",
             "The mean is not subtracted. If all rewards are positive, every drawn token becomes likelier.",
             _with(baseline=False),
+        ),
+        Mistake(
+            "whitened",
+            "The advantages are divided by their deviation. A run of PPO may do so; here only the mean is subtracted, so that β keeps "
+            "its unit and the best policy its formula.",
+            _whitened_bandit,
+        ),
+        Mistake(
+            "penalty_in_the_loss",
+            "The penalty stands in the loss and not in the rewards. As a loss, the difference of two log-probabilities has a "
+            "gradient whose mean is 0, so nothing holds the policy back.",
+            _penalty_in_the_loss,
         ),
         Mistake(
             "ratio_to_the_reference",

@@ -148,6 +148,18 @@ def _any_number(response, answer):
     return float(any(float(number) == float(answer) for number in re.findall(NUMBER, response)))
 
 
+def _last_word(response, answer):
+    words = response.split()
+    return float(bool(words) and words[-1].strip(".,!?") == answer)
+
+
+def _whole_response(response, answer):
+    try:
+        return float(float(response) == float(answer))
+    except ValueError:
+        return 0.0
+
+
 def _digits_joined(response, answer):
     return float("".join(filter(str.isdigit, response)) == answer)
 
@@ -170,8 +182,10 @@ EXACT_MATCH = Exercise(
     title="a reward that rejects 17 for 7",
     minutes=15,
     difficulty=2,
-    hint=r"`re.findall(r'-?\d+(?:\.\d+)?', response)` returns all numbers of a text, with sign and decimals, as strings. "
-    "Compare the last number with the answer as numbers: 7.0 equals 7.",
+    hint="`re.findall(pattern, response)` returns all matches as strings. The pattern of a number is an optional minus, digits, "
+    "and an optional part of a point and further digits, so that the full stop of a sentence stays outside. Write the "
+    "optional part as `(?:…)?`: with plain parentheses, `findall` returns only their content. Compare as numbers: 7.0 "
+    "equals 7.",
     reference=_exact_match,
     inputs=_response,
     outputs=("reward",),
@@ -217,6 +231,21 @@ EXACT_MATCH = Exercise(
             "rounded",
             "The number is rounded before the comparison, so 7.04 passes for 7.",
             lambda response, answer: _compared(response, lambda number: round(number) == float(answer)),
+        ),
+        Mistake(
+            "last_word",
+            "The last word is compared. In 'it is 7, I think' the last number is not the last word, and 7.0 equals 7 as a number only.",
+            _last_word,
+        ),
+        Mistake(
+            "whole_response",
+            "The whole response has to be a number. In 'The answer is 7.' the number stands in a sentence.",
+            _whole_response,
+        ),
+        Mistake(
+            "cut_to_an_integer",
+            "`int` cuts the decimals off before the comparison, so 7.5 passes for 7.",
+            lambda response, answer: _compared(response, lambda number: int(number) == float(answer)),
         ),
         Mistake(
             "nearly_right",
@@ -347,8 +376,9 @@ TRUNCATED_WEIGHTS = Exercise(
     title="weights for the responses of an older policy",
     minutes=7,
     difficulty=3,
-    hint=r"A token's weight is the ratio $\pi / \mu$ of its probabilities, `(logprobs - sampler_logprobs).exp()`. "
-    "`clamp(max=cap)` truncates the ratio. Small ratios stay as they are.",
+    hint=r"The inputs are logarithms, so a ratio of probabilities is the exponential of a difference. The policy that learns "
+    "stands in the numerator. The cap limits the ratio and not its logarithm, and from above only: compare both tokens of "
+    "the example.",
     reference=_truncated,
     library="aligner_lib.algorithms.policy_gradient.importance_weights",
     inputs=_of_an_older_policy,

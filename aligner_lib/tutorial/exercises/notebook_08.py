@@ -113,13 +113,25 @@ def _of_prompts(own, others, **changes):
 
 
 def _scores(draw: Draw) -> dict:
-    """Scores of two policies, correlated within a prompt, and rounded, so that ties occur."""
+    """Scores of two policies, correlated within a prompt, and rounded, so that ties occur.
+
+    In every third case, one policy wins all prompts but one, so the interval extends beyond 1.
+    """
     prompts, answers = draw.one_of((6, 8)), draw.one_of((3, 4))
     suits = 2 * draw.normal(prompts, 1)
     own, others = draw.normal(prompts, answers) + suits, draw.normal(prompts, answers)
     own, others = (2 * own).round() / 2, (2 * others).round() / 2
     own[0, 0], own[0, 1], own[1, 0] = others[0, 0], others[0, 1] + 1.0, others[1, 0] - 1.0
+    if draw.in_turn((False, False, True)):
+        own = others + 1.0
+        own[-1] -= 2.0
     return {"own": own, "others": others}
+
+
+def _of_a_coin(own, others):
+    rate = _wins(own, others).mean()
+    error = (rate * (1 - rate) / len(own)).sqrt()
+    return rate, rate - 1.96 * error, rate + 1.96 * error
 
 
 WIN_RATE_INTERVAL = Exercise(
@@ -167,6 +179,18 @@ WIN_RATE_INTERVAL = Exercise(
             "uncorrected_deviation",
             "The deviation divides by n. With few prompts, dividing by n − 1 makes a difference.",
             lambda own, others: _of_prompts(own, others, correction=0),
+        ),
+        Mistake(
+            "deviation_of_a_coin",
+            "The deviation is that of a coin, √(w (1 − w)), as if all answers to a prompt won or lost together. Use the deviation of "
+            "the prompts' shares.",
+            _of_a_coin,
+        ),
+        Mistake(
+            "cut_at_0_and_1",
+            "The ends are cut to the range from 0 to 1, which the formula does not do. An end beyond 1 shows that the formula needs "
+            "more prompts.",
+            lambda own, others: tuple(end.clamp(0, 1) for end in _of_prompts(own, others)),
         ),
         Mistake(
             "others_win",

@@ -45,7 +45,7 @@ def portfolio_page(folder: Path, name: str = "") -> str:
         evaluation_section(results, runs),
         f"<h2>Training curves</h2>{curves}" if curves else "",
         f"<h2>Runs and versions</h2>{_table(_facts(runs))}",
-        '<p class="facts">A record of a workspace, made by its owner and examined by no teacher. Exercises that a solved notebook ran do not count as passed.</p>',
+        '<p class="facts">A record of a workspace, made by its owner and examined by no teacher. Exercises that a solved notebook ran do not count as passed. Runs count whether a notebook of the learner or a solved one started them.</p>',
     ]
     return html_page(title, f'<main class="alone">{"".join(parts)}</main>')
 
