@@ -47,6 +47,7 @@ FURTHER = {
     "11": ("11_capstone", "RLHF in a hundred lines"),
     "12": ("12_attacked_judge", "your judge, attacked"),
     "13": ("13_llm_judge", "a language model as judge"),
+    "14": ("14_tools", "call a tool"),
 }
 PROFILES = ("smoke", "laptop")
 

@@ -41,6 +41,8 @@ TERMS = {  # term → the words with which a notebook explains it
     "best of n, over-optimisation": r"over-optimis",
     "rejection sampling": r"\*\*rejection sampling\*\*",
     "when RL and when not": r"worth its cost if",
+    "tool calls": r"\*\*tool call\*\*",
+    "exploration": r"\*\*exploration problem\*\*",
 }
 
 

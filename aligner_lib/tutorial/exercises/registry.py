@@ -8,7 +8,7 @@ from importlib import import_module
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial.exercises.exercise import Exercise
 
-NOTEBOOKS = ("01", "02", "03", "04", "04b", "05", "06", "07", "08", "11", "13")
+NOTEBOOKS = ("01", "02", "03", "04", "04b", "05", "06", "07", "08", "11", "13", "14")
 
 
 def exercises() -> dict[str, Exercise]:
