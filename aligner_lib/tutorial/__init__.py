@@ -7,6 +7,7 @@
     quiz          the quiz questions
     hunt          the bug hunt and its planted faults
     comparison    metrics of policies and of preference pairs, with intervals
+    tool_use      problems in words and scripted policies for notebook 14
     displays      figures and tables inside a cell
     report        the report, the portfolio and the table of progress
     site          the notebooks and documents as web pages
