@@ -306,8 +306,8 @@ drawn = [record for record in alone.rollouts() if record["split"] == "train"]
 
 
 def summary(records):
-    """The share of right answers, and the mean number of calls."""
-    right, calls = ([record["metrics"][name] for record in records] for name in ("right", "calls"))
+    """The share of right answers, and the mean number of calls. A response that was cut off has no metrics."""
+    right, calls = ([record["metrics"].get(name, 0) for record in records] for name in ("right", "calls"))
     return sum(right) / len(right), sum(calls) / len(calls)
 
 
@@ -329,7 +329,7 @@ group = torch.tensor([record["group"] for record in drawn])
 advantages = grpo_advantages(rewards, group)
 for number in group.unique().tolist():
     members = [record for record, of_group in zip(drawn, group.tolist()) if of_group == number]
-    calls = sum(record["metrics"]["calls"] for record in members)
+    calls = sum(record["metrics"].get("calls", 0) for record in members)
     largest = advantages[group == number].abs().max()
     print(
         f"group {number}: {calls:g} calls, rewards {[record['reward'] for record in members]}, largest |A| {largest:.2f}"
