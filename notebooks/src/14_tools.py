@@ -23,7 +23,7 @@ seed = 1234  # for the order of the prompts and the sampling
 
 # %%
 from aligner_lib.tutorial import Diagram, Workspace, check, show_source
-from widgets import Completions, Monitor, curves
+from widgets import Monitor
 
 lab = Workspace(out, profile, dataset, where)
 
@@ -445,8 +445,7 @@ print(after_sft[0]["response"])
 # ## Tools of your own, and problems in words
 #
 # A policy can copy a question without any understanding. So ask in words: *A tank holds 620 litres, and 148 litres leak
-# out. How many litres remain?* The policy must choose the operation. No conversation has shown the choice, so the policy
-# can only try. Trying is a task for GRPO, *if* the policy is right sometimes.
+# out. How many litres remain?* The policy must choose the operation, and no conversation has shown the choice.
 #
 # A tool of your own needs a file with the functions in a list `TOOLS`, and a reward. The hints and the docstring become the
 # description. Change the file as you like: a unit converter, a dictionary, a search in your notes.
@@ -492,50 +491,32 @@ scores_of(in_words, most_frequent([story.answer for story in stories("train")]),
 # more than a third must have read the story.
 
 # %%
-steps = {f"trainer.grpo.{name}": 8 for name in ("max_steps", "val_check_interval", "save_interval")}
-job = lab.submit(
-    "grpo",
-    "tools-grpo",
+await lab.submit(
+    "evaluate",
+    "tools-stories",
+    **(evaluation | lengths | {"model.ppo.length_params.max_length": 48, "model.seed": seed}),
     **{
-        "model.environments.stories.use": str(my_tools),
-        "model.environments.stories.args.prompts": prompts,
-        "pretrained_checkpoint.restore_from_path": lab.run("tools-sft").path,
-        "model.seed": seed,
+        "model.environments": {"stories": {"use": str(my_tools), "args": {"prompts": prompts}}},
+        "policy.restore_from_path": lab.run("tools-sft").path,
+        "pretrained_checkpoint.restore_from_path": lab.model(),
+        "critic.pretrained_checkpoint.restore_from_path": None,
     },
-    **(lengths | sampling | steps | {"model.grpo.num_val_samples": 96}),
 )
-monitor = Monitor(lab.run("tools-grpo"), job=job, branch=lab.branch)
-display(monitor)
-await monitor
+of_stories = list(lab.run("tools-stories").rollouts())
+right_in_words = sum(record["reward"] or 0.0 for record in of_stories) / len(of_stories)
+print(f"stories: right {right_in_words:.2f}")
+for record in of_stories[:3]:
+    print(repr(record["response"]))
 
-# %%
-run = lab.run("tools-grpo")
-curves(
-    run,
-    metrics=[
-        ["train_rollouts/rewards", "val_rollouts/rewards"],
-        "train_environments/stories/calls",
-        "train_rollouts/groups_alike",
-    ],
-)
-
-# %%
-first, last = (
-    [record for record in run.metrics() if "val_rollouts/rewards" in record][place] for place in (0, -1)
-)
-print(f"{'held-out stories':20}{'SFT':>8}{'GRPO':>8}")
-for name in ("reward", "plus", "minus", "times", "calls", "failed_calls"):
-    before, after = (record[f"val_environments/stories/{name}"] for record in (first, last))
-    print(f"{name:20}{before:8.2f}{after:8.2f}")
-
-# %%
-Completions(run)
+# %% [markdown]
+# In our run, the policy solved 1 of 96 stories. The calls often hold words of the story, which the calculator refuses.
+# So the form has moved to the new task, and the choice of the operation has not. GRPO would find as little to compare here
+# as before the SFT. The next step would be conversations that solve stories, and then GRPO.
 
 # %%
 right, calls = summary(after_sft)
-rewards = [record["val_environments/stories/reward"] for record in (first, last)]
 figures = {"right_untrained": summary(untrained)[0], "calls_untrained": summary(untrained)[1]}
-figures |= {"right_sft": right, "calls_sft": calls, "stories_sft": rewards[0], "stories_grpo": rewards[1]}
+figures |= {"right_sft": right, "calls_sft": calls, "stories_sft": right_in_words}
 lab.record("14", {"tools": figures})
 print(figures)
 

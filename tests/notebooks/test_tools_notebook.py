@@ -17,7 +17,7 @@ def test_the_tools_notebook_runs_its_four_jobs_and_every_solution_passes(tmp_pat
         "tools-alone": "grpo",
         "tools-sft": "sft",
         "tools-evaluate": "evaluate",
-        "tools-grpo": "grpo",
+        "tools-stories": "evaluate",
     }.items():
         info = json.loads((tmp_path / "runs" / run / "run.json").read_text())
         assert (info["kind"], info["status"]) == (kind, "finished"), run
@@ -25,4 +25,4 @@ def test_the_tools_notebook_runs_its_four_jobs_and_every_solution_passes(tmp_pat
     assert "calls with the numbers and +     reward 1.00   calls 1" in shown
     assert "there is no function calc; the functions are calculator" in shown
     figures = json.loads((tmp_path / "summary.json").read_text())["tools"]
-    assert figures["calls_untrained"] == 0 and 0 <= figures["stories_grpo"] <= 1
+    assert figures["calls_untrained"] == 0 and 0 <= figures["stories_sft"] <= 1
