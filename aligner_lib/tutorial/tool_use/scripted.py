@@ -1,4 +1,4 @@
-"""Policies that are programs: what a tool environment pays to a policy that understands nothing."""
+"""Policies that are programs: the pay of a tool environment for a policy without any understanding."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def combines_numbers(sign: str) -> ScriptedPolicy:
 
 
 def most_frequent(answers: Sequence[str]) -> str:
-    """The best constant answer to questions with these answers."""
+    """The best constant answer to the questions of a list of answers."""
     return Counter(answers).most_common(1)[0][0]
