@@ -1,5 +1,5 @@
 # %% [markdown]
-# # A language model as judge
+# # A model as judge
 #
 # Write a rubric, measure how well a language model judges by the rubric, and see what a policy learns from a judge that
 # was never measured.

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Call a tool instead of guessing
+# # Call a calculator
 #
 # Teach a small model to call a calculator for sums beyond its ability, and let the model find out by itself when to
 # multiply.

@@ -70,7 +70,7 @@ def test_every_notebook_shows_a_diagram_and_every_diagram_is_shown():
     shown = {
         path.name: SHOWN.findall(path.read_text()) for path in (ROOT / "notebooks" / "src").glob("[0-9]*.py")
     }
-    assert len(shown) == 14 and all(shown.values()), shown
+    assert len(shown) == 16 and all(shown.values()), shown
     assert sorted(name for names in shown.values() for name in names) == sorted(diagrams())
 
 

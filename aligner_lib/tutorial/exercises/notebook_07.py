@@ -166,7 +166,7 @@ def _digits_joined(response, answer):
 
 RESPONSES = (
     "{a}", "1{a}", "The answer is {a}.", "{a}{d}", "{d} + 1 = {a}", "{a} is wrong, it is {b}", "-{a}", "{b}, no: {a}",
-    "{a}.5", "{a}.3", "{a}.04", "{a}.001", "no idea", "{a}.0", "", "{b}", "it is {a}, I think", "{a}\n",
+    "{a}.6", "{a}.3", "{a}.04", "{a}.001", "no idea", "{a}.0", "", "{b}", "it is {a}, I think", "{a}\n",
 )  # fmt: skip
 
 

@@ -174,10 +174,12 @@ def _both(first, second, win=_win, sways=_sways):
 
 
 def _orders(draw: Draw) -> dict:
-    """Probabilities of a judge that prefers the first place, in both orders; pairs that are swayed and pairs that are not."""
+    """The probabilities of a judge that prefers the first place, in both orders, with swayed and unswayed pairs."""
     count = draw.one_of((7, 9))
     preference, place = 1.5 * draw.normal(count), 0.4 + 0.3 * draw.normal(count)
-    preference[:3], place[:3] = torch.tensor([0.1, 1.5, 0.1]), torch.tensor([0.8, 0.2, -0.8])
+    # the last pair has a probability of exactly 0.5 in both orders
+    preference[:4] = torch.tensor([0.1, 1.5, 0.1, 0.0])
+    place[:4] = torch.tensor([0.8, 0.2, -0.8, 0.0])
     return {"first": torch.sigmoid(preference + place), "second": torch.sigmoid(place - preference)}
 
 
