@@ -166,6 +166,7 @@ def record(summary: Path, path: Path = HERE / "recorded.json") -> None:
     before = recorded.setdefault(figures["profile"], {})
     for of_each_notebook in ("seconds", "memory_gib"):
         figures[of_each_notebook] = before.get(of_each_notebook, {}) | figures[of_each_notebook]
+    figures["peak_memory_gib"] = max(figures["memory_gib"].values())
     before |= figures
     path.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
 

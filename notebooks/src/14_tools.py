@@ -430,9 +430,8 @@ for name, records in {"downloaded": untrained, "after SFT": after_sft}.items():
 print(after_sft[0]["response"])
 
 # %% [markdown]
-# In a run of the `laptop` profile, the downloaded model solved 1 of 32 held-out sums, with a worked example in its prompt,
-# and never called. After four steps of SFT, the policy solved all 32, each with a single call
-# ([the commands](../docs/decisions/training.md#tools)). The model has not learnt to add. The model has learnt a form, and a
+# In our run of the `laptop` profile, the downloaded model solved none of the 32 held-out sums, and never called. After four
+# steps of SFT, the policy solved all 32, each with a single call. The model has not learnt to add. The model has learnt a form, and a
 # form needs few examples. (The random `smoke` model learns nothing here within four steps.)
 #
 # | you see | meaning | change |
@@ -509,7 +508,7 @@ for record in of_stories[:3]:
     print(repr(record["response"]))
 
 # %% [markdown]
-# In our run, the policy solved 1 of 96 stories. The calls often hold words of the story, which the calculator refuses.
+# In our run, the policy solved 2 of 32 stories. The calls often hold words of the story, which the calculator refuses.
 # So the form has moved to the new task, and the choice of the operation has not. GRPO would find as little to compare here
 # as before the SFT. The next step would be conversations that solve stories, and then GRPO.
 
