@@ -869,6 +869,10 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # - **With both**, the reward is as high as in the original run, and the answers are no better than those of the SFT
 #   policy: 0.27 are good. Answers now contain every number that was asked for, and hardly any last words. The reward does
 #   not tell the two runs apart. The KL does, and its alarm sounds at step 5.
+#
+# A fourth lesson comes from 48 steps with the settings of the profile. The reward rose to 1.42, and 0.52 of the answers
+# were good, about as many as after ten steps. Instead, 0.41 of the answers ended with "I hope this helps.", though no
+# prompt among them asked for this sentence. More steps raise what is paid, and after some steps only what is paid.
 
 # %% [markdown]
 # ### How far, and for what?
