@@ -28,6 +28,16 @@ FAMILIES: dict[str, Family] = {
     module.FAMILY.name: module.FAMILY
     for module in (llama, mistral, qwen2, qwen3, smollm3, granite, gemma, gemma2, gemma3, nemo_gpt)
 }
+# model_type: the reason why the family is not read; more in docs/decisions/families.md
+_EXPERTS = "each layer has a router and experts, and adapters, export and layouts here assume one MLP a layer"
+_FUSED = "query, key and value are one matrix, for whose adapters imports and exports have no rule yet"
+_OLD = "it needs learned positions or a parallel residual, and biases in every layer"
+REFUSED = {
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe"), _EXPERTS),
+    **dict.fromkeys(("phi3", "phi4"), _FUSED),
+    "olmo2": "its norms of queries and keys go over all heads, which Megatron Core's do not",
+    **dict.fromkeys(("gpt2", "gpt_neox"), _OLD),
+}
 BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES.values()}
 
 
@@ -40,8 +50,10 @@ def from_hf(config: dict, where: str = "config.json") -> Architecture:
     settings = Settings(config, where)
     family = BY_MODEL_TYPE.get(settings.word("model_type", None))
     if family is None:
+        name = config.get("model_type")
+        reason = f": {REFUSED[name]}. Take a model of a family that is read" if name in REFUSED else ""
         raise settings.refuse(
-            f"model_type is {config.get('model_type')!r}, but the importer reads only {', '.join(BY_MODEL_TYPE)}"
+            f"model_type is {name!r}, but the importer reads only {', '.join(BY_MODEL_TYPE)}{reason}"
         )
     arch = family.from_hf(settings)
     classes = settings.listed("architectures") or []
