@@ -52,7 +52,7 @@ def test_a_quiz_is_answered_with_the_keyboard_explains_each_choice_and_is_access
     assert page.get_by_text("1 of 5 right, 0 at the first try").is_visible()
     look_for_faults("right")
     page.keyboard.press("Enter")  # on to the next one, whose first choice has the focus
-    assert page.get_by_role("group", name=second.ask).is_visible()
+    page.get_by_role("group", name=second.ask).wait_for()
     page.keyboard.press("Space")
     choose(page, second.choices[0].text)
     page.keyboard.press("Enter")
