@@ -188,7 +188,6 @@ def random_prompts(count: int, vocabulary: int) -> list[list[int]]:
 
 def generated(model, prompts: list[list[int]], rounds: int) -> tuple[float, list[list[int]]]:
     """The median tokens a second, and the last round's responses."""
-
     from aligner_lib.megatron.generate import Sampling, generate
 
     sampling = Sampling(max_length=NEW_TOKENS)
@@ -299,7 +298,7 @@ def beside(out: Path, options: argparse.Namespace) -> list[dict]:
     return rows
 
 
-PARTS = {"figures": figures, "capture": capture, "kinds": kinds, "size": size, "beside": beside}
+PARTS = {"figures": figures, "kinds": kinds, "capture": capture, "size": size, "beside": beside}
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------

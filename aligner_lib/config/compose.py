@@ -150,9 +150,13 @@ def parse_override(text: str) -> tuple[str, Any]:
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException:
+        of_keys = (
+            ". A key of a dict can't contain a quote: "
+            'write a rubric as a list, rubric: [["The answer\'s tone is kind.", 2]]'
+        )
         raise ConfigError(
-            f"can't read {text!r}; a value with = , : or brackets goes in quotes: key='value'. A key of a dict can't "
-            'contain a quote: write a rubric as a list, rubric: [["The answer\'s tone is kind.", 2]]'
+            f"can't read {text!r}; a value with = , : or brackets goes in quotes: key='value'"
+            + (of_keys if "{" in text else "")
         ) from None
     if override.is_sweep_override():
         raise ConfigError(

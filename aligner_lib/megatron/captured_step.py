@@ -1,6 +1,7 @@
 """A generation step as a CUDA graph: the GPU repeats recorded kernels, and Python starts none of them.
 
-Without a graph, a token costs the start of some 3,500 operations, one after another, which takes a GPU longer than the operations.
+Without a graph, a token costs the start of some 3,500 operations, one after another, for which a GPU
+probably waits longer than for the operations.
 
 B rows of the batch, H hidden
 """

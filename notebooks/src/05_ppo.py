@@ -872,7 +872,7 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 #
 # A fourth lesson comes from 48 steps with the settings of the profile. The reward rose to 1.42, and 0.52 of the answers
 # were good, about as many as after ten steps. Instead, 0.41 of the answers ended with "I hope this helps.", though no
-# prompt among them asked for this sentence. More steps raise what is paid, and after some steps only what is paid.
+# prompt among them asked for this sentence. In this run, more steps raised only what is paid.
 
 # %% [markdown]
 # ### How far, and for what?

@@ -154,7 +154,7 @@ from aligner_lib.rollouts.environments.judge import probability_of
 (first_tokens,) = by_rubric.endpoint.ask(requests[:1])
 for token, logprob in json.loads(first_tokens).items():
     print(f"{token!r:12} {exp(logprob):.4f}")
-print(f"points: {probability_of(first_tokens, 'yes', 'no'):.3f}")
+print("points:", probability_of(first_tokens, "yes", "no"))
 
 # %% [markdown]
 # Now all forty answers get their scores. The picture has the good answers above and the others below.
@@ -439,9 +439,9 @@ print("right within a prompt:", right_within_prompts(recorded, 1, 3))
 # ### The run
 #
 # The run starts from the SFT policy. Each step draws eight answers to each of four prompts, and the judge reads them with
-# the rubric: 64 requests. Two settings differ from notebook 07. The advantages are divided by the deviation of the group,
-# because the scores within a group differ by a few hundredths. And the learning rate is twice as
-# high. As in notebook 07, the objective is Dr. GRPO, which has no KL penalty. By default a recorded run plays, whose twelve
+# the rubric: 64 requests. As in notebook 07, the objective is Dr. GRPO without a KL penalty, and the advantages are
+# divided by the deviation of the group. Here the scores within a group differ by a few hundredths, so without the division the
+# policy would hardly move. The learning rate is twice as high as in notebook 07. By default a recorded run plays, whose twelve
 # steps took 26 minutes beside other programs. With `exercise = "live"`, your policy trains on the
 # judge, and `judge` must be `"live"` or a URL.
 

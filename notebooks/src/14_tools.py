@@ -509,8 +509,8 @@ for record in of_stories[:3]:
 
 # %% [markdown]
 # In our run, the policy solved 2 of 32 stories. The calls often hold words of the story, which the calculator refuses.
-# So the form has moved to the new task, and the choice of the operation has not. GRPO would find as little to compare here
-# as before the SFT. The next step would be conversations that solve stories, and then GRPO.
+# So the form has moved to the new task, and the choice of the operation has not. GRPO would find little to compare here.
+# The next step would be conversations that solve stories, and then GRPO.
 
 # %%
 right, calls = summary(after_sft)

@@ -45,8 +45,8 @@ VERDICT = re.compile(rf"\W*(?:verdict\s*:)?\W*({'|'.join(WINS)})\W*", re.IGNOREC
 class JudgedPrompts(PromptFiles):
     """Prompts whose responses a language model judges.
 
-    rubric: criterion → weight, or a list of criteria with equal weights, or a list of [criterion, weight]. With a rubric, the reward is the weighted mean of the
-    criteria's points, from 0 to 1. compare=True: the reward is the share of wins against the other responses to the same
+    rubric: criterion → weight, or a list of criteria with equal weights, or a list of [criterion, weight]. With a rubric, the
+    reward is the weighted mean of the criteria's points, from 0 to 1. compare=True: the reward is the share of wins against the other responses to the same
     prompt, and the judge sees each pair in both orders. A response whose verdict is missing or not understood is left out and
     counted.
 

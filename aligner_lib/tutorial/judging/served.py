@@ -65,6 +65,7 @@ def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
     with tempfile.TemporaryFile("w+") as words:
         process = subprocess.Popen(command, env=environment, stdout=words, stderr=words)
         judge = ServedJudge(f"http://127.0.0.1:{port}", str(model), process)
+        atexit.register(judge.stop)  # before the wait, which a user may interrupt
         waited = time.monotonic()
         while not _answers(judge.url):
             if process.poll() is not None or time.monotonic() - waited > START_S:
@@ -72,7 +73,6 @@ def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
                 words.seek(0)
                 raise UserError(f"no server for {model} has started: {words.read()[-1000:]}")
             time.sleep(POLL_S)
-    atexit.register(judge.stop)
     return judge
 
 
