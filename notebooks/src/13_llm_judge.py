@@ -375,6 +375,9 @@ else:
     plt.show()
 
 # %% [markdown]
+# In our live run, the first place won in both orders of all forty pairs. With the better answer first the judge was right on
+# every pair, with the worse answer first on none, and in both orders on 0.50. Such a judge compares nothing.
+#
 # ## Length
 #
 # The best known habit of model judges is a taste for length. Does this judge have it? A correlation of score and length
@@ -407,7 +410,8 @@ else:
     print("the score rises for", sum(change > 0 for change in changes), "of", len(changes), "answers")
 
 # %% [markdown]
-# In the recorded verdicts, the correlation is −0.23: this judge gives *short* answers the higher scores. The AUC is 0.62 over
+# The appended sentence changed the score of our live judge by 0.008 (−0.002 to 0.019), so no effect is shown. In the recorded
+# verdicts, the correlation is −0.23: this judge gives *short* answers the higher scores. The AUC is 0.62 over
 # all pairs and 0.62 over the 85 pairs of like length, so length explains none of the agreement with the reader. But a
 # taste that does no harm among forty ordinary answers can do harm as soon as a policy searches for it. Remember the minus
 # sign.
