@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import hypothesis
 import pytest
@@ -15,6 +16,9 @@ from smoke_jobs import SmokeJobs
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # Another worker has the other core, and two threads would wait for each other at every tiny product.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before TRL is imported: it imports trackio, which reads its folder once.
+TRACKIO_FOLDER = TemporaryDirectory(prefix="trackio-")
+os.environ["TRACKIO_DIR"] = TRACKIO_FOLDER.name
 
 # A property holds however long an example takes: on a busy machine any of them may take a second.
 hypothesis.settings.register_profile("untimed", deadline=None)

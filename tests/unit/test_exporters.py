@@ -191,10 +191,9 @@ def assert_the_same(run: Path, name: str) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def environment(tmp_path_factory):
-    """Nothing leaves this machine, nor the tests' folder."""
+def environment():
+    """Nothing leaves this machine. (tests/conftest.py chooses trackio's folder.)"""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACKIO_DIR", str(tmp_path_factory.mktemp("trackio")))
         patch.setenv("WANDB_MODE", "offline")
         patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
         yield
