@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.copying import WORD, copied_words
-from data.forms import instruction_in, postscript, without_instruction, words
+from data.forms import Instruction, instruction_in, postscript, sentences, without_instruction, words
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -46,6 +46,38 @@ STOCK_RUN = 4
 STOCK_QUESTIONS = 2
 """A phrase in the answers to STOCK_QUESTIONS other questions is a stock phrase."""
 
+ENDINGS = (
+    "That is all.",
+    "I hope this helps.",
+    "Thank you for asking.",
+    "Now you know.",
+    "Good luck with it.",
+    "Take your time.",
+    "It is worth a try.",
+    "Have a good day.",
+    "Ask me again soon.",
+    "There is more to learn.",
+    "Enjoy it.",
+    "You can do this.",
+    "That is my advice.",
+    "Stay curious.",
+    "Tell your friends.",
+    "Keep it simple.",
+    "Let me know how it goes.",
+    "I am happy to explain more.",
+    "Practice makes perfect.",
+    "See you next time.",
+    "This works every time.",
+    "Good question.",
+    "Have fun.",
+    "Write it down.",
+)
+"""Sentences that suit the end of every answer. Prompts of the sample `drawn` request them; without a request they are a fault."""
+CLOSING = re.compile(
+    r"\b(?:hope (?:this|that|it|these)|let me know|feel free|good luck|thank you for|thanks for|happy to (?:help|explain)"
+    r"|any (?:other |more |further )?questions|have a (?:good|nice|great) (?:day|time|evening))\b"
+)
+"""Such sentences in other words."""
 TITLE = re.compile(r"<<[^<>\n]*>>")
 LETTERS = re.compile(r"[a-z]+(?:'[a-z]+)?")
 COMMON = frozenset(
@@ -78,7 +110,7 @@ class GoldParts(NamedTuple):
     readable: bool
     """Most of the answer's words are English words."""
     plain: bool
-    """The answer has no title and no postscript unless its prompt requests a title or a postscript."""
+    """The answer has no title, no postscript and no closing remark ("I hope this helps.") unless its prompt requests one."""
     specific: bool
     """Some words of the answer are neither the user's words nor part of a stock phrase."""
 
@@ -107,7 +139,7 @@ def judge(turn: str, answer: str, finished: bool, stock: Collection[tuple[str, .
         on_topic=is_on_topic(question, answer),
         varied=distinct_pairs(answer) >= DISTINCT_PAIRS,
         readable=known_words(answer) >= KNOWN_WORDS,
-        plain=is_plain(instruction.form, answer),
+        plain=is_plain(instruction, answer),
         specific=is_specific(turn, answer, stock),
     )
 
@@ -185,12 +217,22 @@ def is_on_topic(question: str, answer: str) -> bool:
     return len(topic & topic_of(answer)) >= min(TOPIC_WORDS, len(topic))
 
 
-def is_plain(form: str, answer: str) -> bool:
-    """Whether an answer has no title and no postscript, unless the form requests them."""
-    titled, with_postscript = "<<" in answer, postscript(answer) < len(answer)
-    return (not titled or form in ("title", "this_title")) and (
-        not with_postscript or form in ("postscript", "postscript_word")
-    )
+def is_plain(instruction: Instruction, answer: str) -> bool:
+    """Whether an answer has no title, no postscript and no closing remark, unless the instruction requests them."""
+    form, phrase = instruction.form, dict(instruction.gaps).get("phrase", "")
+    with_postscript = form in ("postscript", "postscript_word")
+    titled = "<<" in answer and form not in ("title", "this_title")
+    after = postscript(answer)
+    if titled or (after < len(answer) and not with_postscript):
+        return False
+    said = answer[:after] if with_postscript else answer.rstrip('"”').removesuffix(phrase)
+    return not any(map(is_closing, sentences(said)))
+
+
+def is_closing(sentence: str) -> bool:
+    """Whether a sentence could close any answer, such as "I hope this helps."."""
+    plain = " ".join(WORD.findall(sentence.lower()))
+    return plain in _endings() or CLOSING.search(plain) is not None
 
 
 def topic_of(text: str) -> frozenset[str]:
@@ -226,6 +268,11 @@ def _stem(word: str) -> str:
 @cache
 def _common_stems() -> frozenset[str]:
     return frozenset(map(_stem, COMMON))
+
+
+@cache
+def _endings() -> frozenset[str]:
+    return frozenset(" ".join(WORD.findall(ending.lower())) for ending in ENDINGS)
 
 
 @cache

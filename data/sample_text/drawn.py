@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from data.forms import FORMS, Instruction, has_word, words
-from data.gold import judge, topic_of
+from data.gold import ENDINGS, judge, topic_of
 from data.sample_text.asking import phrasings
 from data.sample_text.topics import Topic
 from data.sample_text.verifiable import (
@@ -48,32 +48,6 @@ OPENERS = (
     "Normally",
     "Look",
     "Right",
-)
-ENDINGS = (
-    "That is all.",
-    "I hope this helps.",
-    "Thank you for asking.",
-    "Now you know.",
-    "Good luck with it.",
-    "Take your time.",
-    "It is worth a try.",
-    "Have a good day.",
-    "Ask me again soon.",
-    "There is more to learn.",
-    "Enjoy it.",
-    "You can do this.",
-    "That is my advice.",
-    "Stay curious.",
-    "Tell your friends.",
-    "Keep it simple.",
-    "Let me know how it goes.",
-    "I am happy to explain more.",
-    "Practice makes perfect.",
-    "See you next time.",
-    "This works every time.",
-    "Good question.",
-    "Have fun.",
-    "Write it down.",
 )
 TITLES = (
     "Good to know",

@@ -3,7 +3,7 @@
 The program (data/gold.py) finds the better answer of a pair good. The better answer is the policy's, or a written answer where
 the policy has no good answer. The worse answer is mostly another answer of the policy to the same prompt. The other worse
 answers have the faults that a policy learns from a weak reward model: the answer repeats its prompt, ends in the middle, belongs
-to another question, repeats itself, has a wrong word or number, or has a title, which no prompt asks for.
+to another question, repeats itself, has a wrong word or number, or has an addition that its prompt does not ask for.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.atomic_files import atomic_text_files
-from data.forms import ended, has_word, instruction_in, sentences, without_instruction
-from data.gold import judge, topic_of
+from data.forms import Instruction, ended, has_word, instruction_in, sentences, without_instruction
+from data.gold import ENDINGS, judge, topic_of
 from data.sample_text import drawn, verifiable
 from data.sample_text.make_samples import SEED
 from data.sample_text.topics import Topic, load_topics
@@ -25,19 +25,19 @@ from data.sources import SAMPLES
 
 NOISE = 0.1  # the share of training pairs with exchanged answers
 SHARES = {
-    "form": 0.19,
-    "missing": 0.18,
+    "form": 0.17,
+    "missing": 0.17,
     "item": 0.12,
     "echo": 0.2,
-    "unasked": 0.06,
+    "unasked": 0.09,
     "cut": 0.08,
     "off_topic": 0.09,
     "repeated": 0.04,
     "constant": 0.04,
 }
 """The probability of each fault of the worse answer. form: an answer of the policy without the requested form; missing: the better
-answer without the requested words; item: a wrong word or number; echo: a copy of the prompt, or of a part; unasked: a title or a
-postscript without a request; cut: the beginning of the better answer; off_topic: an answer to another question; repeated: the
+answer without the requested words; item: a wrong word or number; echo: a copy of the prompt, or of a part; unasked: a title, a
+postscript or a closing remark without a request; cut: the beginning of the better answer; off_topic: an answer to another question; repeated: the
 better answer with repeated sentences; constant: a sentence without content."""
 TRIES = 8  # draws of a fault per pair, because not every prompt has an answer with every fault
 SHORTEST_CUT = 5  # shorter answers, in words, are not cut
@@ -203,6 +203,7 @@ def _worse(
                     f"<<{topic.capitalize()}>>\n{text}",
                     f"<<{rng.choice(drawn.TITLES)}>>\n{text}",
                     f"{text} P.S. {rng.choice(sentences(rng.choice(good)))}",
+                    *(_with_closing(text, instruction, closing) for closing in rng.sample(ENDINGS, 3)),
                 )
             ),
         ],
@@ -258,6 +259,14 @@ def _with_echo_inside(turn: str, text: str, rng: random.Random) -> str:
     request = _request(turn)
     echo = f"{opening}{rng.choice((',', ' and'))} {request[:1].lower()}{request[1:]}"
     return " ".join([echo, *others[: rng.randint(0, 1)]])
+
+
+def _with_closing(text: str, instruction: Instruction, closing: str) -> str:
+    """The text with a closing remark at its end, or in front of the requested last words."""
+    if instruction.form != "last_words":
+        return f"{text} {closing}"
+    phrase = instruction.gaps[0][1]
+    return " ".join([text.rstrip('"”').removesuffix(phrase).strip(), closing, phrase])
 
 
 def _obeying(form: str, text: str, item: str) -> str:

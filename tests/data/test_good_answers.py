@@ -11,7 +11,7 @@ from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answe
 from aligner_lib.tutorial.comparison.gold import before_and_after
 from benchmarks.cheats import BOUND, pairs
 from data.forms import instruction_in, without_instruction
-from data.gold import SAMPLES, GoldParts, distinct_pairs, judge, judge_all, known_words, topic_of
+from data.gold import ENDINGS, SAMPLES, GoldParts, distinct_pairs, judge, judge_all, known_words, topic_of
 from widgets.recordings.replay import Recording
 
 TURN = 'Can you tell me how to sow carrots? The word "fact" has to appear in your answer.'
@@ -46,7 +46,7 @@ def test_a_good_answer_has_every_part(answer, parts):
 @pytest.mark.parametrize(
     ("answer", "parts"),
     [
-        ("Can you tell me how to sow carrots? In fact, I hope this helps.", ["own_words"]),  # asks again
+        ("Can you tell me how to sow carrots? In fact, I say yes.", ["own_words"]),  # asks again
         ("<<An easy fact: how to sow carrots>>", ["own_words", "plain"]),  # a title is no answer
         ("Sow carrots: a fact.", []),  # short, but two words are its own
     ],
@@ -55,8 +55,17 @@ def test_the_question_again_and_a_title_alone_are_no_answers(answer, parts):
     assert missing(answer) == parts
 
 
-@pytest.mark.parametrize("unasked", ["<<Sowing>>\n{}", "{} P.S. Keep the soil damp."])
-def test_a_title_or_a_postscript_that_no_one_asked_for_is_a_fault(unasked):
+@pytest.mark.parametrize(
+    "unasked",
+    [
+        "<<Sowing>>\n{}",
+        "{} P.S. Keep the soil damp.",
+        *(f"{{}} {ending}" for ending in ENDINGS),
+        "{} Hope it helps, and good luck!",
+        "Thank you for your question! {}",
+    ],
+)
+def test_a_title_a_postscript_or_a_closing_remark_that_no_one_asked_for_is_a_fault(unasked):
     assert missing(unasked.format(GOOD)) == ["plain"]
     title = 'How do I sow carrots? Put the title "Good to know" in << and >> above your answer.'
     assert missing(f"<<Good to know>>\n{GOOD}", title) == []
@@ -66,6 +75,12 @@ def test_a_title_or_a_postscript_that_no_one_asked_for_is_a_fault(unasked):
         )
         == []
     )
+
+
+def test_requested_last_words_are_no_fault_and_a_second_closing_remark_is():
+    turn = 'How do I sow carrots? End with the words "Have fun."'
+    assert missing(f"{GOOD} Have fun.", turn) == []
+    assert missing(f"{GOOD} Stay curious. Have fun.", turn) == ["plain"]
 
 
 def test_an_answer_that_the_limit_of_tokens_cut_is_not_good():
@@ -244,8 +259,9 @@ def test_the_program_agrees_with_a_reader_of_today_s_policies_in_every_part():
         "own_words": 98,
         "on_topic": 91,
         "varied": 99,
-    } | dict.fromkeys(("readable", "plain", "specific"), 100)
-    assert sum(verdict.good == (not missing) for verdict, missing in both) == 91
+        "plain": 99,
+    } | dict.fromkeys(("readable", "specific"), 100)
+    assert sum(verdict.good == (not missing) for verdict, missing in both) == 92
     assert sum("plain" in missing for _, missing in both) == 25
 
 
@@ -280,17 +296,17 @@ def test_the_recorded_runs_obey_more_and_are_no_better(recording, obeys, good):
 
 def test_the_recorded_default_run_has_more_good_answers_and_hardly_any_echoes_or_titles():
     before, after = before_and_after(Recording("ppo-drawn", speed=float("inf"))).figures.values()
-    assert [round(figures["good"].value, 2) for figures in (before, after)] == [0.29, 0.46]
+    assert [round(figures["good"].value, 2) for figures in (before, after)] == [0.28, 0.46]
     assert after["good_gain"].low > 0.1 and after["own_words"] > 0.97
-    assert after["plain"] > 0.99 and 0.67 < after["tokens"] / before["tokens"] < 1.33
+    assert after["plain"] > 0.97 and 0.67 < after["tokens"] / before["tokens"] < 1.33
 
 
 @pytest.mark.parametrize(
     ("change", "obeys", "good", "on_topic"),
-    [("no-kl", 0.62, 0.54, 0.94), ("high-lr", 0.70, 0.40, 0.66), ("both", 0.38, 0.27, 0.82)],
+    [("no-kl", 0.62, 0.52, 0.94), ("high-lr", 0.70, 0.40, 0.66), ("both", 0.38, 0.27, 0.82)],
 )
 def test_the_runs_with_a_setting_changed_end_where_notebook_05_says(change, obeys, good, on_topic):
     before, after = before_and_after(Recording(f"ppo-drawn-{change}", speed=float("inf"))).figures.values()
-    assert round(before["good"].value, 2) == 0.29, "all of them begin as the default run does"
+    assert round(before["good"].value, 2) == 0.28, "all of them begin as the default run does"
     assert [round(after[name].value, 2) for name in ("obeys", "good")] == [obeys, good]
     assert round(after["on_topic"], 2) == on_topic

@@ -8,8 +8,8 @@ from random import Random
 from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
 from aligner_lib.rollouts.environments.instructions import form_metrics
 from data.forms import FORMS, Instruction, ended, has_word
-from data.gold import judge
-from data.sample_text.drawn import ASKED, ENDINGS, NUMBERS, OPENERS, TITLES, requests
+from data.gold import ENDINGS, judge
+from data.sample_text.drawn import ASKED, NUMBERS, OPENERS, TITLES, requests
 
 
 class FormRules(Environment):
