@@ -225,8 +225,8 @@ def is_plain(instruction: Instruction, answer: str) -> bool:
     after = postscript(answer)
     if titled or (after < len(answer) and not with_postscript):
         return False
-    said = answer[:after] if with_postscript else answer.rstrip('"”').removesuffix(phrase)
-    return not any(map(is_closing, sentences(said)))
+    body = answer[:after] if with_postscript else answer.rstrip('"”').removesuffix(phrase)
+    return not any(map(is_closing, sentences(body)))
 
 
 def is_closing(sentence: str) -> bool:
