@@ -73,8 +73,8 @@ for name in (
 # ## The fifteen runs
 #
 # Each cell shows a run beside the two healthy runs, the run's completions, and three questions: what is wrong, which
-# figure shows it first, and at which step. You may choose as often as you like. After a wrong choice, the quiz
-# describes the figures of this run only.
+# figure shows it first, and at which step. You may choose as often as you like. A wrong choice tells you nothing about
+# the other runs.
 #
 # At work there is no list of faults. So the list is not complete: one run has a fault outside the list. Some runs may
 # be healthy, and a fault may occur twice. Four runs have seeds of their own, so all of their figures differ from the

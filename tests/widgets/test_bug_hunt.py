@@ -28,6 +28,7 @@ from aligner_lib.tutorial.quiz.quiz_file import QuizFile
 from widgets.quiz.quiz import Quiz
 from widgets.recordings.recording_file import PACKED, SHIPPED
 from widgets.recordings.replay import Recording
+from widgets.share.page import write_quiz
 
 # the step by which the evidence of a fault is in its run
 STEPS = dict.fromkeys(["mask_shift", "padding", "temperature", "reward_token", "learning_rate"], 1)
@@ -139,6 +140,15 @@ def test_a_wrong_choice_speaks_of_this_run_alone(name):
         assert len({choice.text for choice in question.choices}) == len(question.choices)
         for choice in question.choices:
             assert choice.why.endswith(".") and not [why for why in of_others if why in choice.why]
+
+
+def test_the_explanations_of_all_wrong_faults_are_one_sentence_that_names_no_figure(tmp_path):
+    """A sentence for each fault would show in run 1 which figure reveals it, in the kernel and on the site's page."""
+    titles = {fault.title for fault in FAULTS.values()}
+    whys = {c.why for name in HUNTED for c in asked(name).questions[0].choices[1:] if c.text in titles}
+    assert len(whys) == 1 and "`" not in whys.pop()
+    page = write_quiz("hunt-01", tmp_path / "quiz.html").read_text()  # as the site has it
+    assert not [e.metric for e in EVIDENCE.values() if f"`{e.metric}`" in page.partition("hunt-01-figure")[0]]
 
 
 def test_the_first_difference_of_two_runs_is_reported(healthy):

@@ -82,6 +82,12 @@ class FaultEvidence:
 
 HEALTHY_CHOICE = "nothing: this run is healthy"
 UNLISTED_CHOICE = "a fault that is not in this list"
+# The same sentence for every wrong fault: what a fault looks like would tell the answer of the run that has it.
+NOT_THIS = (
+    "This fault does not fit the figures of this run. Look for the first figure that is out of range, if there is one, and ask "
+    "which part of PPO computes it."
+)
+EVIDENCE_IS_NEXT = "The next two questions ask for the figure and the step that show the fault first."
 NO_FIGURE, NO_STEP = "no figure: all are within the noise", "at no step"
 STEPS = (0, 1, 2, 5, 10, 20)  # answer choices of the question about the first step
 WRONG_FIGURES = 4
@@ -97,14 +103,15 @@ def questions(
 ) -> QuizFile:
     """The three questions about a run: which fault, which figure reveals the fault first, and at which step.
 
-    run, healthy, other: metrics records of the recording and of the two healthy runs. The explanation of a wrong choice
-    mentions only figures of this run, so the explanation reveals nothing about the other runs.
+    run, healthy, other: metrics records of the recording and of the two healthy runs. The explanation of a wrong figure or
+    step mentions only figures of this run, and all wrong faults have one explanation, so a wrong choice reveals nothing
+    about the other runs.
     """
     number = int(recording.rpartition("-")[2])
     of_fault, of_figure, of_step = question_ids(recording)
     evidence_and_step = _evidence_and_step(HUNTED[recording].fault, run, healthy)
     asked_questions = (
-        InOrder(of_fault, f"What is wrong with run {number}?", _faults(recording, run, healthy)),
+        InOrder(of_fault, f"What is wrong with run {number}?", _faults(recording)),
         QuizQuestion(
             of_figure,
             "Which of these figures shows it first?",
@@ -128,7 +135,7 @@ def _evidence_and_step(
     return evidence, evidence.first(run, healthy)[0]
 
 
-def _faults(recording: str, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[QuizChoice, ...]:
+def _faults(recording: str) -> tuple[QuizChoice, ...]:
     fault = HUNTED[recording].fault
     if fault == NO_FAULT:
         right = (
@@ -136,32 +143,15 @@ def _faults(recording: str, run: Sequence[dict], healthy: Sequence[dict]) -> tup
             "The exact figures are right, and the others differ from the healthy runs' as by another seed.",
         )
     elif fault == UNLISTED.name:
-        right = UNLISTED_CHOICE, f"The fault: {UNLISTED.title}. {EVIDENCE[fault].sentence(run, healthy)}"
+        right = UNLISTED_CHOICE, f"The fault: {UNLISTED.title}. {EVIDENCE_IS_NEXT}"
     else:
-        right = FAULTS[fault].title, EVIDENCE[fault].sentence(run, healthy)
-    wrong = [(FAULTS[name].title, _not_this(name, run, healthy)) for name in FAULTS if name != fault]
+        right = FAULTS[fault].title, EVIDENCE_IS_NEXT
+    wrong = [(FAULTS[name].title, NOT_THIS) for name in FAULTS if name != fault]
     others = {
         HEALTHY_CHOICE: "A figure of this run is farther from the healthy runs' than theirs are from each other.",
         UNLISTED_CHOICE: "A choice of the list fits all figures of this run.",
     }
     return _choices(right, wrong + [choice for choice in others.items() if choice[0] != right[0]])
-
-
-def _not_this(fault: str, run: Sequence[dict], healthy: Sequence[dict]) -> str:
-    """Why the run does not have this fault: the fault's figure is in range, or the figure alone does not decide."""
-    metric = EVIDENCE[fault].metric
-    try:
-        EVIDENCE[fault].first(run, healthy)
-    except ValueError:
-        step, value, usual = _last(metric, run, healthy)
-        return (
-            f"This fault would show in `{metric}`. Here the figure is in range: {value:.3g} at step {step}, and {usual:.3g} in the "
-            "healthy run."
-        )
-    return (
-        f"`{metric}` is out of range here, as with this fault. But this fault does not explain when the figure differs, or which other "
-        "figures do."
-    )
 
 
 def _last(
