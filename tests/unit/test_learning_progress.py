@@ -13,9 +13,15 @@ from hypothesis import strategies as st
 from aligner_lib.cli import main as cli
 from aligner_lib.tutorial import Workspace
 from aligner_lib.tutorial.quiz.quiz_file import load_quiz
+from aligner_lib.tutorial.report.portfolio import portfolio_page
 from aligner_lib.tutorial.report.progress_table import Count, ProgressTable, exercises_of
 from aligner_lib.tutorial.workspace import learning_progress
-from aligner_lib.tutorial.workspace.learning_progress import read_progress, record_answer, record_exercise
+from aligner_lib.tutorial.workspace.learning_progress import (
+    read_progress,
+    record_answer,
+    record_attack,
+    record_exercise,
+)
 
 
 @pytest.fixture
@@ -67,6 +73,32 @@ def test_a_solved_notebook_passes_nothing_for_the_learner_and_a_passed_exercise_
     assert read_progress(workspace).exercises["gae"] and read_progress(workspace).passed == ["gae"]
     caption = ProgressTable(workspace).caption
     assert "exercises 1 of" in caption and "run by solved notebooks alone: 1" in caption
+
+
+def test_a_run_that_a_solved_notebook_started_counts_only_once_the_learner_starts_it(
+    workspace, tmp_path, monkeypatch
+):
+    (tmp_path / "solved").mkdir()
+    lab = Workspace(workspace, "smoke")
+    monkeypatch.setattr(Workspace, "commands", lambda *_, **__: {})
+    monkeypatch.setattr("cluster.submit", lambda commands, run, *_: write_run(workspace, run.name))
+    with monkeypatch.context() as in_solved:
+        in_solved.chdir(tmp_path / "solved")
+        lab.submit("sft")
+        lab.record("03", {"sft": {"val_loss_before": 2.5, "val_loss_after": 2.0}})
+        record_attack(2, None)
+    write_run(workspace, "rm")  # from a terminal
+    progress = read_progress(workspace)
+    assert progress.runs == {"rm": "rm"} and progress.solved_runs == {"sft"} and progress.damaged == 0
+    assert "runs started by solved notebooks alone: 1" in ProgressTable(workspace).caption
+    page = portfolio_page(workspace)
+    assert "<h2>Results</h2>" not in page and "sft</th>" not in page and "rm</th>" in page
+    (workspace / "runs" / "sft" / "run.json").unlink()
+    (workspace / "runs" / "sft").rmdir()
+    lab.submit("sft")
+    lab.record("03", {"sft": {"val_loss_before": 2.5, "val_loss_after": 2.0}})
+    assert read_progress(workspace).runs.keys() == {"sft", "rm"}
+    assert "2.50 → 2.00" in portfolio_page(workspace)
 
 
 def test_a_full_disk_is_a_warning(workspace, monkeypatch):
@@ -141,7 +173,7 @@ def test_finished_runs_count_and_are_remembered_when_they_are_removed(workspace)
     assert not (workspace / "progress.jsonl").exists()
     for _ in range(2):
         lab.record("03", {})
-    assert [(r["what"], r["name"]) for r in lines(workspace)] == [("run", "sft")]
+    assert [r["name"] for r in lines(workspace) if r["what"] == "run"] == ["sft"]
     (workspace / "runs" / "sft" / "run.json").unlink()
     assert read_progress(workspace).runs == {"sft": "sft"}
 

@@ -157,7 +157,7 @@ class Seat:
             questions = self.right.setdefault(str(record.get("quiz")), {})
             question = str(record.get("question"))
             questions[question] = questions.get(question, False) or record.get("right") is True
-        elif record.get("what") == "attack":
+        elif record.get("what") == "attack" and not record.get("solved"):
             count, first = int(record["hacks"]), record.get("first_minutes")
             self.attack = f"{count} hacks" + (
                 "" if first is None else f", first after {float(first):.1f} min"

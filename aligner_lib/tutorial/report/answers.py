@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
@@ -16,14 +17,17 @@ MINUS = str.maketrans("-", "−")
 Answers = dict[str, dict]  # prompt → record of rollouts.jsonl
 
 
-def evaluation_section(summary: dict, runs: Path) -> str:
+def evaluation_section(summary: dict, runs: Path, without: Collection[str] = ()) -> str:
     """The evaluation of notebook 08 as HTML: drawn prompts, table, picture and conclusion.
 
     Without an evaluation: some answers of PPO's first and last validation, or "" if PPO has fewer than two validations.
     summary: the content of summary.json, or of all files in results/. runs: the folder with the run folders.
+    without: names of runs that are not shown.
     """
     evaluation = recorded_evaluation(summary)
-    return _validation(runs) if evaluation is None else _evaluated(evaluation)
+    if evaluation is not None:
+        return _evaluated(evaluation)
+    return "" if "ppo" in without else _validation(runs)
 
 
 def _evaluated(evaluation: PolicyEvaluation) -> str:

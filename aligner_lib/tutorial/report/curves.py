@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +34,10 @@ PANELS = (
 )
 
 
-def curves_figure(runs: Path) -> str:
-    """An HTML figure with the charts of all runs in a folder; empty without runs."""
-    panels = "".join(_panel(panel, RunFolder(runs / panel.run)) for panel in PANELS)
+def curves_figure(runs: Path, without: Collection[str] = ()) -> str:
+    """An HTML figure with the charts of all runs in a folder, without those of some names; empty without runs."""
+    shown = [panel for panel in PANELS if panel.run not in without]
+    panels = "".join(_panel(panel, RunFolder(runs / panel.run)) for panel in shown)
     if not panels:
         return ""
     legend = "<figcaption>Horizontal axis: training step. Strong lines: held-out data. Faint lines: training data. The KL comes from the training rollouts.</figcaption>"

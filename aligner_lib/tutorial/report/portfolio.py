@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from aligner_lib.tutorial.report.curves import curves_figure
 from aligner_lib.tutorial.report.html_page import html_page
 from aligner_lib.tutorial.report.progress_table import ProgressTable
 from aligner_lib.tutorial.report.stages import stages_table
-from aligner_lib.tutorial.workspace.learning_progress import read_progress
+from aligner_lib.tutorial.workspace.learning_progress import LearningProgress, read_progress
 from aligner_lib.tutorial.workspace.results import read_results
 
 VERSIONED = ("aligner-lab", "megatron-core", "torch", "transformers")
@@ -35,17 +35,18 @@ def write_portfolio(path: str | Path, folder: str | Path, name: str = "") -> Pat
 def portfolio_page(folder: Path, name: str = "") -> str:
     """The HTML text of the portfolio."""
     runs, title = folder / "runs", "Aligner Lab: portfolio"
-    results = read_results(folder, print)
-    curves, stages = curves_figure(runs), stages_table(results)
+    progress = read_progress(folder)
+    results, solved = read_results(folder, print, progress.solved_results), progress.solved_runs
+    curves, stages = curves_figure(runs, solved), stages_table(results)
     parts = [
         f"<h1>{html.escape(name) or 'Portfolio'}</h1>",
         f'<p class="facts">Aligner Lab: from a language model to an aligned model · {_today()}</p>',
-        f"<h2>Progress</h2>{ProgressTable(folder)._repr_html_()}{_passed(folder)}",
+        f"<h2>Progress</h2>{ProgressTable(folder)._repr_html_()}{_passed(progress)}",
         f"<h2>Results</h2>{stages}" if stages else "",
-        evaluation_section(results, runs),
+        evaluation_section(results, runs, solved),
         f"<h2>Training curves</h2>{curves}" if curves else "",
-        f"<h2>Runs and versions</h2>{_table(_facts(runs))}",
-        '<p class="facts">A record of a workspace, made by its owner and examined by no teacher. Exercises that a solved notebook ran do not count as passed. Runs count whether a notebook of the learner or a solved one started them.</p>',
+        f"<h2>Runs and versions</h2>{_table(_facts(runs, solved))}",
+        '<p class="facts">A record of a workspace, made by its owner and examined by no teacher. Exercises, runs and results of solved notebooks do not count and are not shown.</p>',
     ]
     return html_page(title, f'<main class="alone">{"".join(parts)}</main>')
 
@@ -54,18 +55,17 @@ def _today() -> str:
     return time.strftime("%Y-%m-%d")
 
 
-def _passed(folder: Path) -> str:
-    passed = read_progress(folder).passed
-    names = ", ".join(f"<code>{html.escape(name)}</code>" for name in passed)
-    return f"<p>Exercises passed: {names}.</p>" if passed else ""
+def _passed(progress: LearningProgress) -> str:
+    names = ", ".join(f"<code>{html.escape(name)}</code>" for name in progress.passed)
+    return f"<p>Exercises passed: {names}.</p>" if names else ""
 
 
-def _facts(runs: Path) -> Iterator[tuple[str, str]]:
+def _facts(runs: Path, without: Collection[str]) -> Iterator[tuple[str, str]]:
     """Rows (name, facts) of the table of runs: status, important settings, and versions of packages."""
     versions = {"python": platform.python_version()}
     for kind in ("sft", "rm", "ppo", "dpo", "grpo"):
         info = RunFolder(runs / kind).info
-        if not info:
+        if not info or kind in without:
             continue
         config = info.get("config", {}).get("model", {})
         facts = [

@@ -80,18 +80,20 @@ class ProgressTable:
 
     @property
     def caption(self) -> str:
-        """A line with the sums of all rows, the exercises run by solved notebooks alone, and the number of unreadable lines."""
+        """A line with the sums of all rows, what solved notebooks alone ran, and the number of unreadable lines."""
         exercises, quiz, runs = (
             sum((getattr(row, name) for row in self.rows), Count(0, 0))
             for name in ("exercises", "quiz", "runs")
         )
         at_first = sum(row.at_first for row in self.rows)
         only_solved = self.progress.solved - set(self.progress.passed)
+        solved_runs = self.progress.solved_runs
         parts = [
             f"exercises {exercises}",
             f"quiz questions {quiz}, {at_first} at the first try",
             f"runs {runs}",
             f"exercises run by solved notebooks alone: {len(only_solved)}" if only_solved else "",
+            f"runs started by solved notebooks alone: {len(solved_runs)}" if solved_runs else "",
             f"{self.progress.damaged} damaged lines left out" if self.progress.damaged else "",
         ]
         return " · ".join(filter(None, parts))

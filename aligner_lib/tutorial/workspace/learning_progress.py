@@ -8,8 +8,9 @@ The progress is stored in `progress.jsonl` of the workspace, with a JSON object 
     {"time": …, "what": "run", "name": "sft", "kind": "sft"}
     {"time": …, "what": "attack", "hacks": 2, "first_minutes": 3.1}
 
-"solved": a solved notebook ran the exercise. The exercise does not count as passed, and the learner can still pass
-the exercise in the unsolved notebook.
+Further records are `start` with the name of a started run, and `results` with the number of a notebook.
+"solved": a solved notebook ran the exercise, started the run, wrote the results or attacked the judge. The line does not count for
+the learner, whose own notebook can still pass the exercise or start the run.
 
 Several kernels may append at the same time. Reading needs no torch.
 """
@@ -48,8 +49,7 @@ def workspace() -> Path | None:
 
 def record_exercise(name: str, passed: bool) -> None:
     """Record an attempt at an exercise, and whether a solved notebook made the attempt. Does nothing without a workspace."""
-    solved = {"solved": True} if _in_solved_notebook() else {}
-    _note(what="exercise", name=name, passed=bool(passed), **solved)
+    _note(what="exercise", name=name, passed=bool(passed), **_solved())
 
 
 def record_answer(quiz: str, question: str, choice: int, right: bool) -> None:
@@ -59,25 +59,37 @@ def record_answer(quiz: str, question: str, choice: int, right: bool) -> None:
 
 def record_attack(hacks: int, first_minutes: float | None) -> None:
     """Record the number of hacks of the judge in notebook 12. first_minutes: minutes to the first hack; None without a hack."""
-    _note(what="attack", hacks=hacks, first_minutes=first_minutes)
+    _note(what="attack", hacks=hacks, first_minutes=first_minutes, **_solved())
+
+
+def record_start(name: str) -> None:
+    """Record the start of a run by a notebook."""
+    _note(what="start", name=name, **_solved())
+
+
+def record_results(number: str) -> None:
+    """Record the author of the results of a notebook: the learner, or a solved notebook."""
+    _note(what="results", name=number, **_solved())
 
 
 def record_finished_runs() -> None:
     """Record the workspace's runs that have finished since the last call. A record outlives the deletion of the run folder."""
     if _workspace is None:
         return
-    noted = read_progress(_workspace, look_at_runs=False).runs
+    progress = read_progress(_workspace, look_at_runs=False)
+    noted = progress.runs.keys() | progress.solved_runs
     for run in reversed(find_runs(_workspace / "runs")):  # the oldest run first
         name = run.path.relative_to(_workspace / "runs").as_posix()
         if name not in noted and run.status == "finished":
             _note(what="run", name=name, kind=run.kind)
 
 
-def _in_solved_notebook() -> bool:
+def _solved() -> dict[str, bool]:
+    """The mark of records by solved notebooks; {} in a notebook of the learner."""
     try:
-        return Path.cwd().name == SOLVED
+        return {"solved": True} if Path.cwd().name == SOLVED else {}
     except FileNotFoundError:  # the working directory was deleted
-        return False
+        return {}
 
 
 def _note(**record) -> None:
@@ -143,7 +155,11 @@ class LearningProgress:
     quizzes: dict[str, QuizResult] = field(default_factory=dict)
     """By the quiz's name."""
     runs: dict[str, str] = field(default_factory=dict)
-    """Name → kind of each finished run."""
+    """Name → kind of each finished run, without the runs started by solved notebooks alone."""
+    starts: dict[str, bool] = field(default_factory=dict)
+    """Name of a run → whether solved notebooks alone started it."""
+    results: dict[str, bool] = field(default_factory=dict)
+    """Number of a notebook → whether the solved notebook wrote the present results."""
     damaged: int = 0
     """The number of unreadable lines, which are ignored."""
 
@@ -151,6 +167,16 @@ class LearningProgress:
     def passed(self) -> list[str]:
         """The exercises that the learner passed, in the order of their first attempts."""
         return [name for name, passed in self.exercises.items() if passed]
+
+    @property
+    def solved_runs(self) -> set[str]:
+        """The names of the runs started by solved notebooks alone."""
+        return {name for name, solved in self.starts.items() if solved} - self.runs.keys()
+
+    @property
+    def solved_results(self) -> set[str]:
+        """The numbers of the notebooks whose present results are of the solved notebook."""
+        return {number for number, solved in self.results.items() if solved}
 
 
 def read_progress(folder: str | Path, look_at_runs: bool = True) -> LearningProgress:
@@ -166,8 +192,9 @@ def read_progress(folder: str | Path, look_at_runs: bool = True) -> LearningProg
     progress.damaged += reader.skipped
     if look_at_runs:
         for run in reversed(find_runs(Path(folder) / "runs")):
-            if run.status == "finished":
-                progress.runs.setdefault(run.path.relative_to(Path(folder) / "runs").as_posix(), run.kind)
+            name = run.path.relative_to(Path(folder) / "runs").as_posix()
+            if run.status == "finished" and name not in progress.solved_runs:
+                progress.runs.setdefault(name, run.kind)
     return progress
 
 
@@ -183,6 +210,12 @@ def _take(progress: LearningProgress, record: dict) -> bool:
             result.answers.setdefault(question, []).append(choice)
         case {"what": "run", "name": str(name), "kind": str(kind)}:
             progress.runs[name] = kind
+        case {"what": "start", "name": str(name)}:
+            progress.starts[name] = progress.starts.get(name, True) and "solved" in record
+        case {"what": "results", "name": str(number)}:
+            progress.results[number] = "solved" in record
+        case {"what": "attack"}:
+            pass  # for the classroom
         case _:
             return False
     return True

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 
-def read_results(out: Path, say: Callable[[str], None]) -> dict:
-    """The merged results of all notebooks. A damaged file is left out, and `say` is called with a message about the file."""
+def read_results(out: Path, say: Callable[[str], None], without: Collection[str] = ()) -> dict:
+    """The merged results of all notebooks, without those of some numbers.
+
+    A damaged file is left out, and `say` is called with a message about the file.
+    """
     figures: dict = {}
     for path in sorted((out / "results").glob("*.json")):
-        merge(figures, read_object(path, say))
+        if path.stem not in without:
+            merge(figures, read_object(path, say))
     return figures
 
 

@@ -206,6 +206,7 @@ class Workspace:
         from cluster import Job, RunBusy, submit
 
         allocation, run = self._allocation(resources), self.run(name or _name(kind, fault))
+        self._record_start(name or _name(kind, fault))
         if self.start == "recorded" and fault is None and (job := self._recorded_job(kind, run, settings)):
             return job
         if recorded_runs.is_recorded(run):
@@ -232,9 +233,11 @@ class Workspace:
 
         parent = self.run(run)
         changes = [f"{key.rpartition('.')[2]}-{_named(value)}" for key, value in settings.items()]
-        child = self.run(name or "-".join([run, "at", str(at), *changes]))
+        name = name or "-".join([run, "at", str(at), *changes])
+        child = self.run(name)
         texts = _texts(settings, kind_of(parent.kind)) if parent.kind else {}
         own = _without_functions(settings) | _written(texts, child.path)
+        self._record_start(name)
         return submit({"main": branch_command(parent, at, child.path, own)}, child.path, self.where, None)
 
     def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):
@@ -248,6 +251,7 @@ class Workspace:
             member = f"{last}-{value}"
             commands = self.commands(kind, f"{folder}/{member}", allocation, **settings, **{key: value})
             members[member] = commands["main"]
+            self._record_start(f"{folder}/{member}")
         return submit_sweep(members, self.run(folder).path, self.where, allocation)
 
     def submit_ppo(self, critic_placement: str = "in-process", name: str = "ppo", **settings):
@@ -279,7 +283,12 @@ class Workspace:
         folder = self.out / "results"
         folder.mkdir(exist_ok=True)
         (folder / f"{number}.json").write_text(json.dumps(without_nan(figures), indent=1) + "\n")
+        learning_progress.record_results(number)
         learning_progress.record_finished_runs()
+
+    def _record_start(self, name: str) -> None:
+        if self.where != "print":
+            learning_progress.record_start(name)
 
     def _inputs_of(self, kind: JobKind, given: Mapping[str, object]) -> dict[str, object]:
         """Settings for the data files and the initial models of a kind of job, which the profile leaves open.
