@@ -13,6 +13,8 @@ from cluster.schedulers import scheduler_of
 from cluster.states import State, Status
 
 _LINES_IN_ERROR = 20
+NEWS_S = 20.0
+"""Seconds between two lines that a wait for a job prints."""
 
 
 class JobFailed(RuntimeError):
@@ -127,7 +129,7 @@ class Job:
     def wait(self, timeout: float | None = None) -> State:
         """Block until the job has ended, and return its state. timeout: seconds.
 
-        Raises JobFailed when the command failed, and TimeoutError after the timeout. The job continues after a TimeoutError.
+        A long wait prints the job's step every 20 seconds. Raises JobFailed when the command failed, and TimeoutError after the timeout. The job continues after a TimeoutError.
         """
         for pause in self._pauses(timeout):
             time.sleep(pause)
@@ -163,14 +165,24 @@ class Job:
 
     def _pauses(self, timeout: float | None) -> Iterator[float]:
         """Seconds to sleep between two polls, until the state is final. Raises TimeoutError."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        begun = printed = time.monotonic()
+        deadline = None if timeout is None else begun + timeout
         while not self._ended():
+            if (now := time.monotonic()) - printed >= NEWS_S:
+                printed = now
+                print(f"{self.news()}, after {now - begun:.0f} s", flush=True)
             left = self._scheduler.poll_s if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(
                     f"{self.name} is still {self.state} after {timeout} s and goes on ({self.run})"
                 )
             yield min(self._scheduler.poll_s, left)
+
+    def news(self) -> str:
+        """The job's state and its last step, as the line of a long wait has them."""
+        info = record.read_json(self.run / "run.json") or {}
+        step, last = (info.get("heartbeat") or {}).get("step"), info.get("max_steps")
+        return f"{self.name} is {self.state}" + (f", step {step} of {last}" if step and last else "")
 
     def _final(self) -> State:
         status = self.status

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import logs, record
-from cluster.job import Job
+from cluster.job import NEWS_S, Job
 from cluster.plan import Plan, print_plan
 from cluster.record import MAIN
 from cluster.resources import Resources, by_component
@@ -41,16 +41,20 @@ class Sweep:
         return {name: job.state for name, job in self.jobs.items()}
 
     def wait(self, timeout: float | None = None) -> dict[str, State]:
-        """Block until every member has ended. timeout: seconds.
+        """Block until every member has ended, and print the members' steps every 20 seconds. timeout: seconds.
 
         A failed member raises nothing; `states` shows the failure. Raises TimeoutError.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        printed = time.monotonic()
+        deadline = None if timeout is None else printed + timeout
         states = self.states
         while not all(state.final for state in states.values()):
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"after {timeout} s the sweep has not ended and goes on: {states}")
             time.sleep(_POLL_S)
+            if time.monotonic() - printed >= NEWS_S:
+                printed = time.monotonic()
+                print("; ".join(job.news() for job in self.jobs.values()), flush=True)
             states = self.states
         return states
 

@@ -78,6 +78,7 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
 
 
 SCORED_TOGETHER = 16  # answers in a micro batch of `Scorer`
+SCORED_BEFORE_A_LINE = 128  # on a laptop, a cell with more answers waits for longer than ten seconds
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,17 @@ class Scorer:
     def of_all(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Return the rewards of many answers, in the order of `pairs`. A pair is a text and its answer.
 
-        If several answers to the same text are scored together, the model computes the text only once.
+        If several answers to the same text are scored together, the model computes the text only once. Many answers print a
+        line for each part that is scored.
         """
         rows = [scored_tokens(self.tokenizer, as_prompt(text), answer) for text, answer in pairs]
-        if not rows:
-            return []
-        return self.judge.score(TokenBatch(*pad_rows(rows, self.tokenizer.pad_id))).result().tolist()
+        rewards = []
+        for first in range(0, len(rows), SCORED_BEFORE_A_LINE):
+            part = TokenBatch(*pad_rows(rows[first : first + SCORED_BEFORE_A_LINE], self.tokenizer.pad_id))
+            rewards += self.judge.score(part).result().tolist()
+            if len(rows) > SCORED_BEFORE_A_LINE:
+                print(f"{len(rewards)} of {len(rows)} answers are scored", flush=True)
+        return rewards
 
 
 def scoring(reward_model: str | Path) -> Scorer:

@@ -65,13 +65,19 @@ def test_a_program_that_does_not_exist_fails_with_its_name(run):
         submit(["no-such-program"], run).wait(BOUND_S)
 
 
-def test_lines_come_while_the_job_runs_and_waiting_is_bounded(run, gate):
+def test_lines_come_while_the_job_runs_and_waiting_is_bounded(run, gate, monkeypatch, capsys):
     job = submit(python(f"print('one'); {gate.code}; print('two', end='')"), run)
     lines = job.logs(follow=True)
     assert next(lines) == "one"
     assert job.state == State.RUNNING
     with pytest.raises(TimeoutError, match=r"still RUNNING after 0\.05 s"):
         job.wait(timeout=0.05)
+    assert capsys.readouterr().out == "", "a short wait is silent"
+    (run / "run.json").write_text('{"heartbeat": {"step": 3}, "max_steps": 40}')
+    monkeypatch.setattr("cluster.job.NEWS_S", 0.0)
+    with pytest.raises(TimeoutError):
+        job.wait(timeout=0.05)
+    assert f"{job.name} is RUNNING, step 3 of 40, after 0 s" in capsys.readouterr().out
     gate.open()
     assert list(lines) == ["two"]
     assert job.wait(BOUND_S) == State.FINISHED

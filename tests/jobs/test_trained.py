@@ -19,6 +19,7 @@ from aligner_lib.datasets.chat_template import OWN, encode_prompt, use_template
 from aligner_lib.datasets.load import load_pairs, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
+from aligner_lib.jobs import inference
 from aligner_lib.jobs.inference import answering, as_prompt, load_engine, scoring, tokenizer_of
 from aligner_lib.models import resolve
 from aligner_lib.models.reward_scale import RewardScale
@@ -246,7 +247,7 @@ def test_validation_prompts_and_draws_are_the_same_every_time(ppo):
 # ---- what PPO scores is what the reward model was trained on --------------------------------------------------------
 
 
-def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, formatted):
+def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, formatted, monkeypatch, capsys):
     """The same text gets the same number in both, and in a talk with the notebook, at the same stop token."""
     from aligner_lib.kinds.rm.trainer import pair_loss
 
@@ -268,7 +269,9 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         assert [score(prompt.text, answer) for answer in answers] == pytest.approx(in_ppo, abs=1e-5)
     longest_first = zip(prompts, range(20, 0, -1))
     texts = [(prompt.text, word * count) for prompt, count in longest_first for word in ("a ", "b ")]
+    monkeypatch.setattr(inference, "SCORED_BEFORE_A_LINE", 16)
     assert score.of_all(texts) == pytest.approx([score(*text) for text in texts], abs=1e-5)
+    assert "16 of 40 answers are scored" in capsys.readouterr().out
 
 
 def test_a_reward_model_s_loss_has_the_centering_of_both_texts():

@@ -42,7 +42,7 @@ def test_questions_have_two_turns_and_eight_categories():
     assert len({question.category for question in two_turns.two_turn_questions(8)}) == 8
 
 
-def test_the_second_turn_contains_the_first_answer():
+def test_the_second_turn_contains_the_first_answer(capsys):
     prompts = []
 
     def answer(text: str) -> str:
@@ -53,6 +53,7 @@ def test_the_second_turn_contains_the_first_answer():
     first = "User: What is 6 times 7?\n\nAssistant:"
     assert prompts == [first, f"{first} 42\n\nUser: And half of it?\n\nAssistant:"]
     assert answered.answers == ("42", "21") and str(answered) == f"{prompts[1]} 21"
+    assert capsys.readouterr().out == "both turns of question 1 of 1 are answered\n"
 
 
 def test_a_judge_that_reads_prefers_the_right_answer_and_one_that_prefers_a_place_decides_nothing():

@@ -45,6 +45,7 @@ def hidden_states(model: Path, pairs: Sequence[dict]) -> list[tuple[Tensor, Tens
         states = torch.zeros(*batch.tokens.shape, parts[0].shape[-1])
         for group, part in zip(groups, parts):
             states[group, : part.shape[1]] = part.float().cpu()
+        print(f"the model has read {len(rows)} {side} answers", flush=True)
         return states, batch.lengths
 
     return [states_of(side) for side in ("chosen", "rejected")]

@@ -68,12 +68,16 @@ def two_turn_questions(count: int | None = None) -> list[TwoTurns]:
 
 
 def ask_in_turns(answer: Callable[[str], str], questions: Sequence[TwoTurns]) -> list[Dialogue]:
-    """Ask a policy both turns of each question. answer: a function of a conversation, made by `jobs.inference.answering`."""
+    """Ask a policy both turns of each question, and print a line for each question.
+
+    answer: a function of a conversation, made by `jobs.inference.answering`.
+    """
     dialogues = []
     for question in questions:
         first = answer(f"User: {question.turns[0]}\n\nAssistant:")
         unanswered = Dialogue(question, (first, ""))
         dialogues.append(Dialogue(question, (first, answer(unanswered.prompt))))
+        print(f"both turns of question {len(dialogues)} of {len(questions)} are answered", flush=True)
     return dialogues
 
 
