@@ -53,7 +53,7 @@ def texts(run: RunFolder) -> list[tuple]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["rm", "grpo"])
+@pytest.mark.parametrize("kind", ["sft", "rm", "dpo", "ppo", "grpo"])
 def test_an_unchanged_branch_is_its_parent_to_the_bit(branch, request, kind, tmp_path):
     """The parent kept its last checkpoint alone, so the first steps are computed again."""
     parent = request.getfixturevalue(kind)
