@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from data.fields import ignored_keys, require_unicode
 from data.report import Reason, Unusable
+from data.tools import check_results, checked_calls
 
-Message = dict[str, Any]  # role, content; `weight` 0 for an answer without a loss
+Message = dict[str, Any]  # role, content; `weight` 0 for an answer without a loss; `tool_calls`
 
 ROLES = {
     "system": "system",
@@ -24,15 +27,25 @@ ROLES = {
 }
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
 TURN_KEYS = frozenset({"role", "content", "from", "value", "weight"})
+TOOL_KEYS = {"assistant": frozenset({"tool_calls"}), "tool": frozenset({"tool_call_id", "name"})}
 
 
-def messages_of(value: Any, key: str) -> list[Message]:
-    """The turns under a column `key`; a text is a user's turn. Raises Unusable for a value that cannot be read as turns."""
+def messages_of(value: Any, key: str, *, with_tools: bool = False) -> list[Message]:
+    """The turns under a column `key`; a text is a user's turn. with_tools: turns may have calls, and may be their results.
+
+    Raises Unusable for a value that cannot be read as turns.
+    """
     if isinstance(value, str):
         return [{"role": "user", "content": _text(value, repr(key))}]
     if not isinstance(value, list) or not value:
         raise Unusable(Reason.WRONG_TYPE, f"{key!r} is neither a text nor a list of turns")
-    return [_message(turn, f"turn {number} of {key!r}") for number, turn in enumerate(value, start=1)]
+    messages = [
+        _message(turn, f"turn {number} of {key!r}", with_tools) for number, turn in enumerate(value, start=1)
+    ]
+    if with_tools:
+        with unusable():
+            check_results(value)
+    return messages
 
 
 def answer_of(value: Any, key: str) -> str:
@@ -57,18 +70,39 @@ def hh_messages(text: str, key: str) -> list[Message] | None:
     ]
 
 
-def _message(turn: Any, place: str) -> Message:
+def _message(turn: Any, place: str, with_tools: bool) -> Message:
     if not isinstance(turn, dict):
         raise Unusable(Reason.WRONG_TYPE, f"{place} is not an object")
-    ignored_keys(turn, TURN_KEYS)
-    role = turn.get("role", turn.get("from"))
-    if role not in ROLES:
-        raise Unusable(Reason.UNKNOWN_ROLE, f"{place}: {role!r}; the roles are {', '.join(ROLES)}")
-    message = {"role": ROLES[role], "content": _text(_joined(turn.get("content", turn.get("value"))), place)}
+    roles = ROLES | {"tool": "tool"} if with_tools else ROLES
+    name = turn.get("role", turn.get("from"))
+    if not isinstance(name, str) or name not in roles:
+        raise Unusable(Reason.UNKNOWN_ROLE, f"{place}: {name!r}; the roles are {', '.join(roles)}")
+    role = roles[name]
+    ignored_keys(turn, TURN_KEYS | TOOL_KEYS.get(role, frozenset()) if with_tools else TURN_KEYS)
+    calls = turn.get("tool_calls") or []
+    message = {"role": role, "content": _content(turn, place, bool(calls) or role == "tool")}
+    if calls:
+        with unusable(f"{place}: "):
+            functions = [call._asdict() for call in checked_calls(calls)]
+        message["tool_calls"] = [{"type": "function", "function": function} for function in functions]
     weight = turn.get("weight", 1)
     if weight not in (None, 0, 1):
         raise Unusable(Reason.WRONG_TYPE, f"{place} has the weight {weight!r}, but must be 0 or 1")
-    return message | {"weight": 0} if weight == 0 and message["role"] == "assistant" else message
+    return message | {"weight": 0} if weight == 0 and role == "assistant" else message
+
+
+def _content(turn: dict[str, Any], place: str, may_be_missing: bool) -> str:
+    content = _joined(turn.get("content", turn.get("value")))
+    return "" if may_be_missing and content in (None, "") else _text(content, place)
+
+
+@contextmanager
+def unusable(place: str = "") -> Iterator[None]:
+    """Turns the ValueError of tools, calls or results into Unusable. place: put before the message."""
+    try:
+        yield
+    except ValueError as error:
+        raise Unusable(Reason.WRONG_TYPE, f"{place}{error}") from error
 
 
 def _joined(content: Any) -> Any:

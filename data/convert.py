@@ -17,7 +17,7 @@ from typing import Any
 from data.atomic_files import atomic_text_files
 from data.fields import is_empty
 from data.raw_forms import FORMS, RawForm, recognise, unread_columns
-from data.raw_samples import RawSample, RawScored
+from data.raw_samples import RawDialogue, RawSample, RawScored
 from data.readers import RawRecord, read_records
 from data.report import (
     DataError,
@@ -146,8 +146,9 @@ def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...
             "name their meanings, as in --map question=prompt,best=chosen",
         )
     if unread := unread_columns(form, (key for key in value if not is_empty(value[key]))):
+        kept_by = "; SFT keeps tools beside 'messages'" if "tools" in unread else ""
         raise UnreadColumns(
-            f"{name} was recognised as {form.name}, which does not read the column {', '.join(unread)}",
+            f"{name} was recognised as {form.name}, which does not read the column {', '.join(unread)}{kept_by}",
             f"give it a meaning with --map, or leave it out on purpose with --ignore {','.join(unread)}",
             unread,
         )
@@ -205,16 +206,23 @@ def _read(
 
 def _content(sample: RawSample, to: str) -> dict[str, Any]:
     """The record for the trainers. Raises Unusable, and WrongTarget for a form without data for the target."""
-    if to == "prompts":
-        return {"prompt": sample.context()}
-    return {"messages": sample.answered()} if to == "sft" else sample.compared()
+    if to == "preferences":
+        return sample.compared()
+    tools = list(sample.tools) if isinstance(sample, RawDialogue) else []
+    if to == "sft":
+        return {"messages": sample.answered()} | ({"tools": tools} if tools else {})
+    context = sample.context()
+    if tools or any("tool_calls" in turn or turn["role"] == "tool" for turn in context):
+        raise Unusable(Reason.UNREAD_KEY, "tools or their calls, which prompts cannot hold: use --to sft")
+    return {"prompt": context}
 
 
 def _characters(content: dict[str, Any]) -> int:
     """The length of a sample in characters; in a pair, the longer answer counts."""
     turns = content.get("messages") or content["prompt"]
     answers = [len(content[key]) for key in ("chosen", "rejected", "response") if key in content]
-    return sum(len(turn["content"]) for turn in turns) + max(answers, default=0)
+    calls = sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
+    return sum(len(turn["content"]) for turn in turns) + calls + max(answers, default=0)
 
 
 class _Split:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from data.conversations import Message, answer_of, hh_messages, messages_of
+from data.conversations import Message, answer_of, hh_messages, messages_of, unusable
 from data.fields import METADATA, is_empty, text_field
 from data.raw_samples import RawDialogue, RawLabelled, RawPair, RawPrompt, RawSample, RawScored
 from data.report import Reason, Unusable
+from data.tools import checked_tools
 
 
 class RawForm(NamedTuple):
@@ -43,13 +44,13 @@ PAIR_SCORES = frozenset(
 # ---- readers of records ---------------------------------------------------------------------------------------------
 
 
-def _prompt(record: dict[str, Any], key: str) -> list[Message]:
+def _prompt(record: dict[str, Any], key: str, *, with_tools: bool = False) -> list[Message]:
     """The prompt under a column, after the record's system turn if the record has one."""
     system = next((record[name] for name in sorted(SYSTEM) if not is_empty(record.get(name))), None)
     opening = (
         [] if system is None else [{"role": "system", "content": text_field({"system": system}, "system")}]
     )
-    return opening + messages_of(record[key], key)
+    return opening + messages_of(record[key], key, with_tools=with_tools)
 
 
 def _answered(record: dict[str, Any], prompt: str, answer: str) -> RawDialogue:
@@ -70,8 +71,14 @@ def _instruction(context: str, answer: str) -> Callable[[dict[str, Any]], RawDia
     return read
 
 
-def _conversation(key: str) -> Callable[[dict[str, Any]], RawDialogue]:
-    return lambda record: RawDialogue(_prompt(record, key))
+def _conversation(record: dict[str, Any]) -> RawDialogue:
+    with unusable():
+        tools = checked_tools(record.get("tools", []))
+    return RawDialogue(_prompt(record, "messages", with_tools=True), tools)
+
+
+def _sharegpt(record: dict[str, Any]) -> RawDialogue:
+    return RawDialogue(_prompt(record, "conversations"))
 
 
 def _pair(chosen: str, rejected: str) -> Callable[[dict[str, Any]], RawPair]:
@@ -157,8 +164,8 @@ FORMS = (
         RawForm("prompts and answers", columns, lambda record, columns=columns: _answered(record, *columns), SYSTEM)
         for columns in (("prompt", "completion"), ("prompt", "response"), ("question", "answer"), ("input", "output"))
     ),
-    RawForm("conversations", ("messages",), _conversation("messages"), SYSTEM, frozenset({"prompt"})),
-    RawForm("ShareGPT's conversations", ("conversations",), _conversation("conversations"), SYSTEM),
+    RawForm("conversations", ("messages",), _conversation, SYSTEM | {"tools"}, frozenset({"prompt"})),
+    RawForm("ShareGPT's conversations", ("conversations",), _sharegpt, SYSTEM),
     RawForm("Alpaca's instructions", ("instruction", "output"), _instruction("input", "output"), SYSTEM | {"input"}, frozenset({"text"})),
     RawForm("Dolly's instructions", ("instruction", "response"), _instruction("context", "response"), SYSTEM | {"context"}),
     RawForm("prompts", ("prompt",), lambda record: RawPrompt(_prompt(record, "prompt")), SYSTEM),

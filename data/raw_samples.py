@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from data.conversations import Message
 from data.report import Reason, Unusable, WrongTarget
+from data.tools import Tool
 
 
 class RawDialogue(NamedTuple):
     """A conversation; SFT learns the assistant's turns."""
 
     messages: list[Message]
+    tools: Sequence[Tool] = ()
+    """The functions that the assistant may call."""
 
     def context(self) -> list[Message]:
-        """The turns before the last answer."""
+        """The turns before the last answer, without their weights."""
         turns = self.messages[:-1] if self.messages[-1]["role"] == "assistant" else self.messages
         if not turns:
             raise Unusable(Reason.EMPTY_TEXT, "no turn before the answer")
-        return [{"role": turn["role"], "content": turn["content"]} for turn in turns]
+        return [{key: value for key, value in turn.items() if key != "weight"} for turn in turns]
 
     def answered(self) -> list[Message]:
         """The conversation that SFT learns. Raises Unusable when the last turn is not the assistant's."""

@@ -199,7 +199,15 @@ def _read_parquet(path: Path) -> Iterator[RawRecord | Skip]:
 
 def _parse_row(batch: Any, row: int, file: str, number: int) -> RawRecord | Skip:
     try:
-        value = {name: batch.column(name)[row].as_py() for name in batch.schema.names}
+        value = {name: _without_nulls(batch.column(name)[row].as_py()) for name in batch.schema.names}
     except UnicodeDecodeError as error:
         return Skip(file, number, Reason.BAD_UTF8, f"byte {error.start + 1} of a column: {error.reason}")
     return RawRecord(file, number, value)
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value without the null fields of its objects: Arrow gives every object of a column the fields of all, so the arguments of
+    a tool call would have those of every other tool."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value

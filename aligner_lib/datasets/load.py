@@ -50,12 +50,11 @@ from aligner_lib.datasets.tool_calls import (
     Tool,
     ToolCall,
     calling_message,
-    checked_calls,
-    checked_tools,
     in_words,
     uses_tools,
 )
 from aligner_lib.errors import UserError
+from data.tools import check_results, checked_calls, checked_tools
 
 UNBOUNDED = 1 << 30  # a limit of tokens that drops no sample
 Collect = Callable[[Iterator, LoadReport], Sequence]
@@ -176,7 +175,9 @@ def _turns(record: dict) -> list[Turn]:
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise ValueError(f"{key!r} is not a list of turns")
     opening = [Turn("System", text_of(record, "system"), False)] if record.get("system") else []
-    return opening + [_turn(turn, text_of(turn, role), text) for turn in turns]
+    read = opening + [_turn(turn, text_of(turn, role), text) for turn in turns]
+    check_results(turns)
+    return read
 
 
 def _turn(turn: dict, name: str, text_key: str) -> Turn:

@@ -90,8 +90,8 @@ def needs_conversion(record: dict, samples: Samples) -> bool:
         raw = recognise(content)
         return raw is not None and not unread_columns(raw, content)
     values = [(content[key], key) for key in text_keys if key in content]
-    if any(_has_unread_key(value) for value, _ in values):
-        return False  # no form reads a call of a tool: the job ends with the key's own cure
+    if any(_has_unread_key(value, form) for value, _ in values):
+        return False  # no form reads the key: the job ends with the key's own cure
     return not all(_is_readable(value, key) for value, key in values)
 
 
@@ -108,11 +108,11 @@ def _trainers_form(content: dict, samples: Samples) -> tuple[RecordForm, set[str
     return (TEXT, {"text"}, ()) if "text" in content else (PAIR, set(PAIR.keys), PAIR.turns)
 
 
-def _has_unread_key(value: Any) -> bool:
+def _has_unread_key(value: Any, form: RecordForm) -> bool:
     """Whether a turn of a list has a key with content, which neither the trainers nor `data.convert` read."""
     turns = [turn for turn in value if isinstance(turn, dict)] if isinstance(value, list) else []
     return any(
-        key not in TURN_KEYS | METADATA and not is_empty(content)
+        key not in TURN_KEYS | METADATA | form.turn_keys and not is_empty(content)
         for turn in turns
         for key, content in turn.items()
     )
@@ -128,8 +128,11 @@ def _is_readable(value: Any, key: str) -> bool:
         )
     role, text = ("from", "value") if key == "conversations" else ("role", "content")
     turns = value if isinstance(value, list) else []
+    roles = {*ROLES, "tool"} if key == "messages" else ROLES
     readable = bool(turns) and all(
-        isinstance(turn, dict) and isinstance(turn.get(text), str) and str(turn.get(role)).lower() in ROLES
+        isinstance(turn, dict)
+        and (isinstance(turn.get(text), str) or (turn.get(text) is None and turn.get("tool_calls")))
+        and str(turn.get(role)).lower() in roles
         for turn in turns
     )
     # a response of several turns also holds the prompt

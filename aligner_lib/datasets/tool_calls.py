@@ -1,7 +1,6 @@
 """Tool calls in conversations: how a response writes a call, and how tools reach a template that does not know them.
 
-The messages have OpenAI's form. An assistant's message may have `tool_calls`, and the result of a call is a message of the role
-`tool`. Sources: OpenAI's API reference, /v1/chat/completions; the chat templates of Qwen2.5 and Llama 3.2.
+The messages have OpenAI's form (`data.tools`). Sources: the chat templates of Qwen2.5 and Llama 3.2.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from aligner_lib.errors import UserError
+from data.tools import Tool, ToolCall, checked_calls
 
-Tool = dict[str, Any]
-"""`{"type": "function", "function": {"name", "description", "parameters": a JSON schema}}`."""
 CallForm = Literal["tags", "object"]
 """How a template writes the calls of a turn.
 
@@ -33,13 +31,6 @@ To call a function, write its name and its arguments in this form. You will read
 <tool_call>
 {{"name": "function", "arguments": {{"argument": "value"}}}}
 </tool_call>"""
-
-
-class ToolCall(NamedTuple):
-    """A call that a response contains."""
-
-    name: str
-    arguments: dict[str, Any]
 
 
 class UnreadableCall(NamedTuple):
@@ -117,51 +108,6 @@ def _objects(text: str) -> list[ToolCall]:
 # ---- messages -------------------------------------------------------------------------------------------------------
 
 
-def checked_tools(value: Any) -> list[Tool]:
-    """The tools of a record or a request: a list, or the JSON text of a list. A bare function is put into its envelope.
-
-    Raises ValueError for any other value.
-    """
-    tools = json.loads(value) if isinstance(value, str) else value
-    if not isinstance(tools, list):
-        raise ValueError(f"'tools' is {type(tools).__name__}, but must be a list of functions")
-    functions = [tool.get("function", tool) if isinstance(tool, dict) else None for tool in tools]
-    for tool, function in zip(tools, functions):
-        if (
-            not isinstance(function, dict)
-            or not isinstance(function.get("name"), str)
-            or tool.get("type", "function") not in ("function", "object")
-        ):
-            raise ValueError(
-                f'a tool is {_short(tool)}, but must have the form {{"type": "function", "function": {{"name": …}}}}'
-            )
-    return [{"type": "function", "function": function} for function in functions]
-
-
-def checked_calls(value: Any) -> list[ToolCall]:
-    """The calls under `tool_calls` of a message in OpenAI's form. `arguments` is an object or its JSON text.
-
-    Raises ValueError for any other value.
-    """
-    if not isinstance(value, list):
-        raise ValueError(f"'tool_calls' is {type(value).__name__}, but must be a list of calls")
-    calls = []
-    for call in value:
-        function = call.get("function", call) if isinstance(call, dict) else None
-        arguments = function.get("arguments", {}) if isinstance(function, dict) else None
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments or "{}")
-            except ValueError:
-                arguments = None
-        if not isinstance(arguments, dict) or not isinstance(function.get("name"), str):
-            raise ValueError(
-                f'a call is {_short(call)}, but must have the form {{"type": "function", "function": {{"name": …, "arguments": …}}}}'
-            )
-        calls.append(ToolCall(function["name"], arguments))
-    return calls
-
-
 def calling_message(calls: Sequence[ToolCall], content: str = "") -> dict[str, Any]:
     """An assistant's message with calls, in the form that templates read (arguments as objects)."""
     functions = [{"type": "function", "function": call._asdict()} for call in calls]
@@ -234,8 +180,3 @@ PROBE_TOOL: Tool = {
     },
 }
 PROBE_MESSAGES = [{"role": "user", "content": "?"}, calling_message([PROBE_CALL])]
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -19,7 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from aligner_lib.datasets.tool_calls import Tool, ToolCall, calling_message, checked_tools
+from aligner_lib.datasets.tool_calls import Tool, ToolCall, calling_message
+from data.tools import checked_tools
 
 COMPLETION_TOKENS = 16  # the default length of a completion
 CHAT_TOKENS = 512  # the default length of an answer in a chat, if the context has room

@@ -41,7 +41,7 @@ TARGETS: dict[Samples, str] = {
     "prompts": "prompts",
 }
 # The modules of `data` that decide about a converted line.
-CONVERTER = "conversations convert fields raw_forms raw_samples readers sources".split()
+CONVERTER = "conversations convert fields raw_forms raw_samples readers sources tools".split()
 RECORD = "conversion.json"
 PLACE = "model.data"
 

@@ -54,6 +54,7 @@ FORMATS = (
     Format("helpsteer.jsonl", [{"prompt": Q, "response": text, "helpfulness": score} for text, score in ((GOOD, 4), (BAD, 1))]),
     Format("ultrafeedback.json", [{"instruction": question, "completions": [{"response": BAD, "overall_score": 5}, {"response": GOOD, "overall_score": score}]} for question, score in ((Q, 8), ("Why?", 5))]),
     Format("chat.jsonl", [{"messages": _turns(Q, GOOD)}, {"messages": _turns("Why?")}]),
+    Format("tools.jsonl", [{"messages": [*_turns(Q), {"role": "assistant", "tool_calls": [{"function": {"name": "look_up", "arguments": arguments}}]}, {"role": "tool", "content": GOOD}, {"role": "assistant", "content": GOOD}], "tools": [{"type": "function", "function": {"name": "look_up"}}]} for arguments in ({"word": "sea"}, "sea")]),
     Format("sharegpt.json", [{"conversations": _sharegpt(Q, GOOD)}, {"conversations": [{"from": "tool", "value": "4"}]}]),
     Format("alpaca.json", [{"instruction": "What is", "input": "the sea?", "output": GOOD}, {"instruction": Q, "input": "", "output": " "}]),
     Format("dolly.jsonl", [{"instruction": Q, "context": "", "response": GOOD}, {"instruction": Q, "context": "The sea.", "response": None}]),

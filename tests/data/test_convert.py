@@ -28,6 +28,9 @@ def hh(answer: str) -> str:
     return f"\n\nHuman: What is the sea?\n\nAssistant: {answer}"
 
 
+ADD = {"type": "function", "function": {"name": "add"}}
+# arguments as JSON text, and as an object
+CALLS = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "add", "arguments": '{"a": 1}'}}, {"id": "b", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}]}  # fmt: skip
 DIALOGUE = {"messages": [*ASKED, turn(ANSWER)]}
 PAIR = {"prompt": ASKED, "chosen": ANSWER, "rejected": WORSE}
 Q = "What is the sea?"
@@ -46,6 +49,7 @@ RECOGNISED = {
     "prompt and completion": ({"prompt": Q, "completion": ANSWER}, "sft", DIALOGUE),
     "question and answer": ({"question": Q, "answer": ANSWER}, "sft", DIALOGUE),
     "messages": (DIALOGUE | {"prompt": Q, "id": 3}, "sft", DIALOGUE),
+    "calls": ({"tools": json.dumps([ADD["function"]]), "messages": [*ASKED, CALLS | {"content": None}, {"role": "tool", "tool_call_id": "a", "name": "add", "content": ""}, {"role": "tool", "tool_call_id": "b", "content": "4"}, turn(ANSWER)]}, "sft", {"messages": [*ASKED, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": n}}} for n in (1, 2)]}, {"role": "tool", "content": ""}, {"role": "tool", "content": "4"}, turn(ANSWER)], "tools": [ADD]}),
     "parts of a turn": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "the sea?"}]}, turn(ANSWER)]}, "sft", DIALOGUE),
     "ShareGPT": ({"conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": ANSWER}]}, "sft", DIALOGUE),
     "a system's turn": ({"system": "Be brief.", "conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": ANSWER}]}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
@@ -174,9 +178,49 @@ def test_a_record_that_would_lose_something_is_left_out_by_name(tmp_path, case):
         convert(raw, tmp_path, "sft", strict=True)
 
 
+BAD_TOOLS = {
+    "a call in prose": ([*ASKED, CALLS | {"tool_calls": "add(1)"}], {}, "wrong type", "turn 2 of 'messages': 'tool_calls' is str"),
+    "a user's call": ([CALLS | {"role": "user"}, turn("b")], {}, "unread key", "'tool_calls'"),
+    "the old form": ([*ASKED, turn("b") | {"function_call": {"name": "add"}}], {}, "unread key", "'function_call'"),
+    "reasoning": ([*ASKED, CALLS | {"reasoning_content": "Hm."}], {}, "unread key", "'reasoning_content'"),
+    "results in another order": ([*ASKED, CALLS, {"role": "tool", "tool_call_id": "b", "content": "4"}, turn("b")], {}, "wrong type", "turn 3 has the tool_call_id 'b'"),
+    "tools in prose": ([*ASKED, turn("b")], {"tools": "add"}, "wrong type", "not JSON"),
+    "a tool without a name": ([*ASKED, turn("b")], {"tools": [{"type": "function"}]}, "wrong type", "a tool is {'type'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_TOOLS)
+def test_a_conversation_whose_tools_would_be_lost_is_left_out_by_name(tmp_path, case):
+    turns, more, reason, detail = BAD_TOOLS[case]
+    raw = jsonl(tmp_path / "raw.jsonl", DIALOGUE, {"messages": turns} | more)
+    conversion = convert(raw, tmp_path, "sft", validation_fraction=0)
+    assert conversion.report.skipped == {reason: 1} and detail in str(conversion)
+
+
+def test_tools_of_a_parquet_file_have_no_fields_of_other_tools_and_prompts_hold_none(tmp_path):
+    def told(name, **arguments):
+        call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        return {"tools": [{"type": "function", "function": {"name": name}}], "messages": [*ASKED, turn("") | {"tool_calls": [call]}]}  # fmt: skip
+
+    rows = [told("add", a=1), told("halve", b=2)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "raw.parquet")
+    assert lines(convert(tmp_path / "raw.parquet", tmp_path, "sft", validation_fraction=0)) == rows
+    with pytest.raises(DataError, match="which prompts cannot hold: use --to sft"):
+        convert(tmp_path / "raw.parquet", tmp_path, "prompts")
+
+
+def test_the_report_shows_calls_as_the_model_sees_them(tmp_path, smoke):
+    result = {"role": "tool", "content": "4"}
+    raw = jsonl(tmp_path / "raw.jsonl", {"messages": [*ASKED, CALLS, result, turn("4")], "tools": [ADD]})
+    options = ["--to", "sft", "--out", str(tmp_path), "--validation-fraction", "0", "--tokenizer", str(smoke)]
+    shown = CliRunner().invoke(commands, [str(raw), *options]).output
+    assert "You can call these functions:" in shown and '⟦ <tool_call>\n{"name": "add"' in shown, shown
+    assert "tool_response" in shown
+
+
 REFUSED = {
     "unknown columns": ([{"q": "a", "a": "b"}], "sft", r"the columns q, a, which match no known form .*--map question=prompt"),
-    "an unread column": ([{"prompt": "a", "completion": "b", "tools": [1]}], "sft", r"does not read the column tools.*--ignore tools"),
+    "an unread column": ([{"prompt": "a", "completion": "b", "tools": [1]}], "sft", r"does not read the column tools; SFT keeps tools beside 'messages'.*--ignore tools"),
     "no answers": ([{"prompt": "a"}], "sft", "have no answers"),
     "no rejected answers": ([{"prompt": "a", "completion": "b"}], "preferences", "no rejected answers"),
     "no usable record": ([{"prompt": "a", "completion": "b"}, {"prompt": 3, "completion": "b"}], "text", "to='text'"),

@@ -1,0 +1,96 @@
+"""Tools and tool calls in conversations, in OpenAI's form, checked.
+
+An assistant's message may have `tool_calls`, and the result of a call is a message of the role `tool`. Source: OpenAI's API
+reference, /v1/chat/completions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Tool = dict[str, Any]
+"""`{"type": "function", "function": {"name", "description", "parameters": a JSON schema}}`."""
+
+
+class ToolCall(NamedTuple):
+    """A call of a function."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+def checked_tools(value: Any) -> list[Tool]:
+    """The tools of a record or a request: a list, or the JSON text of a list. A bare function is put into its envelope.
+
+    Raises ValueError for any other value.
+    """
+    try:
+        tools = json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"'tools' is a text, but not JSON ({error})") from None
+    if not isinstance(tools, list):
+        raise ValueError(f"'tools' is {type(tools).__name__}, but must be a list of functions")
+    functions = [tool.get("function", tool) if isinstance(tool, dict) else None for tool in tools]
+    for tool, function in zip(tools, functions):
+        if (
+            not isinstance(function, dict)
+            or not isinstance(function.get("name"), str)
+            or tool.get("type", "function") not in ("function", "object")
+        ):
+            raise ValueError(
+                f'a tool is {_short(tool)}, but must have the form {{"type": "function", "function": {{"name": …}}}}'
+            )
+    return [{"type": "function", "function": function} for function in functions]
+
+
+def checked_calls(value: Any) -> list[ToolCall]:
+    """The calls under `tool_calls` of a message in OpenAI's form. `arguments` is an object or its JSON text.
+
+    Raises ValueError for any other value.
+    """
+    if not isinstance(value, list):
+        raise ValueError(f"'tool_calls' is {type(value).__name__}, but must be a list of calls")
+    calls = []
+    for call in value:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        arguments = function.get("arguments", {}) if isinstance(function, dict) else None
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments or "{}")
+            except ValueError:
+                arguments = None
+        if not isinstance(arguments, dict) or not isinstance(function.get("name"), str):
+            raise ValueError(
+                f'a call is {_short(call)}, but must have the form {{"type": "function", "function": {{"name": …, "arguments": …}}}}'
+            )
+        calls.append(ToolCall(function["name"], arguments))
+    return calls
+
+
+def check_results(turns: Sequence[dict[str, Any]]) -> None:
+    """Raises ValueError for a result that does not belong to the next open call of the turns, by `tool_call_id` or `name`.
+
+    Templates write the results without ids, so the order alone says which result belongs to which call.
+    """
+    calls: list[dict[str, Any]] = []
+    for number, turn in enumerate(turns, start=1):
+        if turn.get("role") != "tool":
+            calls = [
+                {"tool_call_id": call.get("id"), "name": call.get("function", call).get("name")}
+                for call in turn.get("tool_calls") or []
+            ]
+            continue
+        call = calls.pop(0) if calls else {}
+        for key, value in call.items():
+            if value and turn.get(key) and turn[key] != value:
+                raise ValueError(
+                    f"turn {number} has the {key} {turn[key]!r}, but the next call without a result has {value!r}: put results "
+                    "into the order of their calls"
+                )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
