@@ -10,9 +10,9 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data.atomic_files import atomic_text_files
 from data.fields import is_empty
@@ -34,6 +34,7 @@ from data.sources import own_files
 TARGETS = ("sft", "preferences", "prompts")
 SPLITS = ("train", "validation")
 SHOWN = 10  # samples
+FIRST = 1024  # lines of which at least one prompt is held out
 
 
 @dataclass
@@ -57,6 +58,8 @@ class Conversion:
     """Whether the source has files of both splits, which were kept."""
     leaked: int = 0
     """Validation samples whose prompt also occurs in the training file."""
+    lacks_validation: bool = False
+    """Whether no sample was held out, although a validation file was asked for."""
     drawn: list[dict] = field(default_factory=list)
     """Lines of the training file, drawn at random."""
 
@@ -67,6 +70,15 @@ class Conversion:
             lines.insert(1, f"ignored as you asked: {', '.join(self.ignored)}")
         if self.lengths:
             lines.append(lengths_line(self.lengths, self.unit))
+        if self.lacks_validation:
+            why = (
+                "no record of the validation files is usable"
+                if self.has_own_split
+                else "all samples have the same prompt, and equal prompts are kept on one side"
+            )
+            lines.append(
+                f"no validation sample: {why}; give further prompts, or a validation file of your own"
+            )
         held_out = self.report.written.get(self.paths[1], 0) if self.paths else 0
         if self.leaked:
             lines.append(
@@ -96,7 +108,8 @@ def convert(
 
     When a folder or hub data set has files of both splits, the splits are kept (`validation`, `valid`, `dev`, `test` and `eval`
     are held out). Otherwise `validation_fraction` of the prompts is held out, chosen by a hash of `seed` and prompt, so that
-    equal prompts go to the same split. Records are streamed: memory holds two hashes and a length of each sample.
+    equal prompts go to the same split; of several prompts, at least one is held out. Records are streamed: memory holds two
+    hashes and a length of each sample.
 
     Raises DataError when no record is usable, and its FormError for an unknown form, for an unread column, and for a target that
     the form has no samples for.
@@ -114,7 +127,7 @@ def convert(
     split_of = _Split(source.paths, validation_fraction, seed)
     conversion.columns, conversion.has_own_split = tuple(head.value), split_of.is_given
     samples = _samples(_read(records, form, columns, ignore, conversion.report), conversion.report)
-    _write(conversion, samples, split_of, source.name)
+    _write(conversion, _lines(conversion, samples), split_of, source.name)
     return conversion
 
 
@@ -225,19 +238,44 @@ def _characters(content: dict[str, Any]) -> int:
     return sum(len(turn["content"]) for turn in turns) + calls + max(answers, default=0)
 
 
+class _Line(NamedTuple):
+    """A sample as a line of a file, with what decides about its split."""
+
+    file: str
+    """The source's file."""
+    prompt: str
+    content: dict[str, Any]
+    text: str
+    """The line, without its end."""
+
+
 class _Split:
     """Chooses the split of each sample."""
 
     def __init__(self, paths: tuple[Path, ...], fraction: float, seed: int):
         self._held_out = {str(path) for path in paths if _names_validation(path)}
         self.is_given = 0 < len(self._held_out) < len(paths)
-        self._share, self._seed = fraction, seed
+        self.is_wanted = self.is_given or fraction > 0
+        self._limit, self._seed = fraction * 2**64, seed
 
-    def __call__(self, file: str, prompt: str) -> int:
-        """0 for training, 1 for validation."""
-        if self.is_given:
-            return int(file in self._held_out)
-        return int(_hash(f"{self._seed}\n{prompt}") < self._share * 2**64)
+    def sides(self, lines: Iterator[_Line]) -> Iterator[tuple[_Line, int]]:
+        """The lines, each with 0 for training or 1 for validation. Holds FIRST lines in memory."""
+        first = list(islice(lines, FIRST))
+        if self.is_wanted and not any(map(self._side, first)):
+            self._hold_out_one(first)
+        return ((line, self._side(line)) for line in chain(first, lines))
+
+    def _side(self, line: _Line) -> int:
+        return int(line.file in self._held_out if self.is_given else self._place(line) < self._limit)
+
+    def _hold_out_one(self, lines: list[_Line]) -> None:
+        """Raise the limit, so that one prompt is held out. A small share of few prompts may be none."""
+        places = {self._place(line) for line in lines}
+        if len(places) > 1:
+            self._limit = min(places) + 1
+
+    def _place(self, line: _Line) -> int:
+        return _hash(f"{self._seed}\n{line.prompt}")
 
 
 def _names_validation(path: Path) -> bool:
@@ -248,44 +286,49 @@ def _names_validation(path: Path) -> bool:
     )
 
 
-def _write(
-    conversion: Conversion, samples: Iterator[tuple[RawRecord, RawSample]], split_of: _Split, name: str
-) -> None:
-    """Write the samples to the files. name: the source's name for errors. An error leaves no file behind."""
+def _lines(conversion: Conversion, samples: Iterator[tuple[RawRecord, RawSample]]) -> Iterator[_Line]:
+    """The samples as lines, each line once. What is left out is counted in the report."""
+    seen: set[int] = set()
+    for record, sample in samples:
+        try:
+            content, prompt = _content(sample, conversion.to), json.dumps(sample.context())
+            text = json.dumps(content)
+            if (identity := _hash(text)) in seen:
+                raise Unusable(Reason.DUPLICATE, text[:60])
+        except Unusable as error:
+            conversion.report.skip(Skip(record.file, record.line, error.reason, error.detail))
+            continue
+        seen.add(identity)
+        yield _Line(record.file, prompt, content, text)
+
+
+def _write(conversion: Conversion, lines: Iterator[_Line], split_of: _Split, name: str) -> None:
+    """Write the lines to the files. name: the source's name for errors. An error leaves no file behind."""
     report, paths = conversion.report, conversion.paths
     report.written = dict.fromkeys(paths, 0)
-    seen: set[int] = set()  # hashes of lines; the next two hold hashes of prompts
-    trained: set[int] = set()
+    trained: set[int] = set()  # hashes of prompts
     held_out = array("Q")
     drawn: list[tuple[int, str]] = []  # the samples of the lowest hashes
     with atomic_text_files(*paths) as streams:
-        for record, sample in samples:
-            try:
-                content, prompt = _content(sample, conversion.to), json.dumps(sample.context())
-                line = json.dumps(content)
-                if (identity := _hash(line)) in seen:
-                    raise Unusable(Reason.DUPLICATE, line[:60])
-            except Unusable as error:
-                report.skip(Skip(record.file, record.line, error.reason, error.detail))
-                continue
-            seen.add(identity)
-            side = split_of(record.file, prompt)
-            streams[side].write(line + "\n")
+        for line, side in split_of.sides(lines):
+            streams[side].write(line.text + "\n")
             report.kept += 1
             report.written[paths[side]] += 1
-            conversion.lengths.append(_characters(content))
+            conversion.lengths.append(_characters(line.content))
             if side:
-                held_out.append(_hash(prompt))
+                held_out.append(_hash(line.prompt))
             else:
-                trained.add(_hash(prompt))
-                (heapq.heappush if len(drawn) < SHOWN else heapq.heappushpop)(drawn, (-identity, line))
+                trained.add(_hash(line.prompt))
+                draw = (-_hash(line.text), line.text)
+                (heapq.heappush if len(drawn) < SHOWN else heapq.heappushpop)(drawn, draw)
         report.require_usable(name)
         if not report.written[paths[0]]:
             raise DataError(
                 f"{name} has no training sample: all {report.kept:,} were held out; lower --validation-fraction"
             )
     conversion.leaked = sum(prompt in trained for prompt in held_out)
-    conversion.drawn = [json.loads(line) for _, line in sorted(drawn, reverse=True)]
+    conversion.lacks_validation = split_of.is_wanted and not held_out
+    conversion.drawn = [json.loads(text) for _, text in sorted(drawn, reverse=True)]
 
 
 def _hash(text: str) -> int:

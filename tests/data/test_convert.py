@@ -154,6 +154,19 @@ def test_equal_prompts_are_on_one_side_and_the_same_sample_counts_once(tmp_path)
     assert len(conversion.drawn) == 10 and all(record in lines(conversion) for record in conversion.drawn)
 
 
+@pytest.mark.parametrize("case", ["pairs of texts", "labels", "prompt and completion", "messages", "Alpaca without input", "a prompt", "HH"])  # fmt: skip
+def test_of_few_rows_one_prompt_is_held_out_in_every_form(tmp_path, case):
+    record, to, _ = RECOGNISED[case]
+    rows = [json.loads(json.dumps(record).replace(Q, f"Question {n // 2}?")) for n in range(4)]
+    for n, row in enumerate(rows):  # two different answers to each question
+        rows[n] = json.loads(json.dumps(row).replace("water", f"water {n}").replace("No", f"No {n}"))
+    conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, to, validation_fraction=1e-9)
+    train, validation = (lines(conversion, split) for split in ("train", "validation"))
+    assert len(train) == len(validation) == (1 if case == "a prompt" else 2) and conversion.leaked == 0
+    alone = convert(jsonl(tmp_path / "raw.jsonl", *rows[:2]), tmp_path, to)
+    assert "no validation sample: all samples have the same prompt" in str(alone) and alone.report.kept
+
+
 LEFT_OUT = {
     "another column": ({"prompt": "a", "completion": "b", "hint": "c"}, "unread key", "'hint'"),
     "a missing answer": ({"prompt": "a", "completion": None}, "missing key", "'completion'"),
