@@ -34,6 +34,6 @@ setup(
     install_requires=[pin.replace("numpy==", "numpy<=") for pin in pins("requirements.lock")],
     extras_require={
         extra: pins(f"requirements-{extra}.lock")
-        for extra in ("pytriton", "bench", "exporters", "hub", "site", "gpu")
+        for extra in ("pytriton", "bench", "exporters", "hub", "json", "site", "gpu")
     },
 )

@@ -199,6 +199,11 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         return {token_id for token_id, token in added.items() if token.special}
 
+    @property
+    def json(self) -> str:
+        """The content of tokenizer.json, without truncation and padding."""
+        return self._tokenizer.to_str()
+
     # -- comparing, copying ---------------------------------------------------------------------------------------
 
     @cached_property
@@ -207,7 +212,7 @@ class Tokenizer:
 
         The hash is computed from the content of tokenizer.json, without the file's layout and without the decoder.
         """
-        content = json.loads(self._tokenizer.to_str())
+        content = json.loads(self.json)
         for name in ("version", "truncation", "padding", "post_processor", "decoder"):
             del content[name]
         content |= {"bos_ids": self.bos_ids, "eos_id": self.eos_id}

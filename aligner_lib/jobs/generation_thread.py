@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from aligner_lib.megatron import parallel
-from aligner_lib.megatron.generate import ContinuousBatch, Response, Sampling, generating
+from aligner_lib.megatron.generate import Constraint, ContinuousBatch, Response, Sampling, generating
 from aligner_lib.megatron.logprobs import gather_vocab
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class PendingResponse:
     """Number of likeliest tokens to report at each position; None: report no log-probabilities."""
     request: object = None
     """Responses to the same request share rows of the batch. Different requests get equal shares."""
+    constraint: Constraint | None = None
     events: asyncio.Queue = field(default_factory=asyncio.Queue)
     response: Response | None = None
     """Set when the thread has started the response."""
@@ -138,7 +139,11 @@ class GenerationThread(threading.Thread):
 
     def _begin(self, generation: PendingResponse) -> None:
         generation.response = self._batch.add(
-            generation.prompt, generation.seed, generation.sampling, share=generation.request
+            generation.prompt,
+            generation.seed,
+            generation.sampling,
+            share=generation.request,
+            constraint=generation.constraint,
         )
         self._running[id(generation.response)] = generation
 

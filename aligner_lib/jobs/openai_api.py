@@ -209,12 +209,34 @@ class _Message(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
+class _JsonSchema(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    definition: Annotated[dict[str, Any], Field(alias="schema")] = {}
+    description: str | None = None
+    strict: bool | None = None
+    """Without effect: every answer satisfies the schema."""
+
+
+class _Format(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_a_schema(self):
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("the type json_schema, and no other, needs json_schema")
+        return self
+
+
 class ChatRequest(_ApiRequest):
     """A request to /v1/chat/completions."""
 
     messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
     tools: list[dict[str, Any]] = []
     tool_choice: Literal["none", "auto"] = "auto"
+    response_format: _Format = _Format(type="text")
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
@@ -232,6 +254,14 @@ class ChatRequest(_ApiRequest):
     def offered_tools(self) -> Sequence[Tool]:
         """The functions that the model may call."""
         return self.tools if self.tool_choice == "auto" else ()
+
+    @property
+    def json_schema(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer must satisfy; None for a text."""
+        if self.response_format.type == "text":
+            return None
+        given = self.response_format.json_schema
+        return {"type": "object"} if given is None else given.definition
 
     @field_validator("tools", mode="before")
     @classmethod
@@ -265,7 +295,7 @@ def read(kind: type[_ApiRequest], body: object) -> Any:
     if not isinstance(body, dict):
         raise ApiError(f"the body is {type(body).__name__}, but must be a JSON object")
     given = {name: value for name, value in body.items() if value is not None and name not in WITHOUT_EFFECT}
-    for name in NOT_DONE.keys() & given.keys():
+    for name in (NOT_DONE.keys() - kind.model_fields.keys()) & given.keys():
         if given.pop(name) != NOT_DONE[name]:
             raise ApiError(f"{name} is not supported here: leave {name} out", param=name, code="unsupported")
     try:
@@ -280,6 +310,12 @@ def read(kind: type[_ApiRequest], body: object) -> Any:
         )
     if request.echoes and request.stream:
         raise ApiError("echo with stream is not supported here: leave either out", param="echo")
+    if isinstance(request, ChatRequest) and request.json_schema is not None and request.offered_tools:
+        raise ApiError(
+            "response_format with tools is not supported here: leave either out, or give tool_choice=none",
+            param="response_format",
+            code="unsupported",
+        )
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise ApiError("top_logprobs requires logprobs=true", param="top_logprobs")
     return request

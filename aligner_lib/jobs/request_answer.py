@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from aligner_lib.datasets.chat_template import ANSWER, call_form, encode, render
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -20,12 +21,16 @@ from aligner_lib.jobs.generation_thread import (
     ResponseEnd,
     ThreadEnded,
 )
+from aligner_lib.jobs.json_answers import json_constraint, json_tokenizer
 from aligner_lib.jobs.openai_answers import Choice, TokenLogprob, Usage, Writer
 from aligner_lib.jobs.openai_api import ApiError, ChatRequest, CompletionRequest
 from aligner_lib.jobs.response_text import ResponseText
 from aligner_lib.jobs.streamed_calls import StreamedCalls
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.megatron.model import Transformer
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,11 @@ class ServedModel:
     def positions(self) -> int:
         """The largest number of tokens in prompt and answer together."""
         return self.module.architecture.max_position_embeddings
+
+    @cached_property
+    def json_tokenizer(self) -> LLTokenizer:
+        """The tokenizer for answers in JSON. Raises ApiError without the library."""
+        return json_tokenizer(self.tokenizer)
 
     @cached_property
     def writes_plain(self) -> bool:
@@ -64,8 +74,12 @@ class Answer:
         self._writer = Writer(self._model.name, self._chat)
         self._prompts = [self._encoded(prompt) for prompt in request.prompts]
         self._drawn = 0  # number of tokens
+        schema = request.json_schema if self._chat else None
+        constraint = None if schema is None else json_constraint(model.json_tokenizer, schema)
         self.generations = [
-            PendingResponse(prompt, seed, sampling, request.alternatives, request=self)
+            PendingResponse(
+                prompt, seed, sampling, request.alternatives, self, constraint and constraint.copy()
+            )
             for prompt, sampling in [(prompt, self._sampling(prompt)) for prompt in self._prompts]
             for seed in request.seeds()
         ]
@@ -125,6 +139,8 @@ class Answer:
             if isinstance(event, Exception):
                 raise _failure(event)
             is_last = isinstance(event, ResponseEnd)
+            if is_last and generation.constraint is not None and generation.constraint.problem:
+                raise ApiError(f"the answer in JSON failed: {generation.constraint.problem}", 500)
             begin = len(text.text)
             certain = ""
             if is_last:

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -118,6 +119,18 @@ def _whole_sequences(model: torch.nn.Module) -> Iterator[None]:
             setattr(at, name, True)
 
 
+class Constraint(Protocol):
+    """The tokens that a response may contain, such as those of a JSON text. Each response has its own."""
+
+    def allowed(self, size: int) -> Tensor:
+        """Whether each token may come next, bool [size]. At least one token may."""
+        ...
+
+    def take(self, token: int) -> None:
+        """Read the response's next token."""
+        ...
+
+
 @dataclass(eq=False)
 class _Request:
     """A prompt and its response, waiting or in a row of the batch."""
@@ -127,6 +140,7 @@ class _Request:
     uniforms: list[float]  # the random number for each token
     response: Response
     share: Share = None  # requests with the same share count as one competitor for rows
+    constraint: Constraint | None = None
 
     @property
     def context(self) -> tuple[int, ...]:
@@ -155,6 +169,8 @@ class _Request:
         response.logprobs.append(logprob)
         response.finished = token in stop_ids or _ends_with(response.tokens, self.sampling, decode)
         response.is_over = response.finished or len(response.tokens) >= self.sampling.max_length
+        if self.constraint is not None:
+            self.constraint.take(token)
 
 
 @dataclass(frozen=True)
@@ -196,14 +212,23 @@ class ContinuousBatch:
         self._capture = capture_for(model)
         self._captured: CapturedStep | None = None  # until the rows or columns of the cache are arranged anew
 
-    def add(self, prompt: list[int], seed: int, sampling: Sampling, share: Share = None) -> Response:
+    def add(
+        self,
+        prompt: list[int],
+        seed: int,
+        sampling: Sampling,
+        share: Share = None,
+        constraint: Constraint | None = None,
+    ) -> Response:
         """Add a prompt (token ids, not empty). Returns its response, which grows with each step. seed: of the random numbers.
 
         share: rows are divided fairly among shares, such as the clients of a server. A response may lose its row to a share
         with fewer rows; its generation continues later from the last token. Requests of one share are served in order.
+        constraint: limits the response's tokens, without pipeline stages.
         """
         assert prompt, "an empty prompt can't be continued"
-        request = _Request(tuple(prompt), sampling, _uniforms(seed, sampling.max_length), Response(), share)
+        uniforms = _uniforms(seed, sampling.max_length)
+        request = _Request(tuple(prompt), sampling, uniforms, Response(), share, constraint)
         self._waiting.append(request)
         return request.response
 
@@ -384,15 +409,28 @@ class ContinuousBatch:
             uniforms = torch.tensor(
                 [request.uniform for request in requests], dtype=torch.float64, device=self._device
             )
+            possible = _constrained(logits, requests)
             for sampling, rows in _alike(requests).items():
                 at = self._indices(rows) if len(rows) < len(requests) else slice(None)
-                drawn[0, at], drawn[1, at] = map(Tensor.double, draw(logits[at], uniforms[at], sampling))
+                drawn[0, at], drawn[1, at] = map(Tensor.double, draw(possible[at], uniforms[at], sampling))
             if self._observe is not None:
                 self._observe([request.response for request in requests], logits, drawn[0].long())
         tokens, logprobs = parallel.from_head(drawn).tolist()
         for request, token, logprob in zip(requests, tokens, logprobs):
             if request.remaining:
                 request.take(int(token), logprob, self.stop_ids, self._decode)
+
+
+def _constrained(logits: Tensor, requests: list[_Request]) -> Tensor:
+    """The logits, float32 [B, V], without the tokens that a request's constraint forbids. Other rows keep their values."""
+    rows = [row for row, request in enumerate(requests) if request.constraint and request.remaining]
+    if not rows:
+        return logits
+    logits = logits.clone()  # observers read the model's own distribution
+    for row in rows:
+        allowed = requests[row].constraint.allowed(logits.shape[-1])
+        logits[row].masked_fill_(~allowed.to(logits.device), -torch.inf)
+    return logits
 
 
 def _alike(requests: list[_Request]) -> dict[Sampling, list[int]]:

@@ -256,6 +256,8 @@ REFUSED = [
     (CHAT, {"messages": []}, "messages", "at least 1 item"),
     (CHAT, turn(role="wizard"), "messages", "(it is 'wizard')"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs=true"),
+    (CHAT, {"response_format": {"type": "json_schema"}}, "response_format", "needs json_schema"),
+    (CHAT, {"response_format": {"type": "xml"}}, "response_format", "'json_object'"),
     (CHAT, b"{", None, "the body is not JSON"),
     (CHAT, b"[1]", None, "the body is list"),
 ]

@@ -23,7 +23,7 @@ import aligner_lib
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-EXTRAS = ("pytriton", "bench", "environments", "exporters", "hub", "site", "gpu")
+EXTRAS = ("pytriton", "bench", "environments", "exporters", "hub", "json", "site", "gpu")
 MACHINES = {
     f"{system} {python}": {
         "python_version": python, "python_full_version": f"{python}.5", "sys_platform": system,
@@ -85,7 +85,9 @@ def test_every_pin_has_a_hash():
 
 
 # the extra `pytriton`, and packages with an adapter, which says how to install them
-OPTIONAL = set("docutils pytriton tritonclient reasoning_gym verifiers wandb mlflow trackio".split())
+OPTIONAL = set(
+    "docutils llguidance pytriton tritonclient reasoning_gym verifiers wandb mlflow trackio".split()
+)
 ELSEWHERE = (
     "aligner_lib.jobs.graduate.trl_scripts."  # these files run beside TRL, in an environment of their own
 )
@@ -143,7 +145,9 @@ def test_conda_and_the_build_without_isolation_use_the_same_lock():
 def test_an_editable_install_asks_for_the_locks_pins():
     [installed] = Distribution.discover(name=PROJECT["name"], path=[sysconfig.get_path("purelib")])
     requirements = [Requirement(line) for line in installed.requires]
-    for machine, extra in product(MACHINES, ("", "pytriton", "bench", "exporters", "hub", "site", "gpu")):
+    for machine, extra in product(
+        MACHINES, ("", "pytriton", "bench", "exporters", "hub", "json", "site", "gpu")
+    ):
         environment = MACHINES[machine] | {"extra": extra}
         asked = {
             (canonicalize_name(requirement.name), str(requirement.specifier))

@@ -109,7 +109,7 @@ requires-python = ">=3.11"
 lab = ["tiny", "torch"]
 """
 PROJECT += "".join(
-    f"{extra} = ['tiny']\n" for extra in "pytriton bench environments exporters hub site gpu".split()
+    f"{extra} = ['tiny']\n" for extra in "pytriton bench environments exporters hub json site gpu".split()
 )
 
 
