@@ -86,7 +86,7 @@ def test_every_pin_has_a_hash():
 
 # the extra `pytriton`, and packages with an adapter, which says how to install them
 OPTIONAL = set(
-    "docutils llguidance pytriton tritonclient reasoning_gym verifiers wandb mlflow trackio".split()
+    "docutils llguidance mcp pytriton tritonclient reasoning_gym verifiers wandb mlflow trackio".split()
 )
 ELSEWHERE = (
     "aligner_lib.jobs.graduate.trl_scripts."  # these files run beside TRL, in an environment of their own
