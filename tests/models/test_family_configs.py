@@ -121,7 +121,21 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
         ("gemma3", {}, "model_type is 'gemma3', .* gemma3_text"),
         ("llama", {"attention_bias": True}, "attention_bias is true, which the importer does not support"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu can be read here"),
-        ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not supported"),
+        (
+            "qwen2",
+            {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+            "rope_type 'yarn' is not supported; .* multiplies the rotated values by a factor",
+        ),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "longrope"}},
+            "a list of factors for short texts and another for long",
+        ),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "dynamic"}},
+            "its frequencies change with the length of the text",
+        ),
         ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "has no 'low_freq_factor'"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
         ("qwen3", {"layer_types": ["linear_attention"] * 6}, "layer_types has linear_attention"),

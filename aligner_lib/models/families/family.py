@@ -87,6 +87,17 @@ def read_rope(settings: Settings, fraction: float = 1.0) -> dict[str, Any]:
     }
 
 
+# rope_type: the reason why the scaling is not read; more in docs/decisions/families.md
+REFUSED_SCALINGS = {
+    "yarn": "it also multiplies the rotated values by a factor, which the attention here does not have. For a model that was "
+    "trained without yarn (Qwen2.5), leave the section out of config.json, and keep texts within the model's own length",
+    "dynamic": "its frequencies change with the length of the text, but keys in the cache of generation keep the frequencies of "
+    "their time. Leave the section out of config.json, and keep texts within the model's own length",
+    "longrope": "it has a list of factors for short texts and another for long ones, so keys in the cache of generation would be "
+    "wrong after the change, and a factor of the rotated values. Take a version of the model without longrope",
+}
+
+
 def read_scaling(section: Settings) -> RopeScaling | None:
     """The scaling described by a section; None without scaling. Raises ValueError for an unknown kind."""
     kind = section.word("rope_type", None) or section.word("type", "default")
@@ -102,7 +113,10 @@ def read_scaling(section: Settings) -> RopeScaling | None:
             section.number("high_freq_factor"),
             section.count("original_max_position_embeddings"),
         )
-    raise section.refuse(f"rope_type {kind!r} is not supported; only 'default', 'linear' and 'llama3' are")
+    reason = f": {REFUSED_SCALINGS[kind]}" if kind in REFUSED_SCALINGS else ""
+    raise section.refuse(
+        f"rope_type {kind!r} is not supported; only 'default', 'linear' and 'llama3' are{reason}"
+    )
 
 
 def _write_scaling(scaling: RopeScaling | None) -> dict | None:
