@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,18 @@ def messages_of(value: Any, key: str, *, with_tools: bool = False) -> list[Messa
     """
     if isinstance(value, str):
         return [{"role": "user", "content": _text(value, repr(key))}]
+    return turns_of(value, key, with_tools=with_tools)
+
+
+def turns_of(value: Any, key: str, *, with_tools: bool = False) -> list[Message]:
+    """The turns under a column `key`: a list, or its JSON text, because CSV has only texts. Raises Unusable as `messages_of`."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise Unusable(
+                Reason.WRONG_TYPE, f"{key!r} is a text, but must be a list of turns in JSON"
+            ) from None
     if not isinstance(value, list) or not value:
         raise Unusable(Reason.WRONG_TYPE, f"{key!r} is neither a text nor a list of turns")
     messages = [
@@ -68,6 +81,12 @@ def hh_messages(text: str, key: str) -> list[Message] | None:
         {"role": role, "content": _text(content.strip(), repr(key))}
         for role, content in zip(roles, pieces[1::2])
     ]
+
+
+def hh_prompt(text: str, key: str) -> list[Message] | None:
+    """The turns of a prompt in HH's format, whose last turn, the assistant's, is empty; None for other texts."""
+    before, mark, after = text.rpartition("\n\nAssistant:")
+    return hh_messages(before, key) if mark and not after.strip() else None
 
 
 def _message(turn: Any, place: str, with_tools: bool) -> Message:

@@ -34,6 +34,7 @@ from data.sources import own_files
 TARGETS = ("sft", "preferences", "prompts")
 SPLITS = ("train", "validation")
 SHOWN = 10  # samples
+HEAD = 100  # records that decide about the form
 FIRST = 1024  # lines of which at least one prompt is held out
 
 
@@ -120,7 +121,8 @@ def convert(
         raise DataError(f"validation_fraction is {validation_fraction}, but must be at least 0 and below 1")
     source = own_files(raw, revision)
     records, ignore, columns = read_records(source.paths), tuple(ignore), dict(columns or {})
-    head, records = _first(records, source.name)
+    heads, records = _first(records, source.name)
+    head = _typical(heads, columns, ignore)
     form = _form_of(head, columns, ignore, source.name)
     paths = tuple(Path(out) / f"{split}.jsonl" for split in SPLITS)
     conversion = Conversion(form, to, Report(strict=strict), ignore, paths)
@@ -134,19 +136,35 @@ def convert(
 # ---- records to samples ---------------------------------------------------------------------------------------------
 
 
-def _first(records: Iterator[RawRecord | Skip], name: str) -> tuple[RawRecord, Iterator[RawRecord | Skip]]:
-    """The first readable record, and an iterator over all records."""
-    before = []
+def _first(
+    records: Iterator[RawRecord | Skip], name: str
+) -> tuple[list[RawRecord], Iterator[RawRecord | Skip]]:
+    """The readable ones of the first records, and an iterator over all records."""
+    before: list[RawRecord | Skip] = []
     for record in records:
         before.append(record)
-        if isinstance(record, RawRecord):
-            return record, chain(before, records)
-    raise DataError(f"{name} holds no readable record" + (f"; the first: {before[0]}" if before else ""))
+        if len(before) >= HEAD and any(isinstance(record, RawRecord) for record in before):
+            break
+    heads = [record for record in before if isinstance(record, RawRecord)]
+    if not heads:
+        raise DataError(f"{name} holds no readable record" + (f"; the first: {before[0]}" if before else ""))
+    return heads, chain(before, records)
+
+
+def _typical(heads: list[RawRecord], columns: Mapping[str, str], ignore: tuple[str, ...]) -> RawRecord:
+    """The first record of the form that most of the first records have. An empty value may hide the form of a single record."""
+    forms: dict[str, list[RawRecord]] = {}
+    for head in heads:
+        present = {key for key, value in _renamed(head.value, columns, ignore).items() if not is_empty(value)}
+        form = recognise(present)
+        if form is not None and not unread_columns(form, present):
+            forms.setdefault(form.name, []).append(head)
+    return max(forms.values(), key=len)[0] if forms else heads[0]
 
 
 def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...], name: str) -> RawForm:
-    """The form of a data set, by its first record. Raises UnknownForm, and UnreadColumns."""
-    present = [key for key, value in head.value.items() if not is_empty(value)]
+    """The form of a data set, by a typical record. Raises UnknownForm, and UnreadColumns."""
+    present = [key for key, value in head.value.items() if not is_empty(value)] or [*head.value]
     if missing := [key for key in columns if key not in head.value]:
         raise DataError(f"{name} has no column {missing[0]!r}, only {', '.join(head.value)}")
     value = _renamed(head.value, columns, ignore)

@@ -6,12 +6,13 @@ columns that the caller ignores are exceptions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from data.conversations import Message, answer_of, hh_messages, messages_of, unusable
+from data.conversations import Message, answer_of, hh_messages, hh_prompt, messages_of, turns_of, unusable
 from data.fields import METADATA, is_empty, text_field
-from data.raw_samples import RawDialogue, RawLabelled, RawPair, RawPrompt, RawSample, RawScored
+from data.raw_samples import RawDialogue, RawLabelled, RawPair, RawPrompt, RawSample, RawScored, with_answer
 from data.report import Reason, Unusable
 from data.tools import checked_tools
 
@@ -34,6 +35,7 @@ class RawForm(NamedTuple):
 SYSTEM = frozenset({"system", "system_prompt"})
 SCORES = ("score", "overall_score", "rating", "reward", "helpfulness")
 HELPSTEER = frozenset({"correctness", "coherence", "complexity", "verbosity"})
+LABELS = {"true": True, "false": False, "1": True, "0": False}
 PAIR_SCORES = frozenset(
     {f"{name}_{side}" for name in ("score", "rating") for side in ("chosen", "rejected")}
     | {f"{side}_{name}" for name in ("score", "rating", "reward", "model") for side in ("chosen", "rejected")}
@@ -44,19 +46,27 @@ PAIR_SCORES = frozenset(
 # ---- readers of records ---------------------------------------------------------------------------------------------
 
 
-def _prompt(record: dict[str, Any], key: str, *, with_tools: bool = False) -> list[Message]:
+def _prompt(record: dict[str, Any], key: str) -> list[Message]:
     """The prompt under a column, after the record's system turn if the record has one."""
+    value = record[key]
+    in_hh_s_form = hh_prompt(value, key) if isinstance(value, str) else None
+    return _unanswered([*_opening(record), *(in_hh_s_form or messages_of(value, key))], key)
+
+
+def _unanswered(prompt: list[Message], key: str) -> list[Message]:
+    if prompt and prompt[-1]["role"] == "assistant":
+        raise Unusable(Reason.PROMPT_ANSWERED, repr(key))
+    return prompt
+
+
+def _opening(record: dict[str, Any]) -> list[Message]:
+    """The system turn of a record, if the record has one."""
     system = next((record[name] for name in sorted(SYSTEM) if not is_empty(record.get(name))), None)
-    opening = (
-        [] if system is None else [{"role": "system", "content": text_field({"system": system}, "system")}]
-    )
-    return opening + messages_of(record[key], key, with_tools=with_tools)
+    return [] if system is None else [{"role": "system", "content": text_field({"system": system}, "system")}]
 
 
 def _answered(record: dict[str, Any], prompt: str, answer: str) -> RawDialogue:
-    return RawDialogue(
-        [*_prompt(record, prompt), {"role": "assistant", "content": answer_of(record[answer], answer)}]
-    )
+    return RawDialogue(with_answer(_prompt(record, prompt), answer_of(record[answer], answer)))
 
 
 def _instruction(context: str, answer: str) -> Callable[[dict[str, Any]], RawDialogue]:
@@ -74,11 +84,12 @@ def _instruction(context: str, answer: str) -> Callable[[dict[str, Any]], RawDia
 def _conversation(record: dict[str, Any]) -> RawDialogue:
     with unusable():
         tools = checked_tools(record.get("tools", []))
-    return RawDialogue(_prompt(record, "messages", with_tools=True), tools)
+    turns = turns_of(record["messages"], "messages", with_tools=True)
+    return RawDialogue([*_opening(record), *turns], tools)
 
 
 def _sharegpt(record: dict[str, Any]) -> RawDialogue:
-    return RawDialogue(_prompt(record, "conversations"))
+    return RawDialogue([*_opening(record), *turns_of(record["conversations"], "conversations")])
 
 
 def _pair(chosen: str, rejected: str) -> Callable[[dict[str, Any]], RawPair]:
@@ -97,8 +108,25 @@ def _pair_of(record: dict[str, Any], chosen: str, rejected: str) -> RawPair:
         raise Unusable(
             Reason.MISSING_KEY, f"'prompt': {chosen!r} and {rejected!r} are answers without a question"
         )
-    prompt = prompts[0] or _prompt(record, "prompt")
-    return RawPair(prompt, *(messages[-1]["content"] for messages in sides))
+    return RawPair(
+        _prompt_of_pair(record, prompts[0], chosen), *(messages[-1]["content"] for messages in sides)
+    )
+
+
+def _prompt_of_pair(record: dict[str, Any], turns: list[Message], key: str) -> list[Message]:
+    """The prompt of a pair. turns: those before the answer in the column `key`."""
+    if not turns:
+        return _prompt(record, "prompt")
+    if not is_empty(record.get("prompt")):
+        _require_within(_prompt(record, "prompt"), [*_opening(record), *turns], key)
+    return _unanswered([*(turn for turn in _opening(record) if turn not in turns), *turns], key)
+
+
+def _require_within(asked: list[Message], turns: list[Message], key: str) -> None:
+    """Raises Unusable unless the turns of the column `prompt` are among those before the answer in the column `key`."""
+    texts = [(turn["role"], turn["content"].strip()) for turn in turns]
+    if not all((turn["role"], turn["content"].strip()) in texts for turn in asked):
+        raise Unusable(Reason.DIFFERENT_PROMPTS, f"the turns of {key!r} do not contain 'prompt'")
 
 
 def _side(value: Any, key: str) -> list[Message]:
@@ -110,9 +138,11 @@ def _side(value: Any, key: str) -> list[Message]:
 
 def _labelled(answer: str) -> Callable[[dict[str, Any]], RawLabelled]:
     def read(record: dict[str, Any]) -> RawLabelled:
-        label = {"true": True, "false": False}.get(str(record["label"]).lower())  # CSV has only texts
+        label = LABELS.get(str(record["label"]).lower())  # CSV has only texts
         if label is None:
-            raise Unusable(Reason.WRONG_TYPE, f"'label' is {record['label']!r}, but must be true or false")
+            raise Unusable(
+                Reason.WRONG_TYPE, f"'label' is {record['label']!r}, but must be true or false, or 1 or 0"
+            )
         return RawLabelled(_prompt(record, "prompt"), answer_of(record[answer], answer), label)
 
     return read
@@ -142,7 +172,10 @@ def _several(record: dict[str, Any]) -> RawScored:
 
 def _number(record: dict[str, Any], key: str) -> float:
     try:
-        return float(record[key])
+        number = float(record[key])
+        if math.isnan(number):
+            raise ValueError
+        return number
     except (TypeError, ValueError):
         raise Unusable(Reason.WRONG_TYPE, f"{key!r} is {record[key]!r}, not a number") from None
 

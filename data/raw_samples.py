@@ -48,7 +48,7 @@ class RawPair(NamedTuple):
 
     def answered(self) -> list[Message]:
         """The prompt with the chosen answer."""
-        return _with_answer(self.prompt, self.chosen)
+        return with_answer(self.prompt, self.chosen)
 
     def compared(self) -> dict[str, Any]:
         """The record of a preference pair. Raises Unusable for equal answers."""
@@ -72,7 +72,7 @@ class RawLabelled(NamedTuple):
         """The prompt with a desirable answer. Raises Unusable for an undesirable answer."""
         if not self.desirable:
             raise Unusable(Reason.UNDESIRABLE, "SFT trains only on desirable answers")
-        return _with_answer(self.prompt, self.answer)
+        return with_answer(self.prompt, self.answer)
 
     def compared(self) -> dict[str, Any]:
         """The record of a labelled answer, for KTO."""
@@ -91,7 +91,7 @@ class RawScored(NamedTuple):
 
     def answered(self) -> list[Message]:
         """The prompt with the answer of the highest score. Among equal scores, the first answer is used."""
-        return _with_answer(self.prompt, max(self.answers, key=_score)[0])
+        return with_answer(self.prompt, max(self.answers, key=_score)[0])
 
     def compared(self) -> dict[str, Any]:
         """The pair of the highest and the lowest score. Raises Unusable when all scores are equal."""
@@ -126,8 +126,10 @@ def _score(answer: tuple[str, float]) -> float:
     return answer[1]
 
 
-def _with_answer(prompt: list[Message], answer: str) -> list[Message]:
-    return [*prompt, {"role": "assistant", "content": answer}]
+def with_answer(prompt: list[Message], answer: str) -> list[Message]:
+    """A conversation of a prompt and its answer, which alone is learned."""
+    context = [turn | {"weight": 0} if turn["role"] == "assistant" else turn for turn in prompt]
+    return [*context, {"role": "assistant", "content": answer}]
 
 
 def _no_rejected() -> NoReturn:

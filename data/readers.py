@@ -1,6 +1,8 @@
 """Reads raw records from files one at a time, so that a file of any size fits in memory."""
 
+import ast
 import codecs
+import contextlib
 import csv
 import gzip
 import io
@@ -155,11 +157,25 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
                     )
                     yield Skip(str(path), rows.line_num, Reason.WRONG_TYPE, detail)
                 else:
-                    yield RawRecord(str(path), rows.line_num, row)
+                    yield RawRecord(
+                        str(path), rows.line_num, {key: _with_turns(cell) for key, cell in row.items()}
+                    )
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(
                 f"{path} cannot be read as CSV after line {rows.line_num} ({error}): repair the file"
             ) from error
+
+
+def _with_turns(cell: str) -> str | list[dict[str, Any]]:
+    """A cell, or its turns if the cell is a list of turns: as JSON, or as pandas writes lists."""
+    if not cell.lstrip().startswith("[{"):
+        return cell
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = read(cell)
+            if all(isinstance(turn, dict) and {"role", "from"} & turn.keys() for turn in value):
+                return value
+    return cell
 
 
 def _read_arrow(path: Path) -> Iterator[RawRecord | Skip]:

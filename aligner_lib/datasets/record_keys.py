@@ -10,9 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 from aligner_lib.datasets.chat_template import ROLES
 from aligner_lib.errors import UserError
-from data.conversations import TURN_KEYS, hh_messages
+from data.conversations import TURN_KEYS, hh_messages, hh_prompt
 from data.fields import METADATA, is_empty
 from data.raw_forms import recognise, unread_columns
+from data.report import Unusable
 
 # Values without an effect, which are allowed for keys that no form reads. None and empty values are allowed for all keys.
 WITHOUT_EFFECT = {"mask": ("User",)}
@@ -123,9 +124,7 @@ def _is_readable(value: Any, key: str) -> bool:
     if key == "label":
         return isinstance(value, bool)
     if isinstance(value, str):
-        return key not in ("messages", "conversations") and (
-            key == "prompt" or hh_messages(value, key) is None
-        )
+        return key not in ("messages", "conversations") and not _is_in_hh_s_format(value, key)
     role, text = ("from", "value") if key == "conversations" else ("role", "content")
     turns = value if isinstance(value, list) else []
     roles = {*ROLES, "tool"} if key == "messages" else ROLES
@@ -137,6 +136,13 @@ def _is_readable(value: Any, key: str) -> bool:
     )
     # a response of several turns also holds the prompt
     return readable and (key not in ("chosen", "rejected", "response") or len(turns) == 1)
+
+
+def _is_in_hh_s_format(text: str, key: str) -> bool:
+    try:
+        return (hh_prompt(text, key) if key == "prompt" else hh_messages(text, key)) is not None
+    except Unusable:  # a blank turn, which the conversion reports
+        return True
 
 
 def check_keys(record: dict, form: RecordForm) -> Counter:

@@ -37,13 +37,17 @@ Q = "What is the sea?"
 # what a stranger's record is: its form, the target, and the line that the trainers get
 RECOGNISED = {
     "pairs of texts": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
+    "HH's prompt in a column": ({"prompt": "\n\nHuman: What is the sea?\n\nAssistant:", "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
+    "a system's turn of an implicit prompt": ({"system": "S.", "chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)]}, "preferences", PAIR | {"prompt": [{"role": "system", "content": "S."}, *ASKED]}),
+    "turns of a CSV": ({"messages": json.dumps(DIALOGUE["messages"])}, "sft", DIALOGUE),
+    "an answer in the prompt": ({"prompt": [*ASKED, turn(WORSE), *ASKED], "completion": ANSWER}, "sft", {"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}),
     "pairs of turns": ({"prompt": ASKED, "chosen": [turn(ANSWER)], "rejected": [turn(WORSE)]}, "preferences", PAIR),
     "an implicit prompt": ({"chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)]}, "preferences", PAIR),
     "both, as UltraFeedback": ({"prompt": Q, "chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)], "score_chosen": 8.0, "messages": [*ASKED, turn(ANSWER)]}, "preferences", PAIR),
     "HH": ({"chosen": hh("It is water."), "rejected": hh(WORSE)}, "preferences", PAIR | {"chosen": "It is water."}),
     "NeMo-Aligner's": ({"prompt": Q, "chosen_response": ANSWER, "rejected_response": WORSE, "chosen_reward": 2.0}, "preferences", PAIR),
     "labels": ({"prompt": Q, "completion": ANSWER, "label": True}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": True}),
-    "labels of a CSV": ({"prompt": Q, "response": ANSWER, "label": "FALSE"}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": False}),
+    "labels of a CSV": ({"prompt": Q, "response": ANSWER, "label": "0"}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": False}),
     "UltraFeedback's answers": ({"instruction": Q, "completions": [{"response": WORSE, "overall_score": 2}, {"response": ANSWER, "overall_score": 9.5}]}, "preferences", PAIR),
     "a pair for SFT": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "sft", DIALOGUE),
     "prompt and completion": ({"prompt": Q, "completion": ANSWER}, "sft", DIALOGUE),
@@ -85,6 +89,20 @@ def test_neighbours_with_scores_become_a_pair_of_the_best_and_the_worst(tmp_path
     conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, "preferences", validation_fraction=0)
     assert lines(conversion) == [{"prompt": ASKED, "chosen": "4", "rejected": "1"}]
     assert "no two answers with different scores: 1" in str(conversion)
+
+
+def test_an_empty_value_in_the_first_row_does_not_hide_the_form(tmp_path):
+    rows = [{"prompt": Q, "chosen": chosen, "rejected": WORSE} for chosen in (None, ANSWER)]
+    conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, "preferences", validation_fraction=0)
+    assert lines(conversion) == [PAIR] and "missing key: 1" in str(conversion)
+
+
+@pytest.mark.parametrize("written", [json.dumps, str])  # pandas writes lists as Python does
+def test_turns_in_the_cells_of_a_csv_are_turns(tmp_path, written):
+    row = {"prompt": "[{not a turn", "chosen": written([turn(ANSWER)]), "rejected": written([turn(WORSE)])}
+    _as_csv(tmp_path / "raw.csv", [row])
+    conversion = convert(tmp_path / "raw.csv", tmp_path, "preferences", validation_fraction=0)
+    assert lines(conversion) == [PAIR | {"prompt": [{"role": "user", "content": "[{not a turn"}]}]
 
 
 KINDS = {
@@ -176,6 +194,7 @@ LEFT_OUT = {
     "a tool's turn": ({"prompt": [{"role": "tool", "content": "4"}], "completion": "b"}, "unknown role", "'tool'"),
     "a call": ({"prompt": [ASKED[0] | {"tool_calls": [1]}], "completion": "b"}, "unread key", "'tool_calls'"),
     "a picture": ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "completion": "b"}, "wrong type", "turn 1"),
+    "an answered prompt": ({"prompt": [*ASKED, turn("So.")], "completion": "b"}, "the prompt ends with the assistant's turn", "'prompt'"),
     "half a weight": ({"prompt": [ASKED[0] | {"weight": 0.5}], "completion": "b"}, "wrong type", "weight 0.5"),
 }  # fmt: skip
 
@@ -237,6 +256,9 @@ REFUSED = {
     "no answers": ([{"prompt": "a"}], "sft", "have no answers"),
     "no rejected answers": ([{"prompt": "a", "completion": "b"}], "preferences", "no rejected answers"),
     "no usable record": ([{"prompt": "a", "completion": "b"}, {"prompt": 3, "completion": "b"}], "text", "to='text'"),
+    "turns in prose": ([{"messages": "User: hello"}], "prompts", "'messages' is a text, but must be a list of turns in JSON"),
+    "another prompt": ([{"prompt": "Why?", "chosen": [*ASKED, turn("a")], "rejected": [*ASKED, turn("b")]}], "preferences", "different prompts .*do not contain 'prompt'"),
+    "no number": ([{"prompt": "a", "response": "b", "score": "nan"}], "preferences", "'score' is 'nan', not a number"),
     "equal answers": ([{"prompt": "a", "chosen": "b", "rejected": "b"}], "preferences", "no usable record .*chosen and rejected are equal 1"),
     "different prompts": ([{"chosen": hh("a"), "rejected": hh("b").replace("sea", "sun")}], "preferences", "different prompts"),
 }  # fmt: skip

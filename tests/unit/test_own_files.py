@@ -87,6 +87,7 @@ CONVERTED = [
     ("pairs", PAIR | {"score_chosen": 8}, PAIR | {"prompt": [ASKED]}),
     ("labels", {"prompt": "Why?", "completion": "So.", "label": True}, {"prompt": [ASKED], "response": "So.", "label": True}),
     ("labels", {"prompt": "Why?", "response": "So.", "label": "true"}, {"prompt": [ASKED], "response": "So.", "label": True}),
+    ("pairs", PAIR | {"prompt": "\n\nHuman: Why?\n\nAssistant:"}, PAIR | {"prompt": [ASKED]}),
     ("prompts", PAIR, {"prompt": [ASKED]}),
     ("prompts", {"messages": [ASKED, TOLD]}, {"prompt": [ASKED]}),
 ]  # fmt: skip
