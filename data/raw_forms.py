@@ -122,10 +122,10 @@ def _prompt_of_pair(record: dict[str, Any], turns: list[Message], key: str) -> l
     return _unanswered([*(turn for turn in _opening(record) if turn not in turns), *turns], key)
 
 
-def _require_within(asked: list[Message], turns: list[Message], key: str) -> None:
+def _require_within(prompt: list[Message], turns: list[Message], key: str) -> None:
     """Raises Unusable unless the turns of the column `prompt` are among those before the answer in the column `key`."""
     texts = [(turn["role"], turn["content"].strip()) for turn in turns]
-    if not all((turn["role"], turn["content"].strip()) in texts for turn in asked):
+    if not all((turn["role"], turn["content"].strip()) in texts for turn in prompt):
         raise Unusable(Reason.DIFFERENT_PROMPTS, f"the turns of {key!r} do not contain 'prompt'")
 
 

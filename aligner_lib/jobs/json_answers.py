@@ -1,4 +1,4 @@
-"""Answers that satisfy a JSON schema, with the library llguidance (the extra `json`)."""
+"""Answers in JSON of a schema, with the library llguidance (the extra `json`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 # White space as `json.dumps` writes it. Where any white space may stand, a small model writes little else.
 WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-# A schema may not ask the library to pass over what it cannot keep.
+# A schema may not ask the library to ignore a part.
 STRICT = {"lenient": False, "coerce_one_of": False}
 
 
 class JsonConstraint:
-    """The tokens that continue an answer to a JSON text of a schema, and the stop tokens at its end."""
+    """Limits an answer to the tokens of a JSON text of a schema, and at the end of the text to the stop tokens."""
 
     def __init__(self, matcher: LLMatcher, stop_ids: tuple[int, ...]):
         self._matcher, self._stop_ids = matcher, stop_ids
@@ -37,7 +37,7 @@ class JsonConstraint:
         return JsonConstraint(self._matcher.deep_copy(), self._stop_ids)
 
     def allowed(self, size: int) -> Tensor:
-        """Whether each token may come next, bool [size]. Only stop tokens may after a problem, which then ends the answer."""
+        """Whether each token may come next, bool [size]. After a problem, only stop tokens may, to end the answer."""
         mask = self._matcher.compute_bitmask()
         allowed = torch.zeros(size, dtype=torch.bool)
         if self._matcher.is_error():
@@ -75,7 +75,7 @@ def json_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
 
 
 def json_constraint(tokenizer: LLTokenizer, schema: dict[str, Any]) -> JsonConstraint:
-    """The constraint of a schema. Raises ApiError, which names the part of the schema, for one that the library cannot keep."""
+    """The constraint of a schema. Raises ApiError with the part of the schema that the library cannot keep."""
     from llguidance import LLMatcher
 
     grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=WRITTEN | STRICT)

@@ -22,7 +22,7 @@ from aligner_lib.rollouts.environments.base import Message, require
 
 
 class Exchange:
-    """A coroutine that asks the policy, run up to its next question."""
+    """Runs a coroutine up to its next question to the policy."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -47,7 +47,7 @@ class Exchange:
         return await self._response
 
     def close(self) -> None:
-        """End a coroutine that nobody answers any more."""
+        """End a coroutine whose episode was left."""
         if self._work is not None and not self._work.done():
             self._work.cancel()
             self._loop.run_until_complete(asyncio.wait({self._work}))
@@ -76,7 +76,7 @@ class ServedTool(NamedTuple):
 async def tools_of(
     taskset: v1.Taskset, task: v1.Task, state: v1.State
 ) -> AsyncIterator[dict[str, ServedTool]]:
-    """The tools of a task by the names that the policy reads. state: the rollout's, which tools and rewards share."""
+    """The tools of a task by the policy's names for them. state: of the rollout, shared by tools and rewards."""
     from mcp.server.mcpserver import MCPServer
 
     tools: dict[str, ServedTool] = {}
@@ -149,7 +149,7 @@ class Interaction:
 
     def __init__(self, player: Player, task: v1.Task, tools: dict[str, ServedTool]):
         self.trace, self._player, self._task, self._tools = player.trace, player, task, tools
-        self._unread: list[Message] = []  # messages that the policy has not read yet
+        self._unread: list[Message] = []  # by the policy
         self._turns = 0
         data = task.data
         if data.system_prompt:
@@ -227,7 +227,7 @@ class Interaction:
 
 
 def require_usable(task: v1.Task) -> None:
-    """Raises UserError for a task with hooks that need a sandbox, or that change what the policy reads and writes."""
+    """Raises UserError for a task with hooks that need a sandbox or change the policy's requests and responses."""
     cls = type(task)
     needs = [name for name in ("setup", "finalize") if getattr(cls, name) is not getattr(v1.Task, name)]
     require(
