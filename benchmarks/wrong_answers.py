@@ -71,6 +71,8 @@ RIGHT = {  # exercise:line of its solution, and the change
     "No value reaches the limit, or what lies beyond it is 0 to five digits.": (
         "gain_in_parts:13 gold[1] - gold[0] → ((gold[1] - gold[0]).clamp(-10, 10))",
         "gain_in_parts:12 share[1] - share[0] → ((share[1] - share[0]).clamp(-10, 10))",
+        "kappa:12 observed - expected → ((observed - expected).clamp(-10, 10))",
+        "both_orders:8 first + 1 - second → ((first + 1 - second).clamp(-10, 10))",
         "ppo_step:19 advantages - counted.mean() → ((advantages - counted.mean()).clamp(-10, 10))",
         "rollout:12 policy(tokens)[:, -1].exp() → (policy(tokens)[:, -1].exp().clamp(-10, 10))",
         "truncated_weights:6 (logprobs - sampler_logprobs).exp() → "
@@ -104,6 +106,8 @@ RIGHT = {  # exercise:line of its solution, and the change
     ),
     "Another way to write the same.": (
         "grpo_advantages:12 group.unique() → (group)",
+        "auc:7 ((good > bad) + 0.5 * (good == bad)).float() → ((good > bad) + 0.5 * (good == bad))",
+        "episode_tokens:9 zip(written, observed) → (zip(observed, written))",
         "masked_loss:7 zip(logprobs, masks) → (zip(masks, logprobs))",
         "naive_bayes:12 bad.keys() → (bad)",
         "naive_bayes:12 good.keys() → (good)",

@@ -2,6 +2,8 @@
 
 import os
 import random
+import re
+from collections import Counter
 
 import pytest
 
@@ -50,3 +52,10 @@ def test_answers_that_were_read_and_found_right_are_still_made_and_still_accepte
     assert sorted(right) == sorted(listed) and len(set(listed)) == len(listed)
     for answer in random.Random(SEED).sample(list(right.values()), 10):
         assert outcome(answer, SOURCES[answer.path]) == "right", f"{answer}, seed {SEED}"
+
+
+def test_the_page_counts_today_s_answers_to_all_exercises():
+    page = wrong_answers.PAGE.read_text()
+    counts = {name: int(count) for name, count in re.findall(r"(?m)^\| `(\w+)` \| (\d+) \|", page)}
+    made = Counter(answer.path for answer in POOL)
+    assert {name: counts.get(name) for name in made} == made, "run python -m benchmarks.wrong_answers --page"

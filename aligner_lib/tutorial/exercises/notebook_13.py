@@ -177,9 +177,9 @@ def _orders(draw: Draw) -> dict:
     """The probabilities of a judge that prefers the first place, in both orders, with swayed and unswayed pairs."""
     count = draw.one_of((7, 9))
     preference, place = 1.5 * draw.normal(count), 0.4 + 0.3 * draw.normal(count)
-    # the last pair has a probability of exactly 0.5 in both orders
-    preference[:4] = torch.tensor([0.1, 1.5, 0.1, 0.0])
-    place[:4] = torch.tensor([0.8, 0.2, -0.8, 0.0])
+    # two pairs have a probability of exactly 0.5, in both orders and in the second order
+    preference[:5] = torch.tensor([0.1, 1.5, 0.1, 0.0, 0.6])
+    place[:5] = torch.tensor([0.8, 0.2, -0.8, 0.0, 0.6])
     return {"first": torch.sigmoid(preference + place), "second": torch.sigmoid(place - preference)}
 
 
