@@ -194,8 +194,8 @@ check("whiten", whiten)
 # ### How far may one update go?
 #
 # The update compares new probabilities with the probabilities at generation time. PPO limits how far the ratio of the
-# two can move. For advantages of both signs, the loss is the larger of the unclipped and the clipped term. Where the
-# loss is flat, the gradient is zero and the token does not change the policy any further.
+# two can move. The plots show PPO's loss for advantages of both signs. Where the loss is flat, the gradient is zero and
+# the token does not change the policy any further.
 
 # %%
 import matplotlib.pyplot as plt
