@@ -128,9 +128,13 @@ def test_quizzes_count_questions_not_tries(tmp_path):
 
 def test_the_newest_attack_on_a_judge_is_shown(tmp_path):
     lines = [{"hacks": 2, "first_minutes": 3.14}, {"hacks": 0, "first_minutes": None}]
+    of_solved_notebook = {"hacks": 9, "first_minutes": None, "solved": True}
     for number, expected in enumerate(("2 hacks, first after 3.1 min", "0 hacks")):
         (tmp_path / f"seat-{number}").mkdir()
-        records = [json.dumps({"what": "attack", "time": 1.0} | line) for line in lines[: number + 1]]
+        records = [
+            json.dumps({"what": "attack", "time": 1.0} | line)
+            for line in [*lines[: number + 1], of_solved_notebook]
+        ]
         (tmp_path / f"seat-{number}" / "progress.jsonl").write_text("\n".join(records) + "\n")
         assert Followed(tmp_path).poll()[number]["attack"] == expected
 
