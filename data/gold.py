@@ -74,7 +74,7 @@ ENDINGS = (
 )
 """Sentences that suit the end of every answer. Prompts of the sample `drawn` request them; without a request they are a fault."""
 CLOSING = re.compile(
-    r"\b(?:hope (?:this|that|it|these)|let me know|feel free|good luck|thank you for|thanks for|happy to (?:help|explain)"
+    r"\b(?:hope (?:this|that|it|these)|let me know|feel free|good luck|(?:thank you|thanks) for (?:asking|your|reading)|happy to (?:help|explain)"
     r"|any (?:other |more |further )?questions|have a (?:good|nice|great) (?:day|time|evening))\b"
 )
 """Such sentences in other words."""

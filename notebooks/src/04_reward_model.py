@@ -197,7 +197,7 @@ show_source(pair_loss)
 # %% [markdown]
 # ### How reliable is the accuracy?
 #
-# The 317 held-out pairs of `laptop` give a standard error of about 0.02, and a single seed is little evidence. On real human preferences, 0.70 is normal because people disagree: NeMo-Aligner reports 0.70 on
+# The 322 held-out pairs of `laptop` give a standard error of about 0.02, and a single seed is little evidence. On real human preferences, 0.70 is normal because people disagree: NeMo-Aligner reports 0.70 on
 # HH with a model of 2 billion parameters.
 #
 # The learning rate matters as much as the seed. On harder pairs of this project (`dataset = "forms"`, seed 1), twice

@@ -218,7 +218,7 @@ def test_what_a_prompt_asks_for_is_no_fault():
             sum(judge(turn, sides[side], True).obeys for turn, *sides in asked) / len(asked)
             for side in (0, 1)
         )
-        assert better > 0.9 and worse < 0.6, form
+        assert better > 0.9 and worse < 0.65, form
 
 
 def test_bundled_faults_are_mixed():
