@@ -870,12 +870,11 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 #   policy: 0.27 are good. Answers now contain every number that was asked for, and hardly any last words. The reward does
 #   not tell the two runs apart. The KL does, and its alarm sounds at step 5.
 #
-# A fourth lesson comes from 48 steps with the settings of the profile and an earlier sample of the pairs. The reward rose
-# to 1.42, and the program of that time called 0.52 of the answers good, about as many as after ten steps. Instead, 0.41
-# of the answers ended with "I hope this helps.", though no prompt among them asked for this sentence. In this run, more
-# steps raised only what is paid. Other prompts do ask for such last words, so the reward model had learned to pay for
-# them everywhere. Today the pairs have unasked closing remarks among the rejected answers, and the program calls an answer
-# with such a remark not *plain*.
+# A fourth lesson comes from 48 steps with an earlier sample of the pairs. The reward rose to 1.42, and the program of that
+# time called 0.52 of the answers good, about as many as after ten steps. Instead, 0.41 of the answers ended with "I hope
+# this helps.", though no prompt among them asked for this sentence. In this run, more steps raised only what is paid.
+# Other prompts do ask for such last words, so the reward model paid for them everywhere. Today rejected answers have
+# unasked closing remarks, too, and the program calls an answer with such a remark not *plain*.
 
 # %% [markdown]
 # ### How far, and for what?
