@@ -26,13 +26,17 @@ LLAMA_3 = {
     **{"rope_type": "llama3", "rope_theta": 50.0, "original_max_position_embeddings": 64},
     **{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
 }
+YARN = {
+    **{"rope_type": "yarn", "rope_theta": 50.0, "original_max_position_embeddings": 64},
+    **{"factor": 4.0, "beta_fast": 4.0, "mscale": 2.0, "mscale_all_dim": 0.5},
+}
 GEMMA = {"sliding_window": 5, "query_pre_attn_scalar": 24}
 # model_type and settings
 CONFIGS = {
     "llama": ("llama", {"rope_parameters": LLAMA_3, "tie_word_embeddings": True}),
     "mistral": ("mistral", {"sliding_window": 6}),
     "qwen2": ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
-    "qwen3": ("qwen3", {"tie_word_embeddings": True}),
+    "qwen3": ("qwen3", {"rope_parameters": YARN, "tie_word_embeddings": True}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2}),
     "granite": (
         "granite",

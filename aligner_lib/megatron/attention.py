@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from aligner_lib.megatron import cpu
 from aligner_lib.megatron.kernels import rotate, widened
-from aligner_lib.megatron.rotary import rotary_frequencies
+from aligner_lib.megatron.rotary import rotary_factor, rotary_frequencies
 from aligner_lib.models.architecture import Architecture
 
 cpu.prepare()
@@ -162,6 +162,7 @@ class FusedSelfAttention(SelfAttention):
         self.frequencies = None  # a plain attribute: a buffer would be rounded to bf16 with the weights
         if layer not in architecture.nope_layers:
             self.frequencies = rotary_frequencies(architecture, slides).to(cpu.DEVICE)
+            self.rotary_factor = rotary_factor(architecture, slides)
 
     def forward(
         self,
@@ -206,7 +207,7 @@ class FusedSelfAttention(SelfAttention):
             else:
                 positions = torch.arange(len(query), device=query.device)[:, None]
             angles = (positions[..., None].float() * self.frequencies)[:, :, None]  # [S, B or 1, 1, R/2]
-            cos, sin = angles.cos(), angles.sin()
+            cos, sin = angles.cos() * self.rotary_factor, angles.sin() * self.rotary_factor
             query, key = rotate(widened(query), cos, sin), rotate(widened(key), cos, sin)
         within = dtype if cpu.HAS_CUDA else torch.promote_types(dtype, torch.float32)
         query, key, value = query.to(within), key.to(within), value.to(within)

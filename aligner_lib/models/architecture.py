@@ -23,24 +23,28 @@ class RopeScaling:
 
     linear: all frequencies are divided by `factor` (Chen et al. 2023, arXiv:2306.15595). llama3: frequencies with fewer than
     low_frequency_factor turns within original_positions are divided by `factor`, frequencies with more than
-    high_frequency_factor turns stay unchanged, and frequencies in between get an interpolated factor. Raises ValueError for
-    another kind, or for factors out of order.
+    high_frequency_factor turns stay unchanged, and frequencies in between get an interpolated factor. yarn: the same, with an
+    interpolation over the number of the pair, and rotated values are multiplied by attention_factor (Peng et al. 2023,
+    arXiv:2309.00071). Raises ValueError for another kind, or for factors out of order.
     """
 
     kind: str
-    """linear or llama3."""
+    """linear, llama3 or yarn."""
     factor: float
     low_frequency_factor: float = 1.0
     high_frequency_factor: float = 4.0
     original_positions: int = 8192
+    attention_factor: float = 1.0
 
     def __post_init__(self):
-        if self.kind not in ("linear", "llama3"):
-            raise ValueError(f"rope scaling is {self.kind!r}, but must be 'linear' or 'llama3'")
+        if self.kind not in ("linear", "llama3", "yarn"):
+            raise ValueError(f"rope scaling is {self.kind!r}, but must be 'linear', 'llama3' or 'yarn'")
         if self.factor < 1 or not 0 < self.low_frequency_factor < self.high_frequency_factor:
             raise ValueError(
                 f"{self} is not a rope scaling: factor must be at least 1, and 0 < low < high frequency"
             )
+        if self.attention_factor <= 0:
+            raise ValueError(f"attention_factor is {self.attention_factor}, but must be above 0")
 
 
 @dataclass(frozen=True)

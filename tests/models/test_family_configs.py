@@ -2,6 +2,7 @@
 them back."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,14 @@ def test_llama_3_1():
 def test_the_scaling_of_older_files():
     arch = read("llama", rope_scaling={"type": "linear", "factor": 2})
     assert arch.rope_scaling == RopeScaling("linear", 2.0)
+
+
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}  # Qwen's, for long texts
+
+
+def test_qwens_yarn():
+    arch = read("qwen3", rope_scaling=YARN)
+    assert arch.rope_scaling == RopeScaling("yarn", 4.0, 1.0, 32.0, 32768, 0.1 * math.log(4.0) + 1)
 
 
 def test_mistrals_window_is_in_all_layers_where_there_is_one():
@@ -121,11 +130,8 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
         ("gemma3", {}, "model_type is 'gemma3', .* gemma3_text"),
         ("llama", {"attention_bias": True}, "attention_bias is true, which the importer does not support"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu can be read here"),
-        (
-            "qwen2",
-            {"rope_scaling": {"type": "yarn", "factor": 4.0}},
-            "rope_type 'yarn' is not supported; .* multiplies the rotated values by a factor",
-        ),
+        ("qwen3", {"rope_scaling": {**YARN, "truncate": False}}, "truncate is false"),
+        ("qwen3", {"rope_scaling": {**YARN, "factor": 0}}, "factor is 0.0, but must be at least 1"),
         (
             "llama",
             {"rope_scaling": {"rope_type": "longrope"}},

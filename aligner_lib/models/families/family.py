@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,8 +90,6 @@ def read_rope(settings: Settings, fraction: float = 1.0) -> dict[str, Any]:
 
 # rope_type: the reason why the scaling is not read; more in docs/decisions/families.md
 REFUSED_SCALINGS = {
-    "yarn": "it also multiplies the rotated values by a factor, which the attention here does not have. For a model that was "
-    "trained without yarn (Qwen2.5), leave the section out of config.json, and keep texts within the model's own length",
     "dynamic": "its frequencies change with the length of the text, but keys in the cache of generation keep the frequencies of "
     "their time. Leave the section out of config.json, and keep texts within the model's own length",
     "longrope": "it has a list of factors for short texts and another for long ones, so keys in the cache of generation would be "
@@ -113,9 +112,30 @@ def read_scaling(section: Settings) -> RopeScaling | None:
             section.number("high_freq_factor"),
             section.count("original_max_position_embeddings"),
         )
+    if kind == "yarn":
+        return _read_yarn(section)
     reason = f": {REFUSED_SCALINGS[kind]}" if kind in REFUSED_SCALINGS else ""
     raise section.refuse(
-        f"rope_type {kind!r} is not supported; only 'default', 'linear' and 'llama3' are{reason}"
+        f"rope_type {kind!r} is not supported; only 'default', 'linear', 'llama3' and 'yarn' are{reason}"
+    )
+
+
+def _read_yarn(section: Settings) -> RopeScaling:
+    if "truncate" in section and not section.flag("truncate"):
+        raise section.refuse("truncate is false, which the importer does not support for yarn")
+    factor = section.number("factor")
+    if factor < 1:
+        raise section.refuse(f"factor is {factor}, but must be at least 1")
+    given = section.number("mscale", 0.0), section.number("mscale_all_dim", 0.0)
+    numerator, denominator = given if all(given) else (1.0, 0.0)
+    usual = (0.1 * numerator * math.log(factor) + 1) / (0.1 * denominator * math.log(factor) + 1)
+    return RopeScaling(
+        "yarn",
+        factor,
+        section.number("beta_slow", 1.0),
+        section.number("beta_fast", 32.0),
+        section.count("original_max_position_embeddings"),
+        section.number("attention_factor", usual),
     )
 
 
@@ -124,6 +144,15 @@ def _write_scaling(scaling: RopeScaling | None) -> dict | None:
         return None
     if scaling.kind == "linear":
         return {"rope_type": "linear", "factor": scaling.factor}
+    if scaling.kind == "yarn":
+        return {
+            "rope_type": "yarn",
+            "factor": scaling.factor,
+            "beta_slow": scaling.low_frequency_factor,
+            "beta_fast": scaling.high_frequency_factor,
+            "original_max_position_embeddings": scaling.original_positions,
+            "attention_factor": scaling.attention_factor,
+        }
     return {
         "rope_type": "llama3",
         "factor": scaling.factor,
