@@ -44,11 +44,8 @@ def record_outputs(tutorial: Path, root: Path, folder: Path = OUTPUTS) -> list[P
     }
     paths = []
     for executed in sorted((tutorial / "notebooks").glob("[0-9]*.ipynb")):
-        text = executed.read_text(encoding="utf-8")
-        for place, name in places.items():
-            text = text.replace(place, name)
-        text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "localhost", text)
-        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        notebook = _without(places, json.loads(executed.read_text(encoding="utf-8")))
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         kept = {
             key("".join(cell["source"])): shown
             for cell in cells
@@ -57,6 +54,19 @@ def record_outputs(tutorial: Path, root: Path, folder: Path = OUTPUTS) -> list[P
         paths.append(folder / f"{executed.stem}.json")
         paths[-1].write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return paths
+
+
+def _without(places: dict[str, str], value, kind: str = ""):
+    """A value of JSON whose texts name neither a place nor this host. A picture in base 64 is no text: it may contain "vm"."""
+    if isinstance(value, dict):
+        return {key: _without(places, part, key) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without(places, part, kind) for part in value]
+    if not isinstance(value, str) or kind == "image/png":
+        return value
+    for place, name in places.items():
+        value = value.replace(place, name)
+    return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "localhost", value)
 
 
 def static(output: dict) -> dict | None:

@@ -46,14 +46,14 @@ def _scaling(architecture: Architecture, slides: bool) -> RopeScaling | None:
 
 
 def _kept(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """llama3's share of each frequency that stays: 0 for a fully lowered frequency, 1 for an unchanged one, [R/2]."""
+    """llama3's kept share of each frequency: 0 for a fully lowered frequency, 1 for an unchanged frequency, [R/2]."""
     turns = frequencies * scaling.original_positions / (2 * math.pi)  # within a text of the first training
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     return ((turns - low) / (high - low)).clamp(0, 1)
 
 
 def _kept_by_yarn(pairs: int, base: float, scaling: RopeScaling) -> Tensor:
-    """yarn's share of each frequency that stays, [R/2]: from 1 to 0 between two pairs, whose numbers are rounded."""
+    """yarn's kept share of each frequency, [R/2]: from 1 to 0 between two pairs, with rounded numbers of the pairs."""
 
     def pair_with(turns: float) -> float:
         return pairs * math.log(scaling.original_positions / (2 * math.pi * turns)) / math.log(base)
