@@ -129,7 +129,8 @@ class Job:
     def wait(self, timeout: float | None = None) -> State:
         """Block until the job has ended, and return its state. timeout: seconds.
 
-        A long wait prints the job's step every 20 seconds. Raises JobFailed when the command failed, and TimeoutError after the timeout. The job continues after a TimeoutError.
+        A long wait prints the job's step every 20 seconds. Raises JobFailed when the command failed, and TimeoutError after the
+        timeout. The job continues after a TimeoutError.
         """
         for pause in self._pauses(timeout):
             time.sleep(pause)

@@ -112,6 +112,18 @@ def test_outputs_without_a_kernel_are_kept_and_others_are_not(monkeypatch):
     assert key("a = 1\n") == key("a = 1") != key("a = 2")
 
 
+def test_places_and_the_host_leave_texts_and_no_picture(monkeypatch):
+    """A host named vm stood in a picture's base 64, which could not be read afterwards."""
+    monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
+    import outputs
+
+    monkeypatch.setattr(outputs.socket, "gethostname", lambda: "vm")
+    data = {"image/png": "iVBO/vm+/home/a", "text/plain": ["vm: /home/a/runs", "vmstat"]}
+    assert outputs._without({"/home/a": "~"}, {"data": data}) == {
+        "data": data | {"text/plain": ["localhost: ~/runs", "vmstat"]}
+    }
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_name_that_a_notebook_imports_exists(path):
     """Read, not run: a name that has moved is found before a run of all of them."""
