@@ -827,18 +827,21 @@ for name, difference in differences.items():
 
 # %%
 def obeyed(run):
-    """Whether each answer of a run's last validation obeys, in the order of the prompts."""
+    """Whether each answer of a run's last validation obeys, by prompt; empty for answers that no program judges."""
     records = [record for record in run.rollouts() if record["split"] == "validation"]
     last = max(record["step"] for record in records)
     records = sorted((r for r in records if r["step"] == last), key=lambda r: r["group"])
-    return torch.tensor([(record.get("metrics") or {}).get("obeys", 0.0) for record in records])
+    return torch.tensor([r["metrics"]["obeys"] for r in records if "obeys" in (r.get("metrics") or {})])
 
 
 before, after = obeyed(original), obeyed(broken)
-paired = (after - before).std() / len(before) ** 0.5
-unpaired = ((before.var() + after.var()) / len(before)) ** 0.5
-print(f"effect on the share that obeys: {(after - before).mean():+.2f}")
-print(f"standard error: {paired:.3f} with pairs of answers, {unpaired:.3f} without")
+if len(before):
+    paired = (after - before).std() / len(before) ** 0.5
+    unpaired = ((before.var() + after.var()) / len(before)) ** 0.5
+    print(f"effect on the share that obeys: {(after - before).mean():+.2f}")
+    print(f"standard error: {paired:.3f} with pairs of answers, {unpaired:.3f} without")
+else:
+    print("No program judges the answers of this run: the profile laptop has prompts that a program checks.")
 
 # %% [markdown]
 # In the recorded runs with large steps, pairs narrow the standard error from 0.042 to 0.037, as 1.3 times as many prompts
