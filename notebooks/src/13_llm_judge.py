@@ -92,7 +92,7 @@ for criterion, weight in RUBRIC.items():
 # %%
 from aligner_lib.rollouts.environments.registry import make
 from aligner_lib.tutorial.judging.rubric import write_turns
-from aligner_lib.tutorial.judging.served import endpoint_of
+from aligner_lib.tutorial.judging.served import PrintedProgress, endpoint_of
 
 endpoint = endpoint_of(judge, judge_model or lab.model_name, lab.out)
 turns = write_turns([answer.turn for answer in answers], lab.out / "data" / "judged.jsonl")
@@ -101,7 +101,9 @@ turns = write_turns([answer.turn for answer in answers], lab.out / "data" / "jud
 def judge_with(rubric, prompts=turns, **options):
     """The environment of a judge. Prompt number i is line i of the file."""
     of_splits = {"train": prompts, "validation": prompts}
-    return make("judge", prompts=of_splits, rubric=rubric, **endpoint.args() | options)
+    environment = make("judge", prompts=of_splits, rubric=rubric, **endpoint.args() | options)
+    environment.endpoint.on_answer = PrintedProgress()
+    return environment
 
 
 by_rubric = judge_with(RUBRIC, verdict="logprobs")
@@ -154,7 +156,7 @@ from aligner_lib.rollouts.environments.judge import probability_of
 (first_tokens,) = by_rubric.endpoint.ask(requests[:1])
 for token, logprob in json.loads(first_tokens).items():
     print(f"{token!r:12} {exp(logprob):.4f}")
-print("points:", probability_of(first_tokens, "yes", "no"))
+print(f"points: {probability_of(first_tokens, 'yes', 'no'):.3f}")
 
 # %% [markdown]
 # Now all forty answers get their scores. The picture has the good answers above and the others below.

@@ -13,6 +13,7 @@ from aligner_lib.rollouts.environments.base import NoVerdict, Step
 from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
+from aligner_lib.tutorial.judging.served import PrintedProgress
 
 RUBRIC = {"It is true.": 3, "It is short.": 1}
 RUBRIC_TRUE = "It is true."
@@ -170,6 +171,14 @@ def test_a_busy_judge_is_asked_again_and_another_error_is_reported_once():
     absent = JudgeEndpoint("http://127.0.0.1:9", "m", sleep=pauses.append, retries=1)
     (answer,) = absent.ask([conversation("busy")])
     assert answer.reason == "judge" and "refused" in answer.text
+
+
+def test_a_long_wait_for_the_judge_prints_how_many_requests_are_answered(capsys):
+    clock = iter([0, 0, 5, 21, 30, 40, 50])  # created, then the answers 1 to 6
+    with serving(lambda messages: "fine") as server:
+        endpoint = JudgeEndpoint(server.url, "m", on_answer=PrintedProgress(lambda: next(clock)))
+        endpoint.ask([conversation(n) for n in range(6)])
+    assert capsys.readouterr().out == "the judge has answered 3 of 6 requests\n"
 
 
 def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_requests(tmp_path, monkeypatch):

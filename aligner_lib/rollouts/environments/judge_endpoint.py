@@ -49,6 +49,8 @@ class JudgeEndpoint:
     log-probabilities in nats. OpenAI-compatible servers give at most 20."""
     cache: Path | None = None
     """A file for answers; None: nothing is remembered."""
+    on_answer: Callable[[int, int], None] | None = field(default=None, repr=False)
+    """Called after each answer of `ask`, with the number of answers so far and the number of requests."""
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     _calls: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -59,7 +61,11 @@ class JudgeEndpoint:
         answers = self._remembered(list(different))
         missing = {identity: messages for identity, messages in different.items() if identity not in answers}
         with ThreadPoolExecutor(max(1, min(self.concurrency, len(missing)))) as threads:
-            answers |= dict(zip(missing, threads.map(self._asked, missing.values())))
+            new_answers = zip(missing, threads.map(self._asked, missing.values()))
+            for number, (identity, answer) in enumerate(new_answers, start=1):
+                answers[identity] = answer
+                if self.on_answer:
+                    self.on_answer(number, len(missing))
         self.remember({name: answers[name] for name in missing if isinstance(answers[name], str)})
         return [answers[self.identity(messages)] for messages in conversations]
 

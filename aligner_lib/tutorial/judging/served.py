@@ -11,6 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from cluster.rendezvous import free_port
 KEY_VARIABLE = "NOTEBOOK_JUDGE_KEY"
 START_S, POLL_S, END_S = 600, 0.5, 20
 """Seconds: until a server on a busy machine must answer, between two attempts, and for the end of a server."""
+NEWS_S = 20.0
+"""Seconds between two lines of a long wait for the judge."""
 
 
 @dataclass
@@ -88,6 +91,22 @@ class JudgeElsewhere:
 
     def stop(self) -> None:
         """Do nothing."""
+
+
+class PrintedProgress:
+    """Prints how many requests the judge has answered, every NEWS_S seconds. For `JudgeEndpoint.on_answer`."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic):
+        self._now = now
+        self._printed = now()
+
+    def __call__(self, answered: int, requests: int) -> None:
+        now = self._now()
+        if answered == 1:
+            self._printed = now  # a new wait begins
+        elif answered < requests and now - self._printed >= NEWS_S:
+            self._printed = now
+            print(f"the judge has answered {answered} of {requests} requests", flush=True)
 
 
 def endpoint_of(judge: str, model: str, folder: Path) -> ServedJudge | JudgeElsewhere:
