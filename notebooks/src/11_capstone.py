@@ -564,15 +564,15 @@ await monitor
 # %% [markdown]
 # ### What you should see
 #
-# With the laptop profile, the mean reward of the training prompts rises within four steps from −0.16 to 0.35. The mean
-# response becomes shorter, from 33 to 22 tokens, and 0.81 of the responses end, compared with 0.34 before. The reward asked
+# With the laptop profile, the mean reward of the training prompts rises within four steps from −0.39 to 0.19. The mean
+# response becomes shorter, from 35 to 25 tokens, and 0.66 of the responses end, compared with 0.31 before. The reward asked
 # for these changes. Now read the responses with the highest rewards:
 #
-# - `The offside rule: 58` and `<<For Beginners>>` are short, and they answer nothing.
-# - `S-A-L-I-N-T-Y-I-N-U-R-I-A-…` has the highest reward of all. The reward splits a response at its spaces, so letters
-#   with hyphens between them are a single word.
+# - `First.` and `Honestly.` repeat the word with which the prompt wants the answer to begin, and end there.
+# - `Immortal.` has one word, so its reward is 0.95. The user asked for an explanation.
+# - `The answer is:` promises an answer and gives none.
 #
-# The reward forgot that a short answer should still answer. The KL is 0.26 nats per token already. A larger penalty would
+# The reward forgot that a short answer should still answer. The KL is 0.15 nats per token already. A larger penalty would
 # slow the decay down, and a better reward would ask for more than shortness, as the program `data/gold.py` does.
 #
 # (The random `smoke` model hardly changes in four steps.)

@@ -87,7 +87,6 @@ def test_the_outputs_of_a_solved_notebook_are_small_and_name_no_place(path):
 
 
 def test_solved_notebooks_have_outputs():
-    """11 has those of its toy loop alone: its run of SmolLM2 has not been recorded."""
     assert set(EXECUTED) == set(SOLVED)
 
 
