@@ -23,6 +23,7 @@ from data.report import (
     DataError,
     Reason,
     Report,
+    SameMeaning,
     Skip,
     UnknownForm,
     UnreadColumns,
@@ -155,7 +156,7 @@ def _typical(heads: list[RawRecord], columns: Mapping[str, str], ignore: tuple[s
     """The first record of the form that most of the first records have. An empty value may hide the form of a single record."""
     forms: dict[str, list[RawRecord]] = {}
     for head in heads:
-        present = {key for key, value in _renamed(head.value, columns, ignore).items() if not is_empty(value)}
+        present = _content_of(head, columns, ignore).keys()
         form = recognise(present)
         if form is not None and not unread_columns(form, present):
             forms.setdefault(form.name, []).append(head)
@@ -163,20 +164,20 @@ def _typical(heads: list[RawRecord], columns: Mapping[str, str], ignore: tuple[s
 
 
 def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...], name: str) -> RawForm:
-    """The form of a data set, by a typical record. Raises UnknownForm, and UnreadColumns."""
-    present = [key for key, value in head.value.items() if not is_empty(value)] or [*head.value]
+    """The form of a data set, by a typical record. Raises UnknownForm, UnreadColumns, and SameMeaning."""
     if missing := [key for key in columns if key not in head.value]:
         raise DataError(f"{name} has no column {missing[0]!r}, only {', '.join(head.value)}")
-    value = _renamed(head.value, columns, ignore)
-    form = recognise(key for key in value if not is_empty(value[key]))
+    content = _content_of(head, columns, ignore)
+    form = recognise(content)
     if form is None:
+        present = [key for key, value in head.value.items() if not is_empty(value)] or [*head.value]
         examples = {form.name: " + ".join(form.columns) for form in reversed(FORMS)}
         known = "; ".join(f"{name}: {columns}" for name, columns in reversed(examples.items()))
         raise UnknownForm(
             f"{name} has the columns {', '.join(present)}, which match no known form ({known})",
             "name their meanings, as in --map question=prompt,best=chosen",
         )
-    if unread := unread_columns(form, (key for key in value if not is_empty(value[key]))):
+    if unread := unread_columns(form, content):
         kept_by = "; SFT keeps tools beside 'messages'" if "tools" in unread else ""
         raise UnreadColumns(
             f"{name} was recognised as {form.name}, which does not read the column {', '.join(unread)}{kept_by}",
@@ -186,8 +187,26 @@ def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...
     return form
 
 
-def _renamed(record: dict[str, Any], columns: Mapping[str, str], ignore: tuple[str, ...]) -> dict[str, Any]:
-    return {columns.get(key, key): value for key, value in record.items() if key not in ignore}
+def _content_of(record: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...]) -> dict[str, Any]:
+    """The values of a record that are neither empty nor ignored, by the form's names. Raises SameMeaning for two values under
+    one name, because one of them would be lost."""
+    content: dict[str, Any] = {}
+    own_names: dict[str, str] = {}
+    for key, value in record.value.items():
+        if key in ignore or is_empty(value):
+            continue
+        name = columns.get(key, key)
+        if name in content:
+            pair = [own_names[name], key]
+            # the user has named one of the two columns, so the other one is left out
+            other = next((column for column in pair if column not in columns), key)
+            raise SameMeaning(
+                f"{record.file}:{record.line}: the columns {pair[0]!r} and {pair[1]!r} both mean {name!r}",
+                f"give one of them another meaning with --map, or leave one out with --ignore {other}",
+                [other],
+            )
+        content[name], own_names[name] = value, key
+    return content
 
 
 def _samples(
@@ -215,9 +234,7 @@ def _read(
         if isinstance(record, Skip):
             report.skip(record)
             continue
-        value = {
-            key: item for key, item in _renamed(record.value, columns, ignore).items() if not is_empty(item)
-        }
+        value = _content_of(record, columns, ignore)
         try:
             if missing := [key for key in form.columns if key not in value]:
                 raise Unusable(

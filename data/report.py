@@ -55,6 +55,14 @@ class UnreadColumns(FormError):
         self.columns = columns
 
 
+class SameMeaning(FormError):
+    """Two columns of a record have the same meaning."""
+
+    def __init__(self, fault: str, cure: str, columns: list[str]):
+        super().__init__(fault, cure)
+        self.columns = columns
+
+
 class WrongTarget(FormError):
     """The records of a data set have no samples for the target, because they lack rejected answers, for example."""
 

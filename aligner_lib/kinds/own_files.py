@@ -28,7 +28,7 @@ from aligner_lib.models.hash import file_hash, files_hash, text_hash
 from data.atomic_files import atomic_text_files
 from data.hub import is_hub_name
 from data.readers import first_character
-from data.report import DataError, FormError, UnknownForm, UnreadColumns
+from data.report import DataError, FormError, SameMeaning, UnknownForm, UnreadColumns
 from data.sources import own_files
 
 logger = logging.getLogger(__name__)
@@ -288,6 +288,11 @@ def _refuse(source: Path, rules: Rules, error: DataError) -> NoReturn:
         cure = (
             f"give it a meaning, as in {PLACE}.columns={{{error.columns[0]}: prompt}}, or leave it out on purpose with "
             f"{PLACE}.ignore_columns=[{', '.join(error.columns)}]"
+        )
+    elif isinstance(error, SameMeaning):
+        cure = (
+            f"give one of them another meaning in {PLACE}.columns, or leave one out with "
+            f"{PLACE}.ignore_columns=[{error.columns[0]}]"
         )
     elif isinstance(error, FormError):
         cure = LACKING[rules.to]

@@ -272,6 +272,21 @@ def test_a_data_set_that_means_something_else_is_refused_with_the_cure(tmp_path,
     assert not list((tmp_path / "out").glob("*.jsonl"))
 
 
+@pytest.mark.parametrize("columns", [{"question": "prompt"}, {"title": "prompt", "question": "prompt"}])
+def test_two_columns_with_the_same_meaning_are_refused(tmp_path, columns):
+    title = "title" if "title" in columns else "prompt"
+    rows = [
+        {"completion": "b", "question": "Why?"},
+        {"completion": "b", "question": "So?", title: "On water"},
+    ]
+    with pytest.raises(
+        DataError,
+        match=rf"raw.jsonl:2: the columns 'question' and '{title}' both mean 'prompt'.*--ignore {title}",
+    ):
+        convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path / "out", "sft", columns=columns)
+    assert not list((tmp_path / "out").glob("*.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

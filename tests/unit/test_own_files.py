@@ -169,6 +169,7 @@ MEANING = {"question": "prompt", "best": "chosen", "worst": "rejected"}
 REFUSED = {
     "unknown columns": ("pairs", OWN, {}, r"data\.jsonl has the columns question, best, worst, hint, .*model\.data\.columns=\{question: prompt"),
     "an unread column": ("pairs", OWN, {"columns": MEANING}, r"data\.jsonl was .* does not read the column hint: .*model\.data\.ignore_columns=\[hint\]"),
+    "two prompts": ("pairs", PAIR | {"question": "So?"}, {"columns": {"question": "prompt"}}, r"data\.jsonl:1: the columns 'prompt' and 'question' both mean 'prompt': .*model\.data\.ignore_columns=\[prompt\]"),
     "a wrong name": ("pairs", OWN, {"columns": MEANING | {"advice": "system"}, "ignore_columns": ["hint"]}, "data.jsonl has no column 'advice', only question"),
     "a name that no file has": ("pairs", PAIR, {"columns": {"best": "chosen"}}, r"model\.data\.columns names the column 'best', which no data file has: they have chosen, prompt, rejected"),
     "no rejected answers": ("pairs", {"prompt": "a", "completion": "b"}, {}, r"data\.jsonl: these records have no rejected answers: `aligner sft` learns"),
