@@ -7,6 +7,7 @@ import hashlib
 import heapq
 import json
 import os
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ TARGETS = ("sft", "preferences", "prompts")
 SPLITS = ("train", "validation")
 SHOWN = 10  # samples
 HEAD = 100  # records that decide about the form
+HELD_OUT = re.compile(r"(validation|valid|val|dev|test|testing|eval|evaluation)(set|data)?(?![a-z])")
 FIRST = 1024  # lines of which at least one prompt is held out
 
 
@@ -56,8 +58,8 @@ class Conversion:
     """The unit of the lengths."""
     columns: tuple[str, ...] = ()
     """The columns of the first record, by their own names."""
-    has_own_split: bool = False
-    """Whether the source has files of both splits, which were kept."""
+    held_out_files: tuple[Path, ...] = ()
+    """The source's files of a held-out split, if the source has files of both splits."""
     leaked: int = 0
     """Validation samples whose prompt also occurs in the training file."""
     lacks_validation: bool = False
@@ -65,11 +67,18 @@ class Conversion:
     drawn: list[dict] = field(default_factory=list)
     """Lines of the training file, drawn at random."""
 
+    @property
+    def has_own_split(self) -> bool:
+        """Whether the source has files of both splits, which were kept."""
+        return bool(self.held_out_files)
+
     def __str__(self) -> str:
         columns = ", ".join(self.form.columns)
         lines = [f"recognised: {self.form.name} (columns {columns}), as {self.to}", str(self.report)]
         if self.ignored:
             lines.insert(1, f"ignored as you asked: {', '.join(self.ignored)}")
+        if self.held_out_files:
+            lines.append(f"held out, by their names: {', '.join(map(str, self.held_out_files))}")
         if self.lengths:
             lines.append(lengths_line(self.lengths, self.unit))
         if self.lacks_validation:
@@ -128,7 +137,7 @@ def convert(
     paths = tuple(Path(out) / f"{split}.jsonl" for split in SPLITS)
     conversion = Conversion(form, to, Report(strict=strict), ignore, paths)
     split_of = _Split(source.paths, validation_fraction, seed)
-    conversion.columns, conversion.has_own_split = tuple(head.value), split_of.is_given
+    conversion.columns, conversion.held_out_files = tuple(head.value), split_of.held_out_files
     samples = _samples(_read(records, form, columns, ignore, conversion.report), conversion.report)
     _write(conversion, _lines(conversion, samples), split_of, source.name)
     return conversion
@@ -288,9 +297,11 @@ class _Split:
     """Chooses the split of each sample."""
 
     def __init__(self, paths: tuple[Path, ...], fraction: float, seed: int):
-        self._held_out = {str(path) for path in paths if _names_validation(path)}
-        self.is_given = 0 < len(self._held_out) < len(paths)
-        self.is_wanted = self.is_given or fraction > 0
+        named = tuple(path for path in paths if _names_validation(path))
+        self.held_out_files = named if len(named) < len(paths) else ()
+        """Empty for files of a single split."""
+        self._held_out = set(map(str, self.held_out_files))
+        self.is_wanted = bool(self.held_out_files) or fraction > 0
         self._limit, self._seed = fraction * 2**64, seed
 
     def sides(self, lines: Iterator[_Line]) -> Iterator[tuple[_Line, int]]:
@@ -301,7 +312,7 @@ class _Split:
         return ((line, self._side(line)) for line in chain(first, lines))
 
     def _side(self, line: _Line) -> int:
-        return int(line.file in self._held_out if self.is_given else self._place(line) < self._limit)
+        return int(line.file in self._held_out if self._held_out else self._place(line) < self._limit)
 
     def _hold_out_one(self, lines: list[_Line]) -> None:
         """Raise the limit, so that one prompt is held out. A small share of few prompts may be none."""
@@ -314,11 +325,8 @@ class _Split:
 
 
 def _names_validation(path: Path) -> bool:
-    """Whether a file or its folder is named after a held-out split."""
-    names = (path.name.lower(), path.parent.name.lower())
-    return any(
-        name.startswith(("validation", "valid", "val-", "val.", "dev", "test", "eval")) for name in names
-    )
+    """Whether a file or its folder is named after a held-out split. `devices.csv` is not."""
+    return any(HELD_OUT.match(name.lower()) for name in (path.name, path.parent.name))
 
 
 def _lines(conversion: Conversion, samples: Iterator[tuple[RawRecord, RawSample]]) -> Iterator[_Line]:

@@ -157,6 +157,18 @@ def test_a_folder_of_datasets_keeps_its_splits_and_a_leak_is_told(tmp_path):
     assert "leak: 1 of 2 validation samples" in str(conversion)
 
 
+def test_only_files_named_after_a_split_are_held_out_and_the_report_names_them(tmp_path):
+    names = ("devices", "testimonials", "valuable", "train", "dev-v1", "test_prefs", "validation", "testset")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name in names:
+        jsonl(folder / f"{name}.jsonl", {"prompt": name, "completion": "b"})
+    conversion = convert(folder, tmp_path / "out", "sft")
+    held_out = [line["messages"][0]["content"] for line in lines(conversion, "validation")]
+    assert held_out == ["dev-v1", "test_prefs", "testset", "validation"]
+    assert f"held out, by their names: {folder / 'dev-v1.jsonl'}, " in str(conversion)
+
+
 def test_equal_prompts_are_on_one_side_and_the_same_sample_counts_once(tmp_path):
     rows = [{"prompt": f"question {n % 40}", "completion": f"answer {n}"} for n in range(200)]
     conversion = convert(
