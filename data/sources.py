@@ -89,8 +89,15 @@ def own_files(raw: str | os.PathLike | Iterable[str | os.PathLike], revision: st
 
 
 def _data_files(folder: Path) -> list[Path]:
+    """The data files of a folder and its subfolders. Hidden files and folders are left out, for example Jupyter's copies in
+    `.ipynb_checkpoints`, and also the results that `datasets` keeps beside its data (`cache-….arrow`)."""
     files = sorted(
-        path for path in folder.rglob("*") if path.name.endswith(OWN_SUFFIXES) and path.name not in ABOUT_DATA
+        path
+        for path in folder.rglob("*")
+        if path.name.endswith(OWN_SUFFIXES)
+        and path.name not in ABOUT_DATA
+        and not (path.name.startswith("cache-") and path.name.endswith(".arrow"))
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     if not files:
         raise DataError(f"{folder} has no data file: data files end in {', '.join(OWN_SUFFIXES)}")

@@ -152,6 +152,12 @@ def test_a_folder_of_datasets_keeps_its_splits_and_a_leak_is_told(tmp_path):
         )
         for name in ("dataset_info.json", "state.json"):
             (folder / name).write_text("{}")
+        # a result of Dataset.map, and a copy of Jupyter's
+        _as_arrow(folder / "cache-0ca01d6e40b5e747.arrow", [{"prompt": "mapped", "completion": split}])
+        (folder / ".ipynb_checkpoints").mkdir()
+        jsonl(
+            folder / ".ipynb_checkpoints" / "train-checkpoint.jsonl", {"prompt": "old", "completion": split}
+        )
     conversion = convert(tmp_path / "set", tmp_path / "out", "sft")
     assert [line["messages"][0]["content"] for line in lines(conversion, "validation")] == ["c", "d"]
     assert "leak: 1 of 2 validation samples" in str(conversion)
