@@ -26,6 +26,10 @@ ROLES = {
     "bot": "assistant",
     "model": "assistant",
 }
+# The roles of calls and their results, in OpenAI's form (`tool`), in LLaMA-Factory's ShareGPT form, and in Hermes's data (`tool`).
+CALL = "function_call"
+TOOL_ROLES = {CALL: "assistant", "tool": "tool", "observation": "tool"}
+RESULT = re.compile(r"\s*<tool_response>(.*)</tool_response>\s*", re.DOTALL)
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
 TURN_KEYS = frozenset({"role", "content", "from", "value", "weight"})
 TOOL_KEYS = {"assistant": frozenset({"tool_calls"}), "tool": frozenset({"tool_call_id", "name"})}
@@ -92,14 +96,18 @@ def hh_prompt(text: str, key: str) -> list[Message] | None:
 def _message(turn: Any, place: str, with_tools: bool) -> Message:
     if not isinstance(turn, dict):
         raise Unusable(Reason.WRONG_TYPE, f"{place} is not an object")
-    roles = ROLES | {"tool": "tool"} if with_tools else ROLES
+    roles = ROLES | TOOL_ROLES if with_tools else ROLES
     name = turn.get("role", turn.get("from"))
     if not isinstance(name, str) or name not in roles:
         raise Unusable(Reason.UNKNOWN_ROLE, f"{place}: {name!r}; the roles are {', '.join(roles)}")
     role = roles[name]
     ignored_keys(turn, TURN_KEYS | TOOL_KEYS.get(role, frozenset()) if with_tools else TURN_KEYS)
+    if name == CALL:
+        turn = turn | {"content": "", "tool_calls": _written_calls(turn, place)}
     calls = turn.get("tool_calls") or []
     message = {"role": role, "content": _content(turn, place, bool(calls) or role == "tool")}
+    if role == "tool" and (tagged := RESULT.fullmatch(message["content"])):
+        message["content"] = tagged[1].strip()  # templates write the tags
     if calls:
         with unusable(f"{place}: "):
             functions = [call._asdict() for call in checked_calls(calls)]
@@ -108,6 +116,19 @@ def _message(turn: Any, place: str, with_tools: bool) -> Message:
     if weight not in (None, 0, 1):
         raise Unusable(Reason.WRONG_TYPE, f"{place} has the weight {weight!r}, but must be 0 or 1")
     return message | {"weight": 0} if weight == 0 and role == "assistant" else message
+
+
+def _written_calls(turn: dict[str, Any], place: str) -> list[Any]:
+    """The calls of a turn with the role CALL, whose text is the JSON of a call or of a list of calls."""
+    text = turn.get("value", turn.get("content"))
+    try:
+        calls = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise Unusable(
+            Reason.WRONG_TYPE,
+            f"{place} has the role {CALL!r}, but its text is not the JSON of a call: {text!r:.60}",
+        ) from None
+    return calls if isinstance(calls, list) else [calls]
 
 
 def _content(turn: dict[str, Any], place: str, may_be_missing: bool) -> str:

@@ -187,7 +187,9 @@ def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...
             "name their meanings, as in --map question=prompt,best=chosen",
         )
     if unread := unread_columns(form, content):
-        kept_by = "; SFT keeps tools beside 'messages'" if "tools" in unread else ""
+        kept_by = (
+            "; SFT keeps the tools of conversations and of prompts with answers" if "tools" in unread else ""
+        )
         raise UnreadColumns(
             f"{name} was recognised as {form.name}, which does not read the column {', '.join(unread)}{kept_by}",
             f"give it a meaning with --map, or leave it out on purpose with --ignore {','.join(unread)}",

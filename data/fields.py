@@ -6,7 +6,7 @@ from data.report import Reason, Unusable
 
 # Metadata is ignored on purpose: it gives the origin or the kind of a sample, from which no trainer learns.
 METADATA = frozenset(
-    "id prompt_id conversation_id question_id index idx category source dataset dataset_name split subset language lang "
+    "id prompt_id conversation_id question_id index idx category subcategory source dataset dataset_name split subset language lang "
     "task topic title url license type".split()
 )
 

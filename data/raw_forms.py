@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 from data.conversations import Message, answer_of, hh_messages, hh_prompt, messages_of, turns_of, unusable
 from data.fields import METADATA, is_empty, text_field
-from data.raw_samples import RawDialogue, RawLabelled, RawPair, RawPrompt, RawSample, RawScored, with_answer
+from data.raw_samples import (
+    RawDialogue,
+    RawLabelled,
+    RawPair,
+    RawPrompt,
+    RawSample,
+    RawScored,
+    with_answer,
+    without_loss,
+)
 from data.report import Reason, Unusable
 from data.tools import checked_tools
 
@@ -46,11 +55,12 @@ PAIR_SCORES = frozenset(
 # ---- readers of records ---------------------------------------------------------------------------------------------
 
 
-def _prompt(record: dict[str, Any], key: str) -> list[Message]:
+def _prompt(record: dict[str, Any], key: str, *, with_tools: bool = False) -> list[Message]:
     """The prompt under a column, after the record's system turn if the record has one."""
     value = record[key]
     in_hh_s_form = hh_prompt(value, key) if isinstance(value, str) else None
-    return _unanswered([*_opening(record), *(in_hh_s_form or messages_of(value, key))], key)
+    turns = in_hh_s_form or messages_of(value, key, with_tools=with_tools)
+    return _unanswered([*_opening(record), *turns], key)
 
 
 def _unanswered(prompt: list[Message], key: str) -> list[Message]:
@@ -66,7 +76,27 @@ def _opening(record: dict[str, Any]) -> list[Message]:
 
 
 def _answered(record: dict[str, Any], prompt: str, answer: str) -> RawDialogue:
-    return RawDialogue(with_answer(_prompt(record, prompt), answer_of(record[answer], answer)))
+    """A prompt with its answer: a text, or turns of which SFT learns the assistant's."""
+    question = _prompt(record, prompt, with_tools=True)
+    if not isinstance(record[answer], list):
+        return _dialogue(record, with_answer(question, answer_of(record[answer], answer)), len(question))
+    turns = turns_of(record[answer], answer, with_tools=True)
+    return _dialogue(record, [*without_loss(question), *turns], len(question))
+
+
+def _dialogue(
+    record: dict[str, Any], messages: list[Message], prompt_turns: int | None = None
+) -> RawDialogue:
+    """A conversation with the record's tools. Raises Unusable for tools that the system turn has in words already."""
+    with unusable():
+        tools = checked_tools(record.get("tools", []))
+    system = messages[0]["content"] if messages[0]["role"] == "system" else ""
+    if tools and "<tools>" in system:
+        raise Unusable(
+            Reason.UNREAD_KEY,
+            "'tools'; the system turn lists the tools already, and the template would list them again: use --ignore tools",
+        )
+    return RawDialogue(messages, tools, prompt_turns)
 
 
 def _instruction(context: str, answer: str) -> Callable[[dict[str, Any]], RawDialogue]:
@@ -81,15 +111,8 @@ def _instruction(context: str, answer: str) -> Callable[[dict[str, Any]], RawDia
     return read
 
 
-def _conversation(record: dict[str, Any]) -> RawDialogue:
-    with unusable():
-        tools = checked_tools(record.get("tools", []))
-    turns = turns_of(record["messages"], "messages", with_tools=True)
-    return RawDialogue([*_opening(record), *turns], tools)
-
-
-def _sharegpt(record: dict[str, Any]) -> RawDialogue:
-    return RawDialogue([*_opening(record), *turns_of(record["conversations"], "conversations")])
+def _conversation(key: str) -> Callable[[dict[str, Any]], RawDialogue]:
+    return lambda record: _dialogue(record, [*_opening(record), *turns_of(record[key], key, with_tools=True)])
 
 
 def _pair(chosen: str, rejected: str) -> Callable[[dict[str, Any]], RawPair]:
@@ -194,11 +217,11 @@ FORMS = (
         for score in SCORES
     ),
     *(
-        RawForm("prompts and answers", columns, lambda record, columns=columns: _answered(record, *columns), SYSTEM)
+        RawForm("prompts and answers", columns, lambda record, columns=columns: _answered(record, *columns), SYSTEM | {"tools"})
         for columns in (("prompt", "completion"), ("prompt", "response"), ("question", "answer"), ("input", "output"))
     ),
-    RawForm("conversations", ("messages",), _conversation, SYSTEM | {"tools"}, frozenset({"prompt"})),
-    RawForm("ShareGPT's conversations", ("conversations",), _sharegpt, SYSTEM),
+    RawForm("conversations", ("messages",), _conversation("messages"), SYSTEM | {"tools"}, frozenset({"prompt"})),
+    RawForm("ShareGPT's conversations", ("conversations",), _conversation("conversations"), SYSTEM | {"tools"}),
     RawForm("Alpaca's instructions", ("instruction", "output"), _instruction("input", "output"), SYSTEM | {"input"}, frozenset({"text"})),
     RawForm("Dolly's instructions", ("instruction", "response"), _instruction("context", "response"), SYSTEM | {"context"}),
     RawForm("prompts", ("prompt",), lambda record: RawPrompt(_prompt(record, "prompt")), SYSTEM),

@@ -16,10 +16,13 @@ class RawDialogue(NamedTuple):
     messages: list[Message]
     tools: Sequence[Tool] = ()
     """The functions that the assistant may call."""
+    prompt_turns: int | None = None
+    """The number of turns in the prompt; None: all turns before the last answer."""
 
     def context(self) -> list[Message]:
-        """The turns before the last answer, without their weights."""
-        turns = self.messages[:-1] if self.messages[-1]["role"] == "assistant" else self.messages
+        """The turns of the prompt, without their weights."""
+        last = -1 if self.messages[-1]["role"] == "assistant" else None
+        turns = self.messages[: last if self.prompt_turns is None else self.prompt_turns]
         if not turns:
             raise Unusable(Reason.EMPTY_TEXT, "no turn before the answer")
         return [{key: value for key, value in turn.items() if key != "weight"} for turn in turns]
@@ -128,8 +131,12 @@ def _score(answer: tuple[str, float]) -> float:
 
 def with_answer(prompt: list[Message], answer: str) -> list[Message]:
     """A conversation of a prompt and its answer, which alone is learned."""
-    context = [turn | {"weight": 0} if turn["role"] == "assistant" else turn for turn in prompt]
-    return [*context, {"role": "assistant", "content": answer}]
+    return [*without_loss(prompt), {"role": "assistant", "content": answer}]
+
+
+def without_loss(prompt: list[Message]) -> list[Message]:
+    """The turns of a prompt, whose answers are not learned."""
+    return [turn | {"weight": 0} if turn["role"] == "assistant" else turn for turn in prompt]
 
 
 def _no_rejected() -> NoReturn:

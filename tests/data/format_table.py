@@ -55,10 +55,12 @@ FORMATS = (
     Format("ultrafeedback.json", [{"instruction": question, "completions": [{"response": BAD, "overall_score": 5}, {"response": GOOD, "overall_score": score}]} for question, score in ((Q, 8), ("Why?", 5))]),
     Format("chat.jsonl", [{"messages": _turns(Q, GOOD)}, {"messages": _turns("Why?")}]),
     Format("tools.jsonl", [{"messages": [*_turns(Q), {"role": "assistant", "tool_calls": [{"function": {"name": "look_up", "arguments": arguments}}]}, {"role": "tool", "content": GOOD}, {"role": "assistant", "content": GOOD}], "tools": [{"type": "function", "function": {"name": "look_up"}}]} for arguments in ({"word": "sea"}, "sea")]),
-    Format("sharegpt.json", [{"conversations": _sharegpt(Q, GOOD)}, {"conversations": [{"from": "tool", "value": "4"}]}]),
+    Format("sharegpt.json", [{"conversations": _sharegpt(Q, GOOD)}, {"conversations": [{"from": "critic", "value": "4"}]}]),
+    Format("calls.json", [{"conversations": [*_sharegpt(Q), {"from": "function_call", "value": call}, {"from": "observation", "value": GOOD}, {"from": "gpt", "value": GOOD}], "tools": '[{"name": "look_up"}]'} for call in ('{"name": "look_up", "arguments": {"word": "sea"}}', "look_up(sea)")]),
     Format("alpaca.json", [{"instruction": "What is", "input": "the sea?", "output": GOOD}, {"instruction": Q, "input": "", "output": " "}]),
     Format("dolly.jsonl", [{"instruction": Q, "context": "", "response": GOOD}, {"instruction": Q, "context": "The sea.", "response": None}]),
     Format("completions.jsonl", [{"prompt": Q, "completion": GOOD}, {"prompt": Q, "completion": GOOD}]),
+    Format("trl.jsonl", [{"prompt": _turns(Q), "completion": [{"role": "assistant", "tool_calls": [{"function": {"name": "look_up", "arguments": {"word": "sea"}}}]}, {"role": "tool", "content": GOOD}, {"role": "assistant", "content": answer}], "tools": [{"type": "function", "function": {"name": "look_up"}}]} for answer in (GOOD, " ")]),
     Format("prompts.csv", [{"prompt": Q}, {"prompt": " "}]),
 )  # fmt: skip
 

@@ -31,6 +31,7 @@ def hh(answer: str) -> str:
 ADD = {"type": "function", "function": {"name": "add"}}
 # arguments as JSON text, and as an object
 CALLS = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "add", "arguments": '{"a": 1}'}}, {"id": "b", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}]}  # fmt: skip
+CALLED = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]}  # fmt: skip
 DIALOGUE = {"messages": [*ASKED, turn(ANSWER)]}
 PAIR = {"prompt": ASKED, "chosen": ANSWER, "rejected": WORSE}
 Q = "What is the sea?"
@@ -56,6 +57,11 @@ RECOGNISED = {
     "calls": ({"tools": json.dumps([ADD["function"]]), "messages": [*ASKED, CALLS | {"content": None}, {"role": "tool", "tool_call_id": "a", "name": "add", "content": ""}, {"role": "tool", "tool_call_id": "b", "content": "4"}, turn(ANSWER)]}, "sft", {"messages": [*ASKED, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": n}}} for n in (1, 2)]}, {"role": "tool", "content": ""}, {"role": "tool", "content": "4"}, turn(ANSWER)], "tools": [ADD]}),
     "parts of a turn": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "the sea?"}]}, turn(ANSWER)]}, "sft", DIALOGUE),
     "ShareGPT": ({"conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": ANSWER}]}, "sft", DIALOGUE),
+    "ShareGPT's calls": ({"tools": json.dumps([ADD["function"]]), "conversations": [{"from": "human", "value": Q}, {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'}, {"from": "observation", "value": "2"}, {"from": "gpt", "value": ANSWER}]}, "sft", {"messages": [*ASKED, CALLED, {"role": "tool", "content": "2"}, turn(ANSWER)], "tools": [ADD]}),
+    "several of ShareGPT's calls": ({"conversations": [{"from": "human", "value": Q}, {"from": "function_call", "value": json.dumps([{"name": "add", "arguments": {"a": 1}}] * 2)}]}, "sft", {"messages": [*ASKED, CALLED | {"tool_calls": CALLED["tool_calls"] * 2}]}),
+    "Hermes's results in tags": ({"conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": "<tool_call>"}, {"from": "tool", "value": "<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>"}, {"from": "gpt", "value": ANSWER}]}, "sft", {"messages": [*ASKED, turn("<tool_call>"), {"role": "tool", "content": "2\n</tool_response>\n<tool_response>\n3"}, turn(ANSWER)]}),
+    "TRL's calls": ({"prompt": [*ASKED, CALLED | {"content": None}, {"role": "tool", "name": "add", "content": "2"}, *ASKED], "completion": [CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)], "tools": [ADD]}, "sft", {"messages": [*ASKED, CALLED | {"weight": 0}, {"role": "tool", "content": "2"}, *ASKED, CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)], "tools": [ADD]}),
+    "the prompt of a longer completion": ({"prompt": ASKED, "completion": [turn(WORSE), *ASKED, turn(ANSWER)]}, "prompts", {"prompt": ASKED}),
     "a system's turn": ({"system": "Be brief.", "conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": ANSWER}]}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
     "a weight": ({"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}, "sft", {"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}),
     "Alpaca": ({"instruction": "What is", "input": "the sea?", "output": ANSWER}, "sft", {"messages": [{"role": "user", "content": "What is\n\nthe sea?"}, turn(ANSWER)]}),
@@ -209,7 +215,7 @@ LEFT_OUT = {
     "a blank answer": ({"prompt": "a", "completion": "  "}, "empty text", "'completion'"),
     "half a surrogate": ({"prompt": "a", "completion": "\ud83d"}, "bad UTF-8", "half a surrogate"),
     "a number": ({"prompt": "a", "completion": 3}, "wrong type", "'completion'"),
-    "a tool's turn": ({"prompt": [{"role": "tool", "content": "4"}], "completion": "b"}, "unknown role", "'tool'"),
+    "a critic's turn": ({"prompt": [{"role": "critic", "content": "4"}], "completion": "b"}, "unknown role", "'critic'"),
     "a call": ({"prompt": [ASKED[0] | {"tool_calls": [1]}], "completion": "b"}, "unread key", "'tool_calls'"),
     "a picture": ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "completion": "b"}, "wrong type", "turn 1"),
     "an answered prompt": ({"prompt": [*ASKED, turn("So.")], "completion": "b"}, "the prompt ends with the assistant's turn", "'prompt'"),
@@ -234,6 +240,8 @@ BAD_TOOLS = {
     "the old form": ([*ASKED, turn("b") | {"function_call": {"name": "add"}}], {}, "unread key", "'function_call'"),
     "reasoning": ([*ASKED, CALLS | {"reasoning_content": "Hm."}], {}, "unread key", "'reasoning_content'"),
     "results in another order": ([*ASKED, CALLS, {"role": "tool", "tool_call_id": "b", "content": "4"}, turn("b")], {}, "wrong type", "turn 3 has the tool_call_id 'b'"),
+    "a role's call in prose": ([*ASKED, {"role": "function_call", "content": "add(1)"}], {}, "wrong type", "turn 2 of 'messages' has the role 'function_call', but its text is not the JSON of a call: 'add(1)'"),
+    "tools twice": ([{"role": "system", "content": "You have <tools>[]</tools>"}, *ASKED, turn("b")], {"tools": [ADD]}, "unread key", "use --ignore tools"),
     "tools in prose": ([*ASKED, turn("b")], {"tools": "add"}, "wrong type", "not JSON"),
     "a tool without a name": ([*ASKED, turn("b")], {"tools": [{"type": "function"}]}, "wrong type", "a tool is {'type'"),
 }  # fmt: skip
@@ -270,7 +278,7 @@ def test_the_report_shows_calls_as_the_model_sees_them(tmp_path, smoke):
 
 REFUSED = {
     "unknown columns": ([{"q": "a", "a": "b"}], "sft", r"the columns q, a, which match no known form .*--map question=prompt"),
-    "an unread column": ([{"prompt": "a", "completion": "b", "tools": [1]}], "sft", r"does not read the column tools; SFT keeps tools beside 'messages'.*--ignore tools"),
+    "an unread column": ([{"prompt": "a", "chosen": "b", "rejected": "c", "tools": [1]}], "sft", r"does not read the column tools; SFT keeps the tools of conversations.*--ignore tools"),
     "no answers": ([{"prompt": "a"}], "sft", "have no answers"),
     "no rejected answers": ([{"prompt": "a", "completion": "b"}], "preferences", "no rejected answers"),
     "no usable record": ([{"prompt": "a", "completion": "b"}, {"prompt": 3, "completion": "b"}], "text", "to='text'"),
