@@ -11,10 +11,14 @@ Answer = Callable[[list[dict[str, str]]], str | tuple[int, str]]
 
 
 class ChatServer(ThreadingHTTPServer):
-    def __init__(self, answer: Answer, at_once: int = 1, finish_reason: str = "stop", logprobs=None):
-        """at_once: requests that must be open before the first one is answered. logprobs: gives a choice's `logprobs`."""
+    def __init__(
+        self, answer: Answer, at_once: int = 1, finish_reason: str = "stop", logprobs=None, cut: int = 0
+    ):
+        """at_once: requests that must be open before the first one is answered. logprobs: gives a choice's `logprobs`. cut: the
+        number of first answers that end too early."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answer, self.at_once, self.finish_reason = answer, at_once, finish_reason
+        self.cut = cut
         self.logprobs = logprobs or (lambda messages: None)
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self.paths, self.headers, self.bodies = [], [], []
@@ -42,8 +46,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if status == 429:
             self.send_header("Retry-After", "3")
+        content = json.dumps(choices if status == 200 else error).encode()
+        if len(server.bodies) <= server.cut:
+            self.send_header("Content-Length", str(len(content) + 1))
         self.end_headers()
-        self.wfile.write(json.dumps(choices if status == 200 else error).encode())
+        self.wfile.write(content)
 
     def log_message(self, *_):
         pass

@@ -181,6 +181,43 @@ def test_a_long_wait_for_the_judge_prints_how_many_requests_are_answered(capsys)
     assert capsys.readouterr().out == "the judge has answered 3 of 6 requests\n"
 
 
+def test_half_an_answer_is_asked_again_and_costs_no_other_response_its_reward():
+    """The server closes the connection once in the middle of an answer."""
+    with serving(lambda messages: messages[0]["content"], cut=1) as server:
+        endpoint = JudgeEndpoint(server.url, "m", sleep=lambda seconds: None, retries=1, concurrency=1)
+        assert endpoint.ask([conversation("a"), conversation("b")]) == ["a", "b"]
+        assert len(server.bodies) == 3
+    with serving(lambda messages: "so", cut=2) as server:
+        endpoint = JudgeEndpoint(server.url, "m", sleep=lambda seconds: None, retries=1)
+        (answer,) = endpoint.ask([conversation("a")])
+    assert answer.reason == "judge" and "IncompleteRead" in answer.text
+
+
+def test_a_verdict_that_was_cut_is_no_verdict(prompts, tmp_path):
+    """Of "C2: 10", the limit of tokens may leave "C2: 1"."""
+    cache = tmp_path / "judge.sqlite"
+    with serving(lambda messages: "C1: 7\nC2: 1", finish_reason="length") as server:
+        (step,) = judge_at(server.url, prompts, cache=str(cache)).step_all([0], ["a"])
+    assert step.reason == "judge" and "cut at max_tokens=256; raise max_tokens" in step.text
+    assert not cache.exists()
+
+
+def test_answers_are_kept_when_the_run_is_killed_during_a_step(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def ending(seconds):
+        raise Killed
+
+    cache = tmp_path / "judge.sqlite"
+    with serving(lambda messages: (500, "") if messages[0]["content"] == "b" else "so") as server:
+        endpoint = JudgeEndpoint(server.url, "m", cache=cache, concurrency=1, sleep=ending)
+        with pytest.raises(Killed):
+            endpoint.ask([conversation("a"), conversation("b")])
+        assert JudgeEndpoint(server.url, "m", cache=cache).ask([conversation("a")]) == ["so"]
+        assert len(server.bodies) == 2
+
+
 def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_requests(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret-key")
     conversations = [conversation(n) for n in range(6)]

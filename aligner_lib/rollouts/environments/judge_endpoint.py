@@ -6,6 +6,7 @@ The module imports neither torch nor a client library, so the environments' proc
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import random
@@ -15,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,12 +62,16 @@ class JudgeEndpoint:
         answers = self._remembered(list(different))
         missing = {identity: messages for identity, messages in different.items() if identity not in answers}
         with ThreadPoolExecutor(max(1, min(self.concurrency, len(missing)))) as threads:
-            new_answers = zip(missing, threads.map(self._asked, missing.values()))
-            for number, (identity, answer) in enumerate(new_answers, start=1):
+            requests = {
+                threads.submit(self._asked, messages): identity for identity, messages in missing.items()
+            }
+            for number, request in enumerate(as_completed(requests), start=1):
+                identity, answer = requests[request], request.result()
                 answers[identity] = answer
+                if isinstance(answer, str):  # at once, so that a killed run keeps its answers
+                    self.remember({identity: answer})
                 if self.on_answer:
                     self.on_answer(number, len(missing))
-        self.remember({name: answers[name] for name in missing if isinstance(answers[name], str)})
         return [answers[self.identity(messages)] for messages in conversations]
 
     def _asked(self, messages: list[Message]) -> str | NoVerdict:
@@ -80,14 +85,14 @@ class JudgeEndpoint:
             except urllib.error.HTTPError as error:
                 problem, again = f"{error.code} {_message_of(error)}", error.code in BUSY
                 pause = _number(error.headers.get("Retry-After"))
-            except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-                problem, again, pause = (
-                    str(getattr(error, "reason", error)) or type(error).__name__,
-                    True,
-                    None,
-                )
+            except (
+                OSError,
+                http.client.HTTPException,
+            ) as error:  # no connection, a timeout, or half an answer
+                problem = str(getattr(error, "reason", error)) or type(error).__name__
+                again, pause = True, None
             except (ValueError, KeyError, IndexError, TypeError) as error:
-                problem, again, pause = f"its answer is none of OpenAI's API ({error})", False, None
+                problem, again, pause = f"its answer can't be used ({error})", False, None
             if not again or attempt == self.retries:
                 return NoVerdict("judge", f"the judge at {self.url} gave no answer: {problem}")
             # random, so that the threads do not all retry at the same moment
@@ -106,6 +111,8 @@ class JudgeEndpoint:
             choice = json.load(answer)["choices"][0]
         if self.likeliest:
             return _first_tokens(choice)
+        if choice.get("finish_reason") == "length":  # of "C1: 10", the cut answer may hold "C1: 1"
+            raise ValueError(f"the answer was cut at max_tokens={self.max_tokens}; raise max_tokens")
         text = choice["message"]["content"]
         if not isinstance(text, str):
             raise ValueError(f"the content is {text!r}")
@@ -167,5 +174,5 @@ def _number(text: str | None) -> float | None:
 def _message_of(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
         return str(error.reason)
