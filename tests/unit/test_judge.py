@@ -54,6 +54,7 @@ def test_a_rubric_is_a_dict_a_list_or_a_list_of_criteria_with_weights(prompts):
     rubric = [["The answer's tone is kind.", 3], "It is short."]
     judge = judge_at("http://127.0.0.1:9", prompts, rubric=rubric)
     assert judge.weights == {"C1": 0.75, "C2": 0.25} and judge.criteria["C1"] == rubric[0][0]
+    assert judge_at("http://127.0.0.1:9", prompts, rubric="It is short.").criteria == {"C1": "It is short."}
     with pytest.raises(UserError, match=r"write \[criterion, weight\]"):
         judge_at("http://127.0.0.1:9", prompts, rubric=[["It is short."]])
 
@@ -195,11 +196,12 @@ def test_half_an_answer_is_asked_again_and_costs_no_other_response_its_reward():
 
 def test_a_verdict_that_was_cut_is_no_verdict(prompts, tmp_path):
     """Of "C2: 10", the limit of tokens may leave "C2: 1"."""
-    cache = tmp_path / "judge.sqlite"
     with serving(lambda messages: "C1: 7\nC2: 1", finish_reason="length") as server:
-        (step,) = judge_at(server.url, prompts, cache=str(cache)).step_all([0], ["a"])
-    assert step.reason == "judge" and "cut at max_tokens=256; raise max_tokens" in step.text
-    assert not cache.exists()
+        judge = judge_at(server.url, prompts, cache=str(tmp_path / "judge.sqlite"))
+        for _ in range(2):
+            (step,) = judge.step_all([0], ["a"])
+            assert step.reason == "judge" and "cut at max_tokens=256; raise max_tokens" in step.text
+        assert len(server.bodies) == 2, "the cut answer is not cached"
 
 
 def test_answers_are_kept_when_the_run_is_killed_during_a_step(tmp_path):
@@ -244,7 +246,16 @@ def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_reque
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"rubric": {"a": 0}}, "a: 0; a weight must be above 0"),
+        ({"rubric": {"a": 0}}, "a: 0; a weight must be a number above 0"),
+        ({"rubric": {"a": "high"}}, "a: 'high'; a weight must be a number above 0"),
+        ({"url": "127.0.0.1:8000"}, "url='127.0.0.1:8000': the value must begin with http://"),
+        ({"retries": -1}, "retries=-1: the value must be a number of at least 0"),
+        ({"timeout": "soon"}, "timeout='soon': the value must be a number"),
+        ({"max_calls": 0}, "max_calls=0: the value must be a number of at least 1"),
+        (
+            {"cache": "/dev/null/judge"},
+            "cache='/dev/null/judge': the file cannot hold answers .*cache: false",
+        ),
         ({"verdict": "json"}, "verdict='json': choose from text, logprobs"),
         ({"rubric": []}, "at least one criterion"),
         ({"key_variable": "NOT_SET_HERE"}, "NOT_SET_HERE: this environment variable is not set"),
@@ -253,7 +264,7 @@ def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_reque
 )
 def test_wrong_arguments_are_refused_at_the_start(prompts, args, message):
     with pytest.raises(UserError, match=message):
-        judge_at("http://127.0.0.1:9", prompts, **args)
+        judge_at(args.pop("url", "http://127.0.0.1:9"), prompts, **args)
 
 
 def environments(use, **args):

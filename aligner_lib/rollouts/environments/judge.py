@@ -45,7 +45,7 @@ VERDICT = re.compile(rf"\W*(?:verdict\s*:)?\W*({'|'.join(WINS)})\W*", re.IGNOREC
 class JudgedPrompts(PromptFiles):
     """Prompts whose responses a language model judges.
 
-    rubric: criterion → weight, or a list of criteria with equal weights, or a list of [criterion, weight]. With a rubric, the
+    rubric: criterion → weight, or a criterion, or a list of criteria with equal weights, or a list of [criterion, weight]. With a rubric, the
     reward is the weighted mean of the criteria's points, from 0 to 1. compare=True: the reward is the share of wins against the other responses to the same
     prompt, and the judge sees each pair in both orders. A response whose verdict is missing or not understood is left out and
     counted.
@@ -71,7 +71,7 @@ class JudgedPrompts(PromptFiles):
         prompts: Any,
         url: str,
         model: str,
-        rubric: Mapping[str, float] | Sequence[str | Sequence] = (
+        rubric: str | Mapping[str, float] | Sequence[str | Sequence] = (
             "The answer is right, to the point and in plain words.",
         ),
         compare: bool = False,
@@ -83,8 +83,12 @@ class JudgedPrompts(PromptFiles):
         super().__init__(split, prompts=prompts, held_out=held_out)
         weights = _weights(rubric)
         require(bool(weights), "rubric: give at least one criterion")
-        wrong = [f"{text}: {weight}" for text, weight in weights.items() if not weight > 0]
-        require(not wrong, f"rubric: {', '.join(wrong)}; a weight must be above 0")
+        wrong = [
+            f"{text}: {weight!r}"
+            for text, weight in weights.items()
+            if not isinstance(weight, int | float) or not 0 < weight < math.inf
+        ]
+        require(not wrong, f"rubric: {', '.join(wrong)}; a weight must be a number above 0")
         # Criteria are sentences, so the judge's verdict uses short names.
         self.criteria = {f"C{number}": text for number, text in enumerate(weights, start=1)}
         whole = sum(weights.values())
@@ -233,10 +237,12 @@ class JudgedPrompts(PromptFiles):
         return "\n".join(f"{name}: {text}" for name, text in self.criteria.items())
 
 
-def _weights(rubric: Mapping[str, float] | Sequence[str | Sequence]) -> dict[str, float]:
-    """The weights of the criteria. In a list, a criterion without a weight has the weight 1."""
+def _weights(rubric: str | Mapping[str, float] | Sequence[str | Sequence]) -> dict[str, float]:
+    """The weights of the criteria. A criterion without a weight has the weight 1."""
     if isinstance(rubric, Mapping):
         return dict(rubric)
+    if isinstance(rubric, str):
+        return {rubric: 1.0}
     entries = [(entry, 1.0) if isinstance(entry, str) else tuple(entry) for entry in rubric]
     wrong = [entry for entry in entries if len(entry) != 2 or not isinstance(entry[1], int | float)]
     require(not wrong, f"rubric: {', '.join(map(str, wrong))}: write [criterion, weight]")

@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aligner_lib.rollouts.environments.base import Message, NoVerdict
+from aligner_lib.rollouts.environments.base import Message, NoVerdict, require
 
 BUSY = (408, 409, 425, 429, 500, 502, 503, 504)  # a later request may succeed
 LONGEST_PAUSE_S = 60.0
@@ -38,7 +38,7 @@ class JudgeEndpoint:
     """The environment variable that holds the key; empty: no key is sent. The key itself is stored nowhere."""
     max_tokens: int = 256
     temperature: float = 0.0
-    concurrency: int = 16
+    concurrency: int = 32
     """Requests at the same time."""
     retries: int = 4
     timeout: float = 60.0
@@ -55,6 +55,30 @@ class JudgeEndpoint:
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     _calls: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises UserError for settings with which no request can succeed."""
+        require(
+            self.url.startswith(("http://", "https://")),
+            f"url={self.url!r}: the value must begin with http:// or https://, as in http://127.0.0.1:8000",
+        )
+        limits = {"max_tokens": 1, "temperature": 0, "concurrency": 1, "retries": 0, "timeout": 0.001}
+        limits |= {} if self.max_calls is None else {"max_calls": 1}
+        for name, least in limits.items():
+            value = getattr(self, name)
+            require(
+                isinstance(value, int | float) and value >= least,
+                f"{name}={value!r}: the value must be a number of at least {least}",
+            )
+        if self.cache is not None:
+            try:
+                self.cache.parent.mkdir(parents=True, exist_ok=True)
+                self._table().close()
+            except (OSError, sqlite3.Error) as error:
+                require(
+                    False,
+                    f"cache={str(self.cache)!r}: the file cannot hold answers ({error}); give another file, or cache: false",
+                )
 
     def ask(self, conversations: Sequence[list[Message]]) -> list[str | NoVerdict]:
         """The judge's text for each conversation, in the order of the conversations. Equal conversations are sent once."""
@@ -133,7 +157,7 @@ class JudgeEndpoint:
         ).hexdigest()
 
     def _remembered(self, identities: list[str]) -> dict[str, str | NoVerdict]:
-        if self.cache is None or not self.cache.exists():
+        if self.cache is None:
             return {}
         with closing(self._table()) as table:
             rows = (
@@ -146,7 +170,6 @@ class JudgeEndpoint:
         """Add answers to the cache, by the identities of their requests."""
         if self.cache is None or not answers:
             return
-        self.cache.parent.mkdir(parents=True, exist_ok=True)
         with closing(self._table()) as table, table:
             table.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", answers.items())
 
