@@ -37,6 +37,12 @@ TARGETS = ("sft", "preferences", "prompts")
 SPLITS = ("train", "validation")
 SHOWN = 10  # samples
 HEAD = 100  # records that decide about the form
+# Cures for a file without a readable record, by the fault of its first record.
+CURES = {
+    Reason.BAD_UTF8: "save the file as UTF-8",
+    Reason.NOT_JSON: "write each record in one line, or all records as a list, [{…}, {…}], in a .json file",
+    Reason.WRONG_TYPE: 'a record must have named columns, as in {"prompt": …, "completion": …}',
+}
 HELD_OUT = re.compile(r"(validation|valid|val|dev|test|testing|eval|evaluation)(set|data)?(?![a-z])")
 FIRST = 1024  # lines of which at least one prompt is held out
 
@@ -157,7 +163,9 @@ def _first(
             break
     heads = [record for record in before if isinstance(record, RawRecord)]
     if not heads:
-        raise DataError(f"{name} holds no readable record" + (f"; the first: {before[0]}" if before else ""))
+        first = before[0] if before else None
+        cure = CURES.get(first.reason if first else None, "give a file with at least one record")
+        raise DataError(f"{name} holds no readable record{f'; the first: {first}' if first else ''}: {cure}")
     return heads, chain(before, records)
 
 

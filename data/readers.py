@@ -145,11 +145,11 @@ def _longer(text: str, stream: TextIO) -> tuple[str, bool]:
 
 
 def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
-    """Rows under a header; an empty cell is an empty text."""
+    """Rows under a header, with commas, semicolons or tabs between cells; an empty cell is an empty text."""
     csv.field_size_limit(1 << 30)
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        rows = csv.DictReader(stream, strict=True)
         try:
+            rows = csv.DictReader(stream, strict=True, delimiter=_delimiter(stream))
             for row in rows:
                 if None in row or None in row.values():
                     detail = (
@@ -160,10 +160,20 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
                     yield RawRecord(
                         str(path), rows.line_num, {key: _with_turns(cell) for key, cell in row.items()}
                     )
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8 text ({error}): save the file as UTF-8") from error
+        except csv.Error as error:
             raise DataError(
                 f"{path} cannot be read as CSV after line {rows.line_num} ({error}): repair the file"
             ) from error
+
+
+def _delimiter(stream: TextIO) -> str:
+    """The character between the names of a CSV's header: a comma, or what spreadsheets write in its place. Returns to the start
+    of the stream."""
+    header = stream.readline()
+    stream.seek(0)
+    return max(",;\t", key=header.count)
 
 
 def _with_turns(cell: str) -> str | list[dict[str, Any]]:

@@ -318,6 +318,14 @@ def test_two_columns_with_the_same_meaning_are_refused(tmp_path, columns):
     [
         ("raw.json", '"prompt"', "is neither a list of records"),
         ("raw.json", '[{"prompt": "a"}, {"prompt"', "is not JSON after record 1"),
+        ("raw.json", "", "neither a list"),
+        ("raw.json", "[]", "holds no readable record: give a file with at least one record"),
+        (
+            "raw.json",
+            '{\n "data": []\n}',
+            "no readable record; the first: .*: write each record in one line, or all records as a list",
+        ),
+        ("raw.jsonl", "[1, 2]", "no readable record; the first: .*: a record must have named columns"),
         ("raw.csv", "prompt,completion\na\n", "fewer cells than the header's 2"),
         ("raw.arrow", "x", "cannot be read as an Arrow stream"),
         ("raw.txt", "x", "has an unknown ending|is not a file|ends in"),
@@ -327,6 +335,22 @@ def test_a_damaged_file_is_refused_with_its_place(tmp_path, name, text, message)
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=message):
         convert(tmp_path / name, tmp_path / "out", "prompts")
+
+
+@pytest.mark.parametrize(("encoding", "message"), [("utf-16", "no readable record.*: save the file as UTF-8"), ("latin-1", "is not UTF-8 text .*: save")])  # fmt: skip
+def test_a_file_in_another_encoding_is_refused(tmp_path, encoding, message):
+    name = "raw.csv" if encoding == "latin-1" else "raw.jsonl"
+    (tmp_path / name).write_text('prompt\n"Größe?"\n', encoding=encoding)
+    with pytest.raises(DataError, match=message):
+        convert(tmp_path / name, tmp_path / "out", "prompts")
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_csv_of_a_spreadsheet_may_have_other_characters_between_its_cells(tmp_path, delimiter):
+    rows = ["prompt", "completion"], ['"a, b; c"', '"d; e"']
+    (tmp_path / "raw.csv").write_text("\n".join(map(delimiter.join, rows)))
+    conversion = convert(tmp_path / "raw.csv", tmp_path / "out", "sft", validation_fraction=0)
+    assert [turn["content"] for turn in lines(conversion)[0]["messages"]] == ["a, b; c", "d; e"]
 
 
 def test_no_form_hides_another():
