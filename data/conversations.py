@@ -98,11 +98,11 @@ def _message(turn: Any, place: str, with_tools: bool) -> Message:
         raise Unusable(Reason.WRONG_TYPE, f"{place} is not an object")
     roles = ROLES | TOOL_ROLES if with_tools else ROLES
     name = turn.get("role", turn.get("from"))
-    if not isinstance(name, str) or name not in roles:
+    if not isinstance(name, str) or name.lower() not in roles:  # NeMo-Aligner writes User and Assistant
         raise Unusable(Reason.UNKNOWN_ROLE, f"{place}: {name!r}; the roles are {', '.join(roles)}")
-    role = roles[name]
+    role = roles[name.lower()]
     ignored_keys(turn, TURN_KEYS | TOOL_KEYS.get(role, frozenset()) if with_tools else TURN_KEYS)
-    if name == CALL:
+    if name.lower() == CALL:
         turn = turn | {"content": "", "tool_calls": _written_calls(turn, place)}
     calls = turn.get("tool_calls") or []
     message = {"role": role, "content": _content(turn, place, bool(calls) or role == "tool")}

@@ -44,7 +44,8 @@ class RawForm(NamedTuple):
 SYSTEM = frozenset({"system", "system_prompt"})
 SCORES = ("score", "overall_score", "rating", "reward", "helpfulness")
 HELPSTEER = frozenset({"correctness", "coherence", "complexity", "verbosity"})
-LABELS = {"true": True, "false": False, "1": True, "0": False}
+LABELS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
+LOSS_MASK = "User"  # NeMo-Aligner's `mask`: the loss leaves out the user's turns
 PAIR_SCORES = frozenset(
     {f"{name}_{side}" for name in ("score", "rating") for side in ("chosen", "rejected")}
     | {f"{side}_{name}" for name in ("score", "rating", "reward", "model") for side in ("chosen", "rejected")}
@@ -60,7 +61,7 @@ def _prompt(record: dict[str, Any], key: str, *, with_tools: bool = False) -> li
     value = record[key]
     in_hh_s_form = hh_prompt(value, key) if isinstance(value, str) else None
     turns = in_hh_s_form or messages_of(value, key, with_tools=with_tools)
-    return _unanswered([*_opening(record), *turns], key)
+    return _unanswered(_opened(record, turns), key)
 
 
 def _unanswered(prompt: list[Message], key: str) -> list[Message]:
@@ -69,10 +70,19 @@ def _unanswered(prompt: list[Message], key: str) -> list[Message]:
     return prompt
 
 
+def _opened(record: dict[str, Any], turns: list[Message]) -> list[Message]:
+    """The turns after the record's system turn, unless the turns have the same one."""
+    return [*(turn for turn in _opening(record) if turn not in turns), *turns]
+
+
 def _opening(record: dict[str, Any]) -> list[Message]:
-    """The system turn of a record, if the record has one."""
-    system = next((record[name] for name in sorted(SYSTEM) if not is_empty(record.get(name))), None)
-    return [] if system is None else [{"role": "system", "content": text_field({"system": system}, "system")}]
+    """The system turn of a record, if the record has one. Raises Unusable for two different texts."""
+    texts = {text_field(record, name) for name in SYSTEM if not is_empty(record.get(name))}
+    if len(texts) > 1:
+        raise Unusable(
+            Reason.UNREAD_KEY, f"{' and '.join(sorted(SYSTEM))} differ, and only one can be the system turn"
+        )
+    return [{"role": "system", "content": text} for text in texts]
 
 
 def _answered(record: dict[str, Any], prompt: str, answer: str) -> RawDialogue:
@@ -112,7 +122,15 @@ def _instruction(context: str, answer: str) -> Callable[[dict[str, Any]], RawDia
 
 
 def _conversation(key: str) -> Callable[[dict[str, Any]], RawDialogue]:
-    return lambda record: _dialogue(record, [*_opening(record), *turns_of(record[key], key, with_tools=True)])
+    def read(record: dict[str, Any]) -> RawDialogue:
+        if record.get("mask", LOSS_MASK) != LOSS_MASK:
+            raise Unusable(
+                Reason.UNREAD_KEY,
+                f"'mask' is {record['mask']!r}, but the loss covers the assistant's turns alone",
+            )
+        return _dialogue(record, _opened(record, turns_of(record[key], key, with_tools=True)))
+
+    return read
 
 
 def _pair(chosen: str, rejected: str) -> Callable[[dict[str, Any]], RawPair]:
@@ -142,7 +160,7 @@ def _prompt_of_pair(record: dict[str, Any], turns: list[Message], key: str) -> l
         return _prompt(record, "prompt")
     if not is_empty(record.get("prompt")):
         _require_within(_prompt(record, "prompt"), [*_opening(record), *turns], key)
-    return _unanswered([*(turn for turn in _opening(record) if turn not in turns), *turns], key)
+    return _unanswered(_opened(record, turns), key)
 
 
 def _require_within(prompt: list[Message], turns: list[Message], key: str) -> None:
@@ -221,7 +239,7 @@ FORMS = (
         for columns in (("prompt", "completion"), ("prompt", "response"), ("question", "answer"), ("input", "output"))
     ),
     RawForm("conversations", ("messages",), _conversation("messages"), SYSTEM | {"tools"}, frozenset({"prompt"})),
-    RawForm("ShareGPT's conversations", ("conversations",), _conversation("conversations"), SYSTEM | {"tools"}),
+    RawForm("ShareGPT's conversations", ("conversations",), _conversation("conversations"), SYSTEM | {"tools", "mask"}),
     RawForm("Alpaca's instructions", ("instruction", "output"), _instruction("input", "output"), SYSTEM | {"input"}, frozenset({"text"})),
     RawForm("Dolly's instructions", ("instruction", "response"), _instruction("context", "response"), SYSTEM | {"context"}),
     RawForm("prompts", ("prompt",), lambda record: RawPrompt(_prompt(record, "prompt")), SYSTEM),

@@ -100,7 +100,12 @@ class RawScored(NamedTuple):
         """The pair of the highest and the lowest score. Raises Unusable when all scores are equal."""
         best, worst = max(self.answers, key=_score), min(self.answers, key=_score)
         if best[1] == worst[1]:
-            raise Unusable(Reason.EQUAL_SCORES, f"{len(self.answers)} answers")
+            raise Unusable(
+                Reason.EQUAL_SCORES,
+                f"{len(self.answers)} answers"
+                if len(self.answers) > 1
+                else "one answer; sort the file by prompt, because only neighbours are compared",
+            )
         return RawPair(self.prompt, best[0], worst[0]).compared()
 
 

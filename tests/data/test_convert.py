@@ -48,7 +48,7 @@ RECOGNISED = {
     "HH": ({"chosen": hh("It is water."), "rejected": hh(WORSE)}, "preferences", PAIR | {"chosen": "It is water."}),
     "NeMo-Aligner's": ({"prompt": Q, "chosen_response": ANSWER, "rejected_response": WORSE, "chosen_reward": 2.0}, "preferences", PAIR),
     "labels": ({"prompt": Q, "completion": ANSWER, "label": True}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": True}),
-    "labels of a CSV": ({"prompt": Q, "response": ANSWER, "label": "0"}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": False}),
+    "labels of a CSV": ({"prompt": Q, "response": ANSWER, "label": "0.0"}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": False}),
     "UltraFeedback's answers": ({"instruction": Q, "completions": [{"response": WORSE, "overall_score": 2}, {"response": ANSWER, "overall_score": 9.5}]}, "preferences", PAIR),
     "a pair for SFT": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "sft", DIALOGUE),
     "prompt and completion": ({"prompt": Q, "completion": ANSWER}, "sft", DIALOGUE),
@@ -63,6 +63,8 @@ RECOGNISED = {
     "TRL's calls": ({"prompt": [*ASKED, CALLED | {"content": None}, {"role": "tool", "name": "add", "content": "2"}, *ASKED], "completion": [CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)], "tools": [ADD]}, "sft", {"messages": [*ASKED, CALLED | {"weight": 0}, {"role": "tool", "content": "2"}, *ASKED, CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)], "tools": [ADD]}),
     "the prompt of a longer completion": ({"prompt": ASKED, "completion": [turn(WORSE), *ASKED, turn(ANSWER)]}, "prompts", {"prompt": ASKED}),
     "a system's turn": ({"system": "Be brief.", "conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": ANSWER}]}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
+    "NeMo-Aligner's conversation": ({"mask": "User", "type": "VALUE_TO_TEXT", "system": "Be brief.", "conversations": [{"from": "User", "value": Q}, {"from": "Assistant", "value": ANSWER}]}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
+    "a system's turn twice": ({"system": "Be brief.", "messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
     "a weight": ({"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}, "sft", {"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}),
     "Alpaca": ({"instruction": "What is", "input": "the sea?", "output": ANSWER}, "sft", {"messages": [{"role": "user", "content": "What is\n\nthe sea?"}, turn(ANSWER)]}),
     "Alpaca without input": ({"instruction": Q, "input": "", "output": ANSWER}, "sft", DIALOGUE),
@@ -219,6 +221,7 @@ LEFT_OUT = {
     "a call": ({"prompt": [ASKED[0] | {"tool_calls": [1]}], "completion": "b"}, "unread key", "'tool_calls'"),
     "a picture": ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "completion": "b"}, "wrong type", "turn 1"),
     "an answered prompt": ({"prompt": [*ASKED, turn("So.")], "completion": "b"}, "the prompt ends with the assistant's turn", "'prompt'"),
+    "two system texts": ({"system": "S.", "system_prompt": "T.", "prompt": "a", "completion": "b"}, "unread key", "system and system_prompt differ"),
     "half a weight": ({"prompt": [ASKED[0] | {"weight": 0.5}], "completion": "b"}, "wrong type", "weight 0.5"),
 }  # fmt: skip
 
@@ -286,6 +289,8 @@ REFUSED = {
     "another prompt": ([{"prompt": "Why?", "chosen": [*ASKED, turn("a")], "rejected": [*ASKED, turn("b")]}], "preferences", "different prompts .*do not contain 'prompt'"),
     "no number": ([{"prompt": "a", "response": "b", "score": "nan"}], "preferences", "'score' is 'nan', not a number"),
     "equal answers": ([{"prompt": "a", "chosen": "b", "rejected": "b"}], "preferences", "no usable record .*chosen and rejected are equal 1"),
+    "a mask of answers": ([{"conversations": [{"from": "User", "value": "a"}, {"from": "Assistant", "value": "b"}], "mask": "Assistant"}], "sft", "'mask' is 'Assistant', but the loss covers the assistant's turns alone"),
+    "answers apart": ([{"prompt": p, "response": "b", "score": n} for n, p in enumerate("aba")], "preferences", "one answer; sort the file by prompt"),
     "different prompts": ([{"chosen": hh("a"), "rejected": hh("b").replace("sea", "sun")}], "preferences", "different prompts"),
 }  # fmt: skip
 
