@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.readers import SUFFIXES
+from data.readers import ABOUT_DATA, OWN_SUFFIXES, SUFFIXES
 from data.report import DataError
 
 PROBE_SECONDS = 10.0
@@ -37,7 +37,7 @@ KNOWN = {
 
 def is_hub_name(text: str) -> bool:
     """Whether `text` has the form owner/name and is not the path of a data file."""
-    return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text)) and not text.endswith(SUFFIXES)
+    return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text)) and not text.endswith(OWN_SUFFIXES)
 
 
 def fetch(
@@ -53,10 +53,12 @@ def fetch(
     available = known.files if known else _list_files(name, revision)
     chosen = _select(available, split, subset)
     if not chosen:
+        if not available:
+            raise HubError(
+                f"The data set {name} has no file that ends in {', '.join(OWN_SUFFIXES)}: download it, and convert the files."
+            )
         request = f"split {split!r}" + (f" of subset {subset!r}" if subset else "")
-        raise HubError(
-            f"The data set {name} has no file for {request}; known files: {', '.join(available) or 'none'}."
-        )
+        raise HubError(f"The data set {name} has no file for {request}; known files: {', '.join(available)}.")
     return tuple(_fetch_file(name, file, revision) for file in chosen)
 
 
@@ -74,7 +76,10 @@ def _list_files(name: str, revision: str) -> tuple[str, ...]:
         files = HfApi().list_repo_files(name, repo_type="dataset", revision=revision)
     except Exception as error:  # the hub's client passes through all errors of its HTTP library
         raise _unreachable(name, error) from error
-    return tuple(sorted(file for file in files if file.endswith(SUFFIXES)))
+    # most .json files of the hub describe a data set, and some data sets have nothing else
+    usual = [file for file in files if file.endswith(SUFFIXES)]
+    others = [file for file in files if file.endswith(OWN_SUFFIXES) and Path(file).name not in ABOUT_DATA]
+    return tuple(sorted(usual or others))
 
 
 def _fetch_file(name: str, file: str, revision: str) -> Path:

@@ -15,12 +15,8 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 from data.report import DataError, Reason, Skip
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
-OWN_SUFFIXES = (
-    *SUFFIXES,
-    ".json",
-    ".csv",
-    ".arrow",
-)  # files of your own; a hub data set's .json files describe the data set
+OWN_SUFFIXES = (*SUFFIXES, ".json", ".csv", ".arrow")  # of files of your own
+ABOUT_DATA = frozenset({"dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json"})
 CHUNK_CHARACTERS = 1 << 16
 PARQUET_BATCH_ROWS = 1024
 

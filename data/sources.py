@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from data import hub
-from data.readers import OWN_SUFFIXES, SUFFIXES
+from data.readers import ABOUT_DATA, OWN_SUFFIXES, SUFFIXES
 from data.report import DataError
 
 Kind = Literal["dolly", "hh", "squad"]
@@ -26,7 +26,6 @@ HUB_NAMES: dict[Kind, str] = {
     "squad": "rajpurkar/squad",
 }
 HH_SPLITS = ("train", "test")
-ABOUT_DATA = frozenset({"dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json"})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from data import hub
 from data.hub import HubError, is_hub_name
 from data.report import DataError
-from data.sources import SAMPLES, resolve
+from data.sources import SAMPLES, own_files, resolve
 
 
 class FakeHub:
@@ -70,6 +70,15 @@ def test_other_data_sets_are_listed(monkeypatch):
     fake = FakeHub(monkeypatch, files=["README.md", "data/train-0.parquet", "data/test-0.parquet"])
     resolve("someone/pairs", "hh", split="train")
     assert fake.downloads == [("someone/pairs", "data/train-0.parquet", "main")]
+
+
+def test_a_data_set_of_json_files_alone_is_read_without_its_description(monkeypatch):
+    fake = FakeHub(monkeypatch, files=["README.md", "dataset_infos.json", "alpaca_data_cleaned.json"])
+    own_files("someone/alpaca")
+    assert [file for _, file, _ in fake.downloads] == ["alpaca_data_cleaned.json"]
+    FakeHub(monkeypatch, files=["README.md", "pairs.zip"])
+    with pytest.raises(HubError, match=r"someone/zipped has no file that ends in \.jsonl, .*: download it"):
+        own_files("someone/zipped")
 
 
 def test_a_full_disk_is_not_a_hub_that_can_t_be_reached(monkeypatch):
@@ -151,4 +160,9 @@ def test_sample_has_no_other_split():
 
 def test_hub_names():
     assert is_hub_name("Anthropic/hh-rlhf") and is_hub_name("databricks/databricks-dolly-15k")
-    assert not any(map(is_hub_name, ("out/raw.jsonl", "./raw", "../raw", "a/b/c", "raw", "/tmp/raw")))
+    assert not any(
+        map(
+            is_hub_name,
+            ("out/raw.jsonl", "out/raw.csv", "out/raw.json", "./raw", "../raw", "a/b/c", "raw", "/tmp/raw"),
+        )
+    )
