@@ -21,6 +21,7 @@ from data.raw_samples import (
     RawScored,
     with_answer,
     without_loss,
+    without_weights,
 )
 from data.report import Reason, Unusable
 from data.tools import checked_tools
@@ -65,9 +66,10 @@ def _prompt(record: dict[str, Any], key: str, *, with_tools: bool = False) -> li
 
 
 def _unanswered(prompt: list[Message], key: str) -> list[Message]:
+    """The turns of a prompt, without their weights, because no loss covers a prompt."""
     if prompt and prompt[-1]["role"] == "assistant":
         raise Unusable(Reason.PROMPT_ANSWERED, repr(key))
-    return prompt
+    return without_weights(prompt)
 
 
 def _opened(record: dict[str, Any], turns: list[Message]) -> list[Message]:

@@ -25,12 +25,15 @@ class RawDialogue(NamedTuple):
         turns = self.messages[: last if self.prompt_turns is None else self.prompt_turns]
         if not turns:
             raise Unusable(Reason.EMPTY_TEXT, "no turn before the answer")
-        return [{key: value for key, value in turn.items() if key != "weight"} for turn in turns]
+        return without_weights(turns)
 
     def answered(self) -> list[Message]:
-        """The conversation that SFT learns. Raises Unusable when the last turn is not the assistant's."""
+        """The conversation that SFT learns. Raises Unusable when the last turn is not the assistant's, and when every answer
+        has the weight 0."""
         if self.messages[-1]["role"] != "assistant":
             raise Unusable(Reason.NO_ANSWER, f"the {self.messages[-1]['role']}'s")
+        if all(turn.get("weight") == 0 for turn in self.messages if turn["role"] == "assistant"):
+            raise Unusable(Reason.NOT_LEARNT, "SFT has nothing to learn")
         return self.messages
 
     def compared(self) -> NoReturn:
@@ -142,6 +145,11 @@ def with_answer(prompt: list[Message], answer: str) -> list[Message]:
 def without_loss(prompt: list[Message]) -> list[Message]:
     """The turns of a prompt, whose answers are not learned."""
     return [turn | {"weight": 0} if turn["role"] == "assistant" else turn for turn in prompt]
+
+
+def without_weights(turns: list[Message]) -> list[Message]:
+    """The turns without the key `weight`, which only SFT reads."""
+    return [{key: value for key, value in turn.items() if key != "weight"} for turn in turns]
 
 
 def _no_rejected() -> NoReturn:

@@ -21,6 +21,7 @@ class Reason(StrEnum):
     DIFFERENT_PROMPTS = "different prompts"
     UNKNOWN_ROLE = "unknown role"
     NO_ANSWER = "the last turn is not the assistant's"
+    NOT_LEARNT = "every answer has the weight 0"
     PROMPT_ANSWERED = "the prompt ends with the assistant's turn"
     EQUAL_ANSWERS = "chosen and rejected are equal"
     EQUAL_SCORES = "no two answers with different scores"
