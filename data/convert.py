@@ -128,7 +128,7 @@ def convert(
     equal prompts go to the same split; of several prompts, at least one is held out. Records are streamed: memory holds two
     hashes and a length of each sample.
 
-    Raises DataError when no record is usable, and its FormError for an unknown form, for an unread column, and for a target that
+    Raises DataError when no record is usable, when a file of the source would be replaced, and its FormError for an unknown form, for an unread column, and for a target that
     the form has no samples for.
     """
     if to not in TARGETS:
@@ -136,11 +136,15 @@ def convert(
     if not 0 <= validation_fraction < 1:
         raise DataError(f"validation_fraction is {validation_fraction}, but must be at least 0 and below 1")
     source = own_files(raw, revision)
+    paths = tuple(Path(out) / f"{split}.jsonl" for split in SPLITS)
+    if overwritten := {path.resolve() for path in paths} & {path.resolve() for path in source.paths}:
+        raise DataError(
+            f"{min(overwritten)} is data to convert, and would be replaced by the result: give another folder as --out"
+        )
     records, ignore, columns = read_records(source.paths), tuple(ignore), dict(columns or {})
     heads, records = _first(records, source.name)
     head = _typical(heads, columns, ignore)
     form = _form_of(head, columns, ignore, source.name)
-    paths = tuple(Path(out) / f"{split}.jsonl" for split in SPLITS)
     conversion = Conversion(form, to, Report(strict=strict), ignore, paths)
     split_of = _Split(source.paths, validation_fraction, seed)
     conversion.columns, conversion.held_out_files = tuple(head.value), split_of.held_out_files

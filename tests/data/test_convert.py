@@ -362,6 +362,17 @@ def test_a_csv_of_a_spreadsheet_may_have_other_characters_between_its_cells(tmp_
     assert [turn["content"] for turn in lines(conversion)[0]["messages"]] == ["a, b; c", "d; e"]
 
 
+def test_the_source_is_never_replaced(tmp_path):
+    source = jsonl(tmp_path / "train.jsonl", {"prompt": "a", "completion": "b"})
+    text = source.read_text()
+    for raw in (source, tmp_path):
+        with pytest.raises(
+            DataError, match=r"train\.jsonl is data to convert, .* give another folder as --out"
+        ):
+            convert(raw, tmp_path / "folder" / "..", "sft", validation_fraction=0)
+    assert source.read_text() == text
+
+
 def test_no_form_hides_another():
     for i, form in enumerate(FORMS):
         hidden = [later.name for later in FORMS[i + 1 :] if set(form.columns) <= set(later.columns)]
