@@ -321,18 +321,17 @@ class _Split:
     def sides(self, lines: Iterator[_Line]) -> Iterator[tuple[_Line, int]]:
         """The lines, each with 0 for training or 1 for validation. Holds FIRST lines in memory."""
         first = list(islice(lines, FIRST))
-        if self.is_wanted and not any(map(self._side, first)):
-            self._hold_out_one(first)
+        if self.is_wanted and not self._held_out and first:
+            self._keep_both_sides({self._place(line) for line in first})
         return ((line, self._side(line)) for line in chain(first, lines))
 
     def _side(self, line: _Line) -> int:
         return int(line.file in self._held_out if self._held_out else self._place(line) < self._limit)
 
-    def _hold_out_one(self, lines: list[_Line]) -> None:
-        """Raise the limit, so that one prompt is held out. A small share of few prompts may be none."""
-        places = {self._place(line) for line in lines}
-        if len(places) > 1:
-            self._limit = min(places) + 1
+    def _keep_both_sides(self, places: set[int]) -> None:
+        """Move the limit, so that at least one of the prompts at these places is held out and one is for training. A small share
+        of few prompts may be none, and a large one all. A single prompt is for training."""
+        self._limit = min(max(self._limit, min(places) + 1), max(places))
 
     def _place(self, line: _Line) -> int:
         return _hash(f"{self._seed}\n{line.prompt}")
@@ -381,7 +380,8 @@ def _write(conversion: Conversion, lines: Iterator[_Line], split_of: _Split, nam
         report.require_usable(name)
         if not report.written[paths[0]]:
             raise DataError(
-                f"{name} has no training sample: all {report.kept:,} were held out; lower --validation-fraction"
+                f"{name} has no training sample: no record of the training files is usable, only {report.kept:,} of the held-out "
+                f"files; repair the training files\n{report}"
             )
     conversion.leaked = sum(prompt in trained for prompt in held_out)
     conversion.lacks_validation = split_of.is_wanted and not held_out

@@ -186,6 +186,17 @@ def test_only_files_named_after_a_split_are_held_out_and_the_report_names_them(t
     assert f"held out, by their names: {folder / 'dev-v1.jsonl'}, " in str(conversion)
 
 
+def test_training_files_without_a_usable_record_are_refused(tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name, completion in (("train", " "), ("test", "b")):
+        jsonl(folder / f"{name}.jsonl", {"prompt": "a", "completion": completion})
+    with pytest.raises(
+        DataError, match=r"(?s)no record of the training files is usable.*'completion' is blank"
+    ):
+        convert(folder, tmp_path / "out", "sft")
+
+
 def test_equal_prompts_are_on_one_side_and_the_same_sample_counts_once(tmp_path):
     rows = [{"prompt": f"question {n % 40}", "completion": f"answer {n}"} for n in range(200)]
     conversion = convert(
@@ -199,6 +210,16 @@ def test_equal_prompts_are_on_one_side_and_the_same_sample_counts_once(tmp_path)
     assert 4 <= len(sides[1]) <= 16, "a quarter of 40"
     assert conversion.leaked == 0 and "the same sample again: 5" in str(conversion)
     assert len(conversion.drawn) == 10 and all(record in lines(conversion) for record in conversion.drawn)
+
+
+@pytest.mark.parametrize("fraction", [1e-9, 0.5, 1 - 1e-9])
+def test_any_share_of_few_prompts_leaves_one_on_each_side(tmp_path, fraction):
+    for count in (1, 2, 3):
+        rows = [{"prompt": f"{n}?"} for n in range(count)]
+        raw = jsonl(tmp_path / "raw.jsonl", *rows)
+        conversion = convert(raw, tmp_path / "out", "prompts", validation_fraction=fraction)
+        train, validation = (len(lines(conversion, split)) for split in ("train", "validation"))
+        assert train + validation == count and train >= 1 and (validation >= 1) == (count > 1)
 
 
 @pytest.mark.parametrize("case", ["pairs of texts", "labels", "prompt and completion", "messages", "Alpaca without input", "a prompt", "HH"])  # fmt: skip
