@@ -33,7 +33,7 @@ def judge_at(url, prompts, **changes):
 def points_of(messages):
     """A judge that gives the number in the answer for truth, and 10 for brevity."""
     answer = messages[-1]["content"].rpartition("THE ANSWER:\n")[2]
-    return f"It is so.\nC1: {answer}\n**C2**: 10/10"
+    return f"It is so.\nC1: {answer}\n\n**C2**: **10**/10"
 
 
 def test_a_reward_is_the_weighted_mean_of_points_and_many_are_asked_at_the_same_time(prompts):
@@ -67,6 +67,7 @@ NOT_A_VERDICT = (
     "C1: 7\nC2: 3\nBut C1: 2.",
     "C1: 7\nC1: 3",
     "C1: 7.5\nC2: 3",
+    "C1: -7\nC2: 3",
 )
 
 

@@ -16,6 +16,8 @@ from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.prompt_files import PromptFiles, PromptRecord
 
 HIGHEST = 10  # the most points for a criterion
+# a line of points; between the colon and the number only Markdown, because a sign would change the number
+POINTS = re.compile(rf"\W*(C\d+)\W*:[\s*_`]*(\d+)(?:[\s*_`]*/\s*{HIGHEST})?\W*")
 BY_RUBRIC = """\
 You judge an answer to a user. The criteria are:
 {criteria}
@@ -158,13 +160,14 @@ class JudgedPrompts(PromptFiles):
         return [[{"role": "system", "content": instruction}, {"role": "user", "content": text}]]
 
     def _by_points(self, answers: Sequence[str | NoVerdict]) -> Step | NoVerdict:
-        """The weighted mean of the points. The last lines of the answer must have exactly one line for each criterion."""
+        """The weighted mean of the points. The last lines of the answer, blank lines apart, must be one for each criterion."""
         (answer,) = answers
         if isinstance(answer, NoVerdict):
             return answer
         points_by_criterion: dict[str, float] = {}
-        for line in answer.strip().splitlines()[-len(self.criteria) :]:
-            match = re.fullmatch(rf"\W*(C\d+)\W*:\W*(\d+)(?:\s*/\s*{HIGHEST})?\W*", line.strip())
+        lines = [line for line in answer.splitlines() if line.strip()]
+        for line in lines[-len(self.criteria) :]:
+            match = POINTS.fullmatch(line)
             if match and match[1] in self.criteria and int(match[2]) <= HIGHEST:
                 points_by_criterion[match[1]] = int(match[2]) / HIGHEST
         if set(points_by_criterion) != set(self.criteria):
