@@ -739,6 +739,29 @@ show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random"
 # only rejected answers have one.
 
 # %% [markdown]
+# ## Which checkpoint do you keep?
+#
+# A run may be best before its end, so trainers keep the checkpoint of the best validation. Best by which metric? The next
+# cell compares two choices: the validation with the highest reward, and the validation with the largest share of good
+# answers. The recorded runs are an ordinary run (`ppo-drawn`), the run with the titles, and a run on the old pairs with a
+# high learning rate and without a KL penalty (`ppo-forms-both`). Step 0 is the policy before training.
+
+# %%
+for name in ("ppo-drawn", "ppo-titles", "ppo-forms-both"):
+    validations = [r for r in Recording(name, speed=float("inf")).metrics() if "val_rollouts/good" in r]
+    for metric in ("val_rollouts/rewards", "val_rollouts/good"):
+        best = max(validations, key=lambda record: record[metric])
+        kept = f"step {best['step']:2}, good {best['val_rollouts/good']:.2f}"
+        print(f"{name:15} best by {metric:20} keeps {kept}")
+
+# %% [markdown]
+# In the first run both metrics choose the last step. In the other two, the reward chooses the last step again, and the
+# policy of this step writes *fewer* good answers than the policy before training: 0.21 instead of 0.30, and 0.03 instead
+# of 0.25. A policy that hacks its reward model has the highest reward at the end, so the best checkpoint by reward is the
+# most hacked checkpoint. Choose by a metric that the training does not maximise:
+# `exp_manager.checkpoint_callback_params.save_best=val_rollouts/good` keeps this checkpoint, and `RUN@best` names it.
+
+# %% [markdown]
 # ## Break it
 #
 # Two settings keep PPO near its initial policy: the KL penalty and the learning rate. Which of the two matters? Change
