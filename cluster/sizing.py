@@ -13,7 +13,7 @@ SCALAR_ROLES = ("reward model", "critic")
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The shape of a decoder-only transformer with a gated MLP."""
+    """The shape of a decoder-only transformer."""
 
     name: str
     layers: int
@@ -23,6 +23,24 @@ class ModelShape:
     kv_heads: int
     vocabulary: int
     tied: bool = False
+    head_size: int = 0
+    """Values of a head; 0: hidden / heads."""
+    gated: bool = True
+    """The MLP has a third matrix for its gate, as in SwiGLU."""
+
+    @property
+    def head(self) -> int:
+        """The number of values of a head."""
+        return self.head_size or self.hidden // self.heads
+
+    @property
+    def queries(self) -> int:
+        """The number of values of all query heads together, for each token."""
+        return self.heads * self.head
+
+    def is_divided_by(self, tp: int) -> bool:
+        """Whether TP ranks get equal shares of every matrix. The engine refuses any other number of ranks."""
+        return all(size % tp == 0 for size in (self.heads, self.kv_heads, self.feed_forward, self.vocabulary))
 
     @property
     def parameters(self) -> int:
@@ -33,9 +51,8 @@ class ModelShape:
     @property
     def layer(self) -> int:
         """The number of weights in one layer's matrices."""
-        kv = self.hidden * self.kv_heads // self.heads
-        attention = 2 * self.hidden * self.hidden + 2 * self.hidden * kv
-        return attention + 3 * self.hidden * self.feed_forward
+        attention = 2 * self.hidden * self.queries + 2 * self.hidden * self.kv_heads * self.head
+        return attention + (3 if self.gated else 2) * self.hidden * self.feed_forward
 
     @property
     def embedding(self) -> int:
@@ -143,16 +160,16 @@ def memory(
     """
     if role not in ROLES:
         raise ValueError(f"role={role!r}: known roles are {', '.join(ROLES)}")
-    if model.layers % parallelism.pp or model.heads % parallelism.tp:
+    if model.layers % parallelism.pp or not model.is_divided_by(parallelism.tp):
         raise ValueError(
-            f"{model.name}: {model.layers} layers cannot be split over {parallelism.pp} stages, or {model.heads} "
-            f"heads over {parallelism.tp} ranks"
+            f"{model.name}: {model.layers} layers cannot be split over {parallelism.pp} stages, or {model.heads} heads, "
+            f"{model.kv_heads} key/value heads, {model.feed_forward} values of the MLP and {model.vocabulary} tokens over "
+            f"{parallelism.tp} ranks"
         )
     shard = fullest_shard(model, parallelism, role) / GIB
     tokens = sequence * micro_batch * (2 if role == "reward model" else 1)
-    head = model.hidden // model.heads
-    kv_heads = max(model.kv_heads / parallelism.tp, 1)  # fewer KV heads than TP ranks: each rank keeps one
-    kv_token = 2 * 2 * (model.layers / parallelism.pp) * kv_heads * head  # keys and values, bf16
+    kv_heads = model.kv_heads / parallelism.tp
+    kv_token = 2 * 2 * (model.layers / parallelism.pp) * kv_heads * model.head  # keys and values, bf16
     return Memory(
         weights=2 * shard,
         gradients=4 * shard,
@@ -161,6 +178,11 @@ def memory(
         kv_cache=kv_token * sequence * rollout_batch / GIB if role == "actor" else 0.0,
         inference_copy=2 * shard if role in ("actor", "critic") and not offload else 0.0,
     )
+
+
+def tensor_parallel_sizes(model: ModelShape, gpus_per_node: int) -> list[int]:
+    """The numbers of TP ranks that divide the model, and whose groups lie within a node."""
+    return [tp for tp in (1, 2, 4, 8) if gpus_per_node % tp == 0 and model.is_divided_by(tp)]
 
 
 def smallest_parallelism(
@@ -172,7 +194,7 @@ def smallest_parallelism(
     splits with the same number of GPUs, the function returns the split with the least TP × PP, because it communicates less.
     Raises ValueError when 4096 GPUs are too few.
     """
-    tps = [tp for tp in (1, 2, 4, 8) if tp <= gpus_per_node and model.heads % tp == 0]
+    tps = tensor_parallel_sizes(model, gpus_per_node)
     pps = [pp for pp in (1, 2, 4, 8, 16) if model.layers % pp == 0]
     dps = [2**power for power in range(13)]
     splits = [Parallelism(tp, pp, dp) for tp in tps for pp in pps for dp in dps if tp * pp * dp <= 4096]
@@ -188,7 +210,7 @@ def smallest_parallelism(
 
 def layouts(model: ModelShape, gpus: int, gpus_per_node: int = 8) -> list[Parallelism]:
     """Every split of a number of GPUs, sorted by data parallelism, largest first: TP inside a node, whole layers in PP."""
-    tps = [tp for tp in (1, 2, 4, 8) if tp <= gpus_per_node and model.heads % tp == 0]
+    tps = tensor_parallel_sizes(model, gpus_per_node)
     pps = [pp for pp in (1, 2, 4, 8, 16) if model.layers % pp == 0]
     splits = [Parallelism(tp, pp, gpus // (tp * pp)) for tp in tps for pp in pps if gpus % (tp * pp) == 0]
     return sorted(splits, key=lambda split: (split.tp * split.pp, split.pp))
@@ -210,11 +232,11 @@ def token_flops(model: ModelShape, role: str, tokens: int) -> int:
     many.
 
     Each weight of a matrix counts 2 operations: the weights of the layers and, unless the head is scalar, of the output layer.
-    Attention's two products count 4 · tokens · hidden in each layer, as if each token attended to the whole text. MFU is defined
+    Attention's two products count 4 · tokens · queries in each layer, as if each token attended to the whole text. MFU is defined
     by this count. Source: Chowdhery et al. 2022 (arXiv:2204.02311), appendix B.
     """
     output = 0 if role in SCALAR_ROLES else model.embedding
-    return 2 * (model.layers * model.layer + output) + 4 * model.layers * model.hidden * tokens
+    return 2 * (model.layers * model.layer + output) + 4 * model.layers * model.queries * tokens
 
 
 def step_flops(

@@ -79,6 +79,8 @@ def shape_of(model: str) -> ModelShape:
         arch.num_query_groups,
         arch.vocab_size,
         arch.tied_embeddings,
+        arch.kv_channels,
+        arch.gated,
     )
 
 

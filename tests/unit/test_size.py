@@ -1,5 +1,6 @@
 """`aligner size`: memory and layout of a job, from its settings."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from aligner_lib.cli.size import GPUs, best_layout, shape_of, trained_models
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
 from aligner_lib.models.architecture import Architecture
-from cluster.sizing import MODELS, OVERHEAD_GIB, Parallelism, layouts
+from cluster.sizing import GIB, MODELS, OVERHEAD_GIB, ModelShape, Parallelism, layouts, memory
 
 SMALL, LARGE = MODELS["SmolLM2-1.7B"], MODELS["Llama-2-70B"]
 
@@ -52,6 +53,23 @@ def test_the_layout_with_the_least_communication_that_fits_is_chosen():
     chosen, fits = best_layout(LARGE, sft, GPUs(1, 8, 80))
     assert not fits and size.enough_gpus(LARGE, sft, GPUs(1, 8, 80)) == 32
     assert {split.gpus for split in layouts(LARGE, 32)} == {32}
+
+
+def test_ranks_that_do_not_divide_the_model_are_in_no_layout():
+    """Qwen2.5-1.5B has 12 heads and 2 key/value heads, and the engine gives each rank the same number."""
+    assert {split.tp for split in layouts(MODELS["Qwen2.5-1.5B"], 8)} == {1, 2}
+    assert {split.tp for split in layouts(LARGE, 12, gpus_per_node=6)} == {1, 2}, "TP stays in a node"
+    with pytest.raises(ValueError, match="2 key/value heads, .* over 4 ranks"):
+        memory(MODELS["Qwen2.5-1.5B"], Parallelism(4, 1, 1), "sft")
+
+
+def test_heads_wider_than_the_hidden_size_and_a_mlp_without_gate_count():
+    """Qwen 3's heads, in small: 2 heads and 1 key/value head of 8 values, with 4 hidden values."""
+    shape = ModelShape("wide", 1, 4, 8, heads=2, kv_heads=1, vocabulary=10, tied=True, head_size=8)
+    assert shape.layer == 4 * 16 + 16 * 4 + 2 * 4 * 8 + 3 * 4 * 8
+    assert replace(shape, gated=False).layer == shape.layer - 4 * 8
+    cache = memory(shape, Parallelism(1, 1, 1), "actor", sequence=3, rollout_batch=5).kv_cache
+    assert cache * GIB == pytest.approx(2 * 2 * 8 * 3 * 5), "keys and values of 8 values, 2 bytes each"
 
 
 @pytest.mark.parametrize(
