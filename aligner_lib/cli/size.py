@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
+from aligner_lib.config import validation
 from aligner_lib.config.compose import profile_section
 from aligner_lib.config.kind import JobKind, TrainedModel
-from aligner_lib.config.kinds import kinds
-from aligner_lib.errors import UserError
+from aligner_lib.config.kinds import kind_of, kinds
+from aligner_lib.errors import ConfigError, UserError
 from cluster.sizing import MODELS, OVERHEAD_GIB, Memory, ModelShape, Parallelism, layouts, memory
 
 MOST_GPUS = 4096
@@ -105,15 +109,39 @@ def together(needs: list[Memory]) -> float:
     return sum(need.total - OVERHEAD_GIB for need in needs) + OVERHEAD_GIB
 
 
-def best_layout(shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs) -> tuple[Parallelism, bool]:
+def refusal(
+    kind: str, config: DictConfig, models: tuple[TrainedModel, ...], gpus: GPUs, parallelism: Parallelism
+) -> str:
+    """The reason why a job with the settings of a layout would not start, such as a batch that its ranks can't share; empty: the
+    job starts."""
+    changed = copy.deepcopy(config)
+    for model in models:
+        for key, value in _settings(model.prefix, parallelism, gpus).items():
+            OmegaConf.update(changed, key, value)
+    try:
+        validation.check(kind_of(kind), changed)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def best_layout(
+    shape: ModelShape,
+    models: tuple[TrainedModel, ...],
+    gpus: GPUs,
+    refused: Callable[[Parallelism], str] = lambda parallelism: "",
+) -> tuple[Parallelism, bool]:
     """Return the layout with the least communication whose GPUs can hold the models together, and True.
 
-    If no layout fits, return the layout that needs the least memory, and False.
+    refused: the reason why the job would not start in a layout. A layout without a reason goes before all others. If no layout
+    fits, return the layout that needs the least memory, and False.
     """
     splits = layouts(shape, gpus.number, gpus.per_node)
     needed = {split: together([memory_of(shape, model, split) for model in models]) for split in splits}
     fitting = [split for split in splits if needed[split] <= gpus.gib]
-    return (fitting[0], True) if fitting else (min(splits, key=needed.get), False)
+    if not fitting:
+        return min(splits, key=needed.get), False
+    return next((split for split in fitting if not refused(split)), fitting[0]), True
 
 
 def enough_gpus(shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs) -> int | None:
@@ -128,9 +156,10 @@ def enough_gpus(shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs)
 
 
 def show_size(kind: str, config: DictConfig, model: str, gpus: GPUs) -> bool:
-    """Print memory, layout and settings of a job. Return whether the job fits."""
+    """Print memory, layout and settings of a job. Return whether the job fits and starts with these settings."""
     models, shape, console = trained_models(kind, config), shape_of(model), Console(highlight=False)
-    parallelism, fits = best_layout(shape, models, gpus)
+    refused = partial(refusal, kind, config, models, gpus)
+    parallelism, fits = best_layout(shape, models, gpus, refused)
     layout = f"TP {parallelism.tp} × PP {parallelism.pp} × DP {parallelism.dp}"
     console.print(
         f"[bold]{kind}[/bold] of {shape.name} ({shape.parameters / 1e9:.2f} billion parameters), texts of "
@@ -146,10 +175,14 @@ def show_size(kind: str, config: DictConfig, model: str, gpus: GPUs) -> bool:
     if len(models) > 1:
         table.add_row("together", *[""] * len(PARTS), f"{together(needs):.1f}")
     console.print(table)
+    if fits and (reason := refused(parallelism)):
+        console.print(f"\nfits, but the job does not start in any layout of {gpus}: {reason}", soft_wrap=True)
+        return False
     _say_whether_it_fits(console, shape, models, gpus, needs, fits)
     if fits:
         for prefix in dict.fromkeys(trained.prefix for trained in models):
-            console.print(f"  {' '.join(_settings(prefix, parallelism, gpus))}", soft_wrap=True)
+            settings = _settings(prefix, parallelism, gpus).items()
+            console.print(f"  {' '.join(f'{key}={value}' for key, value in settings)}", soft_wrap=True)
     return fits
 
 
@@ -167,10 +200,10 @@ def _say_whether_it_fits(console, shape, models, gpus: GPUs, needs: list[Memory]
     )
 
 
-def _settings(prefix: str, parallelism: Parallelism, gpus: GPUs) -> list[str]:
-    return [
-        f"{prefix}trainer.devices={gpus.per_node}",
-        f"{prefix}trainer.num_nodes={gpus.nodes}",
-        f"{prefix}model.tensor_model_parallel_size={parallelism.tp}",
-        f"{prefix}model.pipeline_model_parallel_size={parallelism.pp}",
-    ]
+def _settings(prefix: str, parallelism: Parallelism, gpus: GPUs) -> dict[str, int]:
+    return {
+        f"{prefix}trainer.devices": gpus.per_node,
+        f"{prefix}trainer.num_nodes": gpus.nodes,
+        f"{prefix}model.tensor_model_parallel_size": parallelism.tp,
+        f"{prefix}model.pipeline_model_parallel_size": parallelism.pp,
+    }

@@ -106,3 +106,14 @@ def test_the_command_shows_memory_and_settings_and_fails_where_the_job_does_not_
     result = command("ppo", "--profile", "gpu", "--gpus", "1x80")
     assert result.exit_code == 1
     assert "does not fit: 2 such GPUs are enough; 2 jobs on 1 GPU of 80 GB each fit" in result.output
+    result = command("dpo", "--profile", "slurm", "--gpus", "6x80")
+    assert result.exit_code == 1
+    assert "fits, but the job does not start in any layout of 6 GPUs of 80 GB" in result.output
+    assert "set a multiple of 6" in result.output.replace("\n", " ")
+
+
+def test_the_proposed_layout_is_one_in_which_the_job_starts():
+    """Twelve pairs a step can't be shared by eight copies of the model, and by four copies of two ranks each they can."""
+    result = command("rm", "--gpus", "8x80", "model.global_batch_size=12", "model.micro_batch_size=1")
+    assert result.exit_code == 0, result.output
+    assert "TP 2 × PP 1 × DP 4" in result.output and "model.tensor_model_parallel_size=2" in result.output
