@@ -88,15 +88,24 @@ class Parallelism:
 
 
 @dataclass(frozen=True)
+class Adapters:
+    """LoRA's adapters, which are trained instead of the weights."""
+
+    rank: int
+    layers: tuple[str, ...]
+    """The layers with adapters, by Megatron's names: linear_qkv, linear_proj, linear_fc1, linear_fc2."""
+
+
+@dataclass(frozen=True)
 class Memory:
     """Memory in GiB on the GPU with the largest need."""
 
     weights: float
     """bf16."""
     gradients: float
-    """fp32."""
+    """fp32, of the trained weights alone."""
     optimizer: float
-    """fp32 master weights and Adam's two moments, sharded over data parallel ranks."""
+    """fp32 masters of the trained weights and Adam's two moments, sharded over data parallel ranks."""
     activations: float
     kv_cache: float
     inference_copy: float
@@ -124,6 +133,24 @@ def fullest_shard(model: ModelShape, parallelism: Parallelism, role: str) -> flo
     return layers + embedding + model.hidden + (0 if shared else head)
 
 
+def adapter_shard(model: ModelShape, parallelism: Parallelism, adapters: Adapters, role: str) -> float:
+    """The number of adapters' weights on the fullest GPU, and of the scalar head's, which is trained beside the adapters.
+
+    An adapter of a matrix [outputs, inputs] has A [rank, inputs] and B [outputs, rank]. TP divides B of linear_qkv and linear_fc1,
+    and A of linear_proj and linear_fc2.
+    """
+    keys, gate = model.kv_heads * model.head, 2 if model.gated else 1
+    divided = {
+        "linear_qkv": model.queries + 2 * keys,
+        "linear_proj": model.queries,
+        "linear_fc1": gate * model.feed_forward,
+        "linear_fc2": model.feed_forward,
+    }
+    layer = adapters.rank * sum(divided[name] / parallelism.tp + model.hidden for name in adapters.layers)
+    head = model.hidden + 1 if role in SCALAR_ROLES else 0
+    return layer * model.layers / parallelism.pp + head
+
+
 def activation_bytes(
     model: ModelShape, parallelism: Parallelism, tokens: int, role: str, sequence_parallel: bool = True
 ) -> float:
@@ -148,13 +175,15 @@ def memory(
     rollout_batch: int = 8,
     offload: bool = True,
     sequence_parallel: bool = True,
+    adapters: Adapters | None = None,
 ) -> Memory:
     """GiB that a role needs on each GPU.
 
     role: 'sft', 'reward model' (a micro batch of pairs), 'actor' (also generates and has a reference policy) or 'critic' (also
     has a reward model). sequence: tokens; micro_batch: samples; rollout_batch: responses generated at a time. offload: the
     second set of weights stays on the CPU and is swapped in, so that only one set is on the GPU. sequence_parallel:
-    model.sequence_parallel, which is on by default when TP > 1 and Transformer Engine is installed.
+    model.sequence_parallel, which is on by default when TP > 1 and Transformer Engine is installed. adapters: trained instead of
+    all weights. Their activations are not counted.
 
     Raises ValueError for an unknown role, and for a parallelism that does not divide the model.
     """
@@ -167,13 +196,15 @@ def memory(
             f"{parallelism.tp} ranks"
         )
     shard = fullest_shard(model, parallelism, role) / GIB
+    of_adapters = adapter_shard(model, parallelism, adapters, role) / GIB if adapters else 0.0
+    trained = of_adapters or shard
     tokens = sequence * micro_batch * (2 if role == "reward model" else 1)
     kv_heads = model.kv_heads / parallelism.tp
     kv_token = 2 * 2 * (model.layers / parallelism.pp) * kv_heads * model.head  # keys and values, bf16
     return Memory(
-        weights=2 * shard,
-        gradients=4 * shard,
-        optimizer=12 * shard / parallelism.dp,
+        weights=2 * (shard + of_adapters),
+        gradients=4 * trained,
+        optimizer=12 * trained / parallelism.dp,
         activations=activation_bytes(model, parallelism, tokens, role, sequence_parallel) / GIB,
         kv_cache=kv_token * sequence * rollout_batch / GIB if role == "actor" else 0.0,
         inference_copy=2 * shard if role in ("actor", "critic") and not offload else 0.0,

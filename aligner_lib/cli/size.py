@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 
@@ -13,12 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from aligner_lib.config import validation
+from aligner_lib.config import peft, validation
 from aligner_lib.config.compose import profile_section
 from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.kinds import kind_of, kinds
 from aligner_lib.errors import ConfigError, UserError
-from cluster.sizing import MODELS, OVERHEAD_GIB, Memory, ModelShape, Parallelism, layouts, memory
+from cluster.sizing import MODELS, OVERHEAD_GIB, Adapters, Memory, ModelShape, Parallelism, layouts, memory
 
 MOST_GPUS = 4096
 PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache")
@@ -89,18 +89,34 @@ def shape_of(model: str) -> ModelShape:
 
 
 def trained_models(kind: str, config: DictConfig) -> tuple[TrainedModel, ...]:
-    """The models that the job trains. Raises UserError for a kind that trains no model."""
+    """The models that the job trains, with their adapters. Raises UserError for a kind that trains no model."""
     known = kinds()
     if kind not in known or not (models := known[kind].trains(config)):
         sized = ", ".join(name for name, other in known.items() if other.trains is not JobKind.trains)
         raise UserError(f"there is no size of {kind!r}; the kinds of jobs are {sized}")
-    return models
+    return tuple(
+        _with_adapters(model, OmegaConf.select(config, f"{model.prefix}model.peft")) for model in models
+    )
+
+
+def _with_adapters(model: TrainedModel, settings: DictConfig | None) -> TrainedModel:
+    if settings is None or not peft.is_lora(settings):
+        return model
+    layers = tuple(peft.target_layers(settings))
+    return replace(model, adapter_rank=settings.lora_tuning.adapter_dim, adapted_layers=layers)
 
 
 def memory_of(shape: ModelShape, model: TrainedModel, parallelism: Parallelism) -> Memory:
     """The memory that a model of the job needs on the GPU with the highest memory use."""
+    adapters = Adapters(model.adapter_rank, model.adapted_layers) if model.adapter_rank else None
     return memory(
-        shape, parallelism, model.role, model.sequence, model.micro_batch, rollout_batch=model.generated
+        shape,
+        parallelism,
+        model.role,
+        model.sequence,
+        model.micro_batch,
+        rollout_batch=model.generated,
+        adapters=adapters,
     )
 
 

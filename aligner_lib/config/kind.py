@@ -134,6 +134,10 @@ class TrainedModel:
     """Responses that are generated at the same time; 0: the job only reads texts."""
     prefix: str = ""
     """The prefix of the model's settings in the job, as `critic.`."""
+    adapter_rank: int = 0
+    """The rank of the adapters that are trained instead of the weights; 0: all weights are trained."""
+    adapted_layers: tuple[str, ...] = ()
+    """The layers with adapters, by Megatron's names."""
 
 
 @dataclass(frozen=True)

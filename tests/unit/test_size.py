@@ -55,11 +55,25 @@ def test_the_layout_with_the_least_communication_that_fits_is_chosen():
     assert {split.gpus for split in layouts(LARGE, 32)} == {32}
 
 
+def test_adapters_are_the_only_trained_weights():
+    """Queries, keys and values of SmolLM2-1.7B: A is [2, 2048] and B is [3 · 2048, 2], in each of 24 layers."""
+    lora = ["model.peft.peft_scheme=lora", "model.peft.lora_tuning.adapter_dim=2"]
+    (adapted,) = models_of("sft", *lora)
+    need, whole = (
+        size.memory_of(SMALL, model, Parallelism(1, 1, 2)) for model in (adapted, *models_of("sft"))
+    )
+    trained = 24 * 2 * (2048 + 3 * 2048)
+    assert need.gradients * GIB == pytest.approx(4 * trained)
+    assert need.optimizer * GIB == pytest.approx(12 * trained / 2)
+    assert need.weights * GIB == pytest.approx(2 * (SMALL.parameters + trained), rel=1e-3)
+    assert need.activations == whole.activations and need.total < whole.total - 10
+
+
 def test_ranks_that_do_not_divide_the_model_are_in_no_layout():
     """Qwen2.5-1.5B has 12 heads and 2 key/value heads, and the engine gives each rank the same number."""
     assert {split.tp for split in layouts(MODELS["Qwen2.5-1.5B"], 8)} == {1, 2}
     assert {split.tp for split in layouts(LARGE, 12, gpus_per_node=6)} == {1, 2}, "TP stays in a node"
-    with pytest.raises(ValueError, match="2 key/value heads, .* over 4 ranks"):
+    with pytest.raises(ValueError, match=r"2 key/value heads, .* over 4 ranks"):
         memory(MODELS["Qwen2.5-1.5B"], Parallelism(4, 1, 1), "sft")
 
 
