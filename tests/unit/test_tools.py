@@ -26,6 +26,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.pool import Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
+from aligner_lib.rollouts.environments.tools import DescribedTool, result_of
 
 ASKED = [{"role": "user", "content": "1 + 1?"}]
 CALL = ToolCall("add", {"a": 1, "b": 1})
@@ -265,6 +266,25 @@ def test_a_tool_without_hints_or_a_docstring_ends_the_start(tmp_path):
     file.write_text(FILE.replace("number: int", "number"))
     with pytest.raises(UserError, match=r"the tool half can't be described: .*number.*Write it as in"):
         print(make(str(file)).tool_schemas)
+
+
+def test_an_argument_that_may_be_none_takes_null():
+    def total(numbers: list[int] | None = None, unit: str = "") -> str:
+        """
+        Adds.
+
+        Args:
+            numbers: What to add.
+            unit: The unit.
+        """
+        return f"{sum(numbers or [])}{unit}"
+
+    tools = {"total": DescribedTool(total)}
+    for arguments, result in (({"numbers": None}, "0"), ({"numbers": [1, 2]}, "3"), ({}, "0")):
+        assert result_of(ToolCall("total", arguments), tools) == result
+    for wrong in ({"unit": None}, {"numbers": [None]}):
+        with pytest.raises(ValueError, match="the arguments of total do not fit"):
+            result_of(ToolCall("total", wrong), tools)
 
 
 def test_the_calculator_and_the_search_are_tools():

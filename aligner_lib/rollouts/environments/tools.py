@@ -91,8 +91,20 @@ class DescribedTool:
         from jsonschema import Draft202012Validator
 
         self.function, self.schema = function, schema_of(function)
-        parameters = self.schema["function"]["parameters"] | {"additionalProperties": False}
+        parameters = _with_nulls(self.schema["function"]["parameters"]) | {"additionalProperties": False}
         self.arguments = Draft202012Validator(parameters)
+
+
+def _with_nulls(schema: Any) -> Any:
+    """A schema whose values with `nullable` may be null. transformers writes OpenAPI's word for `| None`, which JSON Schema, the
+    language of the check, does not know.
+    """
+    if isinstance(schema, list):
+        return [_with_nulls(inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {name: _with_nulls(value) for name, value in schema.items() if name != "nullable"}
+    return {"anyOf": [inner, {"type": "null"}]} if schema.get("nullable") is True else inner
 
 
 def result_of(call: ToolCall, tools: Mapping[str, DescribedTool]) -> str:
