@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from aligner_lib.config.compose import compose, load, save
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
+from aligner_lib.rollouts.environments import tracebacks
 from aligner_lib.rollouts.environments.answers import final_answer, is_right, number, same_answer
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.calculator import LARGEST, calculate, shown
@@ -452,6 +453,13 @@ def test_a_response_that_misbehaves_costs_its_sample_and_no_other(pool):
         assert (failure.environment, failure.seed, failure.reason) == ("mine", seed, reason)
         assert "worker.py" not in failure.text
     assert re.search(r'mine\.py", line \d+ in reward', failures[-1].text)
+
+
+def test_the_limit_of_a_hang_is_the_one_that_faulthandler_names():
+    """A request's limit, or the limit of building in a new process."""
+    rest = '\nThread 0x01 (most recent call first):\n  File "mine.py", line 5 in <module>\n'
+    assert tracebacks.limit_of_dump(f"Timeout (0:02:00)!{rest}") == 120
+    assert tracebacks.limit_of_dump(f"Timeout (0:00:00.500000)!{rest}") == 0.5
 
 
 TWO_REWARDS = """

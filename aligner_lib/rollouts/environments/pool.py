@@ -246,17 +246,19 @@ class _EnvironmentRequest:
         except TimeoutError:
             return Problem("timeout", f"no answer within {seconds:g} s")
         except ProcessExpired as error:
-            if hung := self._hung(error.pid):
+            if dump := self._dump(error.pid):
+                # a new process builds its environment first, with a limit of its own
+                limit = tracebacks.limit_of_dump(dump)
                 return Problem(
                     "timeout",
-                    f"no answer within {seconds:g} s; it was here, the innermost call first:\n{hung}",
+                    f"no answer within {limit:g} s; it was here, the innermost call first:\n{tracebacks.of_dump(dump)}",
                 )
             return Problem("died", f"its process ended with exit code {error.exitcode}")
 
-    def _hung(self, pid: int) -> str:
-        """The traceback of a process at its time limit; empty for a process with another end."""
+    def _dump(self, pid: int) -> str:
+        """What faulthandler wrote about a process at its time limit; empty for a process with another end."""
         file = Path(self._environments._folder.name) / str(pid)
-        return tracebacks.of_dump(file.read_text()) if file.exists() else ""
+        return file.read_text() if file.exists() else ""
 
 
 def _as_failures(episodes: Sequence[Episode], answers: Sequence) -> list:

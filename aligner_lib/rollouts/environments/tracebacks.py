@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
@@ -14,6 +15,12 @@ def of_error(error: BaseException) -> str:
     while place is not None and place.tb_frame.f_code.co_filename in AROUND:
         place = place.tb_next
     return "".join(traceback.format_exception(type(error), error, place)).rstrip()
+
+
+def limit_of_dump(text: str) -> float:
+    """The time limit in seconds that faulthandler enforced, from the first line of its traceback: `Timeout (0:02:00)!`."""
+    hours, minutes, seconds = re.match(r"Timeout \((\d+):(\d+):([\d.]+)\)!", text).groups()
+    return 3600 * int(hours) + 60 * int(minutes) + float(seconds)
 
 
 def of_dump(text: str) -> str:
