@@ -107,9 +107,10 @@ def _in_yaml(value: Any) -> str:
 
 @cache
 def _sentences(schema: type) -> dict[str, str]:
-    """The text under each field of a dataclass and of its bases. Empty for a class without source."""
+    """The text under each field of a dataclass and of its bases, or of the class that its `described_in` names. Empty for a class
+    without source."""
     texts: dict[str, str] = {}
-    for cls in reversed(schema.__mro__):
+    for cls in reversed(getattr(schema, "described_in", schema).__mro__):
         node = _classes(sys.modules[cls.__module__]).get(cls.__name__)
         body = node.body if node else []
         for before, after in pairwise(body):

@@ -117,6 +117,7 @@ class Sched:
     """model.optim.sched: the learning rate over optimizer steps."""
 
     name: str = setting("CosineAnnealing", one_of("CosineAnnealing", "constant"))
+    """The course of the learning rate after the warm-up: a cosine down to min_lr, or constant."""
     warmup_steps: int = setting(10, at_least(0))
     """Optimizer steps of linear warm-up from 0."""
     constant_steps: int = setting(0, at_least(0))
@@ -143,7 +144,9 @@ class Optim:
     weight_decay: float = setting(0.1, at_least(0))
     """Decoupled; not applied to norms and biases."""
     betas: list[float] = setting([0.9, 0.98], _BETAS)
+    """The decay rates of Adam's two moments."""
     eps: float = setting(1e-8, above(0))
+    """Added to Adam's denominator."""
     sched: Sched = field(default_factory=Sched)
 
 
@@ -182,7 +185,9 @@ class ForwardModel(ForwardPass):
     """The greatest length of a sample in tokens. Longer samples are dropped (SFT: the input's longest paragraph is shortened),
     counted and reported."""
     tensor_model_parallel_size: int = setting(1, at_least(1))
+    """The number of processes that share each matrix."""
     pipeline_model_parallel_size: int = setting(1, at_least(1))
+    """The number of stages, processes that each hold a part of the layers."""
 
 
 @dataclass
@@ -192,11 +197,13 @@ class Model(ForwardModel):
     global_batch_size: int = setting(64, at_least(1))
     """Samples in one optimizer step."""
     rampup_batch_size: Any = setting(None, _CONSTANT)
+    """A name of NeMo-Aligner's. All batches have the same size here."""
     megatron_amp_O2: bool = setting(
         False,
         without_effect="trainer.precision decides: with bf16, parameters are bf16 and have float32 copies in the optimiser.",
     )
     mcore_gpt: bool = setting(True, _MCORE)
+    """A name of NeMo-Aligner's. Every model here is Megatron Core's."""
     activations_checkpoint_granularity: str | None = setting(None, one_of("selective", "full"))
     """The kind of activation recomputation; null: none."""
     activations_checkpoint_method: str | None = setting(None, one_of("uniform", "block"))
@@ -267,6 +274,7 @@ Alarms = make_dataclass(
         for limit in fields(Thresholds)
         if limit.name != "heartbeat_seconds"
     ],
+    namespace={"described_in": Thresholds},  # the class with the fields' docstrings
 )
 
 
@@ -281,10 +289,13 @@ class RunRecords:
     create_tensorboard_logger: bool = True
     """Write TensorBoard logs into <run>/tensorboard."""
     create_wandb_logger: bool = False
+    """Send metrics and rollouts to Weights & Biases."""
     wandb_logger_kwargs: WandbKwargs = field(default_factory=WandbKwargs)
     create_mlflow_logger: bool = False
+    """Send metrics and rollouts to MLflow."""
     mlflow_logger_kwargs: MLFlowKwargs = field(default_factory=MLFlowKwargs)
     create_trackio_logger: bool = False
+    """Send metrics and rollouts to trackio."""
     trackio_logger_kwargs: TrackioKwargs = field(default_factory=TrackioKwargs)
     alarms: Alarms = field(default_factory=Alarms)
     """The thresholds of the run's own alarms (alarms.jsonl)."""
@@ -311,6 +322,7 @@ class Loop:
     and the training on its responses)."""
 
     max_epochs: int = setting(1, at_least(1))
+    """Passes over the training data."""
     max_steps: int = setting(-1, STEPS)
     """-1: the number of steps in max_epochs."""
     val_check_interval: int = setting(10, at_least(1))
@@ -337,6 +349,7 @@ class Trainer(Precision):
     """trainer: processes and precision."""
 
     num_nodes: int = setting(1, at_least(1))
+    """Machines of the job."""
     devices: int = setting(1, at_least(1))
     """Processes on a node: the number of GPUs or, on a CPU, the number of ranks."""
     distributed_timeout_minutes: float = setting(60.0, above(0))
@@ -416,6 +429,7 @@ class Packed:
     """Micro batches limited by tokens instead of samples; the optimizer step stays the same."""
 
     packed_sequence: bool = False
+    """Fill a micro batch up to packed_sequence_size tokens, whatever the number of samples."""
     packed_sequence_size: int | None = setting(None, at_least(1))
     """Tokens in a micro batch; null: micro_batch_size times the length of the longest sample."""
 

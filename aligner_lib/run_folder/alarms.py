@@ -40,6 +40,7 @@ class Thresholds:
     entropy: float = 0.3
     """Fraction of the entropy at the start."""
     clip_fraction: float = 0.3
+    """Fraction of tokens whose ratio was clipped."""
     first_ratio: float = 0.02
     """Distance of the ratio from 1 before the first update of a step."""
     finished: float = 0.5

@@ -35,6 +35,13 @@ def test_every_setting_with_an_effect_stands_in_the_help_with_its_value(name):
     assert max(map(len, shown.splitlines())) <= 80 or "data_prefix" in max(shown.splitlines(), key=len)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_every_setting_in_the_help_has_a_sentence(name):
+    shown = settings_help(kind_of(name), compose(name))
+    entries = re.split(r"(?m)^(?=  \w+ = )", shown)[1:]
+    assert [entry.split()[0] for entry in entries if not re.search(r"(?m)^ {6}\S", entry)] == []
+
+
 def test_words_choose_settings_and_the_profile_gives_the_values():
     result = CliRunner().invoke(app, ["ppo", "--profile", "laptop", "--help", "policy_kl_penalty"])
     lines = result.output.strip().splitlines()

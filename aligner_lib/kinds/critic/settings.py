@@ -34,6 +34,7 @@ class CriticPPO(ScoringSettings):
     """trainer.ppo of the critic's job."""
 
     port: int = setting(5556, within(1, 65535))
+    """The server's port."""
     address: str | None = None
     """The address that the server listens on; null: loopback or, in a Slurm job, the node's own address."""
     actor_timeout: float = setting(600.0, above(0))
@@ -41,6 +42,7 @@ class CriticPPO(ScoringSettings):
     combine_rm_and_critic_server: bool = True
     """False: the reward model has a separate server (serve-rm)."""
     gradient_clip_val: float = setting(1.0, at_least(0))
+    """The norm of the critic's gradient is clipped to this value; 0: no clipping."""
 
 
 @dataclass

@@ -41,6 +41,7 @@ class DPOLoss:
     """model.dpo: the loss and its constants."""
 
     preference_loss: str = setting("dpo", one_of(*LOSSES))
+    """The loss (see docs/configuration.md). kto learns from labels of single responses, all others from pairs."""
     ref_policy_kl_penalty: float = setting(0.2, above(0))
     """β, the weight of the KL to the reference in the objective from which the loss is derived; in simpo and orpo, the weight
     of the margin."""

@@ -59,20 +59,31 @@ class GroupedRollout(RolloutSettings):
     """model.grpo: rollouts in groups, and the training objective."""
 
     num_prompts_per_step: int = setting(32, at_least(1))
+    """Prompts in a step."""
     num_generations_per_prompt: int = setting(8, at_least(2))
     """Responses to each prompt. Together they form a group."""
     objective: str = setting("grpo", one_of(*_NAMES))
     """The named objective (see docs/objectives.md). Each of the next nine settings changes a switch of the objective; null
     keeps the switch."""
     baseline: str | None = setting(None, one_of(*(name for name in BASELINES if name != "critic")))
+    """The value that is subtracted from a reward."""
     scale: str | None = setting(None, one_of(*SCALES))
+    """The divisor of the advantages."""
     aggregation: str | None = setting(None, one_of(*AGGREGATIONS))
+    """Several rewards: normalise their weighted sum, or normalise each of them in its group and then add them."""
     ratio: str | None = setting(None, one_of(*RATIOS))
+    """The probability ratio of the policy now and at the step's begin: of each token, of a whole response, or no ratio."""
     clipping: str | None = setting(None, one_of(*CLIPPINGS))
+    """pessimistic: the worse of the clipped and the unclipped term; stop_gradient: the clipped ratio is a constant weight."""
     clip_low: float | None = setting(None, above(0))
+    """The ratio is clipped below 1 less this number."""
     clip_high: float | None = setting(None, above(0))
+    """The ratio is clipped above 1 plus this number."""
     normalizer: str | None = setting(None, one_of(*NORMALIZERS))
+    """The mean of the tokens' losses: over each response and then over responses, over all tokens, or a sum divided by a
+    constant."""
     kl: str | None = setting(None, one_of(*KLS))
+    """The KL to the reference: an estimator in the loss (k1, k2, k3), a part of the reward, or none."""
     max_rollouts_per_step: int | None = setting(None, at_least(1))
     """The largest number of rollouts in a step. Groups with equal rewards are left out, and rollouts repeat until enough groups
     remain. null: 3 with dapo, else 1."""
@@ -108,6 +119,7 @@ class RemoteRM(ServerRequests, RemoteServer):
     """The server of a reward model in a separate job."""
 
     port: int = setting(5555, within(1, 65535))
+    """The server's port."""
 
 
 FUNCTIONS = POLICY_FUNCTIONS | {

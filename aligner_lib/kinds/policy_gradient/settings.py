@@ -39,7 +39,9 @@ class SamplingParams:
     """The distribution for sampling tokens."""
 
     use_greedy: bool = False
+    """Take the likeliest token each time."""
     temperature: float = setting(1.0, _TEMPERATURE)
+    """The logits are divided by this number before a token is drawn."""
     top_k: int = setting(0, at_least(0))
     """0: all tokens."""
     top_p: float = setting(1.0, PROBABILITY)
@@ -193,6 +195,7 @@ class RemoteServer:
     ip: str | None = None
     """Host name or address of the server's job."""
     port: int = setting(5556, within(1, 65535))
+    """The server's port."""
     run: str | None = None
     """The run folder of the server's job, which records the server's ip and port. Replaces both settings."""
 

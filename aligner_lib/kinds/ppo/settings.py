@@ -70,7 +70,9 @@ class PPOLoop(RolloutLoop):
     """trainer.ppo: the loop, the KL penalty and the advantages."""
 
     discount_factor: float = setting(1.0, within(0, 1))
+    """γ, the weight of the next token's reward and value."""
     gae_lambda: float = setting(0.95, within(0, 1))
+    """λ of generalised advantage estimation. 1: no bias from the critic; 0: the least variance."""
     prompt_baseline: str = setting("none", one_of("none", "group_mean", "leave_one_out"))
     """The baseline to which the critic's output is added: the mean reward of all responses to the prompt, or of the other
     responses. With a baseline, the critic has to predict only the differences between responses to the same prompt. none: the
@@ -78,6 +80,7 @@ class PPOLoop(RolloutLoop):
     whiten_rewards: bool = False
     """Divide the token rewards, including the KL penalty, by their standard deviation."""
     normalize_advantages: bool = True
+    """Give the step's advantages the mean 0 and the standard deviation 1."""
     critic_warmup_steps: int = setting(0, at_least(0))
     """The number of first steps that train only the critic."""
 

@@ -35,10 +35,13 @@ class SFTDataset:
     """A file with inputs and outputs or conversations, or a list of such files; a file in another known form is converted
     first."""
     micro_batch_size: int = setting(1, at_least(1))
+    """Samples in one forward-backward pass."""
     global_batch_size: int = setting(128, at_least(1))
+    """Samples in one optimizer step, or in a batch of the validation."""
     max_seq_length: int | None = setting(None, at_least(2))
     """null: model.encoder_seq_length."""
     shuffle: bool = True
+    """Draw a new order of the samples in every epoch."""
 
 
 @dataclass
