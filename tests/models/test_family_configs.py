@@ -126,8 +126,20 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
 @pytest.mark.parametrize(
     ("model_type", "settings", "message"),
     [
-        ("mixtral", {}, "model_type is 'mixtral', but the importer reads only llama, mistral, "),
-        ("gemma3", {}, "model_type is 'gemma3', .* gemma3_text"),
+        (
+            "mixtral",
+            {"num_local_experts": 8},
+            "model_type is 'mixtral', but the importer reads only llama, mistral, .*: take a model of one of these families "
+            r"\(mixtral: each layer has a router and experts",
+        ),
+        ("qwen3_next", {"num_experts": 512}, r"\(qwen3_next: each layer has a router and experts"),
+        (
+            "gemma3",
+            {"vision_config": {"hidden_size": 8}},
+            r"gemma3_text.*\(gemma3: it reads pictures or sound",
+        ),
+        ("phi3", {}, r"\(phi3: query, key and value are one matrix"),
+        ("bloom", {}, "take a model of one of these families$"),
         ("llama", {"attention_bias": True}, "attention_bias is true, which the importer does not support"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu can be read here"),
         ("qwen3", {"rope_scaling": {**YARN, "truncate": False}}, "truncate is false"),

@@ -32,11 +32,16 @@ FAMILIES: dict[str, Family] = {
 _EXPERTS = "each layer has a router and experts, and adapters, export and layouts here assume one MLP a layer"
 _FUSED = "query, key and value are one matrix, for whose adapters imports and exports have no rule yet"
 _OLD = "it needs learned positions or a parallel residual, and biases in every layer"
+_PICTURES = "it reads pictures or sound, and models here read text alone"
 REFUSED = {
-    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe"), _EXPERTS),
     **dict.fromkeys(("phi3", "phi4"), _FUSED),
     "olmo2": "its norms of queries and keys go over all heads, which Megatron Core's do not",
     **dict.fromkeys(("gpt2", "gpt_neox"), _OLD),
+}
+# settings of config.json, whatever the model_type: the reason
+REFUSED_SETTINGS = {
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"), _EXPERTS),
+    **dict.fromkeys(("vision_config", "audio_config"), _PICTURES),
 }
 BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES.values()}
 
@@ -51,9 +56,12 @@ def from_hf(config: dict, where: str = "config.json") -> Architecture:
     family = BY_MODEL_TYPE.get(settings.word("model_type", None))
     if family is None:
         name = config.get("model_type")
-        reason = f": {REFUSED[name]}. Take a model of a family that is read" if name in REFUSED else ""
+        reasons = [REFUSED_SETTINGS[key] for key in REFUSED_SETTINGS if config.get(key)]
+        reasons += [REFUSED[name]] if isinstance(name, str) and name in REFUSED else []
+        why = f" ({name}: {reasons[0]})" if reasons else ""
         raise settings.refuse(
-            f"model_type is {name!r}, but the importer reads only {', '.join(BY_MODEL_TYPE)}{reason}"
+            f"model_type is {name!r}, but the importer reads only {', '.join(BY_MODEL_TYPE)}: take a model of one of these "
+            f"families{why}"
         )
     arch = family.from_hf(settings)
     classes = settings.listed("architectures") or []
