@@ -287,6 +287,43 @@ def test_an_argument_that_may_be_none_takes_null():
             result_of(ToolCall("total", wrong), tools)
 
 
+def test_an_async_tool_is_awaited():
+    async def wait(seconds: int) -> str:
+        """
+        Waits.
+
+        Args:
+            seconds: How long.
+        """
+        if seconds < 0:
+            raise ValueError("time runs forwards")
+        return f"waited {seconds} s"
+
+    tools = {"wait": DescribedTool(wait)}
+    assert result_of(ToolCall("wait", {"seconds": 0}), tools) == "waited 0 s"
+    with pytest.raises(ValueError, match="time runs forwards"):
+        result_of(ToolCall("wait", {"seconds": -1}), tools)
+
+
+@pytest.mark.parametrize(
+    ("tools", "reward", "words"),
+    [
+        ("half", "prompt, response", "TOOLS is <function half at .*, but must be a list of functions"),
+        ("[half, 3]", "prompt, response", "must be a list of functions"),
+        ("[half, half]", "prompt, response", "two tools are named half: rename one of them"),
+        ("[half]", "prompts, completions", "the reward judges one episode at a time: write a plain function"),
+    ],
+)
+def test_tools_that_cannot_be_used_end_the_start(tmp_path, tools, reward, words):
+    file, prompts = tmp_path / "mine.py", tmp_path / "prompts.jsonl"
+    file.write_text(
+        f"{FILE.split('class')[0]}TOOLS = {tools}\n\ndef reward({reward}, **fields):\n    return 0\n"
+    )
+    prompts.write_text('{"prompt": "Halve 2."}\n{"prompt": "Halve 4."}\n')
+    with pytest.raises(UserError, match=words):
+        print(make(str(file), prompts=str(prompts)).tool_schemas)
+
+
 def test_the_calculator_and_the_search_are_tools():
     calculator = make("tool_calculator", digits=3, operations="+", examples=1)
     *worked, question = calculator.reset(3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -48,9 +50,13 @@ class ToolEnvironment(Environment):
 
     @cached_property
     def described_tools(self) -> dict[str, DescribedTool]:
-        """The tools by name."""
-        described = map(DescribedTool, self.tools)
-        return {tool.schema["function"]["name"]: tool for tool in described}
+        """The tools by name. Raises UserError for two tools with the same name."""
+        described = {tool.schema["function"]["name"]: tool for tool in map(DescribedTool, self.tools)}
+        if len(described) < len(self.tools):
+            names = [tool.__name__ for tool in self.tools]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UserError(f"two tools are named {twice}: rename one of them")
+        return described
 
     @property
     def tool_schemas(self) -> tuple[Tool, ...]:
@@ -108,7 +114,7 @@ def _with_nulls(schema: Any) -> Any:
 
 
 def result_of(call: ToolCall, tools: Mapping[str, DescribedTool]) -> str:
-    """Run a call. Returns the tool's result: a text unchanged, any other value as JSON.
+    """Run a call, and wait for an async tool. Returns the tool's result: a text unchanged, any other value as JSON.
 
     Raises ValueError, in words for the policy, for an unknown tool and for arguments that do not fit the schema, and any
     exception of the tool.
@@ -122,6 +128,8 @@ def result_of(call: ToolCall, tools: Mapping[str, DescribedTool]) -> str:
         place = "".join(f"{name}: " for name in problem.absolute_path)
         raise ValueError(f"the arguments of {call.name} do not fit: {place}{problem.message}")
     result = tool.function(**call.arguments)
+    if inspect.iscoroutine(result):
+        result = asyncio.run(result)
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
 
 

@@ -70,26 +70,31 @@ class UserFile:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
         except Exception as error:
             raise UserError(f"{self.path} raises an error when run:\n{tracebacks.of_error(error)}") from error
-        chosen = self._chosen(module)
+        tools = getattr(module, TOOLS, ())
+        is_list = isinstance(tools, list | tuple) and all(map(callable, tools))
+        require(is_list, f"{self.path}: {TOOLS} is {tools!r}, but must be a list of functions")
+        chosen = self._chosen(module, tools)
         if inspect.isclass(chosen):
             return chosen
         together = (
             inspect.iscoroutinefunction(chosen) or "completions" in inspect.signature(chosen).parameters
         )
-        if tools := getattr(module, TOOLS, ()):
+        if tools:
             require(
-                not together, f"{self.path}: {TOOLS} need a reward(prompt, response, **fields), not async"
+                not together,
+                f"{self.path}: with {TOOLS}, the reward judges one episode at a time: write a plain function "
+                "reward(prompt, response, **fields), without async and without lists",
             )
             return partial(RewardAfterTools, chosen, tools)
         return partial(RewardsTogether if together else RewardFunction, chosen)
 
-    def _chosen(self, module: ModuleType) -> Any:
+    def _chosen(self, module: ModuleType, tools: Sequence[Callable]) -> Any:
         own = {
             name: value
             for name, value in vars(module).items()
             if getattr(value, "__module__", None) == module.__name__
             and not name.startswith("_")
-            and value not in getattr(module, TOOLS, ())
+            and value not in tools
             and (inspect.isfunction(value) or (inspect.isclass(value) and issubclass(value, Environment)))
         }
         if self.name:
