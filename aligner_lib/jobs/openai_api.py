@@ -177,6 +177,8 @@ class _Message(BaseModel):
     content: str | Annotated[list[_Part], Field(fail_fast=True)] | None = None
     tool_calls: Annotated[list[_Call], Field(fail_fast=True)] = []
     tool_call_id: str | None = None
+    name: str | None = None
+    """Of a result: the function, which the call's id already says."""
 
     @model_validator(mode="before")
     @classmethod
@@ -193,6 +195,8 @@ class _Message(BaseModel):
             raise ValueError("only an assistant's message has tool_calls")
         if (self.role == "tool") != (self.tool_call_id is not None):
             raise ValueError("a message of the role tool, and no other, needs tool_call_id")
+        if self.name is not None and self.role != "tool":
+            raise ValueError("only a message of the role tool has a name here")
         if self.content is None and not self.tool_calls:
             raise ValueError("the content is missing")
         return self
@@ -329,7 +333,7 @@ def _explained(kind: type[_ApiRequest], error: ValidationError) -> ApiError:
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden" and name == "messages":
         return ApiError(
-            f"{place} is not supported here: a message has only role, content (text), tool_calls and tool_call_id",
+            f"{place} is not supported here: a message has only role, content (text), tool_calls, tool_call_id and name",
             param=name,
             code="unsupported",
         )

@@ -91,7 +91,13 @@ def test_the_prompt_has_the_tools_the_calls_and_their_results(answered, smoke):
         "function": {"name": "add", "arguments": json.dumps(CALL.arguments)},
     }
     said = [*ASKED, {"role": "assistant", "content": None, "tool_calls": [call]}]
-    whole, _ = answered("Two.", messages=[*said, {"role": "tool", "tool_call_id": "7", "content": "2"}])
+    result = {
+        "role": "tool",
+        "tool_call_id": "7",
+        "name": "add",
+        "content": "2",
+    }  # many clients write the name
+    whole, _ = answered("Two.", messages=[*said, result])
     turns = in_words([*ASKED, calling_message([CALL]), {"role": "tool", "content": "2"}], [ADD])
     text = "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in turns)
     tokens = Tokenizer(smoke).encode_parts([f"{text}<|im_start|>assistant\n"])[0]
@@ -109,6 +115,7 @@ REFUSED = [
     ({"messages": [{"role": "tool", "content": "2", "tool_call_id": "8"}]}, "messages", "no call before it"),
     ({"messages": [{"role": "user", "content": "a", "tool_calls": [CALLED]}]}, "messages", "only an assistant's"),
     ({"messages": [{"role": "user"}]}, "messages", "the content is missing"),
+    ({"messages": [{"role": "user", "content": "a", "name": "Ada"}]}, "messages", "only a message of the role tool has a name"),
     ({"messages": [{"role": "assistant", "tool_calls": [CALLED | {"function": {"name": "a", "arguments": "[1]"}}]}]}, "messages", "JSON text of an object"),
 ]  # fmt: skip
 
