@@ -5,6 +5,7 @@ from omegaconf import OmegaConf
 
 from aligner_lib.cli.size import GPUs, best_layout, memory_of, together, trained_models
 from aligner_lib.config.compose import compose, keys, profile_section
+from aligner_lib.config.kinds import kinds
 from cluster.sizing import MODELS, Parallelism
 
 GPU_GIB = 80
@@ -53,6 +54,22 @@ def test_a_laptop_chooses_the_precision_of_each_model(kind):
     config = composed("laptop", kind)
     precisions = {OmegaConf.select(config, key) for key in keys(kind) if key.endswith("trainer.precision")}
     assert precisions == {"auto"}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_servers_and_evaluations_compute_as_the_jobs_that_use_them(profile):
+    """With the training kinds, all kinds of the registry."""
+    others = {name: composed(profile, name) for name in ("evaluate", "critic", "reward_server")}
+    assert {kind.name for kind in kinds().values()} == {*KINDS, *others}
+    ppo = composed(profile, "ppo")
+    for name in others:
+        assert others[name].trainer.precision == ppo.trainer.precision == "bf16"
+    for name in ("encoder_seq_length", "data.chat_template", "ppo.length_params.max_length"):
+        assert OmegaConf.select(others["evaluate"].model, name) == OmegaConf.select(ppo.model, name)
+    for key in ("optim.lr", "optim.sched.warmup_steps", "micro_batch_size", "global_batch_size"):
+        assert OmegaConf.select(others["critic"].model, key) == OmegaConf.select(ppo.critic.model, key)
+    for name in ("critic", "reward_server"):
+        assert others[name].model.encoder_seq_length >= ppo.model.encoder_seq_length
 
 
 @each_job
