@@ -96,8 +96,7 @@ def test_a_job_validates_and_saves_often_enough_and_validates_less_than_it_train
         batch = config.model.data.validation_ds.global_batch_size if kind == "sft" else batch_of(config, kind)
         validated = min(loop.limit_val_batches * batch, VALIDATION[kind])
     assert 256 <= validated <= loop.val_check_interval * batch_of(config, kind) / 3
-    if kind != "grpo":  # an environment renders its prompts
-        assert config.model.data.chat_template == "tokenizer"
+    assert config.model.data.chat_template == "tokenizer"
 
 
 @pytest.mark.parametrize("model", BY_NAME)
