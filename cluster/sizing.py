@@ -278,14 +278,16 @@ def step_flops(
     trained: int = 1,
     scored: int = 0,
     generated: bool = False,
+    adapted: bool = False,
 ) -> StepFlops:
     """Floating-point operations of a step (`token_flops`).
 
     role: a name in ROLES; texts: read in a step; tokens: of a text; trained: passes with gradients; scored: passes without
-    gradients; generated: whether the texts are generated first, which costs another pass.
+    gradients; generated: whether the texts are generated first, which costs another pass. adapted: adapters are trained, so a
+    pass with gradients computes no gradients of the weights and has twice the operations, not three times.
     """
     one_pass = texts * tokens * token_flops(model, role, tokens)
-    return StepFlops(3 * trained * one_pass, scored * one_pass, generated * one_pass)
+    return StepFlops((2 if adapted else 3) * trained * one_pass, scored * one_pass, generated * one_pass)
 
 
 def table(models: list[str] | None = None, gpu_gib: float = 80.0, **options) -> list[dict]:

@@ -31,7 +31,14 @@ class Speed:
 def flops_of(shape: ModelShape, model: TrainedModel, tokens: int) -> StepFlops:
     """The operations of a model of the job in a step. tokens: of a text, on average."""
     return step_flops(
-        shape, model.role, model.batch, tokens, model.trained, model.scored, model.generated > 0
+        shape,
+        model.role,
+        model.batch,
+        tokens,
+        model.trained,
+        model.scored,
+        model.generated > 0,
+        model.adapter_rank > 0,
     )
 
 
@@ -73,7 +80,12 @@ def show_cost(
 
 def assumptions(models: tuple[TrainedModel, ...], tokens: int | None, speed: Speed) -> list[str]:
     """A line for each assumption of the estimate. tokens: of a text; None: half of the longest text."""
-    trained = ", ".join(f"{model.role} {model.trained}" for model in models)
+    passes = {
+        adapted: ", ".join(
+            f"{model.role} {model.trained}" for model in models if (model.adapter_rank > 0) == adapted
+        )
+        for adapted in (False, True)
+    }
     scored = ", ".join(f"{model.role} {model.scored}" for model in models if model.scored)
     lines = {
         "texts have half of the longest text's tokens (--tokens)": not tokens,
@@ -83,7 +95,8 @@ def assumptions(models: tuple[TrainedModel, ...], tokens: int | None, speed: Spe
             model.generated for model in models
         ),
         "2 operations for each token and weight, and attention to the whole text": True,
-        f"passes with gradients, at three times the operations: {trained}": True,
+        f"passes with gradients, at three times the operations: {passes[False]}": bool(passes[False]),
+        f"passes with gradients of adapters, at twice the operations: {passes[True]}": bool(passes[True]),
         f"passes without gradients, by models of the policy's size: {scored}": bool(scored),
         "no validation, checkpoints, recomputation, padding or waiting": True,
     }

@@ -43,6 +43,8 @@ def test_operations_of_a_token_worked_by_hand():
     assert step_flops(TINY, "actor", 6, 5, trained=2, scored=2, generated=True) == StepFlops(
         training=6 * 5 * 816 * 3 * 2, scoring=6 * 5 * 816 * 2, generation=6 * 5 * 816
     )
+    adapted = step_flops(TINY, "actor", 6, 5, trained=2, adapted=True)
+    assert adapted.training == 6 * 5 * 816 * 2 * 2, "no gradients of the weights"
 
 
 @pytest.mark.parametrize(
