@@ -67,7 +67,10 @@ def test_an_environment_whose_python_is_gone_is_made_anew(installed):
 
 
 def test_trl_is_installed_on_demand_and_once(installed):
-    for command, extras in (("bench", ["bench"]), ("test", ["exporters", "hub", "json", "site"])):
+    for command, extras in (
+        ("bench", ["bench"]),
+        ("test", ["environments", "exporters", "hub", "json", "site"]),
+    ):
         assert installed.lab(command)[1] == f"handed over: aligner_lib {command}"
         locks = [re.findall(r"requirements-\w+\.lock", line) for line in installed.installs()]
         assert locks == [[f"requirements-{extra}.lock"] for extra in extras]
