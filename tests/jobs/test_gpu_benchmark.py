@@ -49,6 +49,7 @@ def test_generation_with_a_recorded_step_is_beside_generation_without(tmp_path, 
     """On a CPU, which records nothing, both are the same generation."""
     tiny = replace(gpu.architecture_of(gpu.SMALL), num_layers=1, vocab_size=512)
     monkeypatch.setattr(gpu, "architecture_of", lambda _: tiny)
+    monkeypatch.setattr(gpu, "NEW_TOKENS", 8)
     gpu.main(gpu.parse(["--only", "capture", "--quick", "--out", str(tmp_path)]))
     rows = json.loads((tmp_path / "gpu.json").read_text())["parts"]["capture"]
     assert [(row["precision"], row["rows"], row["common"]) for row in rows] == [

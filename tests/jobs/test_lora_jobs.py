@@ -57,14 +57,7 @@ def trained(jobs):
     return run
 
 
-# of a newer Megatron the kinds with models of both heads; the losses of the others meet none of its code
-ON_NEWER_MEGATRON = ("sft", "rm", "ppo")
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[pytest.mark.megatron] * (kind in ON_NEWER_MEGATRON)) for kind in SHORT],
-)
+@pytest.mark.parametrize("kind", SHORT)
 def test_each_kind_trains_adapters(trained, jobs, kind):
     run = trained(kind)
     assert run.status == "finished"
@@ -81,7 +74,6 @@ def test_each_kind_trains_adapters(trained, jobs, kind):
         assert AdapterRecord.load(checkpoint / "critic").base == trained("rm").latest_checkpoint()
 
 
-@pytest.mark.megatron
 def test_learning_shows(trained):
     losses = [record["validation/loss"] for record in figures(trained("sft")) if "validation/loss" in record]
     assert losses[-1] < losses[0] - 0.05  # of a model with random weights, most of which stay

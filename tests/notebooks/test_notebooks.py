@@ -7,7 +7,6 @@ import importlib.util
 import json
 import math
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -240,20 +239,3 @@ def test_ppo_with_a_remote_critic(tutorial):
     actor, critic = (json.loads((path / "run.json").read_text()) for path in (run, run / "critic"))
     assert (actor["status"], critic["status"], critic["kind"]) == ("finished", "finished", "critic")
     assert critic["message"].endswith("is done")
-
-
-@runs_notebooks
-def test_missing_results_of_earlier_notebooks_are_replaced_with_a_note(tutorial, tmp_path):
-    """Notebook 08 without notebooks 03, 04 and 06. Missing runs of PPO and GRPO: tests/unit/test_workspace.py."""
-    for name in ("grpo", "ppo"):
-        shutil.copytree(tutorial / "runs" / name, tmp_path / "runs" / name)
-    run_tutorial(tmp_path, "--only", "08")
-    text = (tmp_path / "notebooks" / "08_compare.ipynb").read_text()
-    assert "there is no SFT run" in text
-    for missing in ("reward model", "DPO run"):
-        assert text.count(f"note: there is no {missing}") == 1, missing
-    assert "there is no PPO run" not in text and "there is no GRPO run" not in text
-    runs = [json.loads((tmp_path / "runs" / name / "run.json").read_text()) for name in ("rm", "dpo")]
-    assert [run["status"] for run in runs] == ["finished", "finished"]
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert {"kl_per_token", "win_rate"} <= summary["ppo"].keys()

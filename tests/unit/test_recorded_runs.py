@@ -134,7 +134,7 @@ def test_a_learner_s_own_code_is_trained_unless_it_is_the_recorded_one(started, 
 def test_a_late_notebook_finds_the_recorded_policy_without_the_earlier_ones(seat, tmp_path, capsys):
     assert seat.policy() == seat.run("sft").path and "this cell trains nothing" in capsys.readouterr().out
     fresh = Workspace(tmp_path / "other", "smoke")
-    assert fresh.policy() == fresh.model()
+    assert fresh.policy() == fresh.model() and "there is no SFT run" in capsys.readouterr().out
 
 
 def test_training_after_all_begins_anew_and_leaves_the_recording(started, seat):
