@@ -215,10 +215,11 @@ def _conversation(
         wholes = [parts for parts in wholes if any(counts for _, counts in parts)]
         begin, end = [], []
     else:
+        with_tools = uses_tools(messages, tools)
         # the stop token after the last answer is learnt, so the answer must be learnt, too
-        if not turns[-1].learnt:
+        if not turns[-1].learnt and not with_tools:
             return "the last answer has the weight 0: leave the turns behind the last learnt answer out"
-        if uses_tools(messages, tools):
+        if with_tools:
             messages = in_words(messages, tools)
         parts = [
             part
@@ -229,9 +230,20 @@ def _conversation(
             )
         ]
         parts[0] = (parts[0][0].lstrip(), False)
-        wholes, begin, end = [parts], tokenizer.bos_ids, [tokenizer.eos_id]
+        # a policy that does not stop after a call writes the tool's result itself, so each answer has a sample with its stop token
+        wholes = _each_answer_last(parts) if with_tools else [parts]
+        begin, end = tokenizer.bos_ids, [tokenizer.eos_id]
     samples = [_of_parts(parts, begin, end, tokenizer, max_length) for parts in wholes]
     return next((reason for reason in samples if isinstance(reason, str)), samples)
+
+
+def _each_answer_last(parts: list[tuple[str, bool]]) -> list[list[tuple[str, bool]]]:
+    """For each part in the loss, the parts up to this part, with this part alone in the loss."""
+    return [
+        [(earlier, False) for earlier, _ in parts[:i]] + [(text, True)]
+        for i, (text, learnt) in enumerate(parts)
+        if learnt
+    ]
 
 
 def _of_parts(

@@ -33,10 +33,10 @@ REFUSED = {
     "prompt and completion": ({"prompt": "a", "completion": "b"}, "'prompt'", "`aligner data`, which reads prompts and answers"),
     "context": ({"input": "a", "output": "b", "context": "c"}, "'context'", "into one text"),
     "weight": ({"input": "a", "output": "b", "weight": 0.5}, "'weight'", "remove the key"),
-    "tools": ({"conversations": SHAREGPT, "tools": [{"name": "add"}]}, "'tools'", "under 'messages'"),
+    "tools": ({"conversations": SHAREGPT, "tools": [{"name": "add"}]}, "'tools'", "`aligner data`, which reads ShareGPT's conversations"),
     "function_call": (with_key(TURNS, 1, function_call={"name": "add"}), "'function_call' of turn 2", "'tool_calls', a list"),
     "reasoning": (with_key(TURNS, 1, reasoning_content="Hm."), "'reasoning_content' of turn 2", "template"),
-    "mask": ({"conversations": SHAREGPT, "mask": "Assistant"}, "'mask'", "assistant's turns"),
+    "mask": ({"conversations": SHAREGPT, "mask": "Assistant"}, "'mask'", "`aligner data`, which reads"),
     "label": ({"conversations": [*SHAREGPT[:1], SHAREGPT[1] | {"label": "quality:4"}]}, "'label' of turn 2", "remove"),
     "unknown": ({"input": "a", "output": "b", "hint": "c"}, "'hint'", "remove the key"),
 }  # fmt: skip

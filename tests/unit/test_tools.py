@@ -147,10 +147,13 @@ def test_sft_learns_calls_and_answers_and_never_a_result(smoke, with_template, t
         )
     )
     samples, _ = load_sft([file], tokenizer, 2048)
-    assert len(samples) == 2 and samples[0] == samples[1]  # tools as JSON text, without their envelope
+    of_each = len(samples) // 2
+    assert samples[:of_each] == samples[of_each:]  # tools as JSON text, without their envelope
+    learnt = [learnt_parts(tokenizer, sample) for sample in samples[:of_each]]
     call, stop = (OBJECT if template == LLAMA else TAGGED), "<|im_end|>"
-    parts = [f" {call}", f" Two.{stop}"] if template == PLAIN else [call + stop, "Two." + stop]
-    assert learnt_parts(tokenizer, samples[0]) == parts
+    # plain texts have a stop token at the end alone, and a policy has to stop after a call
+    plain = [[f" {call}{stop}"], [f" Two.{stop}"]]
+    assert learnt == (plain if template == PLAIN else [[call + stop, "Two." + stop]])
     if template != PLAIN:  # the context is the prompt that the policy will read
         start = samples[0].answer_start
         assert samples[0].tokens[:start] == encode(tokenizer, ASKED, [ADD])
