@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,14 +29,14 @@ from aligner_lib.datasets.chat_template import (
 )
 from aligner_lib.datasets.json_lines import first_record, in_doubt, numbered_lines, parse, text_of
 from aligner_lib.datasets.record_keys import (
-    LABELLED,
-    PAIR,
-    TEXT,
     RecordForm,
     UnreadKey,
     check_keys,
+    labelled_form,
+    pair_form,
     prompt_form,
     sft_form,
+    text_form,
 )
 from aligner_lib.datasets.samples import (
     LabelledSample,
@@ -53,6 +54,7 @@ from aligner_lib.datasets.tool_calls import (
     in_words,
     uses_tools,
 )
+from aligner_lib.datasets.worker_processes import in_chunks, results
 from aligner_lib.errors import UserError
 from data.tools import check_results, checked_calls, checked_tools
 
@@ -67,10 +69,14 @@ def in_memory(samples: Iterator, report: LoadReport) -> Sequence:
 
 
 def load_sft(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+    files: Iterable[Path],
+    tokenizer: Tokenizer,
+    max_length: int,
+    collect: Collect = in_memory,
+    workers: int = 1,
 ) -> tuple[Sequence[SFTSample], LoadReport]:
     """SFT samples from JSON Lines files, and a report of the dropped and the cut samples. max_length: tokens;
-    collect: keeps the samples.
+    collect: keeps the samples; workers: the number of processes that make samples. The number does not change the result.
 
     {"input", "output"} lines become `{input} {output}` and a stop token. The text is tokenised as a whole;
     `Tokenizer.encode_parts` decides which tokens belong to the output. A sample over max_length loses the middle of its input's
@@ -96,18 +102,21 @@ def load_sft(
     answers end without a stop token.
     """
 
-    def make(record: dict) -> SFTSample | list[SFTSample] | str:
-        if "messages" in record or "conversations" in record:
-            tools = checked_tools(record["tools"]) if record.get("tools") else []
-            return _conversation(_turns(record), tools, tokenizer, max_length)
-        prompt, answer = text_of(record, "input"), text_of(record, "output")
-        if not answer.strip():
-            return "empty output"
-        if not prompt.strip():
-            return "empty input"
-        return _instruction(prompt, answer, tokenizer, max_length)
+    return _load(
+        files, partial(_sft_samples, tokenizer, max_length), sft_form, collect=collect, workers=workers
+    )
 
-    return _load(files, make, sft_form, collect=collect)
+
+def _sft_samples(tokenizer: Tokenizer, max_length: int, record: dict) -> SFTSample | list[SFTSample] | str:
+    if "messages" in record or "conversations" in record:
+        tools = checked_tools(record["tools"]) if record.get("tools") else []
+        return _conversation(_turns(record), tools, tokenizer, max_length)
+    prompt, answer = text_of(record, "input"), text_of(record, "output")
+    if not answer.strip():
+        return "empty output"
+    if not prompt.strip():
+        return "empty input"
+    return _instruction(prompt, answer, tokenizer, max_length)
 
 
 def _instruction(prompt: str, answer: str, tokenizer: Tokenizer, max_length: int) -> SFTSample | str:
@@ -268,9 +277,13 @@ def _message(role: str, text: str) -> Message:
 
 
 def load_pairs(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+    files: Iterable[Path],
+    tokenizer: Tokenizer,
+    max_length: int,
+    collect: Collect = in_memory,
+    workers: int = 1,
 ) -> tuple[Sequence[PairSample], LoadReport]:
-    """Preference pairs, and a report of the dropped pairs. max_length: tokens.
+    """Preference pairs, and a report of the dropped pairs. max_length: tokens; workers: as for `load_sft`.
 
     A pair is a line {"prompt", "chosen", "rejected"}, each a text or a list of turns, or two {"text"} lines, chosen before
     rejected. All lines of a file have the same form. Both responses end with the stop token, like the responses that PPO
@@ -279,26 +292,31 @@ def load_pairs(
     Raises FileNotFoundError for a missing file, ValueError when no pair is usable.
     """
 
-    def make(*records: dict) -> PairSample | str:
-        texts = [text_of(record, "text") for record in records if "text" in record]
-        if not all(text.strip() for text in texts):
-            return "empty text"
-        if tokenizer.template == OWN or not texts:
-            parts = _prompt_and_responses(records)
-            if isinstance(parts, str):
-                return parts
-            prompt, *responses = parts
-            rows = [with_response(tokenizer, prompt, response)[0] for response in responses]
-        else:
-            rows = [ids + [tokenizer.eos_id] for ids in tokenizer.encode_batch(texts)]
-        pair = PairSample(*rows)
-        return pair_problem(pair, max_length) or pair
+    return _load_pairs(files, partial(_pair, tokenizer, max_length), collect, workers)
 
-    return _load_pairs(files, make, collect)
+
+def _pair(tokenizer: Tokenizer, max_length: int, *records: dict) -> PairSample | str:
+    texts = [text_of(record, "text") for record in records if "text" in record]
+    if not all(text.strip() for text in texts):
+        return "empty text"
+    if tokenizer.template == OWN or not texts:
+        parts = _prompt_and_responses(records)
+        if isinstance(parts, str):
+            return parts
+        prompt, *responses = parts
+        rows = [with_response(tokenizer, prompt, response)[0] for response in responses]
+    else:
+        rows = [ids + [tokenizer.eos_id] for ids in tokenizer.encode_batch(texts)]
+    pair = PairSample(*rows)
+    return pair_problem(pair, max_length) or pair
 
 
 def load_preferences(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+    files: Iterable[Path],
+    tokenizer: Tokenizer,
+    max_length: int,
+    collect: Collect = in_memory,
+    workers: int = 1,
 ) -> tuple[Sequence[PreferenceSample], LoadReport]:
     """The pairs of `load_pairs`, with the index of each response's first token.
 
@@ -306,24 +324,29 @@ def load_preferences(
     prompts, is dropped.
     """
 
-    def make(*records: dict) -> PreferenceSample | str:
-        texts = _prompt_and_responses(records)
-        if isinstance(texts, str):
-            return texts
-        prompt, *responses = texts
-        (chosen, chosen_start), (rejected, rejected_start) = (
-            with_response(tokenizer, prompt, response) for response in responses
-        )
-        pair = PreferenceSample(chosen, rejected, chosen_start, rejected_start)
-        return pair_problem(pair, max_length) or pair
+    return _load_pairs(files, partial(_preference, tokenizer, max_length), collect, workers)
 
-    return _load_pairs(files, make, collect)
+
+def _preference(tokenizer: Tokenizer, max_length: int, *records: dict) -> PreferenceSample | str:
+    texts = _prompt_and_responses(records)
+    if isinstance(texts, str):
+        return texts
+    prompt, *responses = texts
+    (chosen, chosen_start), (rejected, rejected_start) = (
+        with_response(tokenizer, prompt, response) for response in responses
+    )
+    pair = PreferenceSample(chosen, rejected, chosen_start, rejected_start)
+    return pair_problem(pair, max_length) or pair
 
 
 def load_labelled(
-    files: Iterable[Path], tokenizer: Tokenizer, max_length: int, collect: Collect = in_memory
+    files: Iterable[Path],
+    tokenizer: Tokenizer,
+    max_length: int,
+    collect: Collect = in_memory,
+    workers: int = 1,
 ) -> tuple[Sequence[LabelledSample], LoadReport]:
-    """Responses with labels, and a report of the dropped samples. max_length: tokens.
+    """Responses with labels, and a report of the dropped samples. max_length: tokens; workers: as for `load_sft`.
 
     {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token; the template writes a prompt of turns.
     The label is true for a desirable response. Pairs, in the form of `load_preferences`, are split in two: the chosen response
@@ -334,40 +357,51 @@ def load_labelled(
     Raises FileNotFoundError for a missing file, ValueError when no sample is usable, or when all samples have the same prompt.
     """
 
-    def make(record: dict) -> tuple[Conversation, str, bool] | str:
-        prompt, response, label = (
-            _text_or_turns(record, "prompt"),
-            _answer(record, "response"),
-            record["label"],
-        )
-        if not isinstance(label, bool):
-            raise ValueError(f"'label' is {label!r}, but must be true or false")
-        if not response.strip() or (isinstance(prompt, str) and not prompt.strip()):
-            return "empty prompt or response"
-        return too_long(prompt, f" {response}") or (prompt, f" {response}", label)
-
-    def make_two(*records: dict) -> tuple[Conversation, str, str] | str:
-        texts = _prompt_and_responses(records)
-        if isinstance(texts, str):
-            return texts
-        prompt, *responses = texts
-        if responses[0] == responses[1]:
-            return "chosen and rejected are equal"
-        return next(filter(None, (too_long(prompt, response) for response in responses)), texts)
-
-    def too_long(prompt: Conversation, response: str) -> str | None:
-        too_many = len(with_response(tokenizer, prompt, response)[0]) > max_length
-        return f"longer than {max_length} tokens (encoder_seq_length)" if too_many else None
-
     files = [Path(file) for file in files]
     if "label" in first_record(files):
-        texts, report = _load(files, make, lambda record: LABELLED)
+        texts, report = _load(
+            files, partial(_labelled, tokenizer, max_length), labelled_form, workers=workers
+        )
         sides = [texts]
     else:
-        pairs, report = _load_pairs(files, make_two)
+        pairs, report = _load_pairs(files, partial(_two_labelled, tokenizer, max_length), workers=workers)
         sides = labelled_sides(pairs)
-    join = lambda prompt, text: with_response(tokenizer, prompt, text)  # noqa: E731
-    return collect(beside_others(sides, join, max_length, files), report), report
+    contrasts = in_chunks(
+        beside_others(sides, files), CHUNK, lambda contrast: sum(len(str(text)) for text in contrast)
+    )
+    task = partial(_labelled_samples, partial(with_response, tokenizer), max_length)
+    return collect(chain.from_iterable(results(task, contrasts, workers)), report), report
+
+
+def _labelled(tokenizer: Tokenizer, max_length: int, record: dict) -> tuple[Conversation, str, bool] | str:
+    prompt, response, label = (
+        _text_or_turns(record, "prompt"),
+        _answer(record, "response"),
+        record["label"],
+    )
+    if not isinstance(label, bool):
+        raise ValueError(f"'label' is {label!r}, but must be true or false")
+    if not response.strip() or (isinstance(prompt, str) and not prompt.strip()):
+        return "empty prompt or response"
+    return _too_long(tokenizer, max_length, prompt, f" {response}") or (prompt, f" {response}", label)
+
+
+def _two_labelled(
+    tokenizer: Tokenizer, max_length: int, *records: dict
+) -> tuple[Conversation, str, str] | str:
+    texts = _prompt_and_responses(records)
+    if isinstance(texts, str):
+        return texts
+    prompt, *responses = texts
+    if responses[0] == responses[1]:
+        return "chosen and rejected are equal"
+    problems = (_too_long(tokenizer, max_length, prompt, response) for response in responses)
+    return next(filter(None, problems), texts)
+
+
+def _too_long(tokenizer: Tokenizer, max_length: int, prompt: Conversation, response: str) -> str | None:
+    too_many = len(with_response(tokenizer, prompt, response)[0]) > max_length
+    return f"longer than {max_length} tokens (encoder_seq_length)" if too_many else None
 
 
 Labelled = tuple[Any, Any, bool]  # prompt and response, as texts or as token ids, and the label
@@ -379,31 +413,46 @@ def labelled_sides(pairs: list[tuple[Any, Any, Any]]) -> list[list[Labelled]]:
     return [chosen, [(prompt, rejected, False) for prompt, _, rejected in pairs]]
 
 
-def beside_others(
-    sides: list[list[Labelled]],
-    join: Callable[[Any, Any], tuple[list[int], int]],
-    max_length: int,
-    files: list[Path],
-) -> Iterator[LabelledSample]:
-    """Samples of labelled responses, each with the next response of its side to another prompt.
+class Contrast(NamedTuple):
+    """A labelled response and, to the same prompt, an unrelated response; texts or token ids."""
 
-    join: maps prompt and response to token ids and the index of the response's first token. Raises ValueError when all prompts
-    are equal.
+    prompt: Any
+    response: Any
+    desirable: bool
+    unrelated: Any
+
+
+def beside_others(sides: list[list[Labelled]], files: list[Path]) -> Iterator[Contrast]:
+    """Labelled responses, each with the next response of its side to another prompt.
+
+    Raises ValueError when all prompts are equal.
     """
     if all(prompt == sides[0][0][0] for prompt, *_ in sides[0]):
         raise ValueError(
             f"all samples of {', '.join(map(str, files))} have the same prompt: KTO compares with responses to other prompts"
         )
 
-    def labelled(side: list[Labelled]) -> Iterator[LabelledSample]:
+    def contrasts(side: list[Labelled]) -> Iterator[Contrast]:
         others = _next_other([prompt for prompt, *_ in side])
-        return (sample(*own, side[other][1]) for own, other in zip(side, others))
+        return (Contrast(*own, side[other][1]) for own, other in zip(side, others))
 
-    def sample(prompt: Any, response: Any, label: bool, unrelated: Any) -> LabelledSample:
-        (own, start), (other, other_start) = (join(prompt, text) for text in (response, unrelated))
-        return LabelledSample(label, (own, other[:max_length]), (start, other_start))
+    return (contrast for group in zip(*map(contrasts, sides)) for contrast in group)
 
-    return (sample for group in zip(*map(labelled, sides)) for sample in group)
+
+Join = Callable[[Any, Any], tuple[list[int], int]]
+"""Maps prompt and response to token ids and the index of the response's first token."""
+
+
+def labelled_sample(join: Join, max_length: int, contrast: Contrast) -> LabelledSample:
+    """The sample of a labelled response. The unrelated response is cut to max_length, in tokens."""
+    (own, start), (other, other_start) = (
+        join(contrast.prompt, text) for text in (contrast.response, contrast.unrelated)
+    )
+    return LabelledSample(contrast.desirable, (own, other[:max_length]), (start, other_start))
+
+
+def _labelled_samples(join: Join, max_length: int, contrasts: list[Contrast]) -> list[LabelledSample]:
+    return [labelled_sample(join, max_length, contrast) for contrast in contrasts]
 
 
 def _next_other(values: Sequence) -> list[int]:
@@ -418,13 +467,13 @@ def _next_other(values: Sequence) -> list[int]:
 
 
 def _load_pairs(
-    files: Iterable[Path], make: Callable, collect: Collect = in_memory
+    files: Iterable[Path], make: Callable, collect: Collect = in_memory, workers: int = 1
 ) -> tuple[Sequence, LoadReport]:
     """Samples of pairs. make gets the record of a pair, or the two records of its texts."""
     files = [Path(file) for file in files]
     if "chosen" in first_record(files):
-        return _load(files, make, lambda record: PAIR, collect=collect)
-    return _load(files, make, lambda record: TEXT, group=2, collect=collect)
+        return _load(files, make, pair_form, collect=collect, workers=workers)
+    return _load(files, make, text_form, group=2, collect=collect, workers=workers)
 
 
 def _prompt_and_responses(records: tuple[dict, ...]) -> tuple[Conversation, str, str] | str:
@@ -528,57 +577,108 @@ def _load(
     form_of: Callable[[dict], RecordForm],
     group: int = 1,
     collect: Collect = in_memory,
+    workers: int = 1,
 ) -> tuple[Sequence, LoadReport]:
     """Samples from groups of consecutive lines. make returns a sample, several samples, or the reason to drop the group.
 
-    form_of: maps a record to its form. Raises UnreadKey for a record with a key that its form does not read.
+    form_of: maps a record to its form. With several workers, make and form_of are pickled. Raises UnreadKey for a record with a
+    key that its form does not read.
     """
     report, files = LoadReport(), [Path(file) for file in files]
-    samples = collect(_made(files, make, form_of, group, report), report)
+    task = partial(_outcomes, make, form_of, group)
+    samples = collect(_made(task, _chunks(files, group), report, workers), report)
     return usable(samples, report, files), report
 
 
-def _made(files: list[Path], make: Callable, form_of: Callable, group: int, report: LoadReport) -> Iterator:
+class Group(NamedTuple):
+    """The lines of a sample."""
+
+    file: Path
+    lines: list[tuple[int, str]]
+    """Numbers, from 1, and texts."""
+    in_doubt: bool
+    """Whether a blank line makes the pairing of the lines ambiguous."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.file.name}:{self.lines[0][0]}"
+
+
+class Outcomes(NamedTuple):
+    """What `make` made of a chunk's groups."""
+
+    samples: list[tuple[str, Any]]
+    """For each group its place (FILE:LINE), and a sample, a list of samples, or the reason to drop the group."""
+    ignored: Counter
+    """The number of records with a metadata key, by key."""
+
+
+CHUNK = 100
+"""The groups that a worker gets at a time."""
+
+
+def _made(task: Callable, chunks: Iterable[list[Group]], report: LoadReport, workers: int) -> Iterator:
     """The samples of `_load`, one by one. Adds to the report."""
-    for file in files:
-        if not file.exists():
-            raise FileNotFoundError(
-                f"data file {file} does not exist: `aligner data --help` explains how to make a data file"
-            )
-        lines, unsure = numbered_lines(file), set()
-        if group == 1:
-            lines = ((number, line) for number, line in lines if line.strip())
-        else:
-            unsure = in_doubt([line.strip()[:1] for _, line in numbered_lines(file)])
-        index = 0
-        while numbered := list(islice(lines, group)):
+    for outcomes in results(task, chunks, workers):
+        report.ignored += outcomes.ignored
+        for place, sample in outcomes.samples:
             report.total += 1
-            place = f"{file.name}:{numbered[0][0]}"
-            try:
-                if len(numbered) < group:
-                    raise ValueError("a chosen line without its rejected line")
-                records = tuple(parse(line) for _, line in numbered)
-                for (number, _), record in zip(numbered, records):
-                    report.ignored += _checked_keys(record, form_of(record), f"{file}:{number}")
-                if index in unsure:
-                    raise ValueError(
-                        "after a blank line, the pairs are ambiguous: remove the blank line, or the half pair "
-                        "beside the blank line"
-                    )
-                sample = make(*records)
-            except UnreadKey:
-                raise
-            except StopTokenError as error:
-                raise StopTokenError(f"{file}:{numbered[0][0]}: {error}") from None
-            except (ValueError, UserError) as error:
-                sample = str(error)
-            index += group
             if isinstance(sample, str):
                 report.drop(place, sample)
                 continue
             if isinstance(sample, SFTSample) and sample.cut:
                 report.note_cut(place, sample.cut)
             yield from sample if isinstance(sample, list) else [sample]
+
+
+def _chunks(files: list[Path], size: int) -> Iterator[list[Group]]:
+    """The groups of `size` lines, in chunks. A chunk has groups of a single file."""
+    for file in files:
+        if not file.exists():
+            raise FileNotFoundError(
+                f"data file {file} does not exist: `aligner data --help` explains how to make a data file"
+            )
+        yield from in_chunks(
+            _groups(file, size), CHUNK, lambda group: sum(len(text) for _, text in group.lines)
+        )
+
+
+def _groups(file: Path, size: int) -> Iterator[Group]:
+    lines, unsure = numbered_lines(file), set()
+    if size == 1:
+        lines = ((number, line) for number, line in lines if line.strip())
+    else:
+        unsure = in_doubt([line.strip()[:1] for _, line in numbered_lines(file)])
+    index = 0
+    while numbered := list(islice(lines, size)):
+        yield Group(file, numbered, index in unsure)
+        index += size
+
+
+def _outcomes(make: Callable, form_of: Callable, size: int, groups: list[Group]) -> Outcomes:
+    outcomes = Outcomes([], Counter())
+    for group in groups:
+        first = f"{group.file}:{group.lines[0][0]}"
+        try:
+            if len(group.lines) < size:
+                raise ValueError("a chosen line without its rejected line")
+            records = tuple(parse(line) for _, line in group.lines)
+            for (number, _), record in zip(group.lines, records):
+                outcomes.ignored.update(_checked_keys(record, form_of(record), f"{group.file}:{number}"))
+            if group.in_doubt:
+                raise ValueError(
+                    "after a blank line, the pairs are ambiguous: remove the blank line, or the half pair "
+                    "beside the blank line"
+                )
+            sample = make(*records)
+        except UnreadKey:
+            raise
+        except StopTokenError as error:
+            raise StopTokenError(f"{first}: {error}") from None
+        except (ValueError, UserError) as error:
+            sample = str(error)
+        outcomes.samples.append((group.place, sample))
+    return outcomes
 
 
 def _checked_keys(record: dict, form: RecordForm, place: str) -> Counter:

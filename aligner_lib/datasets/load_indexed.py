@@ -19,6 +19,7 @@ from aligner_lib.datasets.load import (
     Collect,
     beside_others,
     in_memory,
+    labelled_sample,
     labelled_sides,
     pair_problem,
     prompt_sample,
@@ -78,7 +79,8 @@ def load_labelled(
     files = list(map(Path, files))
     pairs, report = _load(files, tokenizer, _with_prompt(tokenizer, make), group=2)
     join = lambda prompt, response: (prompt + response, len(prompt))  # noqa: E731
-    return collect(beside_others(labelled_sides(pairs), join, max_length, files), report), report
+    contrasts = beside_others(labelled_sides(pairs), files)
+    return collect((labelled_sample(join, max_length, contrast) for contrast in contrasts), report), report
 
 
 def load_prompts(

@@ -75,6 +75,21 @@ def prompt_form(record: dict) -> RecordForm:
     return PROMPT if "prompt" in record else TEXT
 
 
+def text_form(record: dict) -> RecordForm:
+    """The form of a pair's text."""
+    return TEXT
+
+
+def pair_form(record: dict) -> RecordForm:
+    """The form of a pair in a single record."""
+    return PAIR
+
+
+def labelled_form(record: dict) -> RecordForm:
+    """The form of a labelled response's record."""
+    return LABELLED
+
+
 def needs_conversion(record: dict, samples: Samples) -> bool:
     """Whether the trainers cannot read a record as it stands, but `data.convert` may.
 

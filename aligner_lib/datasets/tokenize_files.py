@@ -7,14 +7,10 @@ tokenizer and the template. Any number of workers gives the same files byte for 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cache
+from functools import cache, partial
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +30,7 @@ from aligner_lib.datasets.json_lines import parse, text_of
 from aligner_lib.datasets.samples import LoadReport
 from aligner_lib.datasets.token_files import Encoded, TokenFiles, Unfinished
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.datasets.worker_processes import results
 from aligner_lib.errors import UserError
 
 Line = tuple[int, str]  # number, from 1, and text
@@ -136,27 +133,14 @@ def _chunks(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
 def _encoded(
     chunks: Iterable[list[Line]], recipe: TokenizationRecipe, dtype: int, workers: int
 ) -> Iterator[Encoded]:
-    """The encoded chunks in their order. At most 2 · workers + 1 chunks are in progress at a time."""
-    if workers == 1:
-        yield from (_encode(chunk, recipe, dtype) for chunk in chunks)
-        return
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers already use all cores
-    pool = ProcessPoolExecutor(workers, get_context("spawn"))
-    under_way = deque()
+    """The encoded chunks in their order."""
     try:
-        for chunk in chunks:
-            under_way.append(pool.submit(_encode, chunk, recipe, dtype))
-            if len(under_way) > 2 * workers:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+        yield from results(partial(_encode, recipe=recipe, dtype=dtype), chunks, workers)
     except BrokenProcessPool as error:
         raise UserError(
             f"a worker of {workers} was killed, perhaps for lack of memory: run the same command again with fewer "
             "--workers; the finished part is kept"
         ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _encode(lines: list[Line], recipe: TokenizationRecipe, dtype: int) -> Encoded:

@@ -10,12 +10,14 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
 from pathlib import Path
 
 import aligner_lib.datasets
 from aligner_lib.datasets import load_indexed
 from aligner_lib.datasets.indexed_dataset import files_of_prefix, prefix_of
+from aligner_lib.datasets.load import Collect
 from aligner_lib.datasets.mapped_samples import MappedSamples, write_samples
 from aligner_lib.datasets.samples import LoadReport
 from aligner_lib.datasets.tokenizer import FILES, Tokenizer
@@ -23,10 +25,13 @@ from aligner_lib.errors import UserError
 from aligner_lib.models.disk import explain_full_disk, whole_or_absent
 from aligner_lib.models.fetch import cache_root, locked
 from aligner_lib.models.hash import files_hash, text_hash
+from cluster.cores import usable_cores
 
 logger = logging.getLogger(__name__)
 LARGE_BYTES = 16 << 20
 """Larger files are mapped. Their samples would take over 150 MB in each process."""
+WORKER_BYTES = 8 << 20
+"""The data for each worker: four seconds of work, beside which a worker's start of half a second is short."""
 
 
 def load_samples(
@@ -35,7 +40,7 @@ def load_samples(
     """The samples of `load(files, tokenizer, max_length)`, and the report: in memory, or mapped if the files are large.
 
     load: a loader of `datasets.load` or `datasets.load_indexed`. The first process writes the samples into the cache, the others
-    wait. If the cache can't be written, the samples stay in memory, and the log says so. Raises the loader's errors.
+    wait. Worker processes help the first process: as many as usable cores, but no more than the files have WORKER_BYTES. If the cache can't be written, the samples stay in memory, and the log says so. Raises the loader's errors.
     """
     files = [Path(file) for file in files]
     paths = _paths(load, files)
@@ -49,7 +54,9 @@ def load_samples(
             if (samples := _opened(folder)) is not None:
                 return samples, samples.report
             logger.info(f"keeping the token ids of {names} in {folder}")
-            return load(files, tokenizer, max_length, partial(_written, folder=folder))
+            return _load_in_processes(
+                load, files, tokenizer, max_length, partial(_written, folder=folder), paths
+            )
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
@@ -58,6 +65,27 @@ def load_samples(
             f"({error.strerror}): set ALIGNER_CACHE to a folder of your own"
         )
         return load(files, tokenizer, max_length)
+
+
+def _load_in_processes(
+    load: Callable,
+    files: list[Path],
+    tokenizer: Tokenizer,
+    max_length: int,
+    collect: Collect,
+    paths: list[Path],
+) -> tuple[Sequence, LoadReport]:
+    workers = min(usable_cores(), sum(path.stat().st_size for path in paths) // WORKER_BYTES)
+    if workers < 2 or load.__module__ == load_indexed.__name__:  # token files need no tokenisation
+        return load(files, tokenizer, max_length, collect)
+    try:
+        return load(files, tokenizer, max_length, collect, workers)
+    except BrokenProcessPool:
+        logger.warning(
+            f"one of {workers} processes that tokenised the data was killed, perhaps for lack of memory: a single process "
+            "begins again; LAB_THREADS lowers the number of processes"
+        )
+        return load(files, tokenizer, max_length, collect)
 
 
 def _paths(load: Callable, files: list[Path]) -> list[Path]:

@@ -1,6 +1,7 @@
 """Samples of large files: mapped from the cache, equal to samples in memory, and made once."""
 
 import errno
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,8 @@ from tiny_tokenizers import with_settings
 
 from aligner_lib.datasets import load, load_indexed
 from aligner_lib.datasets.mapped_samples import MappedSamples
-from aligner_lib.datasets.samples import SFTSample, content_hash
+from aligner_lib.datasets.record_keys import UnreadKey
+from aligner_lib.datasets.samples import LoadReport, SFTSample, content_hash
 from aligner_lib.datasets.tokenize_files import tokenize_file
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.kinds import mapped_data
@@ -108,3 +110,47 @@ def test_small_files_and_a_cache_without_write_permission_stay_in_memory(
     monkeypatch.setattr(mapped_data, "locked", refuse)
     assert isinstance(load_samples(*arguments)[0], list)
     assert "can't be written (Read-only file system): set ALIGNER_CACHE" in caplog.text
+
+
+@pytest.fixture
+def two_workers(cached, monkeypatch):
+    """Files of any size are tokenised by two workers."""
+    monkeypatch.setattr(mapped_data, "WORKER_BYTES", 1)
+    monkeypatch.setattr(mapped_data, "usable_cores", lambda: 2)
+    return cached
+
+
+@pytest.mark.parametrize(("loader", "name"), [LOADERS[0], LOADERS[3]], ids=["sft", "labelled"])
+def test_worker_processes_write_the_same_files_as_one_process(
+    smoke, formatted, two_workers, tmp_path, monkeypatch, loader, name
+):
+    written = []
+    for cores in (2, 1):
+        monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / str(cores)))
+        monkeypatch.setattr(mapped_data, "usable_cores", lambda cores=cores: cores)
+        samples, report = load_samples(loader, [formatted / name], Tokenizer(smoke), 120)
+        places = [place for places in report.places.values() for place in places]
+        assert places and all(place.startswith(f"{name}:") for place in places)
+        written.append({path.name: path.read_bytes() for path in samples.folder.iterdir()})
+    assert written[0] == written[1] and written[0].keys() > {"about.json", "samples.bin"}
+
+
+def test_an_error_in_a_worker_names_file_and_line(smoke, two_workers, tmp_path):
+    file = tmp_path / "train.jsonl"
+    lines = ['{"input": "a", "output": "b"}\n'] * 250
+    file.write_text("".join([*lines[:230], '{"input": "a", "output": "b", "contxt": "c"}\n', *lines[:19]]))
+    with pytest.raises(UnreadKey, match=r"train.jsonl:231: the key 'contxt' is not read"):
+        load_samples(load.load_sft, [file], Tokenizer(smoke), 120)
+    assert folders(two_workers) == set()
+
+
+def test_one_process_tokenises_when_a_worker_is_killed(smoke, two_workers, tmp_path, caplog):
+    def load_once(files, tokenizer, max_length, collect, workers=1):
+        if workers == 2:
+            raise BrokenProcessPool
+        return ["sample"], LoadReport(1)
+
+    file = tmp_path / "train.jsonl"
+    file.write_text("a line")
+    assert load_samples(load_once, [file], Tokenizer(smoke), 120)[0] == ["sample"]
+    assert "one of 2 processes that tokenised the data was killed" in caplog.text
