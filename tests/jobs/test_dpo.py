@@ -9,6 +9,7 @@ from smoke_jobs import ON_A_GPU, figures, first_steps, run_smoke_job, steps
 
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.kinds import kinds
+from aligner_lib.datasets.chat_template import use_template
 from aligner_lib.datasets.load import load_labelled, load_preferences
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.kinds.dpo.settings import LOSSES
@@ -204,6 +205,18 @@ def test_a_label_s_sample_has_the_next_response_to_another_prompt_beside_it(smok
     assert own == [" one", " two", " " + "three " * 9]
     assert unrelated == [own[2], own[2], own[0]]  # the first one follows the last
     assert sum(report.dropped.values()) == 3
+
+
+def test_a_prompt_s_text_is_one_turn_of_a_label_as_of_a_pair(smoke, jsonl):
+    """The text quotes a conversation, whose turns are no turns of the sample."""
+    tokenizer = use_template(Tokenizer(smoke), "tokenizer")
+    prompts = ["User: One?\n\nAssistant: Two.", "Three?"]
+    labels, _ = load_labelled([jsonl(labelled(*((prompt, "A", True) for prompt in prompts)))], tokenizer, 128)
+    pairs, _ = load_preferences(
+        [jsonl({"prompt": prompt, "chosen": "A", "rejected": "B"} for prompt in prompts)], tokenizer, 128
+    )
+    assert [label.rows[0] for label in labels] == [pair.chosen for pair in pairs]
+    assert "User: One?\n\nAssistant: Two." in tokenizer.decode(labels[0].rows[0])
 
 
 def test_an_unrelated_response_is_cut_to_the_longest_sample_s_length(smoke, jsonl):
