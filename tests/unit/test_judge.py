@@ -303,6 +303,42 @@ def test_a_reward_function_of_lists_or_an_async_one_judges_all_responses_togethe
     assert [step.reward for step in steps] == [10, 11, 12]
 
 
+CONVERSATIONAL = """
+def reward(prompts, completions, **columns):
+    texts = [completion[0]["content"] for completion in completions]
+    return [len(text) + len(prompt[-1]["content"]) for prompt, text in zip(prompts, texts)]
+"""
+
+
+def test_a_reward_function_for_trl_s_messages_gets_messages_with_conversational(tmp_path, prompts):
+    file = tmp_path / "mine.py"
+    file.write_text(CONVERSATIONAL)
+    environment = make(str(file), prompts=prompts, conversational=True)
+    question = environment.records[0].question
+    assert [step.reward for step in environment.step_all([0, 0], ["x", ""])] == [
+        len(question) + 1,
+        len(question),
+    ]
+    assert environment.records[0].prompt == [{"role": "user", "content": question}], (
+        "the prompt stays as it was"
+    )
+    with environments(str(file), prompts=prompts) as pool:
+        (failure,) = pool.step([Episode("mine", 0, ("a",))])
+    assert "string indices must be integers" in failure.text
+    assert failure.text.endswith('as in completion[0]["content"], give args.conversational=true.')
+
+
+def test_conversational_needs_messages_and_the_form_of_lists(tmp_path, prompts):
+    file, texts = tmp_path / "mine.py", tmp_path / "texts.jsonl"
+    file.write_text("async def reward(prompt, response, **fields):\n    return 0.0")
+    with pytest.raises(UserError, match=r"conversational=True: write reward\(prompts, completions"):
+        make(str(file), prompts=prompts, conversational=True)
+    file.write_text(CONVERSATIONAL)
+    texts.write_text('{"text": "One"}\n{"text": "Two"}\n')
+    with pytest.raises(UserError, match="needs `prompt` or `messages`"):
+        make(str(file), prompts=str(texts), conversational=True)
+
+
 def test_missing_rewards_a_wrong_count_and_a_wrong_signature_are_failures(tmp_path, prompts):
     file = tmp_path / "mine.py"
     file.write_text(

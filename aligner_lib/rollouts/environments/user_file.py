@@ -21,6 +21,10 @@ from aligner_lib.rollouts.environments.prompt_files import PromptFiles, PromptRe
 from aligner_lib.rollouts.environments.tools import ToolEnvironment
 
 TOOLS = "TOOLS"  # a file's list of functions that the policy may call
+TEXTS = (
+    'The completions are texts. For a function that reads messages, as in completion[0]["content"], give '
+    "args.conversational=true."
+)
 EXAMPLE = "def reward(prompt, response, **fields): return float(len(response) < 40)"
 
 
@@ -177,9 +181,33 @@ class RewardsTogether(RewardFunction):
     The function has one of two forms. In `reward(prompts, completions, **fields)`, the form of TRL, every argument is a list,
     and the result is a list of numbers or of dicts with "reward" and metrics; this form may be async. The calls of `async def
     reward(prompt, response, **fields)` run concurrently. A response whose reward is None is left out.
+
+    conversational: each prompt and each completion is a list of messages, as TRL passes for prompts of messages. Otherwise both
+    are texts, and the prompt is the last message's content.
     """
 
     judges_together = True
+    _conversational = False
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        split: str = "train",
+        *,
+        prompts: Any,
+        held_out: float = 0.2,
+        conversational: bool = False,
+    ):
+        super().__init__(function, split, prompts=prompts, held_out=held_out)
+        require(
+            not conversational or self._is_of_lists(),
+            f"conversational=True: write {function.__name__}(prompts, completions, **columns), because the other forms get texts",
+        )
+        require(
+            not conversational or not any(isinstance(record.prompt, str) for record in self.records),
+            "conversational=True needs `prompt` or `messages` in place of `text`",
+        )
+        self._conversational = conversational
 
     def step(self, response: str) -> Step:
         (answer,) = self._judge([self.record], [response])
@@ -193,8 +221,15 @@ class RewardsTogether(RewardFunction):
     def _judge(self, records: Sequence[PromptRecord], responses: Sequence[str]) -> list[Any]:
         if self._is_of_lists():
             arguments = [self._arguments(record, response) for record, response in zip(records, responses)]
-            answers = self.function(**{name: [given[name] for given in arguments] for name in arguments[0]})
-            return list(asyncio.run(_awaited(answers)) if inspect.isawaitable(answers) else answers)
+            try:
+                answers = self.function(
+                    **{name: [given[name] for given in arguments] for name in arguments[0]}
+                )
+                return list(asyncio.run(_awaited(answers)) if inspect.isawaitable(answers) else answers)
+            except TypeError as error:
+                if str(error).startswith("string indices must be integers") and not self._conversational:
+                    error.add_note(TEXTS)
+                raise
 
         async def all_at_once() -> list[Any]:
             arguments = (self._arguments(record, response) for record, response in zip(records, responses))
@@ -204,6 +239,14 @@ class RewardsTogether(RewardFunction):
 
     def _names(self) -> tuple[str, str]:
         return ("prompts", "completions") if self._is_of_lists() else super()._names()
+
+    def _arguments(self, record: PromptRecord, response: str) -> dict[str, Any]:
+        arguments = super()._arguments(record, response)
+        if self._conversational:
+            arguments["completions"] = [{"role": "assistant", "content": response}]
+            if "prompts" in arguments:
+                arguments["prompts"] = list(map(dict, record.prompt))
+        return arguments
 
     def _is_of_lists(self) -> bool:
         return "completions" in inspect.signature(self.function).parameters
