@@ -113,14 +113,15 @@ def _dialogue(
 
 def _instruction(context: str, answer: str) -> Callable[[dict[str, Any]], RawDialogue]:
     """Reads an instruction and its material, if any, into a user's turn (Alpaca's `input`, Dolly's `context`)."""
+    return lambda record: _answered(
+        record | {"instruction": _with_material(record, "instruction", context)}, "instruction", answer
+    )
 
-    def read(record: dict[str, Any]) -> RawDialogue:
-        parts = [text_field(record, "instruction").strip()]
-        if not is_empty(record.get(context)):
-            parts.append(text_field(record, context, may_be_blank=True).strip())
-        return _answered(record | {"instruction": "\n\n".join(filter(None, parts))}, "instruction", answer)
 
-    return read
+def _with_material(record: dict[str, Any], question: str, *materials: str) -> str:
+    """The text under the column `question`, and the texts under the columns of its material that the record has."""
+    texts = [text_field(record, key, may_be_blank=True) for key in materials if not is_empty(record.get(key))]
+    return "\n\n".join(filter(None, (text.strip() for text in [text_field(record, question), *texts])))
 
 
 def _conversation(key: str) -> Callable[[dict[str, Any]], RawDialogue]:
@@ -137,6 +138,13 @@ def _conversation(key: str) -> Callable[[dict[str, Any]], RawDialogue]:
 
 def _pair(chosen: str, rejected: str) -> Callable[[dict[str, Any]], RawPair]:
     return lambda record: _pair_of(record, chosen, rejected)
+
+
+def _pair_after(question: str, *materials: str) -> Callable[[dict[str, Any]], RawPair]:
+    """Reads a pair whose prompt has another name than `prompt`."""
+    return lambda record: _pair_of(
+        record | {"prompt": _with_material(record, question, *materials)}, "chosen", "rejected"
+    )
 
 
 def _pair_of(record: dict[str, Any], chosen: str, rejected: str) -> RawPair:
@@ -228,6 +236,8 @@ def _number(record: dict[str, Any], key: str) -> float:
 # A record gets the first form whose columns it has, so a form comes before the forms with a subset of its columns.
 FORMS = (
     RawForm("NeMo-Aligner's pairs", ("prompt", "chosen_response", "rejected_response"), _pair("chosen_response", "rejected_response"), SYSTEM, PAIR_SCORES),
+    RawForm("preference pairs", ("instruction", "chosen", "rejected"), _pair_after("instruction", "input"), SYSTEM | {"input"}, PAIR_SCORES),
+    RawForm("preference pairs", ("question", "chosen", "rejected"), _pair_after("question"), SYSTEM, PAIR_SCORES),
     RawForm("preference pairs", ("chosen", "rejected"), _pair("chosen", "rejected"), SYSTEM | {"prompt"}, PAIR_SCORES),
     RawForm("several scored answers", ("instruction", "completions"), _several, SYSTEM, frozenset({"models", "correct_answers", "incorrect_answers"})),
     *(RawForm("labelled answers", ("prompt", answer, "label"), _labelled(answer), SYSTEM) for answer in ("completion", "response")),
@@ -238,7 +248,7 @@ FORMS = (
     ),
     *(
         RawForm("prompts and answers", columns, lambda record, columns=columns: _answered(record, *columns), SYSTEM | {"tools"})
-        for columns in (("prompt", "completion"), ("prompt", "response"), ("question", "answer"), ("input", "output"))
+        for columns in (("prompt", "completion"), ("prompt", "response"), ("question", "answer"), ("question", "response"), ("problem", "solution"), ("input", "output"))
     ),
     RawForm("conversations", ("messages",), _conversation("messages"), SYSTEM | {"tools"}, frozenset({"prompt"})),
     RawForm("ShareGPT's conversations", ("conversations",), _conversation("conversations"), SYSTEM | {"tools", "mask"}),

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 from data.report import DataError, Reason, Skip
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
-OWN_SUFFIXES = (*SUFFIXES, ".json", ".csv", ".arrow")  # of files of your own
+OWN_SUFFIXES = (*SUFFIXES, ".json", ".csv", ".tsv", ".arrow")  # of files of your own
 ABOUT_DATA = frozenset({"dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json"})
 CHUNK_CHARACTERS = 1 << 16
 PARQUET_BATCH_ROWS = 1024
@@ -44,7 +44,7 @@ def read_records(paths: Iterable[Path]) -> Iterator[RawRecord | Skip]:
                 yield from _read_lines(stream, str(path))
         elif path.name.endswith(".json"):
             yield from _read_json(path)
-        elif path.name.endswith(".csv"):
+        elif path.name.endswith((".csv", ".tsv")):
             yield from _read_csv(path)
         elif path.name.endswith(".arrow"):
             yield from _read_arrow(path)
@@ -141,11 +141,12 @@ def _longer(text: str, stream: TextIO) -> tuple[str, bool]:
 
 
 def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
-    """Rows under a header, with commas, semicolons or tabs between cells; an empty cell is an empty text."""
+    """Rows under a header, with tabs between cells (.tsv), or commas, semicolons or tabs (.csv). An empty cell is an empty text."""
     csv.field_size_limit(1 << 30)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         try:
-            rows = csv.DictReader(stream, strict=True, delimiter=_delimiter(stream))
+            delimiter = "\t" if path.suffix == ".tsv" else _delimiter(stream)
+            rows = csv.DictReader(stream, strict=True, delimiter=delimiter)
             for row in rows:
                 if None in row or None in row.values():
                     detail = (

@@ -122,7 +122,7 @@ def data_convert(
         list[str],
         typer.Argument(
             metavar="PATH|HUB-NAME",
-            help="Files (.jsonl, .jsonl.gz, .json, .csv, .parquet, .arrow), folders of them, or a hub data set.",
+            help="Files (.jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet, .arrow), folders of them, or a hub data set.",
         ),
     ],
     to: Annotated[str, typer.Option(help="sft, preferences or prompts.")],

@@ -161,7 +161,7 @@ def hash_of_source(source: Path) -> str:
 
 def _may_be_read(source: Path) -> bool:
     """Whether a source may be JSON Lines in the trainers' format."""
-    if source.is_dir() or source.name.endswith((".parquet", ".arrow", ".csv", ".jsonl.gz")):
+    if source.is_dir() or source.name.endswith((".parquet", ".arrow", ".csv", ".tsv", ".jsonl.gz")):
         return False
     return not (source.name.endswith(".json") and first_character(source) == "[")
 

@@ -49,6 +49,8 @@ FORMATS = (
     Format("pairs.parquet", [PAIR, PAIR | {"chosen": " "}]),
     Format("turns.arrow", [{"chosen": _turns(Q, GOOD), "rejected": _turns(Q, BAD)}, {"chosen": _turns(Q, GOOD), "rejected": _turns("Why?", BAD)}]),
     Format("hh.jsonl.gz", [{"chosen": _hh(GOOD), "rejected": _hh(BAD)}, {"chosen": _hh(GOOD), "rejected": _hh(" ")}]),
+    Format("instructions.jsonl", [{"instruction": Q, "chosen": GOOD, "rejected": BAD}, {"instruction": Q, "chosen": GOOD, "rejected": GOOD}]),
+    Format("orca_pairs.jsonl", [{"system": "", "question": Q, "chosen": GOOD, "rejected": BAD}, {"system": "Be brief.", "question": " ", "chosen": GOOD, "rejected": BAD}]),
     Format("nemo.jsonl", [{"prompt": Q, "chosen_response": GOOD, "rejected_response": BAD}, {"prompt": Q, "chosen_response": "", "rejected_response": BAD}]),
     Format("labels.csv", [{"prompt": Q, "completion": GOOD, "label": True}, {"prompt": "Why?", "completion": BAD, "label": False}]),
     Format("helpsteer.jsonl", [{"prompt": Q, "response": text, "helpfulness": score} for text, score in ((GOOD, 4), (BAD, 1))]),
@@ -60,6 +62,8 @@ FORMATS = (
     Format("alpaca.json", [{"instruction": "What is", "input": "the sea?", "output": GOOD}, {"instruction": Q, "input": "", "output": " "}]),
     Format("dolly.jsonl", [{"instruction": Q, "context": "", "response": GOOD}, {"instruction": Q, "context": "The sea.", "response": None}]),
     Format("completions.jsonl", [{"prompt": Q, "completion": GOOD}, {"prompt": Q, "completion": GOOD}]),
+    Format("orca.parquet", [{"system_prompt": "Be brief.", "question": Q, "response": GOOD}, {"system_prompt": "", "question": Q, "response": " "}]),
+    Format("problems.tsv", [{"problem": "1 + 1?", "solution": "2"}, {"problem": "1 + 2?", "solution": " "}]),
     Format("trl.jsonl", [{"prompt": _turns(Q), "completion": [{"role": "assistant", "tool_calls": [{"function": {"name": "look_up", "arguments": {"word": "sea"}}}]}, {"role": "tool", "content": GOOD}, {"role": "assistant", "content": answer}], "tools": [{"type": "function", "function": {"name": "look_up"}}]} for answer in (GOOD, " ")]),
     Format("prompts.csv", [{"prompt": Q}, {"prompt": " "}]),
 )  # fmt: skip
@@ -75,9 +79,9 @@ def write(path: Path, rows: list[dict]) -> None:
             return
         with pyarrow.ipc.new_stream(str(path), table.schema) as stream:
             stream.write_table(table)
-    elif path.suffix == ".csv":
+    elif path.suffix in (".csv", ".tsv"):
         with path.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, rows[0])
+            writer = csv.DictWriter(stream, rows[0], delimiter="\t" if path.suffix == ".tsv" else ",")
             writer.writeheader()
             writer.writerows(rows)
     elif path.suffix == ".gz":

@@ -52,6 +52,14 @@ RECOGNISED = {
     "UltraFeedback's answers": ({"instruction": Q, "completions": [{"response": WORSE, "overall_score": 2}, {"response": ANSWER, "overall_score": 9.5}]}, "preferences", PAIR),
     "a pair for SFT": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "sft", DIALOGUE),
     "prompt and completion": ({"prompt": Q, "completion": ANSWER}, "sft", DIALOGUE),
+    "OpenOrca": ({"id": "niv.1", "system_prompt": "Be brief.", "question": Q, "response": ANSWER}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
+    "OpenOrca without system": ({"id": "niv.1", "system_prompt": "", "question": Q, "response": ANSWER}, "sft", DIALOGUE),
+    "problem and solution": ({"problem": Q, "solution": ANSWER}, "sft", DIALOGUE),
+    "the prompt of a problem": ({"problem": Q, "solution": ANSWER}, "prompts", {"prompt": ASKED}),
+    "an instruction's pair": ({"instruction": Q, "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
+    "an instruction's pair with input": ({"instruction": "What is", "input": "the sea?", "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR | {"prompt": [{"role": "user", "content": "What is\n\nthe sea?"}]}),
+    "an instruction beside turns": ({"instruction": Q, "chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)]}, "preferences", PAIR),
+    "Orca's pair": ({"system": "Be brief.", "question": Q, "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR | {"prompt": [{"role": "system", "content": "Be brief."}, *ASKED]}),
     "question and answer": ({"question": Q, "answer": ANSWER}, "sft", DIALOGUE),
     "messages": (DIALOGUE | {"prompt": Q, "id": 3}, "sft", DIALOGUE),
     "calls": ({"tools": json.dumps([ADD["function"]]), "messages": [*ASKED, CALLS | {"content": None}, {"role": "tool", "tool_call_id": "a", "name": "add", "content": ""}, {"role": "tool", "tool_call_id": "b", "content": "4"}, turn(ANSWER)]}, "sft", {"messages": [*ASKED, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": n}}} for n in (1, 2)]}, {"role": "tool", "content": ""}, {"role": "tool", "content": "4"}, turn(ANSWER)], "tools": [ADD]}),
@@ -306,6 +314,11 @@ def test_the_report_shows_calls_as_the_model_sees_them(tmp_path, smoke):
 REFUSED = {
     "unknown columns": ([{"q": "a", "a": "b"}], "sft", r"the columns q, a, which match no known form .*--map question=prompt"),
     "an unread column": ([{"prompt": "a", "chosen": "b", "rejected": "c", "tools": [1]}], "sft", r"does not read the column tools; SFT keeps the tools of conversations.*--ignore tools"),
+    "two answers of a question": ([{"question": "a", "answer": "b", "response": "c"}], "sft", "recognised as prompts and answers, which does not read the column response: .*--ignore response"),
+    "two prompts of an answer": ([{"prompt": "a", "question": "b", "response": "c"}], "sft", "does not read the column question: .*--ignore question"),
+    "a question beside an instruction": ([{"instruction": "a", "question": "b", "response": "c"}], "sft", "does not read the column instruction: .*--ignore instruction"),
+    "a problem in turns, too": ([{"problem": "a", "solution": "b", "messages": [*ASKED, turn("b")]}], "sft", "does not read the column messages: .*--ignore messages"),
+    "two prompts of a pair": ([{"prompt": "a", "instruction": "b", "chosen": "c", "rejected": "d"}], "preferences", "does not read the column prompt: .*--ignore prompt"),
     "no answers": ([{"prompt": "a"}], "sft", "have no answers"),
     "no rejected answers": ([{"prompt": "a", "completion": "b"}], "preferences", "no rejected answers"),
     "no usable record": ([{"prompt": "a", "completion": "b"}, {"prompt": 3, "completion": "b"}], "text", "to='text'"),
@@ -381,6 +394,12 @@ def test_a_csv_of_a_spreadsheet_may_have_other_characters_between_its_cells(tmp_
     (tmp_path / "raw.csv").write_text("\n".join(map(delimiter.join, rows)))
     conversion = convert(tmp_path / "raw.csv", tmp_path / "out", "sft", validation_fraction=0)
     assert [turn["content"] for turn in lines(conversion)[0]["messages"]] == ["a, b; c", "d; e"]
+
+
+def test_a_tsv_has_tabs_between_its_cells_whatever_its_texts_have(tmp_path):
+    (tmp_path / "raw.tsv").write_text("prompt\na, b; c\nd, e\n")
+    conversion = convert(tmp_path / "raw.tsv", tmp_path / "out", "prompts", validation_fraction=0)
+    assert [line["prompt"][0]["content"] for line in lines(conversion)] == ["a, b; c", "d, e"]
 
 
 def test_the_source_is_never_replaced(tmp_path):
