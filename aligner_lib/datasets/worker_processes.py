@@ -7,7 +7,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context, parent_process
+from multiprocessing import current_process, get_context, parent_process
 from threading import Thread
 from typing import TypeVar
 
@@ -18,6 +18,17 @@ CHUNK_CHARACTERS = 1 << 18
 
 _task: Callable | None = None
 """In a worker: the task."""
+
+
+def check_main_is_guarded() -> None:
+    """Raises RuntimeError in a worker that is still importing a script without `if __name__ == "__main__":`.
+
+    Such a worker runs the script once more, and would wait for a lock that the worker's caller holds.
+    """
+    if getattr(current_process(), "_inheriting", False):  # as multiprocessing itself finds out
+        raise RuntimeError(
+            'a worker process runs the script that started the process: put the script\'s calls under `if __name__ == "__main__":`'
+        )
 
 
 def in_chunks(

@@ -21,6 +21,7 @@ from aligner_lib.datasets.load import Collect
 from aligner_lib.datasets.mapped_samples import MappedSamples, write_samples
 from aligner_lib.datasets.samples import LoadReport
 from aligner_lib.datasets.tokenizer import FILES, Tokenizer
+from aligner_lib.datasets.worker_processes import check_main_is_guarded
 from aligner_lib.errors import UserError
 from aligner_lib.models.disk import explain_full_disk, whole_or_absent
 from aligner_lib.models.fetch import cache_root, locked
@@ -46,6 +47,7 @@ def load_samples(
     paths = _paths(load, files)
     if not all(path.is_file() for path in paths) or sum(path.stat().st_size for path in paths) < LARGE_BYTES:
         return load(files, tokenizer, max_length)
+    check_main_is_guarded()
     folder = cache_root() / "samples" / _key(load, paths, tokenizer, max_length)
     names = ", ".join(file.name for file in files)
     try:

@@ -1,6 +1,9 @@
 """Samples of large files: mapped from the cache, equal to samples in memory, and made once."""
 
 import errno
+import os
+import subprocess
+import sys
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
@@ -154,3 +157,31 @@ def test_one_process_tokenises_when_a_worker_is_killed(smoke, two_workers, tmp_p
     file.write_text("a line")
     assert load_samples(load_once, [file], Tokenizer(smoke), 120)[0] == ["sample"]
     assert "one of 2 processes that tokenised the data was killed" in caplog.text
+
+
+SCRIPT = """
+import sys
+from aligner_lib.datasets.load import load_sft
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.kinds import mapped_data
+
+mapped_data.LARGE_BYTES, mapped_data.WORKER_BYTES = 0, 1
+mapped_data.usable_cores = lambda: 2
+samples, _ = mapped_data.load_samples(load_sft, [sys.argv[2]], Tokenizer(sys.argv[1]), 512)
+print(len(samples), "samples")
+"""
+
+
+def test_a_script_without_a_guard_loads_in_one_process_and_is_told_why(smoke, formatted, tmp_path):
+    """Each worker would run the script again, and wait for the lock of the script."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = [sys.executable, str(tmp_path / "script.py"), str(smoke), str(formatted / "validation.jsonl")]
+    environment = os.environ | {
+        "ALIGNER_CACHE": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "64 samples\n", done.stderr
+    assert (
+        'under `if __name__ == "__main__":`' in done.stderr and "a single process begins again" in done.stderr
+    )
