@@ -5,7 +5,9 @@
   const follow = () => { document.body.dataset.jpThemeLight = !dark.matches; };
   dark.addEventListener("change", follow);
   follow();
-  const content = JSON.parse(document.getElementById("content").textContent);
+  const packed = Uint8Array.from(atob(document.getElementById("content").textContent), (letter) => letter.charCodeAt(0));
+  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const content = await new Response(unpacked).json();
   const model = content.axes ? new StillMonitor(content) : new StillModel(content);
   const widget = typeof WIDGET === "function" ? WIDGET() : WIDGET;
   widget.initialize?.({ model });
