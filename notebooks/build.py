@@ -178,6 +178,8 @@ if __name__ == "__main__":
         tutorial = Path(sys.argv[sys.argv.index("--outputs") + 1])
         root = tutorial.resolve().parents[1]
         if not (root / "notebooks" / "build.py").exists():
-            sys.exit(f"{tutorial} is not in the folder `runs` of a checkout, whose place the outputs must not name")
+            sys.exit(
+                f"{tutorial} is not in the folder `runs` of a checkout, whose place the outputs must not name"
+            )
         record_outputs(tutorial, root)
     sys.exit(main("--check" in sys.argv))
