@@ -1,6 +1,7 @@
 """What docs/decisions/families.md measured of families that are refused. A failing test reopens its decision."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ from aligner_lib.models import import_hf
 from aligner_lib.models.architecture import Architecture
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+OF_0_16 = pytest.mark.skipif(
+    not version("megatron-core").startswith("0.16."),
+    reason="measured of Megatron Core 0.16, which Python 3.11 has; a later release makes its layers of experts in another way",
+)
 CLOSE = 1e-4
 HIDDEN, WIDTH, EXPERTS, CHOSEN = 32, 48, 8, 2
 
@@ -100,6 +105,7 @@ def as_cuda():
         yield
 
 
+@OF_0_16
 def test_mixtral_s_experts_run_on_a_cpu_with_a_dispatcher_that_needs_equal_lengths(as_cuda, monkeypatch):
     """Without Transformer Engine, the router of Megatron Core 0.16.1 reads a name that does not exist."""
     from megatron.core.transformer.moe import moe_utils
@@ -127,6 +133,7 @@ def test_mixtral_s_experts_run_on_a_cpu_with_a_dispatcher_that_needs_equal_lengt
     torch.testing.assert_close(ours, theirs.transpose(0, 1), atol=CLOSE, rtol=0)
 
 
+@OF_0_16
 def test_the_dispatcher_for_lengths_that_differ_needs_cuda(as_cuda, monkeypatch):
     """The engine's micro batches are as long as their longest sample, and Megatron then takes alltoall alone."""
     from megatron.core.transformer.moe import moe_utils
