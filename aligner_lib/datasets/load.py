@@ -349,7 +349,8 @@ def load_labelled(
     """Responses with labels, and a report of the dropped samples. max_length: tokens; workers: as for `load_sft`.
 
     {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token. The template writes a prompt of turns.
-    The tokenizer's own template writes a prompt that is a text as one user's turn, also when the text begins with `User:`. The label is true for a desirable response. Pairs, in the form of `load_preferences`, are split in two: the chosen response
+    With the tokenizer's own template, the paragraphs of a text that ends in `Assistant:` are turns, and any other text is one
+    user's turn, also when it quotes a conversation. The label is true for a desirable response. Pairs, in the form of `load_preferences`, are split in two: the chosen response
     is desirable, the rejected response is not. Each sample also holds the same prompt with an unrelated response, cut to
     max_length. The unrelated response is the next response in the file to another prompt (for pairs, the next chosen or the
     next rejected response).
@@ -374,7 +375,8 @@ def load_labelled(
 
 
 def _labelled(tokenizer: Tokenizer, max_length: int, record: dict) -> tuple[Conversation, str, bool] | str:
-    prompt = _text_or_turns(record, "prompt", as_turns=tokenizer.template == OWN)
+    is_plain_prompt = str(record["prompt"]).rstrip().endswith(ANSWER)
+    prompt = _text_or_turns(record, "prompt", as_turns=tokenizer.template == OWN and not is_plain_prompt)
     response, label = _answer(record, "response"), record["label"]
     if not isinstance(label, bool):
         raise ValueError(f"'label' is {label!r}, but must be true or false")
