@@ -35,6 +35,7 @@ GEMMA = {"sliding_window": 5, "query_pre_attn_scalar": 24}
 CONFIGS = {
     "llama": ("llama", {"rope_parameters": LLAMA_3, "tie_word_embeddings": True}),
     "mistral": ("mistral", {"sliding_window": 6}),
+    "phi3": ("phi3", {"sliding_window": 6}),
     "qwen2": ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
     "qwen3": ("qwen3", {"rope_parameters": YARN, "tie_word_embeddings": True}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2}),

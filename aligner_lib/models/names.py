@@ -5,8 +5,9 @@
 
 Megatron fuses matrices that multiply the same input. Query, key and value projections become one matrix of G groups. Each group
 holds its Q query heads, then its key head, then its value head, so a tensor-parallel rank can take whole groups. The gate and
-up projections of a gated MLP are stacked, gate first. No values change: norm weights for a factor of 1 + weight are stored
-alike in both formats.
+up projections of a gated MLP are stacked, gate first. Hugging Face's stacked families (`Family.stacked`) store queries, keys and
+values as one matrix, too, but in this order for the whole model, so only the order of rows changes. No values change: norm
+weights for a factor of 1 + weight are stored alike in both formats.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Weight:
     """The names in Hugging Face. Empty: Hugging Face has no counterpart, and the weight is zero here."""
     shape: tuple[int, ...]
     """The shape of the whole (not sharded) Megatron weight."""
-    fusion: Literal["none", "qkv", "gate_up"] = "none"
+    fusion: Literal["none", "qkv", "stacked_qkv", "gate_up"] = "none"
+    """stacked_qkv: Hugging Face has one matrix of all queries, then all keys, then all values."""
 
 
 def weights(arch: Architecture) -> Iterator[Weight]:
@@ -52,13 +54,14 @@ def weights(arch: Architecture) -> Iterator[Weight]:
 def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
     H, F, D = arch.hidden_size, arch.ffn_hidden_size, arch.kv_channels
     heads, groups = arch.num_attention_heads, arch.num_query_groups
-    attention, mlp, norms = mcore + "self_attention.", mcore + "mlp.", FAMILIES[arch.family].norms
-    qkv = [f"{hf}self_attn.{part}_proj" for part in "qkv"]
+    attention, mlp, family = mcore + "self_attention.", mcore + "mlp.", FAMILIES[arch.family]
+    norms, fusion = family.norms, "stacked_qkv" if family.stacked else "qkv"
+    qkv = [f"{hf}self_attn.{part}_proj" for part in (("qkv",) if family.stacked else "qkv")]
     # A norm is named after the next matrix: Transformer Engine fuses norm and matrix, and the local spec renames the norm.
     yield from _norm(arch, attention + "linear_qkv.layer_norm_", hf + norms["attention"])
-    yield Weight(attention + "linear_qkv.weight", _all(qkv, ".weight"), ((heads + 2 * groups) * D, H), "qkv")
+    yield Weight(attention + "linear_qkv.weight", _all(qkv, ".weight"), ((heads + 2 * groups) * D, H), fusion)
     if arch.qkv_bias:
-        yield Weight(attention + "linear_qkv.bias", _all(qkv, ".bias"), ((heads + 2 * groups) * D,), "qkv")
+        yield Weight(attention + "linear_qkv.bias", _all(qkv, ".bias"), ((heads + 2 * groups) * D,), fusion)
     if arch.qk_norm:
         yield from _norm(arch, attention + "q_layernorm.", hf + "self_attn.q_norm", D)
         yield from _norm(arch, attention + "k_layernorm.", hf + "self_attn.k_norm", D)
@@ -66,7 +69,9 @@ def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
     if arch.post_norms:
         yield from _norm(arch, attention + "linear_proj.post_layernorm.", hf + norms["after_attention"])
     yield from _norm(arch, mlp + "linear_fc1.layer_norm_", hf + norms["mlp"])
-    if arch.gated:
+    if family.stacked:  # in Megatron's order
+        yield Weight(mlp + "linear_fc1.weight", (hf + "mlp.gate_up_proj.weight",), (2 * F, H))
+    elif arch.gated:
         gate_up = (hf + "mlp.gate_proj.weight", hf + "mlp.up_proj.weight")
         yield Weight(mlp + "linear_fc1.weight", gate_up, (2 * F, H), "gate_up")
     else:
@@ -90,8 +95,7 @@ def hf_shapes(weight: Weight, arch: Architecture) -> list[tuple[int, ...]]:
     """The shapes of the Hugging Face weights that form a Megatron weight, in the order of `weight.hf`."""
     width = weight.shape[1:]  # empty for a bias
     if weight.fusion == "qkv":
-        queries, keys = arch.num_attention_heads * arch.kv_channels, arch.num_query_groups * arch.kv_channels
-        return [(rows, *width) for rows in (queries, keys, keys)]
+        return [(rows, *width) for rows in _qkv_rows(arch)]
     if weight.fusion == "gate_up":
         return [(arch.ffn_hidden_size, *width)] * 2
     return [weight.shape] if weight.hf else []
@@ -102,7 +106,11 @@ def to_megatron(weight: Weight, parts: Sequence[Tensor], arch: Architecture) -> 
 
     parts: numpy arrays or torch tensors of any dtype. The result has the same type and dtype.
     """
-    if weight.fusion == "qkv":
+    if weight.fusion == "stacked_qkv":
+        queries, keys, _ = _qkv_rows(arch)
+        [stacked] = parts
+        parts = stacked[:queries], stacked[queries : queries + keys], stacked[queries + keys :]
+    if weight.fusion in ("qkv", "stacked_qkv"):
         heads = (arch.num_query_groups, -1, arch.kv_channels, *weight.shape[1:])  # [G, Q or 1, D, H]
         return _join([part.reshape(heads) for part in parts], 1).reshape(weight.shape)
     if weight.fusion == "gate_up":
@@ -112,15 +120,22 @@ def to_megatron(weight: Weight, parts: Sequence[Tensor], arch: Architecture) -> 
 
 def to_hf(weight: Weight, fused: Tensor, arch: Architecture) -> tuple[Tensor, ...]:
     """Split a Megatron weight into Hugging Face's weights: the inverse of `to_megatron`."""
-    if weight.fusion == "qkv":
+    if weight.fusion in ("qkv", "stacked_qkv"):
         groups, width = arch.num_query_groups, weight.shape[1:]
         queries = arch.num_attention_heads // groups
         by_group = fused.reshape(groups, queries + 2, arch.kv_channels, *width)
         parts = by_group[:, :queries], by_group[:, queries], by_group[:, queries + 1]
-        return tuple(part.reshape(-1, *width) for part in parts)
+        parts = tuple(part.reshape(-1, *width) for part in parts)
+        return parts if weight.fusion == "qkv" else (_join(parts, 0),)
     if weight.fusion == "gate_up":
         return fused[: arch.ffn_hidden_size], fused[arch.ffn_hidden_size :]
     return (fused,) if weight.hf else ()
+
+
+def _qkv_rows(arch: Architecture) -> tuple[int, int, int]:
+    """The rows of queries, keys and values in Hugging Face's matrices."""
+    keys = arch.num_query_groups * arch.kv_channels
+    return arch.num_attention_heads * arch.kv_channels, keys, keys
 
 
 def _join(parts: Sequence[Tensor], axis: int) -> Tensor:

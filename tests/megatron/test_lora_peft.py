@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+import tiny_families
 import torch
 from layouts import LAYERS, LORA
 from safetensors.torch import load_file, save_file
@@ -142,6 +143,31 @@ def test_peft_s_adapters_say_the_same_here(twins, twin, tokens, targets, more, t
     export_peft(tmp_path / "checkpoint", tmp_path / "back")  # and from there to peft again
     back = peft.PeftModel.from_pretrained(copy.deepcopy(twins[1]), tmp_path / "back").eval()
     assert_logits(back(tokens).logits, expected)
+
+
+def test_phi_3_s_adapters_of_stacked_matrices_go_back_as_they_came(smoke, tokens, tmp_path):
+    """An adapter of qkv_proj is a single product here, too: only the rows of B change places."""
+    peft = pytest.importorskip("peft")
+    model = tiny_families.make("phi3", smoke, tmp_path)
+    plain = model(tokens).logits
+    targets = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
+    config = peft.LoraConfig(r=3, lora_alpha=12, target_modules=targets, task_type="CAUSAL_LM")
+    theirs = peft.get_peft_model(model, config).eval()
+    draw_b(theirs, "lora_B", 4)
+    theirs.save_pretrained(tmp_path / "peft")
+    engine, expected = engine_with(tmp_path / "imported", tmp_path / "peft"), theirs(tokens).logits
+    assert (expected - plain).abs().max() > 0.1
+    assert_logits(logits(engine, tokens), expected)
+    engine.save(tmp_path / "checkpoint")
+    export_peft(tmp_path / "checkpoint", tmp_path / "back")
+    before, after = (
+        load_file(tmp_path / folder / "adapter_model.safetensors") for folder in ("peft", "back")
+    )
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert json.loads((tmp_path / "back/adapter_config.json").read_text())["target_modules"] == sorted(
+        targets
+    )
 
 
 @pytest.mark.parametrize("init", ["pissa", "olora"])

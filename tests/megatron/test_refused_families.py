@@ -1,17 +1,9 @@
 """What docs/decisions/families.md measured of families that are refused. A failing test reopens its decision."""
 
-import json
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
-import tiny_families
 import torch
-from safetensors.torch import load_file, save_file
-
-from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.models import import_hf
-from aligner_lib.models.architecture import Architecture
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 OF_0_16 = pytest.mark.skipif(
@@ -20,56 +12,6 @@ OF_0_16 = pytest.mark.skipif(
 )
 CLOSE = 1e-4
 HIDDEN, WIDTH, EXPERTS, CHOSEN = 32, 48, 8, 2
-
-
-def split_fused_matrices(folder: Path, head: int) -> None:
-    """Rewrite a Phi-3 folder as Mistral's. head: values of a head, of 4 query and 2 key/value heads."""
-    tensors = {}
-    for name, fused in load_file(folder / "model.safetensors").items():
-        if "qkv_proj" in name:
-            parts = {
-                f"{part}_proj": rows for part, rows in zip("qkv", fused.split([4 * head, 2 * head, 2 * head]))
-            }
-            tensors |= {name.replace("qkv_proj", part): rows.clone() for part, rows in parts.items()}
-        elif "gate_up_proj" in name:
-            gate, up = fused.chunk(2)
-            tensors |= {
-                name.replace("gate_up", part): rows.clone() for part, rows in (("gate", gate), ("up", up))
-            }
-        else:
-            tensors[name] = fused
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "head_dim": head}
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def test_phi_3_is_mistral_with_fused_matrices(smoke, tmp_path):
-    """Logits on rows longer than the window. Only names and adapters are missing."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from aligner_lib.megatron.engine import Engine
-    from aligner_lib.megatron.model import Numerics
-
-    sizes = {name: value for name, value in tiny_families.SIZES.items() if name != "head_dim"}
-    config = AutoConfig.for_model("phi3", **sizes | {"hidden_size": 64, "sliding_window": 6})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.15 * torch.randn(parameter.shape, generator=generator)
-    model.save_pretrained(tmp_path / "hf")
-    split_fused_matrices(tmp_path / "hf", head=16)
-    Tokenizer(smoke).save(tmp_path / "hf")
-    import_hf(tmp_path / "hf", tmp_path / "imported")
-    engine = Engine(Architecture.load(tmp_path / "imported"), Numerics())
-    engine.load(tmp_path / "imported")
-    tokens = torch.randint(5, 1000, (3, 24), generator=generator)
-    with torch.no_grad():
-        ours = engine.module.logits(engine.module(tokens)).transpose(0, 1)
-        theirs = model(tokens).logits
-    assert theirs.std() > 0.05
-    torch.testing.assert_close(ours, theirs, atol=CLOSE, rtol=0)
 
 
 def experts_of_megatron(dispatcher: str):

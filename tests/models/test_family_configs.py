@@ -58,6 +58,19 @@ def test_mistrals_window_is_in_all_layers_where_there_is_one():
     assert read("mistral", sliding_window=None).sliding_layers == ()
 
 
+def test_phi_3_of_4096_tokens_has_a_window_in_all_layers_and_phi_4_none():
+    old = {"rope_scaling": None, "original_max_position_embeddings": 4096, "attention_bias": False}
+    phi3 = read("phi3", **old, rope_theta=10000.0, sliding_window=2047)
+    assert (phi3.family, phi3.sliding_window, phi3.sliding_layers) == ("phi3", 2047, (0, 1, 2, 3, 4, 5))
+    phi4 = read("phi3", **old, rope_theta=250000, sliding_window=None, partial_rotary_factor=1.0)
+    assert (phi4.rotary_base, phi4.sliding_window, phi4.sliding_layers) == (250000.0, None, ())
+    assert read("phi3", num_key_value_heads=None).num_query_groups == 4
+    assert read("phi3").sliding_window is None, "and not 4096, as in Mistral"
+    assert families.from_hf(families.to_hf(phi3)) == phi3
+    with pytest.raises(ValueError, match="rope_type is 'linear', but transformers' Phi-3"):
+        families.to_hf(replace(phi3, rope_scaling=RopeScaling("linear", 2.0)))
+
+
 def test_qwen_2_5_has_biases_and_a_window_that_is_switched_off():
     arch = read("qwen2", use_sliding_window=False, sliding_window=32768, max_window_layers=4)
     assert (arch.qkv_bias, arch.sliding_window) == (True, None)
@@ -138,7 +151,15 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
             {"vision_config": {"hidden_size": 8}},
             r"gemma3_text.*\(gemma3: it reads pictures or sound",
         ),
-        ("phi3", {}, r"\(phi3: query, key and value are one matrix"),
+        ("phi", {}, r"\(phi: it needs learned positions or a parallel residual"),
+        ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0]}}, "'su' .*factors for short texts"),
+        ("phi3", {"rope_scaling": {"type": "longrope"}}, "'longrope' .*a list of factors for short texts"),
+        (
+            "phi3",
+            {"rope_scaling": YARN},
+            "'yarn', but transformers' Phi-3 has only 'default', and 'longrope'",
+        ),
+        ("phi3", {"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75; only 1 can be read"),
         ("bloom", {}, "take a model of one of these families$"),
         ("llama", {"attention_bias": True}, "attention_bias is true, which the importer does not support"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu can be read here"),

@@ -47,11 +47,18 @@ def test_query_key_value_rows_are_interleaved_by_group_and_the_gate_comes_before
     first, second = [0, 1, 2, 3, 100, 101, 200, 201], [4, 5, 6, 7, 102, 103, 202, 203]
     assert fused_rows("qkv", arch, *parts) == first + second
     assert fused_rows("gate_up", arch, column(1, 2, 3), column(7, 8, 9)) == [1, 2, 3, 7, 8, 9]
+    # Phi-3 has the same parts in one matrix; its matrix of gate and up has Megatron's order already
+    phi3 = dataclasses.replace(arch, family="phi3")
+    assert fused_rows("stacked_qkv", phi3, np.concatenate(parts)) == first + second
+    names = {weight.megatron.split(".", 3)[-1]: (weight.hf, weight.fusion) for weight in weights(phi3)}
+    assert names["self_attention.linear_qkv.weight"][0] == ("model.layers.0.self_attn.qkv_proj.weight",)
+    assert names["mlp.linear_fc1.weight"] == (("model.layers.0.mlp.gate_up_proj.weight",), "none")
 
 
 SWITCHES = [
     {},
     {"family": "qwen2", "qkv_bias": True},
+    {"family": "phi3"},
     {"family": "gemma3", "post_norms": True, "qk_norm": True},
     {"family": "nemo_gpt", "normalization": "layer", "activation": "squared_relu"},
 ]

@@ -34,6 +34,8 @@ class Family:
     """The names of a layer's norms, if different from Llama's."""
     classifier: str = ""
     """The class of reward models, if different from {classes}ForSequenceClassification."""
+    stacked: bool = False
+    """Query, key and value are one matrix, qkv_proj, and gate and up are gate_up_proj."""
 
     def __post_init__(self):
         object.__setattr__(self, "norms", {**NORMS, **self.norms})
@@ -88,12 +90,15 @@ def read_rope(settings: Settings, fraction: float = 1.0) -> dict[str, Any]:
     }
 
 
+_LONGROPE = (
+    "it has a list of factors for short texts and another for long ones, so keys in the cache of generation would be wrong after "
+    "the change, and a factor of the rotated values. Take a version of the model without longrope"
+)
 # rope_type: the reason why the scaling is not read; more in docs/decisions/families.md
 REFUSED_SCALINGS = {
     "dynamic": "its frequencies change with the length of the text, but keys in the cache of generation keep the frequencies of "
     "their time. Leave the section out of config.json, and keep texts within the model's own length",
-    "longrope": "it has a list of factors for short texts and another for long ones, so keys in the cache of generation would be "
-    "wrong after the change, and a factor of the rotated values. Take a version of the model without longrope",
+    **dict.fromkeys(("longrope", "su"), _LONGROPE),
 }
 
 

@@ -15,7 +15,8 @@ from aligner_lib.models.families.settings import Settings
 DEFAULTS = {"num_key_value_heads": 8, "sliding_window": 4096}
 
 
-def from_hf(settings: Settings) -> Architecture:
+def read_mistral(settings: Settings) -> Architecture:
+    """Mistral's architecture, or the part of another family that equals Mistral's."""
     settings = settings.with_defaults(**DEFAULTS)
     arch = replace(read_llama(settings), family="mistral")
     window = settings.count("sliding_window", None)
@@ -24,8 +25,9 @@ def from_hf(settings: Settings) -> Architecture:
     )
 
 
-def to_hf(arch: Architecture) -> dict:
+def write_mistral(arch: Architecture) -> dict:
+    """The inverse of `read_mistral`."""
     return {**write_llama(arch), "sliding_window": arch.sliding_window}
 
 
-FAMILY = Family("mistral", "mistral", "Mistral", from_hf, to_hf)
+FAMILY = Family("mistral", "mistral", "Mistral", read_mistral, write_mistral)
