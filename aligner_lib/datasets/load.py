@@ -375,12 +375,13 @@ def load_labelled(
 
 
 def _labelled(tokenizer: Tokenizer, max_length: int, record: dict) -> tuple[Conversation, str, bool] | str:
-    is_plain_prompt = str(record["prompt"]).rstrip().endswith(ANSWER)
+    text = record.get("prompt")
+    is_plain_prompt = isinstance(text, str) and text.rstrip().endswith(ANSWER)
     prompt = _text_or_turns(record, "prompt", as_turns=tokenizer.template == OWN and not is_plain_prompt)
     response, label = _answer(record, "response"), record["label"]
     if not isinstance(label, bool):
         raise ValueError(f"'label' is {label!r}, but must be true or false")
-    if not response.strip() or (isinstance(record["prompt"], str) and not record["prompt"].strip()):
+    if not response.strip() or (isinstance(text, str) and not text.strip()):
         return "empty prompt or response"
     return _too_long(tokenizer, max_length, prompt, f" {response}") or (prompt, f" {response}", label)
 
