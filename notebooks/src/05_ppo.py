@@ -755,10 +755,11 @@ for name in ("ppo-drawn", "ppo-titles", "ppo-forms-both"):
         print(f"{name:15} best by {metric:20} keeps {kept}")
 
 # %% [markdown]
-# In the first run both metrics choose the last step. In the other two, the reward chooses the last step again, and the
-# policy of this step writes *fewer* good answers than the policy before training: 0.21 instead of 0.30, and 0.03 instead
-# of 0.25. A policy that hacks its reward model has the highest reward at the end, so the best checkpoint by reward is the
-# most hacked checkpoint. Choose by a metric that the training does not maximise:
+# In the first run both metrics choose the last step. In the other two, the reward chooses the last step again, and the share
+# of good answers chooses the policy before training. In the run on the old pairs the loss is beyond chance: 0.03 instead of 0.25
+# of 64 answers, a paired difference of −0.22 ± 0.11. In the run with the titles, 0.21 instead of 0.30 of 128 answers (−0.09 ± 0.09)
+# may be chance, and the reward rose by 0.74 without any gain. A policy that hacks its reward model has the highest reward at
+# the end, so the best checkpoint by reward is the most hacked checkpoint. Choose by a metric that the training does not maximise:
 # `exp_manager.checkpoint_callback_params.save_best=val_rollouts/good` keeps this checkpoint, and `RUN@best` names it.
 
 # %% [markdown]
