@@ -120,7 +120,7 @@ def convert(
     """Write out/train.jsonl and out/validation.jsonl for the trainers, from files of any known form.
 
     raw: a file (.jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet, .arrow), a folder of data files (also of `datasets`), several
-    files or folders, or a hub name. to: sft, preferences or prompts. columns: the records' names → the form's names, as
+    files or folders, or a hub name, also with a revision (owner/name@revision). to: sft, preferences or prompts. columns: the records' names → the form's names, as
     in {"best": "chosen"}. ignore: columns that carry nothing to learn.
 
     When a folder or hub data set has files of both splits, the splits are kept (`validation`, `valid`, `dev`, `test` and `eval`

@@ -35,9 +35,12 @@ KNOWN = {
 }
 
 
+NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
+
+
 def is_hub_name(text: str) -> bool:
-    """Whether `text` has the form owner/name and is not the path of a data file."""
-    return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text)) and not text.endswith(OWN_SUFFIXES)
+    """Whether `text` has the form owner/name or owner/name@revision, and is not the path of a data file."""
+    return bool(NAME.fullmatch(text)) and not text.endswith(OWN_SUFFIXES)
 
 
 def fetch(
@@ -45,11 +48,13 @@ def fetch(
 ) -> tuple[Path, ...]:
     """Download a data set's files, or find them in the cache. `split` and `subset`, if given, restrict the files.
 
-    revision: a commit or branch; by default the pinned revision, else main. Raises HubError when the hub cannot be reached or
-    has no such files.
+    name: owner/name or owner/name@revision. revision: a commit or branch; by default the name's, else the pinned revision, else
+    main. Raises HubError when the hub cannot be reached or has no such files.
     """
-    known = KNOWN.get(name)
-    revision = revision or (known.revision if known else "main")
+    match = NAME.fullmatch(name)
+    assert match, f"{name} is not a hub name"
+    name, known = match["name"], KNOWN.get(match["name"])
+    revision = revision or match["revision"] or (known.revision if known else "main")
     available = known.files if known else _list_files(name, revision)
     chosen = _select(available, split, subset)
     if not chosen:

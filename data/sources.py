@@ -75,7 +75,8 @@ def resolve(
 
 
 def own_files(raw: str | os.PathLike | Iterable[str | os.PathLike], revision: str | None = None) -> Source:
-    """The files of your own data: a file, a folder, several of them, or a hub data set's files of all splits.
+    """The files of your own data: a file, a folder, several of them, or a hub data set's files of all splits (owner/name, or
+    owner/name@revision).
 
     Raises DataError for a path without data files, hub.HubError when the hub cannot provide the files.
     """

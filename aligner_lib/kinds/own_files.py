@@ -1,4 +1,5 @@
-"""A user's data files in the trainers' format. Files in another known form (`data.raw_forms`) are converted once, into a cache.
+"""A user's data files in the trainers' format. Files in another known form (`data.raw_forms`) and data sets of the hub are
+converted once, into a cache.
 
 The cache is keyed by the content of the files, the settings of the conversion and the converter's code. Therefore a resumed
 run and all ranks of a job read the same converted files.
@@ -10,7 +11,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from aligner_lib.models.disk import explain_full_disk, explain_read_only
 from aligner_lib.models.fetch import cache_root, locked
 from aligner_lib.models.hash import file_hash, files_hash, text_hash
 from data.atomic_files import atomic_text_files
-from data.hub import is_hub_name
+from data.hub import HubError, is_hub_name
 from data.readers import first_character
 from data.report import DataError, FormError, SameMeaning, UnknownForm, UnreadColumns
 from data.sources import own_files
@@ -91,12 +92,13 @@ def trainers_files(
 ) -> dict[str, list[Path]]:
     """The files of each split in the trainers' format. settings: model.data.
 
-    A JSON Lines file in the trainers' format stands for itself. Any other file or folder is converted, and the job's log has
-    the report of `aligner data`. A source with files of both splits gives each split its own files. If the setting of the
-    validation is not set, a share of the training prompts is held out.
+    A JSON Lines file in the trainers' format stands for itself. Any other file or folder and a data set of the hub
+    (owner/name) are converted, and the job's log has the report of `aligner data`. A source with files of both splits gives
+    each split its own files. If the setting of the validation is not set, a share of the training prompts is held out.
 
     Raises UserError for a setting without a file, for columns without a known meaning, for records without the answers that the
-    job learns from, and for a column of the settings that no file has; FileNotFoundError for a missing file.
+    job learns from, and for a column of the settings that no file has; FileNotFoundError for a missing file, and for a data set
+    that the hub does not give.
     """
     hold_out = "validation" in given and not given["validation"].value
     rules = Rules(
@@ -112,7 +114,7 @@ def trainers_files(
             continue
         for source in files_of(value, key):
             if not source.exists():
-                _refuse_missing(source, rules)
+                _download(source, rules)
             head = first_record([source]) if _may_be_read(source) else None
             present |= {*(head or {})}
             if head is not None and not _is_converted(head, samples, rules, hold_out):
@@ -152,8 +154,8 @@ def required(value: Any, key: str) -> Any:
 
 
 def hash_of_source(source: Path) -> str:
-    """32 hex digits of a file's whole content; for a folder, of all its data files and their names."""
-    return files_hash(_named_files(source)) if source.is_dir() else file_hash(source)
+    """32 hex digits of a file's whole content; for a folder or a data set of the hub, of all data files and their names."""
+    return file_hash(source) if source.is_file() else files_hash(_named_files(source))
 
 
 # ---- which files are converted --------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ def hash_of_source(source: Path) -> str:
 
 def _may_be_read(source: Path) -> bool:
     """Whether a source may be JSON Lines in the trainers' format."""
-    if source.is_dir() or source.name.endswith((".parquet", ".arrow", ".csv", ".tsv", ".jsonl.gz")):
+    if not source.is_file() or source.name.endswith((".parquet", ".arrow", ".csv", ".tsv", ".jsonl.gz")):
         return False
     return not (source.name.endswith(".json") and first_character(source) == "[")
 
@@ -179,8 +181,13 @@ def _is_converted(head: dict, samples: Samples, rules: Rules, hold_out: bool) ->
 
 def _named_files(source: Path) -> dict[str, Path]:
     """A source's data files by their names within the source."""
-    files = own_files(source).paths
-    return {(file.relative_to(source).as_posix() if source.is_dir() else file.name): file for file in files}
+    files = own_files(str(source)).paths
+    folder = source if source.is_dir() else _common_folder(files)
+    return {file.relative_to(folder).as_posix(): file for file in files}
+
+
+def _common_folder(files: Iterable[Path]) -> Path:
+    return Path(os.path.commonpath([file.parent for file in files]))
 
 
 # ---- conversion -----------------------------------------------------------------------------------------------------
@@ -248,7 +255,7 @@ def _convert(source: Path, folder: Path, rules: Rules) -> Converted:
     """Convert a source into a folder of the cache. A failed conversion leaves no folder behind."""
     try:
         conversion = converter.convert(
-            source,
+            str(source),
             folder,
             rules.to,
             columns=rules.columns,
@@ -258,9 +265,10 @@ def _convert(source: Path, folder: Path, rules: Rules) -> Converted:
     except DataError as error:
         shutil.rmtree(folder, ignore_errors=True)
         _refuse(source, rules, error)
+    place = source.parent if source.exists() else _common_folder(_named_files(source).values())
     record = {
         # the same content may lie elsewhere for the next run
-        "report": str(conversion).replace(f"{source.parent}{os.sep}", ""),
+        "report": str(conversion).replace(f"{place}{os.sep}", ""),
         "has_own_split": conversion.has_own_split,
         "columns": conversion.columns,
         "sizes": {path.stem: path.stat().st_size for path in conversion.paths},
@@ -301,11 +309,16 @@ def _refuse(source: Path, rules: Rules, error: DataError) -> NoReturn:
     raise UserError(f"{named}: {cure}") from error
 
 
-def _refuse_missing(source: Path, rules: Rules) -> NoReturn:
-    if is_hub_name(str(source)):
-        cure = (
-            f"`aligner data {source} --to {rules.to} --out DIR` converts a data set of the Hugging Face hub"
-        )
-    else:
-        cure = "`aligner data --help` shows how to make one"
-    raise FileNotFoundError(f"data file {source} does not exist: {cure}")
+def _download(source: Path, rules: Rules) -> None:
+    """Download the data set that a source without a file names. Raises FileNotFoundError if there is none."""
+    missing = f"data file {source} does not exist"
+    if not is_hub_name(str(source)):
+        raise FileNotFoundError(f"{missing}: `aligner data --help` shows how to make one")
+    logger.info(f"{missing}, so {source} is looked up on the Hugging Face hub")
+    try:
+        own_files(str(source))
+    except HubError as error:
+        raise FileNotFoundError(
+            f"{missing}. {error} Where a network is, `aligner data {source} --to {rules.to} --out DIR` writes the files for a "
+            "machine without one"
+        ) from error

@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import huggingface_hub
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -213,13 +214,52 @@ def test_a_file_of_which_nothing_is_held_out_is_refused(tmp_path, name, record, 
         files("pairs", jsonl(tmp_path / name, record), None, validation_fraction=1e-9)
 
 
-def test_a_missing_file_is_told_and_a_hub_name_gets_its_command(tmp_path, monkeypatch):
+@pytest.fixture
+def on_hub(tmp_path, monkeypatch):
+    """A function that puts a data set on the hub: its files by name. The hub's client is replaced, and its requests are kept."""
     monkeypatch.chdir(tmp_path)
+    requests = []
+
+    def put(**records):
+        folder = tmp_path / "snapshots"
+        for name, record in records.items():
+            jsonl(folder / "data" / f"{name}.jsonl", *record)
+
+        def listed(api, name, *, repo_type, revision):
+            requests.append((name, revision))
+            if not records:
+                raise OSError("Name or service not known")
+            return [f"data/{name}.jsonl" for name in records]
+
+        monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", listed)
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda name, file, **_: folder / file)
+        return requests
+
+    return put
+
+
+def test_a_data_set_of_the_hub_is_downloaded_converted_once_and_keeps_its_splits(on_hub, cache, caplog):
+    requests = on_hub(train=[PAIR, PAIR | {"prompt": "Who?"}], test=[PAIR | {"prompt": "When?"}])
+    caplog.set_level("INFO")
+    for name in ("owner/set@v2", "owner/set"):
+        train, validation = files("pairs", name, None)
+        assert [line["prompt"][0]["content"] for line in lines(train)] == ["Why?", "Who?"]
+        assert [line["prompt"][0]["content"] for line in lines(validation)] == ["When?"]
+    assert {*requests} == {("owner/set", "v2"), ("owner/set", "main")}
+    assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
+    assert "owner/set is looked up on the Hugging Face hub" in caplog.text
+    assert "held out, by their names: test.jsonl" in caplog.text
+    whole = hash_of_source(Path("owner/set"))
+    on_hub(train=[PAIR], test=[PAIR])
+    assert hash_of_source(Path("owner/set")) != whole
+
+
+def test_a_missing_file_is_told_with_its_cure(tmp_path, on_hub):
+    on_hub()
     with pytest.raises(FileNotFoundError, match=r"a\.parquet does not exist: `aligner data --help`"):
         files("sft", tmp_path / "a.parquet")
-    with pytest.raises(
-        FileNotFoundError, match="`aligner data owner/set --to preferences --out DIR` converts"
-    ):
+    message = r"file owner/set does not exist\. The data set .*Name or service not known.*`aligner data owner/set --to pref"
+    with pytest.raises(FileNotFoundError, match=message):
         files("pairs", "owner/set")
 
 
