@@ -1,4 +1,4 @@
-"""The profile `slurm` on a real Slurm: a notebook's cells from SFT to PPO, with a tiny model in the place of the hub's.
+"""The profile `slurm` on a real Slurm: the notebooks' cells for every kind, with a tiny model in the place of the hub's.
 
 Only what costs time or the network is smaller: model, data, batches, numbers of steps and ranks. All else is the profile's.
 """
@@ -15,10 +15,22 @@ ONE_NODE = Resources(nodes=1, tasks_per_node=2, time="30")
 TWO_JOBS = {name: Resources(time="30", exclusive=True, linger_s=20) for name in ("critic", "actor")}
 TINY = {"model.data.chat_template": None, "model.encoder_seq_length": 512}  # all that the tiny model has
 BATCHES = {"model.global_batch_size": 8}
-RESPONSES = {
-    "model.ppo.num_rollout_samples": 8,
-    "model.ppo.num_val_samples": 4,
-    "model.ppo.length_params.max_length": 12,
+SMALLER = {
+    "rm": BATCHES,
+    "dpo": BATCHES | {"model.dpo.num_val_samples": 4, "model.dpo.val_response_length": 12},
+    "ppo": BATCHES
+    | {
+        "model.ppo.num_rollout_samples": 8,
+        "model.ppo.num_val_samples": 4,
+        "model.ppo.length_params.max_length": 12,
+    },
+    "grpo": BATCHES
+    | {
+        "model.grpo.num_prompts_per_step": 2,
+        "model.grpo.num_generations_per_prompt": 4,
+        "model.grpo.num_val_samples": 4,
+        "model.grpo.length_params.max_length": 12,
+    },
 }
 
 
@@ -36,19 +48,18 @@ def lab(slurm, smoke, tmp_path, monkeypatch) -> Workspace:
     return Workspace(tmp_path, "slurm", dataset="drawn", where="slurm")
 
 
-def test_a_notebooks_cells_lead_from_sft_to_ppo_with_the_profiles_settings(lab):
-    files = {
-        f"model.data.{split}_ds.{size}": 8
-        for split in ("train", "validation")
-        for size in ("global_batch_size",)
-    }
+def test_the_notebooks_cells_train_every_kind_with_the_profiles_settings(lab):
+    files = {f"model.data.{split}_ds.global_batch_size": 8 for split in ("train", "validation")}
     jobs = {"sft": lab.submit("sft", resources=ONE_NODE, **short("sft"), **files)}
     assert jobs["sft"].wait(BOUND_S) == State.FINISHED
-    jobs["rm"] = lab.submit("rm", resources=ONE_NODE, **short("rm"), **BATCHES)
-    assert jobs["rm"].wait(BOUND_S) == State.FINISHED
-    settings = short("ppo") | BATCHES | RESPONSES | lab.conversations()
-    jobs["ppo"] = lab.submit("ppo", resources=TWO_JOBS, **settings)
-    assert jobs["ppo"].wait(BOUND_S) == State.FINISHED
+    for kind, resources, own in (
+        ("rm", ONE_NODE, {}),
+        ("dpo", ONE_NODE, {}),
+        ("ppo", TWO_JOBS, lab.conversations()),
+        ("grpo", ONE_NODE, {"model.environments.forms.use": "form_rules"}),
+    ):
+        jobs[kind] = lab.submit(kind, resources=resources, **short(kind), **SMALLER[kind], **own)
+        assert jobs[kind].wait(BOUND_S) == State.FINISHED
 
     for kind, job in jobs.items():
         run = lab.run(kind)
