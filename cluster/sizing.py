@@ -97,6 +97,16 @@ class Adapters:
 
 
 @dataclass(frozen=True)
+class Recomputation:
+    """Full recomputation of activations: the backward pass computes the activations of a layer again from the layer's input."""
+
+    layers: int
+    """uniform: the layers between two stored inputs. block: the recomputed layers of a pipeline stage; others store all."""
+    block: bool = False
+    """model.activations_checkpoint_method=block."""
+
+
+@dataclass(frozen=True)
 class Memory:
     """Memory in GiB on the GPU with the largest need."""
 
@@ -151,19 +161,48 @@ def adapter_shard(model: ModelShape, parallelism: Parallelism, adapters: Adapter
     return layer * model.layers / parallelism.pp + head
 
 
+def unfrozen_shard(model: ModelShape, parallelism: Parallelism, last_layers: int, role: str) -> float:
+    """The largest number of trained weights on a GPU if only the last layers are trained, and the norm and head after them."""
+    layer, of_stage = model.layer / parallelism.tp + 2 * model.hidden, model.layers // parallelism.pp
+    head = model.hidden + 1 if role in SCALAR_ROLES else model.embedding / parallelism.tp
+    return min(last_layers, of_stage) * layer + model.hidden + head
+
+
 def activation_bytes(
-    model: ModelShape, parallelism: Parallelism, tokens: int, role: str, sequence_parallel: bool = True
+    model: ModelShape,
+    parallelism: Parallelism,
+    tokens: int,
+    role: str,
+    sequence_parallel: bool = True,
+    last_layers: int | None = None,
+    recomputation: Recomputation | None = None,
 ) -> float:
-    """Bytes of stored activations for one micro batch of `tokens`, with selective recomputation.
+    """Bytes of stored activations for one micro batch of `tokens`, with selective recomputation unless `recomputation` is given.
 
     The estimate is 34 bytes for each token, layer and hidden unit, as in table 2 of Korthikanti et al. 2022 (arXiv:2205.05198).
     With sequence parallelism all 34 bytes are divided by TP, without sequence parallelism only 24 of the 34. The first pipeline
-    stage stores PP micro batches of layers/PP layers, so PP cancels out. The result also includes the logits and their gradient
-    in fp32, which the last stage stores for one micro batch.
+    stage stores PP micro batches of layers/PP layers, and each later stage stores one micro batch less. Frozen layers below
+    `last_layers` store nothing, because they have no backward pass; full recomputation gives frozen layers one.
+
+    With full recomputation, a recomputed part stores its input (2 bytes for each token and hidden unit), and one part at a time
+    has its activations. The result also includes the logits and their gradient in fp32, which the last stage stores for one
+    micro batch.
     """
-    logits = 0 if role in SCALAR_ROLES else 8 * tokens * model.vocabulary / parallelism.tp
+    tp, pp, of_stage = parallelism.tp, parallelism.pp, model.layers // parallelism.pp
+    logits = 0 if role in SCALAR_ROLES else 8 * tokens * model.vocabulary / tp
     whole = 0 if sequence_parallel else 10  # bytes that TP does not divide: norms and dropout
-    return (whole + (34 - whole) / parallelism.tp) * tokens * model.hidden * model.layers + logits
+    layer = (whole + (34 - whole) / tp) * tokens * model.hidden
+    if recomputation:
+        layer_input = 2 * tokens * model.hidden / (tp if sequence_parallel else 1)
+        if recomputation.block:
+            stored = min(recomputation.layers, of_stage)
+            return pp * (stored * layer_input + (of_stage - stored) * layer) + layer + logits
+        return pp * of_stage / recomputation.layers * layer_input + recomputation.layers * layer + logits
+    trained = model.layers if last_layers is None else min(last_layers, model.layers)
+    of_stages = [
+        max(min(trained - stage * of_stage, of_stage), 0) for stage in range(pp)
+    ]  # the last one first
+    return max((stage + 1) * layers for stage, layers in enumerate(of_stages)) * layer + logits
 
 
 def memory(
@@ -176,6 +215,8 @@ def memory(
     offload: bool = True,
     sequence_parallel: bool = True,
     adapters: Adapters | None = None,
+    last_layers: int | None = None,
+    recomputation: Recomputation | None = None,
 ) -> Memory:
     """GiB that a role needs on each GPU.
 
@@ -183,7 +224,8 @@ def memory(
     has a reward model). sequence: tokens; micro_batch: samples; rollout_batch: responses generated at a time. offload: the
     second set of weights stays on the CPU and is swapped in, so that only one set is on the GPU. sequence_parallel:
     model.sequence_parallel, which is on by default when TP > 1 and Transformer Engine is installed. adapters: trained instead of
-    all weights. Their activations are not counted.
+    all weights. Their activations are not counted. last_layers: model.num_layers_unfrozen, the number of trained layers.
+    recomputation: full recomputation of activations.
 
     Raises ValueError for an unknown role, and for a parallelism that does not divide the model.
     """
@@ -197,7 +239,8 @@ def memory(
         )
     shard = fullest_shard(model, parallelism, role) / GIB
     of_adapters = adapter_shard(model, parallelism, adapters, role) / GIB if adapters else 0.0
-    trained = of_adapters or shard
+    of_layers = unfrozen_shard(model, parallelism, last_layers, role) / GIB if last_layers else shard
+    trained = of_adapters or min(of_layers, shard)
     tokens = sequence * micro_batch * (2 if role == "reward model" else 1)
     kv_heads = model.kv_heads / parallelism.tp
     kv_token = 2 * 2 * (model.layers / parallelism.pp) * kv_heads * model.head  # keys and values, bf16
@@ -205,7 +248,10 @@ def memory(
         weights=2 * (shard + of_adapters),
         gradients=4 * trained,
         optimizer=12 * trained / parallelism.dp,
-        activations=activation_bytes(model, parallelism, tokens, role, sequence_parallel) / GIB,
+        activations=activation_bytes(
+            model, parallelism, tokens, role, sequence_parallel, last_layers, recomputation
+        )
+        / GIB,
         kv_cache=kv_token * sequence * rollout_batch / GIB if role == "actor" else 0.0,
         inference_copy=2 * shard if role in ("actor", "critic") and not offload else 0.0,
     )
@@ -279,15 +325,20 @@ def step_flops(
     scored: int = 0,
     generated: bool = False,
     adapted: bool = False,
+    trained_share: float = 1.0,
+    recomputed_share: float = 0.0,
 ) -> StepFlops:
     """Floating-point operations of a step (`token_flops`).
 
     role: a name in ROLES; texts: read in a step; tokens: of a text; trained: passes with gradients; scored: passes without
     gradients; generated: whether the texts are generated first, which costs another pass. adapted: adapters are trained, so a
-    pass with gradients computes no gradients of the weights and has twice the operations, not three times.
+    pass with gradients computes no gradients of the weights and has twice the operations, not three times. trained_share: of the
+    layers, if the first layers are frozen, which have no backward pass. recomputed_share: of the layers, which the backward pass
+    computes again.
     """
     one_pass = texts * tokens * token_flops(model, role, tokens)
-    return StepFlops((2 if adapted else 3) * trained * one_pass, scored * one_pass, generated * one_pass)
+    with_gradients = 1 + (1 if adapted else 2) * trained_share + recomputed_share
+    return StepFlops(with_gradients * trained * one_pass, scored * one_pass, generated * one_pass)
 
 
 def table(models: list[str] | None = None, gpu_gib: float = 80.0, **options) -> list[dict]:

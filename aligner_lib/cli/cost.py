@@ -30,6 +30,7 @@ class Speed:
 
 def flops_of(shape: ModelShape, model: TrainedModel, tokens: int) -> StepFlops:
     """The operations of a model of the job in a step. tokens: of a text, on average."""
+    trained_share = min(model.last_layers or shape.layers, shape.layers) / shape.layers
     return step_flops(
         shape,
         model.role,
@@ -39,7 +40,16 @@ def flops_of(shape: ModelShape, model: TrainedModel, tokens: int) -> StepFlops:
         model.scored,
         model.generated > 0,
         model.adapter_rank > 0,
+        trained_share,
+        _recomputed_share(shape, model),
     )
+
+
+def _recomputed_share(shape: ModelShape, model: TrainedModel) -> float:
+    """The layers that the backward pass computes again. A block is counted as if the job had one pipeline stage."""
+    if model.recomputes_block:
+        return min(model.recomputed, shape.layers) / shape.layers
+    return float(model.recomputed > 0)
 
 
 def show_cost(
@@ -97,7 +107,11 @@ def assumptions(models: tuple[TrainedModel, ...], tokens: int | None, speed: Spe
         "2 operations for each token and weight, and attention to the whole text": True,
         f"passes with gradients, at three times the operations: {passes[False]}": bool(passes[False]),
         f"passes with gradients of adapters, at twice the operations: {passes[True]}": bool(passes[True]),
+        "frozen layers, which have no backward pass, are counted once": any(
+            model.last_layers for model in models
+        ),
+        "the backward pass computes recomputed layers once more": any(model.recomputed for model in models),
         f"passes without gradients, by models of the policy's size: {scored}": bool(scored),
-        "no validation, checkpoints, recomputation, padding or waiting": True,
+        "no validation, checkpoints, padding or waiting": True,
     }
     return [line for line, applies in lines.items() if applies]

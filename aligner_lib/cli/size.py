@@ -18,7 +18,17 @@ from aligner_lib.config.compose import profile_section
 from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.kinds import kind_of, kinds
 from aligner_lib.errors import ConfigError, UserError
-from cluster.sizing import MODELS, OVERHEAD_GIB, Adapters, Memory, ModelShape, Parallelism, layouts, memory
+from cluster.sizing import (
+    MODELS,
+    OVERHEAD_GIB,
+    Adapters,
+    Memory,
+    ModelShape,
+    Parallelism,
+    Recomputation,
+    layouts,
+    memory,
+)
 
 MOST_GPUS = 4096
 PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache")
@@ -89,26 +99,31 @@ def shape_of(model: str) -> ModelShape:
 
 
 def trained_models(kind: str, config: DictConfig) -> tuple[TrainedModel, ...]:
-    """The models that the job trains, with their adapters. Raises UserError for a kind that trains no model."""
+    """The models that the job trains, with their adapters, frozen layers and recomputation. Raises UserError for a kind that trains no model."""
     known = kinds()
     if kind not in known or not (models := known[kind].trains(config)):
         sized = ", ".join(name for name, other in known.items() if other.trains is not JobKind.trains)
         raise UserError(f"there is no size of {kind!r}; the kinds of jobs are {sized}")
-    return tuple(
-        _with_adapters(model, OmegaConf.select(config, f"{model.prefix}model.peft")) for model in models
-    )
+    return tuple(_with_settings(model, OmegaConf.select(config, f"{model.prefix}model")) for model in models)
 
 
-def _with_adapters(model: TrainedModel, settings: DictConfig | None) -> TrainedModel:
-    if settings is None or not peft.is_lora(settings):
-        return model
-    layers = tuple(peft.target_layers(settings))
-    return replace(model, adapter_rank=settings.lora_tuning.adapter_dim, adapted_layers=layers)
+def _with_settings(model: TrainedModel, settings: DictConfig) -> TrainedModel:
+    if settings.activations_checkpoint_granularity == "full":
+        model = replace(
+            model,
+            recomputed=settings.activations_checkpoint_num_layers or 1,
+            recomputes_block=settings.activations_checkpoint_method == "block",
+        )
+    if (adapters := settings.get("peft")) is not None and peft.is_lora(adapters):
+        layers = tuple(peft.target_layers(adapters))
+        return replace(model, adapter_rank=adapters.lora_tuning.adapter_dim, adapted_layers=layers)
+    return replace(model, last_layers=settings.get("num_layers_unfrozen"))
 
 
 def memory_of(shape: ModelShape, model: TrainedModel, parallelism: Parallelism) -> Memory:
     """The memory that a model of the job needs on the GPU with the highest memory use."""
     adapters = Adapters(model.adapter_rank, model.adapted_layers) if model.adapter_rank else None
+    recomputation = Recomputation(model.recomputed, model.recomputes_block) if model.recomputed else None
     return memory(
         shape,
         parallelism,
@@ -117,6 +132,8 @@ def memory_of(shape: ModelShape, model: TrainedModel, parallelism: Parallelism) 
         model.micro_batch,
         rollout_batch=model.generated,
         adapters=adapters,
+        last_layers=model.last_layers,
+        recomputation=recomputation,
     )
 
 
@@ -211,7 +228,7 @@ def _say_whether_it_fits(console, shape, models, gpus: GPUs, needs: list[Memory]
     apart = all(need.total <= gpus.gib for need in needs) and len(needs) > 1
     as_jobs = f"; {len(needs)} jobs on {gpus} each fit" if apart else ""
     console.print(
-        f"\ndoes not fit: {enough}{as_jobs}. Smaller micro batches, shorter texts or adapters need less",
+        f"\ndoes not fit: {enough}{as_jobs}. Smaller micro batches, shorter texts, full recomputation or adapters need less",
         soft_wrap=True,
     )
 

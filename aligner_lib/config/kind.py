@@ -138,6 +138,12 @@ class TrainedModel:
     """The rank of the adapters that are trained instead of the weights; 0: all weights are trained."""
     adapted_layers: tuple[str, ...] = ()
     """The layers with adapters, by Megatron's names."""
+    last_layers: int | None = None
+    """The number of trained layers, counted from the last; None: all."""
+    recomputed: int = 0
+    """Full recomputation: model.activations_checkpoint_num_layers; 0: none, or selective."""
+    recomputes_block: bool = False
+    """model.activations_checkpoint_method=block."""
 
 
 @dataclass(frozen=True)

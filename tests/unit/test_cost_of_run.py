@@ -45,6 +45,8 @@ def test_operations_of_a_token_worked_by_hand():
     )
     adapted = step_flops(TINY, "actor", 6, 5, trained=2, adapted=True)
     assert adapted.training == 6 * 5 * 816 * 2 * 2, "no gradients of the weights"
+    frozen = step_flops(TINY, "critic", 6, 5, trained_share=0.5, recomputed_share=1.0)
+    assert frozen.training == 6 * 5 * 736 * (1 + 2 * 0.5 + 1), "a frozen half, and all layers computed again"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,17 @@ from aligner_lib.cli.size import GPUs, best_layout, shape_of, trained_models
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
 from aligner_lib.models.architecture import Architecture
-from cluster.sizing import GIB, MODELS, OVERHEAD_GIB, ModelShape, Parallelism, layouts, memory
+from cluster.sizing import (
+    GIB,
+    MODELS,
+    OVERHEAD_GIB,
+    ModelShape,
+    Parallelism,
+    Recomputation,
+    activation_bytes,
+    layouts,
+    memory,
+)
 
 SMALL, LARGE = MODELS["SmolLM2-1.7B"], MODELS["Llama-2-70B"]
 
@@ -67,6 +77,41 @@ def test_adapters_are_the_only_trained_weights():
     assert need.optimizer * GIB == pytest.approx(12 * trained / 2)
     assert need.weights * GIB == pytest.approx(2 * (SMALL.parameters + trained), rel=1e-3)
     assert need.activations == whole.activations and need.total < whole.total - 10
+
+
+def test_frozen_layers_have_no_gradients_and_store_no_activations():
+    """Six of SmolLM2-1.7B's 24 layers: 67,108,864 weights in matrices and 2 · 2048 in norms each, then a norm and a scalar head."""
+    (frozen,), (whole,) = models_of("rm", "model.num_layers_unfrozen=6"), models_of("rm")
+    need, all_layers = (size.memory_of(SMALL, model, Parallelism(1, 1, 2)) for model in (frozen, whole))
+    trained = 6 * (67_108_864 + 2 * 2048) + 2048 + 2049
+    assert need.gradients * GIB == pytest.approx(4 * trained)
+    assert need.optimizer * GIB == pytest.approx(12 * trained / 2)
+    assert need.weights == all_layers.weights
+    assert need.activations == pytest.approx(all_layers.activations / 4)
+    # the last stage trains its 12 layers, the first one 6 of 12, of which two micro batches are stored: both store as much
+    halves = size.memory_of(SMALL, replace(frozen, last_layers=18), Parallelism(1, 2, 1))
+    assert halves.activations == pytest.approx(all_layers.activations / 2)
+    assert halves.gradients * GIB == pytest.approx(4 * (12 * (67_108_864 + 2 * 2048) + 2048 + 2049))
+
+
+def test_full_recomputation_stores_the_input_of_a_part_and_the_activations_of_one_part():
+    """Four layers with 34 bytes for each token and hidden unit, of which 2 are the input, and a scalar head without logits."""
+    tiny = ModelShape("tiny", layers=4, hidden=8, feed_forward=16, heads=2, kv_heads=2, vocabulary=10)
+
+    def stored(recomputation, stages=1):
+        needed = activation_bytes(tiny, Parallelism(1, stages, 1), 5, "critic", recomputation=recomputation)
+        return needed / (5 * 8)
+
+    assert stored(None) == 4 * 34
+    assert stored(Recomputation(1)) == 4 * 2 + 34
+    assert stored(Recomputation(2)) == 2 * 2 + 2 * 34
+    assert stored(Recomputation(3, block=True)) == 3 * 2 + 34 + 34
+    assert stored(Recomputation(1), stages=2) == 2 * 2 * 2 + 34, "two micro batches of two layers"
+    full = models_of("sft", "model.activations_checkpoint_granularity=full")[0]
+    assert (
+        size.memory_of(SMALL, full, Parallelism(1, 1, 2)).activations
+        < 0.5 * size.memory_of(SMALL, *models_of("sft"), Parallelism(1, 1, 2)).activations
+    )
 
 
 def test_ranks_that_do_not_divide_the_model_are_in_no_layout():
