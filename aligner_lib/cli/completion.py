@@ -22,7 +22,9 @@ _aligner_completion() {
 }
 complete -o default -F _aligner_completion aligner
 """
+# zsh has compdef only after compinit, which some start-up files never call.
 ZSH = """\
+(( $+functions[compdef] )) || { autoload -U compinit && compinit -i; }
 _aligner_completion() {
     local -a answers
     answers=("${(@f)$(COMP_WORDS="${words[1,$CURRENT]}" COMP_CWORD=$((CURRENT - 1)) _ALIGNER_COMPLETE=complete_bash $words[1] 2>/dev/null)}")
