@@ -190,7 +190,11 @@ plain = train(without_baseline)
 draw_trainings(REINFORCE=plain)
 
 # %% [markdown]
-# All ten trainings learn, and stay close to the dashed line. Now add 5 to every reward. The constant does not change
+# All ten trainings learn, and stay close to the dashed line. Why do they end near 0.9, though the best response has the
+# reward 1.0? The best response is rare at first, and the gradient weights each response by its probability. So the response
+# with 0.9 becomes likelier, and the best response becomes even rarer. A policy learns only from responses that it draws.
+#
+# Now add 5 to every reward. The constant does not change
 # which response is best, and the exact gradient stays the same, because the probabilities always sum to 1. What do you
 # expect from the drawn gradient?
 
@@ -271,11 +275,12 @@ for name, advantages_of in {
 
 # %% [markdown]
 # The baseline removes the noise of the added constant. For rewards from 0 to 1 the baseline changes little, because
-# the mean reward of the policy is near 0 already.
+# the mean reward of the policy is about 0.2, so little is subtracted.
 #
 # A baseline may depend on anything but the drawn response. PPO's critic is a baseline that a model predicts for every
-# token. GRPO's baseline is the mean reward of the responses to the same prompt. Both answer the same question: how much
-# better was this response than expected?
+# token. GRPO's baseline is the mean reward of the responses to the same prompt, and this mean contains the response's own
+# reward. For $N$ responses, each advantage is then $(N-1)/N$ times the leave-one-out advantage: the steps are smaller, and
+# their direction is the same. Both baselines answer the same question: how much better was this response than expected?
 
 # %%
 Diagram("policy-gradient")
@@ -283,8 +288,8 @@ Diagram("policy-gradient")
 # %% [markdown]
 # ## Why do rewards need a reference?
 #
-# The policy above ends with a single response: the maximum of the expected reward is always a policy that puts all
-# probability on the best response. With a learned reward model, the best response under the *reward model* is often a
+# The policies above put nearly all probability on one response. The maximum of the expected reward is always such a policy:
+# all probability is on the best response. With a learned reward model, the best response under the *reward model* is often a
 # strange text that the reward model has never seen. Reinforcement learning from human feedback (RLHF) therefore adds a
 # penalty for moving away from a reference policy $\pi_{ref}$. The reference is the policy before reinforcement learning:
 # a language model after supervised fine-tuning (SFT) on example answers. The penalty is the Kullback–Leibler divergence
@@ -377,9 +382,9 @@ display(off_policy_check)
 # ## Why clip?
 #
 # The importance weight is right on average, but an average of four drawn responses is noisy, and large ratios add to the
-# noise. The next cell trains with one update and with 20 updates on the same four responses. The third panel clips
-# the ratio to the range from $1 - 0.2$ to $1 + 0.2$, as PPO does: a response that has moved so far in the direction of
-# its advantage contributes no gradient any more.
+# noise. The next cell trains with one update and with 20 updates on the same four responses. The third panel limits
+# the ratio to the range from $1 - 0.2$ to $1 + 0.2$, as PPO's clipping does: a response that has moved so far in the
+# direction of its advantage contributes no gradient any more. (Notebook 05 has PPO's own loss, with the same gradient.)
 
 
 # %%
@@ -389,10 +394,11 @@ def not_clipped(logits, responses, old_logprobs, rewards):
 
 
 def clipped(logits, responses, old_logprobs, rewards):
-    """The smaller of ratio times advantage and clipped ratio times advantage."""
+    """Ratio times advantage, without the responses that have moved too far in the direction of their advantage."""
     ratio = (logits.log_softmax(-1)[responses] - old_logprobs).exp()
     advantages = baseline_check.function(rewards)
-    return -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+    moves_on = torch.where(advantages > 0, ratio <= 1.2, ratio >= 0.8)
+    return -(ratio * advantages * moves_on).mean()
 
 
 draw_trainings(
@@ -414,12 +420,13 @@ draw_trainings(
 # $\log \pi(x) = \sum_t \log \pi(x_t \mid x_{<t})$. So the gradient is a sum over tokens, too. Two facts make it less
 # noisy:
 #
-# - A token cannot change what was written before it. The rewards before a token have the expectation 0 in its term, like
-#   a baseline, so each token is weighted by the rewards *from this token on*.
+# - A token cannot change what was written before it. Earlier rewards are fixed when the token is drawn, as a baseline is, so
+#   their products with the token's $\nabla \log \pi$ have the expectation 0. Each token is therefore weighted only by the
+#   rewards *from this token on*.
 # - The expected reward depends on the text so far. A **critic** predicts the expected reward at each token, and serves as the baseline.
 #
-# Notebook 05 puts these pieces together. The KL penalty becomes a reward of each token, GAE turns rewards and the
-# critic's values into advantages, and the clipped ratio becomes PPO's loss.
+# Notebook 05 puts these pieces together. The KL penalty becomes a reward of each token, a method called GAE turns
+# rewards and the critic's values into advantages, and the clipped ratio becomes PPO's loss.
 
 # %% [markdown]
 # ## Further reading

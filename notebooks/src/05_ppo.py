@@ -79,9 +79,10 @@ for name, row in {"mask": mask, "kl": kl, "rewards": rewards}.items():
 Diagram("token-rewards")
 
 # %% [markdown]
-# Index 0 predicts the second prompt token, so its mask is 0. At the last index, the reward of 1 minus the penalty
-# $0.5 \cdot 0.4$ is 0.8. As an equation, where $T$ is the last token of the response, $R$ is the response's reward, and
-# $\beta$ is the coefficient of the penalty:
+# A text of $S$ tokens has $S - 1$ predictions, because each token predicts the next one. Index 0 predicts the second prompt
+# token, so its mask is 0. At the last index, the reward of 1 minus the penalty $0.5 \cdot 0.4$ is 0.8. As an equation,
+# where $T$ is the last token of the response, $R$ is the response's reward, $\beta$ is the coefficient of the penalty, and
+# $[t = T]$ is 1 at the last token and 0 at all others:
 #
 # $$ r_t = -\beta \, \bigl(\log \pi(x_t) - \log \pi_{ref}(x_t)\bigr) + [t = T] \, R $$
 
@@ -125,7 +126,9 @@ print("returns   ", [round(r, 4) for r in returns[0].tolist()])
 #
 # With $\lambda = 0$ only the next value counts: $A_t = \delta_t$. The estimate has little noise, but contains every
 # error of the critic. With $\lambda = 1$ all rewards that the response really received count:
-# $A_t = r_t + r_{t+1} + \dots - V_t$ (for $\gamma = 1$). The estimate is right on average, but noisy.
+# $A_t = r_t + r_{t+1} + \dots - V_t$ (for $\gamma = 1$). Here $A_t = \delta_t + \delta_{t+1} + \dots$, in which each later
+# value occurs once with a plus and once with a minus, and the value after the last token is 0. The estimate is right on
+# average, but noisy.
 
 
 # %% tags=["solution"]
@@ -165,9 +168,9 @@ show_source(ppo.advantages_and_returns)
 # ### Why whiten?
 #
 # The size of the advantages depends on the unit of the rewards. A reward model whose rewards are ten times as large would
-# make every update ten times as large. PPO therefore **whitens** the advantages of a rollout: it subtracts their mean
-# and divides by their deviation, with $\sigma^2$ as the mean squared distance from the mean. Which entries of the
-# array belong in the two means? By hand: of the advantages 1, 3 and a padding value of 9, the whitened advantages are
+# make every update ten times as large. PPO therefore **whitens** the advantages of a *rollout*, which is the set of
+# responses of a step: PPO subtracts their mean $\mu$ and divides by their deviation $\sigma$, where $\sigma^2$ is the mean
+# of $(A_t - \mu)^2$. Which entries of the array belong in the two means? By hand: of the advantages 1, 3 and a padding value of 9, the whitened advantages are
 # −1, 1 and 0.
 
 
@@ -186,8 +189,9 @@ def whiten(advantages, mask):
 check("whiten", whiten)
 
 # %% [markdown]
-# Subtracting the mean is a baseline, as in [04b](04b_policy_gradients.ipynb): half of the tokens become likelier and
-# half less likely, also when all rewards are above 0. Only the advantages are whitened. The returns stay in the unit of
+# Subtracting the mean is a baseline, as in [04b](04b_policy_gradients.ipynb): tokens above the mean become likelier and the
+# others less likely, also when all rewards are above 0. The mean contains the token's own advantage, but one token in
+# thousands hardly moves it. Only the advantages are whitened. The returns stay in the unit of
 # the rewards, because the critic has to predict rewards.
 
 # %% [markdown]
@@ -299,8 +303,9 @@ check("value_loss", value_loss)
 # %% [markdown]
 # ## The run
 #
-# Four models take part. The policy in training is also called the **actor**. The actor shares a module with its reference, and the critic shares a module with the reward
-# model: each pair is a single module with two sets of weights. With `critic_placement = "in-process"`, a single job
+# Four models take part. The policy in training is also called the **actor**. Actor and reference
+# have the same architecture, so they share one module, into which the job puts the weights of the one or the other. Critic
+# and reward model share a second module. With `critic_placement = "in-process"`, a single job
 # holds both pairs. With `"remote"`, each pair has its own job, as on a cluster. The algorithm is the same.
 #
 # ```
@@ -407,8 +412,10 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Try $\beta = 0.02$. At the beginning, the token with reward 0.9 is seven times as likely as the token with reward 1.0.
-# Which token wins, and after how many steps?
+# Try $\beta = 0.02$ with `steps=40`, and again with all 150 steps. At the beginning, the token with reward 0.9 is seven times
+# as likely as the token with reward 1.0. Which of the two is likelier after 40 steps, and which one after 150? (In 04b the
+# response with 0.9 won for good. There a rare response moves its logit little. Here Adam makes even small gradients count,
+# so the best token overtakes.)
 
 # %%
 if critic_placement == "remote":
@@ -461,9 +468,9 @@ curves(
 # ### Why $\lambda = 1$?
 #
 # The `laptop` profile uses $\lambda = 1$ because the critic knows so little. As long as the critic predicts the same
-# value $c$ everywhere, the advantage of a response's token $t$ is $\lambda^{T-t} (R - c)$. With $\lambda = 0.95$ the
-# last tokens get nearly the whole reward, and the first tokens get little. In addition, $c$ follows the mean reward
-# slowly, because the returns are computed from values. In the first steps the rewards are below 0 on average, so the
+# value $c$ everywhere, the advantage of a response's token $t$ is $\lambda^{T-t} (R - c)$, apart from the KL penalty. With
+# $\lambda = 0.95$ the last tokens get nearly the whole reward, and the first tokens get little. In addition, the returns,
+# which are the critic's targets, then contain the critic's own values, so $c$ follows the mean reward slowly. In the first steps the rewards are below 0 on average, so the
 # last tokens get negative advantages on average, and the very last token is the stop token. The policy therefore learns
 # not to stop.
 #
@@ -869,7 +876,8 @@ else:
 
 # %% [markdown]
 # In the recorded runs with large steps, pairs narrow the standard error from 0.042 to 0.037, as 1.3 times as many prompts
-# would. The gain is smaller than the bandit's, because after the first difference every answer is drawn anew.
+# would. Pairing helps less here than in the bandit: once
+# the policies differ, the same random numbers draw different answers.
 #
 # You can make a pair from any step of your own run. `lab.branch` shares the first steps with its parent and then goes on with other settings:
 #
@@ -917,7 +925,7 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # %% [markdown]
 # Three lessons from twelve steps:
 #
-# - **Without a penalty** the policy gains more, 0.25 instead of 0.18, at the same distance from the SFT policy. In so few
+# - **Without a penalty** the policy gains more good answers, 0.24 instead of 0.18, at the same distance from the SFT policy. In so few
 #   small steps it finds no hack that these pairs leave open. A penalty is an insurance, and an insurance costs something.
 # - **With large steps** the answers obey twice as often as before, 0.70, but 0.66 of them stay on the topic and they are
 #   little more than half as long. *Obeys* alone would call this run the best one.
@@ -940,7 +948,7 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 #
 # **Best of n** moves away from the SFT policy without any training: draw n answers and return the answer with the
 # highest reward. The points come from 16 answers of the SFT policy to each of 32 of PPO's 64 held-out prompts, over
-# every choice of n among the 16. The KL of best of n is at most $\log n - (n-1)/n$. The KL of a PPO run is measured on
+# every choice of n among the 16. The KL of best of n is at most $\log n - (n-1)/n$ ([08](08_compare.ipynb) derives the bound). The KL of a PPO run is measured on
 # 32 answers to training prompts. The charts show three runs of PPO: the run of *With other pairs*, the
 # same run with 7.5 times the learning rate, and the faster run without the KL penalty.
 

@@ -195,9 +195,10 @@ await monitor
 # | train loss near 0, validation loss rises | overfitting | fewer steps, `model.dpo.ref_policy_kl_penalty` up |
 #
 # With `lora = True` only adapters learn. The reference is the policy without its adapters, so the job needs no second
-# set of weights. In one run each on the sample `forms`, the margin grew to {{lora.dpo.val_margin}} with adapters and
-# to {{all_weights.dpo.val_margin}} without them. The accuracy was {{lora.dpo.val_acc}} and
-# {{all_weights.dpo.val_acc}}, and the job needed 2.3 GiB instead of 4.0.
+# set of weights. Compare only the following figures with each other, because they come from
+# earlier pairs (the sample `forms`), with one run each: the margin grew to {{lora.dpo.val_margin}} with adapters and to
+# {{all_weights.dpo.val_margin}} without them, with an accuracy of {{lora.dpo.val_acc}} and {{all_weights.dpo.val_acc}}.
+# The job needed 2.3 GiB instead of 4.0.
 
 # %%
 run = lab.run("dpo")
@@ -321,10 +322,10 @@ display(chat)
 #
 # | loss | when |
 # | --- | --- |
-# | `cdpo`, `robust` | some labels are wrong, so their margin should not grow without limit |
-# | `ipo` | few pairs: the loss asks for a fixed margin and no more |
-# | `simpo`, `orpo` | no memory for a reference |
-# | `kto` | no pairs, but single answers with the label good or bad |
+# | `cdpo` (conservative DPO), `robust` ([robust DPO](https://arxiv.org/abs/2403.00409)) | some labels are wrong, so their margin should not grow without limit |
+# | `ipo` ([identity preference optimization](https://arxiv.org/abs/2310.12036)) | few pairs: the loss asks for a fixed margin and no more |
+# | `simpo` ([simple preference optimization](https://arxiv.org/abs/2405.14734)), `orpo` ([odds ratio preference optimization](https://arxiv.org/abs/2403.07691)) | no memory for a reference |
+# | `kto` ([Kahneman-Tversky optimization](https://arxiv.org/abs/2402.01306)) | no pairs, but single answers with the label good or bad |
 #
 # Try a loss with `lab.submit("dpo", name="dpo-ipo", **{"model.dpo.preference_loss": "ipo"})`, and compare with
 # `compare_runs([lab.run("dpo"), lab.run("dpo-ipo")])` from `widgets`.

@@ -40,7 +40,7 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # $$ A_i = \frac{r_i - \bar r}{\sigma_r} $$
 #
 # By hand: rewards 1, 0, 0, 1 have the mean 0.5 and, dividing by $n - 1 = 3$, the deviation 0.577. The advantages are
-# ±0.866.
+# ±0.866. (Code adds a tiny number to the deviation, so that it never divides by 0.)
 
 
 # %%
@@ -183,9 +183,10 @@ for response in ("8", " 8.", "9", "The answer is 8", ""):
 # From step 5 on, the policy answered 13, a result of the worked examples, to nearly every sum. The tenth is certain,
 # and the full reward is not. At the end 0.008 of the held-out sums were right, and 0.725 with the strict reward.
 #
-# The reward above is strict: the response "The answer is 8." gets almost nothing. A more useful judge reads the last
-# number of the response. The rule sounds easy, but has many cases. Before you write the function, find five responses
-# to a sum with the answer 7 that a careless function judges wrongly.
+# The reward above is strict: the response "The answer is 8." gets 0. A more useful judge reads the last number of the
+# response. The rule sounds easy, but has many cases. Before you write the function, find five responses to a sum with the
+# answer 7 that a careless function judges wrongly. (The run below keeps the strict reward. To train with your judge, write
+# its lines inside `reward`, because the training process reads the text of this one function.)
 
 
 # %% tags=["solution"]
@@ -211,9 +212,10 @@ check("exact_match", exact_match)
 # error or hangs, the run loses the sample and continues. The objective of the profile is Dr. GRPO. This notebook adds
 # the division by the group's deviation, as in GRPO.
 #
-# With `lora = True`, adapters learn instead of all weights. In one run each, before twins such as 3 + 4 and 4 + 3 were held
-# out together, {{lora.grpo.val_accuracy_after}} of the held-out sums were right at the end, compared with
-# {{all_weights.grpo.val_accuracy_after}} for all weights. The job needed 2.6 GiB instead of 4.5.
+# With `lora = True`, adapters learn instead of all weights. In one run each, {{lora.grpo.val_accuracy_after}} of the held-out
+# sums were right at the end, compared with {{all_weights.grpo.val_accuracy_after}} for all weights. Both figures come from
+# an earlier and easier version of the task, whose held-out sums had their twins in the training (4 + 3 for 3 + 4). The job
+# needed 2.6 GiB instead of 4.5.
 
 # %%
 from aligner_lib.config.compose import compose
@@ -248,7 +250,7 @@ display(monitor)
 # the drawn token is available. Let $d = \log \pi - \log \pi_{ref}$ at the drawn token. There are [three
 # estimates](http://joschu.net/blog/kl-approx.html):
 #
-# - $k_1$ is what the KL is the mean of.
+# - $k_1$ is $d$ itself. The KL is the mean of $d$ under the policy.
 # - $k_2$ is half the square of $k_1$. For small $d$, its mean is near the KL.
 # - $k_3$ adds a multiple of $\pi_{ref}/\pi - 1$ to $k_1$. The mean of this term under $\pi$ is 0 (why?), so $k_3$ keeps
 #   the mean of $k_1$. The multiple is the one for which $k_3$ is never below 0, and 0 only at $d = 0$. Which multiple
@@ -316,9 +318,14 @@ for name, estimate in zip(("k1", "k2", "k3"), kl_check.function(logprobs[tokens]
 
 # %% [markdown]
 # As a loss, $k_1$ is useless: its gradient is $\nabla \log \pi$, whose mean is 0, so only noise is left. The gradient of
-# $k_2$ is right on average, although the mean of $k_2$ is wrong. The gradient of $k_3$ is that of the KL in the other
-# direction, from the reference to the policy, which also pulls the policy back. So a penalty in the *reward*, as in
-# PPO, may use $k_1$, and a penalty in the *loss* may not. The library's docstring says the same in a sentence.
+# $k_2$ is $d\, \nabla \log \pi$. Its mean is $\sum_x d\, \nabla \pi$, which is the gradient of the KL, although the mean of
+# $k_2$ is wrong. The gradient of $k_3$ is $(1 - e^{-d})\, \nabla \log \pi$. Its mean is
+# $-\sum_x \pi_{ref} \nabla \log \pi$, the gradient of the KL in the other direction, from the reference to the policy. This
+# KL also pulls the policy back.
+#
+# A penalty in the *reward*, as in PPO, may use $k_1$. A reward is not differentiated: it weights $\nabla \log \pi$ of the
+# drawn token, and $d\, \nabla \log \pi$ is the gradient of $k_2$ above. A penalty in the *loss* may not use $k_1$. The
+# library's docstring says the same in a sentence.
 
 # %%
 from aligner_lib.algorithms.policy_gradient import kl_loss
@@ -343,7 +350,7 @@ await monitor
 #
 # | you see | meaning | change |
 # | --- | --- | --- |
-# | the reward rises, the entropy falls, the KL grows to about 1 | healthy: the task has only a single right answer | |
+# | the reward rises, the entropy falls, the KL grows to about 1 nat per token | healthy: the task has only a single right answer | |
 # | **groups alike** near 1, the reward near 0 | too hard: nothing to compare | an easier task, more responses to a prompt |
 # | groups alike near 1, the reward near 1 | learnt | stop |
 # | the reward rises, then breaks down | steps too large | `model.optim.lr` down |
@@ -412,8 +419,9 @@ lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
 # old: **stale** rollouts. A fast generation engine also rounds differently. In both cases a sampler $\mu$ draws, and a
 # policy $\pi$ learns. Then the mean over the drawn responses estimates the sampler's reward, not the policy's.
 #
-# [04b](04b_policy_gradients.ipynb) has the cure, the importance ratio $\pi / \mu$ of each token. But a token that the
-# sampler hardly ever draws has a huge ratio, and the few such tokens dominate an update. Therefore the ratio is
+# [04b](04b_policy_gradients.ipynb) has the cure, the importance ratio $\pi / \mu$. In 04b each response has a ratio. The
+# product of the ratios of fifty tokens is huge or tiny, so the trainer gives each token the ratio of its own. But a token
+# that the sampler hardly ever draws has a huge ratio, and the few such tokens dominate an update. Therefore the ratio is
 # truncated: $w = \min(\pi / \mu,\, c)$. Truncation adds a bias and removes most of the variance.
 #
 # By hand, with $c = 2$: a token has probability 0.1 under the sampler and 0.5 under the policy. The ratio is 5, so the
@@ -457,7 +465,7 @@ for name, cap in [("none", None), ("cap 2", 2.0), ("cap 5", 5.0), ("not truncate
 # Without weights, the estimate is far too low and looks certain. The full ratio is right on average, but a single batch
 # can be far off. The root mean squared error contains both faults, and a cap of 5 has the smallest error here. The
 # trainer has the setting `sampler_correction` (`truncated` or `masked`) and its `sampler_correction_cap`. The metric `sampler_mismatch` shows how far sampler and policy are apart, and
-# `sampler_effective_sample_size` shows which share of the tokens still counts.
+# `sampler_effective_sample_size` shows how many equally weighted tokens would be as precise, as a share of all tokens.
 
 # %% [markdown]
 # ## PPO with the same reward
@@ -497,7 +505,7 @@ curves(
 # ## A second task: instructions with a form
 #
 # *Say something about honey. Your answer must contain the word "kites".* Each prompt asks for something of its own: a
-# word, a number, first or last words. The environment `form_rules` gives the reward 1 to a good answer, which
+# word, a number, first or last words, or a postscript with a word. The environment `form_rules` gives the reward 1 to a good answer, which
 # obeys, has words of its own, stays on the topic and ends (`data/gold.py`), and 0 to any other. Why not reward the form
 # alone? In an earlier version the forms were the same for every topic ("Use at least thirty words"), and a single
 # constant answer had seven of the twelve forms.
@@ -536,10 +544,10 @@ print(f"{'words':24}{first[words]:8.1f}{last[words]:8.1f}")
 show_completions(forms, n=6, sort="reward", split="validation")
 
 # %% [markdown]
-# In twenty steps, the share of good answers to held-out prompts went from 0.18 to 0.66. Nearly every answer has the word
-# or the first word that its prompt asks for. Half of the postscripts are right, and none was before. How could the
-# policy learn a form that it did not show? None of 36 is not never: in the first ten steps, 4 of 136 drawn responses to
-# such prompts were good, and each of them stood out in its group.
+# In twenty steps, the share of good answers to held-out prompts went from 0.19 to 0.66. Nearly every answer has the word
+# or the first word that its prompt asks for. Half of the postscripts are right, and before training none of 36 was. How
+# could the policy learn a form that it did not show? It showed the form rarely: in the first ten steps, 4 of 136 drawn
+# responses to such prompts were good, and each of them stood out in its group.
 #
 # Is the reward safe now? No: an answer that consists of the word, the topic and a constant sentence gets the reward 1 for
 # every prompt, because the environment judges each response alone. The metric `val_rollouts/good` judges the responses
@@ -566,12 +574,6 @@ show_completions(forms, n=6, sort="reward", split="validation")
 # feedback of its own, so far fewer responses are needed than with a reward. The limits: the student becomes at best as
 # good as the teacher, and both need the same tokenizer. The trainer that you used in this notebook has the objective as
 # a switch: `model.grpo.objective=distill` with `model.grpo.teacher.restore_from_path`.
-#
-# ## What you learnt
-#
-# - A group's mean is a baseline. Where a program can judge, no critic and no reward model are needed.
-# - Groups with equal rewards teach nothing. Choose tasks that the policy solves sometimes.
-# - A policy does exactly what its reward measures, and nothing else.
 
 # %% [markdown]
 # ## Is it the reward that teaches?
@@ -585,6 +587,13 @@ show_completions(forms, n=6, sort="reward", split="validation")
 # is a small change: let your `reward` return `{"reward": random.random(), "exact": exact}`, with `import random` as its
 # first line, and run the notebook in another workspace (`out` in the first cell). The metric `exact` still counts right
 # sums.
+
+# %% [markdown]
+# ## What you learnt
+#
+# - A group's mean is a baseline. Where a program can judge, no critic and no reward model are needed.
+# - Groups with equal rewards teach nothing. Choose tasks that the policy solves sometimes.
+# - A policy does exactly what its reward measures, and nothing else.
 
 # %% [markdown]
 # ## Further reading

@@ -183,8 +183,8 @@ print(evaluation.conclusion)
 # %% [markdown]
 # ### Your interval beside the library's
 #
-# The formula is good for many prompts. With few prompts, the interval is too narrow: it
-# extends beyond 1, and has no width where all prompts agree. The library therefore uses Wilson's interval for shares
+# The formula is good for many prompts. With few prompts it fails: the interval can reach beyond 1, and has no width where
+# all prompts agree, as if nothing were uncertain. The library therefore uses Wilson's interval for shares
 # and win rates, and Student's t for means and gains. Like your function, the library counts prompts and not answers
 # ([how often each interval holds the truth](../docs/intervals.md)). Compare your interval with the win rate in the
 # table above. With `prompts = 4`, the table's interval would be much wider than yours.
@@ -209,7 +209,8 @@ show_source(mean_interval)
 # A reward model prefers answers that end, and answers that are right. If more answers end after PPO, the mean reward
 # rises even when no single answer has improved. How much of a gain is improvement? Let $e$ be the share of answers that
 # end, and $g$ the share of right answers among the ended answers. Right and wrong refer to ended answers only. Primes mark the values after training. Weight the changes of both
-# shares with the mean rewards $\bar r$ *before* training:
+# shares with the mean rewards $\bar r$ *before* training. The change of $g$ concerns only the answers that end now, so $e'$
+# multiplies it:
 #
 # $$ \underbrace{(e' - e)(\bar r_{ended} - \bar r_{cut})}_{\text{ended}} \; + \;
 # \underbrace{e'(g' - g)(\bar r_{right} - \bar r_{wrong})}_{\text{gold}} \; + \; \text{rest} $$
@@ -257,9 +258,14 @@ print(
 # %% [markdown]
 # ## Better without training?
 #
-# Draw n answers and keep the answer with the highest reward. Best of n is a policy, too, at most $\log n - (n-1)/n$
-# nats away from the policy that draws. Because n can grow without any training, best of n shows what happens to a
-# policy that follows a reward model too far.
+# Draw n answers and keep the answer with the highest reward. Best of n is a policy, too. How far is it from the policy that
+# draws? Let $u$ be the share of the policy's answers that have a lower reward. For one drawn answer, $u$ is uniform between
+# 0 and 1. For the best of n, the density of $u$ is $n\, u^{n-1}$, because the other $n - 1$ answers lie below. The KL is the
+# mean of $\log (n\, u^{n-1})$ under this density, which is $\log n - (n-1)/n$: 0 for n = 1, and 1.20 nats for n = 8.
+# Answers with equal rewards make the KL smaller, so this is an upper bound.
+#
+# Because n can grow without any training, best of n shows what happens to a policy that follows a reward model too far. The
+# judge that chooses is called the **proxy**, and the score that people really want is called the **gold score**.
 
 
 # %% tags=["solution"]
