@@ -46,6 +46,7 @@ CONFIGS = {
             **{"logits_scaling": 1.5, "tie_word_embeddings": True},
         },
     ),
+    "olmo2": ("olmo2", {"rope_parameters": LLAMA_3}),
     "gemma": ("gemma", {}),
     "gemma2": ("gemma2", {**GEMMA, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0}),
     "gemma3": (

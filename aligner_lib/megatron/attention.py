@@ -22,14 +22,18 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from aligner_lib.megatron import cpu
-from aligner_lib.megatron.kernels import rotate, widened
+from aligner_lib.megatron import cpu, parallel
+from aligner_lib.megatron.kernels import RMSNorm, rotate, widened
 from aligner_lib.megatron.rotary import rotary_factor, rotary_frequencies
 from aligner_lib.models.architecture import Architecture
 
 cpu.prepare()
 
 from megatron.core.inference.contexts import StaticInferenceContext
+from megatron.core.tensor_parallel import (
+    copy_to_tensor_model_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+)
 from megatron.core.transformer.attention import SelfAttention
 from megatron.core.transformer.identity_op import IdentityOp
 
@@ -146,6 +150,24 @@ class KVCache(StaticInferenceContext):
                 own[rows, :, begin:end] = other[copies, :, : end - begin]
 
 
+class NormOverHeads(RMSNorm):
+    """RMSNorm over the values of all heads together, of which each tensor-parallel rank has a part.
+
+    The weight is whole on every rank. A rank's gradient is zero outside its own part, and Megatron sums the ranks' gradients.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """This rank's heads, float [S, B, N or G, D] → the same shape in the weight's dtype."""
+        values = widened(x.flatten(2))
+        # the sum scales the heads of all ranks, so its gradient is also summed over the ranks
+        sum_of_squares = copy_to_tensor_model_parallel_region(
+            reduce_from_tensor_model_parallel_region(values.square().sum(-1, keepdim=True))
+        )
+        scale = (sum_of_squares / len(self.weight) + self.eps).rsqrt()
+        weight = widened(self.weight).chunk(parallel.tp_size())[parallel.tp_rank()]
+        return (values * scale * weight).to(self.weight.dtype).view_as(x)
+
+
 class FusedSelfAttention(SelfAttention):
     """Megatron's SelfAttention with torch's fused attention as its core.
 
@@ -155,6 +177,11 @@ class FusedSelfAttention(SelfAttention):
     def __init__(self, *args, architecture: Architecture, **kwargs):
         super().__init__(*args, **kwargs)
         self.core_attention = IdentityOp()  # unused, and without weights
+        if architecture.qk_norm_over_heads:
+            queries, keys = self.query_projection_size, self.kv_projection_size
+            self.q_layernorm, self.k_layernorm = (
+                NormOverHeads(size, architecture.norm_epsilon) for size in (queries, keys)
+            )
         layer = self.layer_number - 1  # Megatron counts from 1, over all pipeline stages
         slides = layer in architecture.sliding_layers
         self.window = architecture.sliding_window if slides else None

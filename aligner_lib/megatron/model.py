@@ -270,6 +270,18 @@ class _Norm:
         return norm
 
 
+class _Cast(nn.Module):
+    """Replaces a norm before attention or MLP: casts the residual stream to the dtype of the weights, as a norm does."""
+
+    def __init__(self, config: TransformerConfig, *_, **__):
+        super().__init__()
+        self.dtype = config.params_dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """float [..., H] → [..., H]."""
+        return x.to(self.dtype)
+
+
 def _add_norm(linear: nn.Module) -> None:
     """Add a norm to the output of a row-parallel layer."""
     config = linear.config
@@ -284,11 +296,14 @@ def _scale_output(linear: nn.Module, scale: float) -> None:
 
 def _block_spec(architecture: Architecture) -> TransformerBlockSubmodules:
     """Megatron's specification of this pipeline stage's layers."""
-    if has_transformer_engine():
+    # Transformer Engine's layers contain the norm before their product
+    if has_transformer_engine() and architecture.pre_norms:
         spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=architecture.qk_norm)
     else:
         spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=architecture.qk_norm)
-        spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = _Norm
+        spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = (
+            _Norm if architecture.pre_norms else _Cast
+        )
     attention = spec.submodules.self_attention
     attention.module, attention.params = (
         FusedSelfAttention,

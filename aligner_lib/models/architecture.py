@@ -81,10 +81,14 @@ class Architecture:
     """layer: LayerNorm with a bias."""
     zero_centered_norm: bool = False
     """Norms multiply by 1 + weight."""
+    pre_norms: bool = True
+    """The inputs of attention and MLP pass through norms."""
     post_norms: bool = False
     """The outputs of attention and MLP pass through norms before they are added to the residual stream."""
     qk_norm: bool = False
     """Each head's query and key pass through a norm before rotary positions are applied."""
+    qk_norm_over_heads: bool = False
+    """With `qk_norm`: one norm for the queries of all heads together, and one for the keys."""
 
     # layers
     activation: Activation = "swiglu"
@@ -163,11 +167,13 @@ class Architecture:
         """The number of weights, embedding and head included."""
         norms = 2 if self.normalization == "layer" else 1  # weights of a norm for each normalised value
         heads = self.num_attention_heads + 2 * self.num_query_groups
+        normed_heads = self.num_attention_heads + self.num_query_groups if self.qk_norm_over_heads else 2
         attention = self.hidden_size * self.kv_channels * (heads + self.num_attention_heads)
-        attention += heads * self.kv_channels * self.qkv_bias + 2 * self.kv_channels * norms * self.qk_norm
+        attention += heads * self.kv_channels * self.qkv_bias
+        attention += normed_heads * self.kv_channels * norms * self.qk_norm
         mlp = (3 if self.gated else 2) * self.hidden_size * self.ffn_hidden_size
         norm = self.hidden_size * norms
-        layers = self.num_layers * (attention + mlp + norm * (4 if self.post_norms else 2))
+        layers = self.num_layers * (attention + mlp + 2 * norm * (self.pre_norms + self.post_norms))
         embedding = self.vocab_size * self.hidden_size
         head = self.hidden_size + 1 if self.head == "scalar" else (0 if self.tied_embeddings else embedding)
         return embedding + layers + norm + head

@@ -58,17 +58,20 @@ def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
     norms, fusion = family.norms, "stacked_qkv" if family.stacked else "qkv"
     qkv = [f"{hf}self_attn.{part}_proj" for part in (("qkv",) if family.stacked else "qkv")]
     # A norm is named after the next matrix: Transformer Engine fuses norm and matrix, and the local spec renames the norm.
-    yield from _norm(arch, attention + "linear_qkv.layer_norm_", hf + norms["attention"])
+    if arch.pre_norms:
+        yield from _norm(arch, attention + "linear_qkv.layer_norm_", hf + norms["attention"])
     yield Weight(attention + "linear_qkv.weight", _all(qkv, ".weight"), ((heads + 2 * groups) * D, H), fusion)
     if arch.qkv_bias:
         yield Weight(attention + "linear_qkv.bias", _all(qkv, ".bias"), ((heads + 2 * groups) * D,), fusion)
     if arch.qk_norm:
-        yield from _norm(arch, attention + "q_layernorm.", hf + "self_attn.q_norm", D)
-        yield from _norm(arch, attention + "k_layernorm.", hf + "self_attn.k_norm", D)
+        queries, keys = (heads * D, groups * D) if arch.qk_norm_over_heads else (D, D)
+        yield from _norm(arch, attention + "q_layernorm.", hf + "self_attn.q_norm", queries)
+        yield from _norm(arch, attention + "k_layernorm.", hf + "self_attn.k_norm", keys)
     yield Weight(attention + "linear_proj.weight", (hf + "self_attn.o_proj.weight",), (H, heads * D))
     if arch.post_norms:
         yield from _norm(arch, attention + "linear_proj.post_layernorm.", hf + norms["after_attention"])
-    yield from _norm(arch, mlp + "linear_fc1.layer_norm_", hf + norms["mlp"])
+    if arch.pre_norms:
+        yield from _norm(arch, mlp + "linear_fc1.layer_norm_", hf + norms["mlp"])
     if family.stacked:  # in Megatron's order
         yield Weight(mlp + "linear_fc1.weight", (hf + "mlp.gate_up_proj.weight",), (2 * F, H))
     elif arch.gated:

@@ -108,6 +108,9 @@ def test_adapters_on_adapters(starts, measured, tmp_path):
 FAMILIES = {
     "biases": replace(ARCHITECTURE, qkv_bias=True, qk_norm=True),
     "norms behind": replace(ARCHITECTURE, post_norms=True, zero_centered_norm=True, activation="geglu"),
+    "norms behind alone": replace(
+        ARCHITECTURE, pre_norms=False, post_norms=True, qk_norm=True, qk_norm_over_heads=True
+    ),
     "factors": replace(ARCHITECTURE, residual_scale=0.5, logits_divisor=2.0, attention_scale=0.3),
     "no gate": replace(ARCHITECTURE, normalization="layer", activation="squared_relu"),
 }

@@ -10,6 +10,9 @@ from tiny_families import GPT_2B
 
 from aligner_lib.models import families
 from aligner_lib.models.architecture import Architecture, RopeScaling
+from aligner_lib.models.names import weights
+from aligner_lib.models.nemo.config_writer import nemo_config
+from aligner_lib.models.reward_scale import RewardScale
 
 SIZES = {
     "num_hidden_layers": 6,
@@ -96,6 +99,25 @@ def test_granites_factors():
     assert read("granite").attention_scale == 1.0, "and not 1 / √8, as in Llama"
     with pytest.raises(ValueError, match="transformers has no class for reward models of Granite"):
         families.to_hf(replace(arch, head="scalar"))
+
+
+def test_olmo_2_has_norms_behind_its_layers_alone_and_a_norm_of_all_heads():
+    arch = read("olmo2", rope_theta=500000, num_key_value_heads=None)
+    assert (arch.pre_norms, arch.post_norms, arch.qk_norm, arch.qk_norm_over_heads) == (
+        False,
+        True,
+        True,
+        True,
+    )
+    assert (arch.num_query_groups, arch.rotary_base, arch.norm_epsilon) == (4, 500000.0, 1e-5)
+    assert arch.tied_embeddings is False
+    names = {name: weight.shape for weight in weights(arch) for name in weight.hf if ".layers.0." in name}
+    assert names["model.layers.0.self_attn.q_norm.weight"] == (32,)
+    assert "model.layers.0.input_layernorm.weight" not in names
+    with pytest.raises(ValueError, match="attention_bias is true"):
+        read("olmo2", attention_bias=True)
+    with pytest.raises(ValueError, match=r"no key for pre_norms=False.*: export the model with --to hf"):
+        nemo_config(arch, {}, "F32", RewardScale())
 
 
 def test_gemma_1():

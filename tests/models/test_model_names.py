@@ -60,6 +60,10 @@ SWITCHES = [
     {"family": "qwen2", "qkv_bias": True},
     {"family": "phi3"},
     {"family": "gemma3", "post_norms": True, "qk_norm": True},
+    {
+        **{"family": "olmo2", "pre_norms": False, "post_norms": True},
+        **{"qk_norm": True, "qk_norm_over_heads": True},
+    },
     {"family": "nemo_gpt", "normalization": "layer", "activation": "squared_relu"},
 ]
 

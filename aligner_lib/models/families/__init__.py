@@ -17,6 +17,7 @@ from aligner_lib.models.families import (
     llama,
     mistral,
     nemo_gpt,
+    olmo2,
     phi3,
     qwen2,
     qwen3,
@@ -27,14 +28,16 @@ from aligner_lib.models.families.settings import Settings
 
 FAMILIES: dict[str, Family] = {
     module.FAMILY.name: module.FAMILY
-    for module in (llama, mistral, phi3, qwen2, qwen3, smollm3, granite, gemma, gemma2, gemma3, nemo_gpt)
+    for module in (
+        *(llama, mistral, phi3, qwen2, qwen3, smollm3),
+        *(granite, olmo2, gemma, gemma2, gemma3, nemo_gpt),
+    )
 }
 # model_type: the reason why the family is not read; more in docs/decisions/families.md
 _EXPERTS = "each layer has a router and experts, and adapters, export and layouts here assume one MLP a layer"
 _OLD = "it needs learned positions or a parallel residual, and biases in every layer"
 _PICTURES = "it reads pictures or sound, and models here read text alone"
 REFUSED = {
-    "olmo2": "its norms of queries and keys go over all heads, which Megatron Core's do not",
     **dict.fromkeys(("gpt2", "gpt_neox", "phi"), _OLD),
 }
 # settings of config.json, whatever the model_type: the reason
