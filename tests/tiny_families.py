@@ -61,6 +61,13 @@ CONFIGS = {
         },
     ),
     "nemotron": ("nemotron", {}),
+    "gpt_neox": (
+        "gpt_neox",
+        {
+            **{"num_key_value_heads": None, "head_dim": None},  # settings that GPT-NeoX does not have
+            "rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5},
+        },
+    ),
 }
 PLAIN = "gpt_2b"  # no class of transformers: its reference is the formula below
 NAMES = [*CONFIGS, PLAIN]
@@ -98,6 +105,15 @@ def randomized(model: nn.Module, name: str) -> nn.Module:
         for parameter in model.parameters():
             parameter += 0.15 * torch.randn(parameter.shape, generator=generator)
     return model.eval()
+
+
+def on_disk(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A reference's tensors under their names in files. GPT-NeoX's output layer has another name in memory."""
+    is_neox = any(name.startswith("gpt_neox.") for name in tensors)
+    return {
+        name.replace("lm_head.", "embed_out.") if is_neox else name: tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def stored(folder: Path, arch: Architecture) -> dict[str, Tensor]:

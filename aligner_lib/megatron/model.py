@@ -30,7 +30,10 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 NORMALIZATIONS = {"rms": "RMSNorm", "layer": "LayerNorm"}
-ACTIVATIONS = {"swiglu": nn.functional.silu, "geglu": gelu_tanh, "squared_relu": squared_relu}
+ACTIVATIONS = {
+    **{"swiglu": nn.functional.silu, "geglu": gelu_tanh},
+    **{"squared_relu": squared_relu, "gelu": nn.functional.gelu},
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,9 @@ class Transformer(GPTModel):
             # rounded like the embeddings
             scale = torch.tensor(architecture.embedding_scale, dtype=numerics.dtype).item()
             self.embedding.register_forward_hook(lambda module, _, embedded: embedded * scale)
+        if architecture.parallel_residual:
+            for layer in self.decoder.layers:
+                _make_parallel(layer)
         if architecture.post_norms:
             for layer in self.decoder.layers:
                 _add_norm(layer.self_attention.linear_proj)
@@ -289,6 +295,15 @@ def _add_norm(linear: nn.Module) -> None:
     linear.register_forward_hook(lambda module, _, out: (module.post_layernorm(out[0]), *out[1:]))
 
 
+def _make_parallel(layer: nn.Module) -> None:
+    """Let the norm before the MLP read the input of the layer, in place of the attention's result."""
+    inputs = []
+    layer.register_forward_pre_hook(
+        lambda _, args, named: inputs.append(args[0] if args else named["hidden_states"]), with_kwargs=True
+    )
+    layer.pre_mlp_layernorm.register_forward_pre_hook(lambda *_: inputs.pop())
+
+
 def _scale_output(linear: nn.Module, scale: float) -> None:
     """Multiply the output of a row-parallel layer by a number."""
     linear.register_forward_hook(lambda module, _, out: (out[0] * scale, *out[1:]))
@@ -329,7 +344,7 @@ def _transformer_config(architecture: Architecture, numerics: Numerics, trains: 
         qk_layernorm=architecture.qk_norm,
         gated_linear_unit=architecture.gated,
         activation_func=ACTIVATIONS[architecture.activation],
-        add_bias_linear=False,
+        add_bias_linear=architecture.proj_and_mlp_bias,
         add_qkv_bias=architecture.qkv_bias,
         hidden_dropout=0.0,
         attention_dropout=0.0,

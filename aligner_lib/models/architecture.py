@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 Normalization = Literal["rms", "layer"]
-Activation = Literal["swiglu", "geglu", "squared_relu"]
+Activation = Literal["swiglu", "geglu", "squared_relu", "gelu"]
 
 
 MOST_LAYERS = 10_000  # more than any model has; bounds the memory for reading a model's configuration
@@ -92,9 +92,13 @@ class Architecture:
 
     # layers
     activation: Activation = "swiglu"
-    """geglu: with GELU's tanh approximation; squared_relu: without a gate."""
+    """geglu: with GELU's tanh approximation; squared_relu, gelu (the exact function): without a gate."""
     qkv_bias: bool = False
     """Query, key and value have biases."""
+    proj_and_mlp_bias: bool = False
+    """The attention's output projection and the matrices of the MLP have biases."""
+    parallel_residual: bool = False
+    """The MLP reads the input of the layer, as the attention does, and not the attention's result."""
     embedding_scale: float = 1.0
     """Factor of the input embeddings."""
     logits_softcap: float | None = None
@@ -155,7 +159,7 @@ class Architecture:
     @property
     def gated(self) -> bool:
         """Whether the first projection of the MLP has two parts, the gate and the gated values."""
-        return self.activation != "squared_relu"
+        return self.activation in ("swiglu", "geglu")
 
     @property
     def rotary_channels(self) -> int:
@@ -172,6 +176,7 @@ class Architecture:
         attention += heads * self.kv_channels * self.qkv_bias
         attention += normed_heads * self.kv_channels * norms * self.qk_norm
         mlp = (3 if self.gated else 2) * self.hidden_size * self.ffn_hidden_size
+        mlp += self.proj_and_mlp_bias * (2 * self.hidden_size + self.ffn_hidden_size)
         norm = self.hidden_size * norms
         layers = self.num_layers * (attention + mlp + 2 * norm * (self.pre_norms + self.post_norms))
         embedding = self.vocab_size * self.hidden_size

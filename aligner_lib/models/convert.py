@@ -17,6 +17,8 @@ from aligner_lib.models.names import Weight, hf_shapes, to_megatron, weights
 from aligner_lib.models.stream import StreamedTensor, write_store
 from cluster.record import write_json
 
+# old checkpoints contain rotary frequencies and GPT-NeoX's causal masks, which follow from the configuration
+REDUNDANT = ("rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
 Progress = Callable[[int, int], None]  # (weights done, weights in all)
 
 
@@ -125,8 +127,7 @@ def _check_names(reader: WeightSource, expected: set[str]) -> None:
     present = reader.names()
     if missing := sorted(expected - present):
         raise ValueError(f"{len(missing)} weights are missing, the first: {', '.join(missing[:3])}")
-    # old checkpoints contain rotary frequencies, which follow from the configuration
-    leftover = sorted(name for name in present - expected if not name.endswith("rotary_emb.inv_freq"))
+    leftover = sorted(name for name in present - expected if not name.endswith(REDUNDANT))
     if leftover == ["lm_head.weight"]:
         _check_tied(reader)
     elif leftover:

@@ -5,7 +5,7 @@
 
 Megatron fuses matrices that multiply the same input. Query, key and value projections become one matrix of G groups. Each group
 holds its Q query heads, then its key head, then its value head, so a tensor-parallel rank can take whole groups. The gate and
-up projections of a gated MLP are stacked, gate first. Hugging Face's stacked families (`Family.stacked`) store queries, keys and
+up projections of a gated MLP are stacked, gate first. Hugging Face's stacked families (`stacked_qkv`) store queries, keys and
 values as one matrix, too, but in this order for the whole model, so only the order of rows changes. No values change: norm
 weights for a factor of 1 + weight are stored alike in both formats.
 """
@@ -13,13 +13,14 @@ weights for a factor of 1 + weight are stored alike in both formats.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.families import FAMILIES
+from aligner_lib.models.families.family import Fusion
 
 Tensor = TypeVar("Tensor")  # a numpy array or a torch tensor: arguments and results have the same type
 
@@ -33,12 +34,17 @@ class Weight:
     """The names in Hugging Face. Empty: Hugging Face has no counterpart, and the weight is zero here."""
     shape: tuple[int, ...]
     """The shape of the whole (not sharded) Megatron weight."""
-    fusion: Literal["none", "qkv", "stacked_qkv", "gate_up"] = "none"
-    """stacked_qkv: Hugging Face has one matrix of all queries, then all keys, then all values."""
+    fusion: Fusion = "none"
 
 
 def weights(arch: Architecture) -> Iterator[Weight]:
     """Every weight of a model, in the order of use: embedding, layers, head."""
+    for weight in _llama_weights(arch):
+        yield replace(weight, hf=tuple(map(FAMILIES[arch.family].name_of, weight.hf)))
+
+
+def _llama_weights(arch: Architecture) -> Iterator[Weight]:
+    """As `weights`, with the parts of names that are Llama's."""
     embedding = (arch.vocab_size, arch.hidden_size)
     yield Weight("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), embedding)
     for layer in range(arch.num_layers):
@@ -55,33 +61,40 @@ def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
     H, F, D = arch.hidden_size, arch.ffn_hidden_size, arch.kv_channels
     heads, groups = arch.num_attention_heads, arch.num_query_groups
     attention, mlp, family = mcore + "self_attention.", mcore + "mlp.", FAMILIES[arch.family]
-    norms, fusion = family.norms, "stacked_qkv" if family.stacked else "qkv"
-    qkv = [f"{hf}self_attn.{part}_proj" for part in (("qkv",) if family.stacked else "qkv")]
+    norms, fusion, bias = family.norms, family.qkv_fusion, arch.proj_and_mlp_bias
+    qkv = [f"{hf}self_attn.{part}_proj" for part in ("qkv" if fusion == "qkv" else ("qkv",))]
     # A norm is named after the next matrix: Transformer Engine fuses norm and matrix, and the local spec renames the norm.
     if arch.pre_norms:
         yield from _norm(arch, attention + "linear_qkv.layer_norm_", hf + norms["attention"])
-    yield Weight(attention + "linear_qkv.weight", _all(qkv, ".weight"), ((heads + 2 * groups) * D, H), fusion)
-    if arch.qkv_bias:
-        yield Weight(attention + "linear_qkv.bias", _all(qkv, ".bias"), ((heads + 2 * groups) * D,), fusion)
+    yield from _linear(attention + "linear_qkv.", qkv, ((heads + 2 * groups) * D, H), arch.qkv_bias, fusion)
     if arch.qk_norm:
         queries, keys = (heads * D, groups * D) if arch.qk_norm_over_heads else (D, D)
         yield from _norm(arch, attention + "q_layernorm.", hf + "self_attn.q_norm", queries)
         yield from _norm(arch, attention + "k_layernorm.", hf + "self_attn.k_norm", keys)
-    yield Weight(attention + "linear_proj.weight", (hf + "self_attn.o_proj.weight",), (H, heads * D))
+    yield from _linear(attention + "linear_proj.", [hf + "self_attn.o_proj"], (H, heads * D), bias)
     if arch.post_norms:
         yield from _norm(arch, attention + "linear_proj.post_layernorm.", hf + norms["after_attention"])
     if arch.pre_norms:
         yield from _norm(arch, mlp + "linear_fc1.layer_norm_", hf + norms["mlp"])
-    if family.stacked:  # in Megatron's order
-        yield Weight(mlp + "linear_fc1.weight", (hf + "mlp.gate_up_proj.weight",), (2 * F, H))
+    if fusion == "stacked_qkv":  # gate and up in Megatron's order
+        yield from _linear(mlp + "linear_fc1.", [hf + "mlp.gate_up_proj"], (2 * F, H), bias)
     elif arch.gated:
-        gate_up = (hf + "mlp.gate_proj.weight", hf + "mlp.up_proj.weight")
-        yield Weight(mlp + "linear_fc1.weight", gate_up, (2 * F, H), "gate_up")
+        gate_up = [hf + "mlp.gate_proj", hf + "mlp.up_proj"]
+        yield from _linear(mlp + "linear_fc1.", gate_up, (2 * F, H), bias, "gate_up")
     else:
-        yield Weight(mlp + "linear_fc1.weight", (hf + "mlp.up_proj.weight",), (F, H))
-    yield Weight(mlp + "linear_fc2.weight", (hf + "mlp.down_proj.weight",), (H, F))
+        yield from _linear(mlp + "linear_fc1.", [hf + "mlp.up_proj"], (F, H), bias)
+    yield from _linear(mlp + "linear_fc2.", [hf + "mlp.down_proj"], (H, F), bias)
     if arch.post_norms:
         yield from _norm(arch, mlp + "linear_fc2.post_layernorm.", hf + norms["after_mlp"])
+
+
+def _linear(
+    mcore: str, hf: Sequence[str], shape: tuple[int, int], bias: bool, fusion: Fusion = "none"
+) -> Iterator[Weight]:
+    """The matrix of a linear layer, and its bias. hf: the names of the layers that form the linear layer."""
+    yield Weight(mcore + "weight", _all(hf, ".weight"), shape, fusion)
+    if bias:
+        yield Weight(mcore + "bias", _all(hf, ".bias"), shape[:1], fusion)
 
 
 def _norm(arch: Architecture, mcore: str, hf: str, size: int | None = None) -> Iterator[Weight]:

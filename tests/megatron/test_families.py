@@ -10,7 +10,7 @@ import pytest
 import tiny_families
 import torch
 from safetensors.torch import load_file
-from tiny_families import CONFIGS, NAMES, stored
+from tiny_families import CONFIGS, NAMES, on_disk, stored
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import import_hf
@@ -52,7 +52,7 @@ def expectation(model) -> SimpleNamespace:
     cross_entropy = partial(torch.nn.functional.cross_entropy, reduction="sum")
     losses = [cross_entropy(of_row[:-1], row[0, 1:]) for of_row, row in zip(logits, rows)]
     (sum(losses) / sum(row.shape[1] - 1 for row in rows)).backward()
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    gradients = on_disk({name: parameter.grad for name, parameter in model.named_parameters()})
     greedy = {"max_new_tokens": layouts.NEW_TOKENS, "do_sample": False}
     with torch.no_grad():
         whole = [model.generate(row, attention_mask=torch.ones_like(row), **greedy)[0] for row in rows]
@@ -91,7 +91,7 @@ def test_a_model_goes_back_as_it_came(references, tmp_path, name):
     assert sum(math.prod(weight.shape) for weight in weights(arch)) == arch.num_parameters
     export(imported, "hf", tmp_path / "out")
     tensors, reference = load_file(tmp_path / "out/model.safetensors"), references.models[name]
-    state = reference.state_dict()
+    state = on_disk(reference.state_dict())
     assert set(state) - set(tensors) <= {"lm_head.weight"}
     for weight, tensor in tensors.items():
         assert torch.equal(tensor, state[weight]), weight
@@ -110,7 +110,7 @@ def test_a_reward_model_is_a_classifier_of_one_label(references, smoke, tmp_path
 
     config = tiny_families.hf_config(name, num_labels=1)
     theirs = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
-    theirs.model.load_state_dict(references.models[name].model.state_dict())
+    theirs.base_model.load_state_dict(references.models[name].base_model.state_dict())
     theirs.save_pretrained(tmp_path / "hf")
     Tokenizer(smoke).save(tmp_path / "hf")
     engine = Engine(Architecture.load(import_hf(tmp_path / "hf", tmp_path / "imported")), Numerics())

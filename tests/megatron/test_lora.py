@@ -112,6 +112,11 @@ FAMILIES = {
         ARCHITECTURE, pre_norms=False, post_norms=True, qk_norm=True, qk_norm_over_heads=True
     ),
     "factors": replace(ARCHITECTURE, residual_scale=0.5, logits_divisor=2.0, attention_scale=0.3),
+    "side by side": replace(
+        ARCHITECTURE,
+        **{"normalization": "layer", "activation": "gelu", "parallel_residual": True},
+        **{"qkv_bias": True, "proj_and_mlp_bias": True},
+    ),
     "no gate": replace(ARCHITECTURE, normalization="layer", activation="squared_relu"),
 }
 

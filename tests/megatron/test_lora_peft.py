@@ -145,12 +145,18 @@ def test_peft_s_adapters_say_the_same_here(twins, twin, tokens, targets, more, t
     assert_logits(back(tokens).logits, expected)
 
 
-def test_phi_3_s_adapters_of_stacked_matrices_go_back_as_they_came(smoke, tokens, tmp_path):
-    """An adapter of qkv_proj is a single product here, too: only the rows of B change places."""
+STACKED = {
+    "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+    "gpt_neox": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+}
+
+
+@pytest.mark.parametrize("family", STACKED)
+def test_adapters_of_stacked_matrices_go_back_as_they_came(family, smoke, tokens, tmp_path):
+    """An adapter of qkv_proj is a single product here, too: at most the rows of B change places."""
     peft = pytest.importorskip("peft")
-    model = tiny_families.make("phi3", smoke, tmp_path)
+    model, targets = tiny_families.make(family, smoke, tmp_path), STACKED[family]
     plain = model(tokens).logits
-    targets = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
     config = peft.LoraConfig(r=3, lora_alpha=12, target_modules=targets, task_type="CAUSAL_LM")
     theirs = peft.get_peft_model(model, config).eval()
     draw_b(theirs, "lora_B", 4)

@@ -152,6 +152,21 @@ def test_nemotron_is_nemos_gpt():
     assert (arch.activation, arch.gated, arch.rotary_channels) == ("squared_relu", False, 4)
 
 
+PYTHIA = {"num_key_value_heads": None, "rotary_pct": 0.25, "rotary_emb_base": 10000}
+
+
+def test_pythia():
+    arch = read("gpt_neox", **PYTHIA, hidden_act="gelu", layer_norm_eps=1e-5, use_parallel_residual=True)
+    assert (arch.family, arch.normalization, arch.zero_centered_norm) == ("gpt_neox", "layer", False)
+    assert (arch.rotary_channels, arch.rotary_base, arch.num_query_groups) == (2, 10000.0, 4)
+    assert (arch.activation, arch.gated, arch.tied_embeddings) == ("gelu", False, False)
+    assert (arch.qkv_bias, arch.proj_and_mlp_bias, arch.parallel_residual) == (True, True, True)
+    assert read("gpt_neox", **PYTHIA, use_parallel_residual=False).parallel_residual is False
+    assert families.from_hf(families.to_hf(arch)) == arch
+    with pytest.raises(ValueError, match="have no gelu: export the model with --to hf"):
+        nemo_config(arch, {}, "F32", RewardScale())
+
+
 def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
     sizes = [name for name in Architecture.__dataclass_fields__][:8]
     (tmp_path / "model.json").write_text(json.dumps(dict.fromkeys(sizes, 2)))
@@ -173,7 +188,13 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
             {"vision_config": {"hidden_size": 8}},
             r"gemma3_text.*\(gemma3: it reads pictures or sound",
         ),
-        ("phi", {}, r"\(phi: it needs learned positions or a parallel residual"),
+        ("phi", {}, r"\(phi: attention and MLP share a norm.*; Phi-3 is read\)"),
+        (
+            "gpt_neox",
+            {**PYTHIA, "attention_bias": False},
+            "attention_bias is false, but the importer reads only",
+        ),
+        ("gpt_neox", {**PYTHIA, "hidden_act": "gelu_fast"}, "hidden_act is 'gelu_fast'; only gelu"),
         ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0]}}, "'su' .*factors for short texts"),
         ("phi3", {"rope_scaling": {"type": "longrope"}}, "'longrope' .*a list of factors for short texts"),
         (

@@ -17,7 +17,7 @@ from tiny_families import stored
 from tiny_llama import ARCH, assert_same_bits, hf_config, random_weights, write_gguf, write_hf
 
 from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.models import import_hf, model_hash
+from aligner_lib.models import families, import_hf, model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.convert import open_source
 from aligner_lib.models.disk import DiskFull, whole_or_absent
@@ -128,6 +128,24 @@ def test_a_stored_copy_of_a_tied_head_and_rotary_buffers_are_no_leftovers(tmp_pa
     }
     source = write_hf(tmp_path / "hf", TIED, {**tensors, **extra}, smoke)
     assert_same_bits(back_to_hf(import_hf(source, tmp_path / "model"), TIED), tensors)
+
+
+def test_pythia_s_causal_masks_are_no_leftovers(tmp_path, smoke):
+    """Its published files hold a mask of bools for each layer, and the number that masks a score."""
+    neox = dataclasses.replace(
+        dataclasses.replace(ARCH, num_query_groups=ARCH.num_attention_heads, family="gpt_neox"),
+        **{"normalization": "layer", "activation": "gelu", "parallel_residual": True},
+        **{"qkv_bias": True, "proj_and_mlp_bias": True},
+    )
+    tensors = random_weights(neox)
+    extra = {
+        "gpt_neox.layers.0.attention.bias": np.tri(8, dtype=bool)[None, None],
+        "gpt_neox.layers.0.attention.masked_bias": np.array(-1e9, np.float32),
+        "gpt_neox.layers.0.attention.rotary_emb.inv_freq": np.ones(2, np.float32),
+    }
+    source = write_hf(tmp_path / "hf", neox, {**tensors, **extra}, smoke)
+    (source / "config.json").write_text(json.dumps(families.to_hf(neox)))
+    assert_same_bits(back_to_hf(import_hf(source, tmp_path / "model"), neox), tensors)
 
 
 CONFIG, TOKENIZER, SETTINGS = "config.json", "tokenizer.json", "tokenizer_config.json"

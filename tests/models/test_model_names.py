@@ -59,6 +59,10 @@ SWITCHES = [
     {},
     {"family": "qwen2", "qkv_bias": True},
     {"family": "phi3"},
+    {
+        **{"family": "gpt_neox", "normalization": "layer", "activation": "gelu"},
+        **{"qkv_bias": True, "proj_and_mlp_bias": True},
+    },
     {"family": "gemma3", "post_norms": True, "qk_norm": True},
     {
         **{"family": "olmo2", "pre_norms": False, "post_norms": True},

@@ -13,6 +13,7 @@ from aligner_lib.models.families import (
     gemma,
     gemma2,
     gemma3,
+    gpt_neox,
     granite,
     llama,
     mistral,
@@ -30,15 +31,15 @@ FAMILIES: dict[str, Family] = {
     module.FAMILY.name: module.FAMILY
     for module in (
         *(llama, mistral, phi3, qwen2, qwen3, smollm3),
-        *(granite, olmo2, gemma, gemma2, gemma3, nemo_gpt),
+        *(granite, olmo2, gemma, gemma2, gemma3, nemo_gpt, gpt_neox),
     )
 }
 # model_type: the reason why the family is not read; more in docs/decisions/families.md
 _EXPERTS = "each layer has a router and experts, and adapters, export and layouts here assume one MLP a layer"
-_OLD = "it needs learned positions or a parallel residual, and biases in every layer"
 _PICTURES = "it reads pictures or sound, and models here read text alone"
 REFUSED = {
-    **dict.fromkeys(("gpt2", "gpt_neox", "phi"), _OLD),
+    "gpt2": "it needs learned positions",
+    "phi": "attention and MLP share a norm, and the output layer has a bias; Phi-3 is read",
 }
 # settings of config.json, whatever the model_type: the reason
 REFUSED_SETTINGS = {

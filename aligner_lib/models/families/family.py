@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from aligner_lib.models.architecture import MOST_LAYERS, Architecture, RopeScaling
 from aligner_lib.models.families.settings import Settings
 
 CLASSIFIER = "ForSequenceClassification"  # a classifier with one label is a reward model
+# qkv: three matrices; stacked_qkv: all queries, then all keys, then all values; none: in Megatron's order; gate_up: two matrices
+Fusion = Literal["none", "qkv", "stacked_qkv", "gate_up"]
 FULL, SLIDING = "full_attention", "sliding_attention"  # values in layer_types
 # Llama's names for the norms of a layer
 NORMS = {"attention": "input_layernorm", "mlp": "post_attention_layernorm"}
@@ -34,12 +36,21 @@ class Family:
     """The names of a layer's norms, if different from Llama's."""
     classifier: str = ""
     """The class of reward models, if different from {classes}ForSequenceClassification."""
-    stacked: bool = False
-    """Query, key and value are one matrix, qkv_proj, and gate and up are gate_up_proj."""
+    qkv_fusion: Fusion = "qkv"
+    """How Megatron's matrix of query, key and value arises. With stacked_qkv and none there is one matrix, qkv_proj; with
+    stacked_qkv, gate and up are one matrix, too, gate_up_proj."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Parts of the names of weights, by the part's name in Llama."""
 
     def __post_init__(self):
         object.__setattr__(self, "norms", {**NORMS, **self.norms})
         object.__setattr__(self, "classifier", self.classifier or self.classes + CLASSIFIER)
+
+    def name_of(self, weight: str) -> str:
+        """The name of a weight whose name in Llama is `weight`."""
+        for of_llama, own in self.names.items():
+            weight = weight.replace(of_llama, own)
+        return weight
 
 
 def read_base(settings: Settings) -> dict[str, Any]:

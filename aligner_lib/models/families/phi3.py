@@ -33,4 +33,4 @@ def from_hf(settings: Settings) -> Architecture:
     return replace(arch, family="phi3")
 
 
-FAMILY = Family("phi3", "phi3", "Phi3", from_hf, write_mistral, stacked=True)
+FAMILY = Family("phi3", "phi3", "Phi3", from_hf, write_mistral, qkv_fusion="stacked_qkv")

@@ -23,7 +23,9 @@ def nemo_config(
     that NeMo's keys can't describe.
     """
     norm = next(name for name, value in NORMALIZATIONS.items() if value == _norm(arch))
-    activation = next(name for name, value in ACTIVATIONS.items() if value == arch.activation)
+    activation = next((name for name, value in ACTIVATIONS.items() if value == arch.activation), None)
+    if activation is None:
+        raise ValueError(f"NeMo's activations here have no {arch.activation}: export the model with --to hf")
     config: dict[str, Any] = {
         "target": REWARD_MODEL if arch.head == "scalar" else GPT,
         "mcore_gpt": True,
