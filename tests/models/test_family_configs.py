@@ -188,6 +188,7 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
             {"vision_config": {"hidden_size": 8}},
             r"gemma3_text.*\(gemma3: it reads pictures or sound",
         ),
+        ("gpt2", {}, r"\(gpt2: it has learned positions.*; Pythia is a gpt_neox of similar sizes\)"),
         ("phi", {}, r"\(phi: attention and MLP share a norm.*; Phi-3 is read\)"),
         (
             "gpt_neox",

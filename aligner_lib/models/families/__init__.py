@@ -38,7 +38,7 @@ FAMILIES: dict[str, Family] = {
 _EXPERTS = "each layer has a router and experts, and adapters, export and layouts here assume one MLP a layer"
 _PICTURES = "it reads pictures or sound, and models here read text alone"
 REFUSED = {
-    "gpt2": "it needs learned positions",
+    "gpt2": "it has learned positions, and matrices stored as [inputs, outputs]; Pythia is a gpt_neox of similar sizes",
     "phi": "attention and MLP share a norm, and the output layer has a bias; Phi-3 is read",
 }
 # settings of config.json, whatever the model_type: the reason
