@@ -12,6 +12,7 @@ import io
 import json
 import re
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 
 OUTPUTS = Path(__file__).parent / "src" / "outputs"
@@ -49,7 +50,7 @@ def record_outputs(tutorial: Path, root: Path, folder: Path = OUTPUTS) -> list[P
         kept = {
             key("".join(cell["source"])): shown
             for cell in cells
-            if (shown := [small for output in cell["outputs"] if (small := static(output))])
+            if (shown := _joined(filter(None, map(static, cell["outputs"]))))
         }
         paths.append(folder / f"{executed.stem}.json")
         paths[-1].write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -67,6 +68,17 @@ def _without(places: dict[str, str], value, kind: str = ""):
     for place, name in places.items():
         value = value.replace(place, name)
     return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "localhost", value)
+
+
+def _joined(outputs: Iterable[dict]) -> list[dict]:
+    """The outputs, with printed text in one piece: how many pieces a kernel sends depends on the moment."""
+    joined: list[dict] = []
+    for output in outputs:
+        if joined and joined[-1]["output_type"] == output["output_type"] == "stream":
+            joined[-1]["text"] += output["text"]
+        else:
+            joined.append(output)
+    return joined
 
 
 def static(output: dict) -> dict | None:

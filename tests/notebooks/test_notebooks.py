@@ -110,6 +110,19 @@ def test_outputs_without_a_kernel_are_kept_and_others_are_not(monkeypatch):
     assert key("a = 1\n") == key("a = 1") != key("a = 2")
 
 
+def test_printed_text_is_one_output_whatever_pieces_the_kernel_sent(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
+    from outputs import _joined
+
+    first, second = ({"output_type": "stream", "name": "stdout", "text": text} for text in ("a\n", "b\n"))
+    table = {"output_type": "display_data", "data": {}}
+    assert [output.get("text") for output in _joined([first, second, table, dict(first, text="c")])] == [
+        "a\nb\n",
+        None,
+        "c",
+    ]
+
+
 def test_places_and_the_host_leave_texts_and_no_picture(monkeypatch):
     """A host named vm stood in a picture's base 64, which could not be read afterwards."""
     monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
