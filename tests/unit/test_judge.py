@@ -234,6 +234,7 @@ def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_reque
 
         assert endpoint().ask(conversations[:4]) == [f"to {n}" for n in range(4)]
         assert endpoint(max_calls=1).ask(conversations[:5])[4] == "to 4", "cached answers cost nothing"
+        assert endpoint(max_calls=0).ask(conversations[:4])[3] == "to 3"
         assert len(server.bodies) == 5
         for changes in ({"model": "n"}, {"temperature": 0.5}, {"max_tokens": 7}):
             endpoint(**changes).ask(conversations[:1])
@@ -252,7 +253,7 @@ def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_reque
         ({"url": "127.0.0.1:8000"}, "url='127.0.0.1:8000': the value must begin with http://"),
         ({"retries": -1}, "retries=-1: the value must be a number of at least 0"),
         ({"timeout": "soon"}, "timeout='soon': the value must be a number"),
-        ({"max_calls": 0}, "max_calls=0: the value must be a number of at least 1"),
+        ({"max_calls": -1}, "max_calls=-1: the value must be a number of at least 0"),
         (
             {"cache": "/dev/null/judge"},
             "cache='/dev/null/judge': the file cannot hold answers .*cache: false",

@@ -44,7 +44,8 @@ class JudgeEndpoint:
     timeout: float = 60.0
     """Seconds for a request."""
     max_calls: int | None = None
-    """Requests of this process; answers from the cache and repeated requests do not count. None: no limit."""
+    """Requests of this process; answers from the cache and repeated requests do not count. None: no limit; 0: the
+    cache alone answers."""
     likeliest: int = 0
     """0: the judge writes a text. Above 0: the answer is a JSON object of this many likeliest first tokens and their
     log-probabilities in nats. OpenAI-compatible servers give at most 20."""
@@ -63,7 +64,7 @@ class JudgeEndpoint:
             f"url={self.url!r}: the value must begin with http:// or https://, as in http://127.0.0.1:8000",
         )
         limits = {"max_tokens": 1, "temperature": 0, "concurrency": 1, "retries": 0, "timeout": 0.001}
-        limits |= {} if self.max_calls is None else {"max_calls": 1}
+        limits |= {} if self.max_calls is None else {"max_calls": 0}
         for name, least in limits.items():
             value = getattr(self, name)
             require(
