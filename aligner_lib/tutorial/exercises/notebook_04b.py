@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aligner_lib.tutorial.exercises.draw import Draw
 from aligner_lib.tutorial.exercises.exercise import Exercise, ImportedLate, Mistake
+from aligner_lib.tutorial.exercises.recognition import not_finite_or_equal_to
 
 torch = ImportedLate("torch")
 
@@ -15,12 +16,11 @@ def _reinforce_loss(logits, responses, rewards):
 
 
 def _drawn_responses(draw: Draw) -> dict:
+    """Logits, drawn responses and their rewards. In every third case, the first response's probability is 0 in float32."""
     count = draw.one_of((5, 6, 8))
-    return {
-        "logits": draw.normal(8, scale=draw.in_turn((1.0, 10.0))),
-        "responses": draw.integers(0, 8, count),
-        "rewards": draw.normal(count),
-    }
+    logits, responses = draw.normal(8, scale=draw.in_turn((1.0, 10.0))), draw.integers(0, 8, count)
+    logits[responses[0]] -= draw.in_turn((0.0, 0.0, 150.0))
+    return {"logits": logits, "responses": responses, "rewards": draw.normal(count)}
 
 
 REINFORCE_LOSS = Exercise(
@@ -89,6 +89,13 @@ REINFORCE_LOSS = Exercise(
             "The value is right, but the log-probabilities have no gradient, so nothing is learnt.",
             lambda logits, responses, rewards: _reinforce_loss(logits.detach(), responses, rewards),
         ),
+        Mistake(
+            "log_of_zero",
+            "A probability below 1e-45 is 0 in float32, and the logarithm of 0 is minus infinity. Stay with logarithms: "
+            "`log_softmax` needs no probability.",
+            lambda logits, responses, rewards: -(rewards * logits.softmax(-1)[responses].log()).mean(),
+            seen_in=not_finite_or_equal_to(_reinforce_loss),
+        ),
     ),
 )
 
@@ -100,8 +107,11 @@ def _leave_one_out(rewards):
 
 
 def _some_rewards(draw: Draw) -> dict:
+    """Rewards of two to seven responses. In two of six cases rewards are equal, as those of a reward program: some, or all."""
     scale = draw.in_turn((1.0, 30.0))
-    return {"rewards": draw.normal(draw.in_turn((4, 7, 2)), scale=scale) + draw.between(-2.0, 5.0)}
+    rewards = draw.normal(draw.in_turn((4, 7, 2)), scale=scale) + draw.between(-2.0, 5.0)
+    some_are_equal, all_are_equal = torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.ones(2)
+    return {"rewards": draw.in_turn((rewards, rewards, rewards, some_are_equal, rewards, all_are_equal))}
 
 
 LEAVE_ONE_OUT = Exercise(
@@ -151,6 +161,12 @@ LEAVE_ONE_OUT = Exercise(
             "no_baseline",
             "Nothing is subtracted: these are the rewards.",
             lambda rewards: rewards.clone(),
+        ),
+        Mistake(
+            "equal_rewards_left_out",
+            "The baseline leaves out every response with the same reward. Each response leaves out only itself: another response "
+            "with an equal reward counts in the mean.",
+            lambda rewards: torch.stack([reward - rewards[rewards != reward].mean() for reward in rewards]),
         ),
     ),
 )
@@ -235,14 +251,14 @@ def _weighted_logprobs(logprobs, old_logprobs, advantages):
 def _old_responses(draw: Draw) -> dict:
     """Responses of an older policy, and the logits of the current policy.
 
-    In turn, the first response has an ordinary probability, a tiny probability under the old policy only, or a tiny probability
-    under both policies.
+    In turn, the first response has an ordinary probability, a tiny probability under the old policy only, or a probability under
+    both policies that is 0 in float32.
     """
     old, count = draw.normal(8), draw.one_of((5, 6, 8))
     responses = draw.integers(0, 8, count)
     logits = old + 0.5 * draw.normal(8)
-    old[responses[0]] -= draw.in_turn((0.0, 15.0, 15.0))
-    logits[responses[0]] -= draw.in_turn((0.0, 0.0, 15.0))
+    old[responses[0]] -= draw.in_turn((0.0, 15.0, 115.0))
+    logits[responses[0]] -= draw.in_turn((0.0, 0.0, 115.0))
     return {
         "logits": logits,
         "responses": responses,
@@ -332,6 +348,15 @@ OFF_POLICY_LOSS = Exercise(
                     (logits.log_softmax(-1)[responses] - old).exp().clamp(0.8, 1.2) * advantages,
                 ).mean()
             ),
+        ),
+        Mistake(
+            "zero_over_zero",
+            "The ratio divides two probabilities. A probability below 1e-45 is 0 in float32, and 0 / 0 is NaN. Stay with logarithms: "
+            "take the exponential of their difference.",
+            lambda logits, responses, old, advantages: (
+                -(logits.softmax(-1)[responses] / old.exp() * advantages).mean()
+            ),
+            seen_in=not_finite_or_equal_to(_off_policy_loss),
         ),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aligner_lib.tutorial.exercises.draw import Draw
 from aligner_lib.tutorial.exercises.exercise import Exercise, ImportedLate, Mistake
+from aligner_lib.tutorial.exercises.recognition import not_finite_or_equal_to
 
 torch = ImportedLate("torch")
 ppo = ImportedLate("aligner_lib.algorithms.ppo")
@@ -531,10 +532,26 @@ def _whitened_by_row(advantages, mask):
     return torch.cat([_whiten(row[None], of_row[None]) for row, of_row in zip(advantages, mask)])
 
 
+def _mean_kept(advantages, mask):
+    return ppo.normalize(advantages, mask, keep_mean=True)
+
+
+def _over_the_variance(advantages, mask):
+    mean, variance = _moments(advantages, mask)
+    return (advantages - mean) / (variance + 1e-8) * mask
+
+
+def _over_the_corrected_deviation(advantages, mask):
+    return _whiten(advantages, mask) * (1 - 1 / mask.sum()).sqrt()
+
+
 def _advantages_and_mask(draw: Draw) -> dict:
-    """Padding holds values, too, and the mean is far from 0."""
-    rows, size, scale = draw.one_of((2, 3)), draw.one_of((6, 7, 8)), draw.in_turn((2.0, 2.0, 30.0))
-    return {"advantages": 1.5 + draw.normal(rows, size, scale=scale), "mask": draw.response_mask(rows, size)}
+    """Padding holds values, too, and the mean is far from 0. In every third case, all advantages inside the mask are equal."""
+    rows, size, scale = draw.one_of((2, 3)), draw.one_of((6, 7, 8)), draw.in_turn((2.0, 30.0))
+    advantages, mask = 1.5 + draw.normal(rows, size, scale=scale), draw.response_mask(rows, size)
+    if draw.in_turn((False, False, True)):
+        advantages[mask] = draw.one_of((-1.0, 0.5, 2.0))  # without an error of rounding in the mean
+    return {"advantages": advantages, "mask": mask}
 
 
 WHITEN = Exercise(
@@ -570,7 +587,8 @@ WHITEN = Exercise(
         Mistake(
             "mean_kept",
             "The mean is not subtracted.",
-            lambda advantages, mask: ppo.normalize(advantages, mask, keep_mean=True),
+            _mean_kept,
+            seen_in=not_finite_or_equal_to(_mean_kept),
         ),
         Mistake(
             "not_scaled",
@@ -580,14 +598,14 @@ WHITEN = Exercise(
         Mistake(
             "divided_by_the_variance",
             "The advantages are divided by the variance. Divide by its square root.",
-            lambda advantages, mask: (
-                (advantages - _moments(advantages, mask)[0]) / _moments(advantages, mask)[1] * mask
-            ),
+            _over_the_variance,
+            seen_in=not_finite_or_equal_to(_over_the_variance),
         ),
         Mistake(
             "corrected_variance",
             "The variance divides by n − 1. Here n is the number of tokens itself (`correction=0`).",
-            lambda advantages, mask: _whiten(advantages, mask) * (1 - 1 / mask.sum()).sqrt(),
+            _over_the_corrected_deviation,
+            seen_in=not_finite_or_equal_to(_over_the_corrected_deviation),
         ),
         Mistake(
             "padding_is_not_zero",
@@ -596,6 +614,15 @@ WHITEN = Exercise(
                 (advantages - _moments(advantages, mask)[0])
                 * torch.rsqrt(_moments(advantages, mask)[1] + 1e-8)
             ),
+        ),
+        Mistake(
+            "no_small_number",
+            "All advantages of a batch can be equal. Then the variance is 0, and 0 / 0 is NaN. Add 1e-8 to the variance before the "
+            "root.",
+            lambda advantages, mask: (
+                (advantages - _moments(advantages, mask)[0]) / _moments(advantages, mask)[1].sqrt() * mask
+            ),
+            seen_in=not_finite_or_equal_to(_whiten),
         ),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aligner_lib.tutorial.exercises.draw import Draw
 from aligner_lib.tutorial.exercises.exercise import Exercise, ImportedLate, Mistake
+from aligner_lib.tutorial.exercises.recognition import not_finite_or_equal_to
 
 torch = ImportedLate("torch")
 preference = ImportedLate("aligner_lib.algorithms.preference")
@@ -16,12 +17,16 @@ def _implicit_reward(logprobs, reference_logprobs, mask, beta):
 
 
 def _both_models(draw: Draw) -> dict:
+    """Log-probabilities of tokens. In every third batch, the first row's prompt has a single token: its response begins at index 0."""
     rows, size = draw.one_of((2, 3, 4)), draw.one_of((6, 7, 8))
     rarity = draw.in_turn((1.0, 10.0))  # in every second batch, some tokens have a tiny probability
+    mask = draw.response_mask(rows, size)
+    if draw.in_turn((False, True, False)):
+        mask[0, : mask[0].int().argmax()] = True
     return {
         "logprobs": rarity * draw.logprobs(rows, size),
         "reference_logprobs": draw.logprobs(rows, size),
-        "mask": draw.response_mask(rows, size),
+        "mask": mask,
         "beta": draw.between(0.05, 0.5),
     }
 
@@ -78,6 +83,13 @@ IMPLICIT_REWARD = Exercise(
             "one_for_all",
             "The sum runs over the batch, too. Each response has its own reward.",
             lambda logprobs, reference, mask, beta: _implicit_reward(logprobs, reference, mask, beta).sum(),
+        ),
+        Mistake(
+            "first_column_left_out",
+            "Column 0 is left out. A response begins there if its prompt has one token; otherwise the mask is False there.",
+            lambda logprobs, reference, mask, beta: _implicit_reward(
+                logprobs[:, 1:], reference[:, 1:], mask[:, 1:], beta
+            ),
         ),
     ),
 )
@@ -172,8 +184,14 @@ def _pair_weights(margins, beta):
 
 
 def _margins(draw: Draw) -> dict:
-    """Margins as after some steps: a few pairs are far apart in either direction."""
-    return {"margins": draw.normal(6, scale=15.0), "beta": draw.one_of((0.05, 0.1, 0.3))}
+    """Margins as after some steps: a few pairs are far apart in either direction.
+
+    In every second case, a margin is so negative that exp(−β · margin) is infinite in float32.
+    """
+    margins, beta = draw.normal(6, scale=15.0), draw.one_of((0.05, 0.1, 0.3))
+    if draw.in_turn((False, True)):
+        margins[0] = -120.0 / beta
+    return {"margins": margins, "beta": beta}
 
 
 PAIR_WEIGHTS = Exercise(
@@ -218,6 +236,13 @@ PAIR_WEIGHTS = Exercise(
             "the_loss",
             "This is the loss of each pair. Its derivative with respect to the margin is asked for.",
             lambda margins, beta: -torch.nn.functional.logsigmoid(beta * margins),
+        ),
+        Mistake(
+            "infinite_over_infinite",
+            "The exponential of a number above 88 is infinite in float32, and infinite over infinite is NaN. `torch.sigmoid` does not "
+            "overflow.",
+            lambda margins, beta: beta * (-beta * margins).exp() / (1 + (-beta * margins).exp()),
+            seen_in=not_finite_or_equal_to(_pair_weights),
         ),
     ),
 )

@@ -6,6 +6,7 @@ import re
 
 from aligner_lib.tutorial.exercises.draw import Draw
 from aligner_lib.tutorial.exercises.exercise import Exercise, ImportedLate, Mistake
+from aligner_lib.tutorial.exercises.recognition import equal_to, not_finite_or_equal_to
 
 torch = ImportedLate("torch")
 policy_gradient = ImportedLate("aligner_lib.algorithms.policy_gradient")
@@ -45,13 +46,17 @@ def _in_the_order_of_groups(rewards, group):
 
 
 def _groups(draw: Draw) -> dict:
-    """Groups of different sizes in random order. A group has equal rewards, and another group has a single response."""
+    """Groups of different sizes in random order. A group has equal rewards, and another group has a single response.
+
+    The groups' numbers begin above 0 and have gaps, as in the rest of a batch after filtering.
+    """
     sizes = [draw.one_of((3, 4)), draw.one_of((3, 5)), 3, 1]
-    group = [number for number, size in enumerate(sizes) for _ in range(size)]
+    numbers = draw.random.sample(range(10, 30), len(sizes))
+    group = [number for number, size in zip(numbers, sizes) for _ in range(size)]
     draw.random.shuffle(group)
     group = torch.tensor(group)
     rewards = draw.normal(len(group), scale=draw.in_turn((1.0, 30.0))) + 0.5
-    rewards[group == 2] = draw.one_of((0.0, 1.0))
+    rewards[group == numbers[2]] = draw.one_of((0.0, 1.0))
     return {"rewards": rewards, "group": group}
 
 
@@ -160,6 +165,26 @@ def _whole_response(response, answer):
         return 0.0
 
 
+def _separate_words(response, answer):
+    """Read only the words that are a number, apart from points and commas around them."""
+    words = [word.strip(".,") for word in response.split()]
+    numbers = [word for word in words if re.fullmatch(NUMBER, word)]
+    return float(bool(numbers) and float(numbers[-1]) == float(answer))
+
+
+def _wrong_beside_other_characters(cases, outputs):
+    """Whether the outputs are right wherever the last number is a separate word, and 0 elsewhere, but should be 1 there in a case."""
+    missed = 0
+    for case, (reward, *_) in zip(cases, outputs):
+        right = _exact_match(**case)
+        of_words = [word.strip(".,") for word in case["response"].split() if re.search(r"\d", word)]
+        separate = not of_words or bool(re.fullmatch(NUMBER, of_words[-1]))
+        if reward != right and (separate or reward != 0):
+            return False
+        missed += reward != right
+    return missed > 0
+
+
 def _digits_joined(response, answer):
     return float("".join(filter(str.isdigit, response)) == answer)
 
@@ -167,6 +192,8 @@ def _digits_joined(response, answer):
 RESPONSES = (
     "{a}", "1{a}", "The answer is {a}.", "{a}{d}", "{d} + 1 = {a}", "{a} is wrong, it is {b}", "-{a}", "{b}, no: {a}",
     "{a}.6", "{a}.3", "{a}.04", "{a}.001", "no idea", "{a}.0", "", "{b}", "it is {a}, I think", "{a}\n",
+    "{a}...", " {a} ... done", "x={a}", "**{a}**", "${a}", "({a})", "{a}!", "{a}?", '"{a}"', "3+{d}={a}",
+    "{b}.{a}",
 )  # fmt: skip
 
 
@@ -201,6 +228,10 @@ EXACT_MATCH = Exercise(
             "ending",
             "A response passes if it ends with the answer's digits, so 17 passes for 7.",
             lambda response, answer: float(response.strip().rstrip(".").endswith(answer)),
+            seen_in=equal_to(
+                lambda response, answer: float(response.endswith(answer)),
+                lambda response, answer: float(response.strip().endswith(answer)),
+            ),
         ),
         Mistake(
             "first_number",
@@ -226,6 +257,7 @@ EXACT_MATCH = Exercise(
             "decimals_cut",
             "7.5 is read as 7 and 5. The decimals belong to their number.",
             lambda response, answer: _exact_match(response, answer, numbers=r"-?\d+"),
+            seen_in=equal_to(lambda response, answer: float(re.findall(r"-?\d+", response)[-1:] == [answer])),
         ),
         Mistake(
             "rounded",
@@ -262,6 +294,35 @@ EXACT_MATCH = Exercise(
             "All digits of the text are joined to a single number.",
             _digits_joined,
         ),
+        Mistake(
+            "compared_as_text",
+            "The last number is compared as text, so 7.0 fails for 7. Convert both texts with `float`.",
+            lambda response, answer: float(re.findall(NUMBER, response)[-1:] == [answer]),
+        ),
+        Mistake(
+            "points_in_the_number",
+            "The pattern takes every point for a part of a number. So '7...' is read as a single number, which `float` refuses, and "
+            "'...' alone is a number, too. A point belongs to a number only before a digit.",
+            lambda response, answer: _exact_match(response, answer, numbers=r"-?[\d.]+"),
+        ),
+        Mistake(
+            "plain_parentheses",
+            "With plain parentheses in the pattern, `findall` returns only their content: '' for 7 and '.5' for 7.5. Write the "
+            "optional part as `(?:…)?`.",
+            lambda response, answer: _exact_match(response, answer, numbers=r"-?\d+(\.\d+)?"),
+        ),
+        Mistake(
+            "always_0",
+            "The reward is 0 for every response. Does the pattern have plain parentheses? Then `findall` returns only their content: "
+            "'' for 7. Write the optional part as `(?:…)?`.",
+            lambda response, answer: 0.0,
+        ),
+        Mistake(
+            "separate_words",
+            "A number counts only as a separate word. In 'x=7', '**7**', '(7)' and '7!' the number stands beside other characters.",
+            _separate_words,
+            seen_in=_wrong_beside_other_characters,
+        ),
     ),
 )
 
@@ -283,11 +344,14 @@ def _k1_k2_k3(d):
 def _of_two_models(draw: Draw) -> dict:
     """Log-probabilities of sampled tokens. The first token is far less likely under the policy than under the reference.
 
-    In some batches, the log-ratio is so large that a function with a clamp is wrong.
+    In some batches, the log-ratio is so large that a function with a clamp is wrong. In every second batch, both probabilities of
+    the second token are 0 in float32.
     """
     tokens = draw.one_of((5, 6, 8))
     logprobs, reference = draw.logprobs(tokens), draw.logprobs(tokens)
     logprobs[0] = reference[0] - draw.in_turn((7.5, 12.0, 21.0))
+    rarity = draw.in_turn((0.0, 115.0))
+    logprobs[1], reference[1] = logprobs[1] - rarity, reference[1] - rarity
     return {"logprobs": logprobs, "reference_logprobs": reference}
 
 
@@ -347,6 +411,13 @@ KL_ESTIMATORS = Exercise(
             "The values are right, but they have no gradient, so they would have no effect as a term of the loss.",
             lambda logprobs, reference: _kl_estimators(logprobs.detach(), reference),
         ),
+        Mistake(
+            "zero_over_zero",
+            "The ratio divides two probabilities. A probability below 1e-45 is 0 in float32, and 0 / 0 is NaN. Stay with logarithms: "
+            "the ratio is exp(−d).",
+            lambda logprobs, reference: _k1_k2_k3(-(reference.exp() / logprobs.exp()).log()),
+            seen_in=not_finite_or_equal_to(_kl_estimators),
+        ),
     ),
 )
 
@@ -362,8 +433,12 @@ def _of_ratio(weights):
 
 
 def _of_an_older_policy(draw: Draw) -> dict:
-    """Log-probabilities with two ratios above the cap and a ratio far below 1/cap. The larger log-ratio exceeds the cap."""
+    """Log-probabilities with two ratios above the cap and a ratio far below 1/cap. The larger log-ratio exceeds the cap.
+
+    In every second case, both probabilities of a token are 0 in float32.
+    """
     sampler_logprobs = draw.logprobs(2, 4)
+    sampler_logprobs[0, 1] -= draw.in_turn((0.0, 115.0))
     logprobs = sampler_logprobs + draw.normal(2, 4, scale=0.3)
     logprobs[0, 0], logprobs[1, 2] = sampler_logprobs[0, 0] + 1.5, sampler_logprobs[1, 2] + 4.0
     logprobs[1, 0] = sampler_logprobs[1, 0] - 2.0
@@ -425,6 +500,13 @@ TRUNCATED_WEIGHTS = Exercise(
             "normalised",
             "The weights are divided by their mean. Then a batch from an older policy counts as much as a fresh batch.",
             _of_ratio(lambda ratio, cap: ratio.clamp(max=cap) / ratio.clamp(max=cap).mean()),
+        ),
+        Mistake(
+            "zero_over_zero",
+            "The ratio divides two probabilities. A probability below 1e-45 is 0 in float32, and 0 / 0 is NaN. Stay with logarithms: "
+            "take the exponential of their difference.",
+            lambda logprobs, sampler_logprobs, cap: (logprobs.exp() / sampler_logprobs.exp()).clamp(max=cap),
+            seen_in=not_finite_or_equal_to(_truncated),
         ),
     ),
 )
