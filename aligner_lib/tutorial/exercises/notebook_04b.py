@@ -153,8 +153,8 @@ LEAVE_ONE_OUT = Exercise(
         ),
         Mistake(
             "as_in_grpo",
-            "The mean contains the response's own reward, and the difference is divided by the standard deviation: GRPO's advantage. "
-            "Subtract the mean of the others, and divide nothing.",
+            "The differences from a mean are divided by their standard deviation, which gives GRPO's advantage: the division cancels the "
+            "factor between the mean of all rewards and the mean of the others. Subtract the mean of the others, and divide nothing.",
             lambda rewards: (rewards - rewards.mean()) / rewards.std(),
         ),
         Mistake(

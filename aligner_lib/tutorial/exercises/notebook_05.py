@@ -693,7 +693,9 @@ VALUE_LOSS = Exercise(
         ),
         Mistake(
             "not_clipped",
-            "The loss uses the unclipped value alone, so nothing limits how far one rollout moves the critic.",
+            "The clip has no effect, so nothing limits how far one rollout moves the critic. Either the loss uses the unclipped value "
+            "alone, or the value is clipped around the return, where the unclipped error is never the smaller one. Clip around the "
+            "old value.",
             _errors(lambda plain, clipped: plain),
         ),
         Mistake(
@@ -835,7 +837,8 @@ BANDIT_LOSS = Exercise(
         ),
         Mistake(
             "no_penalty",
-            "The KL penalty is missing from the rewards.",
+            "The KL penalty has no effect. Either the penalty is missing, or its mean is subtracted from every reward, and the baseline "
+            "cancels the same number in all rewards. Each token has its own penalty.",
             _with(kl=lambda now, old, reference: 0 * old),
         ),
         Mistake(

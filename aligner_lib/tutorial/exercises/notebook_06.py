@@ -134,7 +134,8 @@ DPO_LOSSES = Exercise(
         ),
         Mistake(
             "reference_added",
-            "The reference's margin is added. It must be subtracted.",
+            "The reference's margin is added: either by its sign, or because each answer is compared with the reference's "
+            "log-probability of the other answer. Subtract the reference's log-probability of the same answer.",
             lambda c, r, rc, rr, beta: _loss(beta * ((c - r) + (rc - rr))),
         ),
         Mistake(

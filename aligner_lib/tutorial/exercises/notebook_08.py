@@ -75,7 +75,7 @@ BEST_OF_N = Exercise(
         ),
         Mistake(
             "log_n_alone",
-            "(n − 1)/n is missing from the bound. For n = 1 there is no choice, so the KL must be 0.",
+            "The bound is log n alone: (n − 1)/n is missing, or `//` rounds it down to 0. At n = 2 the bound is log 2 − 1/2.",
             lambda proxy, gold, n: _best_of_n(proxy, gold, n, bound=log),
         ),
         Mistake(
