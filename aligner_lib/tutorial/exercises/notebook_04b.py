@@ -17,7 +17,7 @@ def _reinforce_loss(logits, responses, rewards):
 
 def _drawn_responses(draw: Draw) -> dict:
     """Logits, drawn responses and their rewards. In every third case, the first response's probability is 0 in float32."""
-    count = draw.one_of((5, 6, 8))
+    count = draw.in_turn((5, 6, 9))
     logits, responses = draw.normal(8, scale=draw.in_turn((1.0, 10.0))), draw.integers(0, 8, count)
     logits[responses[0]] -= draw.in_turn((0.0, 0.0, 150.0))
     return {"logits": logits, "responses": responses, "rewards": draw.normal(count)}
@@ -96,6 +96,25 @@ REINFORCE_LOSS = Exercise(
             lambda logits, responses, rewards: -(rewards * logits.softmax(-1)[responses].log()).mean(),
             seen_in=not_finite_or_equal_to(_reinforce_loss),
         ),
+        Mistake(
+            "divided_by_all_responses",
+            "The sum is divided by the number of all responses that the policy knows. Divide by the number of drawn responses.",
+            lambda logits, responses, rewards: (
+                _reinforce_loss(logits, responses, rewards) * len(rewards) / len(logits)
+            ),
+        ),
+        Mistake(
+            "with_baseline",
+            "The mean reward is subtracted. The gradient with this baseline belongs to the next section; this loss weights with "
+            "the rewards themselves.",
+            lambda logits, responses, rewards: _reinforce_loss(logits, responses, rewards - rewards.mean()),
+        ),
+        Mistake(
+            "normalised_over_the_drawn",
+            "`log_softmax` runs over the drawn responses only. The probabilities of all responses sum to 1: first "
+            "`log_softmax`, then the index.",
+            lambda logits, responses, rewards: -(rewards * logits[responses].log_softmax(-1)).mean(),
+        ),
     ),
 )
 
@@ -154,7 +173,8 @@ LEAVE_ONE_OUT = Exercise(
         Mistake(
             "as_in_grpo",
             "The differences from a mean are divided by their standard deviation, which gives GRPO's advantage: the division cancels the "
-            "factor between the mean of all rewards and the mean of the others. Subtract the mean of the others, and divide nothing.",
+            "factor between the mean of all rewards and the mean of the others. Subtract the mean of the others, and divide "
+            "nothing.",
             lambda rewards: (rewards - rewards.mean()) / rewards.std(),
         ),
         Mistake(
@@ -168,6 +188,12 @@ LEAVE_ONE_OUT = Exercise(
             "with an equal reward counts in the mean.",
             lambda rewards: torch.stack([reward - rewards[rewards != reward].mean() for reward in rewards]),
         ),
+        Mistake(
+            "own_reward_in_the_sum",
+            "The sum contains the response's own reward, but is divided by N − 1. Subtract the response's own reward from the "
+            "sum.",
+            lambda rewards: rewards - rewards.sum() / (len(rewards) - 1),
+        ),
     ),
 )
 
@@ -176,6 +202,10 @@ LEAVE_ONE_OUT = Exercise(
 
 def _optimal_policy(reference_logprobs, rewards, beta):
     return (reference_logprobs + rewards / beta).log_softmax(-1)
+
+
+def _probabilities(reference_logprobs, rewards, beta):
+    return _optimal_policy(reference_logprobs, rewards, beta).exp()
 
 
 def _reference_and_rewards(draw: Draw) -> dict:
@@ -218,20 +248,34 @@ OPTIMAL_POLICY = Exercise(
         Mistake(
             "probabilities",
             "These are probabilities: return their logarithms.",
-            lambda reference, rewards, beta: _optimal_policy(reference, rewards, beta).exp(),
+            _probabilities,
+            seen_in=not_finite_or_equal_to(_probabilities),
         ),
         Mistake(
             "overflows",
-            "The exponential of r / β leaves the range of float32 for a small β, and the result is not a number. Stay with "
-            "logarithms: `log_softmax` needs no large number.",
+            "A number leaves the range of float32 for a small β: the exponential of r / β is infinite, or a probability is 0 and its "
+            "logarithm minus infinity. Stay with logarithms: `log_softmax` needs no exponential of r / β.",
             lambda reference, rewards, beta: (lambda weights: (weights / weights.sum()).log())(
                 reference.exp() * (rewards / beta).exp()
             ),
+            seen_in=not_finite_or_equal_to(_optimal_policy),
         ),
         Mistake(
             "reference_scaled",
-            "The reference's log-probabilities are divided by β, too. The penalty is β times the KL, so only the reward is divided.",
+            "The reference's log-probabilities are divided by β, too. The penalty is β times the KL, so only the reward is "
+            "divided.",
             lambda reference, rewards, beta: ((reference + rewards) / beta).log_softmax(-1),
+        ),
+        Mistake(
+            "sign",
+            "The reward is subtracted, so the policy prefers the responses with the lowest rewards.",
+            lambda reference, rewards, beta: _optimal_policy(reference, -rewards, beta),
+        ),
+        Mistake(
+            "divided_by_the_sum",
+            "The logarithms are divided by their sum. Probabilities are divided by Z, so log Z is subtracted from logarithms: "
+            "`log_softmax`.",
+            lambda reference, rewards, beta: (lambda logs: logs / logs.sum())(reference + rewards / beta),
         ),
     ),
 )
@@ -357,6 +401,21 @@ OFF_POLICY_LOSS = Exercise(
                 -(logits.softmax(-1)[responses] / old.exp() * advantages).mean()
             ),
             seen_in=not_finite_or_equal_to(_off_policy_loss),
+        ),
+        Mistake(
+            "summed",
+            "The sum is not divided by the number of responses, so the step grows with the number of draws.",
+            lambda logits, responses, old, advantages: (
+                len(old) * _off_policy_loss(logits, responses, old, advantages)
+            ),
+        ),
+        Mistake(
+            "only_clipped",
+            "The ratio is clipped to a range around 1, and the unclipped ratio is lost. The loss of this exercise is unbiased: "
+            "it clips nothing.",
+            lambda logits, responses, old, advantages: (
+                -((logits.log_softmax(-1)[responses] - old).exp().clamp(0.8, 1.2) * advantages).mean()
+            ),
         ),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aligner_lib.tutorial.exercises.draw import Draw
 from aligner_lib.tutorial.exercises.exercise import Exercise, ImportedLate, Mistake
-from aligner_lib.tutorial.exercises.recognition import not_finite_or_equal_to
+from aligner_lib.tutorial.exercises.recognition import equal_to, not_finite_or_equal_to
 
 torch = ImportedLate("torch")
 ppo = ImportedLate("aligner_lib.algorithms.ppo")
@@ -320,13 +320,12 @@ def _no_gradient(ratio, advantages, epsilon):
 
 
 def _ratios(draw: Draw) -> dict:
-    rows, size = draw.one_of((2, 3)), draw.one_of((6, 8))
-    advantages = draw.normal(rows, size)
-    return {
-        "ratio": (0.35 * draw.normal(rows, size)).exp(),
-        "advantages": advantages + 0.05 * advantages.sign(),
-        "epsilon": draw.one_of((0.1, 0.2, 0.3)),
-    }
+    """Ratios and advantages. The first token has a negative advantage and a ratio between 1 − ε and 1 / (1 + ε)."""
+    rows, size, epsilon = draw.one_of((2, 3)), draw.one_of((6, 8)), draw.one_of((0.1, 0.2, 0.3))
+    ratio, advantages = (0.35 * draw.normal(rows, size)).exp(), draw.normal(rows, size)
+    advantages = advantages + 0.05 * advantages.sign()
+    ratio[0, 0], advantages[0, 0] = (1 - epsilon + 1 / (1 + epsilon)) / 2, -1.0
+    return {"ratio": ratio, "advantages": advantages, "epsilon": epsilon}
 
 
 NO_GRADIENT = Exercise(
@@ -381,6 +380,24 @@ NO_GRADIENT = Exercise(
             "upper_side_alone",
             "Every ratio above 1 + ε is marked, whatever the advantage.",
             lambda ratio, advantages, epsilon: ratio > 1 + epsilon,
+        ),
+        Mistake(
+            "compared_with_epsilon",
+            "The ratio is compared with ε itself. The ratio of an unchanged token is 1, so the bounds are 1 + ε and 1 − ε.",
+            lambda ratio, advantages, epsilon: ratio > epsilon,
+            seen_in=equal_to(
+                lambda ratio, advantages, epsilon: torch.where(
+                    advantages > 0, ratio > epsilon, ratio < epsilon
+                ),
+                lambda ratio, advantages, epsilon: (advantages > 0) & (ratio > epsilon),
+            ),
+        ),
+        Mistake(
+            "reciprocal_bound",
+            "The lower bound is 1 / (1 + ε). PPO's bounds have equal distances from 1: the lower bound is 1 − ε.",
+            lambda ratio, advantages, epsilon: torch.where(
+                advantages > 0, ratio > 1 + epsilon, ratio < 1 / (1 + epsilon)
+            ),
         ),
     ),
 )
@@ -528,6 +545,16 @@ def _moments(advantages, mask):
     return inside.mean(), inside.var(correction=0)
 
 
+def _with_variance(variance):
+    """The right function with another variance: variance(advantages, mask, mean)."""
+
+    def answer(advantages, mask):
+        mean, _ = _moments(advantages, mask)
+        return (advantages - mean) * torch.rsqrt(variance(advantages, mask, mean) + 1e-8) * mask
+
+    return answer
+
+
 def _whitened_by_row(advantages, mask):
     return torch.cat([_whiten(row[None], of_row[None]) for row, of_row in zip(advantages, mask)])
 
@@ -623,6 +650,23 @@ WHITEN = Exercise(
                 (advantages - _moments(advantages, mask)[0]) / _moments(advantages, mask)[1].sqrt() * mask
             ),
             seen_in=not_finite_or_equal_to(_whiten),
+        ),
+        Mistake(
+            "mean_not_in_the_variance",
+            "The variance is the mean of the squared advantages. Subtract the mean before squaring, too.",
+            _with_variance(lambda advantages, mask, mean: (advantages[mask] ** 2).mean()),
+        ),
+        Mistake(
+            "variance_with_padding",
+            "The variance includes the advantages outside the mask as zeros. Compute the variance from the tokens inside the "
+            "mask.",
+            _with_variance(lambda advantages, mask, mean: (advantages * mask).var(correction=0)),
+        ),
+        Mistake(
+            "variance_divided_by_all",
+            "The squared distances inside the mask are divided by the number of all tokens. Divide by the number of tokens "
+            "inside the mask.",
+            _with_variance(lambda advantages, mask, mean: (((advantages - mean) * mask) ** 2).mean()),
         ),
     ),
 )
@@ -734,6 +778,16 @@ VALUE_LOSS = Exercise(
             "The values are right, but the critic's values have no gradient, so the critic would not learn.",
             lambda values, *others: _value_loss(values.detach(), *others),
         ),
+        Mistake(
+            "summed",
+            "The result is summed over the tokens. Return one loss for each token.",
+            lambda *inputs: _value_loss(*inputs).sum(),
+        ),
+        Mistake(
+            "old_value_not_added",
+            "The clipped distance from the old value stands in place of the clipped value. Add the old value to the distance.",
+            _value_clipped_to(lambda values, old_values, clip: (values - old_values).clamp(-clip, clip)),
+        ),
     ),
 )
 
@@ -754,13 +808,15 @@ def _bandit_loss(
     baseline=True,
     before=lambda old, reference: old,
     ratio=lambda difference: difference.exp(),
+    pick=lambda plain, clipped: torch.maximum(plain, clipped),
+    reduce=lambda losses: losses.mean(),
 ):
     now = logprobs(logits)[tokens]
     advantages = rewards - coefficient * kl(now, old_logprobs, reference_logprobs)
     if baseline:
         advantages = advantages - advantages.mean()
     ratios = ratio(now - before(old_logprobs, reference_logprobs))
-    return ppo.clipped_surrogate(ratios, advantages, epsilon, epsilon)[0].mean()
+    return reduce(pick(-advantages * ratios, -advantages * ratios.clamp(1 - epsilon, 1 + epsilon)))
 
 
 def _whitened_bandit(logits, tokens, old_logprobs, reference_logprobs, rewards, coefficient, epsilon):
@@ -773,6 +829,12 @@ def _whitened_bandit(logits, tokens, old_logprobs, reference_logprobs, rewards, 
 def _penalty_in_the_loss(logits, tokens, old_logprobs, reference_logprobs, rewards, coefficient, epsilon):
     without = _bandit_loss(logits, tokens, old_logprobs, old_logprobs, rewards, coefficient, epsilon)
     return without + coefficient * (logits.log_softmax(-1)[tokens] - reference_logprobs).mean()
+
+
+def _penalty_after_the_mean(logits, tokens, old_logprobs, reference_logprobs, rewards, coefficient, epsilon):
+    advantages = rewards - rewards.mean() - coefficient * (old_logprobs - reference_logprobs)
+    ratios = (logits.log_softmax(-1)[tokens] - old_logprobs).exp()
+    return ppo.clipped_surrogate(ratios, advantages, epsilon, epsilon)[0].mean()
 
 
 def _with(**changes):
@@ -888,6 +950,28 @@ BANDIT_LOSS = Exercise(
             "not_clipped",
             "The clipping is missing, so four updates on the same rollout go too far.",
             lambda *inputs: _bandit_loss(*inputs[:-1], 1e9),
+        ),
+        Mistake(
+            "penalty_after_the_mean",
+            "The penalty is subtracted after the mean, so the advantages keep the mean of the penalties. First the penalty, "
+            "then the mean of the result.",
+            _penalty_after_the_mean,
+        ),
+        Mistake(
+            "optimistic",
+            "The smaller of the two losses is taken, so a token that moved in the wrong direction has no gradient to come back. "
+            "The loss is the larger one.",
+            _with(pick=lambda plain, clipped: torch.minimum(plain, clipped)),
+        ),
+        Mistake(
+            "only_clipped",
+            "The unclipped term is missing, so a token that moved far in the wrong direction has no gradient.",
+            _with(pick=lambda plain, clipped: clipped),
+        ),
+        Mistake(
+            "summed",
+            "The losses are summed. Return their mean.",
+            _with(reduce=lambda losses: losses.sum()),
         ),
     ),
 )

@@ -91,6 +91,24 @@ IMPLICIT_REWARD = Exercise(
                 logprobs[:, 1:], reference[:, 1:], mask[:, 1:], beta
             ),
         ),
+        Mistake(
+            "mean_over_columns",
+            "The sum is divided by the number of columns, prompt and padding included. The log-probability of a response is the "
+            "sum over its tokens.",
+            lambda logprobs, reference, mask, beta: (
+                _implicit_reward(logprobs, reference, mask, beta) / mask.shape[1]
+            ),
+        ),
+        Mistake(
+            "mask_inverted",
+            "The mask is inverted: the sum has the tokens of prompt and padding.",
+            lambda logprobs, reference, mask, beta: _implicit_reward(logprobs, reference, ~mask, beta),
+        ),
+        Mistake(
+            "reference_without_mask",
+            "The mask applies to the policy only, so the reference's prompt and padding enter the sum. Mask both.",
+            lambda logprobs, reference, mask, beta: beta * (logprobs * mask - reference).sum(1),
+        ),
     ),
 )
 
@@ -244,6 +262,17 @@ PAIR_WEIGHTS = Exercise(
             "overflow.",
             lambda margins, beta: beta * (-beta * margins).exp() / (1 + (-beta * margins).exp()),
             seen_in=not_finite_or_equal_to(_pair_weights),
+        ),
+        Mistake(
+            "beta_twice",
+            "β² stands in front. The chain rule gives a single factor β.",
+            lambda margins, beta: beta * _pair_weights(margins, beta),
+        ),
+        Mistake(
+            "absolute_margin",
+            "The absolute value of the margin is taken, so a pair that the policy gets badly wrong has a small weight. The "
+            "weight must be near β there.",
+            lambda margins, beta: _pair_weights(margins.abs(), beta),
         ),
     ),
 )

@@ -266,7 +266,8 @@ EXACT_MATCH = Exercise(
         ),
         Mistake(
             "last_word",
-            "The last word is compared. In 'it is 7, I think' the last number is not the last word, and 7.0 equals 7 as a number only.",
+            "The last word is compared. In 'it is 7, I think' the last number is not the last word, and 7.0 equals 7 as a "
+            "number only.",
             _last_word,
         ),
         Mistake(
@@ -283,6 +284,11 @@ EXACT_MATCH = Exercise(
             "nearly_right",
             "A number near the answer passes, such as 7.04 for 7. The reward is for the exact result.",
             lambda response, answer: _compared(response, lambda number: abs(number - float(answer)) < 0.1),
+            seen_in=equal_to(
+                lambda response, answer: _compared(
+                    response, lambda number: abs(number - float(answer)) < 0.01
+                )
+            ),
         ),
         Mistake(
             "nothing_but_the_answer",
@@ -319,7 +325,8 @@ EXACT_MATCH = Exercise(
         ),
         Mistake(
             "separate_words",
-            "A number counts only as a separate word. In 'x=7', '**7**', '(7)' and '7!' the number stands beside other characters.",
+            "A number counts only as a separate word. In 'x=7', '**7**', '(7)' and '7!' the number stands beside other "
+            "characters.",
             _separate_words,
             seen_in=_wrong_beside_other_characters,
         ),
@@ -339,6 +346,20 @@ def _of_difference(estimators):
 
 def _k1_k2_k3(d):
     return d, d**2 / 2, torch.exp(-d) - 1 + d
+
+
+def _another_multiple(cases, outputs):
+    """Whether k1 and k2 are right, and k3 is d plus a wrong multiple c of exp(−d) − 1, with the same c in all cases."""
+
+    def answer(logprobs, reference_logprobs):
+        d = logprobs - reference_logprobs
+        return d, d**2 / 2, d + multiple * (torch.exp(-d) - 1)
+
+    k3, d = outputs[0][-1], cases[0]["logprobs"] - cases[0]["reference_logprobs"]
+    if not isinstance(k3, torch.Tensor) or k3.shape != d.shape:
+        return False
+    multiple = float((k3[0] - d[0]) / (torch.exp(-d[0]) - 1))
+    return multiple != 0 and equal_to(answer)(cases, outputs)
 
 
 def _of_two_models(draw: Draw) -> dict:
@@ -417,6 +438,12 @@ KL_ESTIMATORS = Exercise(
             "the ratio is exp(−d).",
             lambda logprobs, reference: _k1_k2_k3(-(reference.exp() / logprobs.exp()).log()),
             seen_in=not_finite_or_equal_to(_kl_estimators),
+        ),
+        Mistake(
+            "another_multiple_in_k3",
+            "k3 is d plus a wrong multiple of exp(−d) − 1. The slope of k3 must be 0 at d = 0, which determines the multiple.",
+            _of_difference(lambda d: (d, d**2 / 2, d + 2 * (torch.exp(-d) - 1))),
+            seen_in=_another_multiple,
         ),
     ),
 )
@@ -507,6 +534,17 @@ TRUNCATED_WEIGHTS = Exercise(
             "take the exponential of their difference.",
             lambda logprobs, sampler_logprobs, cap: (logprobs.exp() / sampler_logprobs.exp()).clamp(max=cap),
             seen_in=not_finite_or_equal_to(_truncated),
+        ),
+        Mistake(
+            "clipped_around_1",
+            "The ratio is clipped to the range from 1 − cap to 1 + cap, as PPO does with ε. The cap is the largest weight "
+            "itself.",
+            _of_ratio(lambda ratio, cap: ratio.clamp(1 - cap, 1 + cap)),
+        ),
+        Mistake(
+            "cap_from_below",
+            "The cap is a lower limit here: `clamp(min=cap)` raises the small ratios. Limit the ratio from above.",
+            _of_ratio(lambda ratio, cap: ratio.clamp(min=cap)),
         ),
     ),
 )

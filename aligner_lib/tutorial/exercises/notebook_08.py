@@ -92,6 +92,21 @@ BEST_OF_N = Exercise(
                 _bound(n),
             ),
         ),
+        Mistake(
+            "parentheses_missing",
+            "The parentheses of (n − 1) are missing in the bound, so n and 1/n are subtracted.",
+            lambda proxy, gold, n: _best_of_n(proxy, gold, n, bound=lambda n: log(n) - n - 1 / n),
+        ),
+        Mistake(
+            "columns_of_all_rows",
+            "`proxy[:, best]` takes the chosen columns in every row, so a prompt also gets the answers chosen for other "
+            "prompts. Pair each row with its own column: `proxy[rows, best]`.",
+            lambda proxy, gold, n: (
+                proxy[:, proxy[:, :n].argmax(1)].mean(),
+                gold[:, proxy[:, :n].argmax(1)].mean(),
+                _bound(n),
+            ),
+        ),
     ),
 )
 
@@ -102,9 +117,8 @@ def _wins(own, others, tie=0.5):
     return (own > others).float() + tie * (own == others)
 
 
-def _interval(shares, width=1.96, correction=1, root=True):
-    error = shares.std(correction=correction) / (sqrt(len(shares)) if root else 1)
-    rate = shares.mean()
+def _interval(shares, width=1.96, error=lambda shares: shares.std() / sqrt(len(shares))):
+    rate, error = shares.mean(), error(shares)
     return rate, rate - width * error, rate + width * error
 
 
@@ -173,12 +187,14 @@ WIN_RATE_INTERVAL = Exercise(
             "deviation_of_a_prompt",
             "This is the spread of a single prompt and not of the mean. Divide by the square root of the number of "
             "prompts.",
-            lambda own, others: _of_prompts(own, others, root=False),
+            lambda own, others: _of_prompts(own, others, error=lambda shares: shares.std()),
         ),
         Mistake(
             "uncorrected_deviation",
             "The deviation divides by n. With few prompts, dividing by n − 1 makes a difference.",
-            lambda own, others: _of_prompts(own, others, correction=0),
+            lambda own, others: _of_prompts(
+                own, others, error=lambda shares: shares.std(correction=0) / sqrt(len(shares))
+            ),
         ),
         Mistake(
             "deviation_of_a_coin",
@@ -202,6 +218,24 @@ WIN_RATE_INTERVAL = Exercise(
             "The mean scores of each prompt are compared, so the single wins and losses within a prompt are lost.",
             lambda own, others: _interval(_wins(own.mean(1), others.mean(1))),
         ),
+        Mistake(
+            "no_root",
+            "The deviation is divided by the number of prompts. Divide by the square root of the number.",
+            lambda own, others: _of_prompts(own, others, error=lambda shares: shares.std() / len(shares)),
+        ),
+        Mistake(
+            "variance_for_deviation",
+            "The variance stands in place of the deviation, its square root.",
+            lambda own, others: _of_prompts(
+                own, others, error=lambda shares: shares.var() / sqrt(len(shares))
+            ),
+        ),
+        Mistake(
+            "mean_over_prompts",
+            "The mean runs over the prompts, so the deviation is that of the answers' positions. Take the mean over the answers "
+            "to a prompt: `mean(dim=1)`.",
+            lambda own, others: _interval(_wins(own, others).mean(0)),
+        ),
     ),
 )
 
@@ -221,6 +255,12 @@ def _worth(rewards, ended, right, which=0):
 def _worth_of_marks(rewards, ended, right):
     of_ending, _ = _worth(rewards, ended, right)
     return of_ending, rewards[0][right[0]].mean() - rewards[0][~right[0]].mean()
+
+
+def _worth_pooled(rewards, ended, right):
+    """The differences in mean reward, over the answers before and after training."""
+    of_ending = rewards[ended].mean() - rewards[~ended].mean()
+    return of_ending, rewards[ended & right].mean() - rewards[ended & ~right].mean()
 
 
 def _right_among_ended(ended, right):
@@ -342,6 +382,21 @@ GAIN_IN_PARTS = Exercise(
             "shares_without_prices",
             "These are only the changes of the shares. Multiply each by its reward difference.",
             _with(worth=lambda *inputs: (1.0, 1.0)),
+        ),
+        Mistake(
+            "not_weighed",
+            "The gold part is not multiplied by the share that ends now. Only the answers that end can be right.",
+            _with(weight=lambda before, after: 1.0),
+        ),
+        Mistake(
+            "rewards_pooled",
+            "The reward differences are those of all answers, before and after training. Use the rewards before training alone.",
+            _with(worth=_worth_pooled),
+        ),
+        Mistake(
+            "cut_answers_in_the_rewards",
+            "The rewards of right and wrong answers include answers that were cut off. Select the ended answers first.",
+            _with(worth=_worth_of_marks),
         ),
     ),
 )
