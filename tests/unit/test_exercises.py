@@ -256,6 +256,27 @@ def test_the_first_difference_and_both_results_are_shown():
     assert verdict._repr_html_().count("<u>") == 4 and "gae_lambda" in verdict._repr_html_()
 
 
+def test_a_verdict_in_a_terminal_shows_the_input_of_the_failed_case():
+    verdict = judge(ALL["exact_match"], lambda response, answer: float(answer in response[:1]), SEED)
+    response, answer = verdict.inputs.values()
+    assert f"the input of the failed case:\n    response: {response!r}\n    answer: {answer!r}" in repr(
+        verdict
+    )
+    verdict = judge(ALL["value_loss"], lambda *inputs: inputs[0], SEED)
+    rows, columns = verdict.inputs["values"].shape
+    shown = repr(verdict).partition("the input of the failed case:\n")[2].splitlines()
+    assert shown[0] == f"    values: float32 [{rows}, {columns}]" and len(shown) == 3 * (1 + min(rows, 3)) + 1
+    assert shown[-1] == f"    clip: {verdict.inputs['clip']}"
+
+
+def test_a_list_of_numbers_is_shown_in_a_line():
+    verdict = judge(ALL["leave_one_out"], lambda rewards: [reward + 1 for reward in rewards], SEED)
+    numbers = "  ".join(f"{reward + 1:.4g}" for reward in verdict.inputs["rewards"].tolist())
+    yours = repr(verdict).partition("yours: list\n")[2].partition("\nexpected:")[0]
+    assert yours.split() == numbers.split() and "\n" not in yours
+    assert "\n" not in verdict._repr_html_().partition("<pre>")[2].partition("</pre>")[0]
+
+
 def test_a_changed_input_and_a_missing_return_are_reported_and_a_learner_s_text_is_escaped():
     reference = ALL["perplexity"].reference
     verdict = judge(ALL["perplexity"], lambda logprobs, mask: reference(logprobs.mul_(mask), mask))

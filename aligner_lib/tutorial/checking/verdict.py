@@ -19,6 +19,7 @@ PASSED, NOT_YET, WRONG = "passed", "not yet", "not right yet"
 MARKS = {PASSED: "✓", NOT_YET: "○", WRONG: "✗"}
 COLOURS = {PASSED: "#009E73", NOT_YET: "#8888", WRONG: "#D55E00"}
 MOST_ROWS, MOST_COLUMNS = 6, 10
+MOST_ROWS_OF_AN_INPUT = 3  # in a text, which has no part to unfold
 # A wrong number has a coloured background and an underline, so that readers who see no colours can find the number, too.
 # The selectors repeat the class, because JupyterLab has CSS rules for tables and texts with the specificity of a single class.
 STYLE = """<style>
@@ -87,6 +88,9 @@ class ExerciseVerdict:
         if self.difference and self.difference.expected is not None:
             for who, value in (("yours", self.difference.yours), ("expected", self.difference.expected)):
                 lines += [f"{who}: {_kind(value)}", *(f"    {line}" for line in _plain(value))]
+        if self.inputs:
+            lines.append("the input of the failed case:")
+            lines += [line for name, value in self.inputs.items() for line in _named(name, value)]
         return "\n".join(lines)
 
     @property
@@ -159,6 +163,18 @@ def _plain(value: Any) -> list[str]:
     return ["  ".join(text for text, _ in row) for row in _cells(value, None)]
 
 
+def _named(name: str, value: Any) -> list[str]:
+    """An input as text: a line with its value, or a line with its kind and the rows below."""
+    if isinstance(value, str):
+        return [f"    {name}: {_short(repr(value))}"]  # quoted, so that spaces and line ends are visible
+    rows = _plain(value)
+    if len(rows) == 1:
+        return [f"    {name}: {' '.join(rows[0].split())}"]  # a model's text has several lines
+    if len(rows) > MOST_ROWS_OF_AN_INPUT:
+        rows = [*rows[:MOST_ROWS_OF_AN_INPUT], "…"]
+    return [f"    {name}: {_kind(value)}", *(f"        {row}" for row in rows)]
+
+
 def _marked(value: Any, other: Any) -> str:
     from aligner_lib.tutorial.checking.outcome import differs
 
@@ -173,6 +189,8 @@ def _cells(value: Any, wrong: Any) -> list[list[tuple[str, bool]]]:
     """The first rows and columns of a value. A cell has a number as text, padded to equal width, and whether it is wrong."""
     import torch
 
+    if isinstance(value, list | tuple) and value and all(_is_a_number(part) for part in value):
+        value = torch.stack([part.detach() for part in value])
     if isinstance(value, list | tuple) and any(isinstance(part, torch.Tensor) for part in value):
         return [row for part in value for row in [*_cells(part, None), [("", False)]]][:-1]
     if not isinstance(value, torch.Tensor):
@@ -191,6 +209,11 @@ def _cells(value: Any, wrong: Any) -> list[list[tuple[str, bool]]]:
         for row, of_row in zip(texts, marks.tolist())
     ]
     return shown + ([[("…", False)]] if value.numel() > value.shape[-1] * MOST_ROWS else [])
+
+
+def _is_a_number(value: Any) -> bool:
+    """Whether a value is a tensor without dimensions."""
+    return getattr(value, "shape", None) == () and hasattr(value, "detach")
 
 
 def _number(number: float | int | bool) -> str:
