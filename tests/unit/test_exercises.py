@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import random
+import re
 import warnings
 from collections import Counter
 from contextlib import suppress
@@ -224,9 +225,82 @@ REFUSED = [
 ]
 
 
+def last_match(pattern, passes=lambda number, answer: float(number) == float(answer)):
+    """exact_match with this pattern, and passes(last match, answer) as comparison."""
+
+    def exact_match(response, answer):
+        numbers = re.findall(pattern, response)
+        return float(bool(numbers) and passes(numbers[-1], answer))
+
+    return exact_match
+
+
+def words_of_digits(response, answer):
+    words = [word.strip(".,") for word in response.split()]
+    numbers = [word for word in words if word.lstrip("-").replace(".", "").isdigit()]
+    return float(bool(numbers) and float(numbers[-1]) == float(answer))
+
+
+def groups_counted_from_0(rewards, group):
+    advantages = torch.zeros_like(rewards)
+    for number in range(len(group.unique())):
+        members = group == number
+        if rewards[members].unique().numel() > 1:
+            advantages[members] = (rewards[members] - rewards[members].mean()) / (
+                rewards[members].std() + 1e-4
+            )
+    return advantages
+
+
+def ratio_of_probabilities(logprobs, reference):
+    ratio = reference.exp() / logprobs.exp()
+    return logprobs - reference, (logprobs - reference) ** 2 / 2, ratio - 1 - ratio.log()
+
+
+def half_in_k3(logprobs, reference):
+    d = logprobs - reference
+    return d, d**2 / 2, d + 0.5 * ((-d).exp() - 1)
+
+
+# answers of readers that equal no planted answer, because the mistake has several forms
+FORMS = [
+    ("grpo_advantages", groups_counted_from_0, None),
+    ("exact_match", words_of_digits, "separate_words"),
+    ("exact_match", last_match(r"-?\d+(\.\d+)?", str.__eq__), "always_0"),
+    ("exact_match", last_match(r"-?\d+", str.__eq__), "decimals_cut"),
+    ("exact_match", lambda response, answer: float(response.endswith(answer)), "ending"),
+    ("whiten", lambda values, mask: (values - values[mask].mean()) / values[mask].std() * mask, "corrected_variance"),
+    ("reinforce_loss", lambda z, x, r: -(r * (z.exp() / z.exp().sum()).log()[x]).mean(), "log_of_zero"),
+    ("kl_estimators", ratio_of_probabilities, "zero_over_zero"),
+    ("kl_estimators", half_in_k3, "another_multiple_in_k3"),
+    ("truncated_weights", lambda new, old, cap: (new.exp() / old.exp()).clamp(0, cap), "zero_over_zero"),
+    ("optimal_policy", lambda logs, rewards, beta: (logs + rewards / beta).softmax(-1).log(), "overflows"),
+    ("no_gradient", lambda ratio, values, limit: (values > 0) & (ratio > limit), "compared_with_epsilon"),
+]  # fmt: skip
+RIGHT_FORMS = [
+    ("exact_match", last_match(r"-?\d*\.?\d+", lambda number, answer: abs(float(number) - float(answer)) < 1e-6)),
+    ("whiten", lambda a, m: torch.where(m, (a - a[m].mean()) / (((a[m] - a[m].mean()) ** 2).mean() + 1e-8).sqrt(), 0.0)),
+    ("pair_weights", lambda margins, beta: beta / (1 + (beta * margins).exp())),
+    ("leave_one_out", lambda r: torch.stack([r[i] - torch.cat([r[:i], r[i + 1 :]]).mean() for i in range(len(r))])),
+    ("reinforce_loss", lambda logits, drawn, rewards: -(rewards * (logits - logits.logsumexp(0))[drawn]).mean()),
+    ("off_policy_loss", lambda z, x, old, values: -((z[x] - z.logsumexp(0) - old).exp() * values).mean()),
+    ("truncated_weights", lambda new, old, cap: (new - old).clamp(max=log(cap)).exp()),
+    ("kl_estimators", lambda new, reference: (new - reference, (reference - new) ** 2 / 2, (reference - new).expm1() + new - reference)),
+    ("implicit_reward", lambda new, reference, mask, beta: beta * torch.where(mask, new - reference, 0.0).sum(1)),
+    ("no_gradient", lambda ratio, values, e: torch.where(values > 0, ratio > 1 + e, ratio < 1 - e)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "answer"), RIGHT_FORMS)
+def test_a_right_answer_in_another_form_passes(name, answer):
+    verdict = judge(ALL[name], answer, SEED)
+    assert verdict, repr(verdict)
+
+
 @pytest.mark.parametrize(
     ("name", "answer", "mistake", "words"),
     [
+        *((name, answer, mistake, "") for name, answer, mistake in FORMS),
         *((name, PLANTED[name, flaw].answer, flaw, f"are right, but {words}") for name, flaw, words in SHOWN),
         *((name, answer, mistake, "") for name, answer, mistake in RECOGNISED),
         *((name, reference(name, change), None, words) for name, change, words in DESCRIBED),
