@@ -53,8 +53,8 @@ import torch
 def grpo_advantages(rewards, group):
     """GRPO's advantage of each response.
 
-    rewards: float [B]; group: int64 [B], equal for responses to the same prompt, in any order → float [B], in the order of the
-    responses. Divide by the deviation (with n − 1) plus 1e-4. If all rewards of a group are equal, for example in a group of a
+    rewards: float [B]; group: int64 [B], any numbers, equal for responses to the same prompt, in any order → float [B], in the
+    order of the responses. Divide by the deviation (with n − 1) plus 1e-4. If all rewards of a group are equal, for example in a group of a
     single response, its advantages are 0.
     """
     advantages = torch.zeros_like(rewards)

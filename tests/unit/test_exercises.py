@@ -274,7 +274,6 @@ FORMS = [
     ("kl_estimators", ratio_of_probabilities, "zero_over_zero"),
     ("kl_estimators", half_in_k3, "another_multiple_in_k3"),
     ("truncated_weights", lambda new, old, cap: (new.exp() / old.exp()).clamp(0, cap), "zero_over_zero"),
-    ("optimal_policy", lambda logs, rewards, beta: (logs + rewards / beta).softmax(-1).log(), "overflows"),
     ("no_gradient", lambda ratio, values, limit: (values > 0) & (ratio > limit), "compared_with_epsilon"),
 ]  # fmt: skip
 RIGHT_FORMS = [
