@@ -845,14 +845,14 @@ def _with(**changes):
 def _one_token_answers(draw: Draw) -> dict:
     """Tokens of an older policy, the logits of the current policy, and the logits of the reference.
 
-    In turn, the first token has an ordinary probability, a tiny probability under the old policy only, or a tiny probability
-    under both policies. In every second case, the second token has a tiny probability under the reference.
+    In turn, the first token has an ordinary probability, a tiny probability under the old policy only, or under both policies a
+    probability that is 0 in float32. In every second case, the second token has a tiny probability under the reference.
     """
     old, reference = draw.normal(8), draw.normal(8)
     tokens = draw.integers(0, 8, draw.one_of((12, 16)))
     logits = old + 0.5 * draw.normal(8)
-    old[tokens[0]] -= draw.in_turn((0.0, 15.0, 15.0))
-    logits[tokens[0]] -= draw.in_turn((0.0, 0.0, 15.0))
+    old[tokens[0]] -= draw.in_turn((0.0, 15.0, 115.0))
+    logits[tokens[0]] -= draw.in_turn((0.0, 0.0, 115.0))
     reference[tokens[1]] -= draw.in_turn((0.0, 15.0))
     return {
         "logits": logits,
