@@ -169,7 +169,7 @@ class EnvironmentTasks:
                 seed,
                 "too_long",
                 f"a prompt of {len(tokens)} tokens leaves no room for a response: model.encoder_seq_length less "
-                f"length_params.max_length is {self.max_length}",
+                f"length_params.max_length is {self.max_length}; raise the first, or lower the second",
             )
         text = self.tokenizer.decode(tokens, special_tokens=True)
         weights = self.reward_weights.get(name, {})
