@@ -5,12 +5,9 @@ import io
 import shutil
 from pathlib import Path
 
-from submitit import SlurmExecutor
-from submitit.core.utils import FailedJobError
-from submitit.slurm.slurm import SlurmJob
-
 from cluster import environment, sbatch
 from cluster.scheduler import Submission, SubmissionRefused
+from cluster.submitit_parts import FailedJobError, SlurmExecutor, SlurmJob
 
 BATCH_FUNCTIONS = [Path(__file__).with_name(name) for name in ("slurm.sh", "batch.sh")]
 

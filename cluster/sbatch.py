@@ -6,11 +6,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from submitit.slurm.slurm import _make_sbatch_string
-
 from cluster import environment, record
 from cluster.resources import Resources
 from cluster.scheduler import Member, Submission
+from cluster.submitit_parts import _make_sbatch_string
 
 _SPECIAL = re.compile(r'["$`\\]')  # characters that a shell interprets between double quotes
 _OPTION = re.compile(r"\+{0,2}[\w.]+=")  # Hydra's key=value, +key=value, ++key=value

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,17 @@ def test_the_main_component_s_end_or_any_failure_ends_the_others(batch, critic, 
     lines = f"component critic bash -c '{critic}'\ncomponent actor bash -c '{actor}'"
     assert batch.start(lines).wait(60) == outcome["returncode"]
     assert batch.outcome == outcome | {"rank": 0, "note": ""}
+
+
+def test_loading_submitit_leaves_the_users_log_handlers_alone(tmp_path):
+    """submitit configures logging at import, which closes all handlers: a file that was opened for writing got no further line."""
+    program = """
+import logging, sys
+logging.basicConfig(filename=sys.argv[1], filemode="w", level="INFO")
+logging.info("before")
+from cluster import hetjob, sbatch
+logging.info("after")
+"""
+    log = tmp_path / "mine.log"
+    subprocess.run([sys.executable, "-c", program, str(log)], check=True, cwd=CLUSTER.parent)
+    assert log.read_text().split() == ["INFO:root:before", "INFO:root:after"]
