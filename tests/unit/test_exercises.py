@@ -367,7 +367,7 @@ def never_ends(chosen, rejected):
 
 
 def test_a_loop_without_end_is_ended_after_one_call(monkeypatch):
-    monkeypatch.setattr("aligner_lib.tutorial.checking.outcome.SECONDS", 0.2)
+    monkeypatch.setattr("aligner_lib.tutorial.exercises.outcome.SECONDS", 0.2)
     verdict = judge(ALL["bradley_terry"], never_ends, SEED)
     assert "Your function did not end within" in verdict.sentence and " in line " in verdict.sentence
     assert judge(ALL["bradley_terry"], ALL["bradley_terry"].reference, SEED)

@@ -8,7 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from aligner_lib.tutorial.checking.outcome import (
+from aligner_lib.tutorial.checking.relation import relation
+from aligner_lib.tutorial.checking.verdict import NOT_YET, PASSED, WRONG, ExerciseVerdict
+from aligner_lib.tutorial.exercises import registry
+from aligner_lib.tutorial.exercises.draw import Draw
+from aligner_lib.tutorial.exercises.exercise import STUB, Exercise, Mistake
+from aligner_lib.tutorial.exercises.outcome import (
     SECONDS,
     AnswerOutcome,
     Difference,
@@ -16,12 +21,7 @@ from aligner_lib.tutorial.checking.outcome import (
     first_difference,
     outcome,
 )
-from aligner_lib.tutorial.checking.relation import relation
-from aligner_lib.tutorial.checking.time_limit import LoopWithoutEnd
-from aligner_lib.tutorial.checking.verdict import NOT_YET, PASSED, WRONG, ExerciseVerdict
-from aligner_lib.tutorial.exercises import registry
-from aligner_lib.tutorial.exercises.draw import Draw
-from aligner_lib.tutorial.exercises.exercise import STUB, Exercise, Mistake
+from aligner_lib.tutorial.exercises.time_limit import LoopWithoutEnd
 from aligner_lib.tutorial.workspace.learning_progress import record_exercise
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from aligner_lib.tutorial.checking.outcome import ABSOLUTE, RELATIVE, AnswerOutcome, close, numbers_of
 from aligner_lib.tutorial.exercises.exercise import ImportedLate
+from aligner_lib.tutorial.exercises.outcome import ABSOLUTE, RELATIVE, AnswerOutcome, close, numbers_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from aligner_lib.tutorial.mistakes.evidence import MistakenRun
 from aligner_lib.tutorial.mistakes.recorded import mistaken_run
 
 if TYPE_CHECKING:
-    from aligner_lib.tutorial.checking.outcome import Difference
+    from aligner_lib.tutorial.exercises.outcome import Difference
 
 PASSED, NOT_YET, WRONG = "passed", "not yet", "not right yet"
 MARKS = {PASSED: "✓", NOT_YET: "○", WRONG: "✗"}
@@ -176,7 +176,7 @@ def _named(name: str, value: Any) -> list[str]:
 
 
 def _marked(value: Any, other: Any) -> str:
-    from aligner_lib.tutorial.checking.outcome import differs
+    from aligner_lib.tutorial.exercises.outcome import differs
 
     where = differs(value, other)
     return "\n".join(

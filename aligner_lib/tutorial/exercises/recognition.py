@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from aligner_lib.tutorial.exercises.outcome import close, numbers_of, outcome
+
 SeenIn = Callable[[list[dict[str, Any]], list[tuple]], bool]
 
 
@@ -24,8 +26,6 @@ def not_finite_or_equal_to(answer: Callable) -> SeenIn:
 
 
 def _equal(answer: Callable, cases: Sequence[dict[str, Any]], outputs: Sequence[tuple]) -> bool:
-    from aligner_lib.tutorial.checking.outcome import close, outcome
-
     for case, returned in zip(cases, outputs):
         planted = outcome(answer, case, ())
         if planted.error or len(planted.outputs) != len(returned):
@@ -36,7 +36,5 @@ def _equal(answer: Callable, cases: Sequence[dict[str, Any]], outputs: Sequence[
 
 
 def _are_finite(outputs: tuple) -> bool:
-    from aligner_lib.tutorial.checking.outcome import numbers_of
-
     numbers = [numbers_of(output) for output in outputs]
     return all(values is not None and bool(values.isfinite().all()) for values in numbers)

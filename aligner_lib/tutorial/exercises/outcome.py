@@ -7,8 +7,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aligner_lib.tutorial.checking.time_limit import LoopWithoutEnd, time_limit
 from aligner_lib.tutorial.exercises.exercise import ImportedLate
+from aligner_lib.tutorial.exercises.time_limit import LoopWithoutEnd, time_limit
 
 if TYPE_CHECKING:
     from torch import Tensor
