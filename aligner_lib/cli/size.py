@@ -99,7 +99,10 @@ def shape_of(model: str) -> ModelShape:
 
 
 def trained_models(kind: str, config: DictConfig) -> tuple[TrainedModel, ...]:
-    """The models that the job trains, with their adapters, frozen layers and recomputation. Raises UserError for a kind that trains no model."""
+    """The models that the job trains, with their adapters, frozen layers and recomputation.
+
+    Raises UserError for a kind that trains no model.
+    """
     known = kinds()
     if kind not in known or not (models := known[kind].trains(config)):
         sized = ", ".join(name for name, other in known.items() if other.trains is not JobKind.trains)
@@ -143,10 +146,18 @@ def together(needs: list[Memory]) -> float:
 
 
 def refusal(
-    kind: str, config: DictConfig, models: tuple[TrainedModel, ...], gpus: GPUs, parallelism: Parallelism
+    kind: str,
+    config: DictConfig,
+    shape: ModelShape,
+    models: tuple[TrainedModel, ...],
+    gpus: GPUs,
+    parallelism: Parallelism,
 ) -> str:
     """The reason why a job with the settings of a layout would not start, such as a batch that its ranks can't share; empty: the
     job starts."""
+    for model in models:
+        if reason := _refusal_of_stages(shape, model, parallelism):
+            return reason
     changed = copy.deepcopy(config)
     for model in models:
         for key, value in _settings(model.prefix, parallelism, gpus).items():
@@ -155,6 +166,25 @@ def refusal(
         validation.check(kind_of(kind), changed)
     except ConfigError as error:
         return str(error)
+    return ""
+
+
+def _refusal_of_stages(shape: ModelShape, model: TrainedModel, parallelism: Parallelism) -> str:
+    """The engine's reason to refuse the layers of a pipeline stage; empty: the stages are possible."""
+    of_stage, settings = shape.layers // parallelism.pp, f"{model.prefix}model."
+    if model.last_layers and shape.layers - model.last_layers >= of_stage:
+        least = shape.layers - of_stage + 1
+        return (
+            f"{settings}num_layers_unfrozen={model.last_layers} leaves a pipeline stage of {of_stage} layers without a trained "
+            f"layer: set at least {least}"
+        )
+    if model.recomputed > of_stage or (
+        model.recomputed and not model.recomputes_block and of_stage % model.recomputed
+    ):
+        return (
+            f"{settings}activations_checkpoint_num_layers={model.recomputed} does not divide the {of_stage} layers of a pipeline "
+            "stage: set 1"
+        )
     return ""
 
 
@@ -191,7 +221,7 @@ def enough_gpus(shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs)
 def show_size(kind: str, config: DictConfig, model: str, gpus: GPUs) -> bool:
     """Print memory, layout and settings of a job. Return whether the job fits and starts with these settings."""
     models, shape, console = trained_models(kind, config), shape_of(model), Console(highlight=False)
-    refused = partial(refusal, kind, config, models, gpus)
+    refused = partial(refusal, kind, config, shape, models, gpus)
     parallelism, fits = best_layout(shape, models, gpus, refused)
     layout = f"TP {parallelism.tp} × PP {parallelism.pp} × DP {parallelism.dp}"
     console.print(

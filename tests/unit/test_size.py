@@ -114,6 +114,28 @@ def test_full_recomputation_stores_the_input_of_a_part_and_the_activations_of_on
     )
 
 
+def test_stages_that_the_engine_refuses_are_not_proposed():
+    """Six trained layers of 80 lie in the last of two stages, and chunks of 24 divide neither 80 layers nor 40."""
+    gpus = GPUs(8, 8, 80)
+
+    def reason(stages, *settings):
+        config = compose("rm", ["model.global_batch_size=512", *settings], None)
+        return size.refusal(
+            "rm", config, LARGE, trained_models("rm", config), gpus, Parallelism(8, stages, 8 // stages)
+        )
+
+    assert reason(1, "model.num_layers_unfrozen=6") == ""
+    assert reason(2, "model.num_layers_unfrozen=40").endswith(
+        "40 layers without a trained layer: set at least 41"
+    )
+    assert reason(2, "model.num_layers_unfrozen=41") == ""
+    full = "model.activations_checkpoint_granularity=full"
+    assert "num_layers=24 does not divide the 40 layers" in reason(
+        2, full, "model.activations_checkpoint_num_layers=24"
+    )
+    assert reason(2, full, "model.activations_checkpoint_num_layers=20") == ""
+
+
 def test_ranks_that_do_not_divide_the_model_are_in_no_layout():
     """Qwen2.5-1.5B has 12 heads and 2 key/value heads, and the engine gives each rank the same number."""
     assert {split.tp for split in layouts(MODELS["Qwen2.5-1.5B"], 8)} == {1, 2}
