@@ -78,7 +78,9 @@ def _list_files(name: str, revision: str) -> tuple[str, ...]:
     from huggingface_hub import HfApi
 
     try:
-        files = HfApi().list_repo_files(name, repo_type="dataset", revision=revision)
+        # list_repo_files retries for 23 s without a network
+        info = HfApi().repo_info(name, repo_type="dataset", revision=revision, timeout=PROBE_SECONDS)
+        files = [file.rfilename for file in info.siblings or ()]
     except Exception as error:  # the hub's client passes through all errors of its HTTP library
         raise _unreachable(name, error) from error
     # most .json files of the hub describe a data set, and some data sets have nothing else

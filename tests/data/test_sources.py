@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -21,7 +22,7 @@ class FakeHub:
         self.cached, self.error, self.files = cached, error, files
         monkeypatch.setattr(huggingface_hub, "hf_hub_download", self.download)
         monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", self.probe)
-        monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", self.list_files)
+        monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", self.info)
 
     def download(self, name, file, *, repo_type, revision, local_files_only=False):
         assert repo_type == "dataset"
@@ -34,10 +35,10 @@ class FakeHub:
         if self.error:
             raise self.error
 
-    def list_files(self, name, *, repo_type, revision):
+    def info(self, name, *, repo_type, revision, timeout):
         if self.error:
             raise self.error
-        return self.files
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in self.files])
 
 
 @pytest.mark.parametrize("kind", ["dolly", "hh"])

@@ -7,6 +7,7 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pyarrow
@@ -225,13 +226,15 @@ def on_hub(tmp_path, monkeypatch):
         for name, record in records.items():
             jsonl(folder / "data" / f"{name}.jsonl", *record)
 
-        def listed(api, name, *, repo_type, revision):
+        def info(api, name, *, repo_type, revision, timeout):
             requests.append((name, revision))
             if not records:
                 raise OSError("Name or service not known")
-            return [f"data/{name}.jsonl" for name in records]
+            return SimpleNamespace(
+                siblings=[SimpleNamespace(rfilename=f"data/{file}.jsonl") for file in records]
+            )
 
-        monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", listed)
+        monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", info)
         monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda name, file, **_: folder / file)
         return requests
 
