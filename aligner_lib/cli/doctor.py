@@ -28,6 +28,9 @@ GIB = 1 << 30
 # not an extra of the package: pip would refuse the combination with the extra `pytriton`, because verifiers requires numpy 2
 ENVIRONMENTS = Path(__file__).parents[2] / "requirements-environments.lock"
 
+PROCESSOR = Path("/proc/cpuinfo")
+BF16_FEATURES = {"avx512_bf16", "amx_bf16"}  # as Linux names them
+
 # package: the consequences if the package is missing
 NEEDED = {
     "torch": "nothing can be trained",
@@ -102,7 +105,7 @@ def _python() -> Finding:
 def _machine() -> Iterator[Finding]:
     memory, free = psutil.virtual_memory(), shutil.disk_usage(Path.cwd()).free
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield _ok("cores", str(cores))
+    yield _ok("cores", f"{cores}, {bf16_units(PROCESSOR)}")
     enough = memory.available >= 7 * GIB
     yield (_ok if enough else _note)(
         "memory",
@@ -117,9 +120,17 @@ def _machine() -> Iterator[Finding]:
     )
 
 
+def bf16_units(processor: Path) -> str:
+    """What the list of the processor's features says about bf16: trainer.precision=auto measures it when a job starts."""
+    with suppress(OSError):
+        if BF16_FEATURES & set(processor.read_text().split()):
+            return "with units for bf16: the laptop profile computes in bf16, twice as fast as in float32"
+    return "without known units for bf16: the laptop profile computes in float32"
+
+
 def _cuda() -> Finding:
     if not shutil.which("nvidia-smi"):
-        return _note("CUDA", "no GPU: profiles smoke and laptop run on the CPU in float32")
+        return _note("CUDA", "no GPU: the profiles smoke and laptop run on the CPU")
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
     answer = subprocess.run(query, capture_output=True, text=True, timeout=20)
     if answer.returncode:

@@ -14,6 +14,7 @@ from forks import until
 
 import cluster
 from aligner_lib import __version__
+from aligner_lib.cli import doctor
 from aligner_lib.cli import main as cli
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
@@ -285,5 +286,26 @@ def test_doctor_lists_what_is_there_and_what_is_not(tmp_path):
     variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "ALIGNER_CACHE": str(tmp_path / "c"), "COLUMNS": "200"}
     command = [sys.executable, "-m", "aligner_lib", "doctor"]
     shown = subprocess.check_output(command, cwd=tmp_path, env=os.environ | variables, text=True)
-    for words in "megatron-core|CUDA|Slurm|GiB free|hub can't be reached|fetched when needed".split("|"):
+    for (
+        words
+    ) in "megatron-core|units for bf16|CUDA|Slurm|GiB free|hub can't be reached|fetched when needed".split(
+        "|"
+    ):
         assert words in shown
+
+
+@pytest.mark.parametrize(
+    "features, computed",
+    [
+        ("fma avx2", "float32"),
+        ("fma avx2 avx512_bf16", "bf16"),
+        ("amx_bf16 avx512f", "bf16"),
+        (None, "float32"),
+    ],
+)
+def test_doctor_tells_the_precision_of_the_laptop_profile(tmp_path, features, computed):
+    """None: a machine without /proc/cpuinfo, such as a Mac."""
+    processor = tmp_path / "cpuinfo"
+    if features:
+        processor.write_text(f"processor : 0\nflags : {features}\n")
+    assert f"the laptop profile computes in {computed}" in doctor.bf16_units(processor)
