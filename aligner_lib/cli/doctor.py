@@ -121,7 +121,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def bf16_units(processor: Path) -> str:
-    """What the list of the processor's features says about bf16: trainer.precision=auto measures it when a job starts."""
+    """The laptop profile's precision, by the processor's list of features. A job measures both precisions when the job starts."""
     with suppress(OSError):
         if BF16_FEATURES & set(processor.read_text().split()):
             return "with units for bf16: the laptop profile computes in bf16, twice as fast as in float32"

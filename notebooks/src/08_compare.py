@@ -19,7 +19,9 @@ out = "../runs/tutorial"
 dataset = "sample"
 start = "fresh"  # recorded: use a bundle's runs in place of missing runs
 seed = 1234  # for the sampling
-prompts = 64  # held-out prompts of each kind: more prompts give narrower intervals
+prompts = (
+    None  # held-out prompts of each kind; None: 128, or 64 with smoke. More prompts narrow the intervals
+)
 generations = 1  # answers to each prompt, each with its own random numbers
 beside = ""  # folders of tutorial runs with other seeds, separated by commas, whose evaluations are pooled
 judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the two-turn questions
@@ -51,6 +53,7 @@ POLICIES = {
     "GRPO": lab.grpo_policy(),
     "PPO": lab.ppo_policy(),
 }
+prompts = prompts or (64 if profile == "smoke" else 128)
 settings = lab.conversations() | {
     "critic.pretrained_checkpoint.restore_from_path": lab.reward_model(),
     "model.environments.sums.use": "sums",
@@ -177,7 +180,7 @@ print(evaluation.conclusion)
 # With the laptop profile, on the prompts of notebook 05, PPO raised the share of good answers from
 # {{laptop.ppo.good_sft}} to {{laptop.ppo.good_ppo}}. In this notebook {{laptop.dpo.good}} of DPO's answers and
 # {{laptop.grpo.good}} of GRPO's are good (GRPO started from the downloaded model and learnt only sums), and the KL of PPO
-# is {{laptop.ppo.kl_per_token}} nats per token. With 256 prompts, `prompts = 256`, the intervals are half as wide. Another
+# is {{laptop.ppo.kl_per_token}} nats per token. With a quarter of the prompts the intervals would be twice as wide. Another
 # seed trains other policies: put the folders of runs with other seeds into `beside`, and the table pools them.
 
 # %% [markdown]
