@@ -932,12 +932,26 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # - **With both**, the reward is as high as in the original run, and the answers are no better than those of the SFT
 #   policy: 0.27 are good. Answers now contain every number that was asked for, and hardly any last words. The reward does
 #   not tell the two runs apart. The KL does, and its alarm sounds at step 5.
+
+# %% [markdown]
+# ### And with more steps?
 #
-# A fourth lesson comes from 48 steps with an earlier sample of the pairs. The reward rose to 1.42, and the program of that
-# time called 0.52 of the answers good, about as many as after ten steps. Instead, 0.41 of the answers ended with "I hope
-# this helps.", though no prompt among them asked for this sentence. In this run, more steps raised only what is paid.
-# Other prompts do ask for such last words, so the reward model paid for them everywhere. Today rejected answers have
+# With an earlier sample of the pairs, 48 steps raised only what is paid. The reward rose to 1.42, and 0.41 of the answers
+# ended with "I hope this helps.", though no prompt among them asked for this sentence. Other prompts do ask for such
+# last words, so the reward model paid for them everywhere. The cure came into the pairs: today rejected answers have
 # unasked closing remarks, too, and the program calls an answer with such a remark not *plain*.
+#
+# With today's pairs, 48 steps gain more than 16 (`python notebooks/record.py --long`, 256 held-out prompts):
+#
+# | seed | good, SFT | good, PPO | gain, 95 % interval | echoes | length |
+# | --- | --- | --- | --- | --- | --- |
+# | 1234 | {{long_1234.ppo.good_sft}} | {{long_1234.ppo.good_ppo}} | {{long_1234.ppo.good_gain}} ({{long_1234.ppo.good_gain_low}} to {{long_1234.ppo.good_gain_high}}) | {{long_1234.ppo.echo_sft}} → {{long_1234.ppo.echo_ppo}} | {{long_1234.ppo.length_ratio}} times |
+# | 1 | {{long_1.ppo.good_sft}} | {{long_1.ppo.good_ppo}} | {{long_1.ppo.good_gain}} ({{long_1.ppo.good_gain_low}} to {{long_1.ppo.good_gain_high}}) | {{long_1.ppo.echo_sft}} → {{long_1.ppo.echo_ppo}} | {{long_1.ppo.length_ratio}} times |
+#
+# The next hack is already visible. With seed 1, half of the requested last words stand in the wrong place: "Stars
+# twinkle because of light from other stars. Have fun because the light travels faster than the heat." Such answers get
+# a reward of 1.47 on average, and answers that obey get 1.18, because no rejected answer has the requested words in the
+# wrong place. The program does not call these answers good. How would you change the pairs?
 
 # %% [markdown]
 # ### How far, and for what?
