@@ -947,6 +947,7 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # | --- | --- | --- | --- | --- | --- |
 # | 1234 | {{long_1234.ppo.good_sft}} | {{long_1234.ppo.good_ppo}} | {{long_1234.ppo.good_gain}} ({{long_1234.ppo.good_gain_low}} to {{long_1234.ppo.good_gain_high}}) | {{long_1234.ppo.echo_sft}} → {{long_1234.ppo.echo_ppo}} | {{long_1234.ppo.length_ratio}} times |
 # | 1 | {{long_1.ppo.good_sft}} | {{long_1.ppo.good_ppo}} | {{long_1.ppo.good_gain}} ({{long_1.ppo.good_gain_low}} to {{long_1.ppo.good_gain_high}}) | {{long_1.ppo.echo_sft}} → {{long_1.ppo.echo_ppo}} | {{long_1.ppo.length_ratio}} times |
+# | 2 | {{long_2.ppo.good_sft}} | {{long_2.ppo.good_ppo}} | {{long_2.ppo.good_gain}} ({{long_2.ppo.good_gain_low}} to {{long_2.ppo.good_gain_high}}) | {{long_2.ppo.echo_sft}} → {{long_2.ppo.echo_ppo}} | {{long_2.ppo.length_ratio}} times |
 #
 # The next hack is already visible. With seed 1, half of the requested last words stand in the wrong place: "Stars
 # twinkle because of light from other stars. Have fun because the light travels faster than the heat." Such answers get
