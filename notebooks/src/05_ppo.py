@@ -951,8 +951,9 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 #
 # The next hack is already visible. With seed 1, half of the requested last words stand in the wrong place: "Stars
 # twinkle because of light from other stars. Have fun because the light travels faster than the heat." Such answers get
-# a reward of 1.47 on average, and answers that obey get 1.18, because no rejected answer has the requested words in the
-# wrong place. The program does not call these answers good. How would you change the pairs?
+# a reward of 1.47 on average, and answers that obey get 1.18. The pairs hardly show this fault: 178 training pairs ask for
+# last words, and only two of them reject an answer for the wrong place alone. The program does not call such answers
+# good. How would you change the pairs?
 
 # %% [markdown]
 # ### How far, and for what?

@@ -19,9 +19,7 @@ out = "../runs/tutorial"
 dataset = "sample"
 start = "fresh"  # recorded: use a bundle's runs in place of missing runs
 seed = 1234  # for the sampling
-prompts = (
-    None  # held-out prompts of each kind; None: 128, or 64 with smoke. More prompts narrow the intervals
-)
+prompts = None  # held-out prompts of each kind: more give narrower intervals. None: 128, or 64 with smoke
 generations = 1  # answers to each prompt, each with its own random numbers
 beside = ""  # folders of tutorial runs with other seeds, separated by commas, whose evaluations are pooled
 judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the two-turn questions
