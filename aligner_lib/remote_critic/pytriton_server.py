@@ -6,6 +6,7 @@ Start the server from the main thread, because tritonserver ends when the *threa
 from __future__ import annotations
 
 import atexit
+import errno
 import glob
 import ipaddress
 import logging
@@ -32,6 +33,7 @@ RESTRICTED = ["inference", "metadata", "model-repository", "shared-memory", "sta
 LARGEST_BATCH = 1 << 20
 BATCH_DELAY_US = 2000  # time for which a request waits for another request of the same shape
 START_S = 120.0  # PyTriton's own limit
+PORT_S = 20.0  # for the port of a predecessor that is ending
 EXIT_S = 1  # for requests in progress when the server ends
 # tritonserver makes a folder with such a name, uses the folder only for packed interpreters, and does not remove the folder
 ENVIRONMENTS = "/tmp/python_env_*"
@@ -192,21 +194,33 @@ def check_numpy() -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises UserError when the port is taken or the address is not this machine's. PyTriton itself would wait a minute."""
+    """Raises UserError when the port is taken or the address is not this machine's. PyTriton itself would wait a minute.
+
+    A requeued server may start beside its predecessor, whose processes are still ending. Therefore the check waits PORT_S for
+    a port that is in use.
+    """
     if host == "" or _is_every(host):
         raise UserError(
             f"the address {host!r} would open the server to every network: give an address of the machine, or none "
             "for loopback"
         )
+    begin = time.monotonic()
+    while (error := _error_of_binding(host, port)) is not None:
+        if error.errno != errno.EADDRINUSE or time.monotonic() - begin >= PORT_S:
+            raise UserError(
+                f"port {port} of {host} can't be used ({error.strerror}): another server uses the port, or the "
+                "address is not the machine's: choose another port"
+            )
+        time.sleep(0.2)
+
+
+def _error_of_binding(host: str, port: int) -> OSError | None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise UserError(
-                f"port {port} of {host} can't be used ({error.strerror}): another server uses the port, or the "
-                "address is not the machine's: choose another port"
-            ) from None
+            return error
 
 
 def _is_every(host: str) -> bool:

@@ -5,6 +5,7 @@ import platform
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -86,14 +87,18 @@ ctypes.CDLL(None).syscall(60, 0)  # exit: of this thread alone
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="calls exit by x86_64's number of it")
-def test_a_process_whose_first_thread_is_gone_still_has_its_port():
+def test_a_process_whose_first_thread_is_gone_still_has_its_port_and_is_waited_for(monkeypatch):
     """A killed server looks like a zombie before its last thread is gone."""
+    monkeypatch.setattr(pytriton_server, "PORT_S", 0.0)
     process = subprocess.Popen([sys.executable, "-c", HALF_GONE], stdout=subprocess.PIPE, text=True)
     port, seen = int(process.stdout.readline()), psutil.Process(process.pid)
     until(lambda: seen.status() == psutil.STATUS_ZOMBIE, "the first thread's end")
     with pytest.raises(UserError, match="can't be used"):
         pytriton_server.check_port("127.0.0.1", port)
     assert pytriton_cleanup.is_alive(seen)
-    pytriton_cleanup.end([process.pid], signal.SIGKILL, 10.0)
-    pytriton_server.check_port("127.0.0.1", port)
+    monkeypatch.setattr(pytriton_server, "PORT_S", 60.0)
+    with ThreadPoolExecutor() as pool:
+        checked = pool.submit(pytriton_server.check_port, "127.0.0.1", port)
+        pytriton_cleanup.end([process.pid], signal.SIGKILL, 10.0)
+        checked.result()
     assert process.wait() is not None and not pytriton_cleanup.is_alive(seen)

@@ -96,7 +96,8 @@ def test_an_actor_whose_critic_died_can_be_stopped_and_keeps_its_checkpoint(jobs
     pytriton_cleanup.clear(critic.run.path)  # nobody starts it again
 
 
-def test_a_port_that_is_taken_is_told_at_once(jobs):
+def test_a_port_that_is_taken_is_told(jobs, monkeypatch):
+    monkeypatch.setattr("aligner_lib.remote_critic.pytriton_server.PORT_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         critic = Critic(jobs, "taken", port=taken.getsockname()[1])
         words = rf"port {critic.port} of 127.0.0.1 can't be used \(Address already in use\)"
