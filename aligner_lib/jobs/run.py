@@ -51,8 +51,23 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
 
 
 def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
-    """Run an evaluation, as `run_job` does for training. The metrics are logged once, at step 0."""
+    """Run an evaluation, as `run_job` does for training. The metrics are logged once, at step 0.
+
+    Several policies (evaluation.policies) are evaluated one after another, each into a run folder inside the job's.
+    """
     job = prepare_job(kind, config, profile)
+    if not job.parts:
+        _evaluate(kind, config, profile, job)
+    else:
+        with closing(job), opened_run(kind, config, profile, job, resume=False) as run:
+            for part in job.parts.values():
+                _evaluate(kind, part.config, profile, part.prepare())
+            if run is not None:
+                run.finish("finished", f"evaluated {', '.join(job.parts)}")
+    return RunFolder(config.exp_manager.explicit_log_dir)
+
+
+def _evaluate(kind: str, config: DictConfig, profile: str | None, job: PreparedJob) -> None:
     with closing(job), opened_run(kind, config, profile, job, resume=False) as run:
         evaluation, started = job.build(run), time.perf_counter()
         figures = evaluation.figures() | {"timers/validation_time": time.perf_counter() - started}
@@ -61,7 +76,6 @@ def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) ->
             nothing = figures.get("evaluation/rewards_failed") == 1
             run.finish("finished", f"evaluated, but {NO_REWARD}" if nothing else "evaluated")
     logger.info("finished: %s", config.exp_manager.explicit_log_dir)
-    return RunFolder(config.exp_manager.explicit_log_dir)
 
 
 def prepare_job(kind: str, config: DictConfig, profile: str | None) -> PreparedJob:
@@ -94,7 +108,7 @@ def opened_run(
             latest = run.folder.latest_checkpoint() if resume else None
             begin = run.start if latest is None else run.start_loading
             begin(step_of(latest))
-            exporters.start(run.path, requested(config.exp_manager))
+            exporters.start(run.path, [] if job.parts else requested(config.exp_manager))
         yield run
 
 

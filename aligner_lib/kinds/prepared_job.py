@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -16,14 +16,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class JobPart:
+    """A part of a job with a run folder of its own."""
+
+    config: DictConfig
+    prepare: Callable[[], PreparedJob]
+
+
+@dataclass(frozen=True)
 class PreparedJob:
     """A job whose models are not built yet. `build` builds them, given the run's writer (None on all ranks except the
     first)."""
 
-    build: Callable[[RunWriter | None], TrainerProtocol | Evaluation]
+    build: Callable[[RunWriter | None], TrainerProtocol | Evaluation] | None
+    """None for a job that consists of parts."""
     max_steps: int
     loop: DictConfig | None
     """A config.schema.Loop; None for a job that does not train."""
     hashes: dict[str, str]
     close: Callable[[], None] = lambda: None
     """Ends the processes started by the job, for example environment processes."""
+    parts: Mapping[str, JobPart] = field(default_factory=dict)
+    """The parts of the job by name, which run one after another."""

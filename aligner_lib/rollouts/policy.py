@@ -1,4 +1,4 @@
-"""A policy that generates responses, scores tokens and learns, and its reference: the policy with the weights at construction.
+"""A policy that generates responses, scores tokens and learns, and its reference.
 
 B rows, S sequence length
 """
@@ -53,9 +53,10 @@ class TokenScorer:
 
 
 class Policy:
-    """A language model's engine with the methods that rollouts need. `reference` holds the weights at construction.
+    """A language model's engine with the methods that rollouts need.
 
-    generator: generates responses with the policy's weights; None: the engine's own module generates the responses.
+    generator: generates responses with the policy's weights; None: the engine's own module generates the responses. reference: the
+    reference's weights; None: a copy of the engine's weights at construction.
     """
 
     def __init__(
@@ -66,12 +67,13 @@ class Policy:
         *,
         forward_micro_batch_size: int,
         generator: Generator | None = None,
+        reference: FrozenWeights | None = None,
     ):
         self.engine = engine
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.forward_micro_batch_size = forward_micro_batch_size
-        self.reference = FrozenWeights(engine.module)
+        self.reference = reference or FrozenWeights(engine.module)
         self.generator = generator or MegatronGenerator(engine, tokenizer)
         self._generates_at: int | None = None  # the optimizer step whose weights the generator has
 

@@ -53,6 +53,7 @@ POLICIES = {
 }
 prompts = prompts or (64 if profile == "smoke" else 128)
 settings = lab.conversations() | {
+    "evaluation.policies": POLICIES,
     "critic.pretrained_checkpoint.restore_from_path": lab.reward_model(),
     "model.environments.sums.use": "sums",
     "model.ppo.num_val_samples": 2 * prompts,
@@ -63,21 +64,8 @@ settings = lab.conversations() | {
 }
 
 # %%
-import asyncio
-
-runs = {name: lab.run(f"evaluate-{name.lower()}") for name in POLICIES}
-
-
-turn = asyncio.Lock()  # two evaluations at once would share the processor
-
-
-async def evaluate(name, policy):
-    async with turn:
-        await lab.submit("evaluate", runs[name].name, **settings, **{"policy.restore_from_path": policy})
-
-
-# the jobs go on while you read and write
-evaluations = {name: asyncio.create_task(evaluate(name, policy)) for name, policy in POLICIES.items()}
+job = lab.submit("evaluate", **settings)  # the job goes on while you read and write
+runs = {name: lab.run(f"evaluate/{name}") for name in POLICIES}
 
 # %% [markdown]
 # ### While the policies answer: how sure is a win rate?
@@ -116,10 +104,10 @@ rate_check = check("win_rate_interval", win_rate_interval)
 display(rate_check)
 
 # %%
-for name, evaluation in evaluations.items():
-    await evaluation
-    mean = runs[name].metrics()[-1]["evaluation_environments/conversations/reward"]
-    print(f"{name:12} has answered; mean reward on conversations {mean:+.2f}")
+await job
+for name, run in runs.items():
+    mean = run.metrics()[-1]["evaluation_environments/conversations/reward"]
+    print(f"{name:12} mean reward on conversations {mean:+.2f}")
 
 # %% [markdown]
 # ## Four prompts, all policies
@@ -133,7 +121,9 @@ from aligner_lib.tutorial.comparison.evaluation import evaluate_policies
 from widgets import SideBySide
 
 others = [Workspace(folder, profile) for folder in beside.split(",") if folder]
-runs_of_seeds = {name: [run, *(other.run(run.name) for other in others)] for name, run in runs.items()}
+runs_of_seeds = {
+    name: [run, *(other.run(f"evaluate/{name}") for other in others)] for name, run in runs.items()
+}
 evaluation = evaluate_policies(runs_of_seeds, seed=20261125)
 lab.record("08", evaluation.results())  # the report and the portfolio show this record
 SideBySide(evaluation.drawn)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from smoke_jobs import assert_same_run, prepare_smoke_job
 
+from aligner_lib.errors import UserError
+from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import compare_policies
 from data import format_hh
 from data.forms import obeys
@@ -44,6 +47,26 @@ def test_more_answers_change_none_of_the_first_ones(evaluate, jobs):
         assert len(others) == 2
     # with random numbers of their own
     assert any(first["response"] != second["response"] for first, second, _ in groups.values())
+
+
+def test_several_policies_in_one_job_are_evaluated_as_each_alone(evaluate, sft, jobs):
+    """The policy after another one has its own weights, and both have the first reference."""
+    policies = f"{{sft: '{sft.path}', same: '{jobs.model}'}}"
+    several = jobs.run("evaluate", "evaluate_several", evaluation__policies=policies)
+    alone = jobs.run("evaluate", "evaluate_sft", policy__restore_from_path=f"'{sft.path}'")
+    assert several.info["message"] == "evaluated sft, same" and several.metrics() == []
+    for name, expected in {"sft": alone, "same": evaluate}.items():
+        part = RunFolder(several.path / name)
+        assert_same_run(part, expected, within=0)
+        assert part.info["hashes"] == expected.info["hashes"]
+        assert several.info["hashes"][f"policies.{name}"] == part.info["hashes"]["model"]
+
+
+def test_a_policy_that_is_none_is_told_before_any_is_evaluated(jobs, rm):
+    policies = f"{{a: '{jobs.model}', b: '{rm.path}'}}"
+    settings = jobs.settings("evaluate", "evaluate_wrong", evaluation__policies=policies)
+    with pytest.raises(UserError, match=r"evaluation\.policies\.b=.* is a reward model or a critic"):
+        prepare_smoke_job("evaluate", settings)
 
 
 def of_environment(run, name: str) -> list[dict]:

@@ -49,7 +49,9 @@ def put_into_cache(run: RunFolder, profile: str) -> None:
     for name, path in recorded_runs.files_of(run):
         (into / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, into / name)
-    (into / "run.json").write_text(recorded_runs.as_json(recorded_runs.info_to_pack(run)))
+    for name, info in recorded_runs.infos_to_pack(run).items():
+        (into / name).parent.mkdir(parents=True, exist_ok=True)
+        (into / name).write_text(recorded_runs.as_json(info))
 
 
 @pytest.fixture
@@ -160,6 +162,39 @@ def test_a_learner_s_own_files_are_kept_when_a_run_takes_their_place(started, se
     assert str(kept) in capsys.readouterr().out
     assert started == ([] if start == "recorded" else ["sft"])
     assert recorded_runs.recorded("smoke", "sft").latest_checkpoint()
+
+
+def test_an_evaluation_of_several_policies_is_recorded_with_its_parts(own_cache, started, tmp_path, capsys):
+    instructor = Workspace(tmp_path / "instructor", "smoke")
+    policies = dict.fromkeys(("before", "after"), instructor.model())
+    hashes = {f"policies.{name}": model_hash(folder) for name, folder in policies.items()}
+    names = {"evaluation": {"policies": dict.fromkeys(policies, "/there")}}
+    folders = {"evaluate": names, **{f"evaluate/{name}": {} for name in policies}}
+    for number, (folder, config) in enumerate(folders.items()):
+        with RunWriter(
+            instructor.run(folder).path, kind="evaluate", config=config, seed=1, hashes=hashes, max_steps=0
+        ) as run:
+            run.start(0)
+            run.log(0, {"evaluation/rewards": number})
+            run.finish("finished", "evaluated")
+    packed = [run.name for run in recorded_runs.packable(instructor.out)]
+    assert packed == ["evaluate"]
+    put_into_cache(instructor.run("evaluate"), "smoke")
+    seat = Workspace(tmp_path / "seat", "smoke", start="recorded")
+    given = {
+        "pretrained_checkpoint.restore_from_path": seat.model(),
+        "critic.pretrained_checkpoint.restore_from_path": None,
+    }
+    given |= {"model.environments.sums.use": "sums"}
+    seat.submit("evaluate", **given, **{"evaluation.policies": policies | {"third": seat.model()}})
+    assert started == ["evaluate"] and "no policy third" in capsys.readouterr().out
+    seat.submit("evaluate", **given, **{"evaluation.policies": policies})
+    assert started == ["evaluate"]
+    for number, folder in enumerate(folders):
+        assert seat.run(folder).series("evaluation/rewards") == ([0], [number])
+        assert recorded_runs.is_recorded(seat.run(folder)) and str(tmp_path) not in str(seat.run(folder).info)
+    recorded_runs.make_way(seat.run("evaluate").path)
+    assert not seat.run("evaluate").path.exists()
 
 
 def test_only_finished_runs_that_left_a_model_are_packed(recorded):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from aligner_lib.config.kind import JobKind
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
+    Bound,
     ForwardModel,
     ForwardPass,
     Precision,
@@ -61,12 +63,21 @@ class JudgeConfig:
     model: ForwardPass = field(default_factory=ForwardPass)
 
 
+FOLDER_NAMES = Bound(
+    lambda names: all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
+    "names of letters, digits, '_', '-' and '.', because each is a folder's name",
+)
+
+
 @dataclass
 class EvaluationSettings:
-    """evaluation: the size of an evaluation."""
+    """evaluation: the size of an evaluation, and its policies."""
 
     num_generations_per_prompt: int = setting(1, at_least(1))
     """Responses to each prompt."""
+    policies: dict[str, str] = setting({}, FOLDER_NAMES)
+    """Several policies in one job, as in {sft: runs/sft, ppo: runs/ppo}, in place of policy.restore_from_path. Each policy has a run
+    folder of its name inside the job's run folder."""
 
 
 @dataclass
@@ -77,7 +88,7 @@ class EvaluateConfig:
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     """The reference of the KL."""
     policy: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
-    """The policy to evaluate."""
+    """The policy to evaluate, unless evaluation.policies names several."""
     model: EvaluatedModel = field(default_factory=EvaluatedModel)
     critic: JudgeConfig = field(default_factory=JudgeConfig)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
@@ -94,6 +105,8 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     }
     if environments_of(config):
         unused["model.data.data_prefix.validation"] = "the prompts come from model.environments."
+    if config.evaluation.policies:
+        unused["policy."] = "evaluation.policies names the policies."
     if judged_by_programs(config):
         unused["critic."] = "programs judge all responses, and no reward model does."
     return unused

@@ -35,7 +35,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     val_rollout_micro_batch_size,
 )
 from aligner_lib.megatron import parallel
-from aligner_lib.megatron.engine import Engine
+from aligner_lib.megatron.engine import Engine, FrozenWeights
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
@@ -134,8 +134,14 @@ def _environment_tasks(config: DictConfig, tokenizer: Tokenizer, splits: tuple[s
     )
 
 
-def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer, opened: ExitStack) -> Policy:
-    """Build a policy and its reference from an engine. If a server is started for the policy, `opened` closes the server."""
+def build_policy(
+    engine: Engine,
+    config: DictConfig,
+    tokenizer: Tokenizer,
+    opened: ExitStack,
+    reference: FrozenWeights | None = None,
+) -> Policy:
+    """Build a policy from an engine. reference: see Policy. If a server is started for the policy, `opened` closes the server."""
     return Policy(
         engine,
         tokenizer,
@@ -144,6 +150,7 @@ def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer, opene
         generator=_vllm(config, engine.module.architecture, tokenizer, opened)
         if generates_with_vllm(config)
         else None,
+        reference=reference,
     )
 
 

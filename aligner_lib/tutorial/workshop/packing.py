@@ -66,9 +66,10 @@ def pack(
         runs = recorded_runs.packable(tutorial) if tutorial else []
         for run in runs:
             _check_profile(run, profile)
-            packed = tmp_dir / f"{run.name}.json"
-            packed.write_text(recorded_runs.as_json(recorded_runs.info_to_pack(run)))
-            files[f"{RECORDED}{run.name}/run.json"] = packed
+            for name, info in recorded_runs.infos_to_pack(run).items():
+                packed = tmp_dir / f"{run.name}-{name.replace('/', '-')}"
+                packed.write_text(recorded_runs.as_json(info))
+                files[f"{RECORDED}{run.name}/{name}"] = packed
             files |= {f"{RECORDED}{run.name}/{name}": path for name, path in recorded_runs.files_of(run)}
         if tutorial and not runs:
             raise UserError(f"--tutorial {tutorial}: there is no finished run in {tutorial / 'runs'}")

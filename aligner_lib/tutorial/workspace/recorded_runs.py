@@ -80,11 +80,17 @@ def packable(tutorial: Path) -> list[RunFolder]:
     ]
 
 
+def infos_to_pack(run: RunFolder) -> dict[str, dict]:
+    """The contents of a run's run.json and of its parts' by their names in a bundle. See `info_to_pack`."""
+    return {f"{prefix}run.json": info_to_pack(part) for prefix, part in _with_parts(run)}
+
+
 def files_of(run: RunFolder) -> Iterator[tuple[str, Path]]:
     """(name, path) of each packed file of a run, except run.json: the records, and the weights of the last checkpoint."""
-    for name in RECORDS[1:]:
-        if (run.path / name).exists():
-            yield name, run.path / name
+    for prefix, part in _with_parts(run):
+        for name in RECORDS[1:]:
+            if (part.path / name).exists():
+                yield f"{prefix}{name}", part.path / name
     checkpoint = run.latest_checkpoint()
     for path in sorted(checkpoint.rglob("*")) if checkpoint else ():
         inside = path.relative_to(checkpoint)
@@ -118,6 +124,10 @@ def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, obj
             continue
         if key in before and value is not None and before[key] is not None and before[key] != value:
             return f"the recording has {key}={before[key]}, and this run {value}"
+    policies = inputs.get("evaluation.policies", {})
+    for name, policy in policies.items():
+        if run.info["hashes"].get(f"policies.{name}") != _hash_of(Path(str(policy))):
+            return f"the recording has no policy {name} with the weights of {policy}"
     for name, path in _files(inputs):
         had = run.info["hashes"].get(name)
         if had is not None and had != file_hash(path):
@@ -134,10 +144,11 @@ def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, obj
 def place(run: RunFolder, into: Path) -> Path:
     """Install a recorded run as the workspace's run `into`: copy the records, and link the checkpoints. See `make_way`."""
     make_way(into)
-    into.mkdir(parents=True)
-    for name in RECORDS:
-        if (run.path / name).exists():
-            shutil.copyfile(run.path / name, into / name)
+    for prefix, part in _with_parts(run):
+        (into / prefix).mkdir(parents=True)
+        for name in RECORDS:
+            if (part.path / name).exists():
+                shutil.copyfile(part.path / name, into / prefix / name)
     if run.checkpoints():
         (into / "checkpoints").mkdir()
     for checkpoint in run.checkpoints():
@@ -151,20 +162,29 @@ def make_way(folder: Path) -> None:
     Other files are kept: the folder is renamed to `NAME-kept-1`, `NAME-kept-2` and so on, and the new name is printed.
     Raises UserError if the folder's run is still running.
     """
-    run = RunFolder(folder)
+    run, emptied = RunFolder(folder), []
     if is_recorded(run):
         links = [path for path in folder.glob("checkpoints/*") if path.is_symlink()]
-        for path in (*(folder / name for name in RECORDS), *links):
+        parts = _with_parts(run)
+        for path in (*(folder / prefix / name for prefix, _ in parts for name in RECORDS), *links):
             path.unlink(missing_ok=True)
+        emptied = [folder / prefix for prefix, _ in parts[1:]]
     elif run.status == "running":
         raise UserError(f"{folder} is still running: stop the run, or wait for its end, and start again")
-    for empty in (folder / "checkpoints", folder):
+    for empty in (*emptied, folder / "checkpoints", folder):
         with suppress(OSError):  # missing, or not empty
             empty.rmdir()
     if folder.exists():
         names = (folder.with_name(f"{folder.name}-kept-{number}") for number in count(1))
         kept = folder.rename(next(name for name in names if not name.exists()))
         print(f"{folder} contained other files, which are now in {kept}")
+
+
+def _with_parts(run: RunFolder) -> list[tuple[str, RunFolder]]:
+    """A run and, if an evaluation has several policies, the run of each, with the prefix of its files' names."""
+    policies = (run.info.get("config") or {}).get("evaluation", {}).get("policies") or {}
+    inside = [name for name in policies if Path(name).name == name]
+    return [("", run), *((f"{name}/", RunFolder(run.path / name)) for name in inside)]
 
 
 def is_recorded(run: RunFolder) -> bool:

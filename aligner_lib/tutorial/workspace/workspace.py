@@ -206,7 +206,8 @@ class Workspace:
         from cluster import Job, RunBusy, submit
 
         allocation, run = self._allocation(resources), self.run(name or _name(kind, fault))
-        self._record_start(name or _name(kind, fault))
+        for part in ("", *settings.get("evaluation.policies", ())):
+            self._record_start(f"{name or _name(kind, fault)}/{part}".rstrip("/"))
         if self.start == "recorded" and fault is None and (job := self._recorded_job(kind, run, settings)):
             return job
         if recorded_runs.is_recorded(run):
