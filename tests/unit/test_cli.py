@@ -305,3 +305,30 @@ def test_doctor_tells_the_precision_of_the_laptop_profile(tmp_path, features, co
     if features:
         processor.write_text(f"processor : 0\nflags : {features}\n")
     assert f"the laptop profile computes in {computed}" in doctor.bf16_units(processor)
+
+
+ENDING = """
+import atexit, sys, tempfile, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from aligner_lib import __main__ as process
+from aligner_lib.cli import main
+
+sys.modules["torch"] = sys
+pool, folder = ThreadPoolExecutor(), tempfile.TemporaryDirectory()
+
+def app():
+    atexit.register(lambda: print("exit function", end=";"))
+    threading.Thread(target=lambda: (time.sleep(0.1), print("thread", end=";"))).start()
+    pool.submit(print, folder.name, end=";")
+    sys.exit(3)
+
+main.app = app
+process.run()
+"""
+
+
+def test_a_process_with_torch_ends_after_its_threads_exit_functions_and_output():
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
+    folder, *ends = done.stdout.split(";")
+    assert (ends, done.stderr, done.returncode) == (["thread", "exit function", ""], "", 3)
+    assert not Path(folder).exists()
