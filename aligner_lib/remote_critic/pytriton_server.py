@@ -27,6 +27,8 @@ from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import pytriton_cleanup
 from aligner_lib.remote_critic.serialization import Arrays, Signature
 
+logger = logging.getLogger(__name__)
+
 # `health` and `model-config` stay open, because PyTriton's own client needs both without a token.
 RESTRICTED = ["inference", "metadata", "model-repository", "shared-memory", "statistics", "trace", "logging"]
 # limit of the samples in a merged request; the worker splits a request into micro batches
@@ -204,17 +206,26 @@ def check_port(host: str, port: int) -> None:
             f"the address {host!r} would open the server to every network: give an address of the machine, or none "
             "for loopback"
         )
-    begin = time.monotonic()
+    begin, is_logged = time.monotonic(), False
     while (error := _error_of_binding(host, port)) is not None:
         if error.errno != errno.EADDRINUSE or time.monotonic() - begin >= PORT_S:
             raise UserError(
                 f"port {port} of {host} can't be used ({error.strerror}): another server uses the port, or the "
                 "address is not the machine's: choose another port"
             )
+        if not is_logged:
+            logger.info(
+                "port %d of %s is in use: waiting %.0f s for the server that has it to end",
+                port,
+                host,
+                PORT_S,
+            )
+            is_logged = True
         time.sleep(0.2)
 
 
 def _error_of_binding(host: str, port: int) -> OSError | None:
+    """The error of binding the port; None for a free port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

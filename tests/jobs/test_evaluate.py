@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from smoke_jobs import assert_same_run, prepare_smoke_job
 
-from aligner_lib.errors import UserError
+from aligner_lib.config.compose import compose
+from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import compare_policies
 from data import format_hh
@@ -67,6 +68,12 @@ def test_a_policy_that_is_none_is_told_before_any_is_evaluated(jobs, rm):
     settings = jobs.settings("evaluate", "evaluate_wrong", evaluation__policies=policies)
     with pytest.raises(UserError, match=r"evaluation\.policies\.b=.* is a reward model or a critic"):
         prepare_smoke_job("evaluate", settings)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "run.json", "job"])
+def test_a_policy_s_name_is_a_folder_that_a_run_does_not_use(name):
+    with pytest.raises(ConfigError, match="names of letters, digits, '_' and '-'"):
+        compose("evaluate", [f"evaluation.policies={{{name}: smoke}}"], "smoke")
 
 
 def of_environment(run, name: str) -> list[dict]:

@@ -63,9 +63,10 @@ class JudgeConfig:
     model: ForwardPass = field(default_factory=ForwardPass)
 
 
+RUNS_OWN = ("checkpoints", "control", "exporters", "functions", "job", "tensorboard", "vllm", "wandb")
 FOLDER_NAMES = Bound(
-    lambda names: all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
-    "names of letters, digits, '_', '-' and '.', because each is a folder's name",
+    lambda names: all(re.fullmatch(r"\w[\w-]*", name) and name not in RUNS_OWN for name in names),
+    f"names of letters, digits, '_' and '-', because each is a folder's name, and none of {', '.join(RUNS_OWN)}",
 )
 
 
