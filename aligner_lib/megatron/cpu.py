@@ -14,6 +14,7 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
+from aligner_lib.megatron.inert_modules import inert_modules
 from aligner_lib.megatron.kernels import embedding, swiglu
 
 HAS_CUDA = torch.cuda.is_available()
@@ -21,7 +22,14 @@ HAS_CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda") if HAS_CUDA else torch.device("cpu")
 
 FEW_ROWS = 64
-
+UNUSED = (
+    "torch.distributed.tensor",
+    "torch.distributed._tensor",
+    "torch.distributed.fsdp",
+    "triton",
+)
+"""Packages of FSDP, for which Megatron's optimizer compares the class of every tensor, and the compiler of kernels for a GPU. The imports
+would take a fifth of a job's start. PyTorch's CPU build has no Triton, which Megatron 0.19 imports without a condition."""
 
 _prepared = False
 
@@ -63,15 +71,19 @@ def prepare() -> None:
     # Megatron compiles small functions at import. Compiling loads torch._dynamo and _inductor: half of the import's time.
     compile_later = torch.compile
     torch.compile = _identity_decorator
-    # Megatron imports these, if installed, only to name their classes: a sixth of the remaining import time
+    # Megatron imports these, if installed, only to name their classes
     hidden = [name for name in ("wandb", "torch.utils.tensorboard") if name not in sys.modules]
     sys.modules |= dict.fromkeys(hidden)
     try:
-        import megatron.core.tensor_parallel.layers as layers
-        import megatron.core.tensor_parallel.random as rng
-        from megatron.core.distributed import param_and_grad_buffer as gradients
-        from megatron.core.models.gpt import gpt_model  # noqa: F401  (imported here, while torch.compile is inert)
-        from megatron.core.transformer import mlp
+        with inert_modules(UNUSED):
+            import megatron.core.tensor_parallel.layers as layers
+            import megatron.core.tensor_parallel.random as rng
+            from megatron.core.distributed import param_and_grad_buffer as gradients
+            from megatron.core.models.gpt import (  # noqa: F401  (imported here, while torch.compile is inert)
+                gpt_layer_specs,
+                gpt_model,
+            )
+            from megatron.core.transformer import mlp
     finally:
         torch.compile = compile_later
         for name in hidden:
