@@ -212,13 +212,16 @@ def _unless_alone(collective):
 
 
 def _quick_with_few_rows(forward):
-    """Compute x Wᵀ as (W xᵀ)ᵀ for the few rows of a generation step: 1.4 times as fast on 2 AVX2 cores."""
+    """Compute x Wᵀ as (W xᵀ)ᵀ for the few rows of a generation step: 1.4 times as fast on 2 AVX2 cores. In bf16 the usual order is
+    faster."""
 
     def few_rows_forward(self, input, weight, *args, **kwargs):
         rows = input.numel() // input.shape[-1]
         if torch.is_grad_enabled() or rows > FEW_ROWS or kwargs.get("sequence_parallel"):
             return forward(self, input, weight, *args, **kwargs)
-        output = torch.mm(weight, input.reshape(rows, -1).t()).t().contiguous()
+        x = input.reshape(rows, -1)
+        in_order = weight.dtype == torch.bfloat16
+        output = torch.mm(x, weight.t()) if in_order else torch.mm(weight, x.t()).t().contiguous()
         if (bias := kwargs.get("bias")) is not None:
             output += bias
         return output.view(*input.shape[:-1], -1)

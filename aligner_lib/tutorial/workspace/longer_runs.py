@@ -262,7 +262,10 @@ LONG_PPO = {
 LONG_DPO = {
     "trainer.dpo.max_steps": 192,
     "trainer.dpo.val_check_interval": 96,
-    "trainer.dpo.save_interval": 96,
+    "trainer.dpo.save_interval": 192,
+    # Without this term, twice as many steps with the profile's rate made the answers longer, and fewer of them good.
+    "model.dpo.sft_loss_weight": 0.2,
+    "model.optim.lr": 8e-5,
     "model.optim.sched.warmup_steps": 8,
 }
 LONG_GRPO = GRPO_ON_FORMS | {"model.grpo.num_val_samples": 256}
