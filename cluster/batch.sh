@@ -103,14 +103,16 @@ end_the_rest() {
 }
 
 wants_another() {
+    if grep -q '"status": *"finished"' "$RUN/run.json" 2>/dev/null; then return 1; fi
     if is_preempted; then
+        # without a notice, only the user can have asked for a stop
+        if [ -z "$noticed" ] && [ -e "$RUN/control/stop" ]; then return 1; fi
         touch "$FOLDER/notice"
         return 0
     fi
     [ -n "$noticed" ] || return 1
     # A trainer that failed on the way out has to be looked at; one that died of a signal resumes.
-    [ "$1" -eq 0 ] || [ "$1" -ge 128 ] || return 1
-    ! grep -q '"status": *"finished"' "$RUN/run.json" 2>/dev/null
+    [ "$1" -eq 0 ] || [ "$1" -ge 128 ]
 }
 
 queue_again() {

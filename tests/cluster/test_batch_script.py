@@ -148,6 +148,18 @@ def test_preemption_is_known_by_its_time_and_not_by_the_signal(batch, time, code
     assert batch.is_requeued == (code is None)
 
 
+@pytest.mark.parametrize("ends", ["finished", "stopped by the user"])
+def test_a_preempted_run_that_finished_or_that_the_user_stops_is_not_queued_again(batch, ends):
+    (batch.folder / "job").write_text("JobState=RUNNING PreemptTime=2026-01-01T00:00:00\n")
+    if ends == "finished":
+        (batch.run / "run.json").write_text('{"status": "finished"}')
+    else:
+        batch.stop.touch()
+    batch.start("component main bash -c 'kill -TERM $$'").wait(60)
+    assert not batch.is_requeued and batch.outcome["returncode"] == 143
+    assert batch.stop.exists() == (ends != "finished")
+
+
 @pytest.mark.parametrize(("reason", "word"), [("TimeLimit", "TIMEOUT"), ("None", "CANCELLED")])
 def test_the_schedulers_end_is_remembered(batch, reason, word):
     (batch.folder / "job").write_text(f"JobState=COMPLETING Reason={reason}")
