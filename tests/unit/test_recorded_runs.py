@@ -139,6 +139,20 @@ def test_a_late_notebook_finds_the_recorded_policy_without_the_earlier_ones(seat
     assert fresh.policy() == fresh.model() and "there is no SFT run" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"lora": True}, "model.peft.peft_scheme=None, and this workspace lora"),
+        ({"dataset": "forms"}, "another train.jsonl"),
+    ],
+)
+def test_a_late_notebook_takes_no_recorded_policy_of_other_data_or_adapters(
+    recorded, tmp_path, capsys, other, why
+):
+    late = Workspace(tmp_path / "late", "smoke", start="recorded", **other)
+    assert late.policy() == late.model() and why in capsys.readouterr().out
+
+
 def test_training_after_all_begins_anew_and_leaves_the_recording(started, seat):
     seat.submit("sft")
     Workspace(seat.out, "smoke").submit("sft")

@@ -128,10 +128,8 @@ def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, obj
     for name, policy in policies.items():
         if run.info["hashes"].get(f"policies.{name}") != _hash_of(Path(str(policy))):
             return f"the recording has no policy {name} with the weights of {policy}"
-    for name, path in _files(inputs):
-        had = run.info["hashes"].get(name)
-        if had is not None and had != file_hash(path):
-            return f"the recording used another {name}"
+    if differs := _difference_in_data(run, inputs):
+        return differs
     given = [Path(str(value)) for key, value in inputs.items() if key.endswith(".restore_from_path")]
     hashes = {_hash_of(path) for path in given if path.exists()}
     for name in ("model", "reward_model"):
@@ -139,6 +137,15 @@ def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, obj
         if given and had is not None and had not in hashes:
             return f"the recording started from another {name.replace('_', ' ')} than {' or '.join(map(str, given))}"
     return None
+
+
+def difference_in_origin(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, object]) -> str | None:
+    """As `difference`, but only for data and adapters: a later notebook needs a run of the kind and has no settings for it."""
+    before, now = flatten(run.info["config"]), flatten(_settings(kind, profile, inputs))
+    for key, value in now.items():
+        if key.endswith(".peft_scheme") and before.get(key) != value:
+            return f"the recording has {key}={before.get(key)}, and this workspace {value}"
+    return _difference_in_data(run, inputs)
 
 
 def place(run: RunFolder, into: Path) -> Path:
@@ -205,6 +212,14 @@ def _settings(kind: str, profile: str, inputs: Mapping[str, object]) -> dict:
     return without_paths(
         save(compose(kind, [f"{key}={written(value)}" for key, value in inputs.items()], profile))
     )
+
+
+def _difference_in_data(run: RunFolder, inputs: Mapping[str, object]) -> str | None:
+    for name, path in _files(inputs):
+        had = run.info["hashes"].get(name)
+        if had is not None and had != file_hash(path):
+            return f"the recording used another {name}"
+    return None
 
 
 def _files(inputs: Mapping[str, object]) -> Iterator[tuple[str, Path]]:

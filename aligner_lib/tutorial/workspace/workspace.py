@@ -392,9 +392,17 @@ class Workspace:
         return RecordedJob(recorded_runs.place(recording, run.path))
 
     def _place_recorded(self, name: str) -> bool:
-        """Install a recorded run in place of a missing run of an earlier notebook. Returns False without a recording."""
+        """Install a recorded run in place of a missing run of an earlier notebook, which has the name of its kind.
+
+        Returns False without a recording, or if the recording has other data or adapters than this workspace.
+        """
         recording = recorded_runs.recorded(self.profile, name) if self.start == "recorded" else None
         if recording is None:
+            return False
+        data = {key: self._formatted(file) for key, file in kind_of(name).data.items()}
+        inputs = data | self._adapters_of(name)
+        if differs := recorded_runs.difference_in_origin(recording, name, self.profile, inputs):
+            self._made_up(f"the recorded run {name} is not used, because it differs ({differs})")
             return False
         recorded_runs.place(recording, self.run(name).path)
         self._made_up(recorded_runs.describe(recording))
