@@ -201,6 +201,9 @@ def _log(folder: Path, name: str, values: dict[int, float]) -> None:
 def test_an_exporter_sends_each_step_once(tmp_path, monkeypatch):
     known = services.ServiceEntry("CSV", "csv", "csv", "csv_exporter:CsvFile")
     monkeypatch.setitem(services.SERVICES, "csv", known)
+    assert "csv" not in services.requested(
+        {"create_tensorboard_logger": True}
+    )  # a job without the new settings
     for steps in (range(3), range(3, 5)):
         _log(tmp_path / "run", "train/loss", {step: 1 / (step + 1) for step in steps})
         tail.follow(RunFolder(tmp_path / "run"), "csv", until_over=False)

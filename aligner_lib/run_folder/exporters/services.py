@@ -43,8 +43,8 @@ SERVICES = {
 
 
 def requested(exp_manager: Mapping) -> list[str]:
-    """The services requested by a run's settings: exp_manager.create_*_logger."""
-    return [name for name in SERVICES if exp_manager[f"create_{name}_logger"]]
+    """The services requested by a run's settings: exp_manager.create_*_logger, where the settings have it."""
+    return [name for name in SERVICES if exp_manager.get(f"create_{name}_logger")]
 
 
 def options(config: Mapping, name: str) -> dict:
