@@ -43,7 +43,7 @@ NEEDED = {
 }
 OPTIONAL = {
     "transformer-engine": "only GPUs use it; there, Megatron's own layers work without it, slower",
-    "trl": "only `./lab bench` needs it, and installs it",
+    "trl": "only `./lab test` and `./lab bench` need it, and install it",
 }
 
 
@@ -106,17 +106,17 @@ def _machine() -> Iterator[Finding]:
     memory, free = psutil.virtual_memory(), shutil.disk_usage(Path.cwd()).free
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield _ok("cores", f"{cores}, {bf16_units(PROCESSOR)}")
-    enough = memory.available >= 7 * GIB
+    enough = memory.available >= 8 * GIB
     yield (_ok if enough else _note)(
         "memory",
         f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-        + ("" if enough else "; the laptop profile needs 7: close some programs, or use --profile smoke"),
+        + ("" if enough else "; the laptop profile needs 8: close some programs, or use --profile smoke"),
     )
     enough = free >= 10 * GIB
     yield (_ok if enough else _note)(
         "disk",
         f"{free / GIB:.0f} GiB free here"
-        + ("" if enough else "; a laptop tutorial writes several, most in checkpoints"),
+        + ("" if enough else "; a laptop tutorial writes ten, most in checkpoints"),
     )
 
 
