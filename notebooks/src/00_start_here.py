@@ -108,7 +108,7 @@ print(f"model: {lab.model_name}\nfolder: {lab.out.name}/\njobs run: {lab.where}"
 # %% [markdown]
 # ## Where are you?
 #
-# Each notebook ends with five questions, and in most notebooks you write a part of the algorithm. The workspace keeps a
+# Most notebooks end with five questions, and in most notebooks you write a part of the algorithm. The workspace keeps a
 # record of your answers and exercises in `progress.jsonl`. `aligner progress` shows the same table in a terminal.
 # Notebook 08 ends with a page for you to keep, which lists your exercises, answers and results.
 
@@ -121,7 +121,7 @@ ProgressTable(lab.out)
 # ## What you learnt
 #
 # - The recipe has three training stages. The last stage uses four models, of which two are frozen.
-# - A profile changes sizes and where jobs run, never the algorithm.
+# - A profile changes sizes, places and some settings of the algorithm, such as PPO's $\lambda$. The code stays the same.
 # - A job writes a run folder, and every monitor reads the run folder.
 #
 # ## Further reading

@@ -1,7 +1,8 @@
 # %% [markdown]
 # # The model
 #
-# Download a language model, look at its parts, and see how Megatron Core imports the weights.
+# Download a language model, look at its parts, and import the weights into Megatron Core, the library that trains all models
+# here.
 #
 # {{map}}
 #
@@ -81,8 +82,9 @@ plt.show()
 # %% [markdown]
 # ## How does an import work?
 #
-# Hugging Face stores query, key and value as three matrices. Megatron Core stores one fused matrix, in which each group
-# of query heads is followed by the key head and the value head that the group shares. The cell below builds the fused
+# Each head of the attention compares a *query* with *keys* and adds up *values*; several query heads can share a key head and a
+# value head. Hugging Face stores queries, keys and values as three matrices. Megatron Core stores one fused matrix, in which
+# each group of query heads is followed by the key head and the value head that the group shares. The cell below builds the fused
 # matrix by hand for two groups of two query heads of size 1, with rows `q0 … q3`, `k0 k1` and `v0 v1`.
 
 # %%
@@ -134,7 +136,7 @@ print("stop token:", tokenizer.eos_id, tokenizer.tokens([tokenizer.eos_id]))
 def next_logprobs(logits, tokens):
     """The log-probability of each next token.
 
-    logits: float [B, S, V]; tokens: int64 [B, S] → float [B, S-1], in nats: index i belongs to token i+1.
+    logits: float [B, S, V]; tokens: int64 [B, S] → float [B, S-1], in nats (natural logarithms): index i belongs to token i+1.
     """
     logprobs = logits[:, :-1].log_softmax(dim=-1)
     return logprobs.gather(-1, tokens[:, 1:, None]).squeeze(-1)

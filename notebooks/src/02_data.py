@@ -74,8 +74,9 @@ Pairs(preferences / "train_comparisons.jsonl")
 #
 # In HH, people chose the better answer. In the laptop profile, a **program** chooses: each question contains an
 # instruction with something drawn for this question ("Start your answer with "Look"."), and the chosen answer is good.
-# The answers were written by a policy of this project after SFT, as in InstructGPT, because the reward model will have to
-# judge such answers. A rejected answer has a fault: it does not do what was asked, repeats the prompt, has no end,
+# The answers come from a policy of this project after SFT, as in InstructGPT, because the reward model will have to judge such
+# answers. Where the policy had no good answer, a written one is chosen, and a program planted many of the faults. A rejected
+# answer has a fault: it does not do what was asked, repeats the prompt, has no end,
 # answers another question, or has a title. The program is therefore a gold standard, because later
 # the program can check every judgement of the reward model.
 #
@@ -165,13 +166,13 @@ plt.show()
 # ### Count the words yourself
 #
 # **Naive Bayes** judges an answer by its words alone. How probable is each word in a chosen answer, and how probable in
-# a rejected answer? The score of an answer is a sum over its words,
+# a rejected answer? The score of an answer is a sum over its words that occur in some chosen or rejected text,
 #
 # $$ s = \sum_w \log \frac{P(w \mid \text{chosen})}{P(w \mid \text{rejected})}, \qquad
 # P(w \mid \text{chosen}) = \frac{n_w + 1}{N + V} $$
 #
 # where $n_w$ counts the word in all chosen texts, $N$ is the number of words in the chosen texts, and $V$ is the number
-# of different words in all texts. By hand: the chosen texts are "yes please" and the rejected texts are "no". Then
+# of different words in the chosen and rejected texts together. By hand: the chosen texts are "yes please" and the rejected texts are "no". Then
 # $V = 3$. The word "please" has $P = 2/5$ in chosen and $P = 1/4$ in rejected texts, so "please" adds
 # $\ln(0.4 / 0.25) = 0.47$ to the score.
 
@@ -260,8 +261,8 @@ lab.record("02", {"data": figures, "rm": {"best_baseline": max(by_rule.values())
 # %% [markdown]
 # ## What you learnt
 #
-# - The prompt must match the text exactly, because the scores of the reward model depend on the tokens. A text is
-#   prompt + space + answer, tokenised as a whole.
+# - Training and use must join prompt and answer in the same way, because the model sees tokens. Without a chat template, a
+#   text is prompt + space + answer, tokenised as a whole.
 # - Measure simple rules before you train on preferences. A reward model has to beat the best rule.
 
 # %% [markdown]

@@ -35,8 +35,8 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 #
 # $$ L = -\frac{1}{\sum_t m_t} \sum_t m_t \log p(x_{t+1} \mid x_{\le t}) $$
 #
-# The mask $m$ is 1 on the answer and its stop token, and 0 on the input, because the model should learn to answer and
-# not to ask. Input and answer are tokenised as one text. A token that spans both counts as part of the answer.
+# The mask $m_t$ is 1 if token $t+1$ belongs to the answer or is its stop token, and 0 if the token belongs to the input, because
+# the model should learn to answer and not to ask. Input and answer are tokenised as one text. A token that spans both counts as part of the answer.
 
 # %%
 Diagram("sft")
@@ -61,10 +61,10 @@ print("answer only", -(probabilities.log() * mask).sum().item() / mask.sum().ite
 #
 # ### The mask
 #
-# Which predictions belong to the answer? Count from 0. In a text of $L$ tokens whose first $P$ tokens are the prompt,
-# the answer consists of tokens $P \dots L-1$, and token $L-1$ is the stop token. A row of a batch is as long as the
+# Which predictions belong to the answer? Count from 0. In a text of $T$ tokens whose first $P$ tokens are the prompt,
+# the answer consists of tokens $P \dots T-1$, and token $T-1$ is the stop token. A row of a batch is as long as the
 # longest text. Most home-made trainers go wrong here, and no error appears: the loss falls all the same. Before you
-# write the function, say for $P = 2$ and $L = 4$ which predictions count.
+# write the function, say for $P = 2$ and $T = 4$ which predictions count.
 
 
 # %% tags=["solution"]
@@ -162,7 +162,7 @@ check("masked_loss", masked_loss)
 
 # %% [markdown]
 # The library's loss function returns the sum and the count of one micro batch. Megatron adds up sums and counts over
-# all micro batches and all ranks, and divides once. (The log-probabilities that enter the function are already masked:
+# all micro batches and all processes, and divides once. (The log-probabilities that enter the function are already masked:
 # no other log-probabilities are computed.)
 
 # %%
@@ -175,7 +175,8 @@ show_source(SFTTrainer.loss)
 # of a bug. Consider four models that know nothing: a language model with random weights, a reward model whose head is 0
 # (notebook 04), and a policy that still equals its reference, with the DPO loss and with the IPO loss (notebook 06).
 # For example, a model that cannot distinguish two answers gives the better answer the probability 1/2, and has the loss
-# $-\ln \frac{1}{2} = 0.693$.
+# $-\ln \frac{1}{2} = 0.693$. The IPO loss of a pair is $(h - \frac{1}{2\beta})^2$, where $h$ is 0 while the policy equals its
+# reference.
 
 
 # %% tags=["solution"]
@@ -213,8 +214,8 @@ await monitor
 # %% [markdown]
 # ### Adapters, and changes during a run
 #
-# With the parameter `lora = True`, the model's weights stay fixed. Adapters of rank 16 beside every linear layer learn
-# instead, at ten times the learning rate. In one run each on the sample `forms`, the held-out loss fell from
+# With the parameter `lora = True`, the model's weights stay fixed. Adapters beside every linear layer, products of two matrices
+# with 16 columns and 16 rows, learn instead, at ten times the learning rate. In one run each on the sample `forms`, the held-out loss fell from
 # {{all_weights.sft.val_loss_before}} to {{lora.sft.val_loss_after}} with adapters and to
 # {{all_weights.sft.val_loss_after}} without them. A checkpoint takes 49 MB with adapters and 1.6 GB without.
 #
@@ -288,8 +289,8 @@ for prompt in prompts:
 display(chat)
 
 # %% [markdown]
-# SmolLM2 answers even before this run, because its authors trained the model to answer. But its answers are long, few
-# of them end within the length limit, and most do not obey the instruction. After this run nearly all answers end, and
+# SmolLM2 answers even before this run, because its authors trained the model to answer. But its answers are long, only
+# half of them end within the length limit, and most do not obey the instruction. After this run nearly all answers end, and
 # some obey: SFT teaches the form of an answer. (The tiny `smoke` model learns the form of answers, not their sense.)
 
 # %%

@@ -34,7 +34,7 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # reward model keeps the transformer and replaces the output layer by a linear layer with a single output, the *head*.
 # The head maps the hidden state of the last token to a reward $r$. Let $r_c$ be the reward of the chosen answer and
 # $r_r$ the reward of the rejected answer. In the Bradley–Terry model, people prefer the chosen answer with probability
-# $\sigma(r_c - r_r)$. The loss is the negative log-probability of the label.
+# $\sigma(r_c - r_r)$, where $\sigma(x) = 1/(1+e^{-x})$. The loss is the negative log-probability of the label.
 #
 # By hand: rewards of 2 and 0 give a loss of 0.127, rewards of 0 and 2 a loss of 2.127. For rewards of −200 and 0,
 # $\sigma$ is 0 in float32. What is the loss there?
@@ -197,7 +197,7 @@ show_source(pair_loss)
 # %% [markdown]
 # ### How reliable is the accuracy?
 #
-# The 322 held-out pairs of `laptop` give a standard error of about 0.02, and a single seed is little evidence. On real human preferences, 0.70 is normal because people disagree: NeMo-Aligner reports 0.70 on
+# The 322 held-out pairs of `laptop` give a standard error of about 0.014, and a single seed is little evidence. On real human preferences, 0.70 is normal because people disagree: NeMo-Aligner reports 0.70 on
 # HH with a model of 2 billion parameters.
 #
 # The learning rate matters as much as the seed. On harder pairs of this project (`dataset = "forms"`, seed 1), twice
@@ -237,8 +237,8 @@ curves(
 # ## Do chosen and rejected rewards separate?
 #
 # Both means move, and only their difference matters. The Bradley–Terry loss fixes neither the zero point of the rewards
-# nor the head's output for an unfinished answer. But PPO's critic starts as a copy of the reward model and reads
-# unfinished answers. Therefore `laptop` adds a small multiple of the mean squared reward, over all tokens, to the loss
+# nor the head's output for an unfinished answer. But PPO's critic starts from the reward model's weights and reads
+# unfinished answers. (`laptop` gives the critic a new head.) Therefore `laptop` adds a small multiple of the mean squared reward, over all tokens, to the loss
 # (`center_rewards_coefficient`). The additional term keeps outputs near 0 where no comparison determines them.
 
 # %%
@@ -376,8 +376,8 @@ fool_check = check("fool", fool)
 display(fool_check)
 
 # %% [markdown]
-# Now attack the reward model that you have trained. PPO with a weak KL penalty will find texts like the ones that you
-# find here.
+# Now attack the reward model that you have trained. If no word raises the score, try another pair or other words: PPO, which
+# can write any text, searches far longer.
 
 # %%
 question, original = pairs[0]["prompt"], pairs[0]["rejected"]

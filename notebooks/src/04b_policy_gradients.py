@@ -79,12 +79,12 @@ print("gradient", [f"{value:+.2f}" for value in exact.tolist()])
 # The result is an expectation again, so the mean over drawn responses estimates the gradient. This estimate is called
 # **REINFORCE** (Williams 1992). In words: make each drawn response likelier, in proportion to its reward.
 #
-# An optimizer needs a loss. Which loss has the gradient $-\frac{1}{N} \sum_i r_i \nabla \log \pi(x_i)$?
+# An optimizer needs a loss. Which mean over the responses has the gradient $-\frac{1}{N} \sum_i r_i \nabla \log \pi(x_i)$?
 
 
 # %% tags=["solution"]
 def reinforce_loss(logits, responses, rewards):
-    """A loss whose gradient is minus REINFORCE's estimate of the gradient of the expected reward.
+    """Minus the mean of reward times log-probability, whose gradient is minus REINFORCE's estimate.
 
     logits: float [V], the parameters; responses: int64 [N], the drawn responses, numbers below V; rewards: float [N]
     → float [], with a gradient to logits.

@@ -108,8 +108,8 @@ display(rewards_check)
 # %% [markdown]
 # ### Which tokens get the credit?
 #
-# At each token, the critic predicts the sum of all later rewards. The sum is called the *return*, and the prediction is
-# called the *value* $V_t$. The **advantage** $A_t$ of a token says how much better the outcome was than the critic's
+# At each token, the critic predicts the sum of this token's reward and all later rewards. The prediction is called the *value*
+# $V_t$. Its target, advantage plus value, is called the *return*; with $\lambda = 1$ (below) the return is exactly this sum. The **advantage** $A_t$ of a token says how much better the outcome was than the critic's
 # prediction. Generalized advantage estimation (GAE) computes advantages from the last token backwards, with
 # $\delta_t = r_t + \gamma V_{t+1} - V_t$ and $A_t = \delta_t + \gamma\lambda A_{t+1}$. The discount factor $\gamma$ makes
 # later rewards count less; for responses of a few tokens $\gamma$ is 1. The choice of $\lambda$ follows below:
@@ -348,7 +348,7 @@ display(monitor)
 #
 # Now combine the parts of PPO in a problem that trains within seconds. The vocabulary has eight tokens, and a response
 # is a single token. The problem has all ingredients of PPO: log-probabilities, rewards with a KL penalty, advantages
-# (the mean reward replaces the critic) and the clipped loss. As in the large run, rewards and advantages are computed once,
+# (the mean of the rewards with penalty replaces the critic, and nothing is whitened) and the clipped loss. As in the large run, rewards and advantages are computed once,
 # when the tokens are drawn, and stay the same in all updates with these tokens. Which log-probabilities does the penalty
 # need, then? Write the loss.
 
@@ -457,7 +457,7 @@ curves(
 # The critic starts as a copy of the reward model, and with `laptop` its head starts as zeros (`critic.model.new_head`).
 # The reward model was trained on complete answers, so its score for a prefix means nothing. The critic learns to
 # predict the score of an answer before the answer is complete, and better predictions make the advantages less noisy.
-# But a critic needs many responses to learn that some prompts are harder than others, and this run has a few hundred. A
+# But a critic needs many responses to learn that some prompts are harder than others, and this run has about a thousand. A
 # policy that is paid for easy prompts learns little.
 #
 # So the `laptop` profile helps the critic (`trainer.ppo.prompt_baseline`). It draws four responses to each prompt, and
@@ -470,11 +470,11 @@ curves(
 # The `laptop` profile uses $\lambda = 1$ because the critic knows so little. As long as the critic predicts the same
 # value $c$ everywhere, the advantage of a response's token $t$ is $\lambda^{T-t} (R - c)$, apart from the KL penalty. With
 # $\lambda = 0.95$ the last tokens get nearly the whole reward, and the first tokens get little. In addition, the returns,
-# which are the critic's targets, then contain the critic's own values, so $c$ follows the mean reward slowly. In the first steps the rewards are below 0 on average, so the
-# last tokens get negative advantages on average, and the very last token is the stop token. The policy therefore learns
-# not to stop.
+# which are the critic's targets, then contain the critic's own values, so $c$ follows the mean reward slowly. If the rewards of the first steps are below 0 on average, the
+# last tokens get negative advantages on average, and the very last token is the stop token. The policy then learns not to
+# stop.
 #
-# In this project's run with $\lambda = 0.95$ and without a baseline, the mean length went from 39 tokens in the first
+# In an earlier run of this project, with such rewards, $\lambda = 0.95$ and no baseline, the mean length went from 39 tokens in the first
 # step to 52 in the second, and the share of responses that end went from 0.88 to 0.56. With $\lambda = 1$ and all else
 # equal, the length went to 45 and the share to 0.75, and in the third step they were back at 35 and 0.94. The price of
 # $\lambda = 1$: whole rewards are harder to predict than returns that are computed from the critic's own values.
@@ -491,7 +491,7 @@ curves(
 
 # %% [markdown]
 # Any PPO run must pass two checks: before the first update the ratio is 1 and the KL is 0. In bf16 the ratio is 1 up to
-# rounding, because sampling and training add up in another order.
+# rounding, because the two passes that compute it cut the batch differently.
 
 # %%
 first = next(record for record in run.metrics() if record["step"] == 1)
@@ -554,8 +554,8 @@ if checked:
 # %% [markdown]
 # No figure means much without the figures of a policy that cheats. The next table judges echoes, a constant sentence
 # behind the question or its topic, and the best constant answer among some training answers, on the same prompts. Echoes
-# often obey, and none of them is good. The topic in front of a constant sentence is good for some prompts if each answer
-# is judged alone (*good alone*). Beside each other these answers are not good, because the same sentence stands under
+# often obey, and none of them is good. The requested item and the topic in front of a constant sentence are good for some
+# prompts if each answer is judged alone (*good alone*). Beside each other these answers are not good, because the same sentence stands under
 # every question.
 
 # %%
@@ -723,7 +723,7 @@ TokenTable(sorted(echoes, key=lambda record: -record["reward"])[:4])
 # ## What no curve shows
 #
 # The cure began with the pairs (`dataset="drawn"`, now the default of `laptop`): each prompt asks for something of its
-# own, the answers of a pair are the SFT policy's, and a program judged them. Echoes, cut answers and repetitions are
+# own, most answers of the pairs are the SFT policy's, and a program judged them. Echoes, cut answers and repetitions are
 # among the rejected answers, so this reward model is hard to fool with an echo. By the program of that time, PPO raised
 # the share of good answers from 0.30 to 0.50, and no alarm sounded. What do you see in six of the answers, drawn at
 # random?

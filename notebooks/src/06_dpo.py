@@ -147,18 +147,20 @@ display(monitor)
 # %% [markdown]
 # ### While it trains: which pairs move the policy?
 #
-# Let $m$ be the margin of a pair in nats: the gain of the chosen answer minus the gain of the rejected answer. The loss is
-# $-\log \sigma(\beta m)$. How strongly a pair moves the policy is the size of the derivative of the loss with respect to
-# $m$. Write the size as a function of $m$. By hand, with $\beta = 0.1$: all pairs start at $m = 0$ with the weight 0.05.
+# Let $d$ be the difference of the gains of a pair in nats: the gain of the chosen answer minus the gain of the rejected answer.
+# The margin is $\beta d$, and the loss is $-\log \sigma(\beta d)$. How strongly a pair moves the policy is the size of the
+# derivative of the loss with respect to $d$. Write the size as a function of $d$. By hand, with $\beta = 0.1$: all pairs start
+# at $d = 0$ with the weight 0.05.
 
 
 # %% tags=["solution"]
-def pair_weights(margins, beta):
-    """The size of the derivative of DPO's loss with respect to the margin.
+def pair_weights(differences, beta):
+    """The size of the derivative of DPO's loss with respect to the difference of the gains.
 
-    margins: float [B] in nats, the gain of the chosen answer minus the gain of the rejected answer; beta: float → float [B].
+    differences: float [B] in nats, the gain of the chosen answer minus the gain of the rejected answer; beta: float
+    → float [B].
     """
-    return beta * torch.sigmoid(-beta * margins)
+    return beta * torch.sigmoid(-beta * differences)
 
 
 # %%
@@ -166,13 +168,13 @@ weights_check = check("pair_weights", pair_weights)
 display(weights_check)
 
 # %%
-for margin in (-40.0, -10.0, 0.0, 10.0, 40.0):
-    weights = (weights_check.function(torch.tensor([margin]), beta).item() for beta in (0.05, 0.1, 0.5))
-    print(f"margin {margin:+4.0f}   " + "   ".join(f"{weight:.4f}" for weight in weights))
+for difference in (-40.0, -10.0, 0.0, 10.0, 40.0):
+    weights = (weights_check.function(torch.tensor([difference]), beta).item() for beta in (0.05, 0.1, 0.5))
+    print(f"difference {difference:+4.0f}   " + "   ".join(f"{weight:.4f}" for weight in weights))
 
 # %% [markdown]
 # The columns are $\beta = 0.05$, 0.1 and 0.5. A pair that the policy gets wrong keeps nearly the full weight, and a pair
-# that the policy gets right by far has almost no weight left. With a large $\beta$, a margin of 10 nats is enough and the
+# that the policy gets right by far has almost no weight left. With a large $\beta$, a difference of 10 nats is enough and the
 # policy stays near its reference. With a small $\beta$, the pair pulls on. So $\beta$ limits the distance to the
 # reference here as the KL coefficient does in PPO.
 
@@ -184,7 +186,7 @@ await monitor
 #
 # The loss starts at exactly 0.6931. The accuracy on held-out pairs reaches about {{laptop.dpo.val_acc}} with the laptop
 # profile ({{smoke.dpo.val_acc}} with `smoke`). The accuracy is the share of pairs in which the chosen answer gained
-# more than the rejected answer. The margin, $r_c - r_r$, grows from 0 to about {{laptop.dpo.val_margin:.1f}}
+# more than the rejected answer. The margin, $r_c - r_r = \beta d$, grows from 0 to about {{laptop.dpo.val_margin:.1f}}
 # ({{smoke.dpo.val_margin:.1f}} with `smoke`).
 #
 # | you see | meaning | change |

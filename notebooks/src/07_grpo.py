@@ -125,7 +125,7 @@ for baseline, scale in [("group_mean", "none"), ("group_mean", "group_std"), ("l
 #   as the table above shows. Dr. GRPO does not divide.
 #
 # Why does the loss read 0 in the first update? All ratios are 1 and the policy equals the reference, so the loss is the
-# mean of the advantages, which is 0 in every group if the responses have equal lengths. The *gradient* is not 0, because
+# mean of the advantages, which is 0 in every group (with Dr. GRPO's constant divisor only for responses of equal lengths). The *gradient* is not 0, because
 # $\nabla \rho = \rho\, \nabla \log \pi$. So watch the reward, not the loss.
 
 # %% [markdown]
@@ -177,7 +177,7 @@ for response in ("8", " 8.", "9", "The answer is 8", ""):
 
 # %% [markdown]
 # A policy will exploit every weakness of its reward. For example, would `answer in response` be a good test? A response
-# with all ten digits would pass.
+# with all numbers from 0 to 18 would pass.
 #
 # Does **partial credit** help, such as a tenth of the full reward for any number? We tried it in float32 with seed 2.
 # From step 5 on, the policy answered 13, a result of the worked examples, to nearly every sum. The tenth is certain,
@@ -209,7 +209,7 @@ check("exact_match", exact_match)
 # ## The run
 #
 # Each step draws eight responses to each of eight sums. The reward runs in separate processes. If a reward raises an
-# error or hangs, the run loses the sample and continues. The objective of the profile is Dr. GRPO. This notebook adds
+# error or hangs, the run loses the sample and continues. The objective of the profile is Dr. GRPO, without a KL in the loss. This notebook adds
 # the division by the group's deviation, as in GRPO.
 #
 # With `lora = True`, adapters learn instead of all weights. In one run each, {{lora.grpo.val_accuracy_after}} of the held-out
@@ -246,7 +246,7 @@ display(monitor)
 # %% [markdown]
 # ### While it trains: how far has the policy moved?
 #
-# GRPO's loss contains the KL to the reference. The exact KL is a sum over the whole vocabulary at every token, but only
+# The loss above contains the KL to the reference, and every run measures the KL. The exact KL is a sum over the whole vocabulary at every token, but only
 # the drawn token is available. Let $d = \log \pi - \log \pi_{ref}$ at the drawn token. There are [three
 # estimates](http://joschu.net/blog/kl-approx.html):
 #
@@ -338,7 +338,7 @@ await monitor
 # %% [markdown]
 # ### What you should see
 #
-# The validation reward jumps within ten steps. With the laptop profile, the share of exact answers to held-out sums
+# With the laptop profile, the share of exact answers to held-out sums
 # rises from {{laptop.grpo.val_accuracy_before}} to {{laptop.grpo.val_accuracy_after}}, measured on four answers to each
 # sum.
 #
@@ -406,7 +406,8 @@ lab.record("07", {"grpo": figures})
 # ## What does the objective do to each token?
 #
 # Take the first step's responses and compute the update of several objectives. The weight of a token is the factor of
-# the gradient of $\log \pi$: a blue token becomes likelier, and an orange token becomes less likely.
+# the gradient of $\log \pi$: a blue token becomes likelier, and an orange token becomes less likely. `rloo` subtracts the mean of
+# the other responses, and `gspo` clips one ratio for each whole response.
 
 # %%
 lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)

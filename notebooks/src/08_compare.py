@@ -19,7 +19,7 @@ out = "../runs/tutorial"
 dataset = "sample"
 start = "fresh"  # recorded: use a bundle's runs in place of missing runs
 seed = 1234  # for the sampling
-prompts = None  # held-out prompts of each kind: more give narrower intervals. None: 128, or 64 with smoke
+prompts = 64  # held-out prompts of each kind: more give narrower intervals
 generations = 1  # answers to each prompt, each with its own random numbers
 beside = ""  # folders of tutorial runs with other seeds, separated by commas, whose evaluations are pooled
 judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the two-turn questions
@@ -37,7 +37,7 @@ lab = Workspace(out, profile, dataset, start=start)
 # How can you compare policies fairly? All policies answer the same held-out prompts with the same random numbers. Half
 # of the prompts are conversations, which the reward model judges, and with `laptop` a program as well. PPO was trained
 # with this reward model and DPO was not, so a lower reward does not prove that DPO's answers are worse. The other half
-# are sums, which a program judges. Only GRPO was trained on sums, and never on these. The KL is measured to the SFT policy, so
+# repeats the 30 held-out sums, which a program judges. Only GRPO was trained on sums, and never on these. The KL is measured to the SFT policy, so
 # the KL of the SFT policy itself must be exactly 0.
 
 # %%
@@ -51,7 +51,6 @@ POLICIES = {
     "GRPO": lab.grpo_policy(),
     "PPO": lab.ppo_policy(),
 }
-prompts = prompts or (64 if profile == "smoke" else 128)
 settings = lab.conversations() | {
     "evaluation.policies": POLICIES,
     "critic.pretrained_checkpoint.restore_from_path": lab.reward_model(),
@@ -149,7 +148,7 @@ print(evaluation.conclusion)
 # %% [markdown]
 # ### How to read the table
 #
-# - **In brackets** is the range of the figure in 95 of 100 draws of the prompts. Two intervals that overlap widely
+# - **In brackets** is a 95 % interval: in 95 of 100 draws of the prompts, the interval contains the true figure. Two intervals that overlap widely
 #   cannot separate two policies, however far apart the means are. More answers to a prompt give a more precise figure
 #   for the same prompt, but only more prompts give a more precise figure for prompts in general.
 # - **gain** compares prompt by prompt, so a gain is more precise than the difference of two means.

@@ -129,7 +129,7 @@ if lab.where != "print":
 # ### What you should see
 #
 # Both runs have the same losses, step by step. In the recorded run with `smoke` and {{smoke.scale_out.ranks:.0f}}
-# ranks, the losses differed by {{smoke.scale_out.largest_difference:.0e}} of their value. The difference is rounding,
+# ranks, the losses differed by {{smoke.scale_out.largest_difference:.0e}} of their value, and with `laptop` in bf16 by a few thousandths. The difference is rounding,
 # because the sums are computed in another order. A difference that is visible in a plot is a bug, most often a batch
 # that was not divided.
 

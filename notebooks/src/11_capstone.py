@@ -278,12 +278,12 @@ clipped_check = check("clipped_loss", clipped_loss)
 display(clipped_check)
 
 # %% [markdown]
-# Drawing responses is expensive, so PPO uses them for several updates. The loss of a minibatch is the clipped loss plus
+# Drawing responses is expensive, so PPO uses them for several updates, in a new order in each epoch. The loss of a minibatch is the clipped loss plus
 # half the squared error of the critic, and both are averaged over the response tokens of the minibatch:
 #
-# $$ L = \frac{1}{\sum_t m_t} \sum_t m_t \Bigl[ L_t^{clip} + \tfrac{1}{2} \bigl(V(x_{\le t}) - R_t\bigr)^2 \Bigr] $$
+# $$ L = \frac{1}{\sum_t m_t} \sum_t m_t \Bigl[ L_t^{clip} + \tfrac{1}{2} \bigl(V(x_{\le t}) - G_t\bigr)^2 \Bigr] $$
 #
-# The shape of the critic's output is [B, S]. Its last column stands behind the last token and predicts nothing.
+# $G_t$ is the return. The shape of the critic's output is [B, S]. Its last column stands behind the last token and predicts nothing.
 
 
 # %% tags=["solution"]
@@ -293,7 +293,7 @@ def update(policy, critic, optimizer, batch, loss, settings):
     policy, critic: tokens, int64 [B, S] → log-probabilities of each next token, float [B, S, V], and values, float [B, S];
     optimizer: of both; batch: a tuple of tokens, int64 [B, S], and mask, old log-probabilities, advantages and returns,
     [B, S-1]; loss: the clipped loss (ratio, advantages, low, high); settings: has epochs, minibatch (rows), epsilon, and
-    shuffle (a number of rows → their order, int64) → the loss of each minibatch before its step, float [updates].
+    shuffle (a number of rows → a new order, int64) → the loss of each minibatch before its step, float [updates].
     """
     losses = []
     for _ in range(settings.epochs):
@@ -318,7 +318,7 @@ display(update_check)
 # %% [markdown]
 # ## The step
 #
-# Now connect the parts. A new idea is the **whitening** of the advantages: subtract their mean over all response tokens
+# Now connect the parts. The advantages are **whitened**, as in notebook 05: subtract their mean over all response tokens
 # of the batch, and divide by their standard deviation (the square root of the mean squared difference) plus 1e-8. Then
 # the size of an update does not depend on the unit of the rewards. The returns stay as they are, because the critic
 # predicts rewards.
@@ -568,8 +568,8 @@ await monitor
 # response becomes shorter, from 35 to 25 tokens, and 0.66 of the responses end, compared with 0.31 before. The reward asked
 # for these changes. Now read the responses with the highest rewards:
 #
-# - `First.` and `Honestly.` repeat the word with which the prompt wants the answer to begin, and end there.
-# - `Immortal.` has one word, so its reward is 0.95. The user asked for an explanation.
+# - `Honestly.` repeats the word with which the prompt wants the answer to begin, and ends there.
+# - `Dealt.` has one word, so its reward is 0.95. The user asked for an explanation.
 # - `The answer is:` promises an answer and gives none.
 #
 # The reward forgot that a short answer should still answer. The KL is 0.15 nats per token already. A larger penalty would

@@ -75,7 +75,7 @@ def my_judge(prompt: str, response: str, item: str, question: str, **others) -> 
 #
 # Before a policy attacks the judge, attack it yourself. The held-out pairs have a good answer and a worse answer each,
 # and a program names the fault of the worse answer (notebook 04). The judge is right on a pair if it pays the good answer
-# more. A simple judge is right where the answer lacks the word, and wrong on all other faults.
+# more. A simple judge is right where the answer lacks the word, and often wrong on the other faults.
 
 # %%
 from aligner_lib.tutorial.comparison.pair_faults import right_by_fault

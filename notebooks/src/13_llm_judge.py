@@ -68,8 +68,8 @@ print(sum(labels), "of", len(labels), "answers are good")
 print("you and the reader agree on", sum(a == b for a, b in zip(labels, reader)), "of", len(labels))
 
 # %% [markdown]
-# Your agreement with the reader is the most that you can ask of a judge. Two people who disagree on every fifth answer
-# cannot tell a judge with a fifth of errors from a perfect judge.
+# Your agreement with the reader shows how noisy such labels are. If two equally careful people disagree on every fifth answer,
+# each errs on a ninth, and a perfect judge agrees with either on 0.89 of the answers, not on all.
 #
 # ## A rubric
 #
@@ -216,8 +216,7 @@ display(kappa_check)
 
 # %% [markdown]
 # Accuracy and kappa need a threshold above which a score counts as yes. GRPO never uses a threshold: a policy is paid for
-# *differences* of scores. The third figure needs no threshold either. The **AUC** (the area under the curve of true
-# against false alarms) is the share of all pairs of a good and a bad answer in which the good answer has the higher
+# *differences* of scores. The third figure needs no threshold either. The **AUC** (the area under the ROC curve) is the share of all pairs of a good and a bad answer in which the good answer has the higher
 # score. Scores without any information have 0.5, a perfect judge has 1. The trap: the AUC here compares answers to
 # *different* prompts, and GRPO compares answers to the *same* prompt.
 #
@@ -244,8 +243,8 @@ display(auc_check)
 #
 # A figure alone says little. Which AUC would a judge reach that cannot read? Compare with a constant, with the number of
 # words, and with two judges of the earlier notebooks: the gold program of notebook 05, and your reward model of notebook
-# 04 if you have trained one. The threshold of the rubric is 0.5, where Yes and No are equally likely. For all other
-# scores, the threshold is their median. Brackets hold 95 % intervals; they are wide, because forty answers are few.
+# 04 if you have trained one. The threshold of the rubric is 0.5, where Yes and No are equally likely. The
+# constant and the program have the same threshold; for all other scores it is their median. Brackets hold 95 % intervals; they are wide, because forty answers are few.
 
 # %%
 from statistics import median

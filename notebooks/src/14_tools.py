@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Call a calculator
 #
-# Teach a small model to call a calculator for sums beyond its ability, and let the model find out by itself when to
-# multiply.
+# Teach a small model to call a calculator for sums beyond its ability, and measure whether the model also learns which
+# operation a story asks for.
 #
 # {{map}}
 #
@@ -52,8 +52,8 @@ for problem in held_out.problems[:12]:
     print(f"{problem} = {eval(problem):>4}    the model: {guesses[problem] or 'no number'}")
 
 # %% [markdown]
-# Which digits are right? The first digit of a sum is easy to guess from the first digits of the numbers. The others depend
-# on carries, and a carry moves from right to left.
+# Which digits are right? Often the last number of the answer is only a copy of a number in the question. And each digit of a sum
+# depends on carries, which move from right to left.
 
 # %%
 for place, name in enumerate(["ones", "tens", "hundreds"], start=1):
@@ -203,7 +203,7 @@ def answer_call(call, functions):
     if not isinstance(value, dict) or value.keys() != {"name", "arguments"}:
         return "error: a call is an object with name and arguments"
     name, arguments = value["name"], value["arguments"]
-    if name not in functions:
+    if not isinstance(name, str) or name not in functions:
         return f"error: there is no function {name}"
     fits = isinstance(arguments, dict) and arguments.keys() == {"expression"}
     if not fits or not isinstance(arguments["expression"], str):

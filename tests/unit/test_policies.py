@@ -44,6 +44,15 @@ def test_figures_by_hand(runs):
     assert (ppo["kl_per_token"], ppo["distinct_2"]) == (0.5, 2 / 12)
 
 
+def test_a_prompt_that_an_evaluation_repeats_is_one_prompt(runs):
+    """30 held-out sums with 60 answers are evidence of 30 prompts."""
+    for run in runs.values():
+        path = run.path / "rollouts.jsonl"
+        records = [json.loads(line) | {"prompt": "What is 3 + 5?"} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert compare_policies(runs, against="SFT").caption.startswith("4 answers to 1 held-out prompts")
+
+
 def test_the_verdict_of_a_program_stands_beside_the_reward(tmp_path):
     verdicts = {"SFT": [0.0, 0.0, 1.0, 0.0], "PPO": [1.0, 0.0, 1.0, 1.0]}
     runs = {

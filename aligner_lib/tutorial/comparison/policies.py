@@ -131,13 +131,17 @@ def compare_policies(
 
 
 def _answers(runs: Sequence[RunFolder], environment: str | None) -> Answers:
-    """The answers of all seeds' runs. The numbers of a prompt's answers continue from run to run."""
+    """The answers of all seeds' runs. The numbers of a prompt's answers continue from run to run.
+
+    A prompt that an evaluation repeats, because its environment has fewer prompts than answers, is a single prompt.
+    """
     answers: Answers = {}
     counts: Counter[int] = Counter()
+    first: dict[tuple[str | None, str], int] = {}
     for seed, run in enumerate(runs):
         for record in run.rollouts():
             if environment is None or record.get("environment") == environment:
-                prompt = record["group"]
+                prompt = first.setdefault((record.get("environment"), record["prompt"]), record["group"])
                 if record["prompt"] != answers.get((prompt, 0), record)["prompt"]:
                     raise ValueError(
                         f"{run.path} and {runs[0].path} answered different prompts: evaluate both with the same settings"

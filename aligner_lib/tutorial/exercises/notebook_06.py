@@ -198,19 +198,19 @@ DPO_LOSSES = Exercise(
 # ---- pair_weights ---------------------------------------------------------------------------------------------------
 
 
-def _pair_weights(margins, beta):
-    return beta * torch.sigmoid(-beta * margins)
+def _pair_weights(differences, beta):
+    return beta * torch.sigmoid(-beta * differences)
 
 
-def _margins(draw: Draw) -> dict:
-    """Margins as after some steps: a few pairs are far apart in either direction.
+def _differences(draw: Draw) -> dict:
+    """Differences of gains as after some steps: a few pairs are far apart in either direction.
 
-    In every second case, a margin is so negative that exp(−β · margin) is infinite in float32.
+    In every second case, a difference is so negative that exp(−β · difference) is infinite in float32.
     """
-    margins, beta = draw.normal(6, scale=15.0), draw.one_of((0.05, 0.1, 0.3))
+    differences, beta = draw.normal(6, scale=15.0), draw.one_of((0.05, 0.1, 0.3))
     if draw.in_turn((False, True)):
-        margins[0] = -120.0 / beta
-    return {"margins": margins, "beta": beta}
+        differences[0] = -120.0 / beta
+    return {"differences": differences, "beta": beta}
 
 
 PAIR_WEIGHTS = Exercise(
@@ -219,60 +219,62 @@ PAIR_WEIGHTS = Exercise(
     title="how strongly each pair moves the policy",
     minutes=10,
     difficulty=3,
-    hint="The derivative of $-\\log \\sigma(x)$ is $-\\sigma(-x)$. Here $x$ is β times the margin, so the chain rule gives "
-    "another factor β. Test two cases: a margin of 0 has the weight β/2, and a large margin has a weight near 0.",
+    hint="The derivative of $-\\log \\sigma(x)$ is $-\\sigma(-x)$. Here $x$ is β times the difference, so the chain rule gives "
+    "another factor β. Test two cases: a difference of 0 has the weight β/2, and a large difference has a weight near 0.",
     reference=_pair_weights,
-    inputs=_margins,
+    inputs=_differences,
     outputs=("weights",),
     mistakes=(
         Mistake(
             "beta_outside_is_missing",
             "The factor β of the chain rule is missing.",
-            lambda margins, beta: torch.sigmoid(-beta * margins),
+            lambda differences, beta: torch.sigmoid(-beta * differences),
         ),
         Mistake(
             "beta_inside_is_missing",
-            "The margin is not multiplied by β inside the sigmoid.",
-            lambda margins, beta: beta * torch.sigmoid(-margins),
+            "The difference is not multiplied by β inside the sigmoid.",
+            lambda differences, beta: beta * torch.sigmoid(-differences),
         ),
         Mistake(
-            "grows_with_the_margin",
-            "The weight grows with the margin. A pair that the policy already gets right has to move the policy less.",
-            lambda margins, beta: beta * torch.sigmoid(beta * margins),
+            "grows_with_the_difference",
+            "The weight grows with the difference. A pair that the policy already gets right has to move the policy less.",
+            lambda differences, beta: beta * torch.sigmoid(beta * differences),
         ),
         Mistake(
             "slope_of_the_sigmoid",
             "This is the slope of σ itself. The loss is the negative *logarithm* of σ, so a pair that the policy gets "
             "badly wrong keeps its weight.",
-            lambda margins, beta: beta * torch.sigmoid(beta * margins) * torch.sigmoid(-beta * margins),
+            lambda differences, beta: (
+                beta * torch.sigmoid(beta * differences) * torch.sigmoid(-beta * differences)
+            ),
         ),
         Mistake(
             "sign",
             "This is the derivative itself, which is negative. The weight is its size.",
-            lambda margins, beta: -_pair_weights(margins, beta),
+            lambda differences, beta: -_pair_weights(differences, beta),
         ),
         Mistake(
             "the_loss",
-            "This is the loss of each pair. Its derivative with respect to the margin is asked for.",
-            lambda margins, beta: -torch.nn.functional.logsigmoid(beta * margins),
+            "This is the loss of each pair. Its derivative with respect to the difference is asked for.",
+            lambda differences, beta: -torch.nn.functional.logsigmoid(beta * differences),
         ),
         Mistake(
             "infinite_over_infinite",
             "The exponential of a number above 88 is infinite in float32, and infinite over infinite is NaN. `torch.sigmoid` does not "
             "overflow.",
-            lambda margins, beta: beta * (-beta * margins).exp() / (1 + (-beta * margins).exp()),
+            lambda differences, beta: beta * (-beta * differences).exp() / (1 + (-beta * differences).exp()),
             seen_in=not_finite_or_equal_to(_pair_weights),
         ),
         Mistake(
             "beta_twice",
             "β² stands in front. The chain rule gives a single factor β.",
-            lambda margins, beta: beta * _pair_weights(margins, beta),
+            lambda differences, beta: beta * _pair_weights(differences, beta),
         ),
         Mistake(
             "absolute_margin",
             "The absolute value of the margin is taken, so a pair that the policy gets badly wrong has a small weight. The "
             "weight must be near β there.",
-            lambda margins, beta: _pair_weights(margins.abs(), beta),
+            lambda differences, beta: _pair_weights(differences.abs(), beta),
         ),
     ),
 )

@@ -172,7 +172,7 @@ def _answer_call(call, functions, fits=_fits, run=_run, of_broken=None, of_unkno
     if not isinstance(value, dict) or value.keys() != {"name", "arguments"}:
         return NO_CALL
     name, arguments = value["name"], value["arguments"]
-    if name not in functions:
+    if not isinstance(name, str) or name not in functions:
         if of_unknown is None:
             return _no_function(name)
         name = of_unknown(functions)
@@ -229,6 +229,7 @@ CALLS = (
     "calculator(A + B)",
     '{"name": "calculator", "arguments": {"text": "A + B"}}',
     '{"name": "calculator", "arguments": "A + B"}',
+    '{"name": ["calculator"], "arguments": {"expression": "A + B"}}',
     '{"expression": "A + B"}',
     '"A + B"',
     '{"name": "calculator", "arguments": {"expression": "A plus B"}}',

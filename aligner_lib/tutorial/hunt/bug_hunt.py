@@ -53,31 +53,40 @@ HUNTED = {f"hunt-{number:02d}": run for number, run in enumerate(ORDER, 1)}  # r
 
 @dataclass(frozen=True)
 class FaultEvidence:
-    """The metric that reveals a fault in a comparison with the healthy run at the same step."""
+    """The metric that reveals a fault, in a comparison with another figure of the same step."""
 
     metric: str
     apart: Callable[[float, float], bool]
-    """Called with the faulty run's figure and the healthy run's figure: whether the difference is larger than the noise."""
+    """Called with the faulty run's figure and the other figure: whether the difference is larger than the noise."""
     why: str
+    bound: str = ""
+    """The metric of the same run that bounds `metric` by definition. "": the other figure is the healthy run's `metric`."""
+
+    @property
+    def other(self) -> str:
+        """The other figure in words."""
+        return f"in `{self.bound}`" if self.bound else "in the healthy run"
+
+    def figures(self, now: dict, usual: dict) -> tuple[float, float] | None:
+        """Both figures of a step; None if a record lacks one. now, usual: records of the run and of the healthy run."""
+        name, record = (self.bound, now) if self.bound else (self.metric, usual)
+        return (now[self.metric], record[name]) if self.metric in now and name in record else None
 
     def first(self, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[int, float, float]:
-        """The first step at which the metric reveals the fault, the run's figure and the healthy run's figure.
+        """The first step at which the metric reveals the fault, the run's figure and the other figure.
 
         run, healthy: metrics records. Raises ValueError if no step reveals the fault.
         """
         for now, usual in zip(run, healthy):
-            if (
-                self.metric in now
-                and self.metric in usual
-                and self.apart(now[self.metric], usual[self.metric])
-            ):
-                return now["step"], now[self.metric], usual[self.metric]
-        raise ValueError(f"{self.metric} is nowhere apart from the healthy run's")
+            figures = self.figures(now, usual)
+            if figures and self.apart(*figures):
+                return now["step"], *figures
+        raise ValueError(f"{self.metric} is nowhere apart from the figure {self.other}")
 
     def sentence(self, run: Sequence[dict], healthy: Sequence[dict]) -> str:
         """The evidence in a run as a sentence."""
         step, value, usual = self.first(run, healthy)
-        return f"At step {step} `{self.metric}` is {value:.3g}, compared with {usual:.3g} in the healthy run. {self.why}"
+        return f"At step {step} `{self.metric}` is {value:.3g}, compared with {usual:.3g} {self.other}. {self.why}"
 
 
 HEALTHY_CHOICE = "nothing: this run is healthy"
@@ -217,17 +226,15 @@ def _steps(evidence_and_step: tuple, run: Sequence[dict], healthy: Sequence[dict
     if evidence is None:
         whys = [(f"at step {step}", "No figure of this step is out of range.") for step in STEPS[:4]]
         return _choices((NO_STEP, "There is nothing to find in this run."), whys)
-    values = {now["step"]: (now, usual) for now, usual in zip(run, healthy) if evidence.metric in now}
+    values = {now["step"]: evidence.figures(now, usual) for now, usual in zip(run, healthy)}
 
     def why(step: int) -> str:
         if step > first:
             return f"The figure is out of range at step {step}, but not there for the first time."
-        if step not in values:
+        if not values.get(step):
             return f"The figure was not measured at step {step}."
-        now, usual = (record[evidence.metric] for record in values[step])
-        return (
-            f"At step {step} the figure is {now:.3g}, and {usual:.3g} in the healthy run. That is in range."
-        )
+        now, usual = values[step]
+        return f"At step {step} the figure is {now:.3g}, and {usual:.3g} {evidence.other}. That is in range."
 
     wrong = [(f"at step {step}", why(step)) for step in STEPS if step != first]
     before = "is the validation before any training" if first == 0 else "is the first that is out of range"
@@ -285,10 +292,11 @@ CHARTS = [  # shown next to a run's completions
 EVIDENCE: Mapping[str, FaultEvidence] = {
     "kl_sign": FaultEvidence(
         "train_rollouts/rlhf_rewards",
-        lambda value, usual: value > usual + 0.3,
+        lambda value, rewards: value > rewards + 1e-4,
         "`rlhf_rewards` contains the KL penalty and yet lies above `rewards`, which no penalty can cause. The "
         "policy is rewarded for distance from the reference, so the KL runs away to 6 nats per token, and the "
         "reward stops rising.",
+        bound="train_rollouts/rewards",
     ),
     "mask_shift": FaultEvidence(
         "train_optim/first_ppo_ratio",
