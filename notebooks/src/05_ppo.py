@@ -457,7 +457,7 @@ curves(
 # The critic starts as a copy of the reward model, and with `laptop` its head starts as zeros (`critic.model.new_head`).
 # The reward model was trained on complete answers, so its score for a prefix means nothing. The critic learns to
 # predict the score of an answer before the answer is complete, and better predictions make the advantages less noisy.
-# But a critic needs many responses to learn that some prompts are harder than others, and this run has about a thousand. A
+# But a critic needs many responses to learn that some prompts are harder than others, and this run has several hundred. A
 # policy that is paid for easy prompts learns little.
 #
 # So the `laptop` profile helps the critic (`trainer.ppo.prompt_baseline`). It draws four responses to each prompt, and

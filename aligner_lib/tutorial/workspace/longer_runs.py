@@ -170,9 +170,10 @@ HIGH_LR = {"model.optim.lr": 1.5e-4}
 BROKEN = {"high-lr": HIGH_LR, "both": NO_KL | HIGH_LR}
 LEFT_TO_BREAK = {"trainer.ppo.val_check_interval": 4, "trainer.ppo.max_init_policy_kl": None}
 
-# The tutorial's PPO with two more steps and twice the KL penalty. Then the same without a KL penalty, with a higher learning rate,
-# and with both changes, without a limit of the KL.
+# The tutorial's PPO with a lower learning rate and twice the KL penalty. Then the same without a KL penalty, with a higher
+# learning rate, and with both changes, without a limit of the KL.
 TWELVE_STEPS = {
+    "model.optim.lr": 5e-5,
     "trainer.ppo.max_steps": 12,
     "trainer.ppo.val_check_interval": 12,
     "trainer.ppo.save_interval": 12,
@@ -255,6 +256,7 @@ JUDGED = {
 # The tutorial's PPO, DPO and GRPO on `drawn` with several times as many steps. Policies without a validation of their own
 # answer PPO's held-out prompts.
 LONG_PPO = {
+    "model.optim.lr": 5e-5,
     "trainer.ppo.max_steps": 48,
     "trainer.ppo.val_check_interval": 24,
     "trainer.ppo.save_interval": 24,
@@ -265,6 +267,7 @@ LONG_DPO = {
     "trainer.dpo.save_interval": 192,
     # Without this term, twice as many steps with the profile's rate made the answers longer, and fewer of them good.
     "model.dpo.sft_loss_weight": 0.2,
+    "model.dpo.ref_policy_kl_penalty": 0.05,
     "model.optim.lr": 8e-5,
     "model.optim.sched.warmup_steps": 8,
 }
