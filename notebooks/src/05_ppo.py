@@ -606,6 +606,7 @@ print(
 # | --- | --- | --- | --- | --- |
 # | 1 | {{seed_1.ppo.good_sft}} | {{seed_1.ppo.good_ppo}} | {{seed_1.ppo.good_gain}} ({{seed_1.ppo.good_gain_low}} to {{seed_1.ppo.good_gain_high}}) | {{seed_1.ppo.echo_sft}} → {{seed_1.ppo.echo_ppo}} |
 # | 2 | {{seed_2.ppo.good_sft}} | {{seed_2.ppo.good_ppo}} | {{seed_2.ppo.good_gain}} ({{seed_2.ppo.good_gain_low}} to {{seed_2.ppo.good_gain_high}}) | {{seed_2.ppo.echo_sft}} → {{seed_2.ppo.echo_ppo}} |
+# | 7 | {{seed_7.ppo.good_sft}} | {{seed_7.ppo.good_ppo}} | {{seed_7.ppo.good_gain}} ({{seed_7.ppo.good_gain_low}} to {{seed_7.ppo.good_gain_high}}) | {{seed_7.ppo.echo_sft}} → {{seed_7.ppo.echo_ppo}} |
 #
 # The gain is real on each seed, and its size depends on the seed. A single seed can mislead. An earlier profile drew 32
 # responses per step and had no warm-up of the learning rate. With seed 1234 it gained 0.23, and nobody had tried
@@ -941,7 +942,8 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # last words, so the reward model paid for them everywhere. The cure came into the pairs: today rejected answers have
 # unasked closing remarks, too, and the program calls an answer with such a remark not *plain*.
 #
-# With today's pairs, 48 steps gain more than 16 (`python notebooks/record.py --long`, 256 held-out prompts):
+# With today's pairs, 48 steps at a rate of 5e-5 gain more than the 12 of `laptop` (`python notebooks/record.py --long`, 256
+# held-out prompts):
 #
 # | seed | good, SFT | good, PPO | gain, 95 % interval | echoes | length |
 # | --- | --- | --- | --- | --- | --- |

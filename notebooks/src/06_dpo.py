@@ -308,9 +308,8 @@ lab.record("06", {"dpo": figures})
 # PPO learns from its own answers, which a reward model scores. DPO learns from answers that were written before the training. So DPO needs fewer models, runs faster and has fewer
 # ways to fail, but DPO never learns from its own mistakes.
 #
-# The six steps of this notebook are few. With 192 steps, four times the learning rate and `model.dpo.sft_loss_weight=0.2`
-# (`python notebooks/record.py --long`), DPO raised the share of good
-# answers to the 256 prompts of notebook 05 from {{long_1234.dpo.good_sft}} to {{long_1234.dpo.good_dpo}} with seed 1234,
+# The six steps of this notebook are few. With 192 steps, four times the learning rate, $\beta = 0.05$ and
+# `model.dpo.sft_loss_weight=0.2` (`python notebooks/record.py --long`), DPO raised the share of good answers to the 256 prompts of notebook 05 from {{long_1234.dpo.good_sft}} to {{long_1234.dpo.good_dpo}} with seed 1234,
 # from {{long_1.dpo.good_sft}} to {{long_1.dpo.good_dpo}} with seed 1, and from {{long_2.dpo.good_sft}} to
 # {{long_2.dpo.good_dpo}} with seed 2. After 32 steps with seed 1, DPO had 0.86 of the held-out pairs in the right order,
 # and the reward model liked the answers (0.30 to 0.64), but only 0.36 of them were good, as before. A policy learns the
