@@ -6,11 +6,17 @@ import sys
 import threading
 from contextlib import suppress
 
-from aligner_lib.cli.main import main
+from aligner_lib.errors import UserError
 
 
 def run() -> None:
     """Run the command line, and end the process."""
+    try:
+        # The import makes a command for each kind of job, also for those of ALIGNER_KINDS.
+        from aligner_lib.cli.main import main
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     try:
         main()
     except SystemExit as end:

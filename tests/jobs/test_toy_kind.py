@@ -86,3 +86,12 @@ def test_a_registration_that_is_none_is_told(monkeypatch, named, words):
     monkeypatch.setenv("ALIGNER_KINDS", named)
     with pytest.raises(ConfigError, match=words):
         kinds()
+
+
+def test_a_registration_that_is_none_ends_the_command_with_a_sentence():
+    command = [sys.executable, "-m", "aligner_lib", "runs"]
+    done = subprocess.run(
+        command, env=os.environ | {"ALIGNER_KINDS": "nowhere"}, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: ALIGNER_KINDS names nowhere")
+    assert "Traceback" not in done.stderr
