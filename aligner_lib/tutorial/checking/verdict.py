@@ -217,9 +217,8 @@ def _is_a_number(value: Any) -> bool:
 
 
 def _number(number: float | int | bool) -> str:
-    return (
-        f"{number + 0.0:.4g}" if isinstance(number, float) else str(int(number))
-    )  # + 0.0 turns -0.0 into 0.0
+    # + 0.0 turns -0.0 into 0.0
+    return f"{number + 0.0:.4g}" if isinstance(number, float) else str(int(number))
 
 
 def _short(value: Any) -> str:

@@ -9,14 +9,8 @@ from aligner_lib.tutorial.comparison.statistics import Estimate, share
 from data.forms import instruction_in
 from data.gold import GoldParts, judge_all
 
-PARTS = (
-    "own_words",
-    "on_topic",
-    "varied",
-    "readable",
-    "plain",
-    "specific",
-)  # fields of GoldParts. Tables have separate rows for `obeys` and `ended`.
+PARTS = ("own_words", "on_topic", "varied", "readable", "plain", "specific")
+"""Fields of GoldParts. Tables have separate rows for `obeys` and `ended`."""
 
 
 def judged(records: list[dict]) -> list[GoldParts] | None:

@@ -18,9 +18,8 @@ def make_trainer(begin: str = "end", **changes) -> RewardTrainer:
     )
     with torch.no_grad():
         if begin == "end":
-            model.score.weight.mul_(
-                settings["reward_std"]
-            )  # the loss compares rewards before they are standardised
+            # the loss compares rewards before they are standardised
+            model.score.weight.mul_(settings["reward_std"])
         elif settings["is_new"]:
             torch.manual_seed(settings["seed"])
             model.score.weight.normal_(0, settings["init_std"]) if settings[
