@@ -14,7 +14,8 @@ STYLE = """<style>
 .lab-side .answer {display: grid; grid-template-columns: 6.5em 1fr 15em; gap: 0 10px; padding: 3px 0; align-items: start}
 .lab-side .answer p {background: #8881}
 .lab-side .name {padding-top: 6px; font-weight: 600}
-.lab-side .verdict {padding-top: 6px; opacity: .85; white-space: pre-line}
+.lab-side .verdict {padding-top: 6px; opacity: .85}
+.lab-side .verdict span {white-space: nowrap}
 @media (max-width: 560px) {.lab-side .answer {grid-template-columns: 1fr}}
 </style>"""
 
@@ -51,8 +52,9 @@ class SideBySide:
 
 def _row(name: str, answer: JudgedAnswer) -> str:
     cut = "" if answer.finished else " … (cut off)"
+    marks = " ".join(f"<span>{escape(mark)}</span>" for mark in answer.marks)
     return (
         f'<div class="answer"><span class="name">{escape(name)}</span>'
         f'<p dir="auto">{escape(answer.text) or "(empty)"}{cut}</p>'
-        f'<span class="verdict">{escape(answer.verdict)}</span></div>'
+        f'<div class="verdict">{escape(answer.summary)}<br>{marks}</div></div>'
     )

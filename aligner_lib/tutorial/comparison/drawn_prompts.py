@@ -25,14 +25,23 @@ class JudgedAnswer:
     """By the name of a part of `data.gold.GoldParts`: whether the part holds. None if no program can judge the answer."""
 
     @property
-    def verdict(self) -> str:
-        """The reward and the parts of the judgement, with ✓ for a part that holds and ✗ for another. ✗ comes first."""
+    def summary(self) -> str:
+        """The reward, and whether the answer is good if a program can judge the answer."""
         reward = "no reward" if self.reward is None else f"reward {self.reward:+.2f}".replace("-", "−")
         if self.parts is None:
             return reward
-        marks = sorted(self.parts.items(), key=lambda part: part[1])
-        of_parts = " ".join(f"{'✓' if holds else '✗'} {name.replace('_', ' ')}" for name, holds in marks)
-        return f"{'good' if all(self.parts.values()) else 'not good'} · {reward}\n{of_parts}"
+        return f"{'good' if all(self.parts.values()) else 'not good'} · {reward}"
+
+    @property
+    def marks(self) -> list[str]:
+        """The parts of the judgement, with ✓ for a part that holds and ✗ for another. ✗ comes first."""
+        parts = sorted((self.parts or {}).items(), key=lambda part: part[1])
+        return [f"{'✓' if holds else '✗'} {name.replace('_', ' ')}" for name, holds in parts]
+
+    @property
+    def verdict(self) -> str:
+        """The summary, and the marks in a second line."""
+        return "\n".join(filter(None, [self.summary, " ".join(self.marks)]))
 
 
 @dataclass(frozen=True)
