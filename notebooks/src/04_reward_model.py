@@ -339,7 +339,7 @@ from aligner_lib.tutorial.comparison.cheats import cheating_answers
 
 cheat_rewards = {}
 if by_fault:
-    some = pairs[:48]
+    some = pairs[:24]
     answers = {side: [pair[side] for pair in some] for side in ("chosen", "rejected")}
     answers |= cheating_answers([turns_of(pair["prompt"])[-1]["text"] for pair in some])
     for name, texts in answers.items():

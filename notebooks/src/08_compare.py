@@ -19,7 +19,7 @@ out = "../runs/tutorial"
 dataset = "sample"
 start = "fresh"  # recorded: use a bundle's runs in place of missing runs
 seed = 1234  # for the sampling
-prompts = 64  # held-out prompts of each kind: more give narrower intervals
+prompts = 64  # held-out conversations: more give narrower intervals
 generations = 1  # answers to each prompt, each with its own random numbers
 beside = ""  # folders of tutorial runs with other seeds, separated by commas, whose evaluations are pooled
 judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the two-turn questions
@@ -34,10 +34,10 @@ lab = Workspace(out, profile, dataset, start=start)
 # %% [markdown]
 # ## A fair comparison
 #
-# How can you compare policies fairly? All policies answer the same held-out prompts with the same random numbers. Half
-# of the prompts are conversations, which the reward model judges, and with `laptop` a program as well. PPO was trained
-# with this reward model and DPO was not, so a lower reward does not prove that DPO's answers are worse. The other half
-# repeats the 30 held-out sums, which a program judges. Only GRPO was trained on sums, and never on these. The KL is measured to the SFT policy, so
+# How can you compare policies fairly? All policies answer the same held-out prompts with the same random numbers. Most
+# prompts are conversations, which the reward model judges, and with `laptop` a program as well. PPO was trained
+# with this reward model and DPO was not, so a lower reward does not prove that DPO's answers are worse. The other prompts
+# are all 30 held-out sums, which a program judges. Only GRPO was trained on sums, and never on these. The KL is measured to the SFT policy, so
 # the KL of the SFT policy itself must be exactly 0.
 
 # %%
@@ -51,12 +51,15 @@ POLICIES = {
     "GRPO": lab.grpo_policy(),
     "PPO": lab.ppo_policy(),
 }
+sums = 30
 settings = lab.conversations() | {
     "evaluation.policies": POLICIES,
     "critic.pretrained_checkpoint.restore_from_path": lab.reward_model(),
+    "model.environments.conversations.weight": float(prompts),
     "model.environments.sums.use": "sums",
-    "model.ppo.num_val_samples": 2 * prompts,
-    "model.ppo.val_rollout_micro_batch_size": 2 * prompts * generations,  # all in one micro batch
+    "model.environments.sums.weight": float(sums),
+    "model.ppo.num_val_samples": prompts + sums,
+    "model.ppo.val_rollout_micro_batch_size": (prompts + sums) * generations,  # all in one micro batch
     "model.encoder_seq_length": 160,
     "evaluation.num_generations_per_prompt": generations,
     "model.seed": seed,
