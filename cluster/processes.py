@@ -1,6 +1,7 @@
 """Processes of this machine: identify a process despite reused pids, and end all processes of a job."""
 
 import contextlib
+import os
 import signal
 import sys
 from pathlib import Path
@@ -31,10 +32,11 @@ def identity(pid: int) -> str | None:
 
 
 def of_job(folder: str, spare: tuple[int, ...] = ()) -> list[psutil.Process]:
-    """Processes whose environment names `folder` as their job's folder, including orphans.
+    """Processes whose environment names `folder` as their job's folder, in any spelling, including orphans.
 
     spare: pids to leave out.
     """
+    folder = os.path.realpath(folder)
     return [
         process for process in psutil.process_iter() if process.pid not in spare and _belongs(process, folder)
     ]
@@ -43,7 +45,8 @@ def of_job(folder: str, spare: tuple[int, ...] = ()) -> list[psutil.Process]:
 def _belongs(process: psutil.Process, folder: str) -> bool:
     try:
         alive = process.status() != psutil.STATUS_ZOMBIE
-        return alive and process.environ().get(JOB_VARIABLE) == folder
+        named = process.environ().get(JOB_VARIABLE)
+        return alive and named is not None and os.path.realpath(named) == folder
     except (psutil.Error, OSError):  # the process has ended, or belongs to another user
         return False
 

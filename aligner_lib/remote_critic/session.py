@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
@@ -49,7 +50,7 @@ class ActorSession:
                 f"the server serves another actor, {self.run_path}, last heard {self.silence_s:.0f} s ago: start "
                 "another critic with another --run and trainer.ppo.port for this actor"
             )
-        if owner not in (None, run_path):
+        if owner is not None and os.path.realpath(owner) != os.path.realpath(run_path):
             raise Refusal(
                 f"the server's checkpoints belong to another actor, {owner}: start the critic with another --run for "
                 "this actor"

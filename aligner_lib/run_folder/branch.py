@@ -7,6 +7,7 @@ does not import torch.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -26,9 +27,10 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
     reach step `at`, and for the folder of another run.
     """
     info = _branched(parent, at)
-    origin = {"run": str(parent.path.absolute()), "name": parent.name, "step": at}
+    origin = {"run": str(parent.path.resolve()), "name": parent.name, "step": at}
     if begun := RunFolder(child).info:
-        if begun.get("parent") != origin:
+        parents = begun.get("parent") or {"run": ""}
+        if parents | {"run": os.path.realpath(parents["run"])} != origin:  # the same folder has several names
             raise UserError(
                 f"{child} is a run already, but not the branch of {parent.name}: choose another folder for the branch"
             )
@@ -58,7 +60,7 @@ def _branched(parent: RunFolder, at: int) -> dict:
     info = parent.info
     if not info:
         raise UserError(f"{parent.path} is not a run, because run.json is missing")
-    last = info["heartbeat"]["step"]
+    last = (info.get("heartbeat") or {}).get("step", 0)  # a branch that never started has no heartbeat
     if not 0 <= at <= last:
         raise UserError(f"at={at}: {parent.path} has the steps 0 to {last}")
     return info

@@ -165,6 +165,18 @@ def test_cancel_leaves_no_orphan(run, monkeypatch):
     assert job.wait() == State.CANCELLED
 
 
+def test_cancel_finds_a_job_whose_run_folder_was_written_in_another_way(tmp_path, monkeypatch):
+    """A notebook's `../runs/x`, cancelled from the repository's root as `runs/x`."""
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    job = submit(python("import time; time.sleep(1000)"), "../runs/x")
+    monkeypatch.chdir(tmp_path)
+    again = Job.attach("runs/x")
+    until(lambda: again.state == State.RUNNING, "the start")
+    assert again.cancel() == State.CANCELLED
+    none_left(job)
+
+
 def test_a_killed_supervisor_takes_its_ranks_with_it(run, gate):
     job = submit(python(f"import os; print(os.getpid(), flush=True); {gate.code}"), run)
     supervisor = psutil.Process(int(next(job.logs(follow=True)))).parent()

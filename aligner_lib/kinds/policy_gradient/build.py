@@ -235,7 +235,7 @@ def server_connections(
     return ServerConnections(
         servers,
         tokenizer,
-        run=str(Path(config.exp_manager.explicit_log_dir).absolute()),
+        run=str(Path(config.exp_manager.explicit_log_dir).resolve()),
         timeout_s=timeout,
         answer_s=60 * config.trainer.distributed_timeout_minutes,
         longest_sample=config.model.encoder_seq_length,
