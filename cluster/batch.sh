@@ -27,6 +27,12 @@ begin() {
     end_old_steps
 }
 
+# A text of a program's for a string of JSON.
+one_line() {
+    local text=${1//[\"\\]/}
+    printf '%s' "${text//[[:cntrl:]]/ }"
+}
+
 say() { printf '[batch %(%H:%M:%S)T] %s\n' -1 "$*"; } # no `date`: a signal to the job would end it
 
 component() {
@@ -122,7 +128,7 @@ queue_again() {
     if [ "$RESTARTS" -ge "$MAX_REQUEUES" ]; then
         record "$1" "$2" "it was queued again $MAX_REQUEUES times (max_requeues); submit it again to go on"
     elif ! problem=$(requeue 2>&1); then
-        record "$1" "$2" "it could not be queued again (${problem//[\"\\]/}); submit it again to go on"
+        record "$1" "$2" "it could not be queued again ($(one_line "$problem")); submit it again to go on"
     else
         say "queued again"
         exit 0

@@ -19,13 +19,15 @@ def tail(path: Path, lines: int = 20) -> str:
         return ""
     with path.open("rb") as file:
         position = file.seek(0, 2)
-        data = b""
-        while position > 0 and data.count(b"\n") <= lines:
+        blocks: list[bytes] = []
+        newlines = 0
+        while position > 0 and newlines <= lines:
             step = min(_BLOCK, position)
             position -= step
             file.seek(position)
-            data = file.read(step) + data
-    return "\n".join(data.decode(errors="replace").splitlines()[-lines:])
+            blocks.append(file.read(step))
+            newlines += blocks[-1].count(b"\n")
+    return "\n".join(b"".join(reversed(blocks)).decode(errors="replace").splitlines()[-lines:])
 
 
 def exception_line(text: str) -> str:

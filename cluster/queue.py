@@ -5,6 +5,7 @@ squeue is asked first because its answers are current. A single call of squeue s
 
 import os
 import subprocess
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -71,31 +72,36 @@ class Queue:
     """squeue's answers, cached for all jobs that the process follows."""
 
     _ids: set[str] = field(default_factory=set)
+    _answered: set[str] = field(default_factory=set)
+    """The ids that the last answer covers."""
     _entries: dict[str, list[Entry]] = field(default_factory=dict)
     _asked_at: float = float("-inf")
     _changed: float = float("-inf")
     _configuration: str = ""
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def entries(self, job_id: str, fresh: bool = False) -> list[Entry]:
         """The job's components; empty when squeue no longer lists the job. Raises Unreachable.
 
         fresh: ask squeue now instead of using a recent answer.
         """
-        # another cluster has other jobs with the same ids
-        if self._configuration != os.environ.get("SLURM_CONF", ""):
-            self.__init__(_configuration=os.environ.get("SLURM_CONF", ""))
-        new = job_id not in self._ids
-        self._ids.add(job_id)
-        now = time.monotonic()
-        shelf_life = min(_FRESH_S[1], max(_FRESH_S[0], (now - self._changed) / 10))
-        if fresh or new or now - self._asked_at > shelf_life:
-            self._ask()
-        return self._entries.get(job_id, [])
+        with self._lock:
+            # another cluster has other jobs with the same ids
+            if self._configuration != os.environ.get("SLURM_CONF", ""):
+                self.__init__(_configuration=os.environ.get("SLURM_CONF", ""), _lock=self._lock)
+            self._ids.add(job_id)
+            now = time.monotonic()
+            shelf_life = min(_FRESH_S[1], max(_FRESH_S[0], (now - self._changed) / 10))
+            if fresh or job_id not in self._answered or now - self._asked_at > shelf_life:
+                self._ask()
+            return self._entries.get(job_id, [])
 
     def forget(self, job_id: str) -> None:
         """Stop asking squeue about a job that has ended."""
-        self._ids.discard(job_id)
-        self._entries.pop(job_id, None)
+        with self._lock:
+            self._ids.discard(job_id)
+            self._answered.discard(job_id)
+            self._entries.pop(job_id, None)
 
     def _ask(self) -> None:
         job_ids = sorted({job_id.partition("_")[0] for job_id in self._ids})
@@ -109,7 +115,7 @@ class Queue:
             entries.setdefault(entry.job, []).append(entry)
         if entries != self._entries:
             self._changed = time.monotonic()
-        self._entries, self._asked_at = entries, time.monotonic()
+        self._entries, self._answered, self._asked_at = entries, set(self._ids), time.monotonic()
 
 
 QUEUE = Queue()

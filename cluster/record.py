@@ -52,7 +52,8 @@ def job_folder(run: Path) -> Path:
 
 def submission_folders(run: Path) -> list[Path]:
     """The numbered folders of past submissions, oldest first."""
-    return sorted(folder for folder in job_folder(run).glob("[0-9][0-9][0-9]*") if folder.is_dir())
+    folders = job_folder(run).glob("[0-9][0-9][0-9]*")
+    return sorted(folder for folder in folders if folder.name.isdecimal() and folder.is_dir())
 
 
 def next_submission_folder(run: Path) -> Path:

@@ -69,6 +69,10 @@ class Resources:
                 f"resources: time={self.time!r} is not a Slurm time: write h:mm:ss or days-h:mm:ss (in YAML, put the "
                 "time in quotes: without quotes, 4:00:00 is read as a number)"
             )
+        if "comment" in self.sbatch:
+            raise ValueError(
+                "resources: sbatch.comment is the mark by which a job is found again: remove it, and use `account` or sbatch.wckey"
+            )
         if self.gpu_type and not self.gpus_per_node:
             raise ValueError(
                 f"resources: gpu_type={self.gpu_type!r} without gpus_per_node: set gpus_per_node, too"

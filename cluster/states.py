@@ -57,5 +57,8 @@ def status_at_end(outcome: Mapping, nodes: tuple[str, ...] = ()) -> Status:
 
 def signal_name(code: int) -> str:
     """The name of the signal in a negative exit code: −9 → 'SIGKILL (out of memory?)'."""
-    name = signal.Signals(-code).name
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {-code}"
     return name + " (out of memory?)" if -code == signal.SIGKILL else name

@@ -19,6 +19,7 @@ This module reads; `aligner_lib.run_folder.writer` writes. Both work without tor
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import time
@@ -26,6 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aligner_lib.errors import UserError
 from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.ranking import Ranking
 from cluster import processes
@@ -33,8 +35,11 @@ from cluster import processes
 if TYPE_CHECKING:
     from cluster import Job
 
+logger = logging.getLogger(__name__)
 STATUSES = ("running", "finished", "stopped", "failed")
 STALE_SECONDS = 120.0
+STEP = re.compile(r"step_\d+")
+"""The name of a complete checkpoint."""
 
 
 class RunFolder:
@@ -59,6 +64,10 @@ class RunFolder:
             info = json.loads((self.path / "run.json").read_text())
         except FileNotFoundError:
             return {}
+        except ValueError:
+            raise UserError(
+                f"{self.path / 'run.json'} is damaged, probably by a power cut: move the file away, and the run can begin anew"
+            ) from None
         self._has_begun = True
         return info
 
@@ -155,8 +164,8 @@ class RunFolder:
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
-        folders = (self.path / "checkpoints").glob("step_*[0-9]")
-        return sorted(folders, key=step_of)
+        folders = (self.path / "checkpoints").glob("step_*")
+        return sorted((folder for folder in folders if STEP.fullmatch(folder.name)), key=step_of)
 
     def latest_checkpoint(self) -> Path | None:
         """The folder of the newest complete checkpoint; None without checkpoints."""
@@ -203,8 +212,18 @@ def find_runs(root: str | os.PathLike) -> list[RunFolder]:
     """Find all runs below a folder, up to three levels deep, newest first. Runs in `old-1` and similar folders are left out."""
     root = Path(root)
     folders = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/run.json")]
-    folders = [path for path in folders if not re.fullmatch(r"old-\d+", path.name)]
-    return sorted((RunFolder(path) for path in set(folders)), key=lambda run: -run.info.get("created", 0))
+    runs = [RunFolder(path) for path in set(folders) if not re.fullmatch(r"old-\d+", path.name)]
+    created = {run: run.info.get("created", 0) for run in runs if _is_readable(run)}
+    return sorted(created, key=lambda run: -created[run])
+
+
+def _is_readable(run: RunFolder) -> bool:
+    """Whether run.json can be read. A file that a power cut emptied must not hide the other runs, so a warning names the file."""
+    try:
+        return isinstance(run.info, dict)
+    except (UserError, PermissionError) as problem:
+        logger.warning(f"{problem}; the run is left out")
+        return False
 
 
 def _alive(info: dict) -> bool:

@@ -7,6 +7,7 @@ the values after the change under `changes`, and the values before the change un
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ def set_aside(run: Path, paths: list[Path]) -> Path | None:
     """Move files and folders of a run folder into a new `old-N`. Return the new folder, or None if there is nothing to move."""
     if not paths:
         return None
-    taken = [int(path.name.removeprefix("old-")) for path in run.glob("old-[0-9]*")]
+    taken = [int(old[1]) for path in run.glob("old-*") if (old := re.fullmatch(r"old-(\d+)", path.name))]
     old = run / f"old-{max(taken, default=0) + 1}"
     for path in paths:
         place = old / path.relative_to(run)

@@ -1,15 +1,17 @@
 """What reads other programs' text: host lists, squeue, sacct, logs."""
 
 import json
+import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster import logs
+from cluster import Resources, logs, queue
 from cluster.hostlist import expand
 from cluster.launch import from_slurm, master_port
 from cluster.queue import parse_sacct, parse_squeue
+from cluster.states import status_at_end
 from cluster.sweep import last_values
 
 
@@ -123,3 +125,29 @@ def test_the_last_value_of_every_metric(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 4, "tr')
     assert last_values(path) == {"step": 3, "train/loss": 1.0, "val/loss": 3.0}
     assert last_values(tmp_path / "none") == {}
+
+
+def test_a_job_that_squeue_never_answered_for_is_not_missing(monkeypatch):
+    answers = iter([(0, "1|RUNNING|n1|||None|\n"), (1, ""), (1, "")])
+
+    def run_tool(*words):
+        code, out = next(answers)
+        return subprocess.CompletedProcess(
+            words, code, out, "" if code == 0 else "no route to the controller"
+        )
+
+    monkeypatch.setattr(queue, "run_tool", run_tool)
+    of_process = queue.Queue()
+    assert [entry.state for entry in of_process.entries("1")] == ["RUNNING"]
+    for _ in range(2):
+        with pytest.raises(queue.Unreachable, match="no route"):
+            of_process.entries("2")
+
+
+def test_a_real_time_signal_has_its_number():
+    assert status_at_end({"returncode": -35}).reason == "ended by signal 35"
+
+
+def test_the_comment_of_a_job_is_the_project_s_mark():
+    with pytest.raises(ValueError, match="comment is the mark"):
+        Resources(sbatch={"comment": "project 7"})

@@ -15,6 +15,7 @@ from aligner_lib.config.kinds import alarms_of
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder, find_runs
+from aligner_lib.run_folder.set_aside import set_aside
 from aligner_lib.run_folder.writer import RunWriter
 from cluster import processes
 
@@ -524,3 +525,22 @@ def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
     assert set(hashes) == {"model", str(train), str(validation), str(other)}
     assert hashes["model"] == "m" and len(set(hashes.values())) == 4
     assert set(inputs.hashes_of(tmp_path, str(train), str(train))) == {"model", "data.jsonl"}
+
+
+def test_a_damaged_run_is_left_out_of_the_list_and_named(tmp_path, caplog):
+    begin(tmp_path / "good", [1], "finished")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "run.json").write_text("")
+    assert [run.name for run in find_runs(tmp_path)] == ["good"]
+    assert "cut/run.json is damaged" in caplog.text
+    with pytest.raises(UserError, match="is damaged, probably"):
+        writer(tmp_path / "cut")
+
+
+def test_folders_that_a_user_renamed_are_no_checkpoints_and_no_earlier_attempts(tmp_path):
+    (tmp_path / "checkpoints" / "step_000012-v2").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "step_000002").mkdir()
+    (tmp_path / "old-1-good").mkdir()
+    assert [path.name for path in RunFolder(tmp_path).checkpoints()] == ["step_000002"]
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert set_aside(tmp_path, [tmp_path / "metrics.jsonl"]).name == "old-1"
