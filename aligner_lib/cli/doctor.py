@@ -132,7 +132,10 @@ def _cuda() -> Finding:
     if not shutil.which("nvidia-smi"):
         return _note("CUDA", "no GPU: the profiles smoke and laptop run on the CPU")
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, timeout=20)
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return _note("CUDA", f"nvidia-smi does not answer ({problem}): no GPU is used")
     if answer.returncode:
         return _note(
             "CUDA",

@@ -95,7 +95,7 @@ def find_run(name: str, root: Path) -> RunFolder:
     """
     for path in (Path(name).expanduser(), root / name):
         if (path / "run.json").exists() or (path / "job" / "job.json").exists():
-            return RunFolder(path)
+            return RunFolder(path if path.name not in ("", "..") else path.resolve())
     started = find_runs(root)
     for candidate in (*started, *_waiting(root)):
         if candidate.name == name:

@@ -7,6 +7,7 @@ This module imports neither torch nor a client library.
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -42,9 +43,9 @@ def answering_at(
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise UserError(f"{root}/{path}: {_message_of(error)}") from None
-        except urllib.error.URLError as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise UserError(
-                f"no server answers at {root} ({error.reason}): start a server with `aligner serve POLICY`, or give "
+                f"no server answers at {root} ({getattr(error, 'reason', error)}): start a server with `aligner serve POLICY`, or give "
                 "the server's address"
             ) from None
 
