@@ -43,7 +43,9 @@ CURES = {
     Reason.NOT_JSON: "write each record in one line, or all records as a list, [{…}, {…}], in a .json file",
     Reason.WRONG_TYPE: 'a record must have named columns, as in {"prompt": …, "completion": …}',
 }
-HELD_OUT = re.compile(r"(validation|valid|val|dev|test|testing|eval|evaluation)(set|data)?(?![a-z])")
+HELD_OUT = re.compile(
+    r"(?:^|[-_.])(validation|valid|val|dev|test|testing|eval|evaluation)(set|data)?(?![a-z])"
+)
 FIRST = 1024  # lines of which at least one prompt is held out
 
 
@@ -311,8 +313,7 @@ class _Split:
     """Chooses the split of each sample."""
 
     def __init__(self, paths: tuple[Path, ...], fraction: float, seed: int):
-        named = tuple(path for path in paths if _names_validation(path))
-        self.held_out_files = named if len(named) < len(paths) else ()
+        self.held_out_files = _held_out_files(paths)
         """Empty for files of a single split."""
         self._held_out = set(map(str, self.held_out_files))
         self.is_wanted = bool(self.held_out_files) or fraction > 0
@@ -337,9 +338,14 @@ class _Split:
         return _hash(f"{self._seed}\n{line.prompt}")
 
 
-def _names_validation(path: Path) -> bool:
-    """Whether a file or its folder is named after a held-out split. `devices.csv` is not."""
-    return any(HELD_OUT.match(name.lower()) for name in (path.name, path.parent.name))
+def _held_out_files(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The files that are named after a held-out split, else the files in a folder named so; empty if that is none or all.
+    `devices.csv` is named after none."""
+    for name_of in (lambda path: path.name, lambda path: path.parent.name):
+        named = tuple(path for path in paths if HELD_OUT.search(name_of(path).lower()))
+        if 0 < len(named) < len(paths):
+            return named
+    return ()
 
 
 def _lines(conversion: Conversion, samples: Iterator[tuple[RawRecord, RawSample]]) -> Iterator[_Line]:

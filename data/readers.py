@@ -99,27 +99,34 @@ def _read_json(path: Path) -> Iterator[RawRecord | Skip]:
         raise DataError(
             f"{path} is neither a list of records, [{{…}}, {{…}}], nor JSON Lines; give such a file"
         )
-    with path.open(encoding="utf-8-sig") as stream:
-        text, more = "", True
-        _next_character(stream)
-        while True:
-            text = text.lstrip().removeprefix(",").lstrip() if number else text.lstrip()
-            try:
-                if text.startswith("]"):
-                    return
-                value, end = decoder.raw_decode(text)
-            except json.JSONDecodeError as error:
-                text, more = _longer(text, stream)
-                if not more:
-                    raise DataError(
-                        f"{path} is not JSON after record {number} ({error.msg}): repair the file"
-                    ) from error
-                continue
-            number, text = number + 1, text[end:]
-            wrong = Skip(
-                str(path), number, Reason.WRONG_TYPE, f"a JSON {type(value).__name__}, not an object"
-            )
-            yield RawRecord(str(path), number, value) if isinstance(value, dict) else wrong
+    try:
+        with path.open(encoding="utf-8-sig") as stream:
+            text, more = "", True
+            _next_character(stream)
+            while True:
+                text = text.lstrip().removeprefix(",").lstrip() if number else text.lstrip()
+                try:
+                    if text.startswith("]"):
+                        if text[1:].strip() or _next_character(stream):
+                            raise DataError(
+                                f"{path} goes on after its list of {number} records: give each list a file of its own"
+                            )
+                        return
+                    value, end = decoder.raw_decode(text)
+                except json.JSONDecodeError as error:
+                    text, more = _longer(text, stream)
+                    if not more:
+                        raise DataError(
+                            f"{path} is not JSON after record {number} ({error.msg}): repair the file"
+                        ) from error
+                    continue
+                number, text = number + 1, text[end:]
+                wrong = Skip(
+                    str(path), number, Reason.WRONG_TYPE, f"a JSON {type(value).__name__}, not an object"
+                )
+                yield RawRecord(str(path), number, value) if isinstance(value, dict) else wrong
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error}): save the file as UTF-8") from error
 
 
 def first_character(path: Path) -> str:
@@ -147,6 +154,11 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
         try:
             delimiter = "\t" if path.suffix == ".tsv" else _delimiter(stream)
             rows = csv.DictReader(stream, strict=True, delimiter=delimiter)
+            columns = rows.fieldnames or []
+            if twice := sorted({name for name in columns if columns.count(name) > 1}):
+                raise DataError(
+                    f"{path} has two columns with the name {', '.join(twice)}: rename or remove one"
+                )
             for row in rows:
                 if None in row or None in row.values():
                     detail = (

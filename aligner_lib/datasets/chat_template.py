@@ -40,6 +40,12 @@ Conversation = str | list[Message]  # a text for the policy to continue, or a li
 RESPONSE = "the-response-stands-here"  # a placeholder, to find the text around a response in a template
 PLAIN, OWN = "plain", "tokenizer"  # the values of model.data.chat_template
 FILE = "template.json"  # beside a model's tokenizer: the template of the model's training conversations
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{% if not loop.first %}{{ '\n\n' }}{% endif %}"
+    "{{ message['role'] | capitalize }}: {{ message['content'] | trim }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '\n\nAssistant:' }}{% endif %}"
+)
+"""PLAIN as a chat template for exports: a model trained on plain texts needs plain prompts, whatever template its tokenizer has."""
 ROLES = {"system": "System", "user": "User", "human": "User", "assistant": "Assistant", "gpt": "Assistant"}
 ANSWER = "Assistant:"  # the end of a plain prompt
 PLAIN_TURN = re.compile(r"(?:\A|\n\n)(System|User|Assistant):")

@@ -81,7 +81,9 @@ def export_peft(folder: Path, out: Path, base: str | None = None) -> Path:
             adapters[module.rpartition(".")[2]] = record.layers[layer.rpartition(".")[2]]
     out.mkdir(parents=True)
     save_file(tensors, out / TENSORS, metadata={"format": "pt"})
-    write_json(out / CONFIG, _config(adapters, base or name_of_base(record.base) or str(record.base)))
+    named, revision = (base, None) if base else _hub_origin(record.base)
+    pinned = {"revision": revision} if revision else {}
+    write_json(out / CONFIG, _config(adapters, named or str(record.base)) | pinned)
     return out
 
 
@@ -115,11 +117,17 @@ def _alpha(adapter: Adapter) -> int | float:
 
 def name_of_base(base: Path) -> str | None:
     """The hub's name of a model folder downloaded from the hub; None for any other folder."""
+    return _hub_origin(base)[0]
+
+
+def _hub_origin(base: Path) -> tuple[str | None, str | None]:
+    """The hub's name and revision of a model folder downloaded from the hub; None for what is not known."""
     try:
         origin = json.loads((base / "source.json").read_text()).get("origin", "")
     except OSError:
-        return None
-    return origin.split()[1] if origin.startswith("hub ") else None
+        return None, None
+    name, revision = [*origin.split()[1:], None, None][:2] if origin.startswith("hub ") else (None, None)
+    return name, revision
 
 
 # ---- in -------------------------------------------------------------------------------------------------------------

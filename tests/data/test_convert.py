@@ -194,6 +194,37 @@ def test_only_files_named_after_a_split_are_held_out_and_the_report_names_them(t
     assert f"held out, by their names: {folder / 'dev-v1.jsonl'}, " in str(conversion)
 
 
+@pytest.mark.parametrize(
+    "names", [("dev/train", "dev/validation"), ("own-train", "own-test"), ("a/train/part", "a/test/part")]
+)
+def test_a_split_that_names_tell_is_never_mixed(tmp_path, names):
+    for name in names:
+        path = tmp_path / "set" / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        jsonl(path, *({"prompt": f"{name} {number}", "completion": "b"} for number in range(9)))
+    conversion = convert(tmp_path / "set", tmp_path / "out", "sft")
+    held_out = {line["messages"][0]["content"].split()[0] for line in lines(conversion, "validation")}
+    assert held_out == {names[1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", b"prompt,completion,completion\nhi,one,two\n", "two columns with the name completion"),
+        (
+            "a.json",
+            b'[{"prompt": "a", "completion": "b"}]\n[{"prompt": "c", "completion": "d"}]',
+            "goes on after",
+        ),
+        ("a.json", '[{"prompt": "é", "completion": "b"}]'.encode("latin-1"), "is not UTF-8 text"),
+    ],
+)
+def test_no_column_and_no_list_is_lost_in_silence(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        convert(tmp_path / name, tmp_path / "out", "sft")
+
+
 def test_training_files_without_a_usable_record_are_refused(tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()

@@ -12,7 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from aligner_lib.datasets.chat_template import PLAIN, own_template, recorded_template, template_in_use
+from aligner_lib.datasets.chat_template import (
+    PLAIN,
+    PLAIN_TEMPLATE,
+    own_template,
+    recorded_template,
+    template_in_use,
+)
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import families
@@ -24,12 +30,6 @@ from aligner_lib.models.stream import StreamedTensor, cast, write_shards
 from cluster.record import write_json
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# A model trained on plain texts needs plain prompts, whatever template its tokenizer has.
-PLAIN_TEMPLATE = (
-    "{% for message in messages %}{% if not loop.first %}{{ '\n\n' }}{% endif %}"
-    "{{ message['role'] | capitalize }}: {{ message['content'] }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '\n\nAssistant:' }}{% endif %}"
-)
 # A reward is read at the stop token of the last answer. A template may write a newline after the token. {0}: the template
 SCORED_PLAIN_TEMPLATE = (
     PLAIN_TEMPLATE

@@ -20,6 +20,7 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
+from aligner_lib.datasets.chat_template import PLAIN, PLAIN_TEMPLATE, recorded_template
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import Weight
@@ -287,8 +288,12 @@ def _tokenizer(folder: Path) -> tuple[dict, dict[str, bytes]]:
     A SentencePiece model gets a name in NeMo's form. NeMo reads other tokenizers from a folder or the hub: the user sets `type`
     to a folder with the tokenizer's files from the archive.
     """
-    Tokenizer(folder)  # raises, with advice, for a folder without a tokenizer
+    tokenizer = Tokenizer(folder)  # raises, with advice, for a folder without a tokenizer
     files = {name: (folder / name).read_bytes() for name in FILES}
+    if recorded_template(folder) == PLAIN:
+        template = ("{{ bos_token }}" if tokenizer.bos_ids else "") + PLAIN_TEMPLATE
+        config = json.loads(files["tokenizer_config.json"]) | {"chat_template": template}
+        files["tokenizer_config.json"] = json.dumps(config, indent=1).encode()
     section = {
         "library": "huggingface",
         "type": "tokenizer",
