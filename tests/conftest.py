@@ -39,11 +39,9 @@ TOGETHER = ["tests/jobs/", "tests/megatron/"]
 
 
 def pytest_xdist_auto_num_workers(config):
-    """One more than cores, because tests wait for servers and kernels; for Slurm's daemons one for each core. None for the one
-    browser, or for single files."""
+    """One for each core; none for the one browser, or for single files."""
     alone = config.option.markexpr == "browser" or any(".py" in name for name in config.args)
-    workers = min(os.cpu_count() or 1, 4) + (config.option.markexpr != "slurm")
-    return 0 if alone else workers
+    return 0 if alone else min(os.cpu_count() or 1, 4)
 
 
 def pytest_xdist_make_scheduler(config, log):
