@@ -126,7 +126,9 @@ def orpo_loss(logprobs: PairLogprobs, beta: float) -> Tensor:
     logprobs: means over tokens. The loss needs no reference, because its first term keeps the chosen response likely.
     Source: Hong et al. 2024 (arXiv:2403.07691), equations 6 and 7.
     """
-    log_odds = logprobs.margin - (torch.log1p(-logprobs.chosen.exp()) - torch.log1p(-logprobs.rejected.exp()))
+    # a probability that rounds to 1 has infinite odds
+    chosen, rejected = (part.clamp(max=-1e-6) for part in (logprobs.chosen, logprobs.rejected))
+    log_odds = logprobs.margin - (torch.log1p(-chosen.exp()) - torch.log1p(-rejected.exp()))
     return -logprobs.chosen - beta * F.logsigmoid(log_odds)
 
 

@@ -97,10 +97,18 @@ def for_validation(samples: Sequence, config: DictConfig) -> Sequence:
     return samples
 
 
-def steps_of(loop: DictConfig, samples: int, batch_size: int) -> int:
-    """The number of steps of a run: max_steps, or the number of steps in max_epochs."""
-    by_epochs = max(loop.max_epochs * samples // batch_size, 1)
-    return by_epochs if loop.max_steps < 0 else loop.max_steps
+def steps_of(loop: DictConfig, samples: int | None, batch_size: int) -> int:
+    """The number of steps of a run: max_steps, or the number of steps in max_epochs.
+
+    samples: in an epoch; None: an environment draws its prompts without end. Raises UserError if the run would have no end.
+    """
+    if loop.max_steps >= 0:
+        return loop.max_steps
+    if samples is None:
+        raise UserError(
+            f"max_epochs={loop.max_epochs} needs a number of prompts, and an environment has none (size = None): set max_steps"
+        )
+    return max(loop.max_epochs * samples // batch_size, 1)
 
 
 def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:

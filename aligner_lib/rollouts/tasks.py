@@ -81,6 +81,21 @@ class FileTasks:
         pass
 
 
+def _shares(weights: Mapping[str, float], count: int) -> dict[str, int]:
+    """`count` prompts shared out by weight, with the largest remainders. An environment without a prompt gets one of the
+    environment with most, if there are enough."""
+    whole = sum(weights.values())
+    exact = {name: count * weight / whole for name, weight in weights.items()}
+    shares = {name: int(part) for name, part in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: shares[name] - exact[name])
+    for name in by_remainder[: count - sum(shares.values())]:
+        shares[name] += 1
+    for name in [name for name, share in shares.items() if share == 0 and count >= len(weights)]:
+        shares[max(shares, key=shares.__getitem__)] -= 1
+        shares[name] = 1
+    return shares
+
+
 @dataclass
 class EnvironmentTasks:
     """Prompts of one or several environments, drawn by their weights."""
@@ -117,11 +132,11 @@ class EnvironmentTasks:
 
     def validation(self, count: int | None) -> list[Task | EnvironmentFailure]:
         sizes = self.environments["validation"].sizes()
-        whole = sum(self.weights.values())
+        shares = _shares(self.weights, count) if count is not None else {}
         episodes = []
-        for name, weight in self.weights.items():
+        for name in self.weights:
             size = sizes[name]
-            share = (size or 64) if count is None else round(count * weight / whole)
+            share = shares.get(name, size or 64)
             episodes += [(name, number % size if size else number) for number in range(share)]
         return self._tasks("validation", episodes)
 

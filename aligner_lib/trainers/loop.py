@@ -152,6 +152,7 @@ class TrainingLoop:
             if newest is not None:
                 state = json.loads((newest / "trainer.json").read_text())
             self.done = self.saved = state["step"]
+            self.changes = {}  # later changes do not apply to earlier steps
             self._change(state["changes"])
             if self.run is not None:
                 self.run.rewind(self.done)

@@ -84,3 +84,11 @@ def test_a_conservative_loss_has_its_least_value_at_a_finite_margin():
     """At σ(β h) = 1 − ε the loss is the labels' own entropy."""
     losses = [preference.conservative_dpo_loss(pair(h, 0.0), 1.0, 0.25).item() for h in (0.0, LN3, 3.0, 9.0)]
     assert min(losses) == losses[1] == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4))
+
+
+def test_orpo_of_a_certain_response_has_a_finite_loss_and_gradient():
+    chosen, rejected = (torch.tensor([value], requires_grad=True) for value in (0.0, -1.0))
+    for pair in (PairLogprobs(chosen, rejected), PairLogprobs(rejected, chosen)):
+        loss = preference.orpo_loss(pair, 0.1).sum()
+        gradients = torch.autograd.grad(loss, (chosen, rejected))
+        assert loss.isfinite() and all(gradient.isfinite().all() for gradient in gradients)

@@ -74,7 +74,8 @@ class KTOTrainer(DPOTrainer):
         halves = [torch.arange(batch.size).chunk(2) for batch in both]
         unrelated = [batch.rows(second) for batch, (_, second) in zip(both, halves)]
         logprobs = self.engine.map(unrelated, response_logprobs)
-        gains = [sums - batch.reference_logprobs for sums, batch in zip(logprobs, unrelated)]
+        # log-probabilities that were computed before the first step are on the CPU
+        gains = [sums.cpu() - batch.reference_logprobs.cpu() for sums, batch in zip(logprobs, unrelated)]
         point = max(mean_std(torch.cat(gains))[0], 0.0)
         batches = [batch.rows(first) for batch, (first, _) in zip(both, halves)]
         return [replace(batch, reference_point=torch.full((batch.size,), point)) for batch in batches]

@@ -43,7 +43,7 @@ def prepare(config: DictConfig) -> PreparedJob:
     teacher = model_folder(config, "model.grpo.teacher.restore_from_path", "lm") if teacher else None
     inputs = read_inputs(config, start, {"reward model": scalar, "teacher": teacher})
     tokenizer = inputs.tokenizer
-    max_steps = steps_of(loop, inputs.tasks.size or 0, rollout.num_prompts_per_step)
+    max_steps = steps_of(loop, inputs.tasks.size, rollout.num_prompts_per_step)
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
     updates = responses // model.global_batch_size * rollout.rollout_epochs  # in a step
 

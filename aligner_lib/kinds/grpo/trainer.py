@@ -102,7 +102,7 @@ class GRPOTrainer(PolicyGradientTrainer):
             advantages = (self.teacher(rollouts)[0] - logprobs) * mask
             mean_and_std = mean_std(advantages[mask])
         elif self._is_penalised_by_token:
-            counts = mask & rewards.isfinite()[:, None]
+            counts = self.loss_mask(rollouts, rewards)
             kl = (logprobs - reference_logprobs) * mask
             advantages = reinforce_pp_advantages(
                 self.shaped(rollouts, rewards).nan_to_num(),

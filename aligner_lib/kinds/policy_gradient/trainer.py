@@ -196,7 +196,7 @@ class PolicyGradientTrainer(ABC):
         if self.roll_out.reward_source is not None:
             self.roll_out.reward_source.reach()
         self.policy.engine.go_on_from(folder)
-        self.kl_coef = self.loop.initial_policy_kl_penalty
+        self.kl_coef, self.lr_schedule.override = self.loop.initial_policy_kl_penalty, None
         if folder is not None and self.loop.target_kl is not None:
             self.kl_coef = json.loads((folder / "kl_coef.json").read_text())
 

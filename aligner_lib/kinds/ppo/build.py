@@ -38,7 +38,8 @@ def prepare(config: DictConfig) -> PreparedJob:
     # a server's run records the hash of the server's reward model
     inputs = read_inputs(config, start, {"reward model": rewards})
     tokenizer = inputs.tokenizer
-    max_steps = steps_of(loop, inputs.tasks.size or 0, rollout.num_rollout_samples)
+    prompts_of_a_step = rollout.num_rollout_samples // rollout.num_generations_per_prompt
+    max_steps = steps_of(loop, inputs.tasks.size, prompts_of_a_step)
     global_batches = rollout.num_rollout_samples // model.global_batch_size  # in a step
     actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * global_batches * rollout.rollout_epochs
     critic_steps = max_steps * global_batches * critic_epochs(config)

@@ -53,7 +53,7 @@ class Environment(ABC):
     max_turns: int = 1
     """An episode ends after this many responses, done or not."""
     judges_together: bool = False
-    """Whether all responses of a rollout go to `step_all` in one call; episodes then have a single response."""
+    """Whether all responses of a micro batch go to `step_all` in one call; episodes then have a single response."""
     tool_schemas: tuple[Tool, ...] = ()
     """The descriptions of the functions that the policy may call."""
 

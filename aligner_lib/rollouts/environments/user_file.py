@@ -176,7 +176,7 @@ class RewardFunction(PromptFiles):
 
 
 class RewardsTogether(RewardFunction):
-    """A user's reward function that judges all responses of a rollout at the same time.
+    """A user's reward function that judges all responses of a micro batch at the same time.
 
     The function has one of two forms. In `reward(prompts, completions, **fields)`, the form of TRL, every argument is a list,
     and the result is a list of numbers or of dicts with "reward" and metrics; this form may be async. The calls of `async def
