@@ -45,13 +45,15 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_its_checkpoint(jobs):
         run_smoke_job("sft", jobs.settings("sft", "nan", trainer__sft__max_steps=5))
 
 
-def test_a_reward_that_fails_for_every_response_ends_the_run(jobs, tmp_path):
+@pytest.mark.parametrize("draws", [1, 3])
+def test_a_reward_that_fails_for_every_response_ends_the_run(jobs, tmp_path, draws):
     (tmp_path / "broken.py").write_text("def reward(prompt, response):\n    return 1 / 0\n")
     use = {"model__environments__e__use": f"'{tmp_path / 'broken.py'}'", "trainer__grpo__max_steps": 6}
+    use["model__grpo__max_rollouts_per_step"] = draws  # dynamic sampling
     words = "(?s)at step 3 no response has had a reward for 3 steps.*raised.*ZeroDivisionError"
     with pytest.raises(UserError, match=words):
-        run_smoke_job("grpo", jobs.settings("grpo", "rewards_failed", **use))
-    run = jobs.run_folder("rewards_failed")
+        run_smoke_job("grpo", jobs.settings("grpo", f"rewards_failed_{draws}", **use))
+    run = jobs.run_folder(f"rewards_failed_{draws}")
     assert (run.status, steps(run)) == ("failed", [0, 1, 2])
     for step, record in enumerate(run.metrics()):
         split = "train" if step else "val"

@@ -80,6 +80,9 @@ class GRPOTrainer(PolicyGradientTrainer):
             if len(differ) >= self.prompts_per_step:
                 break
         self.failures = failures
+        if not judgements:  # every response failed, which the step reports
+            self.left_out = []
+            return drawn[-1]
         others = [group for group in _by_group(judgements) if group not in differ]
         kept = set((differ + others)[: self.prompts_per_step])
         self.left_out = [judged for judged in judgements if judged.group not in kept]
