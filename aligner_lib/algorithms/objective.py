@@ -36,6 +36,12 @@ class Objective:
         """Whether the KL to the reference is a term of the loss, with a gradient of its own."""
         return self.kl in ("k1", "k2", "k3")
 
+    @property
+    def charges_kl_by_token(self) -> bool:
+        """Whether a token's advantage includes the KL from the token to the end of the response, as in REINFORCE++. Otherwise
+        the advantage includes the KL of the whole response, or none."""
+        return (self.baseline, self.kl) == ("batch_mean", "reward") and self.scale != "group_std"
+
 
 BASELINES = ("group_mean", "leave_one_out", "batch_mean", "critic", "teacher")
 """The baseline of a response's reward: the mean of its group, the mean of the other responses in its group, the mean of the

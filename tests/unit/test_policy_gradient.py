@@ -9,6 +9,7 @@ import torch
 from aligner_lib.algorithms import policy_gradient as pg
 from aligner_lib.algorithms.objective import PRESETS, Objective
 from aligner_lib.algorithms.policy_gradient import group_advantages, kl_loss
+from aligner_lib.kinds.policy_gradient.frozen import FrozenRollout
 
 REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0, 5.0, 5.0], dtype=torch.float64)
 GROUP = torch.tensor([7, 7, 7, 7, 2, 2])
@@ -318,3 +319,24 @@ def test_reinforce_pp_takes_from_a_token_the_kl_from_it_on():
     torch.testing.assert_close(pg.reinforce_pp_advantages(rewards, kl, mask, 0.5, scaled=False), expected)
     deviation = (expected.square().sum() / 5).sqrt()
     torch.testing.assert_close(pg.reinforce_pp_advantages(rewards, kl, mask, 0.5), expected / deviation)
+
+
+def test_a_frozen_rollout_has_the_token_advantages_of_reinforce_pp():
+    """Two responses of one and two tokens: rewards 1 and 0, a KL of 1 a token, coefficient 0.1; advantages 0.9, −0.2, −0.1."""
+    rollout = FrozenRollout(
+        rewards=torch.tensor([1.0, 0.0], dtype=torch.float64),
+        terms=torch.zeros(2, 1),
+        weights=torch.ones(2, 1),
+        group=torch.tensor([0, 1]),
+        lengths=torch.tensor([1, 2]),
+        kl=[torch.ones(1, dtype=torch.float64), torch.ones(2, dtype=torch.float64)],
+        advantages=[],
+        baseline="group_mean",
+        kl_coef=0.1,
+        absolute_kl=False,
+        max_length=4,
+    )
+    first, second = rollout._advantages(PRESETS["reinforce_pp"])
+    mean, deviation = 0.2, math.sqrt((0.7**2 + 0.4**2 + 0.3**2) / 3)
+    expected = [(value - mean) / deviation for value in (0.9, -0.2, -0.1)]
+    assert [*first.tolist(), *second.tolist()] == pytest.approx(expected, abs=1e-5)

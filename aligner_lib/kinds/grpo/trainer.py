@@ -104,7 +104,7 @@ class GRPOTrainer(PolicyGradientTrainer):
         if self.objective.baseline == "teacher":
             advantages = (self.teacher(rollouts)[0] - logprobs) * mask
             mean_and_std = mean_std(advantages[mask])
-        elif self._is_penalised_by_token:
+        elif self.objective.charges_kl_by_token:
             counts = self.loss_mask(rollouts, rewards)
             kl = (logprobs - reference_logprobs) * mask
             advantages = reinforce_pp_advantages(
@@ -131,16 +131,6 @@ class GRPOTrainer(PolicyGradientTrainer):
         figures = self.figures_of_groups(rollouts, judged)
         figures["advantages_mean"], figures["advantages_std"] = mean_and_std
         return experience, {f"train_rollouts/{name}": value for name, value in figures.items()}
-
-    @property
-    def _is_penalised_by_token(self) -> bool:
-        """Whether a token's advantage includes the KL from the token to the end of the response, as in REINFORCE++. Otherwise
-        the advantage includes the KL of the whole response."""
-        objective = self.objective
-        return (objective.baseline, objective.kl) == (
-            "batch_mean",
-            "reward",
-        ) and objective.scale != "group_std"
 
     def _advantages(self, rollouts: Rollouts, judged: Judgements, log_ratio: Tensor) -> Tensor:
         """The advantage of each response on this rank, compared with the responses of all ranks: float32 [B]."""

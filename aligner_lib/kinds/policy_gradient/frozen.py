@@ -17,6 +17,7 @@ from aligner_lib.algorithms.objective import Objective
 from aligner_lib.algorithms.policy_gradient import (
     gdpo_advantages,
     group_advantages,
+    reinforce_pp_advantages,
     shaped_rewards,
     shaped_terms,
     token_gradient_weights,
@@ -84,6 +85,8 @@ class FrozenRollout:
                     f"baseline={objective.baseline}"
                 )
             return self.advantages
+        if objective.charges_kl_by_token:
+            return self._reinforce_pp(objective)
         if objective.aggregation == "normalize_then_sum":
             of_responses = gdpo_advantages(self.terms, self.weights, self.group)
         else:
@@ -93,6 +96,17 @@ class FrozenRollout:
                 rewards = rewards - self.kl_coef * torch.stack([part.sum() for part in kl])
             of_responses = group_advantages(rewards, self.group, objective.baseline, objective.scale)
         return [advantage.expand(len(kl)) for advantage, kl in zip(of_responses, self.kl)]
+
+    def _reinforce_pp(self, objective: Objective) -> list[Tensor]:
+        kl = pad_sequence(self.kl, batch_first=True)
+        advantages = reinforce_pp_advantages(
+            self.rewards.nan_to_num(),
+            kl.abs() if self.absolute_kl else kl,
+            torch.arange(kl.shape[1]) < self.lengths[:, None],
+            self.kl_coef,
+            scaled=objective.scale == "batch_std",
+        )
+        return [of_one[: len(kl)] for of_one, kl in zip(advantages, self.kl)]
 
 
 def freeze(records: list[dict], config: DictConfig, kl_coef: float, baseline: str) -> FrozenRollout:
