@@ -42,6 +42,10 @@ STEP = re.compile(r"step_\d+")
 """The name of a complete checkpoint."""
 
 
+class DamagedRunError(UserError, ValueError):
+    """run.json is not JSON."""
+
+
 class RunFolder:
     """A run, read from its folder. The folder may not exist yet; the run is then empty."""
 
@@ -65,7 +69,7 @@ class RunFolder:
         except FileNotFoundError:
             return {}
         except ValueError:
-            raise UserError(
+            raise DamagedRunError(
                 f"{self.path / 'run.json'} is damaged, probably by a power cut: move the file away, and the run can begin anew"
             ) from None
         self._has_begun = True
@@ -221,7 +225,7 @@ def _is_readable(run: RunFolder) -> bool:
     """Whether run.json can be read. A file that a power cut emptied must not hide the other runs, so a warning names the file."""
     try:
         return isinstance(run.info, dict)
-    except (UserError, PermissionError) as problem:
+    except (DamagedRunError, PermissionError) as problem:
         logger.warning(f"{problem}; the run is left out")
         return False
 
