@@ -102,13 +102,14 @@ def steps_of(loop: DictConfig, samples: int | None, batch_size: int) -> int:
 
     samples: in an epoch; None: an environment draws its prompts without end. Raises UserError if the run would have no end.
     """
+    epochs = loop.max_epochs
     if loop.max_steps >= 0:
         return loop.max_steps
     if samples is None:
         raise UserError(
-            f"max_epochs={loop.max_epochs} needs a number of prompts, and an environment has none (size = None): set max_steps"
+            f"max_epochs={epochs} needs a number of prompts, and an environment has none (size = None): set max_steps"
         )
-    return max(loop.max_epochs * samples // batch_size, 1)
+    return max(epochs * samples // batch_size, 1)
 
 
 def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:

@@ -11,7 +11,7 @@ from survivors import BOUND_S, ONE_THREAD, Survivor, command, preemptor, until_a
 from aligner_lib.tutorial import Workspace
 from cluster import JobFailed, Resources, State, submit
 
-STEPS = {"trainer__sft__max_steps": 8}
+STEPS = {"trainer__sft__max_steps": 24}  # many after the fifth, so that no run ends before it is frozen
 FAULTS = ("time_limit", "preempted", "lost_node", "power_cut")
 
 
@@ -59,7 +59,7 @@ def test_two_nodes_with_two_ranks_each_learn_what_one_process_learns(slurm, jobs
     """Tensor parallel inside the nodes, data parallel between them."""
     spread = {
         "trainer.sft.max_steps": 2,
-        "model.optim.sched.max_steps": 8,
+        "model.optim.sched.max_steps": 24,
         "trainer.num_nodes": 2,
         "trainer.devices": 2,
         "model.tensor_model_parallel_size": 2,
