@@ -112,7 +112,7 @@ def test_a_damaged_seat_hides_no_other(tmp_path):
     followed.poll()
     (tmp_path / "seat-a" / "runs" / "ppo" / "run.json").write_text('{"kind": ')
     damaged, whole = followed.poll()
-    assert damaged["unread"].startswith("JSONDecodeError") and damaged["status"] == "finished"
+    assert damaged["unread"].startswith("DamagedRunError") and damaged["status"] == "finished"
     assert whole["unread"] == "" and whole["status"] == "finished"
 
 
