@@ -70,7 +70,7 @@ class RunFolder:
             return {}
         except ValueError:
             raise DamagedRunError(
-                f"{self.path / 'run.json'} is damaged, probably by a power cut: move the file away, and the run can begin anew"
+                f"{self.path / 'run.json'} is damaged, probably by a power cut: move the file away, and start the same command again"
             ) from None
         self._has_begun = True
         return info
