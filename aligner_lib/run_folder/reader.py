@@ -70,7 +70,7 @@ class RunFolder:
             return {}
         except ValueError:
             raise DamagedRunError(
-                f"{self.path / 'run.json'} is damaged, probably by a power cut: move the file away, and start the same command again"
+                f"{self.path / 'run.json'} is damaged, probably by a power cut: begin in another run folder, from this run's last checkpoint"
             ) from None
         self._has_begun = True
         return info
