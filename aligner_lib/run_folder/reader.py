@@ -43,7 +43,7 @@ STEP = re.compile(r"step_\d+")
 
 
 class DamagedRunError(UserError, ValueError):
-    """run.json is not JSON."""
+    """run.json is not a JSON object."""
 
 
 class RunFolder:
@@ -69,9 +69,12 @@ class RunFolder:
         except FileNotFoundError:
             return {}
         except ValueError:
+            info = None
+        if not isinstance(info, dict):
             raise DamagedRunError(
-                f"{self.path / 'run.json'} is damaged, probably by a power cut: begin in another run folder, from this run's last checkpoint"
-            ) from None
+                f"{self.path / 'run.json'} is damaged, probably by a power cut: remove the file, and the run's next start "
+                "goes on from its last checkpoint"
+            )
         self._has_begun = True
         return info
 
@@ -217,17 +220,14 @@ def find_runs(root: str | os.PathLike) -> list[RunFolder]:
     root = Path(root)
     folders = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/run.json")]
     runs = [RunFolder(path) for path in set(folders) if not re.fullmatch(r"old-\d+", path.name)]
-    created = {run: run.info.get("created", 0) for run in runs if _is_readable(run)}
+    created = {}
+    for run in runs:
+        try:
+            created[run] = run.info.get("created", 0)
+        except (DamagedRunError, PermissionError) as problem:
+            # a file that a power cut emptied must not hide the other runs
+            logger.warning(f"{problem}; the run is left out")
     return sorted(created, key=lambda run: -created[run])
-
-
-def _is_readable(run: RunFolder) -> bool:
-    """Whether run.json can be read. A file that a power cut emptied must not hide the other runs, so a warning names the file."""
-    try:
-        return isinstance(run.info, dict)
-    except (DamagedRunError, PermissionError) as problem:
-        logger.warning(f"{problem}; the run is left out")
-        return False
 
 
 def _alive(info: dict) -> bool:

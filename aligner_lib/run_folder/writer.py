@@ -97,7 +97,7 @@ class RunWriter:
         self._begun = False
         self._is_loading = False  # see `start_loading`
         # run.json of the earlier attempt, while its checkpoint is loaded
-        self._stored_info = b""
+        self._stored_info: bytes | None = None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
@@ -123,7 +123,13 @@ class RunWriter:
         does.
         """
         self._check_inputs()
-        self._is_loading, self._stored_info = True, (self.path / "run.json").read_bytes()
+        self._is_loading = True
+        with contextlib.suppress(FileNotFoundError):
+            self._stored_info = (self.path / "run.json").read_bytes()
+        if self._stored_info is None:
+            logger.warning(
+                f"{self.path} has checkpoints but no run.json: model and data are not compared with the earlier attempt's"
+            )
         self._info["heartbeat"]["step"] = step
         self._begin()
         self._write_info()
@@ -352,8 +358,11 @@ class RunWriter:
         if self._beat.is_alive():
             self._beat.join()
         with self._lock:
-            (self.path / ".run.json").write_bytes(self._stored_info)
-            (self.path / ".run.json").rename(self.path / "run.json")
+            if self._stored_info is None:
+                (self.path / "run.json").unlink(missing_ok=True)
+            else:
+                (self.path / ".run.json").write_bytes(self._stored_info)
+                (self.path / ".run.json").rename(self.path / "run.json")
 
     def _close_files(self, *ignored: type[Exception]) -> None:
         for file in self._files:

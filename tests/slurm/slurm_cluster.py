@@ -121,7 +121,13 @@ class SlurmCluster:
         self.start_controller()
         for node in NODES:
             self.start_node(node)
-        wait_for(lambda: self.tool("sinfo", "-h", "-o", "%T %D") == f"idle {len(NODES)}", "idle nodes")
+        try:
+            wait_for(lambda: self.tool("sinfo", "-h", "-o", "%T %D") == f"idle {len(NODES)}", "idle nodes")
+        except AssertionError as error:
+            logs = [f"{path.name}: {path.read_text()[-1500:]}" for path in (self.folder / "log").iterdir()]
+            raise AssertionError(
+                "\n".join([str(error), self.tool("sinfo", "--Node", "--long"), *logs])
+            ) from None
         return self
 
     def stop(self) -> None:

@@ -146,13 +146,14 @@ def mlflow_run(run: Path):
 
 def mlflow_points(run: Path) -> Iterator[Point]:
     client, stored = mlflow_run(run)
-    id = stored.info.run_id
+    id, downloads = stored.info.run_id, run.parent / "downloads"
+    downloads.mkdir(exist_ok=True)
     for name in stored.data.metrics:
         yield from sorted((name, point.step, point.value) for point in client.get_metric_history(id, name))
     for split, name in (("train", "table/train_rollouts"), ("validation", "table/val_rollouts")):
         for file in client.list_artifacts(id, f"rollouts/{split}"):
             step = int(Path(file.path).stem.removeprefix("step_"))
-            yield name, step, as_rows(Path(client.download_artifacts(id, file.path)))
+            yield name, step, as_rows(Path(client.download_artifacts(id, file.path, downloads)))
 
 
 def trackio_points(run: Path) -> Iterator[Point]:

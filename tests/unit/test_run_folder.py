@@ -527,14 +527,29 @@ def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
     assert set(inputs.hashes_of(tmp_path, str(train), str(train))) == {"model", "data.jsonl"}
 
 
-def test_a_damaged_run_is_left_out_of_the_list_and_named(tmp_path, caplog):
+@pytest.mark.parametrize("content", ["", "[]"])
+def test_a_damaged_run_is_left_out_of_the_list_and_its_cure_is_named(tmp_path, caplog, content):
     begin(tmp_path / "good", [1], "finished")
-    (tmp_path / "cut").mkdir()
-    (tmp_path / "cut" / "run.json").write_text("")
+    begin(tmp_path / "cut", [1, 2, 3], "stopped")
+    (tmp_path / "cut" / "run.json").write_text(content)
     assert [run.name for run in find_runs(tmp_path)] == ["good"]
     assert "cut/run.json is damaged" in caplog.text
-    with pytest.raises(UserError, match="is damaged, probably"):
+    with pytest.raises(
+        UserError, match="remove the file, and the run's next start goes on from its last checkpoint"
+    ):
         writer(tmp_path / "cut")
+    (tmp_path / "cut" / "run.json").unlink()
+    with pytest.raises(UserError, match="refused"), writer(tmp_path / "cut") as run:
+        run.start_loading(2)
+        raise UserError("refused")  # by the trainer, which loads the checkpoint
+    assert not (tmp_path / "cut" / "run.json").exists()
+    with writer(tmp_path / "cut") as run:
+        run.start_loading(2)
+        run.rewind(2)
+        run.log(3, {"train/loss": 0.5})
+        run.finish("finished")
+    assert RunFolder(tmp_path / "cut").series("train/loss") == ([1, 2, 3], [1.0, 1.0, 0.5])
+    assert "has checkpoints but no run.json" in caplog.text
 
 
 def test_folders_that_a_user_renamed_are_no_checkpoints_and_no_earlier_attempts(tmp_path):
