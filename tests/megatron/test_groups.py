@@ -11,7 +11,7 @@ from aligner_lib.algorithms.policy_gradient import grpo_advantages, loss_mask
 from aligner_lib.config.compose import compose
 from aligner_lib.kinds.grpo.settings import objective_of
 from aligner_lib.kinds.grpo.trainer import GRPOTrainer
-from aligner_lib.kinds.policy_gradient.rollout_metrics import environment_metrics
+from aligner_lib.kinds.policy_gradient.rollout_metrics import environment_metrics, rollout_metrics
 from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer
 from aligner_lib.rollouts.collect import Collected, EpisodeOutcome, Judgements
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure
@@ -90,6 +90,17 @@ def test_dynamic_sampling_keeps_the_groups_that_something_is_learnt_from(one_pro
     assert sorted(set(kept.rollouts.group.tolist())) == [1, 2]
     assert sorted({judged.group for judged in grouped.left_out}) == [0, 3]
     assert grouped.drawn == 2
+
+
+def test_failures_of_groups_that_dynamic_sampling_leaves_out_are_counted(one_process):
+    draws = [([NAN, NAN, 1.0, 1.0], ENDED), ([0.0, 1.0, NAN, 1.0], ENDED)]  # groups 0 to 3
+    grouped = trainer(draws, rollouts_a_step=2)
+    kept = grouped.collect(1, Timers())
+    assert sorted(set(kept.rollouts.group.tolist())) == [1, 2]
+    assert grouped.outside_of_rollout() == (3, 1)  # groups 0 and 3
+    rewards = kept.judged().rewards
+    figures = rollout_metrics("train_rollouts", kept.rollouts, rewards, *grouped.outside_of_rollout())
+    assert figures["train_rollouts/rewards_failed"] == pytest.approx(3 / 8)
 
 
 @pytest.mark.parametrize(

@@ -85,10 +85,10 @@ def test_metrics_count_responses_prompts_and_failures(group):
         return {name.removeprefix(f"{group}/"): value for name, value in figures.items()}
 
     nan = float("nan")
-    failed = metrics([nan, nan], not_given=2)
+    failed = metrics([nan, nan], more_failed=2)
     assert failed["rewards"] is None and failed["rewards_std"] is None
     assert (failed["rewards_failed"], failed["rollout_size"]) == (1, 2)
-    figures = metrics([0.5, nan], not_given=2)  # one of four: two prompts were not given
+    figures = metrics([0.5, nan], more_failed=2)  # one of four: two prompts were not given
     assert (figures["rewards"], figures["rewards_failed"]) == (0.5, 0.75)
     figures = metrics([1.0, 1.0, 1.0])
     assert (figures["rollout_size"], figures["prompts"], figures["rewards_failed"]) == (3, 2, 0)

@@ -21,6 +21,7 @@ from aligner_lib.algorithms.policy_gradient import gdpo_advantages, reinforce_pp
 from aligner_lib.config.functions import own_functions
 from aligner_lib.datasets.batches import concat_restore_order
 from aligner_lib.kinds.grpo.settings import rollouts_of_a_step
+from aligner_lib.kinds.policy_gradient.environment_failures import note_failed_outcomes
 from aligner_lib.kinds.policy_gradient.settings import shaping_settings
 from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer
 from aligner_lib.megatron import parallel
@@ -52,12 +53,14 @@ class GRPOTrainer(PolicyGradientTrainer):
     teacher: TokenScorer | None = None
     """With the baseline `teacher`: the model whose log-probabilities the policy learns."""
     left_out: list[Judged] = field(init=False, default_factory=list)
-    """The responses of all ranks that dynamic sampling left out of the current step."""
+    """The responses with a reward, of all ranks, that dynamic sampling left out of the current step."""
+    failed_left_out: int = field(init=False, default=0)
+    """The number of responses without a reward, of all ranks, that dynamic sampling left out of the current step."""
 
     def __post_init__(self):
         super().__post_init__()
         self.group_size = self.rollout.num_generations_per_prompt
-        self.draws_per_step = rollouts_of_a_step(self.config)  # the largest number
+        self.draws_per_step = rollouts_of_a_step(self.config)
 
     @property
     def prompts_per_step(self) -> int:
@@ -73,6 +76,7 @@ class GRPOTrainer(PolicyGradientTrainer):
             number = (step - 1) * self.draws_per_step + draw
             part = super().collect(step, timers, number, first=draw * self.prompts_per_step)
             judged = part.judged()
+            note_failed_outcomes(part.outcomes, self.run)
             drawn.append(replace(part, judged=lambda judged=judged: judged))
             failures += self.failures
             judgements += self._gathered(part.rollouts, judged)
@@ -81,12 +85,23 @@ class GRPOTrainer(PolicyGradientTrainer):
                 break
         self.failures = failures
         if not judgements:  # every response failed, which the step reports
-            self.left_out = []
+            self.left_out, self.failed_left_out = [], 0
             return drawn[-1]
         others = [group for group in _by_group(judgements) if group not in differ]
         kept = set((differ + others)[: self.prompts_per_step])
         self.left_out = [judged for judged in judgements if judged.group not in kept]
+        failed_groups = [
+            group
+            for part in drawn
+            for group in part.rollouts.group[~part.judged().rewards.isfinite()].tolist()
+        ]
+        of_ranks = parallel.gather_over_dp(failed_groups)
+        self.failed_left_out = sum(group not in kept for of_rank in of_ranks for group in of_rank)
         return _of_groups(kept, drawn, self.policy.tokenizer.pad_id)
+
+    def outside_of_rollout(self) -> tuple[int, int]:
+        failed, judged = super().outside_of_rollout()
+        return failed + self.failed_left_out, judged + len(self.left_out)
 
     def experience(
         self,

@@ -21,14 +21,15 @@ from data.gold import judge_all
 
 
 def rollout_metrics(
-    group: str, rollouts: Rollouts, rewards: Tensor, not_given: int = 0
+    group: str, rollouts: Rollouts, rewards: Tensor, more_failed: int = 0, more_judged: int = 0
 ) -> dict[str, float | None]:
     """Means over the responses of all ranks under group/, the rewards' standard deviation, and the fraction of failed
     responses.
 
     rewards: float [B], NaN for a response without a reward. Such a response counts in all metrics except the rewards. The
-    rewards are None if no response has a reward. not_given: responses that are missing because an environment provided no
-    prompt, the same number on every rank.
+    rewards are None if no response has a reward. The fraction of failed responses also counts responses outside `rollouts`, the
+    same numbers on every rank: more_failed, because an environment provided no prompt or dynamic sampling left the failed
+    response out, and more_judged, left out with a reward.
     """
     rewards = rewards[rewards.isfinite()]
     judged = parallel.sum_over_dp(torch.tensor(float(len(rewards)))).item()
@@ -45,7 +46,9 @@ def rollout_metrics(
     numbers = {number for part in parallel.gather_over_dp(rollouts.group.tolist()) for number in part}
     figures["prompts"] = len(numbers)
     figures["tokens"] = figures["rollout_size"] * figures["response_lengths"]
-    figures["rewards_failed"] = 1 - judged / (figures["rollout_size"] + not_given)
+    figures["rewards_failed"] = 1 - (judged + more_judged) / (
+        figures["rollout_size"] + more_failed + more_judged
+    )
     if judged == 0:
         figures["rewards"] = figures["rewards_std"] = None
     return {f"{group}/{name}": value for name, value in figures.items()}

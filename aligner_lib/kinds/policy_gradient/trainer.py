@@ -89,6 +89,8 @@ class PolicyGradientTrainer(ABC):
     """The kind's replaceable functions, or the user's functions in their place."""
     group_size: int = field(init=False, default=1)
     """Responses to each prompt."""
+    draws_per_step: int = field(init=False, default=1)
+    """The largest number of rollouts in a step. A step reserves the prompts of all of them."""
     failures: list[EnvironmentFailure] = field(init=False, default_factory=list)
     """The environments' failures to provide prompts in the current step."""
 
@@ -138,8 +140,7 @@ class PolicyGradientTrainer(ABC):
 
         # 3  Rewards become advantages: how much better than expected each token was.
         experience, metrics = self.experience(rollouts, judged, logprobs, reference_logprobs)
-        not_given = len(self.failures) * self.group_size
-        metrics |= rollout_metrics("train_rollouts", rollouts, rewards, not_given)
+        metrics |= rollout_metrics("train_rollouts", rollouts, rewards, *self.outside_of_rollout())
         metrics |= copied_metric("train_rollouts", self.policy.tokenizer, rollouts)
         metrics |= good_metric("train_rollouts", self.policy.tokenizer, rollouts)
         metrics |= experience_metrics(experience, entropies, self.loop.use_absolute_kl)
@@ -206,6 +207,10 @@ class PolicyGradientTrainer(ABC):
     @abstractmethod
     def prompts_per_step(self) -> int:
         """The number of prompts in a rollout."""
+
+    def outside_of_rollout(self) -> tuple[int, int]:
+        """The numbers of the step's responses outside its rollout, on all ranks: without a reward, and with a reward."""
+        return len(self.failures) * self.group_size, 0
 
     @abstractmethod
     def experience(
@@ -431,7 +436,8 @@ class PolicyGradientTrainer(ABC):
     def _bookkeeping(self, step: int) -> dict[str, float]:
         figures = {"train_rollouts/consumed_samples": step * self.prompts_per_step * self.group_size}
         if self.tasks.size is not None:
-            figures["train_rollouts/epoch"] = step * self.prompts_per_step / self.tasks.size
+            reserved = step * self.draws_per_step * self.prompts_per_step
+            figures["train_rollouts/epoch"] = reserved / self.tasks.size
         return figures
 
     def _report(
