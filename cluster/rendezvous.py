@@ -10,7 +10,9 @@ import contextlib
 import os
 import random
 import socket
+import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from cluster import record
 
@@ -33,6 +35,17 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise OSError(f"all ports from {_PORTS.start} to {_PORTS.stop - 1} are taken: end some of the jobs here")
+
+
+def open_url(request: urllib.request.Request | str, timeout: float):
+    """Open a URL as `urllib.request.urlopen` does, but reach a server on this machine without a proxy.
+
+    timeout: seconds. A proxy in the environment (`http_proxy`) cannot reach the loopback address.
+    """
+    host = urlsplit(request if isinstance(request, str) else request.full_url).hostname or ""
+    is_local = host in ("localhost", "::1") or host.startswith("127.")
+    handlers = [urllib.request.ProxyHandler({})] if is_local else []
+    return urllib.request.build_opener(*handlers).open(request, timeout=timeout)
 
 
 def announce(run: Path | str, service: str, **details) -> None:

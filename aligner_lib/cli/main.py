@@ -405,14 +405,16 @@ def explain(run: RunName):
 
 @app.command()
 def stop(run: RunName):
-    """Ask a run to save a checkpoint and end after its current step."""
+    """Ask a run to save a checkpoint and end after its current step. An evaluation ends after its current policy."""
     from aligner_lib.cli.run_tables import find_run
 
     folder = find_run(run, RUNS)
     if folder.is_over:
         raise UserError(f"{folder.path} is not running, but {folder.status}")
     folder.request_stop()
-    typer.echo(f"{folder.path} ends with a checkpoint after its current step")
+    typer.echo(
+        f"{folder.path} ends with a checkpoint after its current step, an evaluation after its current policy"
+    )
 
 
 @app.command()

@@ -56,14 +56,21 @@ def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) ->
     Several policies (evaluation.policies) are evaluated one after another, each into a run folder inside the job's.
     """
     job = prepare_job(kind, config, profile)
+    from aligner_lib.megatron import parallel
+
     if not job.parts:
         _evaluate(kind, config, profile, job)
     else:
         with closing(job), opened_run(kind, config, profile, job, resume=False) as run:
-            for part in job.parts.values():
+            status, evaluated = "finished", []
+            for name, part in job.parts.items():
+                if parallel.from_first_rank(run is not None and run.stop_requested):
+                    status = "stopped"
+                    break
                 _evaluate(kind, part.config, profile, part.prepare())
+                evaluated.append(name)
             if run is not None:
-                run.finish("finished", f"evaluated {', '.join(job.parts)}")
+                run.finish(status, f"evaluated {', '.join(evaluated) or 'nothing'}")
     return RunFolder(config.exp_manager.explicit_log_dir)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from aligner_lib.datasets.chat_template import turns_of
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.drawn_answer import DrawnAnswer
+from cluster.rendezvous import open_url
 
 TIMEOUT_S = 600.0
 
@@ -37,9 +38,7 @@ def answering_at(
         data = json.dumps(body).encode() if body else None
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
-            with urllib.request.urlopen(
-                urllib.request.Request(f"{root}/{path}", data, headers), timeout=TIMEOUT_S
-            ) as answer:
+            with open_url(urllib.request.Request(f"{root}/{path}", data, headers), TIMEOUT_S) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise UserError(f"{root}/{path}: {_message_of(error)}") from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -78,6 +79,8 @@ class RemoteRewardModel:
                 server = self.servers.first.where.service.replace("_", " ")
                 self.writer.finish("stopped", f"stopped on request while it waited for the {server}")
             raise SystemExit(0)
+        if signalled.is_set():  # the scheduler warns only once
+            signal.raise_signal(signal.SIGTERM)
         return status
 
     def _request(self, kind: str, rollouts: Rollouts, **call) -> LazyResult:

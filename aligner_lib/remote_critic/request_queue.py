@@ -242,7 +242,8 @@ class RequestQueue:
         elif isinstance(command, Train):
             self.updates = command.number
             self.counts["train"] += 1
-            self.checkpoints.log(command.number, result, command.lr, seconds)
+            if result:  # empty when no response of the global batch has a reward
+                self.checkpoints.log(command.number, result, command.lr, seconds)
         elif isinstance(command, Save):
             details = request.details
             self.checkpoints.accept(

@@ -24,7 +24,8 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
     at: the last shared step, from 0 to the parent's last step. The result is `at` if the parent kept a checkpoint of step `at`.
     Otherwise the result is the step of the last checkpoint before, or 0, and the steps up to `at` are computed again. A branch
     that was started earlier and is incomplete continues from its own newest checkpoint. Raises UserError if the parent did not
-    reach step `at`, and for the folder of another run.
+    reach step `at`, for the folder of another run, and if a user changed the parent's learning rate or KL coefficient during
+    the steps that would be computed again.
     """
     info = _branched(parent, at)
     origin = {"run": str(parent.path.resolve()), "name": parent.name, "step": at}
@@ -36,6 +37,12 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
             )
         return min(step_of(RunFolder(child).latest_checkpoint()), at)
     kept = [checkpoint for checkpoint in parent.checkpoints() if step_of(checkpoint) <= at]
+    begin = step_of(kept[-1]) if kept else 0
+    if changed := [step for step in info.get("changed_at", ()) if begin < step < at]:
+        raise UserError(
+            f"at={at}: a user changed {parent.name} after step {changed[0]}, whose checkpoint no longer exists, so the steps "
+            f"{begin + 1} to {at} can't be computed again: choose a step up to {changed[0]}, or the step of a later checkpoint"
+        )
     child.mkdir(parents=True, exist_ok=True)
     if kept:
         target = child / "checkpoints" / kept[-1].name
@@ -52,7 +59,7 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
         "parent": origin,
     }
     write_json(child / "run.json", content)  # last, so that an interrupted copy starts again
-    return step_of(kept[-1]) if kept else 0
+    return begin
 
 
 def _branched(parent: RunFolder, at: int) -> dict:

@@ -62,7 +62,8 @@ class RunWriter:
         self.path.mkdir(parents=True, exist_ok=True)
         before = self.folder.info
         attempt = _attempt()
-        is_same_run = before.get("pid") == os.getpid() or _takes_over(attempt, before)
+        is_own = (before.get("pid"), before.get("host")) == (os.getpid(), platform.node())
+        is_same_run = is_own or _takes_over(attempt, before)
         if self.folder.status == "running" and not is_same_run:
             raise FileExistsError(
                 f"{self.path} belongs to a run in progress (pid {before['pid']}): stop the run first "
@@ -83,6 +84,7 @@ class RunWriter:
             "created": before.get("created", time.time()),
             "resumed": before.get("resumed", -1) + 1,
             "resumed_at": before.get("resumed_at", []),
+            "changed_at": before.get("changed_at", []),
             "pid": os.getpid(),
             "identity": processes.identity(os.getpid()),
             "host": platform.node(),
@@ -193,6 +195,8 @@ class RunWriter:
             self._is_loading = False
             return self._go_on(step)
         self._close_files()
+        for partial in (self.path / "checkpoints").glob(".*_step_*"):
+            shutil.rmtree(partial)  # left by an attempt that was killed while saving
         if step:
             self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
             for name in RECORDS:
@@ -205,6 +209,7 @@ class RunWriter:
         self._metrics, self._rollouts, self._alarms = self._files
         kept = [earlier for earlier in self._info["resumed_at"] if earlier < step]
         self._info["resumed_at"] = [*kept, step] if step else []
+        self._info["changed_at"] = [changed for changed in self._info["changed_at"] if changed <= step]
         self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -230,12 +235,14 @@ class RunWriter:
         with open(self.path / FAILURES, "a", encoding="utf-8") as file:
             file.write(f"{environment}: {text.rstrip()}\n\n")
 
-    def requests(self, controls: tuple[str, ...], saves_checkpoints: bool = False) -> control.Requests:
+    def requests(self, controls: Iterable[str], saves_checkpoints: bool = False) -> control.Requests:
         """Return the requests in control/. Refused changes are left out, and run.json's `message` lists them.
 
         saves_checkpoints: whether the caller saves a checkpoint before applying a change; the message then says so.
         """
-        requests = control.take(self.path / "control", controls)
+        requests = control.take(self.path / "control", tuple(controls))
+        if requests.changes:
+            self._info["changed_at"] = [*self._info["changed_at"], self._info["heartbeat"]["step"]]
         if sentence := control.in_words(requests, self._info["heartbeat"]["step"], saves_checkpoints):
             self._info["message"] = sentence
             self._write_info()
@@ -259,7 +266,7 @@ class RunWriter:
         """Set run.json's message, which describes the current activity."""
         self._info["message"] = message
 
-    def announce_controls(self, controls: tuple[str, ...]) -> None:
+    def announce_controls(self, controls: Iterable[str]) -> None:
         """List the controls of the run in run.json."""
         with self._lock:  # a dict must not grow while the heartbeat writes it
             self._info["controls"] = ["stop", "checkpoint", *controls]

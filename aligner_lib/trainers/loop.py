@@ -12,7 +12,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ Metrics = dict[str, float]
 class TrainerProtocol(Protocol):
     """The interface of the trainers that a TrainingLoop runs."""
 
-    controls: tuple[str, ...]  # names of the values that a user can change during the run
+    controls: Mapping[str, float]  # values that a user can change during the run, as in the settings
 
     def change(self, name: str, value: float) -> None:
         """Set a control to another value, from the next step on."""
@@ -153,7 +153,7 @@ class TrainingLoop:
                 state = json.loads((newest / "trainer.json").read_text())
             self.done = self.saved = state["step"]
             self.changes = {}  # later changes do not apply to earlier steps
-            self._change(state["changes"])
+            self._change(self._changes_that_hold(state))
             if self.run is not None:
                 self.run.rewind(self.done)
             return
@@ -186,11 +186,12 @@ class TrainingLoop:
         stop = parallel.from_first_rank(stop_requested)
         best = parallel.from_first_rank(self._best_step() if self._is_validated() else None)
         # A change is saved at once, because its request is removed: a resumed run would otherwise continue without the change.
-        due = requests.checkpoint or requests.changes or self.done % self.settings.save_interval == 0
+        changes = {name: value for name, value in requests.changes.items() if self.changes.get(name) != value}
+        due = requests.checkpoint or changes or self.done % self.settings.save_interval == 0
         if self._is_last() or stop or due or best == self.done:
-            self._keep(self.changes | requests.changes, before=self.changes if requests.changes else None)
+            self._keep(self.changes | changes, before=self.changes if changes else None)
         # only after saving, so that earlier steps are never repeated with the new values
-        self._change(requests.changes)
+        self._change(changes)
         if self.run is not None:
             self.run.acknowledge()
         if stop and not self._is_last():
@@ -214,7 +215,8 @@ class TrainingLoop:
         self.trainer.save(tmp_dir)
         parallel.barrier()
         if run is not None:
-            state = {"step": self.done, "changes": changes} | ({} if before is None else {"before": before})
+            state = {"step": self.done, "changes": changes, "settings": dict(self.trainer.controls)}
+            state |= {} if before is None else {"before": before}
             (tmp_dir / "trainer.json").write_text(json.dumps(state))
             keep, needed = self.settings.keep_checkpoints, {self._best_step()}
             run.accept_checkpoint(tmp_dir, self.done, keep, check=check_checkpoint, needed=needed)
@@ -245,6 +247,20 @@ class TrainingLoop:
 
     def _is_asked_to_stop(self) -> bool:
         return self.signalled.is_set() or (self.run is not None and self.run.stop_requested)
+
+    def _changes_that_hold(self, state: dict) -> dict[str, float]:
+        """The checkpoint's changes of controls, except those whose settings have other values now."""
+        now = self.trainer.controls
+        before = state.get("settings", {name: now.get(name) for name in state["changes"]})
+        holding = {
+            name: value for name, value in state["changes"].items() if before.get(name) == now.get(name)
+        }
+        for name in state["changes"].keys() - holding:
+            self._announce(
+                f"the settings have changed {name} to {now.get(name)}, so its change to {state['changes'][name]:g} "
+                "during the earlier attempt no longer holds"
+            )
+        return holding
 
     def _change(self, changes: dict[str, float]) -> None:
         for name, value in changes.items():

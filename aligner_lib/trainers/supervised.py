@@ -49,7 +49,6 @@ class SupervisedTrainer(ABC, Generic[S]):
     shuffle: bool = True
     # the limit of tokens in a micro batch, which replaces the number of samples
     packed_tokens: int | None = None
-    controls = ("lr",)
 
     # -- what each trainer defines --------------------------------------------------------------------------------
 
@@ -66,6 +65,11 @@ class SupervisedTrainer(ABC, Generic[S]):
         """Metrics under `group`/, computed from the loss's terms. The terms are already means over the global batch."""
 
     # -- what all trainers share ----------------------------------------------------------------------------------
+
+    @property
+    def controls(self) -> dict[str, float]:
+        """The values that a user can change during the run, as in the settings."""
+        return {"lr": self.lr_schedule.optim.lr}
 
     def change(self, name: str, value: float) -> None:
         """Set another learning rate, from the next step on."""

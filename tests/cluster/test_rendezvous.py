@@ -1,10 +1,13 @@
 """How a job's parts find each other."""
 
 import socket
+import threading
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+from urllib.error import URLError
 
 import pytest
 
-from cluster.rendezvous import announce, announced, free_port
+from cluster.rendezvous import announce, announced, free_port, open_url
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +32,16 @@ def test_outside_of_slurm_the_host_is_loopback(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURMD_NODENAME")
     announce(tmp_path, "critic", port=1)
     assert announced(tmp_path, "critic")["host"] == "127.0.0.1"
+
+
+def test_a_server_on_this_machine_is_reached_without_a_proxy(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.delenv("no_proxy", raising=False)
+    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert open_url(f"http://127.0.0.1:{server.server_port}/", timeout=30).status == 200
+    with pytest.raises(URLError, match="refused"):
+        open_url("http://example.invalid/", timeout=30)
 
 
 def test_a_free_port_is_none_that_a_connection_could_take(monkeypatch):

@@ -104,6 +104,14 @@ def test_what_cannot_be_branched_is_refused_before_anything_is_written(sft, ppo,
     begin_branch(sft, child, 1)
     with pytest.raises(UserError, match="is a run already, but not the branch of sft"):
         begin_branch(sft, child, 2)
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    (changed / "run.json").write_text('{"kind": "sft", "heartbeat": {"step": 9}, "changed_at": [5]}')
+    with pytest.raises(
+        UserError, match="changed after step 5, .* so the steps 1 to 6 can't be computed again"
+    ):
+        begin_branch(RunFolder(changed), tmp_path / "fork", 6)
+    assert begin_branch(RunFolder(changed), tmp_path / "fork", 5) == 0
     (tmp_path / "two_jobs" / "critic").mkdir(parents=True)
     shutil.copy(ppo.path / "run.json", tmp_path / "two_jobs")
     with pytest.raises(UserError, match="ran as several jobs"):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from smoke_jobs import assert_same_run, prepare_smoke_job
+from smoke_jobs import assert_same_run, prepare_smoke_job, run_smoke_job
 
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import ConfigError, UserError
+from aligner_lib.jobs import run as run_module
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import compare_policies
 from data import format_hh
@@ -61,6 +62,22 @@ def test_several_policies_in_one_job_are_evaluated_as_each_alone(evaluate, sft, 
         assert_same_run(part, expected, within=0)
         assert part.info["hashes"] == expected.info["hashes"]
         assert several.info["hashes"][f"policies.{name}"] == part.info["hashes"]["model"]
+
+
+def test_a_stop_request_ends_an_evaluation_of_several_policies_before_the_next_policy(jobs, monkeypatch):
+    evaluated = run_module._evaluate
+
+    def stop_after(*arguments):
+        evaluated(*arguments)
+        jobs.run_folder("evaluate_stopped").request_stop()
+
+    monkeypatch.setattr(run_module, "_evaluate", stop_after)
+    policies = f"{{a: '{jobs.model}', b: '{jobs.model}'}}"
+    settings = jobs.settings("evaluate", "evaluate_stopped", evaluation__policies=policies)
+    run_smoke_job("evaluate", settings)
+    run = jobs.run_folder("evaluate_stopped")
+    assert (run.status, run.info["message"]) == ("stopped", "evaluated a")
+    assert not (run.path / "b").exists()
 
 
 def test_a_policy_that_is_none_is_told_before_any_is_evaluated(jobs, rm):

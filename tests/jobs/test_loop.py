@@ -23,10 +23,9 @@ class Counter:
     """Its state is the sum of the steps it did, times a weight. `at` does something within a step, `saving` while the
     checkpoint of a step is saved, and `validating` in the validation after a step."""
 
-    controls = ("weight",)
-
-    def __init__(self, at=None, saving=None, validating=None):
-        self.total, self.weight, self.done = 0, 1, []
+    def __init__(self, at=None, saving=None, validating=None, weight=1):
+        self.total, self.weight, self.done = 0, weight, []
+        self.controls = {"weight": weight}
         self.at, self.saving, self.validating = at or {}, saving or {}, validating or {}
 
     def step(self, step):
@@ -156,6 +155,21 @@ def test_a_change_holds_from_the_next_step_on_whatever_happens(tmp_path, trainer
         go(tmp_path, trainer(tmp_path))
     assert totals(go(tmp_path, Counter())) == expected
     assert list((tmp_path / "control").iterdir()) == []
+
+
+def test_a_setting_that_was_edited_between_two_attempts_replaces_the_change(tmp_path, caplog):
+    go(tmp_path, Counter({2: change(tmp_path, weight=10), 4: stop(tmp_path)}))
+    assert totals(go(tmp_path, Counter({5: stop(tmp_path)}, weight=100))) == [1, 3, 33, 73, 573]
+    assert "the settings have changed weight to 100, so its change to 10 during" in caplog.text
+    assert totals(go(tmp_path, Counter(weight=100))) == [1, 3, 33, 73, 573, 1173, 1873]
+
+
+def test_a_change_that_is_requested_twice_keeps_its_way_back(tmp_path):
+    at = {3: change(tmp_path, weight=10), 5: change(tmp_path, weight=10), 7: fail}
+    with pytest.raises(RuntimeError):
+        go(tmp_path, Counter(at), keep_checkpoints=1)
+    assert checkpoints(RunFolder(tmp_path)) == [3, 6]
+    assert undo_change(RunFolder(tmp_path)) == (tmp_path / "checkpoints" / "step_000003", {})
 
 
 def test_a_change_is_undone_from_the_checkpoint_before_it(tmp_path):

@@ -39,7 +39,9 @@ def stuck(start, now, limits):
 class ToyTrainer:
     pull: float
     value: float = 0.0
-    controls = ("pull",)
+
+    def __post_init__(self):
+        self.controls = {"pull": self.pull}
 
     def change(self, name, value):
         self.pull = value

@@ -1,5 +1,7 @@
 """A PPO step waits for the critic only when it needs what the critic gives: the two jobs work at the same time."""
 
+import os
+import signal
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -128,6 +130,16 @@ def trainer_of(events: list[str], **settings):
         critic=critic,
         critic_lr_schedule=schedule,
     )
+
+
+def test_a_scheduler_s_warning_while_servers_are_reached_reaches_the_run():
+    from aligner_lib.remote_critic.client import RemoteRewardModel
+    from aligner_lib.trainers.loop import stop_signals
+
+    servers = SimpleNamespace(reach=lambda *_: os.kill(os.getpid(), signal.SIGUSR2) or {"updates": 0})
+    with stop_signals() as warned:
+        assert RemoteRewardModel.reach(SimpleNamespace(servers=servers, writer=None)) == {"updates": 0}
+    assert warned.is_set()
 
 
 def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_actor_s():

@@ -120,6 +120,12 @@ def test_a_train_step_is_neither_repeated_nor_skipped(request_queue):
     assert request_queue.updates == 1
 
 
+def test_a_global_batch_without_a_reward_is_a_step_without_metrics(request_queue, monkeypatch):
+    monkeypatch.setattr(FakeWorker, "train", lambda *_: {})
+    assert train(request_queue, 1) == {}
+    assert (request_queue.updates, request_queue.checkpoints.logged) == (1, [])
+
+
 def test_the_status_tells_for_how_long_the_order_goes_on_and_how_long_its_kind_took_before(
     request_queue, monkeypatch
 ):

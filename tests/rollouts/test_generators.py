@@ -5,6 +5,7 @@ import socket
 import stat
 import sys
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 
 import psutil
@@ -16,6 +17,7 @@ from vllm_stand_in import VllmStandIn
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import ConfigError, UserError
+from aligner_lib.kinds.policy_gradient import build
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.families import from_hf
@@ -272,6 +274,14 @@ def test_a_run_s_own_server_gets_the_architecture_without_weights_and_ends_with_
     finally:
         server.close()
     assert not psutil.pid_exists(server.process.pid)
+
+
+def test_a_generator_of_the_run_s_own_server_has_its_last_output(settings, smoke, tmp_path, one_rank):
+    config = compose("grpo", [VLLM, f"exp_manager.explicit_log_dir={tmp_path}/run"])
+    config.model.generation.vllm_cfg = settings(ANSWERS)
+    with ExitStack() as opened:
+        generator = build._vllm(config, Architecture.load(smoke), Tokenizer(smoke), opened)
+        assert "--port" in generator.last_output()
 
 
 def test_a_server_that_can_t_start_is_told_with_its_last_words_or_what_to_do(start, settings):

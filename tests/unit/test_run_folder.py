@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -525,6 +526,22 @@ def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
     assert set(hashes) == {"model", str(train), str(validation), str(other)}
     assert hashes["model"] == "m" and len(set(hashes.values())) == 4
     assert set(inputs.hashes_of(tmp_path, str(train), str(train))) == {"model", "data.jsonl"}
+
+
+def test_a_process_of_another_machine_with_the_same_number_is_another_run(tmp_path):
+    begin(tmp_path, (1,))
+    change_info(tmp_path, host="another", heartbeat={"step": 1, "time": time.time()})
+    with pytest.raises(FileExistsError, match="belongs to a run in progress"):
+        writer(tmp_path)
+
+
+def test_a_partial_checkpoint_of_a_killed_attempt_is_removed(tmp_path):
+    begin(tmp_path, (1, 2, 3), "stopped").checkpoints()
+    for name in (".writing_step_000003", ".replaced_step_000002", "step_000001"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    with writer(tmp_path) as run:
+        run.start(1)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000001"]
 
 
 @pytest.mark.parametrize("content", ["", "[]"])

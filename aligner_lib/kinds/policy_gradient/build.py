@@ -174,7 +174,7 @@ def _vllm(
         else:
             opened.callback(server.close)
             outcome = server.url, server.api_key
-            own = VllmGenerator(server.url, tokenizer.stop_ids, timeout, server.api_key, server.last_words)
+            own = VllmGenerator(server.url, tokenizer.stop_ids, timeout, server.api_key, server.last_output)
     outcome = parallel.from_first_rank(outcome)
     if isinstance(outcome, UserError):
         raise outcome

@@ -104,10 +104,11 @@ class PolicyGradientTrainer(ABC):
         self.recomputes = recomputes_logprobs(self.config, needed)
 
     @property
-    def controls(self) -> tuple[str, ...]:
-        """The values that a user can change during the run. A KL coefficient with a target adapts by itself and can't be
-        changed."""
-        return ("lr", "kl_coef") if self.loop.target_kl is None else ("lr",)
+    def controls(self) -> dict[str, float]:
+        """The values that a user can change during the run, as in the settings. A KL coefficient with a target adapts by itself
+        and can't be changed."""
+        lr = {"lr": self.lr_schedule.optim.lr}
+        return lr | ({"kl_coef": self.loop.initial_policy_kl_penalty} if self.loop.target_kl is None else {})
 
     def change(self, name: str, value: float) -> None:
         """Set the learning rate or the KL coefficient, from the next step on."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aligner_lib.rollouts.environments.base import Message, NoVerdict, require
+from cluster.rendezvous import open_url
 
 BUSY = (408, 409, 425, 429, 500, 502, 503, 504)  # a later request may succeed
 LONGEST_PAUSE_S = 60.0
@@ -132,7 +133,7 @@ class JudgeEndpoint:
         root = f"{self.url.rstrip('/').removesuffix('/v1')}/v1"
         data = json.dumps(self._body(messages)).encode()
         request = urllib.request.Request(f"{root}/chat/completions", data, headers)
-        with urllib.request.urlopen(request, timeout=self.timeout) as answer:
+        with open_url(request, self.timeout) as answer:
             choice = json.load(answer)["choices"][0]
         if self.likeliest:
             return _first_tokens(choice)

@@ -13,8 +13,6 @@ import shutil
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +26,7 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.rollouts.generators.vllm import API_KEY, EXTENSION
 from cluster.processes import identity
 from cluster.record import read_json, write_json
+from cluster.rendezvous import open_url
 
 PROJECT = Path(__file__).parents[3]
 LOG_LINES = 12  # lines of the log in the error of a run whose server has died
@@ -74,7 +73,7 @@ class VllmServer:
                     f"vLLM ended before the first answer (exit code {self.process.returncode}). Its last "
                     f"output:\n{self.last_output()}"
                 )
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=5):
+            with contextlib.suppress(OSError), open_url(f"{self.url}/health", 5):
                 return
             time.sleep(POLL_S)
         raise UserError(

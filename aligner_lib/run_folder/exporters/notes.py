@@ -19,11 +19,11 @@ class Sent(NamedTuple):
 
     @classmethod
     def of(cls, record: dict) -> Sent:
-        """The note for a record of metrics.jsonl. Times do not count, so records with the same metrics give the same note."""
+        """The note for a record of metrics.jsonl. Times and memory do not count: a repeated step has others."""
         figures = {
             name: value
             for name, value in record.items()
-            if name != "time" and not name.startswith("timers/") and not name.endswith("_time")
+            if name != "time" and not name.startswith(("timers/", "memory/")) and not name.endswith("_time")
         }
         return cls(record["step"], zlib.crc32(json.dumps(figures, sort_keys=True).encode()))
 

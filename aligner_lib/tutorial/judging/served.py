@@ -10,14 +10,13 @@ import sys
 import tempfile
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial.judging.verdicts import recorded_judge
-from cluster.rendezvous import free_port
+from cluster.rendezvous import free_port, open_url
 
 KEY_VARIABLE = "NOTEBOOK_JUDGE_KEY"
 START_S, POLL_S, END_S = 600, 0.5, 20
@@ -130,7 +129,7 @@ def endpoint_of(judge: str, model: str, folder: Path) -> ServedJudge | JudgeElse
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=POLL_S * 10):
+        with open_url(f"{url}/health", POLL_S * 10):
             return True
     except (urllib.error.URLError, OSError):
         return False
