@@ -101,7 +101,7 @@ def opened_run(
     kind: str, config: DictConfig, profile: str | None, job: PreparedJob, resume: bool
 ) -> Iterator[RunWriter | None]:
     """Open the run folder's writer at the latest checkpoint. Yields None on all ranks except the first."""
-    from aligner_lib.kinds.functions import hashes_of_functions
+    from aligner_lib.config.function_hashes import hashes_of_functions
     from aligner_lib.megatron import parallel
 
     first, hashes = parallel.is_first_rank(), job.hashes | hashes_of_functions(config)

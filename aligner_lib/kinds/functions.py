@@ -7,19 +7,16 @@ import logging
 import math
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 from torch import Tensor
 
-from aligner_lib.config.functions import FunctionFile, own_functions, place_in
+from aligner_lib.config.functions import FunctionFile, own_functions
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import FunctionError
-from aligner_lib.models.hash import file_hash
 
 logger = logging.getLogger(__name__)
 
@@ -34,34 +31,6 @@ def functions_of(kind: str, config: DictConfig) -> SimpleNamespace:
             f"functions.{name}: {file.name} of {file.path}, in place of {kind_of(kind).functions[name]}"
         )
     return functions
-
-
-def hashes_of_functions(config: DictConfig) -> dict[str, str]:
-    """Hash the files with a run's functions and environments, by setting. A run can't continue with other files.
-
-    Code and named files, such as a file of prompts, count for an environment.
-    """
-    files = {f"functions.{name}": place_in(use)[0] for name, use in (config.get("functions") or {}).items()}
-    for name, environment in ((config.get("model") or {}).get("environments") or {}).items():
-        key = f"model.environments.{name}"
-        if ".py" in (environment.get("use") or ""):
-            files[f"{key}.use"] = place_in(environment["use"])[0]
-        files |= dict(_named_files(f"{key}.args", environment.get("args")))
-    return {key: file_hash(file) for key, file in files.items()}
-
-
-def _named_files(key: str, value: object) -> Iterator[tuple[str, Path]]:
-    """Existing files in an environment's argument, with their settings."""
-    if isinstance(value, dict | DictConfig):
-        for name, part in value.items():
-            yield from _named_files(f"{key}.{name}", part)
-    elif isinstance(value, list | ListConfig):
-        for number, part in enumerate(value):
-            yield from _named_files(f"{key}.{number}", part)
-    elif isinstance(value, str | Path):
-        with suppress(OSError, ValueError):  # a text, not a path
-            if (file := Path(value).expanduser()).is_file():
-                yield key, file
 
 
 @dataclass

@@ -30,6 +30,7 @@ CHANGES_SHOWN = 8  # number of changed settings listed in a message
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
 OF_THE_PROCESS = ("status", "message", "pid", "identity", "host", "slurm", "heartbeat")  # fields of run.json
+OF_THE_FIGURES = ("config", "precision", "profile", "seed", "versions", "git_commit")
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
 
 
@@ -149,7 +150,9 @@ class RunWriter:
     def _go_on(self, step: int) -> None:
         """Write as the run's current attempt from now on."""
         self.rewind(step)
-        if step:
+        if 0 < self._info["max_steps"] <= step:
+            self._keep_settings()
+        elif step:
             self._announce_changes()
         self._write_info()
         if not self._beat.is_alive():
@@ -166,17 +169,28 @@ class RunWriter:
             )
 
     def _announce_changes(self) -> None:
+        if changes := self._changes():
+            self.announce(f"continues with other settings than before: {changes}")
+
+    def _keep_settings(self) -> None:
+        """Keep the settings of a run without a step left: the figures come from these settings."""
+        if changes := self._changes():
+            logger.warning(
+                f"{self.path} has all its steps, so nothing is trained with other settings ({changes}): choose another run "
+                "folder, or begin anew with exp_manager.resume_if_exists=False"
+            )
+        self._info |= {name: self._before[name] for name in OF_THE_FIGURES if name in self._before}
+
+    def _changes(self) -> str:
+        """The settings that differ from the earlier attempt's, in a few words."""
         before, now = flatten(self._before.get("config") or {}), flatten(self._info["config"])
         changed = [
             f"{name} {before.get(name)} → {now.get(name)}"
             for name in before | now
-            if before.get(name) != now.get(name) and name != "exp_manager.explicit_log_dir"
+            if before and before.get(name) != now.get(name) and name != "exp_manager.explicit_log_dir"
         ]
         more = f" and {len(changed) - CHANGES_SHOWN} more" if len(changed) > CHANGES_SHOWN else ""
-        if before and changed:
-            self.announce(
-                f"continues with other settings than before: {', '.join(changed[:CHANGES_SHOWN])}{more}"
-            )
+        return ", ".join(changed[:CHANGES_SHOWN]) + more
 
     def _is_dispatched(self) -> bool:
         """Whether cluster/ started this run. cluster/ removes old stop requests, so an existing request is new."""

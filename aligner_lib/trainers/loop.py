@@ -94,6 +94,7 @@ class TrainingLoop:
         if self.run is not None:
             self.run.announce_controls(self.trainer.controls)
         self._resume()
+        begun = self.done
         with stop_signals() as self.signalled:
             try:
                 self._train()
@@ -105,7 +106,8 @@ class TrainingLoop:
                 if self.saved < self.done:
                     self._keep(self.changes)
                 raise
-        return self._finish("finished", f"{self.done} steps")
+        earlier = ", all of an earlier attempt: nothing was trained" if 0 < self.done == begun else ""
+        return self._finish("finished", f"{self.done} steps{earlier}")
 
     # -- the stages -----------------------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ def test_it_validates_saves_and_ends(tmp_path):
     assert run.info["controls"] == ["stop", "checkpoint", "weight"]
     again = Counter()
     assert (go(tmp_path, again).status, again.done) == ("finished", [])
+    assert run.info["message"] == "7 steps, all of an earlier attempt: nothing was trained"
 
 
 @pytest.mark.parametrize("how", ["control file", signal.SIGTERM, signal.SIGUSR2])

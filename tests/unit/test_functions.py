@@ -17,10 +17,11 @@ from omegaconf import OmegaConf
 from aligner_lib.algorithms import ppo
 from aligner_lib.algorithms.policy_gradient import group_advantages
 from aligner_lib.config.compose import compose, notices
+from aligner_lib.config.function_hashes import hashes_of_functions
 from aligner_lib.config.functions import FunctionFile, LibraryFunction, own_functions, source_of
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError, FunctionError
-from aligner_lib.kinds.functions import functions_of, hashes_of_functions
+from aligner_lib.kinds.functions import functions_of
 from aligner_lib.kinds.grpo.settings import objective_of
 from aligner_lib.models.hash import text_hash
 from aligner_lib.tutorial import Workspace

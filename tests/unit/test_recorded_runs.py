@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from aligner_lib.config.compose import compose, save
+from aligner_lib.config.function_hashes import hashes_of_functions
 from aligner_lib.config.functions import source_of
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.models.hash import file_hash, model_hash, text_hash
@@ -104,6 +105,11 @@ def test_a_recorded_run_takes_the_place_of_the_training(recorded, started, seat,
     [
         ("sft", {"model.optim.lr": 1e-2}, "model.optim.lr="),
         ("sft", {"model.seed": 7}, "the recording has model.seed=1234, and this run 7"),
+        (
+            "sft",
+            {"model.peft.peft_scheme": "lora"},
+            "the recording has model.peft.peft_scheme=None, and this run lora",
+        ),
         ("sft", None, "the recording used another train.jsonl"),
         ("sft-2", {}, "has no run sft-2"),
     ],
@@ -182,8 +188,15 @@ def test_an_evaluation_of_several_policies_is_recorded_with_its_parts(own_cache,
     instructor = Workspace(tmp_path / "instructor", "smoke")
     policies = dict.fromkeys(("before", "after"), instructor.model())
     hashes = {f"policies.{name}": model_hash(folder) for name, folder in policies.items()}
-    names = {"evaluation": {"policies": dict.fromkeys(policies, "/there")}}
-    folders = {"evaluate": names, **{f"evaluate/{name}": {} for name in policies}}
+    given = {
+        "pretrained_checkpoint.restore_from_path": instructor.model(),
+        "critic.pretrained_checkpoint.restore_from_path": None,
+        "model.environments.sums.use": "sums",
+        "model.environments.sums.args.prompts": instructor.preference_data() / "test_prompts.jsonl",
+    }
+    config = recorded_runs._composed("evaluate", "smoke", given | {"evaluation.policies": policies})
+    hashes |= hashes_of_functions(config)
+    folders = {"evaluate": save(config), **{f"evaluate/{name}": {} for name in policies}}
     for number, (folder, config) in enumerate(folders.items()):
         with RunWriter(
             instructor.run(folder).path, kind="evaluate", config=config, seed=1, hashes=hashes, max_steps=0
@@ -195,20 +208,36 @@ def test_an_evaluation_of_several_policies_is_recorded_with_its_parts(own_cache,
     assert packed == ["evaluate"]
     put_into_cache(instructor.run("evaluate"), "smoke")
     seat = Workspace(tmp_path / "seat", "smoke", start="recorded")
-    given = {
-        "pretrained_checkpoint.restore_from_path": seat.model(),
-        "critic.pretrained_checkpoint.restore_from_path": None,
-    }
-    given |= {"model.environments.sums.use": "sums"}
-    seat.submit("evaluate", **given, **{"evaluation.policies": policies | {"third": seat.model()}})
-    assert started == ["evaluate"] and "no policy third" in capsys.readouterr().out
+    for others, why in (
+        ({"evaluation.policies": policies | {"third": seat.model()}}, "no policy third"),
+        ({"model.environments.sums.args.digits": 3}, "args.digits=None, and this run 3"),
+        (
+            {"model.environments.sums.args.prompts": seat.sft_data() / "train.jsonl"},
+            "another file in model.environments.sums.args.prompts",
+        ),
+    ):
+        seat.submit("evaluate", **given | {"evaluation.policies": policies} | others)
+        assert started.pop() == "evaluate" and why in capsys.readouterr().out
     seat.submit("evaluate", **given, **{"evaluation.policies": policies})
-    assert started == ["evaluate"]
+    assert started == []
     for number, folder in enumerate(folders):
         assert seat.run(folder).series("evaluation/rewards") == ([0], [number])
         assert recorded_runs.is_recorded(seat.run(folder)) and str(tmp_path) not in str(seat.run(folder).info)
     recorded_runs.make_way(seat.run("evaluate").path)
     assert not seat.run("evaluate").path.exists()
+
+
+def test_a_finished_run_with_other_settings_begins_anew(own_cache, tmp_path, capsys):
+    lab, anew = Workspace(tmp_path / "lab", "smoke"), "exp_manager.resume_if_exists=false"
+    record_run(lab, "sft")
+    for settings in ({}, {"trainer.precision": "auto"}, {"trainer.sft.max_steps": 999, "model.seed": 7}):
+        assert anew not in lab.commands("sft", **settings)["main"]  # nothing else, or more steps
+    for settings in ({"model.seed": 7}, {"trainer.sft.max_steps": 1}):
+        assert anew in lab.commands("sft", **settings)["main"]
+    assert (
+        "sft was finished with other settings (model.seed 1234 → 7): training begins anew"
+        in capsys.readouterr().out
+    )
 
 
 def test_only_finished_runs_that_left_a_model_are_packed(recorded):

@@ -528,6 +528,17 @@ def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
     assert set(inputs.hashes_of(tmp_path, str(train), str(train))) == {"model", "data.jsonl"}
 
 
+def test_a_run_without_a_step_left_keeps_the_settings_of_its_figures(tmp_path, caplog):
+    begin(tmp_path, (1, 2, 3), "finished", config={"lr": 0.1}, max_steps=3)
+    with writer(tmp_path, config={"lr": 0.2}, seed=8, max_steps=3) as run:
+        run.start_loading(3)
+        run.rewind(3)
+        run.finish("finished")
+    info = RunFolder(tmp_path).info
+    assert (info["config"], info["seed"], info["resumed"]) == ({"lr": 0.1}, 7, 1)
+    assert "has all its steps, so nothing is trained with other settings (lr 0.1 → 0.2)" in caplog.text
+
+
 def test_a_process_of_another_machine_with_the_same_number_is_another_run(tmp_path):
     begin(tmp_path, (1,))
     change_info(tmp_path, host="another", heartbeat={"step": 1, "time": time.time()})

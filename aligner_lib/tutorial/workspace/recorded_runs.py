@@ -16,7 +16,10 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from omegaconf import DictConfig
+
 from aligner_lib.config.compose import compose, save
+from aligner_lib.config.function_hashes import hashes_of_functions
 from aligner_lib.errors import UserError
 from aligner_lib.models.fetch import cache_root
 from aligner_lib.models.hash import file_hash, model_hash
@@ -118,30 +121,37 @@ def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, obj
     """
     if run.kind != kind:
         return f"its kind is {run.kind}"
-    before, now = flatten(run.info["config"]), flatten(_settings(kind, profile, inputs))
-    for key, value in now.items():
-        if value == "auto":  # the recording has the value that its machine chose (trainer.precision)
+    config = _composed(kind, profile, inputs)
+    before, now = flatten(run.info["config"]), flatten(without_paths(save(config)))
+    for key in sorted(before | now):
+        # of the machine; of code, which the caller compares; a value that the recording's machine chose (trainer.precision)
+        if key.startswith(("exp_manager.", "functions.")) or now.get(key) == "auto":
             continue
-        if key in before and value is not None and before[key] is not None and before[key] != value:
-            return f"the recording has {key}={before[key]}, and this run {value}"
+        if before.get(key) != now.get(key):
+            return f"the recording has {key}={before.get(key)}, and this run {now.get(key)}"
+    hashes = run.info["hashes"]
+    for key, hash_now in hashes_of_functions(config).items():
+        if key.startswith("model.environments.") and hashes.get(key) != hash_now:
+            return f"the recording has another file in {key}"
     policies = inputs.get("evaluation.policies", {})
     for name, policy in policies.items():
-        if run.info["hashes"].get(f"policies.{name}") != _hash_of(Path(str(policy))):
+        if hashes.get(f"policies.{name}") != _hash_of(Path(str(policy))):
             return f"the recording has no policy {name} with the weights of {policy}"
     if differs := _difference_in_data(run, inputs):
         return differs
     given = [Path(str(value)) for key, value in inputs.items() if key.endswith(".restore_from_path")]
-    hashes = {_hash_of(path) for path in given if path.exists()}
+    hashes_now = {_hash_of(path) for path in given if path.exists()}
     for name in ("model", "reward_model"):
-        had = run.info["hashes"].get(name)
-        if given and had is not None and had not in hashes:
+        had = hashes.get(name)
+        if given and had is not None and had not in hashes_now:
             return f"the recording started from another {name.replace('_', ' ')} than {' or '.join(map(str, given))}"
     return None
 
 
 def difference_in_origin(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, object]) -> str | None:
     """As `difference`, but only for data and adapters: a later notebook needs a run of the kind and has no settings for it."""
-    before, now = flatten(run.info["config"]), flatten(_settings(kind, profile, inputs))
+    before = flatten(run.info["config"])
+    now = flatten(without_paths(save(_composed(kind, profile, inputs))))
     for key, value in now.items():
         if key.endswith(".peft_scheme") and before.get(key) != value:
             return f"the recording has {key}={before.get(key)}, and this workspace {value}"
@@ -206,18 +216,16 @@ def describe(run: RunFolder) -> str:
     return f"{run.name}: recorded{at} in {origin['seconds']:.0f} s; this cell trains nothing"
 
 
-def _settings(kind: str, profile: str, inputs: Mapping[str, object]) -> dict:
+def _composed(kind: str, profile: str, inputs: Mapping[str, object]) -> DictConfig:
     from aligner_lib.config.compose import written
 
-    return without_paths(
-        save(compose(kind, [f"{key}={written(value)}" for key, value in inputs.items()], profile))
-    )
+    return compose(kind, [f"{key}={written(value)}" for key, value in inputs.items()], profile)
 
 
 def _difference_in_data(run: RunFolder, inputs: Mapping[str, object]) -> str | None:
+    hashes = run.info["hashes"]
     for name, path in _files(inputs):
-        had = run.info["hashes"].get(name)
-        if had is not None and had != file_hash(path):
+        if name in hashes and hashes[name] != file_hash(path):
             return f"the recording used another {name}"
     return None
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
-from aligner_lib.config.compose import compose, keys, profile_section
+from aligner_lib.config.compose import compose, keys, profile_section, save, written
 from aligner_lib.config.functions import source_of
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.kinds import kind_of
@@ -27,7 +27,7 @@ from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.models import fetch
 from aligner_lib.models.hash import text_hash
-from aligner_lib.run_folder.reader import RunFolder, flatten
+from aligner_lib.run_folder.reader import RunFolder, flatten, without_paths
 from aligner_lib.tutorial.hunt.faults import fault_of
 from aligner_lib.tutorial.workspace import learning_progress, recorded_runs
 from aligner_lib.tutorial.workspace.recorded_runs import RecordedJob
@@ -184,8 +184,9 @@ class Workspace:
             prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
             own[f"model.environments.{REWARD}.args.prompts"] = prompts
         # an evaluation always starts from the beginning, and has no setting for resuming
-        anew = _anew(run, texts) if BEGIN_ANEW.keys() <= set(keys(kind)) else {}
-        inputs = own | _without_functions(settings) | anew | _written(texts, run.path)
+        inputs = own | _without_functions(settings) | _written(texts, run.path)
+        if BEGIN_ANEW.keys() <= set(keys(kind)):
+            inputs |= _anew(run, kind, texts, inputs, self.profile)
         return job_commands(kind, run.path, inputs, allocation, self.profile)
 
     def submit(
@@ -459,8 +460,11 @@ def _texts(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
     return texts
 
 
-def _anew(run: RunFolder, texts: Mapping[str, str]) -> dict[str, bool]:
-    """The setting that trains a run from the beginning, if the existing run was trained with other functions; otherwise {}.
+def _anew(
+    run: RunFolder, kind: str, texts: Mapping[str, str], inputs: Mapping[str, object], profile: str
+) -> dict[str, bool]:
+    """The setting that trains a run from the beginning, if the existing run was trained with other functions or finished with
+    other settings; otherwise {}.
 
     Prints a message in the first case. Raises RunBusy if the existing run is still running.
     """
@@ -470,14 +474,32 @@ def _anew(run: RunFolder, texts: Mapping[str, str]) -> dict[str, bool]:
     cells = str(run.path / "functions")
     had = {key: value for key, value in hashes.items() if str(config.get(key, "")).startswith(cells)}
     now = {key: text_hash(text) for key, text in texts.items()}
-    differ = [key for key in had | now if had.get(key) != now.get(key)]
+    differ, what = [key for key in had | now if had.get(key) != now.get(key)], "trained with other code"
+    if not differ and (run.kind, run.status) == (kind, "finished"):
+        differ, what = _changed(run, inputs, profile), "finished with other settings"
     if not run.info or not differ:
         return {}
     refuse_if_busy(run.path)
     print(
-        f"{run.name} was trained with other code ({', '.join(differ)}): training begins anew, and the old files are set aside"
+        f"{run.name} was {what} ({', '.join(differ)}): training begins anew, and the old files are set aside"
     )
     return BEGIN_ANEW
+
+
+def _changed(run: RunFolder, inputs: Mapping[str, object], profile: str) -> list[str]:
+    """The settings of a finished run that are to have other values, except paths. Empty if more steps are requested."""
+    overrides = [f"{key}={written(value)}" for key, value in inputs.items()]
+    before = flatten(without_paths(run.info["config"]))
+    now = flatten(without_paths(save(compose(run.kind, overrides, profile))))
+    known = {key for key in now if key in before or key.startswith("model.environments.")}
+    changed = [key for key in sorted(known) if before.get(key) != now[key] and now[key] != "auto"]
+    if any(key.endswith((".max_steps", ".max_epochs")) and now[key] > before[key] for key in changed):
+        return []  # the run goes on, and says which settings have changed
+    return [
+        f"{key} {before.get(key)} → {now[key]}"
+        for key in changed
+        if not key.startswith(("exp_manager.", "functions."))
+    ]
 
 
 def _written(texts: Mapping[str, str], run: Path) -> dict[str, Path]:
