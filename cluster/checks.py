@@ -1,5 +1,6 @@
 """Checks that Slurm is ready for a job, before anything is submitted."""
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from cluster.scheduler import SubmissionRefused
 
 _TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 _PROBE_S = 90
+_FLAGS_OF_PROBE = ("reservation", "licenses", "nodelist", "exclude", "wckey")
+_ON_NODE = re.compile(r"srun: error: .*\btasks? \d")  # the message of a task that failed on its node
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ def partitions() -> list[Partition]:
         )
     rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 4]
     return [
-        Partition(name, int(nodes), limit, "" if gres == "(null)" else gres.split("(")[0], state == "up")
+        # a GRES may name its sockets, as in gpu:a100:4(S:0-1)
+        Partition(name, int(nodes), limit, re.sub(r"\([^)]*\)", "", gres), state == "up")
         for name, nodes, limit, gres, state in rows
     ]
 
@@ -109,7 +113,7 @@ def _most_nodes(parts: list[Partition]) -> int:
 
 def _gpus(gres: str, kind: str) -> int:
     """The GPUs per node in a GRES string: 'gpu:h100:8,nvme:1' → 8."""
-    counts = [part.split(":") for part in gres.split(",") if part.startswith("gpu")]
+    counts = [part.split(":") for part in gres.split(",") if part.split(":")[0] == "gpu"]
     return sum(int(words[-1]) for words in counts if words[-1].isdigit() and (not kind or kind in words))
 
 
@@ -145,7 +149,12 @@ def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
         return
     node = token.read_text().strip() if token.exists() else ""
     token.unlink(missing_ok=True)
-    last_error = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    errors = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    last_error = errors[-1]
+    if not node and done.returncode and not any(map(_ON_NODE.match, errors)):
+        words = [re.sub("srun: (error: )?", "", line) for line in errors if line.startswith("srun:")]
+        yield Finding("compute node", False, f"Slurm refused the probe: {'; '.join(words) or last_error}")
+        return
     if not node:
         text = f"{shared} cannot be written from a node ({last_error}); choose a folder that all nodes mount"
         yield Finding("shared folder", False, text)
@@ -165,8 +174,11 @@ def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
     """
     from cluster.sbatch import container_words
 
-    keys = ("partition", "account", "qos", "constraint")
+    keys = ("partition", "account", "qos", "constraint", "mem")
     options = [f"--{key}={getattr(share, key)}" for key in keys if getattr(share, key)]
+    options += [f"--{key}={share.sbatch[key]}" for key in _FLAGS_OF_PROBE if key in share.sbatch]
+    if share.gpus_per_node:  # a single GPU, because a whole node may not be free
+        options.append("--gres=" + ":".join(filter(None, ["gpu", share.gpu_type, "1"])))
     words = ["srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=aligner-check", "--quiet"]
     srun = shlex.join([*words, *options, *container_words(share), "bash", "-c", line])
     return subprocess.run(

@@ -9,6 +9,20 @@ from pathlib import Path
 
 CONFIGS = Path(__file__).parent / "configs"
 _TIME = re.compile(r"^(\d+-)?\d+(:\d{1,2}){0,2}$")  # minutes, h:mm:ss, days-h:mm
+_LIMIT_CHECK_S = 30  # Slurm looks at time limits about so often
+# Flags of `sbatch:` that the project sets itself, with the reason or the cure.
+_OWN_FLAGS = {
+    "comment": "is the mark by which a job is found again: remove it, and use `account` or sbatch.wckey",
+    "signal": "is the notice before the time limit: set signal_delay_s",
+    "requeue": "is how a job goes on after a notice: remove it, and set max_requeues: 0 for a job that is never requeued",
+    "output": "is the log in the run folder: remove it",
+    "error": "is the log in the run folder: remove it",
+    "open-mode": "is append, so that a requeued job keeps its log: remove it",
+    "array": "is set by submit_sweep: remove it",
+    "job-name": "is the argument `name` of submit: remove it",
+    "ntasks": "follows from the nodes: set nodes and tasks_per_node",
+    "ntasks-per-node": "follows from tasks_per_node: set tasks_per_node",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ class Resources:
     setup: tuple[str, ...] = ()
     """Shell lines before the run (module load …)."""
     sbatch: Mapping[str, object] = field(default_factory=dict)
-    """Further flags: {reservation: course}."""
+    """Further flags: {reservation: course}. true: a flag without a value; false: no flag; a list: values with commas between."""
     signal_delay_s: int = 180
     """Seconds of notice before the time limit; must exceed the time of a step and a checkpoint."""
     max_requeues: int = 100
@@ -60,6 +74,7 @@ class Resources:
             "cpus_per_task",
             "signal_delay_s",
             "max_requeues",
+            "linger_s",
         ):
             value, least = getattr(self, name), 1 if name == "nodes" else 0
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -69,10 +84,13 @@ class Resources:
                 f"resources: time={self.time!r} is not a Slurm time: write h:mm:ss or days-h:mm:ss (in YAML, put the "
                 "time in quotes: without quotes, 4:00:00 is read as a number)"
             )
-        if "comment" in self.sbatch:
+        least = self.signal_delay_s + _LIMIT_CHECK_S
+        if 0 < _seconds(self.time) < least:
             raise ValueError(
-                "resources: sbatch.comment is the mark by which a job is found again: remove it, and use `account` or sbatch.wckey"
+                f"resources: time={self.time!r} leaves no time before the notice of signal_delay_s={self.signal_delay_s}, so the "
+                f"job would be requeued again and again: set a time of {-(-least // 60)} minutes or more, or a smaller signal_delay_s"
             )
+        object.__setattr__(self, "sbatch", _flags(self.sbatch))
         if self.gpu_type and not self.gpus_per_node:
             raise ValueError(
                 f"resources: gpu_type={self.gpu_type!r} without gpus_per_node: set gpus_per_node, too"
@@ -117,6 +135,36 @@ class Resources:
         return from_mapping({**{f.name: getattr(self, f.name) for f in fields(self)}, **changes})
 
 
+def _seconds(time: str) -> int:
+    """A time in Slurm's notation in seconds; 0 means no limit."""
+    days, _, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if days:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, (minutes, seconds) = 0, (*parts, 0)[:2]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _flags(given: Mapping | None) -> dict[str, object]:
+    """The flags of `sbatch:` as sbatch spells them. Raises ValueError for a flag that the project or another key sets."""
+    flags: dict[str, object] = {}
+    keys = {f.name.replace("_", "-"): f.name for f in fields(Resources)}
+    for key, value in (given or {}).items():
+        name = str(key).replace("_", "-").lstrip("-")
+        own = {"no-requeue": "requeue"}.get(name, name)
+        if own in keys or (own in _OWN_FLAGS and not (name == "requeue" and value is True)):
+            reason = f"has a key of its own: set {keys[own]}" if own in keys else _OWN_FLAGS[own]
+            raise ValueError(f"resources: sbatch.{key} {reason}")
+        if value is None:
+            raise ValueError(f"resources: sbatch.{key} has no value: write true for a flag without a value")
+        if value is not False:
+            flags[name] = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return flags
+
+
 def from_mapping(values: Mapping, where: str = "resources") -> Resources:
     """Resources from plain values. Raises ValueError, which names an unknown key and the nearest known key.
 
@@ -132,6 +180,8 @@ def from_mapping(values: Mapping, where: str = "resources") -> Resources:
     for name in ("setup", "container_mounts"):
         given = values.get(name, ())
         values[name] = (given,) if isinstance(given, str) else tuple(given or ())
+    if isinstance(values.get("mem"), int):  # YAML reads 0, all memory, as a number
+        values["mem"] = str(values["mem"])
     try:
         return Resources(**values)
     except (ValueError, TypeError) as error:
@@ -152,7 +202,10 @@ def load_resources(name: str | Path) -> Resources | dict[str, Resources]:
         raise ValueError(
             f"there are no resources {str(name)!r}: {path} does not exist; known names are {there}"
         )
-    values = yaml.safe_load(path.read_text())
+    try:
+        values = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path}: must hold keys and values, but holds {type(values).__name__}")
     components = values.pop("components", None)

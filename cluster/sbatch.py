@@ -24,7 +24,7 @@ def header(resources: Resources, name: str, folder: Path, array: str = "") -> li
         "output": str(folder / "batch.log"),
         "comment": str(folder),  # distinguishes the job from a job with the same id on another cluster
         **({"array": array} if array else {}),
-        **{key.replace("_", "-"): value for key, value in resources.sbatch.items()},
+        **resources.sbatch,
     }
     text = _make_sbatch_string(
         command="",

@@ -40,9 +40,7 @@ def submit(
     scheduler, run, components = scheduler_of(where), Path(run).absolute(), words_of(command)
     shares = by_component(resources, list(components))
     scheduler.refuse_unsupported(components, shares)
-    name = name or run.name
-    if "/" in name:
-        raise ValueError(f"name={name!r}: a job's name must not contain '/'")
+    name = named(name or run.name)
     if not is_printed(where):
         refuse_if_busy(run)
     folder = record.next_submission_folder(run) if is_printed(where) else record.new_submission_folder(run)
@@ -72,6 +70,13 @@ def refuse_if_busy(run: Path) -> None:
             f"{run} already has a job, {status.state} ({job.record.where} {job.id}): follow the job with "
             "Job.attach(run), end the job with .stop() or .cancel(), or choose another run folder"
         )
+
+
+def named(name: str) -> str:
+    """The name of a job. Raises ValueError for a name with a slash, which separates a sweep's name from a member's."""
+    if "/" in name:
+        raise ValueError(f"name={name!r}: a job's name must not contain '/'")
+    return name
 
 
 def words_of(command: Command | Mapping[str, Command]) -> dict[str, list[str]]:

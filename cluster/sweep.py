@@ -2,6 +2,7 @@
 
 import html
 import json
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ from cluster.job import NEWS_S, Job
 from cluster.plan import Plan, print_plan
 from cluster.record import MAIN
 from cluster.resources import Resources, by_component
-from cluster.scheduler import Member, Submission
+from cluster.scheduler import Member, Submission, SubmissionRefused
 from cluster.schedulers import is_printed, scheduler_of
 from cluster.states import State
-from cluster.submission import refuse_if_busy, words_of
+from cluster.submission import named, refuse_if_busy, words_of
 
 _POLL_S = 0.5
 
@@ -110,7 +111,7 @@ def submit_sweep(
 
     parallel: members that run at a time; 0: as many as the cluster has room for. where: a scheduler with arrays, such as
     'slurm'; 'print' prints the batch script. Raises ValueError for a mistake found before anything starts (hetjobs cannot be
-    arrays), and RunBusy.
+    arrays), RunBusy, and SubmissionRefused.
     """
     scheduler, run = scheduler_of(where), Path(run).absolute()
     if not scheduler.runs_arrays:
@@ -120,6 +121,7 @@ def submit_sweep(
         )
     resources = by_component(resources, [MAIN])
     words = _words_of_members(commands)
+    name = named(name or run.name)
     variables = {key: str(value) for key, value in (env or {}).items()}
     new_folder = record.next_submission_folder if is_printed(where) else record.new_submission_folder
     if not is_printed(where):
@@ -128,12 +130,17 @@ def submit_sweep(
     members = {
         member: Member(run / member, new_folder(run / member), parts) for member, parts in words.items()
     }
-    submission = Submission(name or run.name, members, new_folder(run), resources, variables, parallel)
+    submission = Submission(name, members, new_folder(run), resources, variables, parallel)
     if is_printed(where):
         return print_plan(scheduler, submission, run)
     for member in members.values():
         record.clear_stop(member.run)
-    handles = dict(zip(members, scheduler.submit(submission), strict=True))
+    try:
+        handles = dict(zip(members, scheduler.submit(submission), strict=True))
+    except SubmissionRefused:
+        for folder in (submission.folder, *(member.folder for member in members.values())):
+            shutil.rmtree(folder)
+        raise
     for member, handle in handles.items():
         record.write(run / member, handle)
     record.write_json(record.job_folder(run) / "sweep.json", {"members": list(members)})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from data.fields import ignored_keys, require_unicode
@@ -30,6 +31,8 @@ ROLES = {
 CALL = "function_call"
 TOOL_ROLES = {CALL: "assistant", "tool": "tool", "observation": "tool"}
 RESULT = re.compile(r"\s*<tool_response>(.*)</tool_response>\s*", re.DOTALL)
+# The beginning of a list of turns that was written as a text, as JSON or as Python writes lists.
+TURNS = re.compile(r"""\s*\[\s*\{\s*['"](?:.*['"])?(?:role|from)['"]\s*:""", re.DOTALL)
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
 TURN_KEYS = frozenset({"role", "content", "from", "value", "weight"})
 TOOL_KEYS = {"assistant": frozenset({"tool_calls"}), "tool": frozenset({"tool_call_id", "name"})}
@@ -40,14 +43,33 @@ def messages_of(value: Any, key: str, *, with_tools: bool = False) -> list[Messa
 
     Raises Unusable for a value that cannot be read as turns.
     """
-    if isinstance(value, str):
+    if isinstance(value := with_turns(value, key), str):
         return [{"role": "user", "content": _text(value, repr(key))}]
     return turns_of(value, key, with_tools=with_tools)
 
 
+def with_turns(value: Any, key: str) -> Any:
+    """A value, or the list of turns that the value is the text of: as JSON, or as pandas writes lists. Raises Unusable for the
+    text of a list of turns that is neither, such as numpy's, which lacks the commas."""
+    if not isinstance(value, str) or not TURNS.match(value):
+        return value
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            turns = read(value)
+            keys = [set(turn) if isinstance(turn, dict) else set() for turn in turns]
+            are_turns = all(of & {"role", "from"} for of in keys) and any(
+                of & {"content", "value"} for of in keys
+            )
+            return turns if are_turns else value
+    raise Unusable(
+        Reason.WRONG_TYPE,
+        f"{key!r} is the text of a list of turns, but not JSON: write lists with json.dumps, or use JSON Lines or parquet",
+    )
+
+
 def turns_of(value: Any, key: str, *, with_tools: bool = False) -> list[Message]:
-    """The turns under a column `key`: a list, or its JSON text, because CSV has only texts. Raises Unusable as `messages_of`."""
-    if isinstance(value, str):
+    """The turns under a column `key`: a list, or its text, because CSV has only texts. Raises Unusable as `messages_of`."""
+    if isinstance(value := with_turns(value, key), str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
@@ -67,7 +89,7 @@ def turns_of(value: Any, key: str, *, with_tools: bool = False) -> list[Message]
 
 def answer_of(value: Any, key: str) -> str:
     """The text of a response, from a text or from a single assistant turn."""
-    if isinstance(value, str):
+    if isinstance(value := with_turns(value, key), str):
         return _text(value, repr(key))
     messages = messages_of(value, key)
     if [message["role"] for message in messages] != ["assistant"]:
@@ -150,7 +172,7 @@ def _joined(content: Any) -> Any:
     if isinstance(content, list) and all(
         isinstance(part, dict) and part.get("type") == "text" for part in content
     ):
-        return "".join(str(part.get("text", "")) for part in content)
+        return "".join(str(part.get("text") or "") for part in content)
     return content
 
 

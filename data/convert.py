@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,9 +44,13 @@ CURES = {
     Reason.NOT_JSON: "write each record in one line, or all records as a list, [{…}, {…}], in a .json file",
     Reason.WRONG_TYPE: 'a record must have named columns, as in {"prompt": …, "completion": …}',
 }
-HELD_OUT = re.compile(
-    r"(?:^|[-_.])(validation|valid|val|dev|test|testing|eval|evaluation)(set|data)?(?![a-z])"
+_HELD_OUT = "(?:validation|valid|val|dev|test|testing|eval|evaluation)(?:set|data)?"
+HELD_OUT = re.compile(rf"(?:^|[-_.]){_HELD_OUT}(?![a-z])")
+# the split ends the name, as in math-test.jsonl and validation-00000-of-00002.parquet
+ENDS_HELD_OUT = re.compile(
+    rf"(?:.*[-_.])?{_HELD_OUT}(?:[-_]?\d+)?(?:-of-\d+)?(?:\.(?:jsonl?|[ct]sv|parquet|arrow)(?:\.gz)?)?"
 )
+TRAINED = re.compile(r"(?:^|[-_.])train(?:ing)?(?:set|data)?(?![a-z])")
 FIRST = 1024  # lines of which at least one prompt is held out
 
 
@@ -65,9 +70,11 @@ class Conversion:
     unit: str = "characters"
     """The unit of the lengths."""
     columns: tuple[str, ...] = ()
-    """The columns of the first record, by their own names."""
+    """The columns of all records, by their own names."""
     held_out_files: tuple[Path, ...] = ()
     """The source's files of a held-out split, if the source has files of both splits."""
+    doubtful_files: tuple[Path, ...] = ()
+    """Files that may be named after a held-out split or after a topic, as dev-ops.jsonl, and are not held out."""
     leaked: int = 0
     """Validation samples whose prompt also occurs in the training file."""
     lacks_validation: bool = False
@@ -87,6 +94,10 @@ class Conversion:
             lines.insert(1, f"ignored as you asked: {', '.join(self.ignored)}")
         if self.held_out_files:
             lines.append(f"held out, by their names: {', '.join(map(str, self.held_out_files))}")
+        if self.doubtful_files:
+            lines.append(
+                f"not held out, because no other file is named train: {', '.join(map(str, self.doubtful_files))}"
+            )
         if self.lengths:
             lines.append(lengths_line(self.lengths, self.unit))
         if self.lacks_validation:
@@ -114,6 +125,7 @@ def convert(
     *,
     columns: Mapping[str, str] | None = None,
     ignore: Iterable[str] = (),
+    ignore_missing: bool = False,
     validation_fraction: float = 0.05,
     seed: int = 1234,
     strict: bool = False,
@@ -123,15 +135,16 @@ def convert(
 
     raw: a file (.jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet, .arrow), a folder of data files (also of `datasets`), several
     files or folders, or a hub name, also with a revision (owner/name@revision). to: sft, preferences or prompts. columns: the records' names → the form's names, as
-    in {"best": "chosen"}. ignore: columns that carry nothing to learn.
+    in {"best": "chosen"}. ignore: columns that carry nothing to learn. ignore_missing: whether `ignore` may name columns that no
+    record has.
 
     When a folder or hub data set has files of both splits, the splits are kept (`validation`, `valid`, `dev`, `test` and `eval`
     are held out). Otherwise `validation_fraction` of the prompts is held out, chosen by a hash of `seed` and prompt, so that
     equal prompts go to the same split; of several prompts, at least one is held out. Records are streamed: memory holds two
     hashes and a length of each sample.
 
-    Raises DataError when no record is usable, when a file of the source would be replaced, and its FormError for an unknown form, for an unread column, and for a target that
-    the form has no samples for.
+    Raises DataError when no record is usable, when a file of the source would be replaced, and for a name in `columns` or `ignore`
+    that no record has; its FormError for an unknown form, for an unread column, and for a target that the form has no samples for.
     """
     if to not in TARGETS:
         raise DataError(f"to={to!r}: the value must be {', '.join(TARGETS)}")
@@ -145,11 +158,14 @@ def convert(
         )
     records, ignore, columns = read_records(source.paths), tuple(ignore), dict(columns or {})
     heads, records = _first(records, source.name)
+    _require_columns(columns, [key for head in heads for key in head.value], source.name)
     head = _typical(heads, columns, ignore)
     form = _form_of(head, columns, ignore, source.name)
     conversion = Conversion(form, to, Report(strict=strict), ignore, paths)
     split_of = _Split(source.paths, validation_fraction, seed)
-    conversion.columns, conversion.held_out_files = tuple(head.value), split_of.held_out_files
+    conversion.held_out_files, conversion.doubtful_files = split_of.held_out_files, split_of.doubtful_files
+    required = () if ignore_missing else ignore
+    records = _noting_columns(records, conversion, required, source.name)
     samples = _samples(_read(records, form, columns, ignore, conversion.report), conversion.report)
     _write(conversion, _lines(conversion, samples), split_of, source.name)
     return conversion
@@ -186,10 +202,28 @@ def _typical(heads: list[RawRecord], columns: Mapping[str, str], ignore: tuple[s
     return max(forms.values(), key=len)[0] if forms else heads[0]
 
 
+def _require_columns(named: Iterable[str], present: Iterable[str], name: str) -> None:
+    """Raises DataError for a name that is not among the columns of the source `name`."""
+    present = dict.fromkeys(present)
+    if missing := [key for key in named if key not in present]:
+        raise DataError(f"{name} has no column {missing[0]!r}, only {', '.join(present)}")
+
+
+def _noting_columns(
+    records: Iterator[RawRecord | Skip], conversion: Conversion, required: Iterable[str], name: str
+) -> Iterator[RawRecord | Skip]:
+    """The records; after the last one, the conversion has their columns. Raises DataError for a required column that is missing."""
+    present: dict[str, None] = {}
+    for record in records:
+        if isinstance(record, RawRecord):
+            present |= dict.fromkeys(record.value)
+        yield record
+    conversion.columns = tuple(present)
+    _require_columns(required, present, name)
+
+
 def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...], name: str) -> RawForm:
     """The form of a data set, by a typical record. Raises UnknownForm, UnreadColumns, and SameMeaning."""
-    if missing := [key for key in columns if key not in head.value]:
-        raise DataError(f"{name} has no column {missing[0]!r}, only {', '.join(head.value)}")
     content = _content_of(head, columns, ignore)
     form = recognise(content)
     if form is None:
@@ -244,7 +278,7 @@ def _samples(
         (place, sample), *others = group
         for _, other in others:
             sample = sample._replace(answers=[*sample.answers, *other.answers])
-            report.notes["an answer to the prompt of the record before, compared with its answer"] += 1
+            report.joined += 1
         yield place, sample
 
 
@@ -313,7 +347,7 @@ class _Split:
     """Chooses the split of each sample."""
 
     def __init__(self, paths: tuple[Path, ...], fraction: float, seed: int):
-        self.held_out_files = _held_out_files(paths)
+        self.held_out_files, self.doubtful_files = _held_out_files(paths)
         """Empty for files of a single split."""
         self._held_out = set(map(str, self.held_out_files))
         self.is_wanted = bool(self.held_out_files) or fraction > 0
@@ -338,14 +372,25 @@ class _Split:
         return _hash(f"{self._seed}\n{line.prompt}")
 
 
-def _held_out_files(paths: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The files that are named after a held-out split, else the files in a folder named so; empty if that is none or all.
-    `devices.csv` is named after none."""
-    for name_of in (lambda path: path.name, lambda path: path.parent.name):
-        named = tuple(path for path in paths if HELD_OUT.search(name_of(path).lower()))
-        if 0 < len(named) < len(paths):
-            return named
-    return ()
+def _held_out_files(paths: tuple[Path, ...]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The files that are named after a held-out split, else the files in a folder named so; and the files of which the name does
+    not decide. `devices.csv` is named after none.
+
+    Beside a file named train, the name of a held-out split may have further words (`test_prefs`). Without a file named train,
+    `dev-ops` may be a topic.
+    """
+    doubtful: tuple[Path, ...] = ()
+    for part in ("name", "parent.name"):
+        names = {path: attrgetter(part)(path).lower() for path in paths}
+        named = tuple(path for path in paths if HELD_OUT.search(names[path]))
+        if not 0 < len(named) < len(paths):
+            continue
+        has_train = any(TRAINED.search(names[path]) for path in paths if path not in named)
+        held_out = tuple(path for path in named if has_train or ENDS_HELD_OUT.fullmatch(names[path]))
+        if held_out:
+            return held_out, tuple(path for path in named if path not in held_out)
+        doubtful = doubtful or named
+    return (), doubtful
 
 
 def _lines(conversion: Conversion, samples: Iterator[tuple[RawRecord, RawSample]]) -> Iterator[_Line]:

@@ -7,8 +7,8 @@ from data.report import Reason, Unusable
 # Metadata is ignored on purpose: it gives the origin or the kind of a sample, from which no trainer learns.
 METADATA = frozenset(
     "id prompt_id conversation_id question_id index idx category subcategory source dataset dataset_name split subset language lang "
-    "task topic title url license type".split()
-)
+    "task topic title url license type __index_level_0__".split()
+) | {"Unnamed: 0"}  # pandas' index: in parquet, and in a CSV that was read and written again
 
 
 def text_field(record: dict[str, Any], key: str, *, may_be_blank: bool = False) -> str:

@@ -10,7 +10,16 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from data.conversations import Message, answer_of, hh_messages, hh_prompt, messages_of, turns_of, unusable
+from data.conversations import (
+    Message,
+    answer_of,
+    hh_messages,
+    hh_prompt,
+    messages_of,
+    turns_of,
+    unusable,
+    with_turns,
+)
 from data.fields import METADATA, is_empty, text_field
 from data.raw_samples import (
     RawDialogue,
@@ -90,9 +99,9 @@ def _opening(record: dict[str, Any]) -> list[Message]:
 def _answered(record: dict[str, Any], prompt: str, answer: str) -> RawDialogue:
     """A prompt with its answer: a text, or turns of which SFT learns the assistant's."""
     question = _prompt(record, prompt, with_tools=True)
-    if not isinstance(record[answer], list):
-        return _dialogue(record, with_answer(question, answer_of(record[answer], answer)), len(question))
-    turns = turns_of(record[answer], answer, with_tools=True)
+    if not isinstance(given := with_turns(record[answer], answer), list):
+        return _dialogue(record, with_answer(question, answer_of(given, answer)), len(question))
+    turns = turns_of(given, answer, with_tools=True)
     return _dialogue(record, [*without_loss(question), *turns], len(question))
 
 
@@ -182,7 +191,7 @@ def _require_within(prompt: list[Message], turns: list[Message], key: str) -> No
 
 def _side(value: Any, key: str) -> list[Message]:
     """The turns of a chosen or rejected answer. When the column also holds the prompt, the prompt's turns come first."""
-    if isinstance(value, str):
+    if isinstance(value := with_turns(value, key), str):
         return hh_messages(value, key) or [{"role": "assistant", "content": answer_of(value, key)}]
     return messages_of(value, key)
 

@@ -1,8 +1,6 @@
 """Reads raw records from files one at a time, so that a file of any size fits in memory."""
 
-import ast
 import codecs
-import contextlib
 import csv
 import gzip
 import io
@@ -148,14 +146,15 @@ def _longer(text: str, stream: TextIO) -> tuple[str, bool]:
 
 
 def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
-    """Rows under a header, with tabs between cells (.tsv), or commas, semicolons or tabs (.csv). An empty cell is an empty text."""
+    """Rows under a header, with tabs between cells (.tsv), or commas, semicolons or tabs (.csv). An empty cell is an empty text.
+    Columns without a name are left out, for example pandas' index."""
     csv.field_size_limit(1 << 30)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         try:
             delimiter = "\t" if path.suffix == ".tsv" else _delimiter(stream)
             rows = csv.DictReader(stream, strict=True, delimiter=delimiter)
-            columns = rows.fieldnames or []
-            if twice := sorted({name for name in columns if columns.count(name) > 1}):
+            columns = rows.fieldnames = [name.strip() for name in rows.fieldnames or []]
+            if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
                 raise DataError(
                     f"{path} has two columns with the name {', '.join(twice)}: rename or remove one"
                 )
@@ -166,9 +165,8 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
                     )
                     yield Skip(str(path), rows.line_num, Reason.WRONG_TYPE, detail)
                 else:
-                    yield RawRecord(
-                        str(path), rows.line_num, {key: _with_turns(cell) for key, cell in row.items()}
-                    )
+                    named = {name: cell for name, cell in row.items() if name}
+                    yield RawRecord(str(path), rows.line_num, named)
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text ({error}): save the file as UTF-8") from error
         except csv.Error as error:
@@ -183,18 +181,6 @@ def _delimiter(stream: TextIO) -> str:
     header = stream.readline()
     stream.seek(0)
     return max(",;\t", key=header.count)
-
-
-def _with_turns(cell: str) -> str | list[dict[str, Any]]:
-    """A cell, or its turns if the cell is a list of turns: as JSON, or as pandas writes lists."""
-    if not cell.lstrip().startswith("[{"):
-        return cell
-    for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            value = read(cell)
-            if all(isinstance(turn, dict) and {"role", "from"} & turn.keys() for turn in value):
-                return value
-    return cell
 
 
 def _read_arrow(path: Path) -> Iterator[RawRecord | Skip]:

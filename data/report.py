@@ -105,6 +105,7 @@ class Report:
     strict: bool = False
     examples_per_reason: int = 3
     kept: int = 0
+    joined: int = 0  # records whose answers became part of the sample of the record before
     skipped: Counter[Reason] = field(default_factory=Counter)
     examples: dict[Reason, list[Skip]] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)  # about records that were kept
@@ -113,7 +114,7 @@ class Report:
     @property
     def read(self) -> int:
         """The number of records read."""
-        return self.kept + self.skipped.total()
+        return self.kept + self.joined + self.skipped.total()
 
     def skip(self, skip: Skip) -> None:
         """Count a record that was left out. Raises DataError at once when strict."""
@@ -136,6 +137,8 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"read {self.read:,} records, kept {self.kept:,}, skipped {self.skipped.total():,}"]
+        if self.joined:
+            lines.append(f"  answers joined to the record before, which has the same prompt: {self.joined:,}")
         for reason, count in self.skipped.most_common():
             lines.append(f"  {reason}: {count:,}")
             lines += [f"    {skip.file}:{skip.line} ({skip.detail})" for skip in self.examples[reason]]

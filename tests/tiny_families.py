@@ -69,6 +69,7 @@ CONFIGS = {
         },
     ),
 }
+CONFIGS["gpt_neox_20b"] = ("gpt_neox", CONFIGS["gpt_neox"][1] | {"hidden_act": "gelu_fast"})
 PLAIN = "gpt_2b"  # no class of transformers: its reference is the formula below
 NAMES = [*CONFIGS, PLAIN]
 

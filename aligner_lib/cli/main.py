@@ -313,7 +313,7 @@ def profile_step(
 SizedKind = Annotated[str, typer.Argument(help=f"{', '.join(kinds_that_train())}.")]
 SizedModel = Annotated[
     str | None,
-    typer.Option(help="A name of the sizing table, a model folder or a fetched model (else the profile's)."),
+    typer.Option(help="A name of the sizing table, a model folder or a fetched model (else the job's)."),
 ]
 Gpus = Annotated[str, typer.Option(help="GPUsxGB or NODESxGPUsxGB: 8x80 is eight GPUs of 80 GB.")]
 
@@ -327,11 +327,11 @@ def size(
     gpus: Gpus = "8x80",
 ):
     """Estimate, without any GPU, whether a job fits on these GPUs, and in which layout."""
-    from aligner_lib.cli.size import GPUs, model_of_profile, show_size
+    from aligner_lib.cli.size import GPUs, model_of_job, show_size
     from aligner_lib.config.compose import compose
 
     config = compose(kind, list(overrides or ()), profile)
-    fits = show_size(kind, config, model or model_of_profile(profile), GPUs.parse(gpus))
+    fits = show_size(kind, config, model or model_of_job(kind, config, profile), GPUs.parse(gpus))
     raise typer.Exit(0 if fits else 1)
 
 
@@ -360,12 +360,13 @@ def cost(
 ):
     """Estimate, without any GPU, the hours and GPU hours of a job, and show each assumption."""
     from aligner_lib.cli.cost import Speed, show_cost
-    from aligner_lib.cli.size import GPUs, model_of_profile
+    from aligner_lib.cli.size import GPUs, model_of_job
     from aligner_lib.config.compose import compose
 
     config = compose(kind, list(overrides or ()), profile)
     speed = Speed(tflops, mfu, generation_mfu)
-    show_cost(kind, config, model or model_of_profile(profile), GPUs.parse(gpus), steps, tokens, speed)
+    start = model or model_of_job(kind, config, profile)
+    show_cost(kind, config, start, GPUs.parse(gpus), steps, tokens, speed)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
@@ -495,7 +496,11 @@ def graduate_run(
 def cancel(run: RunName):
     """End a run's job at once, on any machine; `stop` saves a checkpoint first."""
     job = _job_of(run)
-    typer.echo(f"{job.run}: {job.cancel()}")
+    try:
+        state = job.cancel()
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"{job.run} was not cancelled: {error}") from error
+    typer.echo(f"{job.run}: {state}")
 
 
 def _job_of(run: str):

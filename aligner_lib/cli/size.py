@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
+from importlib.util import find_spec
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -61,9 +62,11 @@ class GPUs:
         return GPUs(nodes, gpus, gib)
 
 
-def model_of_profile(profile: str | None) -> str:
-    """The model that a profile trains; without a profile, the model of the profile gpu."""
-    return profile_section(profile or "gpu", "tutorial")["model"]
+def model_of_job(kind: str, config: DictConfig, profile: str | None) -> str:
+    """The model that the job's settings start from, else the model that the profile trains; without a profile, the profile gpu."""
+    setting = next(iter(kind_of(kind).models), None)  # of the policy; PPO's critic has a setting of its own
+    start = OmegaConf.select(config, setting) if setting else None
+    return start or profile_section(profile or "gpu", "tutorial")["model"]
 
 
 def shape_of(model: str) -> ModelShape:
@@ -111,6 +114,13 @@ def trained_models(kind: str, config: DictConfig) -> tuple[TrainedModel, ...]:
 
 
 def _with_settings(model: TrainedModel, settings: DictConfig) -> TrainedModel:
+    shared = settings.sequence_parallel
+    packed = OmegaConf.select(settings, "data.packed_sequence")
+    model = replace(
+        model,
+        sequence_parallel=_has_transformer_engine() if shared is None else shared,
+        packed_tokens=settings.data.packed_sequence_size if packed else None,
+    )
     if settings.activations_checkpoint_granularity == "full":
         model = replace(
             model,
@@ -123,17 +133,26 @@ def _with_settings(model: TrainedModel, settings: DictConfig) -> TrainedModel:
     return replace(model, last_layers=settings.get("num_layers_unfrozen"))
 
 
+def _has_transformer_engine() -> bool:
+    return find_spec("transformer_engine") is not None
+
+
 def memory_of(shape: ModelShape, model: TrainedModel, parallelism: Parallelism) -> Memory:
     """The memory that a model of the job needs on the GPU with the highest memory use."""
     adapters = Adapters(model.adapter_rank, model.adapted_layers) if model.adapter_rank else None
     recomputation = Recomputation(model.recomputed, model.recomputes_block) if model.recomputed else None
+    sequence, micro_batch = model.sequence, model.micro_batch
+    if model.packed_tokens:  # of all texts of the micro batch; a reward model's micro batch counts pairs
+        texts = 2 if model.role == "reward model" else 1
+        sequence, micro_batch = max(sequence, model.packed_tokens // texts), 1
     return memory(
         shape,
         parallelism,
         model.role,
-        model.sequence,
-        model.micro_batch,
+        sequence,
+        micro_batch,
         rollout_batch=model.generated,
+        sequence_parallel=model.sequence_parallel,
         adapters=adapters,
         last_layers=model.last_layers,
         recomputation=recomputation,
@@ -238,6 +257,8 @@ def show_size(kind: str, config: DictConfig, model: str, gpus: GPUs) -> bool:
     if len(models) > 1:
         table.add_row("together", *[""] * len(PARTS), f"{together(needs):.1f}")
     console.print(table)
+    for note in _notes(config, models, parallelism):
+        console.print(f"\n{note}", soft_wrap=True)
     if fits and (reason := refused(parallelism)):
         console.print(f"\nfits, but the job does not start in any layout of {gpus}: {reason}", soft_wrap=True)
         return False
@@ -247,6 +268,23 @@ def show_size(kind: str, config: DictConfig, model: str, gpus: GPUs) -> bool:
             settings = _settings(prefix, parallelism, gpus).items()
             console.print(f"  {' '.join(f'{key}={value}' for key, value in settings)}", soft_wrap=True)
     return fits
+
+
+def _notes(config: DictConfig, models: tuple[TrainedModel, ...], parallelism: Parallelism) -> Iterator[str]:
+    """What the table assumes about the settings."""
+    settings = [
+        OmegaConf.select(config, model.prefix.rstrip(".")) if model.prefix else config for model in models
+    ]
+    if any(part.trainer.precision == "32" for part in settings):
+        yield (
+            "the table is for trainer.precision=bf16: with 32, weights, activations and KV cache need about twice as much"
+        )
+    if parallelism.tp > 1 and any(part.model.sequence_parallel is None for part in settings):
+        state, here = ("on", "is") if _has_transformer_engine() else ("off", "is not")
+        yield (
+            f"the table has sequence parallelism {state}, because Transformer Engine {here} installed here: "
+            "model.sequence_parallel=true or false decides"
+        )
 
 
 def _say_whether_it_fits(console, shape, models, gpus: GPUs, needs: list[Memory], fits: bool) -> None:

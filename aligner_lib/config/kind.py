@@ -144,6 +144,10 @@ class TrainedModel:
     """Full recomputation: model.activations_checkpoint_num_layers; 0: none, or selective."""
     recomputes_block: bool = False
     """model.activations_checkpoint_method=block."""
+    sequence_parallel: bool = True
+    """model.sequence_parallel. null stands for whether Transformer Engine is installed."""
+    packed_tokens: int | None = None
+    """Tokens of a packed micro batch; None: the micro batch has `micro_batch` texts."""
 
 
 @dataclass(frozen=True)

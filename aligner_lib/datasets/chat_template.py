@@ -81,10 +81,10 @@ def has_template(tokenizer: Tokenizer) -> bool:
 def template_in_use(tokenizer: Tokenizer) -> str:
     """The template of prompts for the model in the tokenizer's folder: the recorded template, if there is a record.
 
-    Without a record, a downloaded model gets prompts in its tokenizer's own template, and any other model gets plain prompts.
+    Without a record, a model gets prompts in its tokenizer's own template if the tokenizer has one, else plain prompts. A
+    training leaves no record only if environments gave all its prompts and the settings named no template.
     """
-    is_downloaded = (tokenizer.folder / "source.json").exists() and has_template(tokenizer)
-    return recorded_template(tokenizer.folder) or (OWN if is_downloaded else PLAIN)
+    return recorded_template(tokenizer.folder) or (OWN if has_template(tokenizer) else PLAIN)
 
 
 def own_template(tokenizer: Tokenizer) -> str:

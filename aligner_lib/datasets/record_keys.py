@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from aligner_lib.datasets.chat_template import ROLES
 from aligner_lib.errors import UserError
-from data.conversations import TURN_KEYS, hh_messages, hh_prompt
+from data.conversations import TURN_KEYS, TURNS, hh_messages, hh_prompt
 from data.fields import METADATA, is_empty
 from data.raw_forms import recognise, unread_columns
 from data.report import Unusable
@@ -135,11 +135,16 @@ def _has_unread_key(value: Any, form: RecordForm) -> bool:
 
 
 def _is_readable(value: Any, key: str) -> bool:
-    """Whether the trainers read a value: turns with texts and known roles, a text not in HH's format, a bool as label."""
+    """Whether the trainers read a value: turns with texts and known roles, a text neither of turns nor in HH's format, a bool
+    as label."""
     if key == "label":
         return isinstance(value, bool)
     if isinstance(value, str):
-        return key not in ("messages", "conversations") and not _is_in_hh_s_format(value, key)
+        return (
+            key not in ("messages", "conversations")
+            and not TURNS.match(value)
+            and not _is_in_hh_s_format(value, key)
+        )
     role, text = ("from", "value") if key == "conversations" else ("role", "content")
     turns = value if isinstance(value, list) else []
     roles = {*ROLES, "tool"} if key == "messages" else ROLES

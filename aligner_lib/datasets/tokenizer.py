@@ -72,7 +72,7 @@ class Tokenizer:
         further = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
         ids = further if isinstance(further, list) else [] if further is None else [further]
         for token_id in ids:
-            if type(token_id) is not int or token_id < 0 or self._tokenizer.id_to_token(token_id) is None:
+            if not self.is_id(token_id):
                 raise ValueError(
                     f"{path}: eos_token_id contains {token_id!r}, which is not a token of "
                     f"{self.folder / 'tokenizer.json'}: correct the id, or remove the id from the list"
@@ -89,20 +89,29 @@ class Tokenizer:
         """The ids at the start of every text: the BOS token for some models, no token for others.
 
         If `add_bos_token` is set in tokenizer_config.json, the setting decides (as in transformers 4 for Llama). Otherwise the
-        post-processor of tokenizer.json decides (as always in transformers 5). Raises ValueError when the BOS token is not in
-        the vocabulary.
+        post-processor of tokenizer.json decides (as always in transformers 5), also when the file names no BOS token. Raises
+        ValueError when the BOS token is not in the vocabulary.
         """
         adds_bos = self.config.get("add_bos_token")
-        if adds_bos is None:
+        if adds_bos is None or (adds_bos and self._named("bos_token") is None):
             encoding = self._tokenizer.encode("a")
             ids = zip(encoding.ids, encoding.special_tokens_mask)
             return [token_id for token_id, _ in takewhile(lambda pair: pair[1], ids)]
         return [self._id_of("bos_token", "BOS token")] if adds_bos else []
 
+    def is_id(self, value: object) -> bool:
+        """Whether a value is the id of a token."""
+        return type(value) is int and 0 <= value < 1 << 32 and self._tokenizer.id_to_token(value) is not None
+
     @property
     def vocab_size(self) -> int:
         """The number of token ids, special tokens included."""
         return self._tokenizer.get_vocab_size()
+
+    @property
+    def largest_id(self) -> int:
+        """The largest token id. If the vocabulary has gaps, the largest id is above `vocab_size` - 1."""
+        return max(self._tokenizer.get_vocab().values())
 
     def id_of(self, key: str) -> int | None:
         """The id of a token by its key in tokenizer_config.json, such as `unk_token`; None when there is no such token."""
@@ -110,7 +119,7 @@ class Tokenizer:
 
     def _named(self, key: str) -> str | None:
         token = self.config.get(key)
-        return token["content"] if isinstance(token, dict) else token
+        return token.get("content") if isinstance(token, dict) else token
 
     def _id_of(self, key: str, name: str) -> int:
         token_id = self.id_of(key)
@@ -195,9 +204,16 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> set[int]:
-        """The ids of all tokens that do not stand for text."""
+        """The ids of all tokens that do not stand for text.
+
+        Special tokens are marked in tokenizer.json, or have a name in tokenizer_config.json (as in transformers), such as
+        `pad_token`, or end a response. A stop token from the base vocabulary, such as a newline, remains text.
+        """
         added = self._tokenizer.get_added_tokens_decoder()
-        return {token_id for token_id, token in added.items() if token.special}
+        marked = {token_id for token_id, token in added.items() if token.special or token_id in self.stop_ids}
+        names = (self._named(key) for key in self.config if key.endswith("_token"))
+        named = {self._tokenizer.token_to_id(name) for name in names if isinstance(name, str)}
+        return (marked | named) - {None}
 
     @property
     def json(self) -> str:

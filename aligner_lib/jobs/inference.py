@@ -47,8 +47,7 @@ def as_prompt(text: str) -> str:
 def tokenizer_of(folder: Path) -> Tokenizer:
     """Load a model folder's tokenizer, with the conversation template that the model was trained with.
 
-    If the folder has no record of a template, a downloaded model uses its tokenizer's own template, and a model from this
-    library's training uses plain texts.
+    If the folder has no record of a template, the model uses its tokenizer's own template, if there is one, else plain texts.
     """
     tokenizer = Tokenizer(folder)
     tokenizer.date = recorded_date(folder)  # None if no date is recorded; the template then uses today's date

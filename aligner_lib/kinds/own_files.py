@@ -12,21 +12,24 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from omegaconf import DictConfig, ListConfig
 
 import data as converter
-from aligner_lib.datasets.json_lines import first_record
+from aligner_lib.datasets.json_lines import first_record, numbered_lines, parse
 from aligner_lib.datasets.record_keys import Samples, needs_conversion
 from aligner_lib.errors import UserError
 from aligner_lib.models.disk import explain_full_disk, explain_read_only
 from aligner_lib.models.fetch import cache_root, locked
 from aligner_lib.models.hash import file_hash, files_hash, text_hash
 from data.atomic_files import atomic_text_files
+from data.convert import HEAD
 from data.hub import HubError, is_hub_name
 from data.readers import first_character
 from data.report import DataError, FormError, SameMeaning, UnknownForm, UnreadColumns
@@ -80,7 +83,7 @@ class Converted:
     has_own_split: bool
     """Whether the source has files of both splits."""
     columns: tuple[str, ...]
-    """The columns of the first record."""
+    """The columns of all records."""
 
     def file(self, split: str) -> Path:
         """The file of a split."""
@@ -116,8 +119,9 @@ def trainers_files(
             if not source.exists():
                 _download(source, rules)
             head = first_record([source]) if _may_be_read(source) else None
-            present |= {*(head or {})}
-            if head is not None and not _is_converted(head, samples, rules, hold_out):
+            columns = _first_columns(source) if head is not None else set()
+            present |= columns
+            if head is not None and not _is_converted(head, columns, samples, rules, hold_out):
                 if hold_out:
                     raise UserError(
                         f"{given['validation'].key} is not set: give it as {given['validation'].key}=…, because {source} has "
@@ -168,14 +172,21 @@ def _may_be_read(source: Path) -> bool:
     return not (source.name.endswith(".json") and first_character(source) == "[")
 
 
-def _is_converted(head: dict, samples: Samples, rules: Rules, hold_out: bool) -> bool:
-    """Whether a JSON Lines file with this first record is converted."""
+def _first_columns(source: Path) -> set[str]:
+    """The keys of the first records of a JSON Lines file, because a record may lack the value of a column."""
+    columns: set[str] = set()
+    for _, line in islice(numbered_lines(source), HEAD):
+        with suppress(ValueError):  # the loaders say what is wrong with the line
+            columns |= parse(line).keys()
+    return columns
+
+
+def _is_converted(head: dict, columns: set[str], samples: Samples, rules: Rules, hold_out: bool) -> bool:
+    """Whether a JSON Lines file with this first record and these columns is converted."""
     if not head:
         return hold_out  # otherwise the loaders say what is wrong with the file
     return (
-        bool(rules.names() & head.keys())
-        or needs_conversion(head, samples)
-        or (hold_out and "text" not in head)
+        bool(rules.names() & columns) or needs_conversion(head, samples) or (hold_out and "text" not in head)
     )
 
 
@@ -260,6 +271,7 @@ def _convert(source: Path, folder: Path, rules: Rules) -> Converted:
             rules.to,
             columns=rules.columns,
             ignore=rules.ignore,
+            ignore_missing=True,  # another source of the job may have the column: `trainers_files` checks all
             validation_fraction=rules.validation_fraction,
         )
     except DataError as error:

@@ -32,7 +32,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 NORMALIZATIONS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 ACTIVATIONS = {
     **{"swiglu": nn.functional.silu, "geglu": gelu_tanh},
-    **{"squared_relu": squared_relu, "gelu": nn.functional.gelu},
+    **{"squared_relu": squared_relu, "gelu": nn.functional.gelu, "gelu_tanh": gelu_tanh},
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 Normalization = Literal["rms", "layer"]
-Activation = Literal["swiglu", "geglu", "squared_relu", "gelu"]
+Activation = Literal["swiglu", "geglu", "squared_relu", "gelu", "gelu_tanh"]
 
 
 MOST_LAYERS = 10_000  # more than any model has; bounds the memory for reading a model's configuration
@@ -92,7 +92,7 @@ class Architecture:
 
     # layers
     activation: Activation = "swiglu"
-    """geglu: with GELU's tanh approximation; squared_relu, gelu (the exact function): without a gate."""
+    """geglu: with GELU's tanh approximation; squared_relu, gelu (the exact function), gelu_tanh: without a gate."""
     qkv_bias: bool = False
     """Query, key and value have biases."""
     proj_and_mlp_bias: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -12,13 +14,16 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.disk import whole_or_absent
 from aligner_lib.models.gguf_file import GgufFile
 from aligner_lib.models.hash import model_hash
-from aligner_lib.models.hf_folder import HfFolder
+from aligner_lib.models.hf_folder import HfFolder, open_tokenizer
 from aligner_lib.models.names import Weight, hf_shapes, to_megatron, weights
 from aligner_lib.models.stream import StreamedTensor, write_store
 from cluster.record import write_json
 
 # old checkpoints contain rotary frequencies and GPT-NeoX's causal masks, which follow from the configuration
 REDUNDANT = ("rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
+# settings of tokenizer_config.json with several tokens: a list, or an object of names and tokens
+TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
+logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]  # (weights done, weights in all)
 
 
@@ -89,7 +94,7 @@ def open_source(source: Path) -> WeightSource:
 def _write(reader: WeightSource, folder: Path, progress: Progress | None) -> None:
     reader.architecture.save(folder)
     reader.write_tokenizer(folder)
-    check_vocabulary(folder, reader.architecture)
+    fit_tokenizer(folder, reader.architecture)
     _write_weights(reader, folder / "weights", progress)
 
 
@@ -144,18 +149,53 @@ def _check_tied(reader: WeightSource) -> None:
         )
 
 
-def check_vocabulary(folder: Path, arch: Architecture) -> None:
-    """Raises ValueError when a model folder's tokenizer can't be read, or has more tokens than the model."""
-    from aligner_lib.datasets.tokenizer import Tokenizer
+def fit_tokenizer(folder: Path, arch: Architecture) -> None:
+    """Drop the added tokens for which a model's embedding has no row, such as the image token of Gemma 3's text models.
 
-    try:
-        tokenizer = Tokenizer(folder)
-    except Exception as error:  # the tokenizers library raises nothing more precise
-        raise ValueError(
-            f"the model's tokenizer.json can't be read ({error}): download the file again"
-        ) from error
+    The tokens are dropped from a model folder's tokenizer.json and tokenizer_config.json, with a warning. Raises ValueError
+    when the tokenizer can't be read, and when a token without a row can't be dropped: a token of the base vocabulary, BOS, the
+    unknown token or a stop token.
+    """
+    tokenizer = open_tokenizer(folder)
     tokenizer.stop_ids  # noqa: B018 - raises when a stop token is not in the vocabulary
-    if tokenizer.vocab_size > arch.vocab_size:
+    if tokenizer.largest_id < arch.vocab_size:
+        return
+    needed = {*tokenizer.stop_ids, *tokenizer.bos_ids, tokenizer.id_of("unk_token")}
+    dropped = _drop_added_tokens(
+        folder, lambda token_id: token_id >= arch.vocab_size and token_id not in needed
+    )
+    tokenizer = open_tokenizer(folder)
+    if (largest := tokenizer.largest_id) >= arch.vocab_size:
+        token = tokenizer.decode([largest], special_tokens=True)
         raise ValueError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, but the model's embedding only {arch.vocab_size}"
+            f"the tokenizer gives {token!r} the id {largest}, but the model's embedding has rows only for the ids below "
+            f"{arch.vocab_size}: take the tokenizer that was published with the weights, or give the embedding more rows with "
+            "transformers' resize_token_embeddings"
         )
+    logger.warning(
+        f"the tokenizer's {', '.join(map(repr, dropped))} can't be used in texts, because the model's embedding has rows only for "
+        f"the ids below {arch.vocab_size}: the import leaves out the tokens"
+    )
+
+
+def _drop_added_tokens(folder: Path, is_dropped: Callable[[int], bool]) -> list[str]:
+    """Remove added tokens and all settings that name the tokens from a tokenizer's two files. Returns the tokens."""
+    paths = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    stored, config = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
+    dropped = [token["content"] for token in stored["added_tokens"] if is_dropped(token["id"])]
+    stored["added_tokens"] = [token for token in stored["added_tokens"] if not is_dropped(token["id"])]
+
+    def is_kept(value: object) -> bool:
+        return (value.get("content") if isinstance(value, dict) else value) not in dropped
+
+    config = {key: value for key, value in config.items() if not key.endswith("_token") or is_kept(value)}
+    for key in TOKEN_LISTS:
+        if isinstance(tokens := config.get(key), dict):
+            config[key] = {name: token for name, token in tokens.items() if is_kept(token)}
+        elif tokens:
+            config[key] = [token for token in tokens if is_kept(token)]
+    if added := config.get("added_tokens_decoder"):
+        config["added_tokens_decoder"] = {i: token for i, token in added.items() if not is_dropped(int(i))}
+    for path, content in zip(paths, (stored, config)):
+        write_json(path, content)
+    return dropped

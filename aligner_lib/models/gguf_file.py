@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.architecture import Architecture, RopeScaling
 from aligner_lib.models.gguf_tokenizer import write_tokenizer
 
 HF_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -89,11 +89,6 @@ class GgufFile:
     def _read_architecture(self) -> Architecture:
         if (kind := self._field("general.architecture")) != "llama":
             raise ValueError(f"{self.path}: the architecture is {kind!r}; the importer reads only 'llama'")
-        if (scaling := self._field("llama.rope.scaling.type", "none")) != "none":
-            raise ValueError(
-                f"{self.path}: rope scaling {scaling!r} is not supported in GGUF files: give a model without rope "
-                "scaling"
-            )
         if experts := self._field("llama.expert_count", 0):
             raise ValueError(f"{self.path}: a mixture of {experts} experts is not supported")
         if self._field("split.count", 1) > 1:
@@ -116,10 +111,28 @@ class GgufFile:
             max_position_embeddings=self._field("llama.context_length"),
             kv_channels=head_size,
             rotary_base=float(self._field("llama.rope.freq_base", 10000.0)),
-            # stored as float32: seven digits restore the original 1e-05
-            norm_epsilon=float(f"{self._field('llama.attention.layer_norm_rms_epsilon'):.7g}"),
+            rope_scaling=self._rope_scaling(),
+            norm_epsilon=_decimal(self._field("llama.attention.layer_norm_rms_epsilon")),
             tied_embeddings="lm_head.weight" not in self._tensors,
         )
+
+    def _rope_scaling(self) -> RopeScaling | None:
+        """The scaling by llama.cpp's rules: linear if the file has no type, and none if the file has no factor."""
+        kind = self._field("llama.rope.scaling.type", "linear")
+        if "rope_freqs.weight" in self._tensors:
+            kind = "llama3 (rope_freqs.weight)"
+        if kind not in ("none", "linear"):
+            raise ValueError(
+                f"{self.path}: rope scaling {kind} is not supported in GGUF files: fetch the original weights with `aligner model "
+                "fetch ORG/NAME`"
+            )
+        factor = self._field("llama.rope.scaling.factor", 0.0) or self._field("llama.rope.scale_linear", 0.0)
+        return RopeScaling("linear", _decimal(factor)) if kind == "linear" and factor not in (0, 1) else None
+
+
+def _decimal(number: float) -> float:
+    """A number that the file stores as float32: seven digits restore the original, such as 1e-05."""
+    return float(f"{number:.7g}")
 
 
 def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:

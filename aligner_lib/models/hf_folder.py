@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aligner_lib.models import families
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.models.sentencepiece_tokenizer import write_tokenizer
+from aligner_lib.models.sentencepiece_tokenizer import add_tokens, write_tokenizer
 from aligner_lib.models.stream import TensorFile
 from cluster.record import write_json
+
+if TYPE_CHECKING:
+    from aligner_lib.datasets.tokenizer import Tokenizer
 
 
 class HfFolder:
@@ -54,22 +58,40 @@ class HfFolder:
         copy_tokenizer(self.folder, out)
         settings = out / "generation_config.json"
         # transformers, too, takes the stop tokens from config.json in this case
-        if isinstance(self._stop_ids, list) and not settings.exists():
+        if self._stop_ids is not None and not settings.exists() and self._has_tokens(out):
             write_json(settings, {"eos_token_id": self._stop_ids})
         if self._reward_constant is not None:
             RewardScale(mean=-self._reward_constant).save(out)
+
+    def _has_tokens(self, out: Path) -> bool:
+        """Whether the tokenizer has the stop token of config.json. A single id may be the default of another tokenizer."""
+        return isinstance(self._stop_ids, list) or open_tokenizer(out).is_id(self._stop_ids)
+
+
+def open_tokenizer(folder: Path) -> Tokenizer:
+    """A model folder's tokenizer. Raises ValueError when tokenizer.json can't be read."""
+    from aligner_lib.datasets.tokenizer import Tokenizer
+
+    try:
+        return Tokenizer(folder)
+    except Exception as error:  # the tokenizers library raises nothing more precise
+        raise ValueError(
+            f"the model's tokenizer.json can't be read ({error}): download the file again"
+        ) from error
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:
     """Write a folder's tokenizer into another folder.
 
     The new files are tokenizer.json, tokenizer_config.json, and generation_config.json with further stop tokens. A chat
-    template in a separate file moves into tokenizer_config.json. A SentencePiece tokenizer.model is converted if there is no
-    tokenizer.json. Raises ValueError for a folder without a tokenizer or without an eos_token.
+    template in a separate file moves into tokenizer_config.json, and tokens listed only in tokenizer_config.json are added to
+    tokenizer.json. A SentencePiece tokenizer.model is converted if there is no tokenizer.json. Raises ValueError for a folder
+    without a tokenizer or without an eos_token, and for a listed token whose id differs from the vocabulary's.
     """
     if (folder / "tokenizer.json").exists():
         config = _read_json(folder / "tokenizer_config.json")
         shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
+        _add_missing_tokens(out / "tokenizer.json", config.get("added_tokens_decoder") or {})
     elif (folder / "tokenizer.model").exists():
         write_tokenizer(folder / "tokenizer.model", out, _sentencepiece_config(folder))
         config = _read_json(out / "tokenizer_config.json")
@@ -88,6 +110,19 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     write_json(out / "tokenizer_config.json", config)
 
 
+def _add_missing_tokens(path: Path, listed: dict[str, dict]) -> None:
+    """Add the tokens of tokenizer_config.json that are missing in tokenizer.json, as transformers does."""
+    import tokenizers
+
+    if not listed:
+        return
+    stored = {token["content"] for token in _read_json(path).get("added_tokens") or []}
+    if missing := {number: entry for number, entry in listed.items() if entry["content"] not in stored}:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        add_tokens(path, tokenizer, missing)
+        tokenizer.save(str(path))
+
+
 def _sentencepiece_config(folder: Path) -> dict:
     """The settings beside a tokenizer.model. Missing settings get the defaults of Llama's class in transformers."""
     config: dict = {"add_bos_token": True, "legacy": False}
@@ -96,7 +131,11 @@ def _sentencepiece_config(folder: Path) -> dict:
             config |= _read_json(folder / name)
     if (folder / "added_tokens.json").exists():
         added = _read_json(folder / "added_tokens.json")
-        config.setdefault("added_tokens_decoder", {str(i): {"content": text} for text, i in added.items()})
+        named = [config[key] for key in config if key.endswith("_token")]
+        named += config.get("additional_special_tokens") or []
+        special = {token.get("content") if isinstance(token, dict) else token for token in named}
+        entries = {str(i): {"content": text, "special": text in special} for text, i in added.items()}
+        config.setdefault("added_tokens_decoder", entries)
     config.pop("tokenizer_class", None)  # names the class for reading tokenizer.model
     return config
 

@@ -37,6 +37,10 @@ UNREAD = {
     "fan_in_fan_out": False,
     "lora_bias": False,
     "layer_replication": None,
+    "use_qalora": False,
+    **dict.fromkeys(
+        ("alora_invocation_tokens", "kasa_config", "monteclora_config", "use_bdlora", "arrow_config")
+    ),
 }
 # Values of init_lora_weights that leave the weights of the base unchanged. The other values (pissa, olora, corda, loftq,
 # lora_ga …) move a part of the base into the adapters, which are then useless without the changed base.
@@ -81,9 +85,9 @@ def export_peft(folder: Path, out: Path, base: str | None = None) -> Path:
             adapters[module.rpartition(".")[2]] = record.layers[layer.rpartition(".")[2]]
     out.mkdir(parents=True)
     save_file(tensors, out / TENSORS, metadata={"format": "pt"})
-    named, revision = (base, None) if base else _hub_origin(record.base)
-    pinned = {"revision": revision} if revision else {}
-    write_json(out / CONFIG, _config(adapters, named or str(record.base)) | pinned)
+    name, revision = _hub_origin(record.base)
+    pinned = {"revision": revision} if revision and base in (None, name) else {}
+    write_json(out / CONFIG, _config(adapters, base or name or str(record.base)) | pinned)
     return out
 
 
@@ -264,7 +268,12 @@ def _read_parts(folder: Path) -> dict[str, _PeftAdapter]:
         module = name.removesuffix(".lora_A.weight")
         a, b = halves.pop(name), halves.pop(f"{module}.lora_B.weight")
         module = module.removeprefix(PREFIX)
-        parts[module] = _PeftAdapter(a, b, _scale(module, a.shape[0], config))
+        if not (scale := _scale(module, a.shape[0], config)):
+            raise ValueError(
+                f"{folder / CONFIG} gives the adapter of {module} lora_alpha=0, so the adapter has no effect: write the lora_alpha "
+                "of its training there, or start without the adapters"
+            )
+        parts[module] = _PeftAdapter(a, b, scale)
     if halves:
         raise ValueError(
             f"{folder} has {next(iter(halves))}, which is not a part of a linear layer's adapter and can't be read"

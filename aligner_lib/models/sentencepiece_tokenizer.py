@@ -79,9 +79,9 @@ def _build(path: Path, proto, config: dict[str, Any]):
             tokenizer.add_special_tokens([AddedToken(piece.piece, special=True, normalized=False)])
         elif piece.type == USER_DEFINED:
             tokenizer.add_tokens([AddedToken(piece.piece, normalized=False)])
-    _add_tokens(path, tokenizer, config.get("added_tokens_decoder") or {})
-    if config.get("add_bos_token"):
-        bos = config["bos_token"]
+    add_tokens(path, tokenizer, config.get("added_tokens_decoder") or {})
+    bos = config.get("bos_token")
+    if config.get("add_bos_token") and bos:
         bos = bos["content"] if isinstance(bos, dict) else bos
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A",
@@ -141,8 +141,11 @@ def _decoder(dummy_prefix: bool):
     return decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if dummy_prefix else [])])
 
 
-def _add_tokens(path: Path, tokenizer, added: dict[str, dict]) -> None:
-    """Add the tokens listed in tokenizer_config.json besides the model's own, by id."""
+def add_tokens(path: Path, tokenizer, added: dict[str, dict]) -> None:
+    """Add the tokens listed in tokenizer_config.json besides the model's own, by id.
+
+    path: the vocabulary's file, for messages. Raises ValueError when a token would get another id than the listed one.
+    """
     from tokenizers import AddedToken
 
     for number, entry in sorted(added.items(), key=lambda item: int(item[0])):
@@ -152,5 +155,5 @@ def _add_tokens(path: Path, tokenizer, added: dict[str, dict]) -> None:
         if (token_id := tokenizer.token_to_id(entry["content"])) != int(number):
             raise ValueError(
                 f"{path}: tokenizer_config.json gives {entry['content']!r} the id {number}, but the vocabulary gives "
-                f"{token_id}"
+                f"{token_id}: correct added_tokens_decoder in tokenizer_config.json, or download both files again"
             )

@@ -22,8 +22,9 @@ seed = 1234  # for the drawn responses
 import matplotlib.pyplot as plt
 import torch
 
-from aligner_lib.tutorial import Diagram, check
+from aligner_lib.tutorial import Diagram, Workspace, check
 
+lab = Workspace(out, profile)  # notes the exercises and quizzes that you pass
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "0.6"
 
 # %% [markdown]

@@ -119,12 +119,16 @@ for name, run in runs.items():
 # explains the parts).
 
 # %%
+from pathlib import Path
+
+from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.comparison.evaluation import evaluate_policies
 from widgets import SideBySide
 
-others = [Workspace(folder, profile) for folder in beside.split(",") if folder]
+others = [Path(folder.strip()).expanduser() for folder in beside.split(",") if folder.strip()]
 runs_of_seeds = {
-    name: [run, *(other.run(f"evaluate/{name}") for other in others)] for name, run in runs.items()
+    name: [run, *(RunFolder(other / "runs" / "evaluate" / name) for other in others)]
+    for name, run in runs.items()
 }
 evaluation = evaluate_policies(runs_of_seeds, seed=20261125)
 lab.record("08", evaluation.results())  # the report and the portfolio show this record

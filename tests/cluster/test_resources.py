@@ -1,12 +1,13 @@
 """Resources, the batch scripts made of them, and the sizing table."""
 
 import shlex
+import subprocess
 
 import pytest
 
-from cluster import Resources, load_resources, submit, submit_sweep
+from cluster import Resources, SubmissionRefused, checks, load_resources, submit, submit_sweep
 from cluster.checks import Partition, complaints
-from cluster.resources import CONFIGS, by_component, from_mapping
+from cluster.resources import CONFIGS, _seconds, by_component, from_mapping
 from cluster.sizing import (
     MODELS,
     Parallelism,
@@ -49,12 +50,46 @@ def test_a_hetjobs_file_shares_what_stands_above_its_components(tmp_path):
             "without a container_image: set container_image",
         ),
         ({"gpus_per_node": 2, "tasks_per_node": 4}, "ranks cannot share a GPU"),
+        ({"time": "3:29"}, "the job would be requeued again and again: set a time of 4 minutes or more"),
+        ({"linger_s": "60"}, "linger_s='60' must be a whole number"),
+        (
+            {"sbatch": {"signal": "B:USR1@60"}},
+            "sbatch.signal is the notice before the time limit: set signal_delay_s",
+        ),
+        ({"sbatch": {"ntasks_per_node": 4}}, "sbatch.ntasks_per_node follows from tasks_per_node"),
+        ({"sbatch": {"gpus-per-node": 4}}, "sbatch.gpus-per-node has a key of its own: set gpus_per_node"),
+        ({"sbatch": {"requeue": False}}, "set max_requeues: 0"),
+        ({"sbatch": {"hold": None}}, "sbatch.hold has no value: write true"),
     ],
 )
 def test_wrong_resources_are_refused_with_the_cure(values, words):
     with pytest.raises(ValueError) as refused:
         from_mapping(values)
     assert words in str(refused.value)
+
+
+def test_flags_and_memory_of_a_yaml_file_reach_the_script_as_slurm_spells_them(tmp_path, capsys):
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "mem: 0\nsbatch: {mail_type: [END, FAIL], overcommit: false, hold: true, requeue: true}\n"
+    )
+    text = submit(["true"], tmp_path / "run", "print", path).text
+    for flag in ("mem=0", "mail-type=END,FAIL", "hold", "requeue"):
+        assert f"#SBATCH --{flag}\n" in text
+    assert "overcommit" not in text
+    path.write_text("sbatch:\n")
+    assert load_resources(path) == Resources()
+    path.write_text("sbatch: {\n")
+    with pytest.raises(ValueError, match=r"own\.yaml is not YAML: "):
+        load_resources(path)
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("90", 5400), ("4:30", 270), ("1:00:05", 3605), ("1-2", 93_600), ("1-2:3", 93_780), ("1-2:3:4", 93_784)],
+)
+def test_slurms_times_in_seconds(time, seconds):
+    assert _seconds(time) == seconds and Resources(time="0").time == "0", "0 is no limit"
 
 
 def test_a_file_that_is_not_there_names_those_that_are():
@@ -104,6 +139,16 @@ def test_a_sweep_is_an_array_on_paper(tmp_path, capsys):
         submit_sweep({"a": {"x": ["t"], "y": ["t"]}, "b": ["t"]}, tmp_path / "s", "print")
 
 
+def test_a_refused_sweep_leaves_no_submission(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    sweep = {"a": ["t"], "b": ["t"]}
+    with pytest.raises(SubmissionRefused, match="not on the machine's PATH"):
+        submit_sweep(sweep, tmp_path / "s", "slurm")
+    assert not list(tmp_path.rglob("001"))
+    with pytest.raises(ValueError, match="name='a/b': a job's name must not contain"):
+        submit_sweep(sweep, tmp_path / "s", "slurm", name="a/b")
+
+
 THERE = [
     Partition("batch", 4, "infinite", "gpu:a100:4", True),
     Partition("batch", 2, "infinite", "gpu:h100:8,nvme:1", True),
@@ -126,6 +171,39 @@ THERE = [
 def test_what_the_partitions_cannot_give(share, words):
     found = list(complaints(share, THERE))
     assert (found == []) if words is None else (words in found[0])
+
+
+def test_sockets_in_a_gres_hide_no_gpu(monkeypatch):
+    line = "batch|2|infinite|gpumem:80,gpu:a100:4(S:0-1),gpu:v100:2(S:0)|up\n"
+    monkeypatch.setattr(
+        checks.queue, "run_tool", lambda *words: subprocess.CompletedProcess(words, 0, line, "")
+    )
+    (there,) = checks.partitions()
+    assert there.gres == "gpumem:80,gpu:a100:4,gpu:v100:2"
+    assert not list(complaints(Resources(gpus_per_node=6), [there]))
+    assert list(complaints(Resources(gpus_per_node=7), [there]))
+
+
+@pytest.mark.parametrize(
+    ("errors", "finding"),
+    [
+        ("srun: error: Unable to allocate resources: Invalid qos", "FAIL  compute node: Slurm refused the probe: Unable to"),
+        ("srun: unrecognized option '--container-image=x'\nTry srun --help", "Slurm refused the probe: unrecognized option"),
+        ("srun: error: n1: task 0: Exited with exit code 1\nbash: no such folder", "cannot be written from a node (bash: no"),
+    ],
+)  # fmt: skip
+def test_a_refused_probe_does_not_blame_the_folder(tmp_path, monkeypatch, errors, finding):
+    flags = {"reservation": "course", "nodelist": ["n1", "n2"], "hold": True}
+    share = Resources(gpus_per_node=8, gpu_type="h100", mem="4G", sbatch=flags)
+    scripts = []
+    answer = subprocess.CompletedProcess([], 1, "", errors)
+    monkeypatch.setattr(
+        checks.subprocess, "run", lambda words, **options: scripts.append(words[-1]) or answer
+    )
+    assert finding in str(next(checks._probe(tmp_path, share)))
+    for option in ("--gres=gpu:h100:1", "--mem=4G", "--reservation=course", "--nodelist=n1,n2"):
+        assert f" {option} " in scripts[0]
+    assert "hold" not in scripts[0]
 
 
 def test_parameters_are_the_published_ones():

@@ -15,6 +15,7 @@ from aligner_lib.datasets.load import load_labelled, load_preferences, load_prom
 from aligner_lib.datasets.tokenizer import Tokenizer
 from data import DataError, convert
 from data.raw_forms import FORMS
+from data.report import Reason
 
 ASKED = [{"role": "user", "content": "What is the sea?"}]
 ANSWER, WORSE = "Salt water.\n\nAssistant: a word, not a turn.", "No idea."
@@ -40,6 +41,11 @@ RECOGNISED = {
     "pairs of texts": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
     "HH's prompt in a column": ({"prompt": "\n\nHuman: What is the sea?\n\nAssistant:", "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
     "a system's turn of an implicit prompt": ({"system": "S.", "chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)]}, "preferences", PAIR | {"prompt": [{"role": "system", "content": "S."}, *ASKED]}),
+    "turns written as texts": ({"prompt": json.dumps(ASKED, indent=1), "chosen": str([*ASKED, turn(ANSWER)]), "rejected": json.dumps([*ASKED, turn(WORSE)])}, "preferences", PAIR),
+    "an answer written as turns": ({"prompt": Q, "response": str([turn(ANSWER)]), "score": 1}, "sft", DIALOGUE),
+    "a completion of turns written as a text": ({"prompt": Q, "completion": json.dumps([CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)])}, "sft", {"messages": [*ASKED, CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)]}),
+    "an answer in JSON that is no list of turns": ({"prompt": Q, "completion": '[{"name": "B", "from": "P"}]'}, "sft", {"messages": [*ASKED, turn('[{"name": "B", "from": "P"}]')]}),
+    "pandas' index": ({"__index_level_0__": 4, "Unnamed: 0": "4", "prompt": Q, "completion": ANSWER}, "sft", DIALOGUE),
     "turns of a CSV": ({"messages": json.dumps(DIALOGUE["messages"])}, "sft", DIALOGUE),
     "an answer in the prompt": ({"prompt": [*ASKED, turn(WORSE), *ASKED], "completion": ANSWER}, "sft", {"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}),
     "pairs of turns": ({"prompt": ASKED, "chosen": [turn(ANSWER)], "rejected": [turn(WORSE)]}, "preferences", PAIR),
@@ -63,7 +69,7 @@ RECOGNISED = {
     "question and answer": ({"question": Q, "answer": ANSWER}, "sft", DIALOGUE),
     "messages": (DIALOGUE | {"prompt": Q, "id": 3}, "sft", DIALOGUE),
     "calls": ({"tools": json.dumps([ADD["function"]]), "messages": [*ASKED, CALLS | {"content": None}, {"role": "tool", "tool_call_id": "a", "name": "add", "content": ""}, {"role": "tool", "tool_call_id": "b", "content": "4"}, turn(ANSWER)]}, "sft", {"messages": [*ASKED, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": n}}} for n in (1, 2)]}, {"role": "tool", "content": ""}, {"role": "tool", "content": "4"}, turn(ANSWER)], "tools": [ADD]}),
-    "parts of a turn": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "the sea?"}]}, turn(ANSWER)]}, "sft", DIALOGUE),
+    "parts of a turn": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "the sea?"}, {"type": "text", "text": None}]}, turn(ANSWER)]}, "sft", DIALOGUE),
     "ShareGPT": ({"conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": ANSWER}]}, "sft", DIALOGUE),
     "ShareGPT's calls": ({"tools": json.dumps([ADD["function"]]), "conversations": [{"from": "human", "value": Q}, {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'}, {"from": "observation", "value": "2"}, {"from": "gpt", "value": ANSWER}]}, "sft", {"messages": [*ASKED, CALLED, {"role": "tool", "content": "2"}, turn(ANSWER)], "tools": [ADD]}),
     "several of ShareGPT's calls": ({"conversations": [{"from": "human", "value": Q}, {"from": "function_call", "value": json.dumps([{"name": "add", "arguments": {"a": 1}}] * 2)}]}, "sft", {"messages": [*ASKED, CALLED | {"tool_calls": CALLED["tool_calls"] * 2}]}),
@@ -108,6 +114,8 @@ def test_neighbours_with_scores_become_a_pair_of_the_best_and_the_worst(tmp_path
     conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, "preferences", validation_fraction=0)
     assert lines(conversion) == [{"prompt": ASKED, "chosen": "4", "rejected": "1"}]
     assert "no two answers with different scores: 1" in str(conversion)
+    assert "read 5 records, kept 1, skipped 1" in str(conversion)
+    assert "answers joined to the record before, which has the same prompt: 3" in str(conversion)
 
 
 def test_an_empty_value_in_the_first_row_does_not_hide_the_form(tmp_path):
@@ -192,6 +200,26 @@ def test_only_files_named_after_a_split_are_held_out_and_the_report_names_them(t
     held_out = [line["messages"][0]["content"] for line in lines(conversion, "validation")]
     assert held_out == ["dev-v1", "test_prefs", "testset", "validation"]
     assert f"held out, by their names: {folder / 'dev-v1.jsonl'}, " in str(conversion)
+
+
+@pytest.mark.parametrize(
+    ("names", "held_out", "doubtful"),
+    [
+        (("art", "dev-ops", "medicine"), [], "dev-ops"),
+        (("data", "test-00000-of-00001"), ["test-00000-of-00001"], ""),
+        (("own", "own_test"), ["own_test"], ""),
+        (("train/art", "train/dev-ops", "test/art"), ["test/art"], ""),
+    ],
+)
+def test_a_topic_is_not_taken_for_a_held_out_split(tmp_path, names, held_out, doubtful):
+    for name in names:
+        path = tmp_path / "set" / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        jsonl(path, {"prompt": name, "completion": "b"})
+    conversion = convert(tmp_path / "set", tmp_path / "out", "sft", validation_fraction=0)
+    assert [line["messages"][0]["content"] for line in lines(conversion, "validation")] == held_out
+    warning = f"not held out, because no other file is named train: {tmp_path / 'set' / doubtful}.jsonl"
+    assert (warning in str(conversion)) == bool(doubtful)
 
 
 @pytest.mark.parametrize(
@@ -285,6 +313,7 @@ LEFT_OUT = {
     "a picture": ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "completion": "b"}, "wrong type", "turn 1"),
     "an answered prompt": ({"prompt": [*ASKED, turn("So.")], "completion": "b"}, "the prompt ends with the assistant's turn", "'prompt'"),
     "two system texts": ({"system": "S.", "system_prompt": "T.", "prompt": "a", "completion": "b"}, "unread key", "system and system_prompt differ"),
+    "turns as numpy writes them": ({"prompt": "a", "completion": "[{'content': 'b', 'role': 'user'}\n {'content': 'c', 'role': 'assistant'}]"}, "wrong type", "'completion' is the text of a list of turns, but not JSON: write lists with json.dumps"),
     "half a weight": ({"prompt": [ASKED[0] | {"weight": 0.5}], "completion": "b"}, "wrong type", "weight 0.5"),
 }  # fmt: skip
 
@@ -425,6 +454,29 @@ def test_a_csv_of_a_spreadsheet_may_have_other_characters_between_its_cells(tmp_
     (tmp_path / "raw.csv").write_text("\n".join(map(delimiter.join, rows)))
     conversion = convert(tmp_path / "raw.csv", tmp_path / "out", "sft", validation_fraction=0)
     assert [turn["content"] for turn in lines(conversion)[0]["messages"]] == ["a, b; c", "d; e"]
+
+
+def test_a_csv_may_have_blanks_in_its_header_and_pandas_index(tmp_path):
+    (tmp_path / "raw.csv").write_text(", prompt, completion,\n0,a,b,\n1,c,d,\n")
+    conversion = convert(tmp_path / "raw.csv", tmp_path / "out", "sft", validation_fraction=0)
+    assert [line["messages"][0]["content"] for line in lines(conversion)] == ["a", "c"]
+
+
+def test_a_column_that_the_first_record_lacks_may_be_named_and_a_column_that_no_record_has_may_not(tmp_path):
+    rows = [{"prompt": f"{n}?", "completion": "b"} | ({"s": "S."} if n else {}) for n in range(3)]
+    rows += [{"prompt": f"{n}?", "completion": "b"} for n in range(200)] + [
+        {"prompt": "x", "completion": "b", "late": 1}
+    ]
+    raw = jsonl(tmp_path / "raw.jsonl", *rows)
+    conversion = convert(raw, tmp_path / "a", "sft", columns={"s": "system"}, ignore=["late"])
+    assert (
+        conversion.columns == ("prompt", "completion", "s", "late")
+        and not conversion.report.skipped[Reason.UNREAD_KEY]
+    )
+    for names in ({"columns": {"no": "system"}}, {"ignore": ["no"]}):
+        with pytest.raises(DataError, match=r"raw\.jsonl has no column 'no', only prompt, completion, s"):
+            convert(raw, tmp_path / "b", "sft", **names)
+    assert not list((tmp_path / "b").glob("*.jsonl"))
 
 
 def test_a_tsv_has_tabs_between_its_cells_whatever_its_texts_have(tmp_path):

@@ -198,6 +198,17 @@ def test_adapters_that_changed_their_base_are_read_once_peft_has_made_them_plain
     assert_logits(logits(engine_with(twins[0], tmp_path / "plain"), tokens), expected, atol=1e-3)
 
 
+@pytest.mark.parametrize(("base", "revision"), [(None, "abc"), ("org/one", "abc"), ("mine", None)])
+def test_an_export_pins_the_revision_of_its_base_on_the_hub(adapted, tmp_path, base, revision):
+    folder = shutil.copytree(adapted[1], tmp_path / "checkpoint")
+    record = json.loads((folder / "adapter.json").read_text())
+    record["base"]["path"] = str(tmp_path)
+    (folder / "adapter.json").write_text(json.dumps(record))
+    (tmp_path / "source.json").write_text(json.dumps({"origin": "hub org/one abc"}))
+    config = json.loads((export_peft(folder, tmp_path / "out", base) / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config.get("revision")) == (base or "org/one", revision)
+
+
 def test_adapters_of_another_model_of_the_hub_are_refused(exported, tmp_path):
     folder = changed(exported, tmp_path / "peft", {"base_model_name_or_path": "org/one"})
     (tmp_path / "source.json").write_text(json.dumps({"origin": "hub org/two abc"}))
@@ -258,6 +269,9 @@ def changed(exported, folder, config: dict | None = None, tensors=None):
     ("config", "change", "words"),
     [
         ({"use_dora": True}, None, "use_dora=True, but only use_dora=False can be read"),
+        ({"alora_invocation_tokens": [5]}, None, r"alora_invocation_tokens=\[5\], but only alora_invocation_tokens=None"),
+        ({"use_qalora": True}, None, "use_qalora=True, but only use_qalora=False can be read"),
+        ({"lora_alpha": 0}, None, r"adapter_config\.json gives the adapter of .* lora_alpha=0, .*: write the lora_alpha"),
         ({"bias": "all"}, None, "bias=all, but only bias=none can be read"),
         ({"init_lora_weights": "pissa_niter_4"}, None, "=pissa_niter_4: .*path_initial_model_for_weight_conv"),
         ({"peft_type": "IA3"}, None, "peft_type=IA3; only LORA can be read"),
@@ -267,7 +281,7 @@ def changed(exported, folder, config: dict | None = None, tensors=None):
         (None, lambda t: {k: v[:, :-1].contiguous() if "q_proj.lora_A" in k else v for k, v in t.items()}, "another model"),
         (None, lambda t: {"x.lora_A.weight": torch.zeros(1, 2), "x.lora_B.weight": torch.zeros(2, 1)}, "adapts x"),
     ],
-    ids=["dora", "bias", "pissa", "ia3", "a head", "another name", "some layers", "another shape", "none of these"],
+    ids=["dora", "alora", "qalora", "no alpha", "bias", "pissa", "ia3", "a head", "another name", "some layers", "another shape", "none of these"],
 )  # fmt: skip
 def test_what_can_t_be_read_is_refused(exported, twins, tmp_path, config, change, words):
     with pytest.raises(ValueError, match=words):

@@ -53,6 +53,8 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768
 def test_qwens_yarn():
     arch = read("qwen3", rope_scaling=YARN)
     assert arch.rope_scaling == RopeScaling("yarn", 4.0, 1.0, 32.0, 32768, 0.1 * math.log(4.0) + 1)
+    nulls = dict.fromkeys(("beta_slow", "beta_fast", "attention_factor", "mscale", "mscale_all_dim"))
+    assert read("qwen3", rope_scaling=YARN | nulls) == arch, "null means the default"
 
 
 def test_mistrals_window_is_in_all_layers_where_there_is_one():
@@ -69,6 +71,7 @@ def test_phi_3_of_4096_tokens_has_a_window_in_all_layers_and_phi_4_none():
     assert (phi4.rotary_base, phi4.sliding_window, phi4.sliding_layers) == (250000.0, None, ())
     assert read("phi3", num_key_value_heads=None).num_query_groups == 4
     assert read("phi3").sliding_window is None, "and not 4096, as in Mistral"
+    assert read("phi3").norm_epsilon == 1e-5, "and not 1e-6, as in Mistral"
     assert families.from_hf(families.to_hf(phi3)) == phi3
     with pytest.raises(ValueError, match="rope_type is 'linear', but transformers' Phi-3"):
         families.to_hf(replace(phi3, rope_scaling=RopeScaling("linear", 2.0)))
@@ -162,9 +165,13 @@ def test_pythia():
     assert (arch.activation, arch.gated, arch.tied_embeddings) == ("gelu", False, False)
     assert (arch.qkv_bias, arch.proj_and_mlp_bias, arch.parallel_residual) == (True, True, True)
     assert read("gpt_neox", **PYTHIA, use_parallel_residual=False).parallel_residual is False
-    assert families.from_hf(families.to_hf(arch)) == arch
-    with pytest.raises(ValueError, match="have no gelu: export the model with --to hf"):
-        nemo_config(arch, {}, "F32", RewardScale())
+    tanh = read("gpt_neox", **PYTHIA, hidden_act="gelu_fast")  # GPT-NeoX-20B's
+    assert tanh == replace(arch, activation="gelu_tanh")
+    for model, hidden_act in ((arch, "gelu"), (tanh, "gelu_fast")):
+        assert families.to_hf(model)["hidden_act"] == hidden_act
+        assert families.from_hf(families.to_hf(model)) == model
+        with pytest.raises(ValueError, match=f"have no {model.activation}: export the model with --to hf"):
+            nemo_config(model, {}, "F32", RewardScale())
 
 
 def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
@@ -195,7 +202,7 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
             {**PYTHIA, "attention_bias": False},
             "attention_bias is false, but the importer reads only",
         ),
-        ("gpt_neox", {**PYTHIA, "hidden_act": "gelu_fast"}, "hidden_act is 'gelu_fast'; only gelu"),
+        ("gpt_neox", {**PYTHIA, "hidden_act": "silu"}, "hidden_act is 'silu'; only gelu and gelu_fast and"),
         ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0]}}, "'su' .*factors for short texts"),
         ("phi3", {"rope_scaling": {"type": "longrope"}}, "'longrope' .*a list of factors for short texts"),
         (

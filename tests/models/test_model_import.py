@@ -18,7 +18,7 @@ from tiny_llama import ARCH, assert_same_bits, hf_config, random_weights, write_
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import families, import_hf, model_hash
-from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.architecture import Architecture, RopeScaling
 from aligner_lib.models.convert import open_source
 from aligner_lib.models.disk import DiskFull, whole_or_absent
 from aligner_lib.models.names import weights
@@ -93,7 +93,7 @@ ABSENT = object()
         ({BIAS: np.zeros(64, np.float32)}, {}, f"1 weights do not belong to the model, the first: {BIAS}"),
         ({}, {"num_hidden_layers": 3}, r"9 weights are missing, the first: model\.layers\.2"),
         ({}, {"intermediate_size": 100}, r"has shape \[96, 64\], but the configuration says \[100, 64\]"),
-        ({}, {"vocab_size": 1000}, "the tokenizer has 1024 tokens, but the model's embedding only 1000"),
+        ({}, {"vocab_size": 1000}, r"gives .* the id 1023, but .* only for the ids below 1000: take the"),
         ({NORM: np.ones(64, np.int8)}, {}, f"{NORM} is I8; only F64, F32, F16, BF16 can be read"),
         ({K_PROJ: np.zeros((32, 64), np.float16)}, {}, r"their dtypes differ: \['F16', 'F32'\]"),
         ({}, {"quantization_config": {"quant_method": "gptq"}}, "quantised weights"),
@@ -146,6 +146,29 @@ def test_pythia_s_causal_masks_are_no_leftovers(tmp_path, smoke):
     source = write_hf(tmp_path / "hf", neox, {**tensors, **extra}, smoke)
     (source / "config.json").write_text(json.dumps(families.to_hf(neox)))
     assert_same_bits(back_to_hf(import_hf(source, tmp_path / "model"), neox), tensors)
+
+
+def test_added_tokens_for_which_the_embedding_has_no_row_are_left_out(tmp_path, smoke, caplog):
+    """As Gemma 3's text models have them; a stop token without a row is an error."""
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+    paths = source / "tokenizer.json", source / "tokenizer_config.json"
+    stored, config = (json.loads(path.read_text()) for path in paths)
+    image = stored["added_tokens"][0] | {"content": "<image>", "id": 1024}
+    stored["added_tokens"].append(image)
+    own = config | {"extra_special_tokens": {"eoi_token": config["eos_token"]}, "added_tokens_decoder": {}}
+    naming = {
+        "image_token": "<image>",
+        "extra_special_tokens": own["extra_special_tokens"] | {"image_token": "<image>"},
+        "added_tokens_decoder": {"1024": image},
+    }
+    paths[0].write_text(json.dumps(stored))
+    paths[1].write_text(json.dumps(config | naming))
+    out = import_hf(source, tmp_path / "model")
+    assert Tokenizer(out).hash == Tokenizer(smoke).hash and Tokenizer(out).config == own
+    assert "the tokenizer's '<image>' can't be used in texts" in caplog.text
+    paths[1].write_text(json.dumps(config | {"eos_token": "<image>"}))
+    with pytest.raises(ValueError, match=r"gives '<image>' the id 1024, .* below 1024: take the tokenizer"):
+        import_hf(source, tmp_path / "other")
 
 
 CONFIG, TOKENIZER, SETTINGS = "config.json", "tokenizer.json", "tokenizer_config.json"
@@ -220,7 +243,7 @@ import json, resource, sys
 from pathlib import Path
 from aligner_lib.datasets import tokenizer
 from aligner_lib.models import import_hf
-from aligner_lib.models.convert import check_vocabulary
+from aligner_lib.models.convert import fit_tokenizer
 in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (in_use + 100_000_000,) * 2)
 for folder in sys.argv[1:]:
@@ -266,13 +289,42 @@ def test_a_cut_file_is_damaged(tmp_path, smoke, form, cuts):
             import_hf(source, tmp_path / "model")
 
 
+@pytest.mark.parametrize(
+    ("fields", "factor"),
+    [
+        ({"factor": 2.5}, 2.5),  # llama.cpp's default type is linear
+        ({"factor": 2.5, "type": "linear"}, 2.5),
+        ({"factor": 2.5, "type": "none"}, None),
+        ({"factor": 1.0}, None),
+        ({"type": "linear"}, None),
+    ],
+)
+def test_a_gguf_file_s_linear_scaling_is_read(tmp_path, smoke, fields, factor):
+    expected = dataclasses.replace(ARCH, rope_scaling=factor and RopeScaling("linear", factor))
+    for name in ("llama.rope.scaling.factor", "llama.rope.scale_linear"):  # the second is the older one
+        keys = {f"llama.rope.scaling.{key}": value for key, value in fields.items()}
+        if "factor" in fields:
+            keys[name] = keys.pop("llama.rope.scaling.factor")
+        path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke, fields=keys)
+        assert open_source(path).architecture == expected
+
+
 EXTRA = "model.layers.2.mlp.up_proj.weight"
 
 
 @pytest.mark.parametrize(
     ("tensors", "fields", "message"),
     [
-        ({}, {"llama.rope.scaling.type": "linear"}, "rope scaling 'linear' is not supported"),
+        (
+            {},
+            {"llama.rope.scaling.type": "yarn"},
+            "rope scaling yarn is not supported in GGUF files: fetch the",
+        ),
+        (
+            {"rope_freqs.weight": np.ones(8, np.float32)},
+            {},
+            r"rope scaling llama3 \(rope_freqs\.weight\) is not",
+        ),
         ({EXTRA: np.zeros((96, 64), np.float32)}, {}, f"1 weights do not belong .*, the first: {EXTRA}"),
     ],
 )

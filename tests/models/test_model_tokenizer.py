@@ -1,6 +1,7 @@
 """Tokenizers of all kinds give transformers' ids, and one that is rebuilt from a GGUF file those that it was made with."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -91,6 +92,8 @@ def test_bos_is_as_the_configuration_says(tmp_path):
         tokenizer = Tokenizer(folder)
         assert tokenizer.bos_ids == expected
         assert tokenizer.encode("Hello") == expected + tokenizer.encode_parts(["Hello"])[0]
+    rewrite(folder, lambda stored, config: config.update(bos_token=None))
+    assert Tokenizer(folder).bos_ids == [1], "without a BOS token, the post-processor decides"
     rewrite(folder, lambda stored, config: config.update(bos_token="<begin>"))
     with pytest.raises(ValueError, match=r"the BOS token '<begin>' is not in the vocabulary"):
         Tokenizer(folder).encode("a")
@@ -110,6 +113,30 @@ def test_what_a_tokenizer_file_puts_behind_a_text_or_cuts_off_is_left_out(tmp_pa
     library.enable_padding(length=64)
     library.save(str(folder / "tokenizer.json"))
     assert Tokenizer(folder).encode("Hello there") == before
+
+
+def test_tokens_with_a_name_and_added_stop_tokens_are_special_whatever_their_flag(tmp_path):
+    """The named ones as in transformers; a newline that ends a response, too, is text elsewhere."""
+    from transformers import AutoTokenizer
+
+    folder, text = gpt2(tmp_path), "a\n<|im_end|><pad></s><tool>"
+
+    def change(stored, config):
+        size = len(stored["model"]["vocab"])
+        for token_id, content in enumerate(("<|im_end|>", "<pad>", "<tool>"), size):
+            token = {**stored["added_tokens"][2], "id": token_id, "content": content}
+            stored["added_tokens"].append(token)
+        for token in stored["added_tokens"]:
+            token["special"] = False
+        config.update(pad_token={"__type": "AddedToken", "content": "<pad>"})
+
+    rewrite(folder, change)
+    tokenizer, reference = Tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=True) == "a\n<|im_end|><tool>"
+    stop_ids = [ids[1], ids[2]]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stop_ids}))
+    assert Tokenizer(folder).decode(ids) == "a\n<tool>"
 
 
 # ---- the same for two models? ---------------------------------------------------------------------------------------
@@ -220,6 +247,36 @@ def test_a_chat_template_of_its_own_file_moves_into_the_configuration(tmp_path, 
     (source / "tokenizer_config.json").write_text(json.dumps(config))
     out = import_hf(source, tmp_path / "model")
     assert Tokenizer(out).config["chat_template"] == Tokenizer(smoke).config["chat_template"]
+
+
+def test_tokens_listed_only_in_the_configuration_are_added_as_in_transformers(tmp_path, smoke):
+    from transformers import AutoTokenizer
+
+    arch = replace(ARCH, vocab_size=1026)
+    source = write_hf(tmp_path / "hf", arch, random_weights(arch), smoke)
+    listed = {"1024": {"content": "<tool>"}, "1025": {"content": "<end>", "special": True}}
+    rewrite(source, lambda stored, config: config.update(added_tokens_decoder=listed))
+    tokenizer, reference = (
+        Tokenizer(import_hf(source, tmp_path / "model")),
+        AutoTokenizer.from_pretrained(source),
+    )
+    ids = tokenizer.encode("a<tool>b<end>")
+    assert ids == reference.encode("a<tool>b<end>") and {1024, 1025} <= {*ids}
+    assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=True) == "a<tool>b"
+    rewrite(source, lambda stored, config: config.update(added_tokens_decoder={"1025": listed["1025"]}))
+    with pytest.raises(
+        ValueError, match=r"gives '<end>' the id 1025, but the vocabulary gives 1024: correct"
+    ):
+        import_hf(source, tmp_path / "other")
+
+
+@pytest.mark.parametrize(("eos", "stop_ids"), [(1, (2, 1)), ([2, 1], (2, 1)), (5000, (2,)), (None, (2,))])
+def test_without_generation_config_the_stop_tokens_are_config_json_s(tmp_path, smoke, eos, stop_ids):
+    """A single id that is no token is left over from another tokenizer."""
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"eos_token_id": eos}))
+    assert Tokenizer(import_hf(source, tmp_path / "model")).stop_ids == stop_ids
 
 
 # what transformers 5.23 gave for SmolLM2's GGUF file, digits apart; whichever source it was fetched from gives the same

@@ -389,6 +389,7 @@ WRITTEN = {
     "mistral": replace(LLAMA, family="mistral", sliding_window=16, sliding_layers=(0, 1, 2, 3)),
     "qwen2": replace(LLAMA, family="qwen2", qkv_bias=True),
     "qwen3": replace(LLAMA, family="qwen3", qk_norm=True),
+    "gemma": replace(LLAMA, family="gemma", zero_centered_norm=True, activation="geglu", embedding_scale=8.0),
     "gemma2": replace(LLAMA, **GEMMA_2),
     "gpt": GPT_2B,
     "nemotron": replace(GPT_2B, activation="squared_relu"),

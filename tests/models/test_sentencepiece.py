@@ -131,6 +131,22 @@ def test_without_a_configuration_the_models_own_tokens_are_taken(llama_2, tmp_pa
     assert tokenizer.encode("Hello") == [1, *tokenizer.encode_parts(["Hello"])[0]]
 
 
+def test_added_tokens_with_a_name_are_special_and_a_bos_of_null_is_none(llama_2, tmp_path):
+    """added_tokens.json, the oldest form, has no flags."""
+    config, added = json.loads((llama_2 / "tokenizer_config.json").read_text()), {}
+    *_, size = config.pop("added_tokens_decoder")
+    for token in ("<pad>", "<end>", "<tool>"):
+        added[token] = int(size) + len(added)
+    (llama_2 / "added_tokens.json").write_text(json.dumps(added))
+    names = {"pad_token": {"content": "<pad>"}, "additional_special_tokens": ["<end>"]}
+    (llama_2 / "special_tokens_map.json").write_text(json.dumps(names))
+    (llama_2 / "tokenizer_config.json").write_text(json.dumps(config | {"bos_token": None}))
+    tokenizer = Tokenizer(import_hf(llama_2, tmp_path / "model"))
+    special = [token for token, token_id in added.items() if token_id in tokenizer.special_ids]
+    assert special == ["<pad>", "<end>"]
+    assert tokenizer.bos_ids == []
+
+
 def test_a_model_that_can_t_be_converted_is_told(llama_2, tmp_path):
     path, config = llama_2 / "tokenizer.model", llama_2 / "tokenizer_config.json"
     whole, settings = path.read_bytes(), json.loads(config.read_text())

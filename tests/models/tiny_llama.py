@@ -97,7 +97,7 @@ def write_gguf(
     tokenizer: Path,
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     pre: str = "smollm",
-    fields: dict[str, str] | None = None,
+    fields: dict[str, str | float] | None = None,
 ) -> Path:
     """A GGUF file as llama.cpp's converter lays it out: matrices as `kind`, norms in float32."""
     writer = gguf.GGUFWriter(path, "llama")
@@ -111,7 +111,7 @@ def write_gguf(
     writer.add_rope_dimension_count(arch.kv_channels)
     writer.add_layer_norm_rms_eps(arch.norm_epsilon)
     for key, value in (fields or {}).items():
-        writer.add_string(key, value)
+        (writer.add_string if isinstance(value, str) else writer.add_float32)(key, value)
     _add_tokenizer(writer, tokenizer, pre)
     heads = {"q_proj": arch.num_attention_heads, "k_proj": arch.num_query_groups}
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, arch.num_layers + 1)  # llama.cpp's
@@ -119,7 +119,8 @@ def write_gguf(
         part = name.split(".")[-2]
         tensor = interleave(tensor, heads[part]) if part in heads else tensor
         stored = kind if tensor.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(names.get_name(name, (".weight",)), gguf.quantize(tensor, stored), raw_dtype=stored)
+        name = names.get_name(name, (".weight",)) or name
+        writer.add_tensor(name, gguf.quantize(tensor, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -250,7 +250,7 @@ def submitted(tmp_path):
         job.cancel()
 
 
-def test_a_job_that_has_only_been_submitted_is_shown_and_cancelled(inside, submitted, capsys):
+def test_a_job_that_has_only_been_submitted_is_shown_and_cancelled(inside, submitted, capsys, monkeypatch):
     until(lambda: "loading" in submitted.tail(), "the job's first line")
     assert not (submitted.run / "run.json").exists()
     for name in ("runs/deep/er", "deep/er", "er"):
@@ -260,6 +260,14 @@ def test_a_job_that_has_only_been_submitted_is_shown_and_cancelled(inside, submi
         assert "waiting" in capsys.readouterr().out
     assert inside("runs") == 0
     assert re.search(r"^runs/deep/er +– +running ", capsys.readouterr().out, re.MULTILINE)
+
+    def refuse(job):
+        raise RuntimeError("scancel 1: Invalid job id")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.Job, "cancel", refuse)
+        assert inside("cancel", "er") == 2
+    assert "er was not cancelled: scancel 1: Invalid job id" in capsys.readouterr().err
     assert inside("cancel", "er") == 0
     assert capsys.readouterr().out == f"{submitted.run}: CANCELLED\n"
     assert submitted.state == "CANCELLED"

@@ -85,6 +85,7 @@ CONVERTED = [
     ("sft", PAIR, SFT),
     ("pairs", {"chosen": [ASKED, TOLD], "rejected": [ASKED, OTHER]}, PAIR | {"prompt": [ASKED]}),
     ("pairs", PAIR | {"chosen": [ASKED, TOLD], "rejected": [ASKED, OTHER]}, PAIR | {"prompt": [ASKED]}),
+    ("pairs", PAIR | {"chosen": json.dumps([TOLD], indent=1), "rejected": str([OTHER])}, PAIR | {"prompt": [ASKED]}),
     ("pairs", {"chosen": "\n\nHuman: Why?\n\nAssistant: So.", "rejected": "\n\nHuman: Why?\n\nAssistant: No."}, PAIR | {"prompt": [ASKED]}),
     ("pairs", PAIR | {"score_chosen": 8}, PAIR | {"prompt": [ASKED]}),
     ("labels", {"prompt": "Why?", "completion": "So.", "label": True}, {"prompt": [ASKED], "response": "So.", "label": True}),
@@ -193,6 +194,17 @@ def test_a_file_that_means_something_else_is_refused_with_the_cure(tmp_path, cac
 def test_columns_with_a_meaning_are_renamed_and_ignored_ones_left_out(tmp_path):
     (train,) = files("pairs", jsonl(tmp_path / "d.jsonl", OWN), columns=MEANING, ignore_columns=["hint"])
     assert lines(train) == [PAIR | {"prompt": [ASKED]}]
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.json"])
+def test_a_column_that_the_first_record_or_another_file_lacks_may_be_ignored(tmp_path, name):
+    rows = [PAIR, PAIR | {"prompt": "Who?", "hint": 2}]
+    file = tmp_path / name
+    file.write_text(json.dumps(rows) if name == "d.json" else "\n".join(map(json.dumps, rows)))
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps([PAIR]))
+    train, validation = files("pairs", file, other, ignore_columns=["hint"])
+    assert len(lines(train)) == 2 and len(lines(validation)) == 1
 
 
 @pytest.mark.parametrize(

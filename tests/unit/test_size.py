@@ -49,6 +49,8 @@ def test_pairs_losses_without_a_reference_and_actors_with_a_critic_have_their_si
     assert models_of("dpo")[0].batch == models_of("rm")[0].batch == 2 * 64
     assert models_of("dpo")[0].scored == 1
     assert models_of("dpo", "model.dpo.preference_loss=orpo")[0].scored == 0
+    kto = models_of("dpo", "model.dpo.preference_loss=kto", "model.micro_batch_size=4")[0]
+    assert (kto.micro_batch, kto.batch, kto.scored) == (4, 64, 3), "KTO learns from single responses"
     with pytest.raises(UserError, match="no size of 'evaluate'; the kinds of jobs are sft, rm"):
         models_of("evaluate")
     needs = [size.memory_of(SMALL, model, Parallelism(1, 1, 2)) for model in models_of("ppo")]
@@ -56,7 +58,7 @@ def test_pairs_losses_without_a_reference_and_actors_with_a_critic_have_their_si
 
 
 def test_the_layout_with_the_least_communication_that_fits_is_chosen():
-    sft = models_of("sft", "model.encoder_seq_length=4096")
+    sft = models_of("sft", "model.encoder_seq_length=4096", "model.sequence_parallel=true")
     assert best_layout(SMALL, sft, GPUs(1, 8, 80)) == (Parallelism(1, 1, 8), True)
     chosen, fits = best_layout(LARGE, sft, GPUs(4, 8, 80))
     assert fits and (chosen.tp, chosen.pp, chosen.dp) == (8, 2, 2), "as in docs/cluster.md"
@@ -111,6 +113,42 @@ def test_full_recomputation_stores_the_input_of_a_part_and_the_activations_of_on
     assert (
         size.memory_of(SMALL, full, Parallelism(1, 1, 2)).activations
         < 0.5 * size.memory_of(SMALL, *models_of("sft"), Parallelism(1, 1, 2)).activations
+    )
+
+
+def test_packed_micro_batches_have_the_tokens_of_the_settings():
+    packed = ["model.encoder_seq_length=1024", "model.data.packed_sequence=true"]
+    for kind, tokens in (("sft", 8192), ("rm", 8192), ("sft", 1024), ("rm", 2048)):
+        setting = f"model.data.packed_sequence_size={tokens if tokens == 8192 else 512}"
+        (model,) = models_of(kind, *packed, setting)
+        need = size.memory_of(SMALL, model, Parallelism(1, 1, 1)).activations * GIB
+        assert need == activation_bytes(SMALL, Parallelism(1, 1, 1), tokens, model.role), (
+            "at least the longest sample"
+        )
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_sequence_parallelism_is_the_settings_or_else_the_engines(monkeypatch, installed):
+    monkeypatch.setattr(size, "find_spec", lambda name: name if installed else None)
+    split, needs = Parallelism(8, 1, 1), {}
+    for setting in ("null", "true", "false"):
+        (model,) = models_of("sft", f"model.sequence_parallel={setting}")
+        needs[setting] = size.memory_of(LARGE, model, split).activations
+    assert needs["true"] < needs["false"] and needs["null"] == needs["true" if installed else "false"]
+    sized = command("sft", "--gpus", "4x8x80", "--model", "Llama-2-70B")
+    state = (
+        "on, because Transformer Engine is installed"
+        if installed
+        else "off, because Transformer Engine is not installed"
+    )
+    assert f"the table has sequence parallelism {state} here" in sized.output
+
+
+def test_the_model_of_the_settings_is_sized_and_the_table_says_that_it_is_for_bf16():
+    sized = command("sft", "model.restore_from_path=Llama-2-7B", "trainer.precision=32")
+    assert "sft of Llama-2-7B" in sized.output and "the table is for trainer.precision=bf16" in sized.output
+    assert (
+        "sft of SmolLM2-135M" in command("sft", "model.restore_from_path=x", "--model", "SmolLM2-135M").output
     )
 
 

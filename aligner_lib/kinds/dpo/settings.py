@@ -136,11 +136,12 @@ def _check_loss(config: DictConfig) -> None:
 
 
 def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
-    """A language model that reads both texts of a pair. The reference reads the same texts."""
-    model = config.model
-    pairs = model.micro_batch_size, model.global_batch_size
-    micro_batch, batch = (2 * count for count in pairs)
-    scored = 0 if model.dpo.preference_loss in WITHOUT_REFERENCE else 1
+    """A language model that reads both texts of a pair. The reference reads the same texts. KTO learns from single responses;
+    its policy and its reference also score an unrelated response for each."""
+    model, loss = config.model, config.model.dpo.preference_loss
+    texts = 1 if loss == "kto" else 2
+    micro_batch, batch = texts * model.micro_batch_size, texts * model.global_batch_size
+    scored = 0 if loss in WITHOUT_REFERENCE else 3 if loss == "kto" else 1
     return (TrainedModel("sft", model.encoder_seq_length, micro_batch, batch, scored=scored),)
 
 

@@ -142,16 +142,17 @@ def _read_yarn(section: Settings) -> RopeScaling:
     factor = section.number("factor")
     if factor < 1:
         raise section.refuse(f"factor is {factor}, but must be at least 1")
-    given = section.number("mscale", 0.0), section.number("mscale_all_dim", 0.0)
+    given = section.number("mscale", None), section.number("mscale_all_dim", None)
     numerator, denominator = given if all(given) else (1.0, 0.0)
+    attention_factor = section.number("attention_factor", None)
     usual = (0.1 * numerator * math.log(factor) + 1) / (0.1 * denominator * math.log(factor) + 1)
     return RopeScaling(
         "yarn",
         factor,
-        section.number("beta_slow", 1.0),
-        section.number("beta_fast", 32.0),
+        section.number("beta_slow", None) or 1.0,
+        section.number("beta_fast", None) or 32.0,
         section.count("original_max_position_embeddings"),
-        section.number("attention_factor", usual),
+        usual if attention_factor is None else attention_factor,
     )
 
 

@@ -1,5 +1,7 @@
 """GPT-NeoX, such as Pythia: attention and MLP side by side, biases everywhere, LayerNorm, a part of each head rotated.
 
+The activation is GELU; GPT-NeoX-20B has its tanh approximation.
+
 Source: Black et al. 2022 (arXiv:2204.06745); Pythia: Biderman et al. 2023 (arXiv:2304.01373).
 """
 
@@ -16,6 +18,11 @@ NAMES = {
     **{"self_attn.qkv_proj": "attention.query_key_value", "self_attn.o_proj": "attention.dense"},
     **{"mlp.up_proj": "mlp.dense_h_to_4h", "mlp.down_proj": "mlp.dense_4h_to_h"},
 }
+# hidden_act → Architecture.activation. Of several names of a function, to_hf writes the first: gelu_fast is GPT-NeoX-20B's.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    **dict.fromkeys(("gelu_fast", "gelu_new", "gelu_pytorch_tanh"), "gelu_tanh"),
+}
 
 
 def from_hf(settings: Settings) -> Architecture:
@@ -25,14 +32,14 @@ def from_hf(settings: Settings) -> Architecture:
         raise settings.refuse(
             "attention_bias is false, but the importer reads only GPT-NeoX with biases, as Pythia"
         )
-    check_activation(settings, "hidden_act", "gelu")
+    check_activation(settings, "hidden_act", *ACTIVATIONS)
     return Architecture(
         **read_base(settings),
         **read_rope(settings, fraction=settings.number("rotary_pct", 0.25)),
         family="gpt_neox",
         normalization="layer",
         norm_epsilon=settings.number("layer_norm_eps", 1e-5),
-        activation="gelu",
+        activation=ACTIVATIONS[settings.word("hidden_act", "gelu")],
         qkv_bias=True,
         proj_and_mlp_bias=True,
         parallel_residual=settings.flag("use_parallel_residual"),
@@ -41,6 +48,7 @@ def from_hf(settings: Settings) -> Architecture:
 
 def to_hf(arch: Architecture) -> dict:
     own = {
+        "hidden_act": next((name for name, value in ACTIVATIONS.items() if value == arch.activation), "gelu"),
         "rotary_emb_base": arch.rotary_base,
         "rotary_pct": arch.rotary_fraction,
         "layer_norm_eps": arch.norm_epsilon,

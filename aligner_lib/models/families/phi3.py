@@ -14,7 +14,7 @@ from aligner_lib.models.families.family import Family
 from aligner_lib.models.families.mistral import read_mistral, write_mistral
 from aligner_lib.models.families.settings import Settings
 
-DEFAULTS = {"num_key_value_heads": None, "sliding_window": None}
+DEFAULTS = {"num_key_value_heads": None, "sliding_window": None, "rms_norm_eps": 1e-5}
 
 
 def from_hf(settings: Settings) -> Architecture:

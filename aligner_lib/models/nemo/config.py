@@ -273,6 +273,8 @@ def _family(arch: Architecture) -> str:
         return "nemo_gpt"
     if arch.post_norms:
         return "gemma2"
+    if arch.zero_centered_norm and arch.activation == "geglu":
+        return "gemma"
     if arch.qk_norm:
         return "qwen3"
     if arch.qkv_bias:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from aligner_lib.models.convert import check_vocabulary, write_model_folder
+from aligner_lib.models.convert import fit_tokenizer, write_model_folder
 from aligner_lib.models.names import Weight
 from aligner_lib.models.nemo import rank_files, torch_dist, zarr_folder
 from aligner_lib.models.nemo.archive import NemoArchive
@@ -58,7 +58,7 @@ def import_nemo(
         def write(folder: Path) -> None:
             arch.save(folder)
             write_tokenizer(archive, config, folder)
-            check_vocabulary(folder, arch)
+            fit_tokenizer(folder, arch)
             if head == "scalar":
                 config.reward_scale().save(folder)
             write_store(folder / "weights", [_streamed(weight, tensor) for weight, tensor in plan], progress)

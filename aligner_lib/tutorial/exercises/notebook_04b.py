@@ -210,9 +210,11 @@ def _probabilities(reference_logprobs, rewards, beta):
 
 def _reference_and_rewards(draw: Draw) -> dict:
     count = draw.one_of((5, 6, 8))
+    rewards = draw.normal(count)
+    rewards[0] = 1.5  # divided by 0.01, a reward above 0.9 overflows without the log-sum-exp trick
     return {
         "reference_logprobs": draw.normal(count, scale=2.0).log_softmax(-1),
-        "rewards": draw.normal(count),
+        "rewards": rewards,
         "beta": draw.in_turn((0.5, 2.0, 0.01)),
     }
 

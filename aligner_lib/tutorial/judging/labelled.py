@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,13 +46,17 @@ def labelled_answers() -> list[LabelledAnswer]:
 
 
 def labels_of(answers: Sequence[LabelledAnswer], good_numbers: str) -> list[bool]:
-    """The labels of a learner. good_numbers: the numbers of the good answers from 1, such as "1, 4, 9"; "": the reader's labels.
+    """The labels of a learner. good_numbers: the numbers of the good answers from 1, such as "1, 4, 9", or "none"; "": the
+    reader's labels.
 
-    Raises ValueError for a number without an answer.
+    Raises ValueError for another text, and for a number without an answer.
     """
-    if not good_numbers.strip():
+    text = good_numbers.strip()
+    if not text:
         return [answer.is_good for answer in answers]
-    numbers = {int(number) for number in good_numbers.replace(",", " ").split()}
+    if text != "none" and not re.fullmatch(r"[\d,;\s]+", text):
+        raise ValueError(f"{text!r}: write the numbers of the good answers, such as 1, 4, 9, or none")
+    numbers = {int(number) for number in re.findall(r"\d+", text)}
     if unknown := numbers - set(range(1, len(answers) + 1)):
         raise ValueError(
             f"there is no answer {min(unknown)}: the answers have the numbers 1 to {len(answers)}"

@@ -73,6 +73,7 @@ def _facts(runs: Path, without: Collection[str]) -> Iterator[tuple[str, str]]:
             f"learning rate {config['optim']['lr']:g}" if "lr" in config.get("optim", {}) else "",
             f"seed {info['seed']}" if "seed" in info else "",
             f"profile {info['profile']}" if info.get("profile") else "",
+            "recorded by the workshop, not trained here" if "recorded" in info else "",
         ]
         yield kind, ", ".join(filter(None, facts))
         versions |= {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -66,7 +67,8 @@ def _of_evaluation(summary: dict, evaluation: PolicyEvaluation) -> Iterator[Reac
             "PPO", GOOD, ppo["good"].value, sft["good"].value, note=_good_note(ppo["good_gain"].low, summary)
         )
     before, after, gain = sft["reward"], ppo["reward"], ppo["gain"]
-    reach = max(2 * abs(gain.value), 1e-9)
+    spread = summary.get("ppo", {}).get("val_reward_sft_std")
+    reach = max(2 * (spread or 0.0), abs(gain.value), 1e-9)
     note = f"gain {gain.value:+.2f} ({gain.low:+.2f} to {gain.high:+.2f}, 95 % interval)".translate(MINUS)
     what = "reward on held-out prompts, estimated by the reward model"
     scale = before.value - reach, before.value + reach
@@ -154,7 +156,9 @@ def _good_note(low: float | None, summary: dict | None = None) -> str:
     if low <= 0:
         note = "the 95 % interval of the gain includes 0 or lies below 0, so no gain is shown"
     else:
-        note = f"a gain of at least {100 * low:.0f} points (95 % interval)"
+        points = math.floor(100 * low)
+        size = f"at least {points} points" if points else "less than one point at its lower end"
+        note = f"a gain of {size} (95 % interval)"
     cheat = (summary or {}).get("gold", {}).get("best_constant")
     return note if cheat is None else f"{note}; the best constant answer: {_percent(cheat)}"
 
@@ -172,7 +176,7 @@ def stages_table(summary: dict) -> str:
     body = "".join(_row(row, len(of_one) if row is of_one[0] else 0) for of_one in stages for row in of_one)
     legend = (
         f"<figcaption>{_key('before')} before · {_key('after')} after · {_key('baseline')} baseline without training: "
-        f"a coin, a trivial judge, or the best of several samples. Percentages are drawn from 0 to 100, and a reward within two of its standard deviations.{_aside(summary)}</figcaption>"
+        f"a coin, a trivial judge, or the best of several samples. Percentages are drawn from 0 to 100, and a reward within two of its standard deviations, or further if it moved further.{_aside(summary)}</figcaption>"
     )
     return f'<figure class="stages"><table>{body}</table>{legend}</figure>'
 

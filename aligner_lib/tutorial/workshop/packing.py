@@ -67,7 +67,8 @@ def pack(
         for run in runs:
             _check_profile(run, profile)
             for name, info in recorded_runs.infos_to_pack(run).items():
-                packed = tmp_dir / f"{run.name}-{name.replace('/', '-')}"
+                packed = tmp_dir / "infos" / run.name / name
+                packed.parent.mkdir(parents=True, exist_ok=True)
                 packed.write_text(recorded_runs.as_json(info))
                 files[f"{RECORDED}{run.name}/{name}"] = packed
             files |= {f"{RECORDED}{run.name}/{name}": path for name, path in recorded_runs.files_of(run)}

@@ -285,6 +285,7 @@ class Workspace:
         folder = self.out / "results"
         folder.mkdir(exist_ok=True)
         (folder / f"{number}.json").write_text(json.dumps(without_nan(figures), indent=1) + "\n")
+        learning_progress.note_workspace(self.out)  # another workspace may have been opened since
         learning_progress.record_results(number)
         learning_progress.record_finished_runs()
 
