@@ -28,6 +28,7 @@ def record_run(lab: Workspace, kind: str, **settings) -> RunFolder:
     files = [path for paths in lists for path in paths if path.is_file()]
     hashes = {"model": model_hash(lab.model())} | {file.name: file_hash(file) for file in files}
     config = save(compose(kind, texts, lab.profile))
+    config["model"]["data"]["chat_template"] = "plain"  # as the job chooses it
     what = {"kind": kind, "config": config, "seed": 1, "hashes": hashes, "profile": lab.profile}
     run = RunWriter(lab.run(kind).path, max_steps=2, **what)
     with run:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -113,21 +113,27 @@ def info_to_pack(run: RunFolder) -> dict:
     }
 
 
-def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, object]) -> str | None:
+def is_left_to_the_job(key: str, value: object) -> bool:
+    """Whether the job chooses the value of a setting, by its machine or by its model. The run's settings have the choice."""
+    return value == "auto" or (value is None and key.endswith(".chat_template"))
+
+
+def difference(
+    run: RunFolder, kind: str, profile: str, inputs: Mapping[str, object], code: Collection[str] = ()
+) -> str | None:
     """The first difference between a requested run and the recorded run, in a few words; None without a difference.
 
     run: the recorded run. kind, profile, inputs: of the requested run. inputs: the settings from the notebook and the
-    workspace, including models and data.
+    workspace, including models and data. code: the settings that name code, which the caller compares.
     """
     if run.kind != kind:
         return f"its kind is {run.kind}"
     config = _composed(kind, profile, inputs)
     before, now = flatten(run.info["config"]), flatten(without_paths(save(config)))
     for key in sorted(before | now):
-        # of the machine; of code, which the caller compares; a value that the recording's machine chose (trainer.precision)
-        if key.startswith(("exp_manager.", "functions.")) or now.get(key) == "auto":
+        if key.startswith(("exp_manager.", "functions.")) or key in code:
             continue
-        if before.get(key) != now.get(key):
+        if before.get(key) != now.get(key) and not is_left_to_the_job(key, now.get(key)):
             return f"the recording has {key}={before.get(key)}, and this run {now.get(key)}"
     hashes = run.info["hashes"]
     for key, hash_now in hashes_of_functions(config).items():

@@ -385,7 +385,7 @@ class Workspace:
         inputs = (
             self._inputs_of(kind_of(kind), settings) | self._adapters_of(kind) | _without_functions(settings)
         )
-        if differs := recorded_runs.difference(recording, kind, self.profile, inputs):
+        if differs := recorded_runs.difference(recording, kind, self.profile, inputs, texts):
             print(
                 f"start=recorded: the recorded run {run.name} differs ({differs}), so the run is trained now"
             )
@@ -493,7 +493,11 @@ def _changed(run: RunFolder, inputs: Mapping[str, object], profile: str) -> list
     before = flatten(without_paths(run.info["config"]))
     now = flatten(without_paths(save(compose(run.kind, overrides, profile))))
     known = {key for key in now if key in before or key.startswith("model.environments.")}
-    changed = [key for key in sorted(known) if before.get(key) != now[key] and now[key] != "auto"]
+    changed = [
+        key
+        for key in sorted(known)
+        if before.get(key) != now[key] and not recorded_runs.is_left_to_the_job(key, now[key])
+    ]
     if any(key.endswith((".max_steps", ".max_epochs")) and now[key] > before[key] for key in changed):
         return []  # the run goes on, and says which settings have changed
     return [
