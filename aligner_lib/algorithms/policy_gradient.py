@@ -244,7 +244,7 @@ def shaped_terms(
     """The penalties of each response as two rewards, followed by its own rewards after clipping; then all weights: float [B, 2+K]
     each.
 
-    rewards, weights: float [B, K]; lengths: int64 [B], tokens of the response; finished: bool [B]. clip: each reward is clipped
+    rewards, weights: float [B, K]; lengths: int64 [B], tokens of the response's last turn; finished: bool [B]. clip: each reward is clipped
     to [−clip, clip]. The first penalty is −1 for a response that was cut off, with the weight missing_eos_penalty. The second
     falls linearly to −1 over the last overlong_buffer tokens before max_length, with the weight overlong_penalty: Yu et al. 2025
     (arXiv:2503.14476), equation 13.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor
 
 from aligner_lib.datasets.batches import TokenBatch
@@ -38,6 +39,14 @@ class Rollouts(TokenBatch):
     def generation_lengths(self) -> Tensor:
         """Tokens of the response: int64 [B]."""
         return self.response_mask.sum(dim=1)
+
+    @property
+    def last_turn_lengths(self) -> Tensor:
+        """Tokens of the response's last turn: int64 [B]."""
+        places = torch.arange(1, self.response_mask.shape[1] + 1)
+        end = (self.response_mask * places).amax(dim=1)
+        before = ~self.response_mask & (places < end[:, None])
+        return end - (before * places).amax(dim=1)
 
     def prompt_tokens(self, row: int) -> list[int]:
         """Token ids of one row's prompt."""

@@ -1,6 +1,5 @@
 """Padded rows, and the cut that goes with choosing some of them."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +59,7 @@ def test_a_response_of_two_turns_is_what_its_mask_says():
     )
     assert batch.prompt_lengths.tolist() == [2, 1]
     assert batch.generation_lengths.tolist() == [3, 1]
+    assert batch.last_turn_lengths.tolist() == [1, 1]
     assert (batch.prompt_tokens(0), batch.response_tokens(0)) == ([1, 2], [3, 4, 7])
     assert (batch.prompt_tokens(1), batch.response_tokens(1)) == ([8], [9])
     joined = concat_restore_order([batch.rows([1]), batch.rows([0])], [[1], [0]], fill=PAD)
@@ -76,13 +76,12 @@ def test_rows_keep_their_tokens(rows, data):
     assert kept == [rows[i] for i in index]
 
 
-@pytest.mark.parametrize("group", ["train_rollouts", "val_rollouts", "evaluation"])
-def test_metrics_count_responses_prompts_and_failures(group):
+def test_metrics_count_responses_prompts_and_failures():
     def metrics(rewards: list[float], **more) -> dict:
         batch = rollouts(*([([1], [2])] * len(rewards)))
         batch.group = torch.tensor([7, 7, 8][: len(rewards)])
-        figures = rollout_metrics(group, batch, torch.tensor(rewards), **more)
-        return {name.removeprefix(f"{group}/"): value for name, value in figures.items()}
+        figures = rollout_metrics("evaluation", batch, torch.tensor(rewards), **more)
+        return {name.removeprefix("evaluation/"): value for name, value in figures.items()}
 
     nan = float("nan")
     failed = metrics([nan, nan], more_failed=2)

@@ -266,7 +266,11 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         unused["model.grpo.teacher."] = f"objective={config.model.grpo.objective} has no teacher."
     else:
         unused |= dict.fromkeys(
-            ("model.grpo.scale", "model.grpo.max_rollouts_per_step", "trainer.grpo.reward_clip"),
+            (
+                *(f"model.grpo.{name}" for name in ("scale", "aggregation", "max_rollouts_per_step")),
+                *(f"trainer.grpo.{name}" for name in ("reward_clip", "missing_eos_penalty")),
+                *(f"trainer.grpo.overlong_{name}" for name in ("buffer", "penalty")),
+            ),
             "the policy learns from a teacher's log-probabilities and not from rewards.",
         )
     if "advantages" in config.functions:

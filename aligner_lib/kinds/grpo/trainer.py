@@ -174,7 +174,7 @@ class GRPOTrainer(PolicyGradientTrainer):
 
     def _shaped_terms(self, rollouts: Rollouts, judged: Judgements) -> tuple[Tensor, Tensor]:
         """The penalties and the rewards after clipping, and the weights of all: float32 [B, 2+K] each."""
-        lengths, finished = rollouts.generation_lengths, rollouts.finished
+        lengths, finished = rollouts.last_turn_lengths, rollouts.finished
         return shaped_terms(judged.terms, judged.weights, lengths, finished, **shaping_settings(self.config))
 
     def figures_of_groups(self, rollouts: Rollouts, judged: Judgements) -> dict[str, float]:

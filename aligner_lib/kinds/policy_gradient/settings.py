@@ -180,7 +180,8 @@ class RolloutLoop(Loop):
     missing_eos_penalty: float = setting(0.0, at_least(0))
     """Subtracted from the reward of a truncated response."""
     overlong_buffer: int | None = setting(None, at_least(1))
-    """The number of last tokens before max_length in which the penalty grows with each token; null: no penalty."""
+    """The number of last tokens before max_length in which the penalty grows with each token of the last turn; null: no
+    penalty."""
     overlong_penalty: float = setting(1.0, at_least(0))
     """The penalty of a response that uses the whole buffer."""
     mask_truncated_responses: bool = False

@@ -366,7 +366,7 @@ class PolicyGradientTrainer(ABC):
         """The rewards after clipping and penalties: float [B]; NaN stays NaN."""
         shaping = shaping_settings(self.config)
         return policy_gradient.shaped_rewards(
-            rewards, rollouts.generation_lengths, rollouts.finished, **shaping
+            rewards, rollouts.last_turn_lengths, rollouts.finished, **shaping
         )
 
     def compared(
