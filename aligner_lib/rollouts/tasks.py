@@ -13,6 +13,7 @@ from aligner_lib.datasets.chat_template import Conversation, as_written, call_fo
 from aligner_lib.datasets.samples import PromptSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.datasets.tool_calls import Tool
+from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 
@@ -138,6 +139,11 @@ class EnvironmentTasks:
             size = sizes[name]
             share = shares.get(name, size or 64)
             episodes += [(name, number % size if size else number) for number in range(share)]
+        if len(episodes) < parallel.dp_size():
+            raise UserError(
+                f"{len(episodes)} validation prompts leave some of the {parallel.dp_size()} copies of the model without a prompt: "
+                "raise num_val_samples, or lower trainer.devices"
+            )
         return self._tasks("validation", episodes)
 
     def close(self) -> None:
