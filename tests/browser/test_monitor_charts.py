@@ -79,6 +79,78 @@ def test_a_drag_zooms_into_every_record_of_a_long_run(show, tmp_path):
     desk.page.get_by_role("button", name="Show all").click()
 
 
+def drag(page, chart, start: float, end: float) -> None:
+    """start, end: pixels from the chart's left and right edge."""
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + start, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] + end, box["y"] + 60, steps=4)
+    page.mouse.up()
+
+
+def test_a_zoomed_chart_follows_the_run_into_its_view_and_names_the_run_s_latest_value(show, tmp_path):
+    folder = write_run(tmp_path / "run", {"train/loss": [1.0, 2.0, 3.0, 4.0]}, **RUNNING)
+    desk = show(Monitor(folder, ["train/loss"]))
+    chart, values = chart_of(desk.page, "train/loss"), desk.page.locator(".lab-chart .lab-value b")
+    store = "document.querySelector('.lab-monitor').lab.store"
+    drag(desk.page, chart, 100, 80)  # beyond step 4
+    desk.page.wait_for_function(f"() => {store}.detail")
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 5, "time": 1000000005, "train/loss": 5.0}\n')
+    desk.wait(lambda: desk.page.evaluate(f"() => {store}.detail.lines.get('0/0/0').x.at(-1)") == 5)
+    desk.page.get_by_role("button", name="Show all").click()
+    chart.focus()
+    press(desk.page, "Home", "+")
+    desk.page.wait_for_function(f"() => {store}.detail.lines.get('0/0/0').x.at(-1) < 5")
+    assert values.inner_text() == "1", "at the cursor"
+    chart.blur()
+    assert values.inner_text() == "5"
+
+
+def test_a_double_click_shows_everything_and_opens_no_completions(show, healthy):
+    page = show(Monitor(healthy)).page
+    chart = chart_of(page, "Reward")
+    drag(page, chart, 100, -60)
+    whole = page.get_by_role("button", name="Show all")
+    whole.wait_for()
+    chart.dblclick(position={"x": 120, "y": 60})
+    whole.wait_for(state="hidden")
+    page.evaluate("() => new Promise((done) => setTimeout(done, 300))")  # after the timers of both clicks
+    assert page.evaluate("() => document.querySelector('.lab-monitor').lab.model.get('texts_query')") == {}
+
+
+def test_a_drag_that_the_browser_takes_over_ends(show, healthy):
+    page = show(Monitor(healthy)).page
+    chart = chart_of(page, "Reward")
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + 100, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 150, box["y"] + 60)
+    chart.locator(".lab-drag").wait_for(state="attached")
+    chart.dispatch_event("pointercancel")
+    page.mouse.move(box["x"] + 200, box["y"] + 60)
+    assert chart.locator(".lab-drag").count() == 0
+
+
+def test_an_axis_that_is_changed_in_python_ends_the_zoom(show, healthy):
+    monitor = Monitor(healthy)
+    desk = show(monitor)
+    chart = chart_of(desk.page, "Reward")
+    drag(desk.page, chart, 150, -60)
+    desk.page.get_by_role("button", name="Show all").wait_for()
+    monitor.axis = "tokens"
+    desk.wait(lambda: desk.points()[0] > 1, "the axis did not change")
+    desk.page.get_by_role("button", name="Show all").wait_for(state="hidden")
+    assert float(chart.get_attribute("aria-valuemax")) == desk.points()[-1]
+
+
+def test_labels_of_a_narrow_range_of_large_values_differ(show, tmp_path):
+    run = write_run(tmp_path / "run", {"train/loss": [100_000.0, 100_400.0, 101_000.0]})
+    labels = show(Monitor(run, ["train/loss"])).page.locator(".lab-chart .lab-grid text[dy]")
+    labels.nth(2).wait_for(state="attached")
+    assert labels.all_text_contents()[:2] == ["100k", "100.5k"]
+
+
 def test_labels_of_the_axis_stand_where_their_steps_are(show, tmp_path):
     """41 steps: the edge is near to the label 40, and leaves the label room."""
     page = show(Monitor(write_run(tmp_path / "run", {"train/loss": [1 / s for s in range(1, 42)]}))).page
@@ -148,6 +220,15 @@ def test_a_nan_is_marked_the_line_is_broken_and_the_rest_stays(show, tmp_path):
     slider.focus()
     press(page, "Home", "ArrowRight", "ArrowRight")
     assert slider.get_attribute("aria-valuetext") == "step 3: loss NaN"
+
+
+def test_a_nan_is_named_on_an_axis_whose_places_are_no_32_bit_floats(show, tmp_path):
+    run = write_run(tmp_path / "run", {"train/loss": [1.0, NAN, 2.0]}, seconds=10.1)
+    page = show(Monitor(run, ["train/loss"], axis="time")).page
+    slider = page.get_by_role("slider", name="train/loss")
+    slider.focus()
+    press(page, "Home", "ArrowRight")
+    assert slider.get_attribute("aria-valuetext").endswith("loss NaN")
 
 
 def test_a_resume_is_a_mark_on_the_chart_and_a_last_value_of_nan_is_said_and_not_bold(show, tmp_path):

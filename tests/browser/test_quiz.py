@@ -12,7 +12,10 @@ CELLS = (
 )
 # The page holds the reasons a second time: in the quiz that is read without a kernel, hidden while this one lives.
 SAID = ".lab-quiz form:not([hidden]) [role=status]"
-FOCUSED = "() => document.activeElement.closest('label')?.textContent ?? document.activeElement.textContent"
+# Of an element that is no choice the name, because the text of the whole page has every choice in it.
+FOCUSED = (
+    "() => document.activeElement.closest('label')?.textContent ?? `<${document.activeElement.className}>`"
+)
 
 
 def choose(page, text: str) -> None:

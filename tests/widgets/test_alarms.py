@@ -250,6 +250,16 @@ def test_a_monitor_hears_of_overfitting_since_the_same_step(tmp_path):
     assert "rose from 2.00 at step 10 to 2.60" in alarm["meaning"]
 
 
+@pytest.mark.parametrize("odd", [math.nan, 1.7e308])
+def test_a_nan_of_a_step_that_a_resumed_run_repeats_and_a_sum_without_a_float_are_no_alarm(tmp_path, odd):
+    path = write_run(tmp_path, {"train/loss": [1.0, odd, odd]})
+    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    if math.isnan(odd):
+        lines += [line.replace("NaN", "1.0") for line in lines[1:]]
+    (path / "metrics.jsonl").write_text("".join(lines))
+    assert monitored(path) == []
+
+
 def test_a_monitor_takes_the_limits_that_the_run_was_given(tmp_path):
     config = {"exp_manager": {"alarms": {"kl": 0.5, "a_later_version_s": 1.0}}}
     with RunWriter(tmp_path, kind="ppo", config=config, seed=0, hashes={}, max_steps=9) as writer:

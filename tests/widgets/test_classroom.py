@@ -116,6 +116,16 @@ def test_a_damaged_seat_hides_no_other(tmp_path):
     assert whole["unread"] == "" and whole["status"] == "finished"
 
 
+def test_an_alarm_of_a_step_that_a_resumed_run_repeats_is_gone(tmp_path):
+    alarms = [{"name": name, "title": name, "step": step} for name, step in (("kl", 2), ("entropy", 5))]
+    with begin(tmp_path / "seat-a") as run:
+        write_lines(run.path / "alarms.jsonl", *alarms)
+        followed = Followed(tmp_path)
+        assert followed.poll()[0]["alarms"] == ["kl (step 2)", "entropy (step 5)"]
+        run.rewind(3)
+        assert followed.poll()[0]["alarms"] == ["kl (step 2)"]
+
+
 def test_quizzes_count_questions_not_tries(tmp_path):
     (tmp_path / "seat-a").mkdir()
     answer = {"what": "answer", "quiz": "03", "question": "mask"}

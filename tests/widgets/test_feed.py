@@ -4,12 +4,15 @@ import json
 
 import numpy as np
 import pytest
+from run_folders import write_run
 
+from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
+from widgets import Recording
 from widgets.frontend.wire import finite, pack, unpack
 from widgets.runs import feed as feed_module
 from widgets.runs.downsample import fold
-from widgets.runs.feed import Feed
+from widgets.runs.feed import Feed, open_feed
 
 
 class Browser:
@@ -136,6 +139,23 @@ def test_a_nan_in_the_spread_takes_one_record_out_of_the_band(tmp_path):
     _, browser = follow(tmp_path)
     assert browser.lines["0/0/0/spread"][:, 0].tolist() == [1, 2, 3]
     assert np.array_equal(browser.lines["0/0/0/spread"][:, 2], [0.5, np.nan, 0.25], equal_nan=True)
+
+
+def test_a_recording_that_is_over_and_runs_that_end_with_nan_send_nothing_new(tmp_path):
+    runs = [write_run(tmp_path / name, {"train/loss": [1.0, float("nan")]}) for name in ("a", "b")]
+    recording = Recording(runs[0], speed=float("inf"))
+    for feed in (open_feed(runs), open_feed(recording)):
+        feed.snapshot()
+        feed.poll()
+        assert feed.update() is None
+
+
+def test_a_run_that_is_added_has_the_limits_of_the_others(tmp_path):
+    runs = [write_run(tmp_path / name, {"train_rollouts/kl": [0.4] * 8}, kind="ppo") for name in ("a", "b")]
+    feed = open_feed(runs[0], limits=Thresholds(kl=0.5))
+    feed.follow(RunFolder(runs[1]))
+    feed.poll()
+    assert unpack(feed.snapshot())[0]["alarms"] == []
 
 
 def test_a_line_without_points_is_a_mistake():

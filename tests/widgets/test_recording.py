@@ -10,6 +10,7 @@ from aligner_lib.run_folder.reader import RunFolder
 from widgets.recordings.recording_file import record, shipped
 from widgets.recordings.replay import Recording
 from widgets.runs.series import Series
+from widgets.runs.waiting import RunLost, verdict
 
 
 @pytest.fixture
@@ -66,6 +67,28 @@ def test_a_record_of_a_run_is_one_small_file_and_plays(healthy, tmp_path):
     assert recording.is_over and recording.status == "finished" and recording.name == "copy"
     assert len(recording.rollouts()) == 120
     assert recording.metrics() == RunFolder(healthy).metrics()
+
+
+def test_a_recording_of_a_lost_run_ends_as_lost(healthy, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(healthy, run)
+    long_ago = {"status": "running", "host": "elsewhere", "heartbeat": {"time": 0.0, "step": 60}}
+    (run / "run.json").write_text(json.dumps(RunFolder(healthy).info | long_ago))
+    for source in (run, record(run, tmp_path / "copy")):
+        recording = Recording(source, speed=float("inf"))
+        assert recording.status == "lost"
+        with pytest.raises(
+            RunLost, match=r"its process (\d+|\(recorded\)) is gone and left no message after step 60"
+        ):
+            verdict(recording)
+
+
+def test_a_look_at_the_rollouts_goes_through_the_metrics_once(recording, monkeypatch):
+    recording, clock = recording
+    looks, has_played = [], Recording.has_played
+    monkeypatch.setattr(Recording, "has_played", lambda self, r: looks.append(r) or has_played(self, r))
+    clock[0] += recording.position + 1000
+    assert len(recording.rollouts()) == 240 and len(looks) == len(recording.metrics())
 
 
 def test_a_recording_may_keep_more_of_its_validations(healthy, tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.reader import RunFolder
+from widgets.runs.rollouts import RunRollouts
 from widgets.runs.series import Series
 
 
@@ -62,6 +63,19 @@ def test_a_file_that_was_cut_or_replaced_starts_anew(tmp_path):
         same.write("".join(line(step, a=2.0) for step in range(1, 40)))
     series.poll()
     assert series.column("a")[1].tolist() == [2.0] * 39
+
+
+def test_a_run_that_was_begun_anew_shows_nothing_of_the_old_attempt_before_its_first_record(tmp_path):
+    rollout = json.dumps({"step": 1, "response": "r"}) + "\n"
+    for name, text in {"metrics": line(1, a=1.0), "rollouts": rollout}.items():
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    series, rollouts = series_of(tmp_path), RunRollouts(RunFolder(tmp_path))
+    rollouts.poll()
+    assert (len(series), len(rollouts.records)) == (1, 1)
+    for name in ("metrics", "rollouts"):
+        (tmp_path / f"{name}.jsonl").write_text("")
+    assert series.poll() and rollouts.poll()
+    assert (len(series), len(rollouts.records), series.generation) == (0, 0, 1)
 
 
 def test_steps_that_go_back_replace_what_was_there(tmp_path):

@@ -4,6 +4,7 @@ import base64
 import getpass
 import gzip
 import json
+import os
 import re
 import socket
 from pathlib import Path
@@ -89,7 +90,8 @@ def test_texts_are_texts_and_never_markup(tmp_path):
 
 
 def test_a_run_that_goes_on_is_shown_as_it_was(tmp_path):
-    page = write_page(a_run(tmp_path / "run", status="running"), tmp_path / "run.html")
+    run = a_run(tmp_path / "run", status="running", pid=os.getpid())
+    page = write_page(run, tmp_path / "run.html")
     head, _ = unpack(base64.b64decode(content_of(page)["axes"]["step"]))
     assert head["runs"][0]["status"] == "stopped" and not head["can_stop"] and not head["players"]
 

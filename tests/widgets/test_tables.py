@@ -4,6 +4,9 @@ import pytest
 from run_folders import write_run
 
 from widgets import Chat, Pairs, compare_completions, show_completions
+from widgets.frontend.table import Table
+
+NAN = float("nan")
 
 
 def test_a_table_is_sorted_and_markup_is_text(healthy):
@@ -51,6 +54,8 @@ def test_a_random_order_is_the_same_each_time(healthy):
         show_completions(healthy, sort=sort, n=100).rows for sort in ("", "random", "random")
     )
     assert drawn == again != in_file and len(drawn) == len(in_file)
+    side_by_side = [compare_completions(healthy, healthy, sort=sort).rows for sort in ("", "random")]
+    assert side_by_side[0] != side_by_side[1]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +83,13 @@ def test_pairs_leave_a_table_of_their_page():
     assert "Pairs 1 to 5 of 7" in plain and plain.count("Why &lt;b&gt;?") == 5 and ">margin<" not in plain
     assert ">margin<" in scored and "1.250" in scored
     assert "Pairs none" in html_of(Pairs([]))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(5e-7, "5e-07"), (-0.0123, "-0.0123"), (0.0, "0.000"), (1.25, "1.250"), (NAN, "nan")]
+)
+def test_a_small_number_keeps_its_digits(value, text):
+    assert f">{text}<" in Table("", ["a"], [[value]])._repr_html_()
 
 
 def test_a_chat_leaves_what_was_said():

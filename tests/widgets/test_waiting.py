@@ -165,6 +165,13 @@ def test_a_job_that_was_submitted_again_does_not_show_the_old_failure(failed):
     monitor = Monitor(failed.path, job=job)
     try:
         assert heading(monitor)["status"] == "waiting" and "submitted again" in heading(monitor)["message"]
+        sent = []
+        monitor.send = lambda content, buffers=(): sent.append(content["kind"])
+        monitor._said_at = float("-inf")
+        monitor.refresh()
+        assert sent, "the page is not told that the kernel is alive"
+        monitor._handle({"kind": "stop"})
+        assert (failed.path / "control" / "stop").exists()
         job.record.submitted = 0.0  # the folder is of this job
         assert heading(monitor)["status"] == "failed"
     finally:

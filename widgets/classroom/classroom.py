@@ -139,7 +139,13 @@ class Seat:
             self.alarms, self._alarms = {}, JsonlReader(path / "alarms.jsonl")
 
     def _read_alarms(self) -> None:
-        for record in self._alarms.poll() if self._alarms else ():
+        if self._alarms is None:
+            return
+        restarts = self._alarms.restarts
+        records = self._alarms.poll()
+        if self._alarms.restarts != restarts:  # a resumed run cuts off the alarms of later steps
+            self.alarms = {}
+        for record in records:
             if {"name", "title", "step"} <= record.keys():
                 self.alarms[record["name"]] = record
 

@@ -77,7 +77,8 @@ def compare_completions(
     if sort == "gain":
         pairs.sort(key=_gain)
     else:
-        pairs.sort(key=lambda pair: _order(sort)(pair[1]))
+        order = _order(sort)
+        pairs.sort(key=lambda pair: order(pair[1]))
     rows = [
         [PromptCell(x["prompt"], most_characters)]
         + [

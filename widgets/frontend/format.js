@@ -20,9 +20,9 @@ function tick(value, step) {
   const size = Math.abs(value);
   if (value === 0) return "0";
   if (size < 1e-4) return value.toExponential(Math.max(0, Math.floor(Math.log10(size) + 1e-9) - Math.floor(Math.log10(step) + 1e-9)));
-  if (size >= 1e6) return `${Number((value / 1e6).toPrecision(3))}M`;
-  if (size >= 1e4) return `${Number((value / 1e3).toPrecision(3))}k`;
-  return value.toFixed(Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
+  const [unit, letter] = size >= 1e6 ? [1e6, "M"] : size >= 1e4 ? [1e3, "k"] : [1, ""];
+  const text = (value / unit).toFixed(Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9)));
+  return letter ? Number(text) + letter : text;
 }
 
 function duration(seconds) {

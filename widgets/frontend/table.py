@@ -92,7 +92,8 @@ def _cell(value) -> str:
     if value is None:
         return "<td></td>"
     if isinstance(value, float):
-        return f'<td class="lab-number">{value:.3f}</td>'
+        digits = ".3g" if 0 < abs(value) < 0.1 else ".3f"
+        return f'<td class="lab-number">{value:{digits}}</td>'
     if isinstance(value, int):
         return f'<td class="lab-number">{value}</td>'
     text = str(value)

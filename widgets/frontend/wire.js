@@ -75,7 +75,8 @@ class Store {
   // False when a message was missed: ask for a snapshot.
   apply(head) {
     if (head.kind === "detail") {
-      this.detail = { view: head.view, lines: new Map(head.lines.map((line) => [line.key, this.read(line)])) };
+      const ends = new Map([...this.lines].map(([key, line]) => [key, line.x.at(-1)])); // how far the runs had come
+      this.detail = { view: head.view, ends, lines: new Map(head.lines.map((line) => [line.key, this.read(line)])) };
       return true;
     }
     if (head.kind === "snapshot") {

@@ -3,6 +3,7 @@
 const HEIGHT = 156;
 const EDGE = { left: 46, right: 10, top: 8, bottom: 20 };
 const MARKER = 5; // half of a marker with its outline: the plot's edges cut none
+const DOUBLE_CLICK_MS = 250; // a click waits so long, because it may be the first of two
 
 class ChartView {
   // shared: {store, state: {cursor, view, smoothing, hidden}, redraw(), zoom(view), pick(run, step, split), removeChart(metric)}
@@ -24,8 +25,9 @@ class ChartView {
         onpointermove: (event) => this.point(event),
         onpointerdown: (event) => this.press(event),
         onpointerup: (event) => this.release(event),
+        onpointercancel: () => { this.dragged = null; this.leave(); },
         onpointerleave: () => this.leave(),
-        ondblclick: () => shared.zoom(null),
+        ondblclick: () => { clearTimeout(this.picking); shared.zoom(null); },
         onkeydown: (event) => this.key(event),
         onblur: () => this.leave(),
       },
@@ -48,18 +50,20 @@ class ChartView {
     return this.shared.store.head.runs.length > 1;
   }
 
-  // [{key, run, pen, label, name, split, line, spread}] of what there is to draw.
+  // [{key, run, pen, label, name, split, line, whole, spread, gaps}] of what there is to draw. line: the finest for what is
+  // looked at; whole: all of the run.
   lines() {
     const { store, state } = this.shared;
     const found = [];
     store.head.runs.forEach((run, r) => this.spec.lines.forEach((label, k) => {
       const key = `${r}/${this.index}/${k}`, line = store.line(key, state.view);
-      const gaps = store.head.gaps[key] ?? [];
+      // as 32-bit floats, which the points' x are
+      const gaps = (store.head.gaps[key] ?? []).map(([first, last, value]) => [Math.fround(first), Math.fround(last), value]);
       if (state.hidden.has(r) || !line || (!line.x.length && !gaps.length)) return;
       const name = this.several ? (k ? `${run.name} ${label}` : run.name) : label;
       const pen = penOf(r, k, this.several);
       const spread = pen.faint ? undefined : store.line(`${key}/spread`, state.view); // a band for each would be a fog
-      found.push({ key, run: r, pen, label, name, split: this.spec.splits[k], line, spread, gaps });
+      found.push({ key, run: r, pen, label, name, split: this.spec.splits[k], line, whole: store.lines.get(key) ?? line, spread, gaps });
     }));
     return found;
   }
@@ -201,10 +205,9 @@ class ChartView {
 
   // -- the cursor ---------------------------------------------------------------------------------------------------
 
-  // Where a line has a point of the record at the cursor; -1 where it has none. Without a cursor, its last point.
-  place({ run, line }) {
-    const { cursor } = this.shared.state;
-    if (cursor === null) return line.x.length - 1;
+  // Where a line has a point of the record at the cursor; -1 where it has none.
+  place({ run, line }, cursor = this.shared.state.cursor) {
+    if (cursor === null) return -1;
     const record = this.shared.recordAt(run, cursor);
     if (record === null) return -1;
     const at = nearest(line.x, record);
@@ -213,11 +216,13 @@ class ChartView {
     return exact || within ? at : -1;
   }
 
-  // What a line has in place of a drawable value at the cursor, or at its end; undefined where it has one.
-  gapAt({ run, line, gaps }) {
-    const { cursor } = this.shared.state, end = line.x.length ? line.x[line.x.length - 1] : -Infinity;
-    const record = cursor === null ? null : this.shared.recordAt(run, cursor);
-    return gaps.find(([first, last]) => (cursor === null ? last > end : record !== null && first <= record && record <= last))?.[2];
+  // What a line has at the cursor, or without a cursor at the run's end: a value, or in place of a drawable one its name.
+  valueAt({ run, line, whole, gaps }, place) {
+    const { cursor } = this.shared.state, end = whole.x.at(-1) ?? -Infinity;
+    if (cursor === null) return gaps.find(([, last]) => last > end)?.[2] ?? whole.y.at(-1) ?? null;
+    const record = this.shared.recordAt(run, cursor);
+    const gap = gaps.find(([first, last]) => record !== null && first <= record && record <= last);
+    return gap?.[2] ?? (place < 0 ? null : line.y[place]);
   }
 
   drawCursor() {
@@ -241,7 +246,7 @@ class ChartView {
   }
 
   drawValues(places) {
-    const shown = this.drawn.map((one, n) => ({ ...one, value: this.gapAt(one) ?? (places[n] < 0 ? null : one.line.y[places[n]]) }));
+    const shown = this.drawn.map((one, n) => ({ ...one, value: this.valueAt(one, places[n]) }));
     this.values.replaceChildren(...(this.several ? this.rows(shown) : this.chips(shown)));
     const at = this.shared.state.cursor ?? this.domain[1];
     const text = shown.filter(({ value }) => value !== null).map(({ name, value }) => `${name} ${number(value)}`).join(", ");
@@ -301,20 +306,22 @@ class ChartView {
     this.dragged = null;
     if (Math.abs(this.px(b) - this.px(a)) > 5) return this.shared.zoom([a, b]);
     this.shared.moveCursor(this.snap(a));
-    this.pick(this.inside(event)[1]);
+    const height = this.inside(event)[1], { cursor } = this.shared.state;
+    clearTimeout(this.picking);
+    this.picking = setTimeout(() => this.pick(height, cursor), DOUBLE_CLICK_MS);
   }
 
   // The completions of the record at the cursor: of the line that is nearest to this height.
-  pick(height) {
+  pick(height, cursor = this.shared.state.cursor) {
     let best = null, away = Infinity;
     for (const one of this.drawn) {
-      const at = this.place(one);
+      const at = this.place(one, cursor);
       if (at >= 0 && Math.abs(this.py(one.line.y[at]) - height) < away) {
         best = one;
         away = Math.abs(this.py(one.line.y[at]) - height);
       }
     }
-    if (best) this.shared.pick(best.run, this.shared.stepOf(best.run, this.shared.state.cursor), best.split);
+    if (best) this.shared.pick(best.run, this.shared.stepOf(best.run, cursor), best.split);
   }
 
   leave() {

@@ -35,7 +35,7 @@ class MonitorView {
   }
 
   tools() {
-    this.axis = make("select", { onchange: () => { this.state.view = this.state.cursor = null; this.model.set("axis", this.axis.value); this.model.save_changes(); } },
+    this.axis = make("select", { onchange: () => { this.model.set("axis", this.axis.value); this.model.save_changes(); } },
       ...["step", "time", "tokens"].map((name) => make("option", { value: name }, name)));
     this.smoothing = make("input", { type: "range", min: 0, max: 15, step: 1, value: 2, oninput: () => { this.state.smoothing = this.smoothing.value / 100; this.redraw(); } });
     this.add = make("select", { "aria-label": "add a chart", onchange: () => { this.mailbox.send({ kind: "add", metric: this.add.value }); this.add.value = ""; } });
@@ -95,8 +95,23 @@ class MonitorView {
   zoom(view) {
     this.state.view = view;
     this.whole.hidden = !view;
-    if (view) this.model.send({ kind: "detail", view });
+    if (view) this.askDetail();
     this.redraw();
+  }
+
+  askDetail() {
+    this.detailAsked = true;
+    this.model.send({ kind: "detail", view: this.state.view });
+  }
+
+  // After a message: asks for the detail again where a run has gone on into what is looked at.
+  follow({ kind }) {
+    const { view } = this.state, { detail, lines } = this.store;
+    if (kind === "detail") this.detailAsked = false;
+    else if (view && !this.detailAsked) { // one question at a time: a cell may keep the kernel from answering for long
+      const isBehind = ([key, { x }]) => { const end = detail.ends.get(key) ?? -Infinity; return end < view[1] && end < x.at(-1); };
+      if (!detail || [...lines].some(isBehind)) this.askDetail();
+    }
   }
 
   axisTicks(low, high, count) {
@@ -166,6 +181,11 @@ class MonitorView {
     if (this.pending || !this.store.head) return;
     this.pending = requestAnimationFrame(() => {
       this.pending = null;
+      if (this.drawnAxis !== this.store.head.axis) { // view and cursor are places on the axis before
+        this.drawnAxis = this.store.head.axis;
+        Object.assign(this.state, { view: null, cursor: null });
+        this.whole.hidden = true;
+      }
       this.notice();
       this.drawHeadings();
       this.drawAlarms();
@@ -251,10 +271,11 @@ export default () => {
 
   function take(model, view) {
     if (!view?.byteLength) return;
-    if (!store.apply(unpack(view))) {
+    const head = unpack(view);
+    if (!store.apply(head)) {
       model.send({ kind: "resync" });
       views.forEach((one) => { one.mailbox.asked ??= Date.now(); });
-    }
+    } else views.forEach((one) => one.follow(head));
     views.forEach((one) => one.redraw());
   }
 

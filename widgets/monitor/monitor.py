@@ -102,7 +102,7 @@ class Monitor(Widget):
             update = self._feed.update()
         if update is not None:
             self._say({"kind": "update"}, [update])
-        elif time.monotonic() - self._said_at > ALIVE_SECONDS and not all(run.is_over for run in self.runs):
+        elif time.monotonic() - self._said_at > ALIVE_SECONDS and any(map(self._goes_on, self.runs)):
             self._say({"kind": "alive"}, [])
 
     def _say(self, content: dict, buffers: list[bytes]) -> None:
@@ -177,7 +177,11 @@ class Monitor(Widget):
         self.send({"kind": "stop", "said": " ".join(refused)})
 
     def _unfinished(self) -> list:
-        return [run for run in self.runs if not run.is_over and hasattr(run, "request_stop")]
+        return [run for run in self.runs if self._goes_on(run) and hasattr(run, "request_stop")]
+
+    def _goes_on(self, run) -> bool:
+        """Whether a run is not over, or its job was submitted again."""
+        return not run.is_over or self._feed.resubmission.awaits(run)
 
     def _send_rows(self, start: int, stop: int, run: int) -> None:
         with self._lock:

@@ -88,7 +88,8 @@ def read(path: Path) -> Content:
 
 
 def _read_folder(run: RunFolder) -> Content:
-    return Content(run.info, run.metrics(), run.rollouts(), run.alarms())
+    # run.json of a lost run says that the run is running
+    return Content(run.info | {"status": run.status}, run.metrics(), run.rollouts(), run.alarms())
 
 
 def _alarms(kind: str, metrics: list[dict]) -> list[dict]:

@@ -109,7 +109,9 @@ class Recording:
         message = self._content.info.get("message", "") if self.position >= self._length else ""
         if status == "stopped" and not message:
             message = f"the recording was stopped at step {step}; it goes on to step {self._last_step}"
-        now = {"status": status, "message": message, "heartbeat": {"time": time.time(), "step": step}}
+        # after the playback the heartbeat stands still, so that nothing changes
+        beat = self._start + self.position if self.is_over else time.time()
+        now = {"status": status, "message": message, "heartbeat": {"time": beat, "step": step}}
         return self._content.info | now
 
     @property
@@ -126,11 +128,16 @@ class Recording:
 
     def metrics_reader(self) -> _Player:
         """A reader that returns metrics records as the playback reaches them."""
-        return _Player(self, self._content.metrics, self.has_played)
+        return _Player(self, self._content.metrics, lambda: self.has_played)
 
     def rollouts_reader(self) -> _Player:
         """A reader that returns rollouts as the playback reaches their steps."""
-        return _Player(self, self._content.rollouts, lambda rollout: rollout["step"] <= self._step)
+        return _Player(self, self._content.rollouts, self._has_reached)
+
+    def _has_reached(self) -> Callable[[dict], bool]:
+        """A test whether the playback has now reached a rollout's step."""
+        step = self._step
+        return lambda rollout: rollout["step"] <= step
 
     def metrics(self) -> list[dict]:
         """The metrics records played so far."""
@@ -161,8 +168,9 @@ def as_recorded(run):
 class _Player:
     """A reader with JsonlReader's interface. A poll returns the records that the playback has reached since the last poll."""
 
-    def __init__(self, recording: Recording, records: list[dict], has_come: Callable[[dict], bool]):
-        self._recording, self._records, self._has_come = recording, records, has_come
+    def __init__(self, recording: Recording, records: list[dict], test: Callable[[], Callable[[dict], bool]]):
+        """test: returns the function that says whether the playback has reached a record."""
+        self._recording, self._records, self._test = recording, records, test
         self._given = 0
         self._playing = recording.playings
         self.restarts = 0
@@ -171,7 +179,7 @@ class _Player:
     def poll(self, max_bytes: int | None = None) -> list[dict]:
         if self._playing != self._recording.playings:
             self._playing, self._given, self.restarts = self._recording.playings, 0, self.restarts + 1
-        start = self._given
-        while self._given < len(self._records) and self._has_come(self._records[self._given]):
+        start, has_come = self._given, self._test()
+        while self._given < len(self._records) and has_come(self._records[self._given]):
             self._given += 1
         return self._records[start : self._given]

@@ -97,7 +97,7 @@ class Alarms:
         first = self.series.table(metrics_read(self._rules), 0, BASELINE)
         recent = self.series.table(metrics_read(self._rules), max(0, count - RECENT), count)
         alarms = active(self._rules, first, recent, self.limits, self._validations())
-        if bad := self.series.not_finite:
+        if bad := {metric: steps for metric, steps in self.series.not_finite.items() if steps}:
             step = min(steps[0] for steps in bad.values())
             odd = {"step": step, **{metric: float("nan") for metric, steps in bad.items() if step in steps}}
             alarms = active(self._rules, [], [odd], self.limits) + [

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from aligner_lib.run_folder.alarms import Thresholds
-from widgets.frontend.wire import pack
+from widgets.frontend.wire import finite, pack
 from widgets.runs import charts, downsample
 from widgets.runs.alarms import Alarms
 from widgets.runs.branching import Branching
@@ -53,6 +53,7 @@ class Feed:
         self._added: list[str] = []  # metrics that the reader has added
         self.axis = axis
         self.version = 0
+        self._given_limits = limits
         self.limits = limits or Thresholds()
         self._run_alarms = [Alarms(run, run_series, limits) for run, run_series in zip(runs, self.series)]
         steerable = len(runs) == 1 and _player(runs[0]) is None
@@ -90,7 +91,7 @@ class Feed:
         self.runs.append(run)
         series = Series(run, beside=self.runs)
         self.series.append(series)
-        self._run_alarms.append(Alarms(run, series, None))
+        self._run_alarms.append(Alarms(run, series, self._given_limits))
         self._steering = None
 
     def steer(self, content: dict) -> None:
@@ -170,7 +171,7 @@ class Feed:
         own, added = self._own_charts(), charts_for(self.series, "", self._added)
         submitted_again = [self.resubmission.awaits(run) for run in self.runs]
         alarms_now = self._alarms()  # must precede the headings and marks, which read the alarms' first steps
-        return {
+        head = {
             "axis": self.axis,
             "runs": [
                 progress(run, series, again, [step for step, _ in alarms.beginnings])
@@ -197,6 +198,7 @@ class Feed:
             "players": [_player(run) for run in self.runs],
             "can_stop": all(hasattr(run, "request_stop") for run in self.runs),
         }
+        return finite(head)  # a NaN would differ from itself in `update`
 
     def _steer_view(self, submitted_again: bool) -> dict | None:
         """The state of the buttons; None without buttons.

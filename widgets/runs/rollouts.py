@@ -26,16 +26,20 @@ class RunRollouts:
         self._judged: dict[str, bool] = {}  # metric of an environment → whether all values are 0 or 1
 
     def poll(self) -> bool:
-        """Read new rollouts. Returns True if there were any."""
+        """Read new rollouts. Returns True if there were any, or if earlier ones became invalid."""
         news = False
-        while records := self._reader.poll(CHUNK_BYTES):
+        while True:
+            records = self._reader.poll(CHUNK_BYTES)
+            # checked also without records, because a run that was begun anew has none at first
             if self._reader.restarts != self._restarts:
                 self._restarts = self._reader.restarts
                 self._clear()
+                news = True
+            if not records:
+                return news
             for record in records:
                 self._add(record)
             news = True
-        return news
 
     def _add(self, record: dict) -> None:
         if not isinstance(record.get("step"), int) or not isinstance(record.get("response"), str):

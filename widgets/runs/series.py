@@ -63,6 +63,8 @@ class Series:
         self._rows: dict[str, array] = {}
         self._values: dict[str, array] = {}
         self._without_place = 0
+        # of a branch beside its parent: times and tokens before the fork, and the unix time of the branch's start
+        self._shared_times, self._shared_tokens, self._branched = array("d"), 0.0, math.inf
         self.not_finite: dict[str, list[int]] = {}  # metric → the first steps with a NaN or infinite value
 
     def __len__(self) -> int:
@@ -79,24 +81,41 @@ class Series:
         return list(self._values)
 
     def poll(self, budget_seconds: float = float("inf")) -> bool:
-        """Read new records. Returns True if there were any.
+        """Read new records. Returns True if there were any, or if earlier ones became invalid.
 
         Stops after budget_seconds. The next call reads the remaining records.
         """
         deadline = time.monotonic() + budget_seconds
         news = False
-        while records := self._reader.poll(CHUNK_BYTES):
+        while True:
+            records = self._reader.poll(CHUNK_BYTES)
+            # checked also without records, because a run that was begun anew has none at first
             if self._reader.restarts != self._restarts:
                 self._restarts = self._reader.restarts
                 self.generation += 1
                 self._clear()
+                news = True
+            if not records:
+                break
             if not self.steps and (fork := fork_of(self.run, self._beside)):
-                records = [record for record in records if record.get("step", fork) >= fork]
+                records = self._from_fork(records, fork)
             self.extend(records)
             news = True
             if time.monotonic() > deadline:
                 break
         return news
+
+    def _from_fork(self, records: list[dict], fork: int) -> list[dict]:
+        """The records from the fork on. The times and tokens of the earlier records still count on the axes."""
+        own, self._branched = [], self.run.info.get("created", math.inf)
+        for record in records:
+            if not _all_have_places([record]) or record["step"] >= fork:
+                own.append(record)
+                continue
+            self._shared_times.append(record["time"])
+            tokens = (record[name] for name in TOKEN_METRICS if type(record.get(name)) in NUMBERS)
+            self._shared_tokens += sum(filter(math.isfinite, map(_as_float, tokens)))
+        return own
 
     def extend(self, records: list[dict]) -> None:
         """Append records with an integer `step` and a `time` in unix seconds. All other numbers in a record are metrics."""
@@ -180,15 +199,20 @@ class Series:
         """The x of every row on an axis, float64 [rows].
 
         name: `step`, `time` (seconds since the first record) or `tokens` (cumulative number of tokens generated or trained on).
+        Beside its parent, a branch continues at the parent's time and tokens. The time between the parent's last shared record
+        and the branch's first record after its start does not count.
         """
         if name == "step":
             return np.array(self.steps, dtype=np.float64)
         if name == "time":
             # even if the clock was set back, no point moves to the left
-            times = np.maximum.accumulate(np.array(self.times)) if self.times else np.empty(0)
-            return times - times[:1]
+            times = np.maximum.accumulate(np.array(self._shared_times + self.times))
+            begun = np.searchsorted(times, self._branched)
+            if 0 < begun < len(times):
+                times[begun:] -= times[begun] - times[begun - 1]
+            return (times - times[:1])[len(self._shared_times) :]
         assert name == "tokens", f"no axis {name!r}; there are {AXES}"
-        return np.cumsum(self.tokens())
+        return self._shared_tokens + np.cumsum(self.tokens())
 
     def tokens(self) -> np.ndarray:
         """The number of tokens of every row, generated or trained on, float64 [rows]; 0 for rows without the metric."""

@@ -61,8 +61,9 @@ def verdict(run, job=None) -> str:
             f"{step}.{_end_of_log(job)}"
         )
     if status == "lost":
+        process = info.get("pid", "(recorded)")  # a recording does not keep the number
         raise RunLost(
-            f"{run.name} is lost: its process {info.get('pid')} is gone and left no message after step {step}. Most "
+            f"{run.name} is lost: its process {process} is gone and left no message after step {step}. Most "
             f"often the process was killed or ran out of memory.{_advice(run)} {_where_to_look(run, job)}"
         )
     if not run.is_over:
@@ -118,7 +119,7 @@ class Resubmission:
         if not run.is_over or run.status == "deleted":
             return False
         # prefer the record in the run folder: the job may have been resubmitted after the handle was created
-        job = (run.latest_job() if hasattr(run, "latest_job") else None) or self.job
+        job = (run.latest_job() or self.job) if hasattr(run, "latest_job") else None
         if job is None or _is_of(run, job):
             return False
         look = run.path, getattr(job, "id", None)
