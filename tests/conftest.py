@@ -151,12 +151,22 @@ def formatted(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def rm(smoke, formatted, tmp_path_factory) -> RunFolder:
+def run_once(smoke, formatted, tmp_path_factory):
+    """run_once(kind, name, reward model, **settings): a run that the first worker to ask for it makes for all."""
+
+    def run(kind: str, name: str, reward_model: Path | None = None, **settings: object) -> RunFolder:
+        def make(folder: Path) -> None:
+            SmokeJobs(smoke, formatted, folder, reward_model).run(kind, name, **settings)
+
+        return RunFolder(made_once(tmp_path_factory, name, make) / name)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def rm(run_once) -> RunFolder:
     """A reward model's run, which PPO scores with."""
-    made = made_once(
-        tmp_path_factory, "rm", lambda folder: SmokeJobs(smoke, formatted, folder).run("rm", "rm")
-    )
-    return RunFolder(made / "rm")
+    return run_once("rm", "rm")
 
 
 @pytest.fixture

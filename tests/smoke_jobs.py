@@ -18,7 +18,6 @@ from aligner_lib.run_folder.reader import RunFolder
 ON_A_GPU = {"memory/peak"}
 # an exporter is a process that each run would start, and wait for at its end
 UNEXPORTED = {"exp_manager.create_tensorboard_logger": False}
-EXPORTED = {"exp_manager__create_tensorboard_logger": True}
 # and the timers: wall-clock seconds; how samples are shared out between micro batches and ranks
 VARYING = {"time", "train/step_time", "train/padding"}
 
@@ -28,7 +27,7 @@ VARYING = {"time", "train/step_time", "train/padding"}
 WHOLE_RUNS = {
     "sft": {},
     "dpo": {},
-    "ppo": EXPORTED,
+    "ppo": {},
     "grpo": {},
     "evaluate": {
         "model__ppo__logprob_forward_micro_batch_size": "null",

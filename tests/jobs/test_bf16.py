@@ -16,7 +16,6 @@ STEPS = 3
 BOUNDS = {
     "sft": {"train/loss": 1e-3, "train/grad_norm": 0.01},
     "rm": {"train/loss": 1e-4, "train/grad_norm": 0.01},
-    "dpo": {"train/loss": 1e-3, "train/logprobs_chosen": 0.02},
     "ppo": {"train_rollouts/rewards": 0.01, "train_rollouts/values_mean": 0.01, "critic/loss": 0.01},
 }
 

@@ -53,7 +53,7 @@ def texts(run: RunFolder) -> list[tuple]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["sft", "rm", "dpo", "ppo", "grpo"])
+@pytest.mark.parametrize("kind", ["ppo", "grpo"])
 def test_an_unchanged_branch_is_its_parent_to_the_bit(branch, request, kind, tmp_path):
     """The parent kept its last checkpoint alone, so the first steps are computed again."""
     parent = request.getfixturevalue(kind)
@@ -108,7 +108,7 @@ def test_what_cannot_be_branched_is_refused_before_anything_is_written(sft, ppo,
     changed.mkdir()
     (changed / "run.json").write_text('{"kind": "sft", "heartbeat": {"step": 9}, "changed_at": [5]}')
     with pytest.raises(
-        UserError, match="changed after step 5, .* so the steps 1 to 6 can't be computed again"
+        UserError, match=r"changed after step 5, .* so the steps 1 to 6 can't be computed again"
     ):
         begin_branch(RunFolder(changed), tmp_path / "fork", 6)
     assert begin_branch(RunFolder(changed), tmp_path / "fork", 5) == 0

@@ -11,7 +11,6 @@ PREFIX = "model.data.data_prefix.validation"
 # kind: the file of training samples, lines of a sample, the setting of the validation's file
 DATA = {
     "sft": ("train.jsonl", 1, "model.data.validation_ds.file_path"),
-    "rm": ("train_comparisons.jsonl", 2, PREFIX),
     "dpo": ("train_comparisons.jsonl", 2, PREFIX),
     "kto": ("train_comparisons.jsonl", 1, PREFIX),
     "ppo": ("train_prompts.jsonl", 1, PREFIX),

@@ -6,13 +6,13 @@ import signal
 import forks
 import psutil
 import pytest
-from smoke_jobs import EXPORTED, figures, first_steps, run_smoke_job
+from smoke_jobs import figures, first_steps, run_smoke_job
 
 from aligner_lib.run_folder.exporters import process, tail
 from aligner_lib.run_folder.reader import RunFolder
 
 STEPS = 8
-SHORT = EXPORTED | first_steps("sft", STEPS)
+SHORT = first_steps("sft", STEPS) | {"exp_manager__create_tensorboard_logger": True}
 
 
 def run_with_short_wait(settings: list[str]) -> None:

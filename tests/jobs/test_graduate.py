@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 import yaml
-from smoke_jobs import first_steps, prepare_smoke_job
+from smoke_jobs import prepare_smoke_job
 
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.samples import SFTSample
@@ -37,9 +37,7 @@ ONE_UPDATE = {
 
 
 def settings_of_run(name: str, reward_model: Path) -> dict[str, object]:
-    """The settings of a run of one or two steps. name: a kind, or an objective of GRPO; `grpo` itself has a reward model."""
-    if name in ("sft", "dpo", "ppo"):
-        return first_steps(name, 2)
+    """The settings of a run of one step. name: an objective of GRPO; `grpo` itself has a reward model."""
     settings = {**ONE_UPDATE, "model__grpo__objective": name, "model__grpo__kl": "none"}
     if name == "grpo":
         settings["model__grpo__kl"] = "k3"
@@ -49,14 +47,15 @@ def settings_of_run(name: str, reward_model: Path) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def run_of(jobs, rm):
-    """run_of(name): a run with the settings of settings_of_run; of a reward model, the session's."""
-    made = {"rm": rm}
+def run_of(jobs, rm, request):
+    """run_of(name): the session's run of a kind, or a run of GRPO with the settings of settings_of_run."""
+    made = {}
 
     def of(name):
+        if name in ("sft", "rm", "dpo", "ppo"):
+            return request.getfixturevalue(name)
         if name not in made:
-            kind = name if name in ("sft", "dpo", "ppo") else "grpo"
-            made[name] = jobs.run(kind, f"graduating-{name}", **settings_of_run(name, rm.path))
+            made[name] = jobs.run("grpo", f"graduating-{name}", **settings_of_run(name, rm.path))
         return made[name]
 
     return of

@@ -1,7 +1,7 @@
 """The figures of a job do not depend on its layout, on shared prefixes, or on how samples are packed into micro batches."""
 
 import pytest
-from smoke_jobs import SmokeJobs, assert_same_run, figures
+from smoke_jobs import SmokeJobs, assert_same_run, figures, first_steps
 
 # half of the prompts have groups that are alike, and some responses no reward
 PICKY_REWARD = """
@@ -11,8 +11,8 @@ def reward(prompt, response):
     return response.count("e") if len(prompt) % 2 else 1.0
 """
 STEPS = {
-    "sft": {"trainer__sft__max_steps": 2},
-    "rm": {"trainer__rm__max_steps": 2},
+    "sft": first_steps("sft", 2),
+    "rm": first_steps("rm", 2),
     "dpo": {"trainer__dpo__max_steps": 2, "model__micro_batch_size": 4},
     "grpo": {"trainer__grpo__max_steps": 2, "model__grpo__max_rollouts_per_step": 3},
     # each prompt's responses are on one rank or on both, whose rewards make the baseline
@@ -56,11 +56,13 @@ def steps(tmp_path_factory) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="module")
-def alone(jobs: SmokeJobs, steps):
-    """alone("ppo"): the run of one process."""
+def alone(jobs: SmokeJobs, steps, request):
+    """alone("ppo"): the run of one process; of sft and rm the session's, whose first steps are these."""
     done = {}
 
     def run(kind: str):
+        if kind in ("sft", "rm"):
+            return request.getfixturevalue(kind)
         if kind not in done:
             done[kind] = jobs.run(KINDS.get(kind, kind), f"{kind}_alone", **steps[kind])
         return done[kind]
@@ -117,17 +119,27 @@ def without_level(record: dict) -> dict:
 
 def assert_same_steps(packed, alone):
     assert packed.status == "finished"
-    for record, expected in zip(figures(packed), figures(alone), strict=True):
-        both = without_level(record), without_level(expected)
+    assert len(figures(packed)) == 3
+    for record, expected in zip(figures(packed), figures(alone)):
+        both = [without_level(each) for each in (record, expected)]
+        both[0] = {name: both[0][name] for name in both[1]}  # the last of all steps is validated, too
         if record["step"] == 0:  # policy and reference are equal, so rounding decides whose reward is higher
             for figures_of_start in both:
                 figures_of_start.pop("validation/acc", None)
         assert both[0] == pytest.approx(both[1], rel=1e-5, abs=1e-5)
 
 
+@pytest.fixture(scope="module")
+def sft_packed(jobs):
+    return jobs.run("sft", "sft_packed", **STEPS["sft"], **PACKED)
+
+
 @pytest.mark.parametrize("kind", ["sft", "rm", "dpo", "kto"])
-def test_packed_micro_batches_take_the_same_steps(jobs, steps, alone, kind):
-    packed = jobs.run(kind.replace("kto", "dpo"), f"{kind}_packed", **steps[kind], **PACKED)
+def test_packed_micro_batches_take_the_same_steps(jobs, steps, alone, request, kind):
+    if kind == "sft":
+        packed = request.getfixturevalue("sft_packed")
+    else:
+        packed = jobs.run(kind.replace("kto", "dpo"), f"{kind}_packed", **steps[kind], **PACKED)
     assert_same_steps(packed, alone(kind))
     assert packed.metrics()[1]["train/padding"] != alone(kind).metrics()[1]["train/padding"]
 
@@ -138,9 +150,7 @@ def test_packed_micro_batches_of_several_processes_take_the_same_steps(jobs, alo
     assert_same_steps(run, alone("sft"))
 
 
-def test_a_resumed_run_packs_the_same_micro_batches_to_the_bit(jobs):
-    unbroken = jobs.run("sft", "sft_packed_unbroken", **PACKED, **STEPS["sft"])
-    settings = PACKED | {"model__optim__sched__max_steps": 2}
+def test_a_resumed_run_packs_the_same_micro_batches_to_the_bit(jobs, sft_packed):
     for steps in (1, 2):
-        resumed = jobs.run("sft", "sft_packed_resumed", **settings, trainer__sft__max_steps=steps)
-    assert figures(resumed)[-1] == figures(unbroken)[-1]
+        resumed = jobs.run("sft", "sft_packed_resumed", **PACKED, **first_steps("sft", steps))
+    assert figures(resumed)[-1] == figures(sft_packed)[-1]

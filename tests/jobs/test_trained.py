@@ -1,12 +1,10 @@
 """What the three trainers must show on the smoke model, and what a run folder holds afterwards."""
 
-import contextlib
 import json
 import math
 import shutil
 from types import SimpleNamespace
 
-import forks
 import pytest
 import torch
 from smoke_jobs import ON_A_GPU, first_steps, prepare_smoke_job, rewards_of
@@ -359,26 +357,3 @@ def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here
     rollouts = policy.rollout([prompt], [0], [0])
     assert rollouts.tokens.tolist() == [[*prompt, tokenizer.eos_id]]
     assert (rollouts.finished.tolist(), rollouts.lengths.tolist()) == ([True], [len(prompt) + 1])
-
-
-def test_tensorboard_has_every_metric(ppo):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    def read():
-        events = EventAccumulator(str(ppo.path / "tensorboard"), {"tensors": 0}).Reload()
-        with contextlib.suppress(KeyError):  # nothing has come yet
-            last = [events.Scalars("critic/loss")[-1], events.Tensors("table/val_rollouts/text_summary")[-1]]
-            return events if [event.step for event in last] == [8, 8] else None
-
-    events = forks.until(read, "the exporter's last step")
-    names = {name for record in ppo.metrics() for name in record} - {"step", "time"}
-    assert set(events.Tags()["scalars"]) == names
-    shown, (steps, values) = events.Scalars("critic/loss"), ppo.series("critic/loss")
-    assert [event.step for event in shown] == steps
-    assert [event.value for event in shown] == pytest.approx(values, rel=1e-6)
-    tables = events.Tensors("table/train_rollouts/text_summary")
-    assert [event.step for event in tables] == list(range(1, 9))
-    last = events.Tensors("table/val_rollouts/text_summary")[-1]
-    head, _, *rows = last.tensor_proto.string_val[0].decode().split("\n")
-    assert head == "step | prompt | response | reward | length | finished | group"
-    assert len(rows) == 4 and all(row.count(" | ") == 6 and row.startswith("8 | User: ") for row in rows)

@@ -33,13 +33,6 @@ def test_values_and_gradients_are_torch_s(count, vocabulary, scale, seed):
     assert_close(gradients[1], gradients[0], atol=1e-4, rtol=1e-5)
 
 
-def test_a_table_by_hand():
-    logits = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]])
-    logprobs, entropy = logprobs_and_entropy(logits, torch.tensor([1, 0]))
-    assert_close(logprobs, torch.tensor([math.log(3 / 4), math.log(1 / 2)]))
-    assert_close(entropy, torch.tensor([math.log(4) - 0.75 * math.log(3), math.log(2)]))
-
-
 class Table:
     """A model whose hidden states are its logits."""
 

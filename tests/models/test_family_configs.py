@@ -149,12 +149,6 @@ def test_gemma_3_as_of_transformers_4_and_of_5():
     assert (old.qk_norm, old.attention_softcap, old.logits_softcap) == (True, None, None)
 
 
-def test_nemotron_is_nemos_gpt():
-    arch = read("nemotron", partial_rotary_factor=0.5, hidden_act="relu2")
-    assert (arch.family, arch.normalization, arch.zero_centered_norm) == ("nemo_gpt", "layer", True)
-    assert (arch.activation, arch.gated, arch.rotary_channels) == ("squared_relu", False, 4)
-
-
 PYTHIA = {"num_key_value_heads": None, "rotary_pct": 0.25, "rotary_emb_base": 10000}
 
 
@@ -204,7 +198,6 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
         ),
         ("gpt_neox", {**PYTHIA, "hidden_act": "silu"}, "hidden_act is 'silu'; only gelu and gelu_fast and"),
         ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0]}}, "'su' .*factors for short texts"),
-        ("phi3", {"rope_scaling": {"type": "longrope"}}, "'longrope' .*a list of factors for short texts"),
         (
             "phi3",
             {"rope_scaling": YARN},

@@ -100,7 +100,6 @@ ABSENT = object()
         ({}, {"num_attention_heads": ABSENT}, r"config\.json has no 'num_attention_heads'"),
         ({}, {"tie_word_embeddings": True}, r"ties lm_head\.weight to the embedding .* but the two differ"),
         ({}, {"num_hidden_layers": "2"}, r"config\.json: num_hidden_layers is .*, but must be an "),
-        ({}, {"head_dim": 16.5}, r"config\.json: head_dim is .*, but must be an "),
         ({}, {"rms_norm_eps": "1e-5"}, r"config\.json: rms_norm_eps is .*, but must be a "),
         ({}, {"rope_theta": None}, r"config\.json: rope_theta is .*, but must be a "),
         ({}, {"rope_scaling": "linear"}, r"config\.json: rope_scaling is .*, but must be a"),

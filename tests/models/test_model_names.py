@@ -12,25 +12,6 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import hf_shapes, to_hf, to_megatron, weights
 
 
-def test_names_of_an_untied_model_are_megatrons():
-    names = [weight.megatron for weight in weights(ARCH)]
-    layer = [
-        "self_attention.linear_qkv.layer_norm_weight",
-        "self_attention.linear_qkv.weight",
-        "self_attention.linear_proj.weight",
-        "mlp.linear_fc1.layer_norm_weight",
-        "mlp.linear_fc1.weight",
-        "mlp.linear_fc2.weight",
-    ]
-    layers = [f"decoder.layers.{i}.{name}" for i in range(2) for name in layer]
-    ends = ["decoder.final_layernorm.weight", "output_layer.weight"]
-    assert names == ["embedding.word_embeddings.weight", *layers, *ends]
-    tied = dataclasses.replace(ARCH, tied_embeddings=True)
-    assert [weight.megatron for weight in weights(tied)] == names[:-1]
-    for arch in (ARCH, tied):
-        assert sum(int(np.prod(weight.shape)) for weight in weights(arch)) == arch.num_parameters
-
-
 def column(*rows: int) -> np.ndarray:
     return np.array(rows)[:, None]
 

@@ -101,16 +101,6 @@ def test_recorded_runs_have_charts_of_their_kind():
             assert not recorded.chart or (recorded.chart in titles and len(recorded.others) >= 2)
 
 
-def test_some_mistakes_show_in_a_chart_some_in_an_added_metric_and_some_in_none():
-    recorded = [
-        mistaken_run(exercise.name, mistake.name) for exercise in TRAINING for mistake in exercise.mistakes
-    ]
-    ended = sum(bool(run.ended) for run in recorded)
-    in_charts = sum(bool(run.chart) for run in recorded)
-    in_metrics = sum(bool(run.metric) for run in recorded)
-    assert ended >= 3 and 18 <= in_charts < in_metrics < len(recorded) - ended
-
-
 def test_what_is_written_is_read(tmp_path, monkeypatch):
     written = MistakenRun("rm", 3, "", 1, "loss", "Loss", "loss", ((1, 0.5),), ((1, 0.7),), (((1, 0.6),),))
     monkeypatch.setattr("aligner_lib.tutorial.mistakes.recorded.FILE", tmp_path / "trained.jsonl")

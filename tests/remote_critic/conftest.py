@@ -16,15 +16,15 @@ def jobs(smoke, formatted, rm, tmp_path_factory) -> SmokeJobs:
 
 
 @pytest.fixture(scope="session")
-def in_process(jobs):
+def in_process(run_once, rm):
     """Five steps of PPO in one process."""
-    return jobs.run("ppo", "in_process", **STEPS)
+    return run_once("ppo", "in_process", rm.path, **STEPS)
 
 
 @pytest.fixture(scope="session")
-def short(jobs):
+def short(run_once, rm):
     """Two steps of PPO in one process."""
-    return jobs.run("ppo", "short", **TWO_STEPS)
+    return run_once("ppo", "short", rm.path, **TWO_STEPS)
 
 
 @pytest.fixture(scope="session")

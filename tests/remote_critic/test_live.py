@@ -5,6 +5,8 @@ import stat
 import pytest
 import torch
 from forks import until
+from servers import actor_settings
+from smoke_jobs import run_smoke_job, with_other_tokenizer
 
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.errors import UserError
@@ -103,6 +105,20 @@ def test_what_cannot_be_answered_is_told(link, critic, jobs):
 
 def problem(answer: dict) -> Exception:
     return from_words(answer["problem"][0, 0].decode())
+
+
+def test_a_server_tells_what_has_no_effect_in_it(critic):
+    words = "note: exp_manager.resume_if_exists=False: a critic goes on, begins anew and saves with its actor"
+    assert words in critic.log
+
+
+def test_a_server_whose_model_has_another_tokenizer_is_refused(critic, jobs, here, tmp_path):
+    folder = with_other_tokenizer(jobs.model, tmp_path / "other")
+    which = rf"127.0.0.1:{critic.port}, which has {jobs.reward_model}"
+    words = rf"^the critic at {which}.*, has another tokenizer than the policy in {folder}, "
+    settings = {"pretrained_checkpoint__restore_from_path": f"'{folder}'"}
+    with pytest.raises(UserError, match=words):
+        run_smoke_job("ppo", actor_settings(jobs, "tokens", critic, **settings))
 
 
 # ---- safe -----------------------------------------------------------------------------------------------------------

@@ -87,8 +87,3 @@ def test_every_setting_of_the_documents_is_read_or_told(read, kind, overrides):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_setting_that_parity_and_migration_name_is_read_or_told(read, kind):
     assert_read_or_told(kind, named_settings.together(kind), read[kind][1])
-
-
-def test_a_server_tells_what_has_no_effect_in_it(live_critic):
-    words = "note: exp_manager.resume_if_exists=False: a critic goes on, begins anew and saves with its actor"
-    assert words in live_critic.log

@@ -9,7 +9,7 @@ import forks
 import pytest
 from forks import until
 from servers import Critic, actor_settings, serve, start_actor
-from smoke_jobs import run_smoke_job, with_other_tokenizer
+from smoke_jobs import run_smoke_job
 
 from aligner_lib.config.compose import compose
 from aligner_lib.config.kind import load
@@ -60,13 +60,6 @@ def test_another_program_at_the_port_is_told(refused):
         port = other.getsockname()[1]
         words = rf"the critic at 127.0.0.1:{port} listens, but has not published its token"
         refused("other", port, words, remote_critic_rm__timeout=1)
-
-
-def test_a_server_whose_model_has_another_tokenizer_is_refused(jobs, live_critic, refused, tmp_path):
-    folder = with_other_tokenizer(jobs.model, tmp_path / "other")
-    words = rf"^the critic at 127.0.0.1:{live_critic.port}, which has {jobs.reward_model}.*, has another tokenizer "
-    words += rf"than the policy in {folder}, "
-    refused("tokens", live_critic.port, words, pretrained_checkpoint__restore_from_path=f"'{folder}'")
 
 
 def test_an_actor_that_waits_for_its_critic_can_be_stopped(jobs):

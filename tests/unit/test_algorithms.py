@@ -64,15 +64,6 @@ def test_advantages_by_hand():
 finite = st.floats(-10, 10, width=32)
 
 
-def test_advantages_pass_over_what_lies_between_two_turns():
-    values, rewards = table([9, 1, 9, 2, 3]), table([9, 0, 9, 0, 5])
-    advantages, returns = advantages_and_returns(values, rewards, table([0, 1, 0, 1, 1]), 0.5, gae_lambda=1.0)
-    # last first: 5 - 3 = 2;  0 + 3/2 - 2 + 2/2 = 0.5;  the token before the gap is followed by the one after it:
-    # 0 + 2/2 - 1 + 0.5/2 = 0.25
-    assert_close(advantages, table([0, 0.25, 0, 0.5, 2]))
-    assert_close(returns, table([0, 1.25, 0, 2.5, 5]))
-
-
 @given(
     st.lists(st.tuples(finite, finite, st.booleans()), min_size=1, max_size=10),
     st.floats(0, 1, width=32),

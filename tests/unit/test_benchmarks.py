@@ -176,13 +176,16 @@ def test_two_jobs_are_compared_with_one_and_round_trips_with_a_step():
     assert all(words in text for words in ("1.10 ×", "≤ 1.3 reached", "2.4%", "≤ 0.02 missed"))
 
 
-def test_an_exponent_is_the_slope_in_logarithms_and_every_quantity_grows_at_tiny_sizes(tmp_path, capsys):
+def test_an_exponent_is_the_slope_in_logarithms_and_quantities_grow_at_tiny_sizes(tmp_path, capsys):
     assert growth.exponent([1, 10, 100], [3, 30, 300]) == pytest.approx(1.0)  # proportional
     assert growth.exponent([2, 4, 8], [12, 48, 192]) == pytest.approx(2.0)  # 3 x²
     assert growth.exponent([1, 2, 4], [5, 5, 5]) == pytest.approx(0.0)  # a fixed cost alone
-    grown = growth.main(["--smoke", "--steps", "1", "--out", str(tmp_path)])
-    assert [entry["quantity"] for entry in grown] == list(growth.QUANTITIES)
-    ranks = next(entry for entry in grown if entry["quantity"] == "ranks")
+    options = growth.parse(["--smoke"])
+    assert options.only == list(growth.QUANTITIES)
+    assert all(len(growth.works(quantity, options)) > 1 for quantity in options.only)
+    grown = growth.main(["--smoke", "--steps", "1", "--only", "ranks,data", "--out", str(tmp_path)])
+    ranks, data = grown
+    assert [point["size"] for point in data["points"]] == [20, 40, 80]
     assert [point["size"] for point in ranks["points"]] == [1, 2]
     assert (
         ranks["points"][1]["gib"] > 1.5 * ranks["points"][0]["gib"]

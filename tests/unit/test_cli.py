@@ -88,7 +88,7 @@ def test_a_job_s_idle_threads_sleep_soon_unless_the_user_chose_otherwise(inside,
         assert os.environ["GOMP_SPINCOUNT"] == turns
 
 
-@pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "serve-critic", "serve-rm"])
+@pytest.mark.parametrize("kind", ["ppo", "serve-critic"])
 def test_several_processes_start_through_the_launcher(inside, recorded_job, monkeypatch, kind):
     started = []
 

@@ -291,6 +291,16 @@ def test_prompts_that_are_drawn_again_are_the_same(here):
     assert [drawn.train(draw, 4) for draw in range(3)] == batches
 
 
+def test_fewer_validation_prompts_than_copies_of_the_model_are_refused(monkeypatch):
+    drawn = tasks({"few": 3}, {"few": 1}, None)
+    drawn.environments["validation"] = drawn.environments["train"]
+    monkeypatch.setattr("aligner_lib.megatron.parallel.dp_size", lambda: 4)
+    with pytest.raises(
+        UserError, match="3 validation prompts leave some of the 4 copies of the model without a prompt"
+    ):
+        drawn.validation(None)
+
+
 def test_a_text_is_written_by_the_template_that_was_chosen(smoke):
     from aligner_lib.datasets.chat_template import OWN, PLAIN, encode, use_template
     from aligner_lib.datasets.tokenizer import Tokenizer
@@ -653,7 +663,6 @@ def no_instruction(folder):
         (built("sum"), "use='sum' is unknown: choose from sums, form_rules"),
         (built("nowhere.py"), "nowhere.py can't be read"),
         (built("sums", digit=2), "there is no args.digit; the environment takes digits, low"),
-        (built("sums", digits=0), "digits=0: the value must be at least 1"),
         (built("sums", digits="two"), "can't be built with args={'digits': 'two'}"),
         (built("sums", digits=4), "more than 1,000,000"),
         (built("sums", low=5, high=5), "there are 1 different episodes"),

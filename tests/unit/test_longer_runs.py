@@ -4,13 +4,6 @@ import pytest
 
 from aligner_lib.config.compose import compose, written
 from aligner_lib.tutorial.workspace import longer_runs
-from aligner_lib.tutorial.workspace.longer_runs import (
-    BROKEN,
-    CHANGED,
-    LEFT_TO_BREAK,
-    PPO_ON_FORMS,
-    TWELVE_STEPS,
-)
 
 JUDGED = {
     "model.environments.conversations.use": "reward_model",
@@ -45,19 +38,3 @@ def test_its_settings_are_those_of_its_kind(name):
     kind, beside = RUNS[name]
     config = composed(kind, getattr(longer_runs, name) | beside)
     assert config.model.encoder_seq_length >= 128
-
-
-@pytest.mark.parametrize(
-    ("changes", "others", "penalty", "rate"),
-    [(BROKEN, PPO_ON_FORMS | LEFT_TO_BREAK, 0.03, 1.5e-4), (CHANGED, TWELVE_STEPS, 0.1, 3.75e-4)],
-)
-def test_changed_runs_differ_in_the_penalty_the_rate_or_both(changes, others, penalty, rate):
-    usual = composed("ppo", others | JUDGED).model.optim.lr
-    assert usual * 7.5 == pytest.approx(rate)
-    changed = {}
-    for name, settings in changes.items():
-        config = composed("ppo", others | settings | JUDGED)
-        changed[name] = (config.trainer.ppo.initial_policy_kl_penalty, config.model.optim.lr)
-        assert config.trainer.ppo.max_init_policy_kl is None
-    every = {"no-kl": (0.0, usual), "high-lr": (penalty, rate), "both": (0.0, rate)}
-    assert changed == {name: every[name] for name in changes}

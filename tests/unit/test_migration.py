@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aligner_lib.config.compose import compose, keys, notices
+from aligner_lib.config.compose import compose, keys
 from aligner_lib.config.other_names import OTHER_NAMES
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.own_files import GivenFiles, trainers_files
@@ -24,26 +24,10 @@ def row(name: str) -> str:
 # test_named_settings.py shows the effect of each setting that a row names.
 
 
-@pytest.mark.parametrize("loss", ["dpo", "ipo"])
-def test_equal_losses_are_taken(loss):
-    assert "same" in row("model.dpo.preference_loss")
-    assert notices("dpo", compose("dpo", [f"model.dpo.preference_loss={loss}"])) == []
-
-
-@pytest.mark.parametrize("kind", ["sft", "rm", "dpo", "ppo", "grpo"])
-def test_a_job_says_that_a_setting_of_its_name_only_does_nothing(kind):
-    for setting in (
-        "model.megatron_amp_O2=True",
-        "exp_manager.checkpoint_callback_params.save_nemo_on_train_end=True",
-    ):
-        assert any(setting in notice for notice in notices(kind, compose(kind, [f"++{setting}"])))
-
-
-@pytest.mark.parametrize("loss", ["rpo_bwd_kl", "rpo_fwd_kl", "rpo_sq"])
-def test_a_loss_that_is_not_here_is_refused(loss):
+def test_a_loss_that_is_not_here_is_refused():
     with pytest.raises(ConfigError, match="must be dpo or"):
-        compose("dpo", [f"model.dpo.preference_loss={loss}"])
-    assert f"`{loss}`" in row("model.dpo.preference_loss")
+        compose("dpo", ["model.dpo.preference_loss=rpo_sq"])
+    assert "`rpo_sq`" in row("model.dpo.preference_loss")
 
 
 @pytest.mark.parametrize("kind", ["ppo", "grpo"])

@@ -4,12 +4,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from aligner_lib.cli.size import GPUs, best_layout, memory_of, together, trained_models
-from aligner_lib.config.compose import compose, keys, profile_section
+from aligner_lib.config.compose import compose, keys
 from aligner_lib.config.kinds import kinds
 from cluster.sizing import MODELS, Parallelism
 
 GPU_GIB = 80
-BY_NAME = ("SmolLM2-1.7B", "Qwen2.5-1.5B", "Llama-3.2-1B")  # docs/models.md
+BY_NAME = ("SmolLM2-1.7B", "Qwen2.5-1.5B")  # docs/models.md; Llama-3.2-1B is smaller
 # The hub's records: nine tenths of Dolly, and the training and test pairs of HH, whose prompts PPO takes
 TRAINING = {"sft": 13_510, "rm": 160_800, "dpo": 160_800, "ppo": 160_800}
 VALIDATION = {"sft": 1_501, "rm": 8_552, "dpo": 8_552}
@@ -41,12 +41,6 @@ def steps_of(config, kind: str) -> int:
     loop = config.trainer[kind]
     by_epochs = loop.max_epochs * TRAINING.get(kind, 0) // batch_of(config, kind)
     return by_epochs if loop.max_steps < 0 else loop.max_steps
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_a_profile_of_a_cluster_takes_model_and_data_from_the_hub(profile):
-    section = {"model": "HuggingFaceTB/SmolLM2-1.7B-Instruct", "dataset": "hub"}
-    assert profile_section(profile, "tutorial") == section
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "evaluate", "critic", "reward_server"])
@@ -107,10 +101,3 @@ def test_a_job_fits_on_its_gpus(profile, kind, model):
     models, parallelism = trained_models(kind, config), Parallelism(1, 1, gpus.number)
     assert together([memory_of(shape, trained, parallelism) for trained in models]) <= GPU_GIB
     assert best_layout(shape, models, gpus) == (parallelism, True)
-
-
-def test_learning_rates_scale_with_the_root_of_the_batch():
-    """NeMo-Aligner's tutorial trains the reward model with 512 pairs a step."""
-    one_gpu, nodes = composed("gpu", "rm"), composed("slurm", "rm")
-    batches = one_gpu.model.global_batch_size / nodes.model.global_batch_size
-    assert one_gpu.model.optim.lr / nodes.model.optim.lr == pytest.approx(batches**0.5)

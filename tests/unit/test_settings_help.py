@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.completion import completion_init
 from typer.testing import CliRunner
 
-from aligner_lib.cli.completion import script_of
+from aligner_lib.cli.completion import VARIABLE, script_of
 from aligner_lib.cli.main import app
 from aligner_lib.cli.settings_help import settings_help
 from aligner_lib.config.compose import compose, read_overrides
@@ -84,34 +85,44 @@ def test_a_file_without_settings_is_refused(tmp_path, text, reason):
 COMPLETED = {
     "aligner expl": ["explain"],
     "aligner ppo trainer.ppo.prompt_b": ["trainer.ppo.prompt_baseline="],
-    "aligner ppo trainer.ppo.prompt_baseline=l": ["leave_one_out"],
+    "aligner ppo trainer.ppo.prompt_baseline=l": ["trainer.ppo.prompt_baseline=leave_one_out"],
     "aligner dpo ++model.data.chat_t": ["++model.data.chat_template=", "++model.data.chat_template_date="],
     "aligner sft --profile lap": ["laptop"],
     "aligner show mine": ["mine/ppo"],
 }
 
 
-IN_ZSH = ("aligner expl", "aligner ppo trainer.ppo.prompt_b")
+@pytest.mark.parametrize("line", COMPLETED)
+def test_commands_options_settings_and_their_values_are_completed(line, tmp_path, monkeypatch):
+    (tmp_path / "runs" / "mine" / "ppo").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "ppo" / "run.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    completion_init()
+    env = {VARIABLE: "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    assert CliRunner().invoke(app, prog_name="aligner", env=env).output.split() == COMPLETED[line]
 
 
 @pytest.mark.parametrize(
-    ("shell", "line"), [*(("bash", line) for line in COMPLETED), *(("zsh", line) for line in IN_ZSH)]
+    ("shell", "line", "completed"),
+    [
+        ("bash", "aligner ppo trainer.ppo.prompt_baseline=l", ["leave_one_out"]),
+        ("zsh", "aligner ppo trainer.ppo.prompt_b", ["trainer.ppo.prompt_baseline=", "explain"]),
+    ],
 )
-def test_a_shell_completes(shell, line, tmp_path):
+def test_a_shell_completes(shell, line, completed, tmp_path):
     if not shutil.which(shell):
         pytest.skip(f"{shell} is not installed")
-    (tmp_path / "runs" / "mine" / "ppo").mkdir(parents=True)
-    (tmp_path / "runs" / "mine" / "ppo" / "run.json").write_text("{}")
     if shell == "bash":
         ask = f"COMP_LINE='{line}' COMP_POINT={len(line)}\n_aligner_completion 2>/dev/null\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
         command = ["bash", "-c", f"{script_of('bash')}COMP_WORDBREAKS=' ='\ncompopt() {{ :; }}\n{ask}"]
     else:
         stand_ins = "compdef() { : }\n_files() { : }\ncompadd() { print -l -- ${@:#-*} }\n"
-        ask = f"words=({line})\nCURRENT={len(line.split())}\n_aligner_completion"
+        ask = f"words=({line})\nCURRENT={len(line.split())}\n_aligner_completion\n"
+        ask += "another() { print explain }\nwords=(another expl)\nCURRENT=2\n_aligner_completion"
         command = ["zsh", "-fc", f"{stand_ins}{script_of('zsh')}{ask}"]
     env = os.environ | {"PATH": f"{ALIGNER.parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, check=True)
-    assert done.stdout.split() == COMPLETED[line]
+    assert done.stdout.split() == completed
 
 
 def test_another_shell_is_refused():

@@ -1,7 +1,5 @@
 """Questions of two turns, and a judge behind a real HTTP server whose habits are known."""
 
-from collections import Counter
-
 import pytest
 from chat_server import serving
 
@@ -34,11 +32,8 @@ def prefers_21(text: str) -> str:
     return {(True, False): "Right.\nFIRST", (False, True): "SECOND", (True, True): "Tie"}.get(right, "TIE")
 
 
-def test_questions_have_two_turns_and_eight_categories():
-    questions = two_turns.two_turn_questions()
-    assert len(questions) == 24 and all(len(question.turns) == 2 for question in questions)
-    assert set(Counter(question.category for question in questions).values()) == {3}
-    assert len({question.turns[0] for question in questions}) == 24
+def test_questions_have_two_turns_and_are_taken_from_the_categories_in_turn():
+    assert all(len(question.turns) == 2 for question in two_turns.two_turn_questions())
     assert len({question.category for question in two_turns.two_turn_questions(8)}) == 8
 
 
