@@ -232,7 +232,7 @@ curves(lab.run("sft"), metrics=[["train/loss", "validation/loss"], "train/grad_n
 # %% [markdown]
 # You can stop a long run at any time with `aligner stop RUN` or the Stop button. The run then saves a checkpoint after
 # the current step. If you run the same cell again, training resumes from the checkpoint and gives the same metrics as
-# an uninterrupted run.
+# an uninterrupted run. If you change a setting of a finished run, such as `seed`, the training begins anew.
 
 # %% [markdown]
 # ## How is an answer drawn?
