@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -201,7 +202,14 @@ def pinned_versions(project: str = "aligner-lab") -> Finding:
                 versions = sorted(str(specifier).removeprefix("==") for specifier in pinned)
                 other.append(f"{name} {installed} (pinned: {' or '.join(versions)})")
     if other:
-        cure = "uv pip install --no-deps --require-hashes -r requirements.lock"
+        stamp = Path(sys.prefix) / "lab.stamp"
+        locks = (
+            "requirements.lock",
+            "requirements-pytriton.lock",
+        )  # in this order: the second has an older numpy
+        cure = " && ".join(f"uv pip install --no-deps --require-hashes -r {lock}" for lock in locks)
+        if stamp.exists():
+            cure = f"remove {stamp}, and `./lab doctor` installs the pinned versions"
         return _missing(
             "versions", f"{', '.join(other)}: other versions than this project was tested with; {cure}"
         )

@@ -192,6 +192,8 @@ def _settings_that_begin(ctx: typer.Context, incomplete: str) -> list[str]:
     from aligner_lib.cli.settings_help import completions
 
     kind = next((kind for kind in kinds().values() if kind.command == ctx.info_name), None)
+    if kind is None:  # a command with the kind as its argument, such as `aligner size sft`
+        kind = kinds().get(ctx.params.get("kind"))
     return completions(kind, incomplete) if kind else []
 
 
@@ -327,9 +329,11 @@ def size(
     gpus: Gpus = "8x80",
 ):
     """Estimate, without any GPU, whether a job fits on these GPUs, and in which layout."""
+    from aligner_lib.cli.profile import check_kind
     from aligner_lib.cli.size import GPUs, model_of_job, show_size
     from aligner_lib.config.compose import compose
 
+    check_kind(kind, "size")
     config = compose(kind, list(overrides or ()), profile)
     fits = show_size(kind, config, model or model_of_job(kind, config, profile), GPUs.parse(gpus))
     raise typer.Exit(0 if fits else 1)
@@ -360,9 +364,11 @@ def cost(
 ):
     """Estimate, without any GPU, the hours and GPU hours of a job, and show each assumption."""
     from aligner_lib.cli.cost import Speed, show_cost
+    from aligner_lib.cli.profile import check_kind
     from aligner_lib.cli.size import GPUs, model_of_job
     from aligner_lib.config.compose import compose
 
+    check_kind(kind, "cost")
     config = compose(kind, list(overrides or ()), profile)
     speed = Speed(tflops, mfu, generation_mfu)
     start = model or model_of_job(kind, config, profile)

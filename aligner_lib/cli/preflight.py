@@ -112,8 +112,11 @@ def _shared(folder: Path) -> str:
         file.write("two")
     moved = probe.rename(probe.with_name(f"{probe.name}-renamed"))
     assert moved.read_text() == "onetwo", f"{folder} does not return what was written to it"
+    is_private = not moved.stat().st_mode & 0o044
     moved.unlink()
-    return f"{folder} is writable"
+    return f"{folder} is writable" + (
+        ", but unreadable for other accounts (`umask 022`)" if is_private else ""
+    )
 
 
 def _port() -> str:

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from aligner_lib.jobs.step_profile import Stage, StepProfile
 
 
-def check_kind(name: str) -> None:
-    """Raise UserError for a kind of job that does not train or does not exist."""
+def check_kind(name: str, command: str = "profile") -> None:
+    """Raise UserError for a kind of job that does not train or does not exist. command: of `aligner`, for the message."""
     trained = kinds_that_train()
     if name in trained:
         return
     if name in kinds():
-        mistake = f"{name} has no steps of training to profile"
+        mistake = f"{name} has no steps of training"
     else:
         near = difflib.get_close_matches(name, trained, n=1, cutoff=0.5)
         mistake = f"there is no kind of job {name!r}" + "".join(f"; did you mean {other}?" for other in near)
-    raise UserError(f"{mistake} (`aligner profile` takes {', '.join(trained)})")
+    raise UserError(f"{mistake} (`aligner {command}` takes {', '.join(trained)})")
 
 
 def check_trace(out: Path) -> None:

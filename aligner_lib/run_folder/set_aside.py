@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import RunFolder, step_of
+from cluster.record import write_json
 
 
 def set_aside(run: Path, paths: list[Path]) -> Path | None:
@@ -99,6 +100,9 @@ def undo_change(run: RunFolder) -> tuple[Path, dict[str, float]]:
     tmp = checkpoint / ".trainer.json"
     tmp.write_text(json.dumps(state))
     tmp.rename(checkpoint / "trainer.json")
+    write_json(
+        run.path / "run.json", run.info | {"message": f"a change was undone: goes on from {checkpoint.name}"}
+    )
     return checkpoint, state["changes"]
 
 

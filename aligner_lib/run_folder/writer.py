@@ -459,8 +459,7 @@ def _versions() -> dict[str, str]:
 
 
 def _git_commit() -> str:
-    here = Path(__file__).parent
-    result = subprocess.run(
-        ["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True
-    )
-    return result.stdout.strip()
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    with contextlib.suppress(OSError):  # a machine without git, for example a compute node
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return ""

@@ -159,7 +159,7 @@ PROFILED = "(`aligner profile` takes sft, "
         # aligner profile
         ("profile stf --out o/trace.json", "error: there is no kind of job 'stf'; did you mean sft?"),
         ("profile stencil --out o/trace.json", f"error: there is no kind of job 'stencil' {PROFILED}"),
-        ("profile evaluate --out o/trace.json", f"evaluate has no steps of training to profile {PROFILED}"),
+        ("profile evaluate --out o/trace.json", f"evaluate has no steps of training {PROFILED}"),
     ],
 )
 def test_a_user_s_mistake_is_one_sentence_with_the_cure_and_writes_nothing(

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,6 +114,8 @@ class Run:
     message: str = ""
     name: str = "by-hand"
     rollouts: list[dict] = field(default_factory=list)
+    origin: dict = field(default_factory=dict)
+    """Further fields of run.json."""
 
     @property
     def info(self) -> dict:
@@ -125,7 +127,8 @@ class Run:
             "trainer": {"precision": self.settings.get("precision", "32"), self.kind: rooms["trainer"]},
             "model": {"optim": {"lr": 1e-3}, **rooms["model"], self.kind: rooms["model"]},
         }
-        return {"kind": self.kind, "status": self.status, "message": self.message, "config": config}
+        info = {"kind": self.kind, "status": self.status, "message": self.message, "config": config}
+        return info | self.origin
 
     def metrics(self) -> list[dict]:
         return self.records
@@ -247,6 +250,14 @@ def reward_model(first_loss: float) -> list[dict]:
 def sft(*losses: float) -> Run:
     records = ({"train/loss": loss, "train/consumed_samples": step} for step, loss in enumerate(losses))
     return Run([{"step": step} | record for step, record in enumerate(records)], kind="sft")
+
+
+def test_rates_of_other_settings_are_no_fault():
+    """Of a branch's parent, of an earlier attempt, and after a user's change: half of model.optim.lr is 1 from step 3 on."""
+    faster = Run(ppo(lr=lambda step, usual: 2e-3 if step < 3 else 1e-3))
+    assert explain(faster).cause.name == "learning_rate"
+    for origin in ({"parent": {"step": 2}}, {"resumed_at": [1, 2]}, {"resumed_at": [2], "changed_at": [1]}):
+        assert explain(replace(faster, origin=origin)).off == []
 
 
 FAR = {"kl": after(2, 2.0), "init_policy_kl": after(2, 2.5), "kl_coef": 0.0}

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -41,6 +42,10 @@ def test_a_change_of_the_requirements_or_of_the_clone_s_place_installs_again(ins
         (installed.root / name).write_text("# changed\n")
         installed.lab("runs")
         assert len(installed.installs()) == 3, name
+    link = installed.root.with_name("link")
+    link.symlink_to(installed.root / "lab")
+    assert subprocess.run([link, "runs"], env=installed.environment, capture_output=True).returncode == 0
+    assert not link.with_name(".venv").exists()
     installed.root = installed.root.rename(installed.root.with_name("moved"))
     assert installed.lab("runs")[0] == 0
     assert f"-e {installed.root}" in installed.installs()[2]
@@ -62,8 +67,10 @@ def test_an_environment_whose_python_is_gone_is_made_anew(installed):
     python = installed.root / ".venv" / "bin" / "python"
     python.unlink()
     python.symlink_to("/nowhere/python3.12")
-    (installed.root / "requirements.lock").write_text("# changed\n")
     assert installed.lab("runs")[0] == 0 and python.exists()
+    assert len(installed.installs()) == 3
+    code, _, err = installed.lab("runs", LAB_TORCH="foo")
+    assert (code, err) == (1, "lab: LAB_TORCH=foo is neither cpu nor cuda")
 
 
 def test_trl_is_installed_on_demand_and_once(installed):

@@ -539,6 +539,11 @@ def test_a_run_without_a_step_left_keeps_the_settings_of_its_figures(tmp_path, c
     assert "has all its steps, so nothing is trained with other settings (lr 0.1 → 0.2)" in caplog.text
 
 
+def test_a_machine_without_git_trains(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert begin(tmp_path).info["git_commit"] == ""
+
+
 def test_a_process_of_another_machine_with_the_same_number_is_another_run(tmp_path):
     begin(tmp_path, (1,))
     change_info(tmp_path, host="another", heartbeat={"step": 1, "time": time.time()})

@@ -116,6 +116,7 @@ def test_the_button_undoes_the_change_and_says_so(failed):
     words = "goes on from step_000003 with its settings' values when it is started again."
     assert head["steering"]["said"].endswith(words)
     assert [path.name for path in failed.checkpoints()] == [step_name(CHANGED_AFTER)]
+    assert failed.info["message"] == "a change was undone: goes on from step_000003"
 
 
 def test_a_button_that_has_nothing_to_undo_says_so(tmp_path):

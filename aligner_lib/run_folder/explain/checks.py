@@ -135,8 +135,9 @@ def learning_rate(run: Evidence) -> Quantity | None:
     peak = run.model("optim.lr")
     if not peak:
         return None
-    beginning = dict(list(rates.items())[:3])  # a user may change later rates during the run
-    return Quantity({step: rate / peak for step, rate in beginning.items()}, high=1 + LIMITS.exact)
+    last = min(run.changed_at, default=math.inf)
+    own = [(step, rate / peak) for step, rate in rates.items() if run.begun < step <= last]
+    return Quantity(dict(own[:3]), high=1 + LIMITS.exact)  # older runs do not record a user's changes
 
 
 @check(

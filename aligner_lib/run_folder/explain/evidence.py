@@ -19,6 +19,9 @@ class Evidence:
         info = run.info
         self.kind: str = info.get("kind", "")
         self.settings = flatten(info.get("config", {}))
+        # the settings are those of the steps from here on; a user changed the learning rate or the KL coefficient after these steps
+        self.begun: int = max([info.get("parent", {}).get("step", 0), *info.get("resumed_at", [])])
+        self.changed_at: list[int] = info.get("changed_at", [])
         self._precision: str | None = info.get("precision")
         self.alarms: list[dict] = run.alarms()
         records = (record for record in run.metrics() if isinstance(record.get("step"), int))

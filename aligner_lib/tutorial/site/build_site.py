@@ -78,7 +78,9 @@ def build(
             notebook = json.loads(_without_places(text, root, tutorial))
             _prepare(notebook, place, pages, frames)
             _write(source / place, json.dumps(notebook))
-        _run_sphinx(source, out, Path(tmp_dir) / "doctrees")
+        # Sphinx's extension for notebooks also writes beside its output folder
+        _run_sphinx(source, Path(tmp_dir) / "site", Path(tmp_dir) / "doctrees")
+        shutil.copytree(Path(tmp_dir) / "site", out, dirs_exist_ok=True)
         shutil.copytree(frames.folder, out / PAGES, dirs_exist_ok=True)
     return out / "index.html"
 

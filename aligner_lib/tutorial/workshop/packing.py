@@ -56,6 +56,11 @@ def pack(
     failed download.
     """
     commit = _commit(root)
+    runs = recorded_runs.packable(tutorial) if tutorial else []
+    if tutorial and not runs:
+        raise UserError(f"--tutorial {tutorial}: there is no finished run in {tutorial / 'runs'}")
+    for run in runs:
+        _check_profile(run, profile)
     model = profile_section(profile, "tutorial").get("model", "smollm2-135m")
     with tempfile.TemporaryDirectory(prefix=".workshop-", dir=out.absolute().parent) as folder:
         tmp_dir = Path(folder)
@@ -63,17 +68,13 @@ def pack(
         wheels = wheels or _download(root, tmp_dir / "wheels", echo)
         files |= {WHEELS + path.name: path for path in sorted(wheels.iterdir()) if path.is_file()}
         files |= _below(fetch(model), MODEL)
-        runs = recorded_runs.packable(tutorial) if tutorial else []
         for run in runs:
-            _check_profile(run, profile)
             for name, info in recorded_runs.infos_to_pack(run).items():
                 packed = tmp_dir / "infos" / run.name / name
                 packed.parent.mkdir(parents=True, exist_ok=True)
                 packed.write_text(recorded_runs.as_json(info))
                 files[f"{RECORDED}{run.name}/{name}"] = packed
             files |= {f"{RECORDED}{run.name}/{name}": path for name, path in recorded_runs.files_of(run)}
-        if tutorial and not runs:
-            raise UserError(f"--tutorial {tutorial}: there is no finished run in {tutorial / 'runs'}")
         manifest = {
             **made_for(root),
             "commit": commit,
@@ -97,7 +98,10 @@ def _commit(root: Path) -> str:
 
 
 def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
+    except OSError as error:
+        raise UserError(f"packing needs git, which does not start ({error}): install git") from None
     if done.returncode:
         raise UserError(f"{root} is no git clone, which packing needs: {done.stderr.strip()}")
     return done.stdout
