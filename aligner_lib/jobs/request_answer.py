@@ -86,20 +86,30 @@ class Answer:
 
     async def whole(self) -> dict:
         """Return the complete answer."""
-        choices = []
-        for index, generation in enumerate(self.generations):
-            choice = Choice(index, tokens=None if self._request.alternatives is None else [])
-            if self._request.echoes:
-                await self._echo(choice, generation.prompt)
-            begin = len(choice.text)
-            async for part in self._parts(index, generation):
-                choice.text += part.text
-                choice.calls += part.calls
-                choice.finish_reason = part.finish_reason
-                if choice.tokens is not None:
-                    choice.tokens += [replace(token, offset=begin + token.offset) for token in part.tokens]
-            choices.append(choice)
+        # all choices at the same time, so that each one's generation ends at its stop string
+        tasks = [
+            asyncio.create_task(self._choice(index, generation))
+            for index, generation in enumerate(self.generations)
+        ]
+        try:
+            choices = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
         return self._writer.whole(choices, self._usage())
+
+    async def _choice(self, index: int, generation: PendingResponse) -> Choice:
+        choice = Choice(index, tokens=None if self._request.alternatives is None else [])
+        if self._request.echoes:
+            await self._echo(choice, generation.prompt)
+        begin = len(choice.text)
+        async for part in self._parts(index, generation):
+            choice.text += part.text
+            choice.calls += part.calls
+            choice.finish_reason = part.finish_reason
+            if choice.tokens is not None:
+                choice.tokens += [replace(token, offset=begin + token.offset) for token in part.tokens]
+        return choice
 
     async def parts(self) -> AsyncIterator[dict]:
         """Yield the answer part by part during generation."""
@@ -148,8 +158,11 @@ class Answer:
             else:
                 self._drawn += 1
                 # some tokenizers don't mark their stop tokens as special
-                if event.token not in tokenizer.stop_ids:
+                is_stop = event.token in tokenizer.stop_ids
+                if not is_stop:
                     certain = text.add(event.token)
+                # a completion's stop token has a log-probability and no text: lm-eval drops the last entry, whatever it is
+                if not (is_stop and self._chat):
                     tokens.append(self._token_logprob(event, begin))
             reason = None
             if is_last or text.stopped:

@@ -3,20 +3,27 @@ are published keys."""
 
 import importlib
 import json
+import random
+import shutil
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet
 import pytest
 import yaml
+from omegaconf import OmegaConf
 from smoke_jobs import prepare_smoke_job
 
+from aligner_lib.algorithms.schedule import learning_rate
 from aligner_lib.config.compose import compose
+from aligner_lib.config.environments import EnvironmentSettings
+from aligner_lib.config.schema import Optim, Sched
 from aligner_lib.datasets.samples import SFTSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.graduate import graduate
+from aligner_lib.jobs.graduate import TARGETS, graduate, nemo_rl, trl_scripts
 from aligner_lib.jobs.graduate.graduation import Graduation
 from aligner_lib.jobs.graduate.texts import Texts
 from aligner_lib.models.export.trained import Trained
@@ -54,6 +61,9 @@ def run_of(jobs, rm, request):
     def of(name):
         if name in ("sft", "rm", "dpo", "ppo"):
             return request.getfixturevalue(name)
+        if name == "rm again":  # the training of a reward model goes on
+            start = {"pretrained_checkpoint__restore_from_path": f"'{rm.path}'"}
+            made[name] = jobs.run("rm", "graduating-rm", trainer__rm__max_steps=1, **start)
         if name not in made:
             made[name] = jobs.run("grpo", f"graduating-{name}", **settings_of_run(name, rm.path))
         return made[name]
@@ -83,7 +93,7 @@ def one_step(tmp_path) -> dict:
 # ---- TRL ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["sft", "rm", "dpo"])
+@pytest.mark.parametrize("kind", ["sft", "rm", "rm again", "dpo"])
 def test_the_first_step_in_trl_is_the_run_s(kind, run_of, tmp_path, monkeypatch):
     pytest.importorskip("trl", reason="TRL is not installed: ./lab test installs it")
     run, folder = run_of(kind), tmp_path / "graduated"
@@ -144,6 +154,33 @@ def responses_of_first_step(settings: list[str]) -> dict[tuple, list[list[int]]]
     return responses
 
 
+REWARDS = """
+import random
+def reward(prompt, response, **fields):
+    if response == "raise":
+        raise ValueError("too short")
+    return {"none": None, "draw": random.random()}.get(response, 1.0)
+"""
+
+
+def test_a_response_without_a_reward_ends_neither_trl_nor_verl(tmp_path, monkeypatch, capsys):
+    shutil.copy(Path(trl_scripts.__file__).with_name("environment_rewards.py"), tmp_path)
+    (tmp_path / "mine.py").write_text(REWARDS)
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    args = {"prompts": str(tmp_path / "prompts.jsonl"), "held_out": 0.5}
+    settings = {"e": {"use": str(tmp_path / "mine.py"), "args": args}}
+    (tmp_path / "environments.json").write_text(json.dumps(settings))
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("environment_rewards", None)
+    script, state = importlib.import_module("environment_rewards"), random.getstate()
+    responses = ["good", "none", "raise", "draw", "draw"]
+    good, *without, drawn, again = script.judge(["e"] * 5, ["train"] * 5, [0] * 5, responses)
+    assert (good, without, drawn) == (1.0, [None, None], again)
+    assert random.getstate() == state, "the trainer's own draws do not change"
+    assert script.compute_score("e", "raise", "", {"split": "train", "seed": 0}) == 0.0
+    assert "ValueError: too short" in capsys.readouterr().out
+
+
 # ---- NeMo-RL, verl --------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +204,132 @@ def test_every_key_is_published(to, kind, run_of, tmp_path):
     assert len(published["commit"]) == 40
     assert names(config) - set(published["names"].split()) - {"defaults", "hydra.searchpath"} == set()
     assert "${oc.env:GRADUATED}/model" in json.dumps(config)
+
+
+def graduation_of(run, to: str, out: Path, changes: dict[str, object]) -> Graduation:
+    """A run on its way to another library, as if some of its settings had other values."""
+    graduation = Graduation(Trained.find(run.path), out, out)
+    for key, value in changes.items():
+        OmegaConf.update(graduation.config, key, value)
+    TARGETS[to].KINDS[graduation.kind](graduation)
+    return graduation
+
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+OVER_VLLM = {"model.generation.backend": "vllm", "model.grpo.sampler_correction": "masked"}
+# (target, kind, changed settings, the target's settings that follow by hand)
+CARRIED = [
+    (
+        "verl",
+        "ppo",  # 16 responses and 2 passes of global batches of 8: 4 optimizer steps in a step
+        {
+            "model.ppo.rollout_epochs": 2,
+            "trainer.ppo.target_kl": 0.1,
+            "model.optim.sched.warmup_steps": 5,
+            "critic.model.optim.sched.warmup_steps": 3,
+            "critic.model.optim.betas": [0.8, 0.9],
+            "model.ppo.sampling_params.temperature": 0.7,
+        },
+        {
+            "algorithm.kl_ctrl.horizon": 160,
+            f"{ACTOR}.optim.lr_warmup_steps": 2,
+            f"{ACTOR}.clip_ratio_c": 1e9,
+            "critic.optim.lr_warmup_steps": 1,
+            "critic.optim.betas": [0.8, 0.9],
+            "reward_model.enable": True,
+            f"{ROLLOUT}.val_kwargs": {"do_sample": True, "temperature": 0.7, "top_p": 1.0, "top_k": -1},
+        },
+    ),
+    (
+        "verl",
+        "ppo",
+        {"model.environments.sums": EnvironmentSettings()},  # programs judge, beside a critic
+        {"reward_model": None, "custom_reward_function.name": "compute_score"},
+    ),
+    (
+        "verl",
+        "dr_grpo",
+        {"model.grpo.sampling_params.use_greedy": True},
+        {f"{ROLLOUT}.val_kwargs": {"do_sample": False}},
+    ),
+    (
+        "nemo-rl",
+        "grpo",
+        {
+            "model.grpo.max_rollouts_per_step": 3,
+            "model.global_batch_size": 8,  # 2 optimizer steps in a step
+            "model.optim.sched.warmup_steps": 5,
+        },
+        {
+            "grpo.use_dynamic_sampling": True,
+            "grpo.dynamic_sampling_max_gen_batches": 1000,
+            "policy.scheduler[0].kwargs.total_iters": 3,
+        },
+    ),
+    (
+        "trl",
+        "grpo",
+        OVER_VLLM | {"model.grpo.sampling_params.use_greedy": True, "model.grpo.length_params.min_length": 3},
+        {
+            "trainer.generation_kwargs": {"temperature": 0.0, "min_tokens": 3},
+            "trainer.vllm_importance_sampling_correction": True,
+            "trainer.vllm_importance_sampling_mode": "token_mask",
+            "trainer.vllm_importance_sampling_clip_max": 2.0,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("to", "kind", "changes", "expected"), CARRIED)
+def test_a_setting_has_the_same_meaning_in_the_other_library(to, kind, changes, expected, run_of, tmp_path):
+    config = OmegaConf.create(graduation_of(run_of(kind), to, tmp_path, changes).target_config)
+    found = {key: OmegaConf.select(config, key) for key in expected}
+    assert found == expected
+    assert OmegaConf.select(config, "actor_rollout_ref.actor.optim.total_training_steps") is None
+
+
+def torch_s_rates(scheduler: list[dict], lr: float, count: int) -> list[float]:
+    """The learning rates of NeMo-RL's first steps with these torch schedulers."""
+    from torch import zeros
+    from torch.optim import SGD, lr_scheduler
+
+    optimizer = SGD([zeros(1, requires_grad=True)], lr)
+    *parts, milestones = scheduler
+    classes = [
+        getattr(lr_scheduler, part["name"].removeprefix("torch.optim.lr_scheduler.")) for part in parts
+    ]
+    made = [class_(optimizer, **part["kwargs"]) for class_, part in zip(classes, parts)]
+    sequence, rates = lr_scheduler.SequentialLR(optimizer, made, **milestones), []
+    for _ in range(count):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        sequence.step()
+    return rates
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"warmup_steps": 0},
+        {"constant_steps": 3, "max_steps": 12},
+        {"name": "constant", "warmup_steps": 0},
+    ],
+)
+def test_nemo_rl_s_learning_rate_is_the_run_s_and_does_not_rise_after_the_decay(changes):
+    sched = Sched(**{"warmup_steps": 4, "min_lr": 0.1, **changes})
+    optim, written = OmegaConf.structured(Optim(lr=1.0, sched=sched)), {}
+    run = SimpleNamespace(put=lambda key, value, *_: written.update({key: value}))
+    nemo_rl._schedule(run, optim, 20, 1)
+    settings = {"peak": 1.0} | vars(sched) | {"max_steps": sched.max_steps or 20}
+    expected = [learning_rate(step, **settings) for step in range(1, 41)]
+    assert torch_s_rates(written["policy.scheduler"], 1.0, 40) == pytest.approx(expected)
+    # with two optimizer steps in a step, NeMo-RL's rate is the run's in every second optimizer step
+    nemo_rl._schedule(run, optim, 10, 2)
+    halved = {key: -(-settings[f"{key}_steps"] // 2) for key in ("warmup", "constant", "max")}
+    halved = settings | {f"{key}_steps": steps for key, steps in halved.items()}
+    expected = [learning_rate(step, **halved) for step in range(1, 21)]
+    assert torch_s_rates(written["policy.scheduler"], 1.0, 20) == pytest.approx(expected)
 
 
 def test_verl_s_turns_join_to_the_run_s_samples(run_of, tmp_path):
@@ -216,6 +379,34 @@ def test_a_refusal_names_what_lacks_and_the_cure(kind, to, words, run_of, tmp_pa
         str(refusal.value).replace("which TRL", "TRL").replace("which verl", "verl").split()
     )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("switches", "words"),
+    [
+        ({"baseline": "leave_one_out", "scale": "group_std"}, "baseline=leave_one_out with scale=group_std"),
+        ({"ratio": "sequence", "normalizer": "tokens"}, "ratio=sequence with normalizer=tokens"),
+    ],
+)
+def test_an_objective_that_verl_would_compute_otherwise_is_refused(switches, words, run_of, tmp_path):
+    changes = {f"model.grpo.{name}": value for name, value in switches.items()}
+    with pytest.raises(UserError, match=words):
+        graduation_of(run_of("dr_grpo"), "verl", tmp_path, changes)
+
+
+@pytest.mark.parametrize(
+    ("use", "more", "words"),
+    [
+        ("reward_model", {}, "asks no program beside a reward model"),
+        ("judge", {"compare": True}, r"environments\.judged\.args\.compare=true compares"),
+    ],
+)
+def test_judges_that_verl_can_t_have_are_refused(use, more, words, run_of, tmp_path):
+    run = run_of("dr_grpo")
+    args = run.info["config"]["model"]["environments"]["e"]["args"]
+    judged = EnvironmentSettings(use, args=args | more)
+    with pytest.raises(UserError, match=words):
+        graduation_of(run, "verl", tmp_path, {"model.environments.judged": judged})
 
 
 def test_several_weighted_rewards_are_refused(run_of, tmp_path):

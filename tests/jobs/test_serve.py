@@ -1,5 +1,6 @@
 """`aligner serve` as a process of its own, asked by OpenAI's client, by the notebook's, and by nobody's."""
 
+import asyncio
 import concurrent.futures
 import http.client
 import json
@@ -12,6 +13,7 @@ import urllib.request
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import forks
 import pytest
@@ -19,6 +21,9 @@ import pytest
 from aligner_lib.datasets.chat_template import encode
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
+from aligner_lib.jobs.generation_thread import DrawnToken, ResponseEnd
+from aligner_lib.jobs.openai_api import ApiError, ChatRequest, CompletionRequest, read
+from aligner_lib.jobs.request_answer import Answer, ServedModel
 
 TOKEN, ROWS = "a-token-of-the-tests", 4
 QUESTION = [{"role": "user", "content": "How do I bake bread?"}]
@@ -223,6 +228,66 @@ def test_an_echo_has_the_prompt_s_logprobs(complete, smoke, here):
     expected = logprobs.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
     assert choice.logprobs.token_logprobs[1 : len(ids)] == pytest.approx(expected.tolist(), abs=1e-4)
     assert choice.logprobs.text_offset == sorted(choice.logprobs.text_offset)
+
+
+class Canceller:
+    """Stands in for the generation thread: remembers which responses were cancelled."""
+
+    def __init__(self):
+        self.cancelled = []
+
+    def cancel(self, generation):
+        self.cancelled.append(generation)
+
+
+def answer_to(smoke, kind, **request) -> Answer:
+    """The answer to a request, whose tokens the test gives."""
+    architecture = SimpleNamespace(max_position_embeddings=512, vocab_size=10**6)
+    model = ServedModel("m", Tokenizer(smoke), SimpleNamespace(architecture=architecture))
+    return Answer(model, Canceller(), read(kind, {"model": "m", **request}))
+
+
+def give(generation, *events) -> None:
+    for event in events:
+        generation.events.put_nowait(event)
+
+
+def test_a_completion_s_stop_token_has_a_logprob_and_no_text(smoke):
+    """lm-eval drops the last entry, because it asks for a token after the text."""
+    tokenizer = Tokenizer(smoke)
+    (word,), stop = tokenizer.encode("a"), tokenizer.eos_id
+    events = [DrawnToken(word, -1.0), DrawnToken(stop, -0.5), ResponseEnd(True)]
+
+    async def choice_of(kind, **request):
+        answer = answer_to(smoke, kind, **request)
+        give(answer.generations[0], *events)
+        return (await answer.whole())["choices"][0]
+
+    choice = asyncio.run(choice_of(CompletionRequest, prompt=PROMPT, logprobs=0))
+    assert choice["text"] == "a" and choice["logprobs"]["token_logprobs"] == [-1.0, -0.5]
+    assert choice["logprobs"]["tokens"] == ["a", tokenizer.decode([stop], special_tokens=True)]
+    choice = asyncio.run(choice_of(ChatRequest, messages=QUESTION, logprobs=True))
+    assert [token["logprob"] for token in choice["logprobs"]["content"]] == [-1.0]
+
+
+def test_each_choice_ends_at_its_stop_string_and_an_error_ends_all(smoke):
+    tokens = [DrawnToken(token) for token in Tokenizer(smoke).encode("now stop and")]
+
+    async def check():
+        answer = answer_to(smoke, CompletionRequest, prompt=PROMPT, n=3, stop="stop")
+        first, second, _ = answer.generations
+        whole = asyncio.create_task(answer.whole())
+        give(second, *tokens)
+        for _ in range(100):  # turns of the loop
+            await asyncio.sleep(0)
+        assert answer._thread.cancelled == [second]  # the first choice still waits for its tokens
+        give(first, RuntimeError("no"))
+        with pytest.raises(ApiError, match="generation failed: no"):
+            await whole
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(check())
 
 
 # ---- what can't be answered -----------------------------------------------------------------------------------------

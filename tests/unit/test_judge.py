@@ -9,6 +9,7 @@ from chat_server import serving
 
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
+from aligner_lib.rollouts.environments import worker
 from aligner_lib.rollouts.environments.base import NoVerdict, Step
 from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
@@ -269,8 +270,9 @@ def test_wrong_arguments_are_refused_at_the_start(prompts, args, message):
         judge_at(args.pop("url", "http://127.0.0.1:9"), prompts, **args)
 
 
-def environments(use, **args):
-    return Environments({"mine": EnvironmentSettings(use=use, args=args, processes=1)}, "train")
+def environments(use, limit=10.0, **args):
+    settings = EnvironmentSettings(use=use, args=args, timeout=limit, processes=1)
+    return Environments({"mine": settings}, "train")
 
 
 def test_a_judge_in_its_process_gets_all_responses_in_one_call_and_failures_are_left_out(prompts):
@@ -278,6 +280,7 @@ def test_a_judge_in_its_process_gets_all_responses_in_one_call_and_failures_are_
         return points_of(messages) if "bad" not in messages[-1]["content"] else "Hm."
 
     args = {"prompts": prompts, "model": "m", "rubric": RUBRIC, "cache": False, "held_out": 0.5}
+    args["limit"] = 1e-4  # a request to the judge may take longer than the environment
     with serving(answer, at_once=4) as server, environments("judge", url=server.url, **args) as pool:
         steps = pool.step([Episode("mine", n, (text,)) for n, text in enumerate(["1", "2", "bad", "10"])])
     assert [step.reward for step in steps if isinstance(step, Step)] == pytest.approx([0.325, 0.4, 1])
@@ -287,7 +290,7 @@ def test_a_judge_in_its_process_gets_all_responses_in_one_call_and_failures_are_
 
 FUNCTIONS = {
     "as TRL": "def reward(prompts, completions, **columns):\n    return [len(text) + len(prompt) for prompt, text in zip(prompts, completions)]",
-    "a column": "def reward(completions, extra):\n    return [len(text) + 9 + 0 * more for text, more in zip(completions, extra)]",
+    "a column": "def reward(completions, extra):\n    assert None in extra\n    return [len(text) + 9 for text in completions]",
     "async lists": "async def reward(prompts, completions, **columns):\n    return [{'reward': len(text) + 9, 'm': 1} for text in completions]",
     "async": "import asyncio\nwaiting = []\nasync def reward(prompt, response, **fields):\n    waiting.append(0)\n    while len(waiting) < 3:\n        await asyncio.sleep(0)\n    return len(response) + len(prompt)",
 }  # fmt: skip
@@ -297,11 +300,26 @@ FUNCTIONS = {
 def test_a_reward_function_of_lists_or_an_async_one_judges_all_responses_together(tmp_path, form):
     file, prompts = tmp_path / "mine.py", tmp_path / "prompts.jsonl"
     file.write_text(FUNCTIONS[form])
-    prompts.write_text("".join(json.dumps({"prompt": f"Number {n}?", "extra": n}) + "\n" for n in range(4)))
+    prompts.write_text(
+        "".join(
+            json.dumps({"prompt": f"Number {n}?", **({"extra": n} if n else {})}) + "\n" for n in range(4)
+        )
+    )
     environment = make(str(file), prompts={"train": str(prompts), "validation": str(prompts)})
     assert environment.judges_together
-    steps = environment.step_all([1, 2, 3], ["x", "xx", "xxx"])
+    steps = environment.step_all([1, 0, 3], ["x", "xx", "xxx"])
     assert [step.reward for step in steps] == [10, 11, 12]
+
+
+def test_a_reward_function_of_lists_draws_from_generators_that_the_seeds_determine(tmp_path, prompts):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import random, numpy\ndef reward(completions, **columns):\n"
+        "    return [random.random() + numpy.random.random() for _ in completions]"
+    )
+    environment = make(str(file), prompts=prompts)
+    first, again, other = [worker.judge(environment, "train", [0, n], "ab") for n in (1, 1, 2)]
+    assert first == again != other
 
 
 CONVERSATIONAL = """

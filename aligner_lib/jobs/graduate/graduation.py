@@ -159,9 +159,17 @@ class Graduation:
         self._export(source, "reward_model", "the reward model")
 
     def export_critic(self) -> None:
-        """Write PPO's critic into critic/: the checkpoint's own critic, or the reward model if the critic was in another job."""
+        """Write PPO's critic into critic/: the checkpoint's own critic, or the reward model if the critic was in another job.
+
+        Raises UserError when neither exists.
+        """
         critic = self.trained.folder / CRITIC
         if not critic.is_dir():
+            if "reward_model/" not in self.contents:
+                raise UserError(
+                    f"{self.trained.run.path} had its critic in another job, and no reward model to begin a critic with: write "
+                    "the weights alone with `aligner model export`"
+                )
             shutil.copytree(self.out / "reward_model", self.out / CRITIC)
             self.contents["critic/"] = (
                 "the reward model, as at the run's start: the run's critic was in another job"

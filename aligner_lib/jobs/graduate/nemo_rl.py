@@ -120,7 +120,13 @@ def grpo(run: Graduation) -> None:
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
     steps = _loop(run, len(prompts["train"]), rollout.num_prompts_per_step)
     batch, micro_batch = run.config.model.global_batch_size, run.config.model.micro_batch_size
-    _policy(run, batch, micro_batch, "model", steps * (responses // batch))
+    updates = responses // batch * rollout.rollout_epochs
+    _policy(run, batch, micro_batch, "model", steps, updates)
+    if updates > 1:
+        run.differences.append(
+            f"NeMo-RL changes the learning rate once per step; the run changes the rate with each of a step's {updates} "
+            "optimizer steps."
+        )
     for name in ("num_prompts_per_step", "num_generations_per_prompt"):
         run.copy(f"grpo.{name}", f"model.grpo.{name}")
     run.put("grpo.normalize_rewards", objective.scale == "group_std", "model.grpo.scale")
@@ -128,7 +134,12 @@ def grpo(run: Graduation) -> None:
     run.copy("grpo.overlong_filtering", "trainer.grpo.mask_truncated_responses")
     draws = rollouts_of_a_step(run.config)
     run.put("grpo.use_dynamic_sampling", draws > 1, "model.grpo.max_rollouts_per_step")
-    run.put("grpo.dynamic_sampling_max_gen_batches", draws, "model.grpo.max_rollouts_per_step")
+    if draws > 1:
+        # NeMo-RL ends with an error after as many draws, and the run goes on with the groups that differ
+        run.put("grpo.dynamic_sampling_max_gen_batches", 1000)
+        run.differences.append(
+            f"NeMo-RL draws until enough groups differ; the run draws at most {draws} times in a step."
+        )
     _reward_shaping(run)
     _loss(run, objective)
     _generation(run)
@@ -198,8 +209,11 @@ def _loop(run: Graduation, samples: int, batch: int) -> int:
     return steps
 
 
-def _policy(run: Graduation, batch: int, micro_batch: int, batches: str, updates: int) -> None:
-    """Model, batches and optimizer. batches: the group of the settings with the batch sizes; updates: optimizer steps."""
+def _policy(
+    run: Graduation, batch: int, micro_batch: int, batches: str, steps: int, updates: int = 1
+) -> None:
+    """Model, batches and optimizer. batches: the group of the settings with the batch sizes; updates: the optimizer steps in
+    each of the run's steps."""
     model, optim = run.config.model, run.config.model.optim
     run.put("policy.model_name", f"{FOLDER}/model")
     run.put("policy.tokenizer.name", f"{FOLDER}/model")
@@ -220,28 +234,33 @@ def _policy(run: Graduation, batch: int, micro_batch: int, batches: str, updates
     run.put("policy.optimizer.name", "torch.optim.AdamW", "model.optim.name")
     for name in ("lr", "weight_decay", "betas", "eps"):
         run.copy(f"policy.optimizer.kwargs.{name}", f"model.optim.{name}")
-    _schedule(run, optim.sched, updates)
+    _schedule(run, optim, steps, updates)
     if is_lora(model.peft):
         _adapters(run)
 
 
-def _schedule(run: Graduation, sched, updates: int) -> None:
-    """The schedule as torch's schedulers, one after another."""
-    warmup = sched.warmup_steps
-    total = max(sched.max_steps or updates, warmup + 1)
-    parts = []
+def _schedule(run: Graduation, optim, steps: int, updates: int) -> None:
+    """The schedule as torch's schedulers, one after another. NeMo-RL changes the rate once per step."""
+    sched = optim.sched
+    warmup, constant = -(-sched.warmup_steps // updates), -(-sched.constant_steps // updates)
+    total = max(-(-sched.max_steps // updates) if sched.max_steps else steps, warmup + 1)
+    parts, milestones = [], []
     if warmup:
         rise = {"start_factor": 1 / (warmup + 1), "end_factor": 1.0, "total_iters": warmup}
         parts.append({"name": "torch.optim.lr_scheduler.LinearLR", "kwargs": rise})
+        milestones.append(warmup)
     if sched.name == "constant":
         parts.append(
             {"name": "torch.optim.lr_scheduler.ConstantLR", "kwargs": {"factor": 1.0, "total_iters": total}}
         )
     else:
-        fall = {"T_max": max(total - warmup - sched.constant_steps, 1), "eta_min": sched.min_lr}
+        fall = {"T_max": max(total - warmup - constant, 1), "eta_min": sched.min_lr}
         parts.append({"name": "torch.optim.lr_scheduler.CosineAnnealingLR", "kwargs": fall})
-    if warmup:
-        parts.append({"milestones": [warmup]})
+        # after T_max, torch's cosine would rise again
+        milestones.append(warmup + fall["T_max"])
+        rest = {"factor": sched.min_lr / optim.lr, "total_iters": 10**9}
+        parts.append({"name": "torch.optim.lr_scheduler.ConstantLR", "kwargs": rest})
+    parts.append({"milestones": milestones})  # NeMo-RL needs the entry, even an empty one
     run.put("policy.scheduler", parts, *(f"model.optim.sched.{name}" for name in sched))
 
 

@@ -27,6 +27,7 @@ CHECKED = (
 
 LOSSES = {"dpo": "sigmoid", "ipo": "ipo", "robust": "robust"}
 NORMALIZERS = {"responses": "grpo", "tokens": "dapo", "constant": "dr_grpo"}
+CORRECTIONS = {"truncated": "token_truncate", "masked": "token_mask"}
 SCALES = {"group_std": "group", "batch_std": "batch", "none": "none"}
 # Megatron's linear layers → those of transformers
 LAYERS = {
@@ -77,6 +78,8 @@ def rm(run: Graduation) -> None:
     run.put("head.init_std", run.config.model.init_method_std, "model.init_method_std")
     run.put("head.seed", run.config.model.seed, "model.seed")
     run.put("head.reward_std", run.trained.scale.std, "model.reward_standardization")
+    if not is_new:
+        run.put("head.start_std", start.scale.std)
     run.differences.append(
         "TRL reports rewards without mean and standard deviation. The scale of the exported rewards is in model/README.md; "
         "measure the scale of a newly trained model on data/validation.jsonl."
@@ -320,18 +323,24 @@ def _sampling(run: Graduation) -> None:
     params, lengths = run.config.model.grpo.sampling_params, run.config.model.grpo.length_params
     for name in ("temperature", "top_p", "top_k"):
         run.copy(f"trainer.{name}", f"model.grpo.sampling_params.{name}")
-    others = {}
+    by_vllm, others = generates_with_vllm(run.config), {}
     if params.use_greedy:
-        others["do_sample"] = False
+        others |= {"temperature": 0.0} if by_vllm else {"do_sample": False}
     if lengths.min_length > 1:
-        others["min_new_tokens"] = lengths.min_length
+        others["min_tokens" if by_vllm else "min_new_tokens"] = lengths.min_length
     run.ignore("model.grpo.sampling_params.use_greedy", "model.grpo.length_params.min_length")
     if others:
         run.put("trainer.generation_kwargs", others)
-    if generates_with_vllm(run.config):
+    if by_vllm:
         run.put("trainer.use_vllm", True, "model.generation.backend")
         for name in ("tensor_parallel_size", "gpu_memory_utilization"):
             run.copy(f"trainer.vllm_{name}", f"model.generation.vllm_cfg.{name}")
+        at, setting = "trainer.vllm_importance_sampling", "model.grpo.sampler_correction"
+        correction = run.setting(setting)
+        run.put(f"{at}_correction", correction != "none", setting)
+        if correction != "none":
+            run.put(f"{at}_mode", CORRECTIONS[correction], setting)
+            run.copy(f"{at}_clip_max", f"{setting}_cap")
 
 
 def _objective(run: Graduation, objective, loss: str) -> None:

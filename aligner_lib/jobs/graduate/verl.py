@@ -11,7 +11,12 @@ from aligner_lib.jobs.graduate.graduation import SPLITS, Graduation, divisor
 from aligner_lib.jobs.graduate.texts import AS_IT_IS, Texts
 from aligner_lib.kinds.grpo.settings import objective_of, rollouts_of_a_step
 from aligner_lib.kinds.inputs import steps_of
-from aligner_lib.kinds.policy_gradient.settings import KL_HORIZON, judged_by_programs, response_length
+from aligner_lib.kinds.policy_gradient.settings import (
+    KL_HORIZON,
+    environments_of,
+    judged_by_programs,
+    response_length,
+)
 
 NAME, TITLE = "verl", "verl"
 COMMAND = """\
@@ -70,8 +75,7 @@ def sft(run: Graduation) -> None:
     run.put("data.ignore_input_ids_mismatch", True)
     run.ignore("model.data.validation_ds.micro_batch_size", "model.data.validation_ds.global_batch_size")
     _model(run, "model", "model")
-    _optimizer(run, "optim", "model.optim", steps)
-    run.put("optim.betas", run.config.model.optim.betas, "model.optim.betas")
+    _optimizer(run, "optim", "model.optim", 1)
     run.put("optim.clip_grad", loop.gradient_clip_val, "trainer.sft.gradient_clip_val")
     _trainer(run, "sft", steps, -(-steps * batch // len(loaded["train"])))
     run.copy("trainer.seed", "model.seed")
@@ -84,21 +88,23 @@ def sft(run: Graduation) -> None:
 
 
 def ppo(run: Graduation) -> None:
-    """Write PPO with a critic and a reward model."""
+    """Write PPO with a critic, and with the run's environments or its reward model."""
     rollout, loop, critic = run.config.model.ppo, run.config.trainer.ppo, run.config.critic
     samples = rollout.num_rollout_samples // rollout.num_generations_per_prompt
-    steps = _policy_gradient(run, samples, rollout.num_generations_per_prompt)
+    _policy_gradient(run, samples, rollout.num_generations_per_prompt)
     run.ignore("model.ppo.num_rollout_samples", "model.ppo.combine_rm_and_critic_server", "remote_critic_rm.")
-    run.export_reward_model("critic.pretrained_checkpoint.restore_from_path")
+    run.ignore("critic.pretrained_checkpoint.restore_from_path")
+    if not judged_by_programs(run.config):
+        run.export_reward_model("critic.pretrained_checkpoint.restore_from_path")
+        _reward_model(run)
     run.export_critic()
-    _reward_model(run)
     run.put("algorithm.adv_estimator", "gae")
     run.copy("algorithm.gamma", "trainer.ppo.discount_factor")
     run.copy("algorithm.lam", "trainer.ppo.gae_lambda")
     run.put(f"{ACTOR}.clip_ratio_low", rollout.ratio_eps, "model.ppo.ratio_eps")
     run.put(f"{ACTOR}.clip_ratio_high", rollout.ratio_eps, "model.ppo.ratio_eps")
     run.put(f"{ACTOR}.loss_agg_mode", "token-mean")
-    _kl_in_reward(run, "ppo")
+    _kl_in_reward(run, "ppo", rollout.num_rollout_samples)
     run.copy("trainer.critic_warmup", "trainer.ppo.critic_warmup_steps")
     run.put("critic.model.path", f"{FOLDER}/critic")
     run.put("critic.model.tokenizer_path", f"{FOLDER}/model")
@@ -107,16 +113,14 @@ def ppo(run: Graduation) -> None:
     batch = run.config.model.global_batch_size
     rows = divisor(batch, critic.model.micro_batch_size)
     run.put("critic.ppo_micro_batch_size_per_gpu", rows, "critic.model.micro_batch_size")
-    _optimizer(
-        run, "critic.optim", "critic.model.optim", steps * (rollout.num_rollout_samples // batch) * epochs
-    )
+    _optimizer(run, "critic.optim", "critic.model.optim", rollout.num_rollout_samples // batch * epochs)
     run.copy("critic.grad_clip", "critic.trainer.ppo.gradient_clip_val")
     run.copy("critic.cliprange_value", "critic.model.ppo.loss_clip_val")
     if not loop.normalize_advantages:
         run.differences.append("verl always normalises the advantages of gae.")
     run.differences.append(
-        "verl reads critic/ and reward_model/ as token classifiers: values and rewards are lower by the constant of their "
-        "config.json (`reward_constant`)."
+        "verl reads critic/ and reward_model/ as token classifiers: values and a reward model's rewards are lower by the "
+        "constant of their config.json (`reward_constant`)."
     )
     _finish(run, "ppo_trainer", "python3 -m verl.trainer.main_ppo", POLICY)
 
@@ -150,11 +154,16 @@ def grpo(run: Graduation) -> None:
     run.put(f"{ACTOR}.clip_ratio_high", objective.clip_high, "model.grpo.clip_high")
     run.put(f"{ACTOR}.loss_agg_mode", AGGREGATION[objective.normalizer], "model.grpo.normalizer")
     if objective.kl == "reward":
-        _kl_in_reward(run, "grpo")
+        _kl_in_reward(run, "grpo", rollout.num_prompts_per_step * rollout.num_generations_per_prompt)
     run.put(f"{ACTOR}.use_kl_loss", objective.kl_in_loss, "model.grpo.kl")
     if objective.kl_in_loss:
         run.copy(f"{ACTOR}.kl_loss_coef", "trainer.grpo.initial_policy_kl_penalty")
         run.put(f"{ACTOR}.kl_loss_type", KL_LOSSES[objective.kl], "model.grpo.kl")
+    if objective.normalizer == "constant":
+        run.differences.append(
+            "verl divides the sum of a micro batch's token losses by data.max_response_length alone, so the loss grows with "
+            "ppo_micro_batch_size_per_gpu. The run also divides by the number of responses."
+        )
     if objective.ratio == "none":
         run.differences.append(
             "verl's loss has a clipped ratio; the ratio is 1 in the first update of a step, whose gradient is the run's."
@@ -170,11 +179,22 @@ KINDS = {"sft": sft, "ppo": ppo, "grpo": grpo}
 # ---- parts of the config --------------------------------------------------------------------------------------------
 
 
-def _policy_gradient(run: Graduation, prompts_per_step: int, group: int) -> int:
-    """Prompts, policy, rollouts and updates. Returns the number of steps."""
+def _policy_gradient(run: Graduation, prompts_per_step: int, group: int) -> None:
+    """Prompts, policy, rollouts and updates. Raises UserError for judges that verl can't have."""
     kind, model = run.kind, run.config.model
     at, rollout, loop = f"model.{kind}", model[kind], run.config.trainer[kind]
+    for name, environment in environments_of(run.config).items():
+        if (environment.use or name) == "judge" and environment.args.get("compare"):
+            raise UserError(
+                f"model.environments.{name}.args.compare=true compares the responses to a prompt, and verl judges each response "
+                "by itself: choose --to trl, or write the weights alone with `aligner model export`"
+            )
     texts, prompts = Texts(run.tokenizer, in_turns=True), run.load_prompts(prompts_per_step)
+    if len({task.by_model for task in prompts["train"]}) > 1:
+        raise UserError(
+            "model.environments: programs judge some prompts and the reward model judges others, and verl asks no program beside "
+            "a reward model: choose another target, or write the weights alone with `aligner model export`"
+        )
     rows = {split: [_prompt_row(texts, split, task) for task in tasks] for split, tasks in prompts.items()}
     run.write_parquet(rows, "a prompt as a turn whose text contains the run's template, and its judge")
     run.notes += texts.note(TITLE)
@@ -202,9 +222,10 @@ def _policy_gradient(run: Graduation, prompts_per_step: int, group: int) -> int:
     run.copy(f"{ACTOR}.ppo_epochs", f"{at}.rollout_epochs")
     run.copy(f"{ACTOR}.entropy_coeff", f"{at}.entropy_bonus")
     run.copy(f"{ACTOR}.grad_clip", f"trainer.{kind}.gradient_clip_val")
+    # the ratio above which verl clips the loss of a negative advantage; the run has no such limit
+    run.put(f"{ACTOR}.clip_ratio_c", 1e9)
     updates = prompts_per_step * group // batch * rollout.rollout_epochs
-    _optimizer(run, f"{ACTOR}.optim", "model.optim", steps * updates)
-    run.put(f"{ACTOR}.optim.betas", model.optim.betas, "model.optim.betas")
+    _optimizer(run, f"{ACTOR}.optim", "model.optim", updates)
     rows_scored = rollout.logprob_forward_micro_batch_size or model.micro_batch_size
     for part in (ROLLOUT, "actor_rollout_ref.ref"):
         run.put(
@@ -215,7 +236,10 @@ def _policy_gradient(run: Graduation, prompts_per_step: int, group: int) -> int:
     run.differences.append(
         "verl's reference is the model at the beginning of its training; the run's is start/."
     )
-    return steps
+    if any(not task.by_model for task in prompts["train"]):
+        run.differences.append(
+            "verl can't leave out a response without a verdict: the response gets the reward 0."
+        )
 
 
 PROMPTS = {"ppo": ("model.ppo.num_rollout_samples",), "grpo": ("model.grpo.num_prompts_per_step",)}
@@ -254,16 +278,18 @@ def _model(run: Graduation, at: str, settings: str) -> None:
         )
 
 
-def _optimizer(run: Graduation, at: str, settings: str, steps: int) -> None:
+def _optimizer(run: Graduation, at: str, settings: str, updates: int) -> None:
+    """updates: optimizer steps in a step of the run."""
     optim = run.config.critic.model.optim if settings.startswith("critic.") else run.config.model.optim
     sched = optim.sched
     run.put(f"{at}.lr", optim.lr, f"{settings}.lr")
     run.put(f"{at}.weight_decay", optim.weight_decay, f"{settings}.weight_decay")
-    run.put(f"{at}.lr_warmup_steps", sched.warmup_steps, f"{settings}.sched.warmup_steps")
+    run.put(f"{at}.betas", optim.betas, f"{settings}.betas")
+    # verl changes the rate once per step
+    run.put(f"{at}.lr_warmup_steps", -(-sched.warmup_steps // updates), f"{settings}.sched.warmup_steps")
     style = "constant" if sched.name == "constant" else "cosine"
     run.put(f"{at}.warmup_style", style, f"{settings}.sched.name")
     run.put(f"{at}.min_lr_ratio", sched.min_lr / optim.lr, f"{settings}.sched.min_lr")
-    run.put(f"{at}.total_training_steps", sched.max_steps or steps, f"{settings}.sched.max_steps")
 
 
 def _sampling(run: Graduation, at: str, rollout, group: int) -> None:
@@ -274,13 +300,19 @@ def _sampling(run: Graduation, at: str, rollout, group: int) -> None:
     run.copy(f"{ROLLOUT}.top_p", f"{at}.sampling_params.top_p")
     run.put(f"{ROLLOUT}.top_k", params.top_k or -1, f"{at}.sampling_params.top_k")
     run.put(f"{ROLLOUT}.do_sample", not params.use_greedy, f"{at}.sampling_params.use_greedy")
-    run.put(f"{ROLLOUT}.val_kwargs.do_sample", not rollout.val_use_greedy, f"{at}.val_use_greedy")
+    samples = not (rollout.val_use_greedy or params.use_greedy)
+    run.put(f"{ROLLOUT}.val_kwargs.do_sample", samples, f"{at}.val_use_greedy")
+    if samples:  # verl's own temperature for validation is 0
+        for name in ("temperature", "top_p"):
+            run.copy(f"{ROLLOUT}.val_kwargs.{name}", f"{at}.sampling_params.{name}")
+        run.put(f"{ROLLOUT}.val_kwargs.top_k", params.top_k or -1, f"{at}.sampling_params.top_k")
     for name in ("tensor_parallel_size", "gpu_memory_utilization", "enforce_eager"):
         theirs = "tensor_model_parallel_size" if name == "tensor_parallel_size" else name
         run.copy(f"{ROLLOUT}.{theirs}", f"model.generation.vllm_cfg.{name}")
 
 
-def _kl_in_reward(run: Graduation, kind: str) -> None:
+def _kl_in_reward(run: Graduation, kind: str, responses: int) -> None:
+    """responses: the responses of a step."""
     loop, at = run.config.trainer[kind], f"trainer.{kind}"
     run.put(
         "algorithm.use_kl_in_reward", loop.initial_policy_kl_penalty > 0, f"{at}.initial_policy_kl_penalty"
@@ -290,7 +322,7 @@ def _kl_in_reward(run: Graduation, kind: str) -> None:
     run.put("algorithm.kl_ctrl.type", "fixed" if loop.target_kl is None else "adaptive", f"{at}.target_kl")
     if loop.target_kl is not None:
         run.copy("algorithm.kl_ctrl.target_kl", f"{at}.target_kl")
-        run.put("algorithm.kl_ctrl.horizon", KL_HORIZON)
+        run.put("algorithm.kl_ctrl.horizon", KL_HORIZON * responses)  # verl counts responses
 
 
 def _reward_model(run: Graduation) -> None:
@@ -310,6 +342,10 @@ def _check_objective(run: Graduation, objective) -> None:
         f"aggregation={objective.aggregation}": objective.aggregation == "normalize_then_sum",
         f"clipping={objective.clipping}": objective.clipping == "stop_gradient",
         f"baseline={objective.baseline} with kl={objective.kl}": per_token and objective.kl != "reward",
+        f"baseline={objective.baseline} with scale={objective.scale}": objective.baseline == "leave_one_out"
+        and objective.scale != "none",
+        f"ratio={objective.ratio} with normalizer={objective.normalizer}": objective.ratio == "sequence"
+        and objective.normalizer != "responses",
     }
     if lacking := [name for name, lacks in problems.items() if lacks]:
         raise UserError(
@@ -326,6 +362,10 @@ def _trainer(run: Graduation, kind: str, steps: int, epochs: int) -> None:
     run.put("trainer.project_name", "graduated")
     run.put("trainer.experiment_name", run.trained.run.name)
     run.put("trainer.logger", ["console"])
+    run.differences.append(
+        "verl changes the learning rate once per step, and the decay ends with verl's last step. The run changes the rate with "
+        "each optimizer step, and model.optim.sched.max_steps may end the run's decay at another step."
+    )
 
 
 def _finish(run: Graduation, defaults: str, start: str, model: str) -> None:

@@ -56,6 +56,8 @@ class Environment(ABC):
     """Whether all responses of a micro batch go to `step_all` in one call; episodes then have a single response."""
     tool_schemas: tuple[Tool, ...] = ()
     """The descriptions of the functions that the policy may call."""
+    waiting_seconds: float = 0.0
+    """Seconds that the answer to a response may wait for another server, beyond the `timeout` of the settings."""
 
     def __init__(self, split: str = "train"):
         assert split in SPLITS, split

@@ -121,6 +121,7 @@ class JudgedPrompts(PromptFiles):
             likeliest=LIKELIEST if self.by_probability else 0,
             **endpoint,
         )
+        self.waiting_seconds = self.endpoint.longest_wait
 
     def step(self, response: str) -> Step:
         require(

@@ -82,6 +82,11 @@ class JudgeEndpoint:
                     f"cache={str(self.cache)!r}: the file cannot hold answers ({error}); give another file, or cache: false",
                 )
 
+    @property
+    def longest_wait(self) -> float:
+        """The most seconds of a request with its retries and the pauses before them."""
+        return (self.retries + 1) * self.timeout + self.retries * LONGEST_PAUSE_S
+
     def ask(self, conversations: Sequence[list[Message]]) -> list[str | NoVerdict]:
         """The judge's text for each conversation, in the order of the conversations. Equal conversations are sent once."""
         different = {self.identity(messages): messages for messages in conversations}

@@ -194,7 +194,8 @@ class Environments:
         """The time limit of a request, in seconds."""
         if function is worker.describe:
             return worker.BUILD_SECONDS
-        return self._blueprints[name].timeout * (len(args[0]) if function is worker.step_all else 1)
+        seconds = self._blueprints[name].timeout + self._descriptions[name].waiting_seconds
+        return seconds * (len(args[0]) if function is worker.step_all else 1)
 
     def _schedule(self, name: str, function: Callable, args: Sequence) -> Future:
         blueprint, pool = self._blueprints[name], self._pools.get(name) or self._start(name)

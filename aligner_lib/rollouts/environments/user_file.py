@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -140,7 +140,7 @@ class RewardFunction(PromptFiles):
         self.function = function
         parameters = inspect.signature(function).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        fields = sorted(self.records[0].fields)
+        fields = sorted(self._all_fields(self.records[0]))
         require(
             "response" not in fields, "the records have a key 'response', which is the policy's; rename it"
         )
@@ -170,9 +170,12 @@ class RewardFunction(PromptFiles):
     def _fields(self, record: PromptRecord) -> dict[str, Any]:
         return {
             name: value
-            for name, value in record.fields.items()
+            for name, value in self._all_fields(record).items()
             if self._passed is None or name in self._passed
         }
+
+    def _all_fields(self, record: PromptRecord) -> dict[str, Any]:
+        return record.fields
 
 
 class RewardsTogether(RewardFunction):
@@ -236,6 +239,14 @@ class RewardsTogether(RewardFunction):
             return await asyncio.gather(*(self.function(**given) for given in arguments))
 
         return asyncio.run(all_at_once())
+
+    @cached_property
+    def _columns(self) -> dict[str, None]:
+        """The keys of all records. A column has a value for every response: None for a record without the key."""
+        return dict.fromkeys(name for record in self.records for name in record.fields)
+
+    def _all_fields(self, record: PromptRecord) -> dict[str, Any]:
+        return self._columns | record.fields if self._is_of_lists() else record.fields
 
     def _names(self) -> tuple[str, str]:
         return ("prompts", "completions") if self._is_of_lists() else super()._names()

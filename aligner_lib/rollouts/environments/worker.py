@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -46,6 +46,7 @@ class Description:
     max_turns: int
     judges_together: bool = False
     tools: tuple[Tool, ...] = ()
+    waiting_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,11 @@ def describe(blueprint: Blueprint) -> Description | Problem:
     try:
         environment = _built(blueprint)
         return Description(
-            environment.size, environment.max_turns, environment.judges_together, environment.tool_schemas
+            environment.size,
+            environment.max_turns,
+            environment.judges_together,
+            environment.tool_schemas,
+            environment.waiting_seconds,
         )
     except UserError as error:
         return Problem("refused", str(error))
@@ -93,26 +98,16 @@ def describe(blueprint: Blueprint) -> Description | Problem:
 def reset(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Prompt | Problem:
     """The prompt of an episode."""
     assert not responses, "an episode begins without responses"
-    return _bounded_call(blueprint, lambda environment: _begin(environment, blueprint, seed))
+    return _bounded_call(blueprint, lambda environment: _begin(environment, blueprint.split, seed))
 
 
 def step(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Step | Problem:
     """The answer to the last of the responses. The earlier responses are replayed."""
     assert responses, "there is no response to judge"
-
-    def play(environment: Environment) -> Step | Problem:
-        prompt = _begin(environment, blueprint, seed)
-        for turn, response in enumerate(responses, 1):
-            last = turn >= environment.max_turns
-            answer = _checked(environment.step(response), type(prompt), blueprint.rewards, last)
-            if isinstance(answer, Problem):
-                return answer
-            last = last or answer.done
-            if last and turn < len(responses):
-                raise RuntimeError(f"the episode was done after {turn} of its {len(responses)} responses")
-        return Step(answer.reward, last, answer.observation, answer.metrics)
-
-    return _bounded_call(blueprint, play)
+    return _bounded_call(
+        blueprint,
+        lambda environment: play(environment, blueprint.split, seed, responses, blueprint.rewards),
+    )
 
 
 def step_all(
@@ -120,19 +115,51 @@ def step_all(
 ) -> list[Step | Problem] | Problem:
     """The answers to many responses from one call of the environment. The call may take the timeout of one request for each
     response."""
+    return _bounded_call(
+        blueprint,
+        lambda environment: judge(environment, blueprint.split, seeds, responses, blueprint.rewards),
+        times=len(responses),
+    )
 
-    def judge(environment: Environment) -> list[Step | Problem]:
-        answers = environment.step_all(seeds, responses)
-        if len(answers) != len(responses):
-            raise ValueError(f"{len(answers)} rewards were returned for {len(responses)} responses")
-        return [
-            Problem(answer.reason, answer.text)
-            if isinstance(answer, NoVerdict)
-            else _checked(answer, str, blueprint.rewards, last=True)
-            for answer in answers
-        ]
 
-    return _bounded_call(blueprint, judge, times=len(responses))
+def play(
+    environment: Environment,
+    split: str,
+    seed: int,
+    responses: Sequence[str],
+    rewards: tuple[str, ...] = (),
+) -> Step | Problem:
+    """The environment's answer to the last of an episode's responses, with seeded generators. rewards: see Blueprint."""
+    prompt = _begin(environment, split, seed)
+    for turn, response in enumerate(responses, 1):
+        last = turn >= environment.max_turns
+        answer = _checked(environment.step(response), type(prompt), rewards, last)
+        if isinstance(answer, Problem):
+            return answer
+        last = last or answer.done
+        if last and turn < len(responses):
+            raise RuntimeError(f"the episode was done after {turn} of its {len(responses)} responses")
+    return Step(answer.reward, last, answer.observation, answer.metrics)
+
+
+def judge(
+    environment: Environment,
+    split: str,
+    seeds: Sequence[int],
+    responses: Sequence[str],
+    rewards: tuple[str, ...] = (),
+) -> list[Step | Problem]:
+    """The answers of an environment with `judges_together`, with seeded generators. rewards: see Blueprint."""
+    _seed_generators(split, seeds)
+    answers = environment.step_all(seeds, responses)
+    if len(answers) != len(responses):
+        raise ValueError(f"{len(answers)} rewards were returned for {len(responses)} responses")
+    return [
+        Problem(answer.reason, answer.text)
+        if isinstance(answer, NoVerdict)
+        else _checked(answer, str, rewards, last=True)
+        for answer in answers
+    ]
 
 
 def _built(blueprint: Blueprint) -> Environment:
@@ -149,7 +176,7 @@ def _bounded_call(blueprint: Blueprint, call, times: int = 1) -> Any:
     """Call `call` with the environment. Returns its answer or a Problem. A call that hangs ends the process."""
     try:
         environment = _built(blueprint)
-        with _bounded(times * blueprint.timeout):
+        with _bounded(times * (blueprint.timeout + environment.waiting_seconds)):
             return call(environment)
     except BaseException as error:  # also sys.exit() in a reward function costs only one sample
         return Problem("raised", tracebacks.of_error(error))
@@ -169,11 +196,15 @@ def _bounded(seconds: float) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _begin(environment: Environment, blueprint: Blueprint, seed: int) -> Prompt:
-    # With seeded global generators, an environment that draws from them is deterministic.
-    random.seed(f"{blueprint.split} {seed}")
+def _seed_generators(split: str, seeds: Sequence[int]) -> None:
+    """Seed the global generators, so that an environment that draws from them is deterministic."""
+    random.seed(f"{split} {' '.join(map(str, seeds))}")
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(random.getrandbits(32))
+
+
+def _begin(environment: Environment, split: str, seed: int) -> Prompt:
+    _seed_generators(split, [seed])
     prompt = environment.reset(seed)
     if not _is_prompt(prompt):
         raise TypeError(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from functools import cache
 from pathlib import Path
 
-from aligner_lib.rollouts.environments.base import Environment, NoVerdict
+import numpy
+
+from aligner_lib.rollouts.environments import tracebacks, worker
+from aligner_lib.rollouts.environments.base import Environment, Step
 from aligner_lib.rollouts.environments.registry import make
+from aligner_lib.rollouts.environments.worker import Problem
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -20,31 +25,41 @@ def environment_of(name: str, split: str) -> Environment:
 
 
 def judge(names: list[str], splits: list[str], seeds: list[int], responses: list[str]) -> list[float | None]:
-    """The reward of each response; None for a response without a verdict."""
+    """The reward of each response. A response that the run would leave out gets None, and its reason is printed."""
     rewards: list[float | None] = [None] * len(responses)
     for name, split in dict.fromkeys(zip(names, splits, strict=True)):
         rows = [i for i in range(len(responses)) if (names[i], splits[i]) == (name, split)]
         environment = environment_of(name, split)
-        if environment.judges_together:
-            steps = environment.step_all([seeds[i] for i in rows], [responses[i] for i in rows])
-        else:
-            steps = []
-            for i in rows:
-                environment.reset(seeds[i])
-                steps.append(environment.step(responses[i]))
-        for i, step in zip(rows, steps, strict=True):
-            rewards[i] = None if isinstance(step, NoVerdict) else float(step.reward)
+        for group in [rows] if environment.judges_together else [[i] for i in rows]:
+            answers = _answers(environment, split, [seeds[i] for i in group], [responses[i] for i in group])
+            for i, answer in zip(group, answers, strict=True):
+                if isinstance(answer, Problem):
+                    print(f"environment {name}, seed {seeds[i]}: no reward, {answer.reason}: {answer.text}")
+                else:
+                    rewards[i] = answer.reward
     return rewards
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: dict) -> float:
-    """verl's reward function. A response without a verdict raises ValueError, because verl needs a number."""
+    """verl's reward function. verl needs a number, so a response without a reward gets 0."""
     (reward,) = judge([data_source], [extra_info["split"]], [extra_info["seed"]], [solution_str])
-    if reward is None:
-        raise ValueError(
-            f"environment {data_source}, seed {extra_info['seed']}: no verdict on {solution_str!r}"
-        )
-    return reward
+    return 0.0 if reward is None else reward
+
+
+def _answers(
+    environment: Environment, split: str, seeds: list[int], responses: list[str]
+) -> list[Step | Problem]:
+    """The environment's answers as in the run, where an error costs the responses of the call and nothing else."""
+    states = random.getstate(), numpy.random.get_state()
+    try:
+        if environment.judges_together:
+            return worker.judge(environment, split, seeds, responses)
+        return [worker.play(environment, split, *seeds, responses)]
+    except (Exception, SystemExit) as error:
+        return [Problem("raised", tracebacks.of_error(error))] * len(responses)
+    finally:  # the environment has seeded the generators, from which the trainer draws, too
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
 
 
 def _here(value):

@@ -17,14 +17,14 @@ def make_trainer(begin: str = "end", **changes) -> RewardTrainer:
         folder, dtype=torch.float32, num_labels=1, pad_token_id=tokenizer.pad_token_id
     )
     with torch.no_grad():
-        if begin == "end":
-            # the loss compares rewards before they are standardised
-            model.score.weight.mul_(settings["reward_std"])
-        elif settings["is_new"]:
+        if begin == "start" and settings["is_new"]:
             torch.manual_seed(settings["seed"])
             model.score.weight.normal_(0, settings["init_std"]) if settings[
                 "init_std"
             ] else model.score.weight.zero_()
+        else:
+            # the loss compares rewards before they are standardised
+            model.score.weight.mul_(settings["reward_std" if begin == "end" else "start_std"])
     return RewardTrainer(
         model=model,
         args=RewardConfig(**graduated.arguments(**changes)),
