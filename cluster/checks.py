@@ -174,7 +174,7 @@ def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
     """
     from cluster.sbatch import container_words
 
-    keys = ("partition", "account", "qos", "constraint", "mem")
+    keys = ("partition", "account", "qos", "constraint")
     options = [f"--{key}={getattr(share, key)}" for key in keys if getattr(share, key)]
     options += [f"--{key}={share.sbatch[key]}" for key in _FLAGS_OF_PROBE if key in share.sbatch]
     if share.gpus_per_node:  # a single GPU, because a whole node may not be free

@@ -88,9 +88,13 @@ class Resources:
         if 0 < _seconds(self.time) < least:
             raise ValueError(
                 f"resources: time={self.time!r} leaves no time before the notice of signal_delay_s={self.signal_delay_s}, so the "
-                f"job would be requeued again and again: set a time of {-(-least // 60)} minutes or more, or a smaller signal_delay_s"
+                f"job would be stopped as soon as it starts: set a time of {-(-least // 60)} minutes or more, or a smaller signal_delay_s"
             )
         object.__setattr__(self, "sbatch", _flags(self.sbatch))
+        if not isinstance(self.mem, str):
+            raise ValueError(
+                f"resources: mem={self.mem!r} is not Slurm's notation: write 64G, or 0 for all memory"
+            )
         if self.gpu_type and not self.gpus_per_node:
             raise ValueError(
                 f"resources: gpu_type={self.gpu_type!r} without gpus_per_node: set gpus_per_node, too"
@@ -150,8 +154,13 @@ def _seconds(time: str) -> int:
 
 def _flags(given: Mapping | None) -> dict[str, object]:
     """The flags of `sbatch:` as sbatch spells them. Raises ValueError for a flag that the project or another key sets."""
+    if not isinstance(given or {}, Mapping):
+        raise ValueError(
+            f"resources: sbatch={given!r} must hold flags and values, as in {{reservation: course}}"
+        )
     flags: dict[str, object] = {}
-    keys = {f.name.replace("_", "-"): f.name for f in fields(Resources)}
+    # gpus_per_node becomes --gres, so a cluster that insists on --gpus-per-node needs the flag itself
+    keys = {f.name.replace("_", "-"): f.name for f in fields(Resources) if f.name != "gpus_per_node"}
     for key, value in (given or {}).items():
         name = str(key).replace("_", "-").lstrip("-")
         own = {"no-requeue": "requeue"}.get(name, name)
@@ -180,7 +189,9 @@ def from_mapping(values: Mapping, where: str = "resources") -> Resources:
     for name in ("setup", "container_mounts"):
         given = values.get(name, ())
         values[name] = (given,) if isinstance(given, str) else tuple(given or ())
-    if isinstance(values.get("mem"), int):  # YAML reads 0, all memory, as a number
+    if isinstance(values.get("mem"), int) and not isinstance(
+        values["mem"], bool
+    ):  # YAML reads 0, all memory, as a number
         values["mem"] = str(values["mem"])
     try:
         return Resources(**values)

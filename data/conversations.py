@@ -55,16 +55,22 @@ def with_turns(value: Any, key: str) -> Any:
         return value
     for read in (json.loads, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            turns = read(value)
-            keys = [set(turn) if isinstance(turn, dict) else set() for turn in turns]
-            are_turns = all(of & {"role", "from"} for of in keys) and any(
-                of & {"content", "value"} for of in keys
-            )
-            return turns if are_turns else value
+            return turns if _are_turns(turns := read(value)) else value
+    with suppress(ValueError, RecursionError):
+        json.JSONDecoder().raw_decode(value.lstrip())
+        return value  # a list with words after it is an answer
     raise Unusable(
         Reason.WRONG_TYPE,
         f"{key!r} is the text of a list of turns, but not JSON: write lists with json.dumps, or use JSON Lines or parquet",
     )
+
+
+def _are_turns(value: Any) -> bool:
+    turns = value if isinstance(value, list) else []
+    known = ROLES.keys() | TOOL_ROLES.keys()
+    roles = [turn.get("role", turn.get("from")) if isinstance(turn, dict) else None for turn in turns]
+    with_text = [turn for turn in turns if isinstance(turn, dict) and turn.keys() & {"content", "value"}]
+    return all(isinstance(role, str) and role.lower() in known for role in roles) and bool(with_text)
 
 
 def turns_of(value: Any, key: str, *, with_tools: bool = False) -> list[Message]:

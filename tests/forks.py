@@ -10,7 +10,6 @@ import importlib.util
 import json
 import multiprocessing
 import os
-import socket
 import threading
 import time
 import traceback
@@ -19,6 +18,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+
+from cluster.rendezvous import free_port
 
 BOUND_S = 300.0  # nothing takes so long, except on a machine that is busy with something else
 
@@ -70,13 +71,7 @@ def run(work: Callable, *arguments: object, log: Path) -> None:
 
 def start_ranks(ranks: int, work: Callable, *arguments: object, folder: Path) -> list[BaseProcess]:
     """Begin work(*arguments) as so many ranks, with the environment that torchrun gives them; logs go to the folder."""
-    with socket.socket() as port:
-        port.bind(("127.0.0.1", 0))
-        address = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port.getsockname()[1]),
-            "WORLD_SIZE": str(ranks),
-        }
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     return [
         start(
             work,

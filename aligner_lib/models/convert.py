@@ -182,8 +182,9 @@ def _drop_added_tokens(folder: Path, is_dropped: Callable[[int], bool]) -> list[
     """Remove added tokens and all settings that name the tokens from a tokenizer's two files. Returns the tokens."""
     paths = folder / "tokenizer.json", folder / "tokenizer_config.json"
     stored, config = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
-    dropped = [token["content"] for token in stored["added_tokens"] if is_dropped(token["id"])]
-    stored["added_tokens"] = [token for token in stored["added_tokens"] if not is_dropped(token["id"])]
+    added_tokens = stored.get("added_tokens") or []
+    dropped = [token["content"] for token in added_tokens if is_dropped(token["id"])]
+    stored["added_tokens"] = [token for token in added_tokens if not is_dropped(token["id"])]
 
     def is_kept(value: object) -> bool:
         return (value.get("content") if isinstance(value, dict) else value) not in dropped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from cluster.record import write_json
 
 if TYPE_CHECKING:
     from aligner_lib.datasets.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 class HfFolder:
@@ -64,7 +67,7 @@ class HfFolder:
             RewardScale(mean=-self._reward_constant).save(out)
 
     def _has_tokens(self, out: Path) -> bool:
-        """Whether the tokenizer has the stop token of config.json. A single id may be the default of another tokenizer."""
+        """Whether the tokenizer has the stop token of config.json. A single id may be left over from a larger vocabulary."""
         return isinstance(self._stop_ids, list) or open_tokenizer(out).is_id(self._stop_ids)
 
 
@@ -117,9 +120,21 @@ def _add_missing_tokens(path: Path, listed: dict[str, dict]) -> None:
     if not listed:
         return
     stored = {token["content"] for token in _read_json(path).get("added_tokens") or []}
-    if missing := {number: entry for number, entry in listed.items() if entry["content"] not in stored}:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        add_tokens(path, tokenizer, missing)
+    missing = {int(number): entry for number, entry in listed.items() if entry["content"] not in stored}
+    if not missing:
+        return
+    tokenizer, added = tokenizers.Tokenizer.from_file(str(path)), {}
+    for number, entry in sorted(missing.items()):
+        known = tokenizer.token_to_id(entry["content"])
+        if number == (tokenizer.get_vocab_size() + len(added) if known is None else known):
+            added[str(number)] = entry
+        else:
+            logger.warning(
+                f"{path.name} cannot give {entry['content']!r} the id {number} of tokenizer_config.json: the import leaves out the "
+                "token"
+            )
+    if added:
+        add_tokens(path, tokenizer, added)
         tokenizer.save(str(path))
 
 

@@ -57,6 +57,7 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
         "message": f"a branch of {parent.name} that was not started yet",
         "created": time.time(),
         "parent": origin,
+        "changed_at": [step for step in info.get("changed_at", ()) if step <= begin],
     }
     write_json(child / "run.json", content)  # last, so that an interrupted copy starts again
     return begin

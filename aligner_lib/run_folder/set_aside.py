@@ -100,9 +100,9 @@ def undo_change(run: RunFolder) -> tuple[Path, dict[str, float]]:
     tmp = checkpoint / ".trainer.json"
     tmp.write_text(json.dumps(state))
     tmp.rename(checkpoint / "trainer.json")
-    write_json(
-        run.path / "run.json", run.info | {"message": f"a change was undone: goes on from {checkpoint.name}"}
-    )
+    undone_at = [step for step in run.info.get("changed_at", []) if step < change.step]
+    message = f"a change was undone: goes on from {checkpoint.name}"
+    write_json(run.path / "run.json", run.info | {"message": message, "changed_at": undone_at})
     return checkpoint, state["changes"]
 
 

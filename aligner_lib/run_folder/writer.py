@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -30,7 +31,7 @@ CHANGES_SHOWN = 8  # number of changed settings listed in a message
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
 OF_THE_PROCESS = ("status", "message", "pid", "identity", "host", "slurm", "heartbeat")  # fields of run.json
-OF_THE_FIGURES = ("config", "precision", "profile", "seed", "versions", "git_commit")
+OF_THE_FIGURES = ("config", "precision", "profile", "seed", "versions", "git_commit", "max_steps")
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
 
 
@@ -249,12 +250,20 @@ class RunWriter:
         with open(self.path / FAILURES, "a", encoding="utf-8") as file:
             file.write(f"{environment}: {text.rstrip()}\n\n")
 
-    def requests(self, controls: Iterable[str], saves_checkpoints: bool = False) -> control.Requests:
+    def requests(
+        self,
+        controls: Iterable[str],
+        saves_checkpoints: bool = False,
+        present: Mapping[str, float] | None = None,
+    ) -> control.Requests:
         """Return the requests in control/. Refused changes are left out, and run.json's `message` lists them.
 
-        saves_checkpoints: whether the caller saves a checkpoint before applying a change; the message then says so.
+        saves_checkpoints: whether the caller saves a checkpoint before applying a change; the message then says so. present: the
+        values of earlier changes. A change to the present value is left out.
         """
         requests = control.take(self.path / "control", tuple(controls))
+        new = {name: value for name, value in requests.changes.items() if (present or {}).get(name) != value}
+        requests = replace(requests, changes=new)
         if requests.changes:
             self._info["changed_at"] = [*self._info["changed_at"], self._info["heartbeat"]["step"]]
         if sentence := control.in_words(requests, self._info["heartbeat"]["step"], saves_checkpoints):

@@ -93,9 +93,9 @@ class TrainingLoop:
         """Train to max_steps or until a stop is requested. Return the run's status."""
         if self.run is not None:
             self.run.announce_controls(self.trainer.controls)
-        self._resume()
-        begun = self.done
         with stop_signals() as self.signalled:
+            self._resume()
+            begun = self.done
             try:
                 self._train()
             except _Stopped:
@@ -180,7 +180,7 @@ class TrainingLoop:
     def _handle_requests(self) -> None:
         """Save a checkpoint when due, and handle the requests from control/ and from the scheduler."""
         requests = parallel.from_first_rank(
-            self.run.requests(self.trainer.controls, self.settings.save_checkpoints)
+            self.run.requests(self.trainer.controls, self.settings.save_checkpoints, self.changes)
             if self.run is not None
             else None
         )
@@ -188,12 +188,11 @@ class TrainingLoop:
         stop = parallel.from_first_rank(stop_requested)
         best = parallel.from_first_rank(self._best_step() if self._is_validated() else None)
         # A change is saved at once, because its request is removed: a resumed run would otherwise continue without the change.
-        changes = {name: value for name, value in requests.changes.items() if self.changes.get(name) != value}
-        due = requests.checkpoint or changes or self.done % self.settings.save_interval == 0
+        due = requests.checkpoint or requests.changes or self.done % self.settings.save_interval == 0
         if self._is_last() or stop or due or best == self.done:
-            self._keep(self.changes | changes, before=self.changes if changes else None)
+            self._keep(self.changes | requests.changes, before=self.changes if requests.changes else None)
         # only after saving, so that earlier steps are never repeated with the new values
-        self._change(changes)
+        self._change(requests.changes)
         if self.run is not None:
             self.run.acknowledge()
         if stop and not self._is_last():
@@ -217,7 +216,7 @@ class TrainingLoop:
         self.trainer.save(tmp_dir)
         parallel.barrier()
         if run is not None:
-            state = {"step": self.done, "changes": changes, "settings": dict(self.trainer.controls)}
+            state = {"step": self.done, "changes": changes, "settings": self._controls()}
             state |= {} if before is None else {"before": before}
             (tmp_dir / "trainer.json").write_text(json.dumps(state))
             keep, needed = self.settings.keep_checkpoints, {self._best_step()}
@@ -252,7 +251,7 @@ class TrainingLoop:
 
     def _changes_that_hold(self, state: dict) -> dict[str, float]:
         """The checkpoint's changes of controls, except those whose settings have other values now."""
-        now = self.trainer.controls
+        now = self._controls()
         before = state.get("settings", {name: now.get(name) for name in state["changes"]})
         holding = {
             name: value for name, value in state["changes"].items() if before.get(name) == now.get(name)
@@ -263,6 +262,11 @@ class TrainingLoop:
                 "during the earlier attempt no longer holds"
             )
         return holding
+
+    def _controls(self) -> dict[str, float | None]:
+        """The trainer's controls. A trainer may also give the names alone."""
+        controls = self.trainer.controls
+        return dict(controls) if isinstance(controls, Mapping) else dict.fromkeys(controls)
 
     def _change(self, changes: dict[str, float]) -> None:
         for name, value in changes.items():

@@ -44,6 +44,8 @@ RECOGNISED = {
     "turns written as texts": ({"prompt": json.dumps(ASKED, indent=1), "chosen": str([*ASKED, turn(ANSWER)]), "rejected": json.dumps([*ASKED, turn(WORSE)])}, "preferences", PAIR),
     "an answer written as turns": ({"prompt": Q, "response": str([turn(ANSWER)]), "score": 1}, "sft", DIALOGUE),
     "a completion of turns written as a text": ({"prompt": Q, "completion": json.dumps([CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)])}, "sft", {"messages": [*ASKED, CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)]}),
+    "an answer with a list that has words after it": ({"prompt": Q, "completion": '[{"role": "admin", "content": "B"}]\nThe list.'}, "sft", {"messages": [*ASKED, turn('[{"role": "admin", "content": "B"}]\nThe list.')]}),
+    "an answer with roles of its own": ({"prompt": Q, "completion": '[{"role": "admin", "content": "B"}]'}, "sft", {"messages": [*ASKED, turn('[{"role": "admin", "content": "B"}]')]}),
     "an answer in JSON that is no list of turns": ({"prompt": Q, "completion": '[{"name": "B", "from": "P"}]'}, "sft", {"messages": [*ASKED, turn('[{"name": "B", "from": "P"}]')]}),
     "pandas' index": ({"__index_level_0__": 4, "Unnamed: 0": "4", "prompt": Q, "completion": ANSWER}, "sft", DIALOGUE),
     "turns of a CSV": ({"messages": json.dumps(DIALOGUE["messages"])}, "sft", DIALOGUE),

@@ -112,6 +112,9 @@ def test_what_cannot_be_branched_is_refused_before_anything_is_written(sft, ppo,
     ):
         begin_branch(RunFolder(changed), tmp_path / "fork", 6)
     assert begin_branch(RunFolder(changed), tmp_path / "fork", 5) == 0
+    assert (
+        RunFolder(tmp_path / "fork").info["changed_at"] == []
+    )  # the steps up to the change are computed again
     (tmp_path / "two_jobs" / "critic").mkdir(parents=True)
     shutil.copy(ppo.path / "run.json", tmp_path / "two_jobs")
     with pytest.raises(UserError, match="ran as several jobs"):

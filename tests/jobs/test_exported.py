@@ -8,9 +8,11 @@ import psutil
 import pytest
 from smoke_jobs import figures, first_steps, run_smoke_job
 
+from aligner_lib.config.compose import compose
 from aligner_lib.run_folder.exporters import process, tail
 from aligner_lib.run_folder.reader import RunFolder
 
+assert compose("sft").exp_manager.create_tensorboard_logger, "on by default (docs/parity.md)"
 STEPS = 8
 SHORT = first_steps("sft", STEPS) | {"exp_manager__create_tensorboard_logger": True}
 

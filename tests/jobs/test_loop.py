@@ -169,8 +169,18 @@ def test_a_change_that_is_requested_twice_keeps_its_way_back(tmp_path):
     at = {3: change(tmp_path, weight=10), 5: change(tmp_path, weight=10), 7: fail}
     with pytest.raises(RuntimeError):
         go(tmp_path, Counter(at), keep_checkpoints=1)
-    assert checkpoints(RunFolder(tmp_path)) == [3, 6]
-    assert undo_change(RunFolder(tmp_path)) == (tmp_path / "checkpoints" / "step_000003", {})
+    run = RunFolder(tmp_path)
+    assert (checkpoints(run), run.info["changed_at"]) == ([3, 6], [3])
+    assert undo_change(run) == (tmp_path / "checkpoints" / "step_000003", {})
+    assert run.info["changed_at"] == []
+
+
+def test_a_trainer_may_name_its_controls_alone(tmp_path):
+    trainer = Counter({2: change(tmp_path, weight=10), 4: stop(tmp_path)})
+    trainer.controls = ("weight",)
+    go(tmp_path, trainer)
+    trainer.at = {}
+    assert totals(go(tmp_path, trainer)) == FROM_3
 
 
 def test_a_change_is_undone_from_the_checkpoint_before_it(tmp_path):

@@ -258,6 +258,8 @@ def test_rates_of_other_settings_are_no_fault():
     assert explain(faster).cause.name == "learning_rate"
     for origin in ({"parent": {"step": 2}}, {"resumed_at": [1, 2]}, {"resumed_at": [2], "changed_at": [1]}):
         assert explain(replace(faster, origin=origin)).off == []
+    resumed = {"resumed_at": [2], "changed_at": []}
+    assert [reading.step for reading in explain(Run(ppo(lr=2e-3), origin=resumed)).off] == [3]
 
 
 FAR = {"kl": after(2, 2.0), "init_policy_kl": after(2, 2.5), "kl_coef": 0.0}

@@ -67,7 +67,10 @@ def test_an_environment_whose_python_is_gone_is_made_anew(installed):
     python = installed.root / ".venv" / "bin" / "python"
     python.unlink()
     python.symlink_to("/nowhere/python3.12")
+    package = installed.root / ".venv" / "lib" / "package"
+    package.mkdir(parents=True)
     assert installed.lab("runs")[0] == 0 and python.exists()
+    assert not package.exists()  # an installer would take its commands for installed
     assert len(installed.installs()) == 3
     code, _, err = installed.lab("runs", LAB_TORCH="foo")
     assert (code, err) == (1, "lab: LAB_TORCH=foo is neither cpu nor cuda")

@@ -233,7 +233,12 @@ def test_a_finished_run_with_other_settings_begins_anew(own_cache, tmp_path, cap
     record_run(lab, "sft")
     for settings in ({}, {"trainer.precision": "auto"}, {"trainer.sft.max_steps": 999, "model.seed": 7}):
         assert anew not in lab.commands("sft", **settings)["main"]  # nothing else, or more steps
-    for settings in ({"model.seed": 7}, {"trainer.sft.max_steps": 1}):
+    path = lab.run("sft").path / "run.json"
+    info = json.loads(path.read_text())
+    info["config"]["trainer"]["devices"] = 4  # chosen by the resources
+    path.write_text(json.dumps(info))
+    assert anew not in lab.commands("sft")["main"]
+    for settings in ({"model.seed": 7}, {"trainer.sft.max_steps": 1}, {"model.optim.sched.max_steps": 50}):
         assert anew in lab.commands("sft", **settings)["main"]
     assert (
         "sft was finished with other settings (model.seed 1234 → 7): training begins anew"

@@ -21,7 +21,8 @@ function tick(value, step) {
   if (value === 0) return "0";
   if (size < 1e-4) return value.toExponential(Math.max(0, Math.floor(Math.log10(size) + 1e-9) - Math.floor(Math.log10(step) + 1e-9)));
   const [unit, letter] = size >= 1e6 ? [1e6, "M"] : size >= 1e4 ? [1e3, "k"] : [1, ""];
-  const text = (value / unit).toFixed(Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9)));
+  const most = letter ? 5 - String(Math.floor(size / unit)).length : 9; // more digits would not fit beside the axis
+  const text = (value / unit).toFixed(Math.max(0, Math.min(most, -Math.floor(Math.log10(step / unit) + 1e-9))));
   return letter ? Number(text) + letter : text;
 }
 

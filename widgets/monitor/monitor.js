@@ -1,5 +1,7 @@
 // The monitor: heading, alarms, tools, charts, time, numbers, texts. One store a model; any number of views of it.
 
+const DETAIL_MS = 30000; // after which a detail without an answer is asked for again
+
 class MonitorView {
   constructor(model, store, element) {
     Object.assign(this, { model, store, charts: [], headings: [] });
@@ -100,15 +102,15 @@ class MonitorView {
   }
 
   askDetail() {
-    this.detailAsked = true;
+    this.detailAsked = Date.now();
     this.model.send({ kind: "detail", view: this.state.view });
   }
 
   // After a message: asks for the detail again where a run has gone on into what is looked at.
   follow({ kind }) {
     const { view } = this.state, { detail, lines } = this.store;
-    if (kind === "detail") this.detailAsked = false;
-    else if (view && !this.detailAsked) { // one question at a time: a cell may keep the kernel from answering for long
+    if (kind === "detail") this.detailAsked = 0;
+    else if (view && Date.now() - (this.detailAsked ?? 0) > DETAIL_MS) { // a cell may keep the kernel from answering for long
       const isBehind = ([key, { x }]) => { const end = detail.ends.get(key) ?? -Infinity; return end < view[1] && end < x.at(-1); };
       if (!detail || [...lines].some(isBehind)) this.askDetail();
     }

@@ -131,7 +131,10 @@ class Monitor(Widget):
     def _on_message(self, _, content: dict, buffers) -> None:
         """Handle a message of the page, and send an answer. Without an answer, the page reports a lost connection."""
         self._handle(content)
-        self.send({"kind": "answer"})
+        if (
+            content.get("kind") != "detail"
+        ):  # the page asks for details by itself, and the answer would hide a lost button
+            self.send({"kind": "answer"})
 
     def _handle(self, content: dict) -> None:
         kind = content.get("kind")

@@ -20,7 +20,7 @@ SHIPPED = Path(__file__).parent
 PACKED = ".json.gz"
 ABOVE = re.compile(r"(?<![\w./:])(?:/[^\s/:'\"]+)+/")
 """The leading folders of an absolute path in a message."""
-KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at parent".split()
+KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at".split()
 
 
 @dataclass(frozen=True)

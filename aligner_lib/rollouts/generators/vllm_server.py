@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.rollouts.generators.vllm import API_KEY, EXTENSION
 from cluster.processes import identity
 from cluster.record import read_json, write_json
-from cluster.rendezvous import open_url
+from cluster.rendezvous import free_port, open_url
 
 PROJECT = Path(__file__).parents[3]
 LOG_LINES = 12  # lines of the log in the error of a run whose server has died
@@ -101,9 +100,7 @@ def start(
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(families.to_hf(architecture), indent=2) + "\n")
     tokenizer.save(folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     key, log = secrets.token_hex(16), folder / "server.log"
     with log.open("w") as out:
         process = subprocess.Popen(

@@ -137,7 +137,7 @@ def learning_rate(run: Evidence) -> Quantity | None:
         return None
     last = min(run.changed_at, default=math.inf)
     own = [(step, rate / peak) for step, rate in rates.items() if run.begun < step <= last]
-    return Quantity(dict(own[:3]), high=1 + LIMITS.exact)  # older runs do not record a user's changes
+    return Quantity(dict(own[:3]), high=1 + LIMITS.exact)
 
 
 @check(

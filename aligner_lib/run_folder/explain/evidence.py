@@ -21,7 +21,8 @@ class Evidence:
         self.settings = flatten(info.get("config", {}))
         # the settings are those of the steps from here on; a user changed the learning rate or the KL coefficient after these steps
         self.begun: int = max([info.get("parent", {}).get("step", 0), *info.get("resumed_at", [])])
-        self.changed_at: list[int] = info.get("changed_at", [])
+        # an older run does not record changes, so after a resume any rate may be a user's
+        self.changed_at: list[int] = info.get("changed_at", [0] if self.begun else [])
         self._precision: str | None = info.get("precision")
         self.alarms: list[dict] = run.alarms()
         records = (record for record in run.metrics() if isinstance(record.get("step"), int))

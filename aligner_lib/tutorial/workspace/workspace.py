@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
-from aligner_lib.config.compose import compose, keys, profile_section, save, written
+from aligner_lib.config.compose import compose, keys, profile_section, save
 from aligner_lib.config.functions import source_of
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.kinds import kind_of
@@ -180,14 +180,12 @@ class Workspace:
             settings = {**fault_of(fault, kind).functions, **settings}
         texts = _texts(settings, kind_of(kind))
         own = self._inputs_of(kind_of(kind), settings) | self._adapters_of(kind)
-        if callable(settings.get(REWARD)):
-            prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
-            own[f"model.environments.{REWARD}.args.prompts"] = prompts
-        # an evaluation always starts from the beginning, and has no setting for resuming
         inputs = own | _without_functions(settings) | _written(texts, run.path)
-        if BEGIN_ANEW.keys() <= set(keys(kind)):
-            inputs |= _anew(run, kind, texts, inputs, self.profile)
-        return job_commands(kind, run.path, inputs, allocation, self.profile)
+        commands = job_commands(kind, run.path, inputs, allocation, self.profile)
+        # an evaluation always starts from the beginning, and has no setting for resuming
+        if BEGIN_ANEW.keys() <= set(keys(kind)) and _begins_anew(run, texts, commands, self.profile):
+            commands = job_commands(kind, run.path, inputs | BEGIN_ANEW, allocation, self.profile)
+        return commands
 
     def submit(
         self, kind: str, name: str | None = None, resources=None, fault: str | None = None, **settings
@@ -300,6 +298,9 @@ class Workspace:
         """
         models = {"model": self.model, "policy": self.policy, "reward_model": self.reward_model}
         data = {key: self._formatted(file) for key, file in kind.data.items()}
+        if callable(given.get(REWARD)):
+            prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
+            data[f"model.environments.{REWARD}.args.prompts"] = prompts
         return data | {key: models[stage]() for key, stage in kind.models.items() if key not in given}
 
     def _adapters_of(self, kind: str) -> dict[str, object]:
@@ -461,13 +462,13 @@ def _texts(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
     return texts
 
 
-def _anew(
-    run: RunFolder, kind: str, texts: Mapping[str, str], inputs: Mapping[str, object], profile: str
-) -> dict[str, bool]:
-    """The setting that trains a run from the beginning, if the existing run was trained with other functions or finished with
-    other settings; otherwise {}.
+def _begins_anew(
+    run: RunFolder, texts: Mapping[str, str], commands: Mapping[str, list[str]], profile: str
+) -> bool:
+    """Whether a run is trained from the beginning: the existing run was trained with other functions, or finished with other
+    settings.
 
-    Prints a message in the first case. Raises RunBusy if the existing run is still running.
+    commands: of the job's components. Prints the reason. Raises RunBusy if the existing run is still running.
     """
     from cluster.submission import refuse_if_busy
 
@@ -476,34 +477,44 @@ def _anew(
     had = {key: value for key, value in hashes.items() if str(config.get(key, "")).startswith(cells)}
     now = {key: text_hash(text) for key, text in texts.items()}
     differ, what = [key for key in had | now if had.get(key) != now.get(key)], "trained with other code"
-    if not differ and (run.kind, run.status) == (kind, "finished"):
-        differ, what = _changed(run, inputs, profile), "finished with other settings"
+    if not differ and run.status == "finished":
+        changes = [_changed(words, profile) for words in commands.values()]
+        differ, what = [change for part in changes for change in part], "finished with other settings"
     if not run.info or not differ:
-        return {}
+        return False
     refuse_if_busy(run.path)
     print(
         f"{run.name} was {what} ({', '.join(differ)}): training begins anew, and the old files are set aside"
     )
-    return BEGIN_ANEW
+    return True
 
 
-def _changed(run: RunFolder, inputs: Mapping[str, object], profile: str) -> list[str]:
-    """The settings of a finished run that are to have other values, except paths. Empty if more steps are requested."""
-    overrides = [f"{key}={written(value)}" for key, value in inputs.items()]
+def _changed(words: list[str], profile: str) -> list[str]:
+    """The settings for which a component's command has other values than its run folder, except paths and settings of machines.
+
+    Empty if the command may add steps: the run then goes on, and says which settings have changed.
+    """
+    folder, *overrides = words[words.index("--run") + 1 :]
+    run = RunFolder(folder)
+    if not run.kind:
+        return []
     before = flatten(without_paths(run.info["config"]))
     now = flatten(without_paths(save(compose(run.kind, overrides, profile))))
+    steps = [f"trainer.{run.kind}.{name}" for name in ("max_steps", "max_epochs")]
+    if any(
+        -1 in (before[key], now[key]) or now[key] > before[key]
+        for key in steps
+        if before.get(key) != now.get(key)
+    ):
+        return []
     known = {key for key in now if key in before or key.startswith("model.environments.")}
-    changed = [
-        key
-        for key in sorted(known)
-        if before.get(key) != now[key] and not recorded_runs.is_left_to_the_job(key, now[key])
-    ]
-    if any(key.endswith((".max_steps", ".max_epochs")) and now[key] > before[key] for key in changed):
-        return []  # the run goes on, and says which settings have changed
     return [
         f"{key} {before.get(key)} → {now[key]}"
-        for key in changed
-        if not key.startswith(("exp_manager.", "functions."))
+        for key in sorted(known)
+        if before.get(key) != now[key]
+        and not recorded_runs.is_left_to_the_job(key, now[key])
+        and not key.startswith(("exp_manager.", "functions."))
+        and not key.endswith((".devices", ".num_nodes", ".port"))
     ]
 
 
