@@ -196,14 +196,14 @@ def test_sockets_in_a_gres_hide_no_gpu(monkeypatch):
 )  # fmt: skip
 def test_a_refused_probe_does_not_blame_the_folder(tmp_path, monkeypatch, errors, finding):
     flags = {"reservation": "course", "nodelist": ["n1", "n2"], "hold": True}
-    share = Resources(gpus_per_node=8, gpu_type="h100", mem="4G", sbatch=flags)
+    share = Resources(gpus_per_node=8, gpu_type="h100", sbatch=flags)
     scripts = []
     answer = subprocess.CompletedProcess([], 1, "", errors)
     monkeypatch.setattr(
         checks.subprocess, "run", lambda words, **options: scripts.append(words[-1]) or answer
     )
     assert finding in str(next(checks._probe(tmp_path, share)))
-    for option in ("--gres=gpu:h100:1", "--mem=4G", "--reservation=course", "--nodelist=n1,n2"):
+    for option in ("--gres=gpu:h100:1", "--reservation=course", "--nodelist=n1,n2"):
         assert f" {option} " in scripts[0]
     assert "hold" not in scripts[0]
 
