@@ -40,12 +40,18 @@ TWO_NUMPY = ["numpy<=2.5.5", 'numpy==1.26.4; extra == "pytriton"']
         (TWO_NUMPY, {"numpy": "2.6.0"}, "numpy 2.6.0"),
     ],
 )
-def test_packages_above_the_lock_are_named(monkeypatch, requires, versions, detail):
+def test_packages_above_the_lock_are_named(monkeypatch, tmp_path, requires, versions, detail):
     installed(monkeypatch, requires, versions)
+    monkeypatch.setattr(doctor.sys, "prefix", str(tmp_path))
     finding = pinned_versions()
     assert finding.ok == (detail is None)
     if detail:
-        assert finding.needed and finding.detail.startswith(detail) and "requirements.lock" in finding.detail
+        assert finding.needed and finding.detail.startswith(detail)
+        assert finding.detail.endswith(
+            "requirements.lock && uv pip install --no-deps --require-hashes -r requirements-pytriton.lock"
+        )
+        (tmp_path / "lab.stamp").touch()
+        assert f"remove {tmp_path}/lab.stamp, and `./lab doctor` installs" in pinned_versions().detail
 
 
 @pytest.mark.parametrize(
