@@ -162,6 +162,7 @@ def test_any_text_is_a_bounded_number_or_refused(text):
 
 
 def test_a_number_is_found_by_going_higher_and_lower():
+    assert make("guess_the_number", turns=1).max_turns == 1
     environment = make("guess_the_number", low=1, high=3, turns=4)
     seed = next(seed for seed in range(environment.size) if environment.numbers[seed] in (1, 3))
     number = environment.numbers[seed]
@@ -672,6 +673,7 @@ def no_instruction(folder):
         (built("form_rules", forms=["haiku"]), "there is no haiku; there are sentences"),
         (built("calculator", operations="^"), "some of + - *"),
         (built("guess_the_number", low=3, high=3), "low=3 is not below high=3"),
+        (built("guess_the_number", turns=0), "turns=0: the value must be at least 1"),
         (built("answers"), "args.prompts is needed"),
         (built("answers", prompts="nowhere.jsonl"), "nowhere.jsonl can't be read"),
         (built("answers", prompts={"train": "a.jsonl"}), "{train: FILE, validation: FILE}"),
