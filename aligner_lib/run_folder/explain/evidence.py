@@ -19,9 +19,10 @@ class Evidence:
         info = run.info
         self.kind: str = info.get("kind", "")
         self.settings = flatten(info.get("config", {}))
-        # the settings are those of the steps from here on; a user changed the learning rate or the KL coefficient after these steps
+        # the last step of a branch's parent or of an earlier attempt, whose settings may have been others
         self.begun: int = max([info.get("parent", {}).get("step", 0), *info.get("resumed_at", [])])
-        # an older run does not record changes, so after a resume any rate may be a user's
+        # the steps after which a user changed the learning rate or the KL coefficient; an older run does not record the steps, so
+        # after a resume any rate may be a user's
         self.changed_at: list[int] = info.get("changed_at", [0] if self.begun else [])
         self._precision: str | None = info.get("precision")
         self.alarms: list[dict] = run.alarms()

@@ -501,11 +501,8 @@ def _changed(words: list[str], profile: str) -> list[str]:
     before = flatten(without_paths(run.info["config"]))
     now = flatten(without_paths(save(compose(run.kind, overrides, profile))))
     steps = [f"trainer.{run.kind}.{name}" for name in ("max_steps", "max_epochs")]
-    if any(
-        -1 in (before[key], now[key]) or now[key] > before[key]
-        for key in steps
-        if before.get(key) != now.get(key)
-    ):
+    lengths = [(before[key], now[key]) for key in steps if key in before and before[key] != now[key]]
+    if any(-1 in (earlier, later) or later > earlier for earlier, later in lengths):
         return []
     known = {key for key in now if key in before or key.startswith("model.environments.")}
     return [
