@@ -23,8 +23,10 @@ from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import ConfigError
 
-# The imports at the top of a file with a cell's function. The `__future__` import keeps annotations from being evaluated.
-HEADER = "from __future__ import annotations\n\nimport math\n\nimport torch\n\n\n"
+HEADER = "from __future__ import annotations\n\n"  # keeps annotations from being evaluated
+MODULES = ("math", "torch")
+"""The modules that a cell's function may use without an import. A file imports only those that its function names, because a
+process of an environment would need a second for torch."""
 
 
 @dataclass(frozen=True)
@@ -210,15 +212,17 @@ def source_of(function: Callable, name: str, place: str | None = None) -> str:
     """
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
         raise ConfigError(f"{name}={function!r}: give a function defined with def")
-    title, first_line = function.__name__, HEADER.count("\n") + 1
+    title = function.__name__
     where = f"{name}={title}"
     try:
-        text = HEADER + textwrap.dedent(inspect.getsource(function))
+        own = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
         raise ConfigError(
             f"{where}: the function's source can't be found: define the function in a cell, or in a file and give "
             f"{'functions.' if place else ''}{name}=FILE.py"
         ) from None
+    text = with_imports(own)
+    first_line = text.count("\n") - own.count("\n") + 1
     try:
         if place is not None:
             check(text, place, where, title, first_line)
@@ -229,6 +233,16 @@ def source_of(function: Callable, name: str, place: str | None = None) -> str:
             return f"from {function.__module__} import {title}\n"
         raise
     return text
+
+
+def with_imports(text: str) -> str:
+    """The text of a cell's functions as a file: below the imports of the MODULES that the text names."""
+    try:
+        named = _undefined(ast.parse(text), text)
+    except SyntaxError:  # the check of the whole file names the line
+        named = {}
+    imports = (f"import {module}\n\n" for module in MODULES if module in named)
+    return f"{HEADER}{''.join(imports)}\n{text}"
 
 
 # ---- reading code ---------------------------------------------------------------------------------------------------

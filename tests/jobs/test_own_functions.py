@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from smoke_jobs import checkpoint_files, figures, first_steps, run_smoke_job, steps
 
-from aligner_lib.config.functions import HEADER, source_of
+from aligner_lib.config.functions import source_of, with_imports
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial.hunt.faults import FAULTS
 
@@ -23,7 +23,7 @@ def solutions(number: str) -> str:
     (path,) = SOLVED.glob(f"{number}_*.ipynb")
     cells = json.loads(path.read_text())["cells"]
     solved = [cell["source"] for cell in cells if "solution" in cell["metadata"].get("tags", [])]
-    return "\n\n\n".join([HEADER.rstrip(), *map("".join, solved)])
+    return with_imports("\n\n\n".join(map("".join, solved)))
 
 
 def used(file: Path, **names: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ import exercises_page
 import pytest
 import torch
 
-from aligner_lib.config.functions import HEADER
+from aligner_lib.config.functions import with_imports
 from aligner_lib.config.functions import check as check_function
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
@@ -457,7 +457,7 @@ def test_solutions_that_train_equal_the_library_bit_for_bit(name):
     exercise, (kind, replaced) = ALL[name], ALL[name].trains
     place = kind_of(kind).functions[replaced]
     assert place.replace(":", ".") == exercise.library
-    check_function(HEADER + sources("notebooks/solved", "solution")[name], place, name)
+    check_function(with_imports(sources("notebooks/solved", "solution")[name]), place, name)
     solution = functions("notebooks/solved", "solution")[name]
     for case in range(exercise.cases):
         inputs = exercise.inputs(Draw(SEED, case)).values()

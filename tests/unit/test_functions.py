@@ -18,7 +18,7 @@ from aligner_lib.algorithms import ppo
 from aligner_lib.algorithms.policy_gradient import group_advantages
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.function_hashes import hashes_of_functions
-from aligner_lib.config.functions import FunctionFile, LibraryFunction, own_functions, source_of
+from aligner_lib.config.functions import FunctionFile, LibraryFunction, own_functions, source_of, with_imports
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError, FunctionError
 from aligner_lib.kinds.functions import functions_of
@@ -180,6 +180,24 @@ def test_a_function_of_the_library_that_has_helpers_is_imported():
     text = "from aligner_lib.algorithms.policy_gradient import group_advantages\n"
     assert source_of(group_advantages, "advantages", place) == text
     assert source_of(ppo.clipped_surrogate, "loss", SURROGATE).startswith("from __future__")
+
+
+@pytest.mark.parametrize(
+    ("text", "imported"),
+    [
+        ("def reward(response):\n    return len(response)\n", []),
+        ("def reward(response):\n    return math.sqrt(len(response))\n", ["math"]),
+        ("def reward(response):\n    import torch\n    return torch.ones(1).item()\n", []),
+        (
+            "def f(x):\n    def g(y):\n        return torch.exp(y) * math.pi\n    return g(x)\n",
+            ["math", "torch"],
+        ),
+    ],
+)
+def test_a_cell_s_file_imports_what_its_function_names(text, imported):
+    written = with_imports(text)
+    assert re.findall(r"^import (\w+)$", written, re.MULTILINE) == imported
+    assert written.endswith("\n\n\n" + text)
 
 
 CLIP = LibraryFunction(SURROGATE).parameters
