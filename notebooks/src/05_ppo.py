@@ -779,8 +779,8 @@ for name in ("ppo-drawn", "ppo-titles", "ppo-forms-both"):
 # (`max_init_policy_kl`) is off.
 #
 # With `exercise = "live"` you change your own run after its second step. By default, a recorded run of this project plays
-# in a few seconds. It has twelve steps, a KL coefficient of 0.1 and an earlier sample of the pairs, and otherwise the
-# settings of your run with the selected change. What result do you expect?
+# in a few seconds. It has twelve steps, a KL coefficient of 0.1, a learning rate of 5e-5 and an earlier sample of the pairs,
+# and otherwise the settings of your run. The selected change is made to these values. What result do you expect?
 
 # %%
 unbounded = {"trainer.ppo.max_init_policy_kl": None}

@@ -330,7 +330,8 @@ display(chat)
 #
 # | loss | when |
 # | --- | --- |
-# | `cdpo` (conservative DPO), `robust` ([robust DPO](https://arxiv.org/abs/2403.00409)) | some labels are wrong, so their margin should not grow without limit |
+# | `cdpo` (conservative DPO) | some labels are wrong, so the margin should not grow without limit |
+# | `robust` ([robust DPO](https://arxiv.org/abs/2403.00409)) | a known share of the labels is wrong: on average, the loss is that of the right labels |
 # | `ipo` ([identity preference optimization](https://arxiv.org/abs/2310.12036)) | few pairs: the loss asks for a fixed margin and no more |
 # | `simpo` ([simple preference optimization](https://arxiv.org/abs/2405.14734)), `orpo` ([odds ratio preference optimization](https://arxiv.org/abs/2403.07691)) | no memory for a reference |
 # | `kto` ([Kahneman-Tversky optimization](https://arxiv.org/abs/2402.01306)) | no pairs, but single answers with the label good or bad |

@@ -209,7 +209,7 @@ check("exact_match", exact_match)
 # ## The run
 #
 # Each step draws eight responses to each of eight sums. The reward runs in separate processes. If a reward raises an
-# error or hangs, the run loses the sample and continues. The objective of the profile is Dr. GRPO, without a KL in the loss. This notebook adds
+# error or hangs, the run loses the sample and continues. The objective is Dr. GRPO, without a KL in the loss. This notebook adds
 # the division by the group's deviation, as in GRPO.
 #
 # With `lora = True`, adapters learn instead of all weights. In one run each, {{lora.grpo.val_accuracy_after}} of the held-out
@@ -220,7 +220,7 @@ check("exact_match", exact_match)
 # %%
 from aligner_lib.config.compose import compose
 
-config = compose("grpo", ["model.grpo.scale=group_std"], profile=profile)
+config = compose("grpo", ["model.grpo.objective=dr_grpo", "model.grpo.scale=group_std"], profile=profile)
 print("objective    ", config.model.grpo.objective, "with scale", config.model.grpo.scale)
 print("steps        ", config.trainer.grpo.max_steps)
 print("prompts      ", config.model.grpo.num_prompts_per_step, "a step")
@@ -235,6 +235,7 @@ print("learning rate", config.model.optim.lr)
 settings = {
     "model.environments.sums.use": reward,
     "model.environments.sums.args.prompts": {split: str(file) for split, file in prompts.items()},
+    "model.grpo.objective": "dr_grpo",
     "model.grpo.scale": "group_std",
     "model.seed": seed,
 }

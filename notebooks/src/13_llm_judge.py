@@ -354,8 +354,8 @@ for place in (0.0, 1.0, 3.0):
 
 # %% [markdown]
 # With a strong taste, the judge looks perfect if the better answer always stands first, and useless if the better answer
-# stands second. Both orders give the same accuracy for every taste, because the taste cancels. But a swayed pair carries little
-# information: $w$ is near one half. With a live judge, the next cell compares forty pairs in both orders. A point on the dashed
+# stands second. Both orders give the same accuracy for every taste: the taste pulls $w$ towards one half, but never to the
+# other side. But a swayed pair carries little information: its $w$ is near one half. With a live judge, the next cell compares forty pairs in both orders. A point on the dashed
 # line is a pair without a taste for a place; the upper right corner belongs to the first place.
 
 # %%

@@ -35,7 +35,7 @@ BRADLEY_TERRY = Exercise(
     minutes=8,
     difficulty=2,
     hint="`torch.nn.functional.logsigmoid` computes the log of a sigmoid without the sigmoid itself. The sigmoid is "
-    "exactly 0 for margins below about −104, and the log of 0 is infinite. Each pair has its own loss, so do not "
+    "exactly 0 for margins below about −89, and the log of 0 is infinite. Each pair has its own loss, so do not "
     "average.",
     reference=lambda *inputs: preference.preference_loss(*inputs),
     library="aligner_lib.algorithms.preference.preference_loss",

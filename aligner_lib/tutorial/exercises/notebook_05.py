@@ -715,9 +715,9 @@ VALUE_LOSS = Exercise(
     title="the critic's clipped loss",
     minutes=8,
     difficulty=3,
-    hint="Clip the *distance* between the value and the old value, and add the old value again. Of the two squared errors, "
-    "the loss takes the same one in all rows of the table. In the third row, the value without the clip decides: a value "
-    "that has moved in the wrong direction keeps its gradient.",
+    hint="Clip the *distance* between the value and the old value, and add the old value again. In every row of "
+    "the table, the loss takes the larger of the two squared errors: in the second row the error of the clipped value, in the "
+    "third row the error of the value itself. So a value that has moved in the wrong direction keeps its gradient.",
     reference=_value_loss,
     library="aligner_lib.algorithms.ppo.critic_loss",
     inputs=_values_and_returns,

@@ -229,7 +229,7 @@ CALLS = (
     "calculator(A + B)",
     '{"name": "calculator", "arguments": {"text": "A + B"}}',
     '{"name": "calculator", "arguments": "A + B"}',
-    '{"name": ["calculator"], "arguments": {"expression": "A + B"}}',
+    '{"name": [7], "arguments": {"expression": "A + B"}}',
     '{"expression": "A + B"}',
     '"A + B"',
     '{"name": "calculator", "arguments": {"expression": "A plus B"}}',

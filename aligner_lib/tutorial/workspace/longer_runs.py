@@ -245,6 +245,7 @@ JUDGED = {
     "model.grpo.logprob_forward_micro_batch_size": 32,
     "model.grpo.num_val_samples": 64,
     "model.grpo.val_rollout_micro_batch_size": 64,
+    "model.grpo.objective": "dr_grpo",
     "model.grpo.scale": "group_std",
     "trainer.grpo.max_steps": 12,
     "trainer.grpo.val_check_interval": 12,
