@@ -25,8 +25,8 @@ from aligner_lib.errors import ConfigError
 
 HEADER = "from __future__ import annotations\n\n"  # keeps annotations from being evaluated
 MODULES = ("math", "torch")
-"""The modules that a cell's function may use without an import. A file imports only those that its function names, because a
-process of an environment would need a second for torch."""
+"""The modules that a cell's function may use without an import. A file imports only the modules of its function's text,
+because torch costs each process of an environment a second."""
 
 
 @dataclass(frozen=True)
