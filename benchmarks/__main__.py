@@ -17,6 +17,7 @@ from benchmarks import imports, ours
 from benchmarks.contest import Contestant, compete
 from benchmarks.kept import described, write_result
 from benchmarks.measure import Comparison
+from benchmarks.options import some_of
 from benchmarks.setting import BUNDLED, HH_REAL, LONG_PROMPTS, SHORT_PROMPTS, Setting
 from benchmarks.table import Result, table_of
 
@@ -42,7 +43,8 @@ def main() -> None:
         )
         setting.prepare()
         results = [
-            _run(name, setting, lambda text: console.print(text, highlight=False)) for name in options.only
+            _run(name, setting, lambda text: console.print(text, highlight=False, markup=False))
+            for name in options.only
         ]
         description = described("./lab bench", setting, options)
     console.print(_title(description), *map(table_of, results), sep="\n", highlight=False)
@@ -52,7 +54,7 @@ def main() -> None:
 
 def _run(name: str, setting: Setting, say) -> Result:
     if name == "imports":
-        return imports.measure(say=say)
+        return imports.measure(setting.repeats, say)
     if name == "monitor":
         from benchmarks import monitor
 
@@ -60,7 +62,7 @@ def _run(name: str, setting: Setting, say) -> Result:
     if name == "disk":
         from benchmarks import disk
 
-        return disk.measure(setting, say)
+        return disk.measure(setting, setting.repeats, say)
     if name == "ppo":
         from benchmarks import ppo
 
@@ -115,14 +117,21 @@ def _grpo(setting: Setting, say, lengths: range, aim: float | None) -> Compariso
     from benchmarks import theirs
 
     prompt_lengths = [len(prompt) for prompt in setting.grpo_prompts(lengths)]
-    name = f"GRPO, prompts of {min(prompt_lengths)} to {max(prompt_lengths)} tokens"
+    name = f"GRPO, prompts of {span(prompt_lengths)} tokens"
     run = partial(theirs.trl_grpo, lengths=lengths)
     sides = [
         Contestant("Aligner Lab", "a group's prompt once", partial(ours.grpo, lengths=lengths)),
         Contestant("TRL GRPOTrainer", "as it comes", run),
         _with(FASTEST_GRPO, "TRL GRPOTrainer", run),
     ]
-    return compete(name, sides, setting, aim, say)
+    comparison = compete(name, sides, setting, aim, say)
+    comparison.sizes = {"global_batch": setting.group_size, "micro_batch": setting.group_size}
+    return comparison
+
+
+def span(numbers: list[int]) -> str:
+    """The smallest and the largest number, or the number that is both."""
+    return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
 
 
 def _with(options: dict, name: str, run: Callable) -> Contestant:
@@ -142,7 +151,7 @@ def _generation(setting: Setting, say) -> Comparison:
     return compete("generation", sides, setting, aim=1.2, say=say)
 
 
-# the fastest settings of TRL's trainers among all options of their configs on a CPU: see docs/performance.md
+# the fastest settings of TRL's trainers among all options of their configs on a CPU: see docs/decisions/benchmarks.md
 FASTEST_ON_PAIRS = {"per_device_train_batch_size": 1}  # almost no padding
 FASTEST_GRPO = {"per_device_train_batch_size": 2}
 
@@ -155,6 +164,10 @@ COMPARISONS = {
     "generation": _generation,
 }
 NAMES = [*COMPARISONS, "ppo", "remote-critic", "imports", "disk", "monitor"]
+TAKES = {
+    ("clock", "cpu"): [*COMPARISONS, "ppo"],  # the others wait for disks, browsers and other processes
+    ("precision", "bf16"): [*COMPARISONS, "ppo", "remote-critic"],
+}
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -162,11 +175,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "./lab bench", description="Speed against TRL and transformers on this machine."
     )
     parser.add_argument("--model", default="6m", help="6m, or a name that `aligner model fetch` knows [6m]")
-    parser.add_argument("--only", type=_names, default=NAMES, help=f"some of {','.join(NAMES)} [all]")
-    parser.add_argument("--repeats", type=int, help="rounds of each side after its warm-up [5]")
+    parser.add_argument("--only", type=partial(some_of, NAMES), help=f"some of {','.join(NAMES)} [all]")
+    parser.add_argument(
+        "--repeats", type=int, help="rounds of each side after its warm-up, runs of imports and disk [5]"
+    )
     parser.add_argument("--steps", type=int, help="optimiser steps a round [4]")
-    parser.add_argument("--global-batch", type=int, help="samples an optimiser step [32]")
-    parser.add_argument("--micro-batch", type=int, help="samples a forward-backward [8]")
+    parser.add_argument("--global-batch", type=int, help="samples an optimiser step [32; GRPO: a group of 8]")
+    parser.add_argument("--micro-batch", type=int, help="samples a forward-backward [8; GRPO: its group]")
     parser.add_argument("--prompts", type=int, help="prompts a round of generation [64]")
     parser.add_argument(
         "--pairs",
@@ -181,22 +196,33 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         help="only some of the other sides, in the table's order: a side with SmolLM2-135M takes 3 GiB [all]",
     )
     parser.add_argument("--quick", action="store_true", help="two short rounds: does it run?")
-    parser.add_argument("--precision", choices=["32", "bf16"], default="32", help="of all sides [32]")
+    parser.add_argument(
+        "--precision",
+        choices=["32", "bf16"],
+        default="32",
+        help="of all sides [32]; bf16 leaves out imports, disk, monitor",
+    )
     parser.add_argument("--threads", type=int, help="threads of each side [as many as torch takes]")
     parser.add_argument(
-        "--clock", choices=["wall", "cpu"], default="wall", help="cpu: processor time, on a busy machine"
+        "--clock",
+        choices=["wall", "cpu"],
+        default="wall",
+        help="cpu: processor time, on a busy machine; leaves out remote-critic, imports, disk, monitor",
     )
     parser.add_argument(
         "--json", metavar="FILE", type=Path, default=Path("runs/bench.json"), help="the figures [%(default)s]"
     )
-    return parser.parse_args(arguments)
-
-
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := sorted(set(names) - set(NAMES)):
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(NAMES)}")
-    return names
+    options = parser.parse_args(arguments)
+    for (option, value), names in TAKES.items():
+        if getattr(options, option) != value:
+            continue
+        if unfit := [name for name in options.only or [] if name not in names]:
+            parser.error(
+                f"--{option} {value} has no effect on {', '.join(unfit)}: measure {', '.join(unfit)} without it"
+            )
+        options.only = options.only or names
+    options.only = options.only or NAMES
+    return options
 
 
 def _sizes(options: argparse.Namespace) -> dict[str, int]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from benchmarks.options import documented_parser
+
 ROWS, LENGTH = 2, 256
 KINDS = {  # name → settings of Numerics
     "none": {},
@@ -38,7 +40,8 @@ def kept_bytes(module, tokens: torch.Tensor, lengths: torch.Tensor) -> int:
     return sum(size for place, size in kept.items() if place not in weights)
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
+    documented_parser("activations", __doc__).parse_args(words)
     from aligner_lib.megatron import parallel
     from aligner_lib.megatron.model import Numerics, build_model
     from aligner_lib.models.architecture import Architecture

@@ -5,7 +5,7 @@ jobs, idle threads sleep early, as in normal jobs (`cluster/cores.py`). In the o
 The two kinds of jobs alternate. Then five users train at once, for comparison with the sum of five trainings in turn.
 
     --steps 8 --repeats 3   steps of each job (the first two set libraries up and do not count), and jobs of each setting
-    --users 5               how many users train at once; 0 skips the users. A user needs 3 GB with the laptop profile
+    --users 5               how many users train at once; 0 skips the users, and 1 is refused. A user needs 3 GB with the laptop profile
     --profile laptop        smoke: a machine with less memory
     --out FOLDER            runs and busy.json
 """
@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aligner_lib.tutorial.workspace.workspace import Workspace
+from benchmarks.options import documented_parser
 from cluster.cores import SPIN_COUNT
 
 THREADS = {"sleep soon": SPIN_COUNT, "spin": "300000"}  # libgomp's own number of turns
@@ -128,26 +129,33 @@ def table_of(seconds: dict[str, dict[str, list[float]]]) -> Table:
     return table
 
 
+def write(out: Path, figures: dict[str, object]) -> None:
+    (out / "busy.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
 def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.busy", description=__doc__.splitlines()[0])
+    parser = documented_parser("busy", __doc__)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--users", type=int, default=5)
     parser.add_argument("--profile", default="laptop")
     parser.add_argument("--out", type=Path, default=Path("runs/busy"))
     options = parser.parse_args(words)
+    if options.users == 1:
+        parser.error("--users 1: one user has nobody to train beside; take 2 or more, or 0")
     lab = Workspace(options.out, options.profile)
     seconds = measure_steps(lab, options)
-    Console().print(table_of(seconds))
     figures: dict[str, object] = {"step_seconds": seconds}
+    write(options.out, figures)
+    Console().print(table_of(seconds))
     if options.users:
-        figures["users_seconds"] = walls = measure_users(lab, options)
+        walls = measure_users(lab, options)
+        write(options.out, figures | {"users_seconds": walls})
         for threads in THREADS:
             ratio = walls[f"{threads}, at once"] / walls[f"{threads}, one after another"]
             print(
                 f"{options.users} users at once, idle threads {threads}: {ratio:.2f} × the sum (bound {USERS_BOUND})"
             )
-    (options.out / "busy.json").write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ more prompts. Duration: five minutes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from functools import cache
 from pathlib import Path
 
 from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, good_count, shares
+from benchmarks.options import documented_parser
 from data.forms import sentences, words
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
@@ -52,7 +52,7 @@ def searched_constant(turns: list[str], answers: list[str], most_words: int, cou
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cheats", description=__doc__.splitlines()[0])
+    parser = documented_parser("cheats", __doc__)
     parser.add_argument("--sample", choices=("forms", "drawn"), default="forms")
     parser.add_argument("--words", type=int, default=60)
     parser.add_argument("--sentences", type=int, default=1000)

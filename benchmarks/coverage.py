@@ -11,12 +11,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from math import isnan
+from statistics import NormalDist
 
 import numpy as np
 from numpy.random import Generator
 
 from aligner_lib.tutorial.comparison.statistics import (
     Estimate,
+    area_under_curve,
+    cohens_kappa,
     length_controlled_win_rate,
     mean_interval,
     share,
@@ -90,6 +93,29 @@ def equal_length(intercept: float) -> Draw:
     return draw
 
 
+def area_of(truth: float) -> Draw:
+    """Normal scores of good and bad answers, half of each, that overlap."""
+    distance = 2**0.5 * NormalDist().inv_cdf(truth)
+
+    def draw(rng: Generator, n: int) -> tuple[Estimate, float]:
+        labels = rng.random(n) < 0.5
+        return area_under_curve(rng.normal(distance * labels, 1), labels, range(n)), truth
+
+    draw.__doc__ = f"Area under the curve, {truth:g}."
+    return draw
+
+
+def kappa_of(truth: float, yes: float = 0.5) -> Draw:
+    """A judge that knows the label with the probability `truth`, and else says yes by chance. yes: the share of yes."""
+
+    def draw(rng: Generator, n: int) -> tuple[Estimate, float]:
+        labels, chance = rng.random((2, n)) < yes
+        return cohens_kappa(np.where(rng.random(n) < truth, labels, chance), labels, range(n)), truth
+
+    draw.__doc__ = f"Cohen's kappa, {truth:g}, {yes:.0%} yes."
+    return draw
+
+
 ROWS: tuple[Draw, ...] = (
     rewards,
     rewards_of_two,
@@ -104,6 +130,11 @@ ROWS: tuple[Draw, ...] = (
     share_gain_of(0.25, 0.6),
     equal_length(0.0),
     equal_length(1.0),
+    area_of(0.6),
+    area_of(0.92),
+    kappa_of(0.6),
+    kappa_of(0.92),
+    kappa_of(0.9, yes=0.1),
 )
 
 

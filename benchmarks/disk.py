@@ -5,32 +5,38 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from itertools import cycle, islice
 from pathlib import Path
 
 from benchmarks.measure import WaitTimes
 from benchmarks.setting import Setting
 
 PAIRS = 160_800
+CHECKPOINT = "checkpoint"
 FORMAT, SAVE = f"format {PAIRS:,} pairs", "save a checkpoint of SmolLM2-135M with Adam's moments"
 AIMS = {FORMAT: 8.0, SAVE: 5.0}
 
 
-def measure(setting: Setting, say: Callable[[str], None] = print, repeats: int = 3) -> WaitTimes:
+def measure(setting: Setting, repeats: int, say: Callable[[str], None] = print) -> WaitTimes:
     seconds = {
         FORMAT: _times(_formatting(setting.folder), repeats),
-        SAVE: _times(_saving(setting.folder), repeats),
+        SAVE: _times(_saving(setting.folder), repeats, lambda: shutil.rmtree(setting.folder / CHECKPOINT)),
     }
     for what, runs in seconds.items():
         say(f"disk: {min(runs):.2f} s: {what}")
     return WaitTimes("disk", seconds, AIMS)
 
 
-def _times(action: Callable[[], object], repeats: int) -> list[float]:
+def _times(
+    action: Callable[[], object], repeats: int, clean_up: Callable[[], object] = lambda: None
+) -> list[float]:
+    """Seconds of each run of an action, without the clean-up after the run."""
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
         action()
         seconds.append(time.perf_counter() - started)
+        clean_up()
     return seconds
 
 
@@ -39,8 +45,13 @@ def _formatting(folder: Path) -> Callable[[], object]:
 
     sample = b"".join(path.read_bytes() for path in resolve("sample", "hh", split="train").paths)
     raw = folder / "raw.jsonl"
-    raw.write_bytes(sample * (PAIRS // sample.count(b"\n")))
+    raw.write_bytes(repeated(sample, PAIRS))
     return lambda: format_hh(raw, folder / "formatted", "train")
+
+
+def repeated(lines: bytes, count: int) -> bytes:
+    """So many lines: the given lines in turn."""
+    return b"".join(islice(cycle(lines.splitlines(keepends=True)), count))
 
 
 def _saving(folder: Path) -> Callable[[], object]:
@@ -53,9 +64,4 @@ def _saving(folder: Path) -> Callable[[], object]:
     parallel.initialize()
     adam = {"lr": 1e-5, "weight_decay": 0.1, "betas": [0.9, 0.98], "eps": 1e-8}
     engine = Engine(Architecture.load(fetch("smollm2-135m")), Numerics(), optim=adam)
-
-    def save():
-        engine.save(folder / "checkpoint")
-        shutil.rmtree(folder / "checkpoint")
-
-    return save
+    return lambda: engine.save(folder / CHECKPOINT)

@@ -31,10 +31,11 @@ from rich.console import Console
 from benchmarks.contest import Contestant, Rounds, compete
 from benchmarks.kept import described, write_result
 from benchmarks.measure import Comparison, Round
+from benchmarks.options import documented_parser, some_of
 from benchmarks.setting import Setting
 from benchmarks.table import table_of
 
-ENGINES = ("llama.cpp", "CTranslate2")
+ENGINES = {"llama.cpp": "xllamacpp", "CTranslate2": "ctranslate2"}  # engine → its Python package
 WITHOUT = {("CTranslate2", "bf16")}  # CTranslate2 computes bf16 on GPUs alone
 OTHER_SIDE = Path(__file__).with_name("other_engines.py")
 
@@ -58,7 +59,8 @@ def ours(setting: Setting, connection) -> None:
         batch = ContinuousBatch(engine.module, setting.generation_batch, stop_ids=stop_ids)
         responses = [batch.add(prompt, setting.seed, sampling) for prompt in prompts]
         batch.run()
-        rounds.end(sum(len(response.tokens) for response in responses))
+        tokens = sum(len(response.tokens) for response in responses)
+        rounds.end(tokens, generated=tokens)
         keep(setting, "Aligner Lab", [response.tokens for response in responses])
 
 
@@ -74,7 +76,8 @@ def theirs(setting: Setting, connection, engine: str, python: str, threads: int)
     while connection.recv() != "stop":
         process.stdin.write("go\n")
         answer = json.loads(process.stdout.readline())
-        connection.send(Round(answer[setting.clock], sum(map(len, answer["responses"]))))
+        tokens = sum(map(len, answer["responses"]))
+        connection.send(Round(answer[setting.clock], tokens, generated=tokens))
         keep(setting, engine, answer["responses"])
     process.stdin.close()
     process.wait()
@@ -101,10 +104,18 @@ def measure(setting: Setting, options: argparse.Namespace) -> tuple[Comparison, 
         run = partial(theirs, engine=name, python=options.python, threads=options.threads)
         sides.append(Contestant(name, f"{rows} at a time", run))
     comparison = compete(f"generation, {rows} at a time", sides, setting, aim=None)
+    comparison.sizes = {"prompts": setting.prompts, "generation_batch": rows}
     responses = {
         side.name: json.loads((setting.folder / f"{side.name}.json").read_text()) for side in comparison.sides
     }
     return comparison, {name: common_share(responses["Aligner Lab"], responses[name]) for name in names}
+
+
+def their_versions(python: str, packages: list[str]) -> dict[str, str]:
+    """The installed versions of packages in another environment, whose interpreter is `python`."""
+    code = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    printed = subprocess.run([python, "-c", code, *packages], check=True, capture_output=True, text=True)
+    return dict(zip(packages, printed.stdout.split(), strict=True))
 
 
 def export(setting: Setting) -> None:
@@ -139,15 +150,16 @@ def main(options: argparse.Namespace) -> None:
             print("tokens in common with Aligner Lab:", {name: f"{v:.0%}" for name, v in common.items()})
             results.append(comparison.as_dict() | {"tokens_in_common": common})
         if options.json:
-            write_result(options.json, described("python -m benchmarks.engines", setting, options), results)
+            description = described("python -m benchmarks.engines", setting, options)
+            packages = [ENGINES[side["name"]] for side in results[0]["sides"][1:]]
+            description["versions"] |= their_versions(options.python, packages)
+            write_result(options.json, description, results)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = documented_parser("engines", __doc__)
     parser.add_argument("--python", required=True)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(ENGINES))
+    parser.add_argument("--only", type=partial(some_of, ENGINES), default=list(ENGINES))
     parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=[1, 32])
     parser.add_argument("--precision", choices=["32", "bf16"], default="32")
     parser.add_argument("--tokens", type=int, default=48)

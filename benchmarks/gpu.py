@@ -10,7 +10,7 @@ beside    SFT, reward model, DPO, GRPO and generation beside TRL and transformer
     --only figures,kinds    some of the parts
     --kinds sft,ppo         some of the kinds, in `figures` and `kinds`
     --profile laptop        the profile of `kinds`; smoke: only to test that the benchmark runs
-    --quick                 two steps and two rounds of everything
+    --quick                 two measured steps and two rounds of everything but `figures`, which always takes four steps
     --out FOLDER            runs, logs and gpu.json
 
 Without a GPU every part runs on the CPU, and the report names the CPU.
@@ -25,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,7 @@ from aligner_lib.models.stream import write_store
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.workspace.workspace import Workspace
 from benchmarks.engines import common_share
+from benchmarks.options import documented_parser, some_of
 from cluster.sizing import MODELS, Parallelism, memory, step_flops
 
 KINDS = ("sft", "rm", "dpo", "ppo", "grpo")
@@ -344,18 +345,8 @@ def main(options: argparse.Namespace) -> None:
         )
 
 
-def some_of(known: Iterable[str], text: str) -> list[str]:
-    """The names in a text, separated by commas. Raises ArgumentTypeError for an unknown name."""
-    names = text.split(",")
-    if unknown := sorted(set(names) - set(known)):
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(known)}")
-    return names
-
-
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = documented_parser("gpu", __doc__)
     parser.add_argument("--only", type=partial(some_of, PARTS), default=[*PARTS])
     parser.add_argument("--kinds", type=partial(some_of, KINDS), default=[*KINDS])
     parser.add_argument("--profile", default="laptop")

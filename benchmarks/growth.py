@@ -12,7 +12,7 @@ against ranks, of which a single one exchanges no gradients.
     --steps 3                measured steps, after a first that sets libraries up
     --memory 8               GiB; sizes that need more, or more than the machine has free, are left out
     --smoke                  tiny sizes: only to test that the benchmark runs
-    --out FOLDER             growth.json and growth.png [benchmarks/results]
+    --out FOLDER             growth.json and growth.png [benchmarks/results; runs/growth with --smoke or some of the quantities]
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.kept import RESULTS, described_run
+from benchmarks.options import documented_parser, some_of
 
 QUANTITIES = {
     "batch": "rows of a batch",
@@ -242,6 +244,16 @@ def points_of(quantity: str, options: argparse.Namespace, folder: Path) -> list[
     return points
 
 
+def measured(options: argparse.Namespace, folder: Path) -> Iterator[dict]:
+    """The growth of each quantity that has enough points for a line."""
+    for name in options.only:
+        points = points_of(name, options, folder)
+        if len(points) < 2:
+            print(f"{name}: left out, an exponent needs 2 points and there are {len(points)}", flush=True)
+            continue
+        yield growth(name, points)
+
+
 def write_samples(folder: Path, number: int) -> None:
     """A file of so many different samples: the bundled ones in turn, each with a number."""
     lines = (folder / "sft" / "train.jsonl").read_text(encoding="utf-8").splitlines()
@@ -303,7 +315,9 @@ def main(arguments: Sequence[str]) -> list[dict]:
             from benchmarks.setting import Setting
 
             Setting(Path(folder)).prepare()
-        grown = [growth(name, points_of(name, options, Path(folder))) for name in options.only]
+        grown = list(measured(options, Path(folder)))
+    if not grown:
+        sys.exit("no quantity has two points: free memory, or raise --memory")
     options.out.mkdir(parents=True, exist_ok=True)
     description = described_run("python -m benchmarks.growth", options) | {"precision": options.precision}
     (options.out / "growth.json").write_text(json.dumps(description | {"growth": grown}, indent=1) + "\n")
@@ -323,16 +337,18 @@ def main(arguments: Sequence[str]) -> list[dict]:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(QUANTITIES))
+    parser = documented_parser("growth", __doc__)
+    parser.add_argument("--only", type=partial(some_of, QUANTITIES), default=list(QUANTITIES))
     parser.add_argument("--precision", choices=["32", "bf16"], default="32")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--memory", type=float, default=8.0)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    return parser.parse_args(arguments)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(arguments)
+    if options.out is None:
+        whole = not options.smoke and set(options.only) == set(QUANTITIES)
+        options.out = RESULTS if whole else Path("runs/growth")
+    return options
 
 
 if __name__ == "__main__":

@@ -52,6 +52,9 @@ class Comparison:
     sides: list[Side]
     aim: float | None  # the target speed, as a multiple of the second side's; None: no target
     rounding: float = 1.0  # factor for FIRST_STEP and LATER_STEPS, for a precision below float32
+    sizes: dict[str, int] = field(
+        default_factory=dict
+    )  # where they differ from the setting's or from other comparisons'
 
     def check_equal_work(self) -> None:
         """Check that every side read and generated the same number of tokens in each round, and began with the same losses.
@@ -91,6 +94,7 @@ class Comparison:
             "name": self.name,
             "unit": self.unit,
             "aim": self.aim,
+            "sizes": self.sizes,
             "equal_work": {
                 "tokens": "equal in every round",
                 "first_step": self.rounding * FIRST_STEP,
@@ -162,7 +166,7 @@ class WaitTimes:
             what: {"best": min(runs), "aim": self.aims[what], "seconds": runs}
             for what, runs in self.seconds.items()
         }
-        return {"name": self.name, "unit": "seconds", "waits": rows}
+        return {"name": self.name, "unit": "seconds", "clock": "wall", "waits": rows}
 
 
 @dataclass
@@ -191,6 +195,7 @@ class RemoteCriticBench:
         return {
             "name": "remote-critic",
             "unit": "seconds",
+            "clock": "wall",
             "aim": self.aim,
             "ratio": self.ratio,
             "in_process": self.in_process,

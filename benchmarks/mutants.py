@@ -18,7 +18,6 @@ Run the benchmark in a clean clone, because each mutant is written into the chec
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import subprocess
@@ -30,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.mutations import MISTAKES, Mutant, mutants_of, planted
+from benchmarks.options import documented_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("aligner_lib", "cluster", "data", "widgets")
@@ -146,7 +146,7 @@ def _first_failure(arguments: list[str], seconds: float) -> str | None:
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__.splitlines()[0])
+    parser = documented_parser("mutants", __doc__)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=10)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.kept import RESULTS
+from benchmarks.options import documented_parser
 from benchmarks.setting import ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -99,5 +100,10 @@ def page_with(made: str, page: str) -> str:
     return f"{before}{BEGIN}\n\n{made}\n\n{END}{after}"
 
 
-if __name__ == "__main__":
+def main(words: list[str] | None = None) -> None:
+    documented_parser("page", __doc__).parse_args(words)
     PAGE.write_text(page_with(tables(read_results()), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

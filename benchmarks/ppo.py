@@ -130,8 +130,9 @@ class BarePasses:
         self.setting = setting
         self.clock = CLOCKS[setting.clock]
         self.sampling, self.tokenizer = trainer.policy.sampling, trainer.policy.tokenizer
-        self.actor = _plain_copy(trainer.policy.engine.module)
-        self.critic = _plain_copy(trainer.critic.engine.module)
+        numerics = Numerics(bf16=setting.precision == "bf16")
+        self.actor = _plain_copy(trainer.policy.engine.module, numerics)
+        self.critic = _plain_copy(trainer.critic.engine.module, numerics)
         optim = setting.optimizer() | {"lr": 0.0}
         self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), **optim, fused=True)
         self.critic_optimizer = torch.optim.AdamW(self.critic.parameters(), **optim, fused=True)
@@ -200,9 +201,9 @@ class BarePasses:
         self.critic_optimizer.zero_grad()
 
 
-def _plain_copy(module):
+def _plain_copy(module, numerics: Numerics):
     """The same model and weights without the engine's wrappers."""
-    copy = build_model(module.architecture, Numerics())
+    copy = build_model(module.architecture, numerics)
     with torch.no_grad():
         for ours, theirs in zip(copy.parameters(), module.parameters(), strict=True):
             ours.copy_(theirs)

@@ -18,11 +18,13 @@ import hashlib
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.comparison.baselines import best_rules, text_pairs
 from aligner_lib.tutorial.comparison.statistics import Estimate, share
+from benchmarks.options import documented_parser, some_of
 
 HELD_OUT = 4  # one question in HELD_OUT is held out
 LONGEST = 1100  # characters of a conversation; longer conversations are left out, and counted
@@ -120,20 +122,11 @@ def main() -> None:
         print(f"| {TITLES[kind]} | {Estimate(**figures[kind]['accuracy'])} |")
 
 
-def _kinds(words: str) -> list[str]:
-    kinds = words.split(",")
-    if unknown := [kind for kind in kinds if kind not in TITLES]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(TITLES)}")
-    return kinds
-
-
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = documented_parser("real_hh", __doc__)
     parser.add_argument("--raw", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/hh"))
-    parser.add_argument("--only", type=_kinds, default=list(TITLES))
+    parser.add_argument("--only", type=partial(some_of, TITLES), default=list(TITLES))
     parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()

@@ -13,6 +13,7 @@ import torch
 
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.kinds.ppo.settings import critic_epochs
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import Endpoint, ServerConnection
 from aligner_lib.rollouts.records import CriticExperience
@@ -30,20 +31,19 @@ UP_S = 300.0  # time limit for a server's first answer
 def measure(setting: Setting, say: Callable[[str], None] = print) -> RemoteCriticBench:
     profile = "laptop" if setting.model == "smollm2-135m" else "smoke"
     lab = Workspace(setting.folder / "remote", profile)
+    precision = {f"{job}trainer.precision": setting.precision for job in ("", "critic.")}
     steps = {"trainer.ppo.max_steps": setting.steps + 1, "trainer.ppo.val_check_interval": setting.steps + 1}
     times = {}
     for critic_placement in ("in-process", "remote"):
-        lab.submit_ppo(critic_placement, critic_placement, **steps).wait()
+        lab.submit_ppo(critic_placement, critic_placement, **steps, **precision).wait()
         run = lab.run(critic_placement)
         times[critic_placement] = _of_steps(run, "timers/step_time")
         say(
             f"PPO, {critic_placement}: {', '.join(f'{seconds:.2f}' for seconds in times[critic_placement])} s a step"
         )
     config = compose("ppo", profile=profile)
-    trips = _round_trips(lab, config)
+    trips = _round_trips(lab, config, precision)
     say(f"round trips: {CALLS} of each kind")
-    rollout = config.model.ppo
-    micro_batches = -(-rollout.num_rollout_samples // rollout.rollout_micro_batch_size)
     return RemoteCriticBench(
         in_process=times["in-process"],
         remote_critic=times["remote"],
@@ -55,12 +55,20 @@ def measure(setting: Setting, say: Callable[[str], None] = print) -> RemoteCriti
             )
         ],
         round_trips=trips,
-        calls={
-            "values": micro_batches,
-            "rewards": micro_batches,
-            "train": rollout.num_rollout_samples // config.model.global_batch_size,
-        },
+        calls=calls_of(config),
     )
+
+
+def calls_of(config) -> dict[str, int]:
+    """A step's calls of each endpoint."""
+    rollout = config.model.ppo
+    micro_batches = -(-rollout.num_rollout_samples // rollout.rollout_micro_batch_size)
+    global_batches = rollout.num_rollout_samples // config.model.global_batch_size
+    return {
+        "values": micro_batches,
+        "rewards": micro_batches,
+        "train": global_batches * critic_epochs(config),
+    }
 
 
 def _of_steps(run: RunFolder, metric: str) -> list[float]:
@@ -69,11 +77,10 @@ def _of_steps(run: RunFolder, metric: str) -> list[float]:
     return [record[metric] for record in run.metrics() if record["step"] > 1]
 
 
-def _round_trips(lab: Workspace, config) -> dict[str, list[float]]:
+def _round_trips(lab: Workspace, config, precision: dict[str, str]) -> dict[str, list[float]]:
     critic = lab.critic_of("round-trips")
-    commands = lab.commands(
-        "ppo", "round-trips", CRITIC_AND_ACTOR, **{"critic.trainer.ppo.port": free_port()}
-    )
+    settings = {"critic.trainer.ppo.port": free_port()} | precision
+    commands = lab.commands("ppo", "round-trips", CRITIC_AND_ACTOR, **settings)
     job = submit(commands["critic"], critic.path)
     link = ServerConnection(Endpoint("critic", None, 0, str(critic.path)), "bench#1")
     try:

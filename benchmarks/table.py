@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.measure import Comparison, RemoteCriticBench, StepCost, WaitTimes
@@ -50,7 +51,7 @@ def waits_table(result: WaitTimes) -> Table:
     table = _seconds_table(result.name)
     for what, seconds in result.seconds.items():
         aim = verdict(min(seconds), result.aims[what], at_least=False)
-        table.add_row(what, f"{min(seconds):.2f}", _spread(seconds), "", aim)
+        table.add_row(escape(what), f"{min(seconds):.2f}", _spread(seconds), "", aim)
     return table
 
 

@@ -7,12 +7,11 @@ accepted answers that were read and are right.
     --count 40 --seed 0   how many answers of each mistake, and which draw
     --of gae              answers of one exercise alone
     --list                print all answers with their verdicts, not only the accepted answers
-    --page                all answers of all exercises, as the table of docs/decisions/wrong-answers.md
+    --page                all answers of all exercises, so without --of, as the table of docs/decisions/wrong-answers.md
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import random
@@ -24,6 +23,7 @@ from pathlib import Path
 from aligner_lib.tutorial.exercises.registry import exercise
 from benchmarks import mutations
 from benchmarks.mutations import Mutant, mutants_of, planted
+from benchmarks.options import documented_parser
 
 SOLVED = Path(__file__).resolve().parents[1] / "notebooks" / "solved"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "decisions" / "wrong-answers.md"
@@ -273,16 +273,18 @@ def is_right(mutant: Mutant) -> bool:
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.wrong_answers", description=__doc__.splitlines()[0]
-    )
+    sources = solutions()
+    parser = documented_parser("wrong_answers", __doc__)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--of")
+    parser.add_argument("--of", choices=sources, metavar="EXERCISE")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args(words)
-    sources = solutions()
+    if options.page and options.of:
+        parser.error(
+            f"--of {options.of}: the page counts the answers of all exercises; leave out --of or --page"
+        )
     pool = [m for name in sources if options.of in (None, name) for m in wrong_answers(name, sources[name])]
     counts: Counter = Counter()
     for mutant in pool if options.page else draw(options.count, options.seed, pool):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import json
@@ -122,5 +123,10 @@ def page_with(new: str, page: str) -> str:
     return f"{before}{new}{END}{rest.partition(END)[2]}"
 
 
-if __name__ == "__main__":
+def main(words: list[str] | None = None) -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args(words)
     PAGE.write_text(page_with(table(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,11 +4,14 @@ import json
 import multiprocessing
 import platform
 import re
+import sys
+from importlib import import_module
 
 import pytest
 from rich.console import Console
 
-from benchmarks import engines, growth, kept, page
+from benchmarks import __main__ as bench
+from benchmarks import busy, disk, engines, growth, kept, page, precision, wrong_answers
 from benchmarks.contest import Contestant, Rounds, compete
 from benchmarks.measure import Comparison, RemoteCriticBench, Round, Side, StepCost, WaitTimes
 from benchmarks.setting import Setting, evenly, reward
@@ -79,8 +82,9 @@ def test_tables_show_figures_and_verdicts():
     assert "75" in text and "50 – 100" in text and "1.40 ×" in text and "≥ 1.5 missed" in text
     text = shown(table_of(StepCost([2.2], [{"generate": 2.0}])))
     assert "generate" in text and "1.10 ×" in text and "≤ 1.25 reached" in text
-    text = shown(table_of(WaitTimes("imports", {"import this": [6.0, 4.0, 5.0]}, {"import this": 5.0})))
-    assert "4.00" in text and "4.00 – 6.00" in text and "≤ 5 reached" in text
+    code = "import this; [x]"  # brackets are no markup
+    text = shown(table_of(WaitTimes("imports", {code: [6.0, 4.0, 5.0]}, {code: 5.0})))
+    assert code in text and "4.00" in text and "4.00 – 6.00" in text and "≤ 5 reached" in text
 
 
 def test_an_aim_is_reached_at_its_value_and_results_are_json():
@@ -195,6 +199,142 @@ def test_an_exponent_is_the_slope_in_logarithms_and_quantities_grow_at_tiny_size
     options = growth.parse(["--memory", "0.4", "--only", "parameters"])
     assert growth.points_of("parameters", options, tmp_path) == []
     assert "parameters 29,106,688: left out, it needs 0.4 GiB of 0.4" in capsys.readouterr().out
+
+
+def test_the_kept_figures_are_replaced_by_whole_runs_alone():
+    whole, only = growth.parse(["--memory", "2.5"]), ",".join(reversed(growth.QUANTITIES))
+    assert whole.out == growth.parse(["--only", only]).out == kept.RESULTS
+    partial = growth.parse(["--smoke"]), growth.parse(["--only", "batch"])
+    assert kept.RESULTS not in [options.out for options in partial]
+    assert growth.parse(["--smoke", "--out", "benchmarks/results"]).out.name == "results"
+
+
+def test_a_quantity_without_two_points_is_left_out_of_the_growth(tmp_path, capsys, monkeypatch):
+    points = {
+        "batch": [growth.Point(1, 1.0, 1.0), growth.Point(2, 2.0, 2.0)],
+        "length": [growth.Point(128, 1.0, 1.0)],
+    }
+    monkeypatch.setattr(growth, "points_of", lambda quantity, *_: points.get(quantity, []))
+    arguments = ["--out", str(tmp_path), "--only"]
+    (batch,) = growth.main([*arguments, "batch,length"])
+    assert batch["seconds"]["exponent"] == pytest.approx(1.0)
+    assert "length: left out, an exponent needs 2 points and there are 1" in capsys.readouterr().out
+    (tmp_path / "growth.json").unlink()
+    with pytest.raises(SystemExit, match="no quantity has two points"):
+        growth.main([*arguments, "ranks"])
+    assert not (tmp_path / "growth.json").exists()
+
+
+WRONG_WORDS = [
+    (growth.parse, "--only parameters,lenght", "lenght: there are batch, length"),
+    (precision.parse, "--only srt", "srt: there are sft, rm"),
+    (engines.parse, "--python p --only vllm", "vllm: there are llama.cpp, CTranslate2"),
+    (wrong_answers.main, "--of nosuch", "invalid choice: 'nosuch'"),
+    (wrong_answers.main, "--of gae --page", "--of gae: the page counts the answers of all exercises"),
+    (busy.main, "--users 1", "--users 1: one user has nobody to train beside"),
+    (bench._parse, "--only sfd", "sfd: there are sft, rm"),
+    (bench._parse, "--only sft,disk --clock cpu", "--clock cpu has no effect on disk"),
+    (bench._parse, "--only imports --precision bf16", "--precision bf16 has no effect on imports"),
+]
+
+
+@pytest.mark.parametrize(("parse", "words", "answer"), WRONG_WORDS)
+def test_words_that_a_command_would_ignore_are_refused(parse, words, answer, capsys):
+    with pytest.raises(SystemExit):
+        parse(words.split())
+    assert answer in " ".join(capsys.readouterr().err.split())
+
+
+def test_without_only_the_bench_measures_what_its_clock_and_precision_apply_to():
+    assert bench._parse([]).only == bench.NAMES
+    assert bench._parse(["--clock", "cpu"]).only == [*bench.COMPARISONS, "ppo"]
+    assert bench._parse(["--precision", "bf16"]).only == [*bench.COMPARISONS, "ppo", "remote-critic"]
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("activations", "bytes are the same"),
+        ("page", "between its two marks"),
+        ("busy", "0 skips the users"),
+        ("cheats", "the longest constant"),
+        ("mutants", "how many mutants"),
+        ("wrong_answers", "answers of one exercise alone"),
+    ],
+)
+def test_help_says_what_the_options_mean_and_starts_nothing(module, words, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        import_module(f"benchmarks.{module}").main(["--help"])
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_seconds_of_steps_are_written_before_the_users_start(tmp_path, monkeypatch):
+    seconds = {beside: {threads: [1.0] for threads in busy.THREADS} for beside in busy.BESIDE}
+    monkeypatch.setattr(busy, "Workspace", lambda *_: None)
+    monkeypatch.setattr(busy, "measure_steps", lambda *_: seconds)
+    with pytest.raises(AttributeError):  # without a workspace no user can start
+        busy.main(["--out", str(tmp_path)])
+    assert json.loads((tmp_path / "busy.json").read_text()) == {"step_seconds": seconds}
+
+
+def test_the_table_of_precisions_says_whether_bounds_are_held(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    job = {name: [[precision.Step(seconds, 100, 1.0)]] for name, seconds in (("32", 19.0), ("bf16", 10.0))}
+    precision.show({"sft": job, "rm": job})  # 19 / 10 = 1.9
+    sft, rm = capsys.readouterr().out.splitlines()[1:]
+    assert "≥ 1.8 held" in sft and "≥ 2.0 missed" in rm
+
+
+def test_the_disk_formats_as_many_lines_as_its_label_says_and_times_no_clean_up(monkeypatch):
+    assert disk.repeated(b"a\nb\nc\n", 5) == b"a\nb\nc\na\nb\n"
+    now = [0.0]
+    monkeypatch.setattr(disk.time, "perf_counter", lambda: now[0])
+    passing = [lambda seconds=seconds: now.__setitem__(0, now[0] + seconds) for seconds in (2.0, 5.0)]
+    assert disk._times(passing[0], 2, clean_up=passing[1]) == [2.0, 2.0]
+
+
+def test_a_step_of_ppo_trains_the_critic_in_each_of_its_epochs():
+    from aligner_lib.config.compose import compose
+    from benchmarks.remote_critic import calls_of
+
+    settings = {
+        "model.ppo.num_rollout_samples": 12,
+        "model.global_batch_size": 6,
+        "model.ppo.rollout_micro_batch_size": 4,
+        "model.ppo.critic_rollout_epochs": 2,
+    }
+    config = compose("ppo", [f"{key}={value}" for key, value in settings.items()])
+    assert calls_of(config) == {"values": 3, "rewards": 3, "train": 4}  # 12 / 4, and 2 · 12 / 6
+
+
+def test_the_bare_passes_of_ppo_compute_in_the_step_s_precision(tmp_path):
+    from benchmarks import ppo
+
+    setting = Setting(tmp_path, precision="bf16", global_batch=2, micro_batch=1)
+    setting.prepare()
+    passes = ppo.BarePasses(setting, ppo._trainer(setting))
+    dtypes = [next(module.parameters()).dtype for module in (passes.actor, passes.critic)]
+    assert [str(dtype) for dtype in dtypes] == ["torch.bfloat16"] * 2
+
+
+@pytest.mark.parametrize(("beside", "number"), [((0,), "0"), ((1, 2, 3), "2,3")])
+def test_numbers_without_a_side_are_refused_with_the_sides(beside, number, tmp_path):
+    sides = [Contestant("ours", "", counts), Contestant("theirs", "as it comes", counts)]
+    with pytest.raises(
+        SystemExit, match=f"--beside {number}: the other sides of SFT are 1: theirs, as it comes$"
+    ):
+        compete("SFT", sides, Setting(tmp_path, beside=beside), aim=None)
+
+
+def test_engines_of_another_environment_have_their_versions_and_results_their_sizes():
+    assert engines.their_versions(sys.executable, ["torch"]) == {"torch": kept.versions()["torch"]}
+    result = comparison(side("ours", [1.0]))
+    result.sizes = {"prompts": 4}
+    assert result.as_dict()["sizes"] == {"prompts": 4}
+
+
+def test_a_label_names_one_length_once():
+    assert bench.span([140, 140]) == "140" and bench.span([13, 10, 12]) == "10 to 13"
 
 
 def test_the_page_has_the_kept_figures_and_no_file_names_the_machine_or_its_folders():
