@@ -42,6 +42,7 @@ from aligner_lib.config.kinds import kind_of
 from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.jobs.inference import scoring
 from aligner_lib.rollouts.environments.registry import make
+from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial import Workspace, compare_policies
@@ -448,7 +449,7 @@ def put(
     run: RunFolder, rollouts_a_step: int = ROLLOUTS_A_STEP, validation_rollouts: int | None = None
 ) -> None:
     """A run as a recording of its name."""
-    path = record(run, SHIPPED / run.name, run.name, rollouts_a_step, validation_rollouts)
+    path = record(run, SHIPPED / run.name, run.name, rollouts_a_step, validation_rollouts, Thresholds())
     alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in read(path).alarms)
     print(f"{path}: {path.stat().st_size / 1024:.0f} KB, alarms: {alarms or 'none'}", flush=True)
 

@@ -342,8 +342,9 @@ def overfitting(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
     best = min(range(len(losses)), key=losses.__getitem__)
     # the validation before step 1 has no training loss
     then = validations[best].get("train/loss", start.mean("train/loss"))
-    risen = best < len(losses) - 2 and min(losses[-2:]) > (1 + limits.overfitting) * losses[best]
-    if then is None or not risen or train > (1 - limits.overfitting) * then:
+    rise = limits.overfitting * abs(losses[best])  # robust DPO has negative losses
+    risen = best < len(losses) - 2 and min(losses[-2:]) > losses[best] + rise
+    if then is None or not risen or train > then - limits.overfitting * abs(then):
         return None
     return Alarm(
         "overfitting",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import RunFolder, step_of
+from aligner_lib.run_folder.set_aside import set_aside
 from aligner_lib.run_folder.writer import RECORDS
 from cluster.record import write_json
 
@@ -23,19 +24,19 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
 
     at: the last shared step, from 0 to the parent's last step. The result is `at` if the parent kept a checkpoint of step `at`.
     Otherwise the result is the step of the last checkpoint before, or 0, and the steps up to `at` are computed again. A branch
-    that was started earlier and is incomplete continues from its own newest checkpoint. Raises UserError if the parent did not
-    reach step `at`, for the folder of another run, and if a user changed the parent's learning rate or KL coefficient during
-    the steps that would be computed again.
+    that was started earlier and is incomplete continues from its own newest checkpoint. If the parent was begun anew since, the
+    branch begins anew, too, and the old files are set aside. Raises UserError if the parent did not reach step `at`, for the
+    folder of another run, and if a user changed the parent's learning rate or KL coefficient during the steps that would be
+    computed again.
     """
     info = _branched(parent, at)
-    origin = {"run": str(parent.path.resolve()), "name": parent.name, "step": at}
     if begun := RunFolder(child).info:
-        parents = begun.get("parent") or {"run": ""}
-        if parents | {"run": os.path.realpath(parents["run"])} != origin:  # the same folder has several names
+        if not is_branch(RunFolder(child), parent, at):
             raise UserError(
                 f"{child} is a run already, but not the branch of {parent.name}: choose another folder for the branch"
             )
-        return min(step_of(RunFolder(child).latest_checkpoint()), at)
+        if begun["parent"].get("created", info.get("created")) == info.get("created"):
+            return min(step_of(RunFolder(child).latest_checkpoint()), at)
     kept = [checkpoint for checkpoint in parent.checkpoints() if step_of(checkpoint) <= at]
     begin = step_of(kept[-1]) if kept else 0
     if changed := [step for step in info.get("changed_at", ()) if begin < step < at]:
@@ -43,6 +44,8 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
             f"at={at}: a user changed {parent.name} after step {changed[0]}, whose checkpoint no longer exists, so the steps "
             f"{begin + 1} to {at} can't be computed again: choose a step up to {changed[0]}, or the step of a later checkpoint"
         )
+    if begun:
+        set_aside_branch(RunFolder(child))
     child.mkdir(parents=True, exist_ok=True)
     if kept:
         target = child / "checkpoints" / kept[-1].name
@@ -56,11 +59,36 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
         "status": "stopped",
         "message": f"a branch of {parent.name} that was not started yet",
         "created": time.time(),
-        "parent": origin,
+        "parent": _origin(parent, at) | {"created": info.get("created")},
         "changed_at": [step for step in info.get("changed_at", ()) if step <= begin],
     }
     write_json(child / "run.json", content)  # last, so that an interrupted copy starts again
     return begin
+
+
+def is_branch(child: RunFolder, parent: RunFolder, at: int) -> bool:
+    """Whether a run is a branch of another run's step, perhaps of an earlier attempt of the other run."""
+    parents = dict(child.info.get("parent") or {"run": ""})
+    parents.pop("created", None)
+    # the same folder has several names
+    return parents | {"run": os.path.realpath(parents["run"])} == _origin(parent, at)
+
+
+def set_aside_branch(child: RunFolder) -> None:
+    """Move a branch's records and checkpoints into a separate run folder `old-N`, so that the branch can begin anew.
+
+    Raises UserError if the branch is still running.
+    """
+    if child.status == "running":
+        raise UserError(f"{child.path} is still running: stop the branch first (`aligner stop {child.path}`)")
+    written = [path for name in RECORDS if (path := child.path / name).exists()]
+    # run.json last, so that an interrupted move is repeated
+    old = set_aside(child.path, [*written, *child.checkpoints(), child.path / "run.json"])
+    print(f"{child.name} begins anew, and the old files are in {old}", flush=True)
+
+
+def _origin(parent: RunFolder, at: int) -> dict:
+    return {"run": str(parent.path.resolve()), "name": parent.name, "step": at}
 
 
 def _branched(parent: RunFolder, at: int) -> dict:

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 STATUSES = ("running", "finished", "stopped", "failed")
 STALE_SECONDS = 120.0
+NAME_METRICS = ("save_best",)
+"""Settings whose values are names of metrics, which have a slash as paths have."""
+ARGS = "args"
+"""The arguments of an environment, whose keys the environment chooses."""
+PATH_WITHIN = re.compile(r"(?:^|[\s:])(?:~|\.{0,2})/\S")
 STEP = re.compile(r"step_\d+")
 """The name of a complete checkpoint."""
 
@@ -257,15 +262,21 @@ def _is_zombie(pid: int) -> bool:
         return False
 
 
-def without_paths(config):
-    """A run's settings, except paths on the run's machine."""
+def without_paths(config, below: str = ""):
+    """A run's settings, except paths on the run's machine. below: the key that has these settings."""
     if isinstance(config, dict):
-        clean = {key: without_paths(value) for key, value in config.items()}
+        clean = {
+            key: value if key in NAME_METRICS else without_paths(value, ARGS if below == ARGS else key)
+            for key, value in config.items()
+        }
         return {key: value for key, value in clean.items() if value not in ({}, [])}
     if isinstance(config, list):
-        return [without_paths(value) for value in config if not _is_path(value)]
-    return None if _is_path(config) else config
+        return [without_paths(value, below) for value in config if not _is_path(value, below)]
+    return None if _is_path(config, below) else config
 
 
-def _is_path(value) -> bool:
-    return isinstance(value, str) and "/" in value
+def _is_path(value, below: str) -> bool:
+    """Whether a value is a path. An environment's arguments may also be texts with a slash, such as a judge's rubric."""
+    if not isinstance(value, str) or "/" not in value:
+        return False
+    return below != ARGS or " " not in value or PATH_WITHIN.search(value) is not None

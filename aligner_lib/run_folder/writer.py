@@ -32,6 +32,7 @@ RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
 OF_THE_PROCESS = ("status", "message", "pid", "identity", "host", "slurm", "heartbeat")  # fields of run.json
 OF_THE_FIGURES = ("config", "precision", "profile", "seed", "versions", "git_commit", "max_steps")
+ANEW = "begin anew with exp_manager.resume_if_exists=False"
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
 
 
@@ -163,10 +164,11 @@ class RunWriter:
         before, now = self._before.get("hashes") or {}, self._info["hashes"]
         other = [name for name in before | now if before.get(name) != now.get(name)]
         if before and other:
+            branch = "or train its parent anew and branch again"
+            cure = branch if self._before.get("parent") else f"choose another run folder, or {ANEW}"
             raise UserError(
                 f"{self.path} was begun with other inputs ({', '.join(other)}), so its checkpoint would continue "
-                "with different inputs: give the original inputs, choose another run folder, or begin anew with "
-                "exp_manager.resume_if_exists=False"
+                f"with different inputs: give the original inputs, {cure}"
             )
 
     def _announce_changes(self) -> None:
@@ -176,9 +178,10 @@ class RunWriter:
     def _keep_settings(self) -> None:
         """Keep the settings of a run without a step left: the figures come from these settings."""
         if changes := self._changes():
+            anew = "remove the folder and branch again" if self._before.get("parent") else ANEW
             logger.warning(
                 f"{self.path} has all its steps, so nothing is trained with other settings ({changes}): choose another run "
-                "folder, or begin anew with exp_manager.resume_if_exists=False"
+                f"folder, or {anew}"
             )
         self._info |= {name: self._before[name] for name in OF_THE_FIGURES if name in self._before}
 
@@ -204,7 +207,8 @@ class RunWriter:
         """Go back to a step, after which the run repeats the later steps.
 
         The records of later steps are cut off, and their checkpoints are moved to `old-N`. `resumed_at` in run.json records the
-        step. At step 0 all files are moved together into a folder that is itself a run folder (`old-1`, `old-2`, …).
+        step if a step is left to train. At step 0 all files are moved together into a folder that is itself a run folder
+        (`old-1`, `old-2`, …).
         """
         if self._is_loading:
             self._is_loading = False
@@ -223,7 +227,8 @@ class RunWriter:
         self._files = [JsonlWriter(self.path / name) for name in RECORDS]
         self._metrics, self._rollouts, self._alarms = self._files
         kept = [earlier for earlier in self._info["resumed_at"] if earlier < step]
-        self._info["resumed_at"] = [*kept, step] if step else []
+        trains_on = not 0 < self._info["max_steps"] <= step
+        self._info["resumed_at"] = [*kept, *[step] * trains_on] if step else []
         self._info["changed_at"] = [changed for changed in self._info["changed_at"] if changed <= step]
         self._info["heartbeat"]["step"] = step
 
@@ -348,6 +353,7 @@ class RunWriter:
             info |= {"status": "stopped", "message": "begun anew"}
         old = self._set_aside(written)
         (old / "run.json").write_text(json.dumps(info, indent=1))
+        self._info["created"] = time.time()
 
     def _set_aside(self, paths: list[Path]) -> Path | None:
         """Move outdated files into a new folder `old-N`, at the same relative paths."""

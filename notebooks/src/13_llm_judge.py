@@ -281,13 +281,13 @@ PolicyComparison("forty answers; 95 % intervals in brackets", figures)
 # %% [markdown]
 # ### What you should see
 #
-# With the reader's labels, the rubric reaches an AUC of 0.62, and the interval from 0.44 to 0.81 includes the 0.5 of
-# chance. With all hundred labelled answers, the AUC is 0.64 (0.51 to 0.77): the judge is a little better than chance.
+# With the reader's labels, the rubric reaches an AUC of 0.62, and the interval from 0.43 to 0.78 includes the 0.5 of
+# chance. With all hundred labelled answers, the AUC is 0.64 (0.502 to 0.755): the judge is hardly better than chance.
 # At the threshold 0.5 the judge says yes to 37 of the forty answers, and kappa is −0.05. The scores lie between 0.40 and
 # 0.73, so the threshold decides nearly everything. At the median, kappa is 0.10.
 #
-# The number of words says nothing about good answers here (AUC 0.44, 0.25 to 0.63). The gold program agrees with the
-# reader on 35 of the forty answers and has a kappa of 0.75 (0.54 to 0.97). So the task can be judged, and this judge
+# The number of words says nothing about good answers here (AUC 0.44, 0.27 to 0.63). The gold program agrees with the
+# reader on 35 of the forty answers and has a kappa of 0.75 (0.46 to 0.90). So the task can be judged, and this judge
 # cannot do it. To halve an interval, label four times as many answers.
 #
 # ## Position

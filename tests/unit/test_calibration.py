@@ -18,4 +18,4 @@ def test_pairs_stand_in_groups_from_the_least_sure_to_the_surest():
 
 def test_fewer_pairs_than_groups_are_groups_of_their_own():
     assert [group.pairs for group in calibration([1.0, -2.0], groups=5)] == [1, 1]
-    assert calibration([0.0])[0].right.value == 0, "a tie is not right"
+    assert calibration([0.0])[0].right.value == 0.5, "a tie counts half"

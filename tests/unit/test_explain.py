@@ -217,6 +217,11 @@ def alternating(place):
     return 0.1 + 0.2 * (-1) ** place
 
 
+def alarms(**limits: float) -> dict:
+    """run.json of a run with limits of its own."""
+    return {"config": Run([]).info["config"] | {"exp_manager": {"alarms": limits}}}
+
+
 def rewards_that_fail(share: float, since: int) -> list[dict]:
     records = ppo()
     for record in records:
@@ -304,6 +309,10 @@ BF16 = {"precision": "bf16"}
         (Run(ppo(lr=2e-3, good=after(2, 0.0))), {"learning_rate": 1, "good_falls": 4}, "learning_rate"),
         (Run(rewards_that_fail(1.0, since=3)), {"rewards_failed": 3}, "rewards_failed"),
         (Run(rewards_that_fail(0.05, since=1)), {}, None),
+        # a run's own limits
+        (Run(ppo(copied_from_prompt=after(3, 0.5)), origin=alarms(copied=0.9)), {}, None),
+        (Run(ppo(good=after(2, 0.0)), origin=alarms(good_errors=9.0)), {}, None),
+        (Run(rewards_that_fail(0.3, since=3), origin=alarms(rewards_failed=0.4)), {}, None),
         # settings ask for these figures
         (Run(ppo(loss=-0.5, updates=2)), {}, None),  # a mean over part of the tokens, at ratios that differ
         (Run(ppo(loss=-0.5, updates=1), settings={"model.entropy_bonus": 0.1}), {}, None),

@@ -53,6 +53,7 @@ def test_best_of_n_is_chosen_by_the_judge_and_measured_by_the_program(tmp_path):
     records = [
         answer("evaluation", 0, at, *judged, finished=at == 0) for at, of in drawn.items() for judged in of
     ]
+    records.insert(1, answer("evaluation", 0, 0, None, None))  # its environment failed
     one, two, three = best_of_n_points(folder(tmp_path / "answers", records), (1, 2, 3))
     assert [point.name for point in (one, two, three)] == ["best of 1", "best of 2", "best of 3"]
     assert one.reward.value == pytest.approx((2 - 1) / 2) and one.obeys.value == pytest.approx((2 + 1) / 6)
@@ -64,7 +65,7 @@ def test_best_of_n_is_chosen_by_the_judge_and_measured_by_the_program(tmp_path):
     assert one.ended.value == three.ended.value == 0.5 and two.tokens.value == 4
     assert two.reward.low < two.reward.value < two.reward.high
     records = [answer("evaluation", 0, 0, 1.0, 1.0)] * 2 + [answer("evaluation", 0, 1, 1.0, 1.0)]
-    words = r"with only 1 answers, .* best of 2. Set evaluation.num_generations_per_prompt=2"
+    words = r"with only 1 answers with a reward, .* best of 2. Set evaluation.num_generations_per_prompt=2"
     with pytest.raises(ValueError, match=words):
         best_of_n_points(folder(tmp_path / "too-few", records), (1, 2))
 

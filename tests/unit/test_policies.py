@@ -9,6 +9,7 @@ import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import compare_policies
+from aligner_lib.tutorial.comparison.policies import PolicyComparison
 
 
 def evaluated(folder, rewards, lengths, prompts=("Why?", "How?"), obeys=(None,) * 4):
@@ -63,6 +64,11 @@ def test_the_verdict_of_a_program_stands_beside_the_reward(tmp_path):
     gain = figures["PPO"]["obeys_gain"]  # half an answer for each of the two prompts, which are few
     assert gain.value == 0.5 and gain.low < 0 and gain.high == 1
     assert "obeys_gain" not in figures["SFT"]
+
+
+def test_texts_are_no_markup():
+    assert "<td>&lt;b&gt;</td>" in PolicyComparison("", {"a": {"<i>": "<b>"}})._repr_html_()
+    assert "&lt;i&gt;</th>" in PolicyComparison("", {"a": {"<i>": "<b>"}})._repr_html_()
 
 
 def test_a_kl_at_another_temperature_is_not_compared(runs):

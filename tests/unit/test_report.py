@@ -2,8 +2,10 @@
 
 import html
 import json
+import math
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,12 +90,17 @@ def test_figures_of_the_gold_standard_stand_beside_what_is_had_for_nothing(tmp_p
 
 
 def test_the_report_s_picture_is_of_the_runs_that_are_there(tmp_path):
-    write_run(tmp_path / "sft", [{"step": 0, "validation/loss": 2.5}, {"step": 12, "validation/loss": 2.0}])
+    records = [{"step": 0, "validation/loss": 2.5}, {"step": 12, "validation/loss": 2.0}]
+    write_run(tmp_path / "sft", records)
     section = summary_section(SUMMARY, tmp_path)
     assert section.count("<polyline") == 1 and 'aria-label="SFT: loss: 2.5 at first, 2 at last"' in section
     (points,) = re.findall(r'class="strong" points="([^"]*)"', section)
     (x0, y0), (x1, y1) = (tuple(map(float, point.split(","))) for point in points.split())
     assert x0 < x1 and y0 < y1, "from the upper left to the lower right: the loss falls"
+    shutil.rmtree(tmp_path / "sft")
+    write_run(tmp_path / "sft", [*records, {"step": 13, "validation/loss": math.nan}, *records])
+    split = summary_section(SUMMARY, tmp_path)
+    assert split.count("<polyline") == 2 and "nan" not in split
 
 
 def test_answers_before_and_after_go_from_the_largest_gain_to_the_smallest(tmp_path):
@@ -250,3 +257,10 @@ def test_the_portfolio_shows_results_opens_offline_and_names_neither_machine_nor
 def test_an_empty_workspace_has_a_portfolio_too(tmp_path):
     page = write_portfolio(tmp_path / "p.html", tmp_path).read_text()
     assert "Progress" in page and "Results" not in page and "Answers of the policies" not in page
+
+
+def test_a_killed_run_is_lost_in_the_portfolio(tmp_path):
+    killed = {"status": "running", "host": "elsewhere", "heartbeat": {"step": 9, "time": 1.0}}
+    write_run(tmp_path / "runs" / "sft", [])
+    (tmp_path / "runs" / "sft" / "run.json").write_text(json.dumps(killed))
+    assert "lost, step 9" in write_portfolio(tmp_path / "p.html", tmp_path).read_text()

@@ -15,7 +15,7 @@ import pytest
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.alarms import Thresholds
-from aligner_lib.run_folder.reader import RunFolder, find_runs
+from aligner_lib.run_folder.reader import RunFolder, find_runs, without_paths
 from aligner_lib.run_folder.set_aside import set_aside
 from aligner_lib.run_folder.writer import RunWriter
 from cluster import processes
@@ -207,8 +207,13 @@ def test_run_json_names_the_steps_that_the_run_was_resumed_at(tmp_path):
             run.log(end, {"train/loss": 1.0})
         resumed_at = RunFolder(tmp_path).info["resumed_at"]
     assert resumed_at == [3, 4]
-    assert begin(tmp_path).info["resumed_at"] == []
+    change_info(tmp_path, created=5.0)
+    anew = begin(tmp_path).info
+    assert anew["resumed_at"] == [] and anew["created"] > 5.0
     assert RunFolder(tmp_path / "old-1").info["resumed_at"] == [3, 4]
+    assert RunFolder(tmp_path / "old-1").info["created"] == 5.0
+    change_info(tmp_path, created=5.0)  # as a branch from step 0, which has no files to set aside
+    assert begin(tmp_path).info["created"] == 5.0
 
 
 def test_a_stop_request_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, monkeypatch):
@@ -504,6 +509,26 @@ def test_a_resumed_run_keeps_its_checkpoints_and_sets_aside_later_ones(tmp_path)
 # ---- finding runs, and their data -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("text", "is_kept", "is_kept_below_args"),
+    [
+        ("a", True, True),
+        ("data/x", False, False),
+        ("/my files/x", False, False),
+        ("my files/x", False, True),
+        ("answer yes/no: is it kind", False, True),
+        ("as in /home/me/rubric", False, False),
+        ("file:///home/me/a b", False, False),
+    ],
+)
+def test_a_text_with_a_slash_is_a_path_except_among_an_environment_s_arguments(
+    text, is_kept, is_kept_below_args
+):
+    assert without_paths({"file": text}) == {"file": text if is_kept else None}
+    args = without_paths({"args": {"of": {"rubric": text}}})["args"]["of"]
+    assert args == {"rubric": text if is_kept_below_args else None}
+
+
 def test_runs_are_found_newest_first(tmp_path):
     for age, place in ((3, "a"), (1, "deep/er/b"), (2, "deep/c")):
         begin(tmp_path / place)
@@ -536,6 +561,7 @@ def test_a_run_without_a_step_left_keeps_the_settings_of_its_figures(tmp_path, c
         run.finish("finished")
     info = RunFolder(tmp_path).info
     assert (info["config"], info["seed"], info["resumed"]) == ({"lr": 0.1}, 7, 1)
+    assert info["resumed_at"] == [], "explain judges the steps after the last resume"
     assert "has all its steps, so nothing is trained with other settings (lr 0.1 → 0.2)" in caplog.text
 
 

@@ -163,8 +163,12 @@ def test_the_area_under_the_curve_is_the_share_of_pairs_in_the_right_order():
     """Yes: 3, 1 and 2. No: 2 and 0. Of the six pairs, four are right, one is wrong, and one is a tie."""
     scores, labels = [3, 2, 1, 0, 2], [1, 0, 1, 0, 1]
     area = area_under_curve(scores, labels, range(5))
-    assert area.value == pytest.approx((4 + 0.5) / 6) and area.low < 0.5 < area.high == 1
-    assert area_under_curve([7] * 5, labels, range(5)) == (0.5, 0.5, 0.5), "a constant says nothing"
+    assert area.value == pytest.approx((4 + 0.5) / 6) and area.low < 0.5 < area.high < 1
+    constant = area_under_curve([7] * 5, labels, range(5))
+    assert constant.value == 0.5 and constant.high - 0.5 == pytest.approx(0.5 - constant.low)
+    for size in (2, 20):  # pairs in the right order; more of them say more
+        separated = area_under_curve(range(2 * size), [0] * size + [1] * size, range(2 * size))
+        assert separated == pytest.approx((1, {2: 0.148, 20: 0.827}[size], 1), abs=1e-3)
     assert math.isnan(area_under_curve(scores, [1] * 5, range(5)).value)
 
 
@@ -175,7 +179,11 @@ def test_cohens_kappa_of_a_table_by_hand():
     assert kappa.value == pytest.approx(0.4)
     # Fleiss, Cohen and Everitt 1969: the large-sample standard error of this table is 0.1270
     assert (kappa.high - kappa.low) / 2 == pytest.approx(0.1270 * 2.01, rel=0.05)
-    assert cohens_kappa([0] * 50, labels, range(50)).value == 0, "a constant agrees by chance"
+    constant = cohens_kappa([0] * 50, labels, range(50))
+    assert constant.value == 0 and constant.low < 0 < constant.high, "a constant agrees by chance"
+    assert (
+        0.8 < cohens_kappa(labels, labels, range(50)).low < cohens_kappa(labels, labels, range(50)).high == 1
+    )
     assert math.isnan(cohens_kappa([1, 1], [1, 1], [0, 1]).value)
     pair = cohens_kappa(verdicts * 2, labels * 2, [*range(50), *range(50)])
     assert (pair.low, pair.high) == pytest.approx((kappa.low, kappa.high)), "a repeated answer is no evidence"

@@ -155,6 +155,7 @@ def test_validation_that_rises_while_training_falls_is_overfitting(kind):
         ((2.1, 2.0, 2.3, 2.05, 2.3), 0.5),  # one odd validation, twice
         ((2.1, 2.0, 2.1, 2.3, 2.4), 2.2),  # training rises too: not overfitting
         ((2.0, 2.4), 0.5),  # no two after the lowest
+        ((-2.1, -2.5, -2.4, -2.3, -2.4), -3.0),  # robust DPO: 4 and 8 % above the lowest
     ],
 )
 def test_what_is_not_overfitting(validations, train):

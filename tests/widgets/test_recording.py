@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
 from widgets.recordings.recording_file import record, shipped
 from widgets.recordings.replay import Recording
@@ -122,6 +123,31 @@ def test_a_recording_keeps_the_steps_of_resumes_and_not_the_place_where_it_was_m
     assert "somewhere" not in text and "machine-7" not in text
     kept = Recording(packed).info
     assert kept["config"] == {"model": {"lr": 1e-5, "path": None}} and kept["resumed_at"] == [4]
+
+
+def test_a_recording_has_the_alarms_and_limits_of_its_run_unless_others_are_given(healthy, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(healthy, run)
+    config = {"exp_manager": {"alarms": {"kl": 2.0}, "save_best": "val_rollouts/rewards"}}
+    (run / "run.json").write_text(json.dumps(RunFolder(healthy).info | {"kind": "ppo", "config": config}))
+    far = [{"step": step, "time": step, "train_rollouts/kl": 0.3} for step in range(1, 5)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in far))
+    (run / "alarms.jsonl").write_text("")
+    for given, heard, kl in (({}, [], 2.0), ({"limits": Thresholds()}, ["kl"], 0.2)):
+        recording = Recording(record(run, tmp_path / "copy", **given), speed=float("inf"))
+        assert [alarm["name"] for alarm in recording.alarms()] == heard
+        kept = {"alarms": {"kl": kl}, "save_best": "val_rollouts/rewards"}
+        assert recording.info["config"]["exp_manager"] == kept
+
+
+def test_a_recording_of_a_stopped_run_does_not_go_on(healthy, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(healthy, run)
+    (run / "run.json").write_text(json.dumps(RunFolder(healthy).info | {"status": "stopped", "message": ""}))
+    for _ in ("with records", "without records"):
+        recording = Recording(record(run, tmp_path / "copy"), speed=float("inf"))
+        assert (recording.info["status"], recording.info["message"]) == ("stopped", "")
+        (run / "metrics.jsonl").write_text("")
 
 
 def test_no_recording_there(tmp_path):

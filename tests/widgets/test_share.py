@@ -72,14 +72,16 @@ def test_the_page_has_figures_responses_and_settings_of_the_run(tmp_path):
     assert "<th>trainer.precision</th><td>32</td>" in page.read_text()
 
 
-def test_nothing_private_is_in_the_page(tmp_path):
+def test_nothing_private_is_in_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/Jane Doe"))
     told = (
         f"ValueError: {tmp_path}/data/mine.jsonl:3 is empty; see '{Path.home()}/notes' and https://a.org/b/c"
     )
+    told += f" in {Path.home()}"
     page = write_page(a_run(tmp_path / "run", message=told), tmp_path / "run.html")
     shown = DATA.sub("", page.read_text()) + json.dumps(content_of(page), ensure_ascii=False)
     assert "…/mine.jsonl:3 is empty" in shown and "https://a.org/b/c" in shown
-    for private in (str(tmp_path), str(Path.home()), socket.gethostname(), f"/{getpass.getuser()}/"):
+    for private in (str(tmp_path), "Jane Doe", socket.gethostname(), f"/{getpass.getuser()}/"):
         assert private not in shown, private
 
 

@@ -39,26 +39,34 @@ def shipped() -> list[str]:
 
 
 def record(
-    run, path, name: str | None = None, rollouts_a_step: int = 8, validation_rollouts: int | None = None
+    run,
+    path,
+    name: str | None = None,
+    rollouts_a_step: int = 8,
+    validation_rollouts: int | None = None,
+    limits: Thresholds | None = None,
 ) -> Path:
     """Pack a run into a single file, PATH.json.gz, and return the file's path.
 
     rollouts_a_step: number of rollouts for each step and split; groups are completed. validation_rollouts: the same for a
-    validation; None: rollouts_a_step. name: the name in the monitor. Host, process and paths are left out. The alarms are
-    computed again with the current thresholds, which replace the thresholds in the recording's settings.
+    validation; None: rollouts_a_step. name: the name in the monitor. Host, process and paths are left out. limits: thresholds
+    with which the alarms are computed again, and which replace the thresholds in the recording's settings; None: the run's own
+    alarms and settings.
     """
-    content = _read_folder(RunFolder(getattr(run, "path", run)))
+    folder = RunFolder(getattr(run, "path", run))
+    content = _read_folder(folder)
     info = {key: content.info[key] for key in KEPT if key in content.info}
-    info["message"] = ABOVE.sub("…/", info.get("message", ""))
+    info["message"] = _without_places(info.get("message", ""), folder.path)
     config = without_paths(content.info.get("config", {}))
     config.pop("functions", None)  # contains paths, and reveals the faults in notebook 10
-    if "alarms" in config.get("exp_manager", {}):
-        limits = asdict(Thresholds())
-        config["exp_manager"]["alarms"] = {key: limits[key] for key in config["exp_manager"]["alarms"]}
+    if limits and "alarms" in config.get("exp_manager", {}):
+        given = asdict(limits)
+        config["exp_manager"]["alarms"] = {key: given[key] for key in config["exp_manager"]["alarms"]}
     info |= {"name": name or content.info["name"], "config": config}
     validated = rollouts_a_step if validation_rollouts is None else validation_rollouts
     rollouts = _first_of_each_step(content.rollouts, {"train": rollouts_a_step, "validation": validated})
-    packed = asdict(Content(info, content.metrics, rollouts, _alarms(content.info["kind"], content.metrics)))
+    alarms = _alarms(content.info["kind"], content.metrics, limits) if limits else content.alarms
+    packed = asdict(Content(info, content.metrics, rollouts, alarms))
     path = Path(path)
     path = path if path.name.endswith(PACKED) else path.with_name(path.name + PACKED)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,8 +100,16 @@ def _read_folder(run: RunFolder) -> Content:
     return Content(run.info | {"status": run.status}, run.metrics(), run.rollouts(), run.alarms())
 
 
-def _alarms(kind: str, metrics: list[dict]) -> list[dict]:
-    watch = Watch(alarms_of(kind))
+def _without_places(message: str, run: Path) -> str:
+    """A message without the leading folders of its absolute paths. The known folders may have spaces in their names."""
+    known = {Path.home(), *run.absolute().parents, *run.resolve().parents} - {Path(run.absolute().anchor)}
+    for folder in sorted(map(str, known), key=len, reverse=True):
+        message = re.sub(rf"(?<![\w./:]){re.escape(folder)}(?![\w-])", "/…", message)
+    return ABOVE.sub("…/", message)
+
+
+def _alarms(kind: str, metrics: list[dict], limits: Thresholds) -> list[dict]:
+    watch = Watch(alarms_of(kind), limits)
     return [as_record(alarm, record["time"]) for record in metrics for alarm in watch.check(record)]
 
 

@@ -107,7 +107,7 @@ class Recording:
         """The content of run.json at the current position."""
         status, step = self.status, self._step
         message = self._content.info.get("message", "") if self.position >= self._length else ""
-        if status == "stopped" and not message:
+        if self.position < self._length and status == "stopped":
             message = f"the recording was stopped at step {step}; it goes on to step {self._last_step}"
         # after the playback the heartbeat stands still, so that nothing changes
         beat = self._start + self.position if self.is_over else time.time()

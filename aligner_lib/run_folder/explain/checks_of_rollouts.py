@@ -5,12 +5,9 @@ from __future__ import annotations
 from statistics import fmean
 
 from aligner_lib.run_folder import good_fall
-from aligner_lib.run_folder.alarms import BASELINE, RECENT, Thresholds
+from aligner_lib.run_folder.alarms import BASELINE, RECENT
 from aligner_lib.run_folder.explain.checks import ROLLOUTS, Quantity, check, samples_freely
 from aligner_lib.run_folder.explain.evidence import Evidence
-
-LIMITS = Thresholds()
-"""The limits of the alarms on the same metrics."""
 
 
 @check(
@@ -33,7 +30,7 @@ def sampler_cut(run: Evidence) -> Quantity | None:
     of="train_rollouts/rewards_failed",
 )
 def rewards_failed(run: Evidence) -> Quantity | None:
-    return Quantity(run.of("train_rollouts/rewards_failed"), high=0.1)
+    return Quantity(run.of("train_rollouts/rewards_failed"), high=run.limits.rewards_failed)
 
 
 # ---- higher rewards without better responses ---------------------------------------------------------------------------
@@ -50,7 +47,7 @@ def copied(run: Evidence) -> Quantity | None:
     steps, values = list(shares), list(shares.values())
     start = fmean(values[: BASELINE - 1])
     means = {steps[end - 1]: fmean(values[end - RECENT : end]) for end in range(BASELINE, len(steps) + 1)}
-    return Quantity(means, high=max(LIMITS.copied, start + LIMITS.copied_rise))
+    return Quantity(means, high=max(run.limits.copied, start + run.limits.copied_rise))
 
 
 @check(
@@ -67,8 +64,8 @@ def good_falls(run: Evidence) -> Quantity | None:
     ]
     changes = good_fall.good_falls_of(records, BASELINE)
     falls = {
-        step: change.errors if change.fall >= LIMITS.good_fall or change.errors < 0 else 0.0
+        step: change.errors if change.fall >= run.limits.good_fall or change.errors < 0 else 0.0
         for step, change in changes.items()
-        if change.rise >= LIMITS.good_reward_rise
+        if change.rise >= run.limits.good_reward_rise
     }
-    return Quantity(falls, high=LIMITS.good_errors)
+    return Quantity(falls, high=run.limits.good_errors)

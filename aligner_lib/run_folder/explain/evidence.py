@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from functools import cached_property
 
+from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import flatten
 
 ROLLOUT_BYTES = 16_000_000  # bytes read from the beginning of rollouts.jsonl
@@ -56,6 +58,14 @@ class Evidence:
     def model(self, name: str, default: object = None) -> object:
         """The setting model.name."""
         return self._setting(f"model.{name}", default)
+
+    @property
+    def limits(self) -> Thresholds:
+        """The limits of the run's alarms: the settings exp_manager.alarms, and the defaults where a run has none."""
+        given = {
+            limit.name: self.settings.get(f"exp_manager.alarms.{limit.name}") for limit in fields(Thresholds)
+        }
+        return Thresholds(**{name: value for name, value in given.items() if value is not None})
 
     @property
     def in_float32(self) -> bool:

@@ -23,7 +23,7 @@ class RunRecord:
     path: Path
     """The run folder."""
     name: str
-    """The folder's name, with the attempt's number from the second attempt on."""
+    """The folder's name."""
     config: dict
     """All settings, nested."""
     options: dict

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from mlflow.entities import Metric, Param
+from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
@@ -16,6 +16,8 @@ from aligner_lib.run_folder.reader import flatten
 
 EXPERIMENT = "aligner-lab"
 ID = "aligner_lab.id"
+CHANGED = "changed."
+"""The beginning of the tag of a setting that a resume changed. MLflow's parameters cannot change."""
 # the user's environment takes precedence
 DEFAULTS = {
     "MLFLOW_ALLOW_FILE_STORE": "true",  # without this variable, MLflow refuses files and requires a database
@@ -42,7 +44,10 @@ class MLflow(Service):
         self._client = MlflowClient(uri)
         experiment = _experiment(self._client, run.options.get("experiment_name") or EXPERIMENT)
         runs = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'")
-        self._run_id = (runs[0] if runs else self._create(experiment, run)).info.run_id
+        tags = {ID: run.id}
+        stored = runs[0] if runs else self._client.create_run(experiment, tags=tags, run_name=run.name)
+        self._run_id = stored.info.run_id
+        self._describe(stored, run.config)
         self._client.update_run(self._run_id, status="RUNNING")
         self._last = {
             name: max(point.step for point in self._client.get_metric_history(self._run_id, name))
@@ -73,14 +78,19 @@ class MLflow(Service):
         elif status == "superseded":
             self._client.delete_run(self._run_id)
 
-    def _create(self, experiment: str, run: RunRecord):
-        created = self._client.create_run(experiment, tags={ID: run.id}, run_name=run.name)
-        settings = [
-            Param(_allowed(name), str(value)[:_LONGEST]) for name, value in flatten(run.config).items()
+    def _describe(self, stored, config: dict) -> None:
+        """Log the settings as parameters, and settings that differ from the logged ones as tags."""
+        settings = {_allowed(name): str(value)[:_LONGEST] for name, value in flatten(config).items()}
+        logged, tags = stored.data.params, stored.data.tags
+        new = [Param(name, value) for name, value in settings.items() if name not in logged]
+        changed = [
+            RunTag(CHANGED + name, value)
+            for name, value in settings.items()
+            if name in logged and tags.get(CHANGED + name, logged[name]) != value
         ]
-        for begin in range(0, len(settings), _MOST_PARAMETERS):
-            self._client.log_batch(created.info.run_id, params=settings[begin : begin + _MOST_PARAMETERS])
-        return created
+        for begin in range(0, max(len(new), len(changed)), _MOST_PARAMETERS):
+            some = slice(begin, begin + _MOST_PARAMETERS)
+            self._client.log_batch(self._run_id, params=new[some], tags=changed[some])
 
 
 def _files(run: Path) -> str:
@@ -99,5 +109,5 @@ def _experiment(client: MlflowClient, name: str) -> str:
 
 
 def _allowed(name: str) -> str:
-    """A name without the characters that MLflow refuses. A user's metric may have any name."""
-    return re.sub(r"[^\w\-. /:]", "_", name)
+    """A name with the codes of the characters that MLflow refuses. A user's metric may have any name."""
+    return re.sub(r"[^\w\-. /:]", lambda refused: f"_{ord(refused[0]):x}", name)

@@ -20,6 +20,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from aligner_lib.run_folder.exporters.base import TABLES, LoggedStep, Row, RunRecord, Service, as_columns
 
+MARKS = "|`*_\\["
+"""The signs of Markdown that would change a cell's text, or the borders of its row."""
 _TEXT = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
 
 
@@ -82,7 +84,7 @@ def _text(name: str, rows: list[Row]) -> Summary.Value:
 
 
 def _as_markdown(rows: list[Row]) -> str:
-    """A table in Markdown. A text with line breaks or bars stays in a single cell."""
+    """A table in Markdown. A text with line breaks or marks stays in a single cell, and is shown as it is."""
     names, cells = as_columns(rows)
     lines = [" | ".join(map(_cell, row)) for row in cells]
     return "\n".join([" | ".join(names), " | ".join("---" for _ in names), *lines])
@@ -90,4 +92,5 @@ def _as_markdown(rows: list[Row]) -> str:
 
 def _cell(value: object) -> str:
     text = " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
-    return html.escape(text).replace("|", "&#124;").replace("\n", "<br>")
+    text = html.escape(text.replace("\r\n", "\n").replace("\r", "\n"))
+    return "".join(f"&#{ord(sign)};" if sign in MARKS else sign for sign in text).replace("\n", "<br>")

@@ -13,7 +13,7 @@ from aligner_lib.tutorial.comparison.statistics import Estimate, share
 
 class Confidence(NamedTuple):
     """A group of pairs with similar distances of their rewards. stated: the mean of σ(distance); right: the share of pairs in which
-    the chosen answer has the higher reward, with a 95 % interval."""
+    the chosen answer has the higher reward, with a 95 % interval; a tie counts half."""
 
     stated: float
     right: Estimate
@@ -33,6 +33,5 @@ def calibration(margins: Sequence[float], groups: int = 5) -> list[Confidence]:
 
 def _of_group(margins: Sequence[float]) -> Confidence:
     stated = fmean(1 / (1 + exp(-abs(margin))) for margin in margins)
-    return Confidence(
-        stated, share([float(margin > 0) for margin in margins], range(len(margins))), len(margins)
-    )
+    right = [(margin > 0) + 0.5 * (margin == 0) for margin in margins]
+    return Confidence(stated, share(right, range(len(margins))), len(margins))

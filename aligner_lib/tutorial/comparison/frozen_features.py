@@ -25,14 +25,13 @@ def hidden_states(model: Path, pairs: Sequence[dict]) -> list[tuple[Tensor, Tens
     import torch
 
     from aligner_lib.datasets.batches import TokenBatch, pad_rows
-    from aligner_lib.datasets.chat_template import with_response
-    from aligner_lib.jobs.inference import as_prompt, load_engine, resolve_with_head, tokenizer_of
+    from aligner_lib.jobs.inference import as_prompt, load_engine, resolve_with_head, row_of, tokenizer_of
 
     start = resolve_with_head(model, "lm")
     tokenizer, engine = tokenizer_of(start), load_engine(start)
 
     def states_of(side: str) -> tuple[Tensor, Tensor]:
-        rows = [with_response(tokenizer, as_prompt(pair["prompt"]), f" {pair[side]}")[0] for pair in pairs]
+        rows = [row_of(tokenizer, as_prompt(pair["prompt"]), pair[side])[0] for pair in pairs]
         batch = TokenBatch(*pad_rows(rows, tokenizer.pad_id))
         groups = [
             list(range(batch.size))[first : first + TEXTS_AT_ONCE]

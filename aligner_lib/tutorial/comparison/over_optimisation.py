@@ -60,12 +60,13 @@ def best_of_n_points(evaluation: RunFolder, sizes: Sequence[int] = (1, 2, 4, 8, 
     """
     prompts: dict[int, Answers] = {}
     for record in evaluation.rollouts():
-        prompts.setdefault(record["group"], []).append(record)
+        if record["reward"] is not None:
+            prompts.setdefault(record["group"], []).append(record)
     drawn = list(prompts.values())
-    if (least := min(map(len, drawn))) < max(sizes):
+    if (least := min(map(len, drawn), default=0)) < max(sizes):
         raise ValueError(
-            f"{evaluation.name} has a prompt with only {least} answers, too few for best of {max(sizes)}. Set "
-            f"evaluation.num_generations_per_prompt={max(sizes)}"
+            f"{evaluation.name} has a prompt with only {least} answers with a reward, too few for best of {max(sizes)}. Set "
+            f"evaluation.num_generations_per_prompt={max(sizes)} or more, or compare at most best of {least}"
         )
     bounds = [log(n) - (n - 1) / n for n in sizes]
     return [

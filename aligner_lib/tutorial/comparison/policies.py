@@ -65,7 +65,7 @@ class PolicyComparison:
         (_, *policies), *rows = self.rows
         head = "".join(f'<th scope="col">{escape(policy)}</th>' for policy in policies)
         body = "".join(
-            f'<tr><th scope="row">{name}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+            f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
             for name, *cells in rows
         )
         table = f"<caption>{escape(self.caption)}</caption><tr><td></td>{head}</tr>{body}"

@@ -159,38 +159,59 @@ def cohens_kappa(verdicts: Sequence[bool], labels: Sequence[bool], prompts: Sequ
     """Cohen's kappa of N verdicts and N labels, with an interval over prompts: 1 for equality, 0 for agreement by chance.
 
     Kappa is (observed − expected) / (1 − expected) for the share of equal pairs, where the expected share is that of independent
-    verdicts with the same shares of yes (Cohen 1960). The interval is that of `_jackknife`. NaN where verdicts and labels are
+    verdicts with the same shares of yes (Cohen 1960). The interval is that of `_of_pairs`. NaN where verdicts and labels are
     all yes or all no. Raises ValueError without verdicts.
     """
-    return _jackknife(_kappa, verdicts, labels, prompts, lowest=-1.0)
+    return _of_pairs(_kappa, verdicts, labels, prompts, extremes=(0.0, 1.0), lowest=-1.0)
 
 
 def area_under_curve(scores: Sequence[float], labels: Sequence[bool], prompts: Sequence[int]) -> Estimate:
     """The AUC of N scores and N labels: the share of pairs of a yes and a no in which the yes has the higher score.
 
-    A tie counts half. 0.5 for scores that say nothing about the labels. The interval is that of `_jackknife`. NaN without both
+    A tie counts half. 0.5 for scores that say nothing about the labels. The interval is that of `_of_pairs`. NaN without both
     labels. Raises ValueError without scores. Source: Hanley and McNeil 1982.
     """
-    return _jackknife(_auc, scores, labels, prompts, lowest=0.0)
+    return _of_pairs(_auc, scores, labels, prompts, extremes=(-math.inf, math.inf), lowest=0.0)
 
 
-def _jackknife(
+def _of_pairs(
     figure: Callable[[ndarray, ndarray], float],
     values: Sequence[float],
     labels: Sequence[bool],
     prompts: Sequence[int],
+    extremes: tuple[float, float],
     lowest: float,
 ) -> Estimate:
-    """A figure of values and labels between `lowest` and 1. The interval leaves out a prompt at a time, with Student's t."""
+    """A figure of values and labels between `lowest` and 1, with Wilson's interval over prompts.
+
+    Wilson's interval (1927) is computed for the figure's place between `lowest` and 1, and for the number of independent values
+    whose mean would vary as much as the figure. The jackknife over prompts measures this variance. As in `share`, artificial
+    prompts make the variance positive, and a factor from Student's t lowers the number: each label with the lowest and the
+    highest value, `extremes`. A single prompt has no interval.
+    """
     own, at, count = _by_prompt(values, prompts)
     other = np.asarray(labels, float)
     value = figure(own, other)
-    left_out = np.array([figure(own[at != prompt], other[at != prompt]) for prompt in range(count)])
-    if count < 2 or not np.isfinite([value, *left_out]).all():
+    if count < 2 or math.isnan(value):
         return Estimate(value, math.nan, math.nan)
-    variance = (count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()
-    half = t_quantile(count - 1) * math.sqrt(variance)
-    return Estimate(value, max(value - half, lowest), min(value + half, 1.0))
+    size = max(round(len(own) / count), 1)
+    own = np.concatenate([own, np.repeat([*extremes, *extremes], size)])
+    other = np.concatenate([other, np.repeat([0.0, 0.0, 1.0, 1.0], size)])
+    at = np.concatenate([at, np.repeat(range(count, count + 4), size)])
+    left_out = np.array([figure(own[at != prompt], other[at != prompt]) for prompt in range(count + 4)])
+    span = 1 - lowest
+    variance = (count + 3) * left_out.var() / span**2
+    place = (figure(own, other) - lowest) / span
+    worth = place * (1 - place) / variance * count / (count + 4) * (Z / t_quantile(count - 1)) ** 2
+    low, high = _wilson((value - lowest) / span, worth)
+    return Estimate(value, lowest + span * low, lowest + span * high)
+
+
+def _wilson(share: float, number: float) -> tuple[float, float]:
+    """Wilson's interval of a share of independent values, without continuity correction."""
+    middle, whole = share + Z**2 / (2 * number), 1 + Z**2 / number
+    half = Z * math.sqrt(share * (1 - share) / number + Z**2 / (4 * number**2))
+    return (middle - half) / whole if share > 0 else 0.0, (middle + half) / whole if share < 1 else 1.0
 
 
 def _auc(scores: ndarray, labels: ndarray) -> float:

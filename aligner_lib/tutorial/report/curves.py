@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import groupby
+from math import isfinite
 from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
@@ -44,12 +46,17 @@ def curves_figure(runs: Path, without: Collection[str] = ()) -> str:
     return f'<figure class="picture"><div>{panels}</div>{legend}</figure>'
 
 
+def _stretches(run: RunFolder, metric: str) -> list[list[tuple[int, float]]]:
+    """The (step, value) of a metric. A NaN or infinite value splits the line."""
+    by_finite = groupby(zip(*run.series(metric)), key=lambda point: isfinite(point[1]))
+    return [list(points) for finite, points in by_finite if finite]
+
+
 def _panel(panel: Panel, run: RunFolder) -> str:
-    lines = [line for metric in panel.metrics if len((line := run.series(metric))[0]) > 1]
+    lines = [line for metric in panel.metrics if sum(map(len, line := _stretches(run, metric))) > 1]
     if not lines:
         return ""
-    steps = [step for line in lines for step in line[0]]
-    values = [value for line in lines for value in line[1]]
+    steps, values = zip(*(point for line in lines for stretch in line for point in stretch))
     (x0, x1), (y0, y1) = (min(steps), max(steps)), (min(values), max(values))
     y1 = y1 if y1 > y0 else y0 + 1
 
@@ -58,15 +65,16 @@ def _panel(panel: Panel, run: RunFolder) -> str:
         return f"{x:.1f},{HEIGHT - BOTTOM - (value - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM):.1f}"
 
     drawn = "".join(
-        f'<polyline class="{"strong" if i == 0 else "faint"}" points="{" ".join(map(at, *line))}"/>'
+        f'<polyline class="{"strong" if i == 0 else "faint"}" points="{" ".join(at(*point) for point in stretch)}"/>'
         for i, line in reversed(list(enumerate(lines)))
+        for stretch in line
     )
     labels = "".join(
         f'<text x="{LEFT - 6}" y="{at(x0, value).split(",")[1]}" dy="0.32em" text-anchor="end">{value:.2g}</text>'
         for value in (y0, y1)
     )
     labels += f'<text x="{LEFT}" y="{HEIGHT - 4}">{x0}</text><text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{x1}</text>'
-    (_, strong), words = lines[0], html.escape(panel.title)
-    alt = f"{words}: {strong[0]:.3g} at first, {strong[-1]:.3g} at last"
+    strong, words = lines[0], html.escape(panel.title)
+    alt = f"{words}: {strong[0][0][1]:.3g} at first, {strong[-1][-1][1]:.3g} at last"
     svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{alt}">{drawn}{labels}</svg>'
     return f"<div><h3>{words}</h3>{svg}</div>"

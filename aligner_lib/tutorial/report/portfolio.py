@@ -64,12 +64,13 @@ def _facts(runs: Path, without: Collection[str]) -> Iterator[tuple[str, str]]:
     """Rows (name, facts) of the table of runs: status, important settings, and versions of packages."""
     versions = {"python": platform.python_version()}
     for kind in ("sft", "rm", "ppo", "dpo", "grpo"):
-        info = RunFolder(runs / kind).info
+        run = RunFolder(runs / kind)
+        info = run.info
         if not info or kind in without:
             continue
         config = info.get("config", {}).get("model", {})
         facts = [
-            f"{info.get('status')}, step {info.get('heartbeat', {}).get('step')}",
+            f"{run.status}, step {info.get('heartbeat', {}).get('step')}",
             f"learning rate {config['optim']['lr']:g}" if "lr" in config.get("optim", {}) else "",
             f"seed {info['seed']}" if "seed" in info else "",
             f"profile {info['profile']}" if info.get("profile") else "",
