@@ -266,10 +266,12 @@ def _of_parts(
             if reason := stop_token_within(tokenizer, ids if end else ids[:-1]):
                 return reason
         tokens += ids
+    answers.append((len(tokens), len(tokens)))  # turns behind the last learnt answer are not learnt, either
     tokens += end
     if len(tokens) > max_length:
         return f"longer than {max_length} tokens (encoder_seq_length)"
-    return SFTSample(tokens, answers[0][0], tuple((end, start) for (_, end), (start, _) in pairwise(answers)))
+    gaps = ((end, start) for (_, end), (start, _) in pairwise(answers) if end < start)
+    return SFTSample(tokens, answers[0][0], tuple(gaps))
 
 
 def _message(role: str, text: str) -> Message:
@@ -307,8 +309,19 @@ def _pair(tokenizer: Tokenizer, max_length: int, *records: dict) -> PairSample |
         rows = [with_response(tokenizer, prompt, response)[0] for response in responses]
     else:
         rows = [ids + [tokenizer.eos_id] for ids in tokenizer.encode_batch(texts)]
+        for text, row in zip(texts, rows):
+            own = row[len(tokenizer.bos_ids) : -1]  # the BOS token may also be the stop token
+            if stop_token_within(tokenizer, own) and (reason := _stop_in_answer(tokenizer, text)):
+                return reason
     pair = PairSample(*rows)
     return pair_problem(pair, max_length) or pair
+
+
+def _stop_in_answer(tokenizer: Tokenizer, text: str) -> str | None:
+    """The reason to drop a text whose answer, after the last `Assistant:`, contains a stop token."""
+    before, mark, answer = text.rpartition(ANSWER)
+    # a text without the mark does not say where its answer begins, and its prompt may contain stop tokens
+    return stop_token_within(tokenizer, tokenizer.encode_parts([before + mark, answer])[1]) if mark else None
 
 
 def load_preferences(

@@ -13,7 +13,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from aligner_lib.datasets.chat_template import OWN, PLAIN, answer_end, answer_mark, writes_date
+from aligner_lib.datasets.chat_template import (
+    OWN,
+    PLAIN,
+    answer_end,
+    answer_mark,
+    stop_token_within,
+    writes_date,
+)
 from aligner_lib.datasets.indexed_dataset import IndexedDataset, prefix_of
 from aligner_lib.datasets.load import (
     Collect,
@@ -48,6 +55,8 @@ def load_pairs(
     end = answer_end(tokenizer)
 
     def make(*rows: list[int]) -> PairSample | str:
+        if reason := next(filter(None, (_stop_in_response(tokenizer, row) for row in rows)), None):
+            return reason
         pair = PairSample(*(row + [end] for row in rows))
         return pair_problem(pair, max_length) or pair
 
@@ -110,6 +119,15 @@ def response_start(tokenizer: Tokenizer, ids: list[int], mark: str) -> int | Non
     return bisect_right(range(len(ids) + 1), border, key=lambda count: len(text(count))) - 1
 
 
+def _stop_in_response(tokenizer: Tokenizer, row: list[int]) -> str | None:
+    """The reason to drop a plain text whose response, after the last `Assistant:`, contains a stop token."""
+    # with the tokenizer's own template, the prompt has stop tokens, and `aligner data mmap` has checked the response
+    if tokenizer.template == OWN or not stop_token_within(tokenizer, row[len(tokenizer.bos_ids) :]):
+        return None
+    start = response_start(tokenizer, row, answer_mark(tokenizer))
+    return None if start is None else stop_token_within(tokenizer, row[start:])
+
+
 def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
     """A function of a pair's two rows, which calls make(prompt, chosen, rejected); the responses get their stop tokens."""
     mark, end = answer_mark(tokenizer), answer_end(tokenizer)
@@ -121,6 +139,8 @@ def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
         (prompt, chosen), (other, rejected) = ((row[:at], row[at:]) for at, row in zip(starts, rows))
         if prompt != other:
             return "chosen and rejected have different prompts"
+        if reason := stop_token_within(tokenizer, chosen) or stop_token_within(tokenizer, rejected):
+            return reason
         return make(prompt, chosen + [end], rejected + [end])
 
     return split
@@ -172,10 +192,10 @@ def _bare(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 def _check_tokenizer(documents: IndexedDataset, tokenizer: Tokenizer) -> None:
     """Raises UserError if the files are evidently from another tokenizer or another template."""
     again = f"write it again, with `aligner data mmap --tokenizer {tokenizer.folder}`"
-    if documents.largest_id() >= tokenizer.vocab_size:
+    if documents.largest_id() > tokenizer.largest_id:
         raise UserError(
             f"{documents.bin_path} has token {documents.largest_id():,}, but the vocabulary of {tokenizer.folder} ends at "
-            f"{tokenizer.vocab_size - 1:,}: another tokenizer wrote the file; {again}"
+            f"{tokenizer.largest_id:,}: another tokenizer wrote the file; {again}"
         )
     about = _about(documents.prefix)
     if about is None:

@@ -77,7 +77,7 @@ def tokenize_file(
             f"data file {source} does not exist: `aligner data --help` explains how to make a data file"
         )
     recipe = TokenizationRecipe(tokenizer.folder, tokenizer.template or PLAIN, key, append_eod)
-    dtype = best_dtype(tokenizer.vocab_size)
+    dtype = best_dtype(tokenizer.largest_id + 1)
     about = {
         "source": _hash(source),
         "tokenizer": tokenizer.hash,

@@ -24,6 +24,7 @@ from aligner_lib.datasets.chat_template import (
     with_response,
 )
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
 from aligner_lib.jobs.drawn_answer import DrawnAnswer
 from aligner_lib.kinds.inputs import check_head
 from aligner_lib.megatron import parallel
@@ -125,11 +126,20 @@ def scored_tokens(tokenizer: Tokenizer, prompt: str, answer: str) -> list[int]:
     drawn = isinstance(answer, DrawnAnswer)
     if drawn and answer.tokens and answer.tokenizer == tokenizer.hash:
         return [*encode_prompt(tokenizer, prompt), *answer.tokens]
-    row, begins = with_response(tokenizer, prompt, f" {answer}")
+    row, begins = row_of(tokenizer, prompt, answer)
     # truncate before the stop token, because a template may add text after it
     if drawn and not answer.finished:
         return row[: next(at for at in range(begins, len(row)) if row[at] in tokenizer.stop_ids)]
     return row
+
+
+def row_of(tokenizer: Tokenizer, prompt: str, answer: str) -> tuple[list[int], int]:
+    """Token ids of a prompt with an answer and its stop token, and the index of the answer's first token. Raises UserError when
+    the answer contains a stop token."""
+    try:
+        return with_response(tokenizer, prompt, f" {answer}")
+    except ValueError as error:
+        raise UserError(f"{error}. Remove the token from the answer {answer[:80]!r}") from None
 
 
 def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, float]]]:
@@ -142,7 +152,7 @@ def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, 
     tokenizer, engine = tokenizer_of(start), load_engine(start)
 
     def logprobs(text: str, answer: str) -> list[tuple[str, float]]:
-        row, begins = with_response(tokenizer, as_prompt(text), f" {answer}")
+        row, begins = row_of(tokenizer, as_prompt(text), answer)
         batch = TokenBatch(*pad_rows([row], tokenizer.pad_id))
         mask = (torch.arange(len(row) - 1) >= begins - 1)[None]
         (values,) = engine.map(

@@ -144,6 +144,7 @@ class Answer:
         calls = StreamedCalls(call_form(tokenizer)) if self._tools else None
         called = 0  # number of calls
         tokens: list[TokenLogprob] = []  # tokens after the last part
+        sent = 0  # characters of the text
         while True:
             event = await generation.events.get()
             if isinstance(event, Exception):
@@ -169,6 +170,7 @@ class Answer:
                 reason = "stop" if text.stopped or event.finished else "length"
                 if text.stopped:
                     tokens = [token for token in tokens if token.offset < len(text.text)]
+            sent += len(certain)
             new_calls: list[ToolCall] = []
             if calls is not None:
                 certain, new_calls = calls.add(certain)
@@ -179,8 +181,10 @@ class Answer:
                     reason = "tool_calls"
             if certain or new_calls or reason:
                 with_tokens = self._request.alternatives is not None
-                yield Choice(index, certain, reason, tokens if with_tokens else None, new_calls, called)
-                tokens, called = [], called + len(new_calls)
+                # a stop string may still remove the later tokens
+                own = [token for token in tokens if reason or token.offset < sent]
+                yield Choice(index, certain, reason, own if with_tokens else None, new_calls, called)
+                tokens, called = tokens[len(own) :], called + len(new_calls)
             if reason:
                 self._thread.cancel(generation)
                 return
@@ -196,7 +200,14 @@ class Answer:
     def _prompt_tokens(
         self, prompt: list[int], logprobs: list[tuple[float, Likeliest]]
     ) -> list[TokenLogprob]:
-        begins = [0, *accumulate(map(len, self._model.tokenizer.tokens(prompt)))]
+        tokenizer = self._model.tokenizer
+        # the echoed text has no special tokens, and no space that SentencePiece puts before the first word
+        lengths = [
+            0 if token in tokenizer.special_ids else len(text)
+            for token, text in zip(prompt, tokenizer.tokens(prompt))
+        ]
+        removed = sum(lengths) - len(tokenizer.decode(prompt))
+        begins = [max(0, begin - removed) for begin in accumulate(lengths, initial=0)]
         first = TokenLogprob(self._text(prompt[0]), None)
         others = zip(prompt[1:], logprobs, begins[1:])
         return [first, *(self._token_logprob(DrawnToken(token, *own), begin) for token, own, begin in others)]

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import forks
 import pytest
+from tiny_tokenizers import STYLES
 
 from aligner_lib.datasets.chat_template import encode
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -268,6 +269,41 @@ def test_a_completion_s_stop_token_has_a_logprob_and_no_text(smoke):
     assert choice["logprobs"]["tokens"] == ["a", tokenizer.decode([stop], special_tokens=True)]
     choice = asyncio.run(choice_of(ChatRequest, messages=QUESTION, logprobs=True))
     assert [token["logprob"] for token in choice["logprobs"]["content"]] == [-1.0]
+
+
+def test_tokens_that_a_stop_string_removes_have_no_logprobs(smoke):
+    """Of a, a, a, b the stop string aab leaves the first a, which is sent when the third arrives."""
+    one, two = (Tokenizer(smoke).encode(letter)[0] for letter in "ab")
+
+    async def choices():
+        answer = answer_to(smoke, CompletionRequest, prompt=PROMPT, logprobs=0, stop="aab", stream=True)
+        give(answer.generations[0], *map(DrawnToken, (one, one, one, two)))
+        return [part["choices"][0] async for part in answer.parts()]
+
+    parts = asyncio.run(choices())
+    assert [part["text"] for part in parts] == ["a", ""]
+    assert [part["logprobs"]["tokens"] for part in parts] == [["a"], []]
+
+
+@pytest.mark.parametrize("style", ["gpt2", "llama_2"])
+def test_the_offsets_of_an_echo_are_places_in_its_text(tmp_path, style):
+    """The text is without the prompt's special token, and without the space that SentencePiece writes first."""
+    tokenizer = Tokenizer(STYLES[style](tmp_path))
+    prompt = [tokenizer.eos_id, *tokenizer.encode("hello people")[len(tokenizer.bos_ids) :]]
+
+    async def logprobs(prompt, alternatives):
+        return [(-1.0, ())] * (len(prompt) - 1)
+
+    async def echoed():
+        answer = answer_to(tokenizer.folder, CompletionRequest, prompt=prompt, logprobs=0, echo=True)
+        answer._thread.prompt_logprobs = logprobs
+        give(answer.generations[0], ResponseEnd(False))
+        return (await answer.whole())["choices"][0]
+
+    choice = asyncio.run(echoed())
+    offsets, tokens = choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"]
+    assert choice["text"] == "hello people" and offsets[:2] == [0, 0]
+    assert [choice["text"].find(token, at) for at, token in zip(offsets[2:], tokens[2:])] == offsets[2:]
 
 
 def test_each_choice_ends_at_its_stop_string_and_an_error_ends_all(smoke):

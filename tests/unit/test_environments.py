@@ -142,6 +142,25 @@ def test_a_calculator_answers_a_call_and_the_last_number_is_the_answer():
     assert environment.step("<calc>1</calc>") == Step(0, metrics={"right": 0, "calls": 2})
 
 
+@pytest.mark.parametrize(
+    ("problem", "right", "wrong"),
+    [
+        (
+            "45 * 68",
+            ["3060", "3,060", "3060.0", "45 * 68 = 3060."],
+            ["0.3060", "9.3060", "3060 or 5", "none"],
+        ),
+        ("12 - 17", ["-5", "It is \N{MINUS SIGN}5."], ["5", "17-5"]),
+    ],
+)
+def test_an_answer_to_a_problem_is_its_last_number_by_value(problem, right, wrong):
+    environment = make("calculator")
+    environment.reset(0)
+    environment.expression = problem
+    for answer in right + wrong:
+        assert environment.step(answer).reward == (answer in right), answer
+
+
 def test_expressions_have_their_values_and_all_other_texts_are_refused():
     values = {
         **{"12*34": "408", " 2 + 3 * 4 ": "14", "(2 + 3) * -4": "-20", "7 / 2": "3.5", "1/3": "0.3333333333"},
@@ -190,9 +209,9 @@ def test_no_episode_is_in_both_splits():
 SAME = [
     ("42", "42.0"), ("1,000", "$1000"), ("1/2", "0.5"), (r"\frac{1}{2}", "0.50"), (r"-\frac{3}{4}", "-0.75"), ("50%", r"50\%"),
     ("+7", "7."), (" x + 1 ", "x+1"), ("Paris", "paris."), ("€1,000", "1000"), ("3 1/2", "3.5"), ("−7", "-7"), ("2e3", "2000"),
-    ("**42**", "42"),
+    ("**42**", "42"), ("2,3", "2, 3"), ("1,00,000", "100000"), ("-1,234.50", "-1234.5"), ("42,", "42"),
 ]  # fmt: skip
-DIFFERENT = [("42", "-42"), ("0.33", "1/3"), ("1/0", "0"), ("", ""), ("7 apples", "7"), ("4 2", "42"), ("2*3", "23")]  # fmt: skip
+DIFFERENT = [("2,3", "23"), ("1,0000", "10000"), ("1,000,5", "10005"), ("42", "-42"), ("0.33", "1/3"), ("1/0", "0"), ("", ""), ("7 apples", "7"), ("4 2", "42"), ("2*3", "23")]  # fmt: skip
 RIGHT = [
     ("**42**", "42"), ("The answer is 42 apples.", "42"), ("#### 42", "42"), ("#### **42**", "42"), ("#### Answer\n42", "42"),
     ("The final answer is:\n\n**42** apples", "42"), ("The answer is 42. I am sure, 3 times.", "42"),
@@ -201,12 +220,15 @@ RIGHT = [
     ("3 1/2 cups", "3.5"), (r"It's \frac{1}{2}.", "0.5"), ("1,2,3", "3"), ("It is .5", "1/2"), ("So x^2 = 4 and 42", "42"),
     (r"So \boxed{1}, no: \boxed{\frac{1}{2}}.", "1/2"), (r"\boxed{4} and \boxed{5", "4"), ("144 / 2 = 24\n#### 72\n", "72"),
     ("First 3, then 1,000 apples.", "1000"), (" Paris\n", "Paris"), ("1,00,000 rupees", "100000"), ("#### Paris.", "Paris"),
-    ("The answer is **Paris**", "Paris"),
+    ("The answer is **Paris**", "Paris"), (r"\boxed{2, 3}", "2,3"), (r"\boxed{5 cm}", "5"), (r"\boxed{5 apples}", "5"),
+    (r"\boxed{5\text{ cm}^2}", "5"), (r"\boxed{v = 5 m/s^{2}}", "5"), (r"\boxed{1,000 metres.}", "1000"),
 ]  # fmt: skip
 WRONG = [
     ("42, no: 43", "42"), (r"\boxed{43} not 42", "42"), ("#### 4 2 1", "42"),
     (r"\boxed{x+42}", "42"), (r"\boxed{\frac{\sqrt{3}}{42}}", "42"), (r"The answer is $\frac{\sqrt{3}}{42}$", "42"),
     ("42.5", "42"), ("142", "42"), ("-42", "42"), ("London, of 42 towns", "Paris"), ("", "42"), ("none", "42"),
+    (r"\boxed{23}", "2,3"), (r"\boxed{5x}", "5"), (r"\boxed{5 x}", "5"), (r"\boxed{5 pi}", "5"), (r"\boxed{5 million}", "5"),
+    (r"\boxed{5 apples and 3 pears}", "3"), (r"\boxed{2 thirds}", "2"), (r"\boxed{4 or five}", "4"), (r"\boxed{5 millions}", "5"), (r"\boxed{x + 5 cm}", "5"),
 ]  # fmt: skip
 
 
@@ -257,6 +279,28 @@ def test_a_prompt_is_a_user_s_turn_and_messages_and_texts_are_taken_as_they_are(
     environment = make("reward_model", prompts=dict.fromkeys(SPLITS, file))
     assert [environment.reset(seed) for seed in range(3)] == [[user("Hi")], messages, text]
     assert environment.step("Hello.") == Step()  # the environment does not know the reward model's reward
+
+
+def test_the_turns_of_a_prompt_keep_their_calls_and_no_turn_loses_content(tmp_path):
+    function = {"name": "sky", "arguments": '{"city": "Rome"}'}
+    asking = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": function}]}
+    told = {"role": "tool", "name": "sky", "tool_call_id": "1", "content": "blue"}
+    file = write_lines(tmp_path / "p.jsonl", [{"messages": [user("Sky?"), asking, told]}])
+    _, call, result = make("reward_model", prompts=dict.fromkeys(SPLITS, file)).reset(0)
+    assert call["content"] == "" and call["tool_calls"][0]["function"]["arguments"] == {"city": "Rome"}
+    assert result == {"role": "tool", "name": "sky", "content": "blue"}
+    for turn, words in (
+        (user("Hi") | {"reasoning_content": "Hm."}, "has the key 'reasoning_content', which is not read"),
+        (
+            {"role": "assistant", "content": "Yes."},
+            "p.jsonl:1 can't be used: the last turn of messages is not",
+        ),
+        (told | {"tool_call_id": "2"}, "the tool_call_id '2', but the next call .* has '1'"),
+        ({"role": "user", "content": None}, "not a list of {role, content}"),
+    ):
+        write_lines(tmp_path / "p.jsonl", [{"messages": [user("Sky?"), asking, turn]}])
+        with pytest.raises(UserError, match=words):
+            make("reward_model", prompts=file)
 
 
 def test_instructions_are_judged_and_a_reward_model_s_prompts_are_only_measured(tmp_path):
@@ -345,6 +389,24 @@ def test_a_function_gets_the_prompt_the_response_and_the_record_s_fields(tmp_pat
     environment = own(tmp_path, code)
     prompt = last(environment.reset(2))
     assert environment.step("yes").reward == (prompt, "yes", *numbers_in(prompt), {})
+
+
+@pytest.mark.parametrize(("arguments", "key"), [("prompt, response", "response"), ("completions", "completions"), ("completions", "prompts")])  # fmt: skip
+def test_no_key_of_any_record_takes_the_place_of_the_response(tmp_path, arguments, key):
+    code = f"def reward({arguments}, **fields): return [1.0]"
+    with pytest.raises(
+        UserError, match=f"a record has the key '{key}', which is the name of an argument of reward"
+    ):
+        own(tmp_path, code, records=[*PROMPTS, {"prompt": "last", key: "DATASET TEXT"}])
+
+
+def test_a_function_of_lists_reads_a_column_of_responses(tmp_path):
+    code = (
+        "def reward(completions, response): return [other + own for other, own in zip(response, completions)]"
+    )
+    environment = own(tmp_path, code, records=[{"prompt": f"number {i}", "response": "x"} for i in range(10)])
+    environment.reset(0)
+    assert environment.step("y").reward == "xy"
 
 
 def test_a_task_of_reasoning_gym_has_its_own_scorer():
@@ -660,7 +722,7 @@ def no_instruction(folder):
             "functions or classes: a, b. Name a function `reward`, or choose a function: use=",
         ),
         (written(TWO_FUNCTIONS, ":c"), "mine.py has no c; known functions: a, b"),
-        (response_in_the_records, "key 'response', which is the policy's; rename it"),
+        (response_in_the_records, "the key 'response', which is the name of an argument of reward: rename"),
         (built("sum"), "use='sum' is unknown: choose from sums, form_rules"),
         (built("nowhere.py"), "nowhere.py can't be read"),
         (built("sums", digit=2), "there is no args.digit; the environment takes digits, low"),

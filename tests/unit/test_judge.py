@@ -145,7 +145,10 @@ def test_a_probability_is_the_verdict_on_a_pair(prompts):
 def test_a_server_without_logprobs_gives_no_verdict(prompts):
     with serving(lambda messages: "Yes") as server:
         (step,) = judge_at(server.url, prompts, verdict="logprobs").step_all([0], ["a"])
-    assert step.reason == "judge" and "use verdict=text" in step.text
+    assert step.reason == "judge" and "log-probabilities are missing; use verdict=text" in step.text
+    with serving(lambda messages: "", logprobs=lambda messages: {"content": []}) as server:
+        (step,) = judge_at(server.url, prompts, verdict="logprobs").step_all([0], ["a"])
+    assert step.reason == "judge" and "ended without an answer (finish_reason='stop')" in step.text
 
 
 def conversation(text) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_tokenizers import STYLES, with_settings
+from tiny_tokenizers import STYLES, with_settings, write
 from typer.testing import CliRunner
 
 from aligner_lib.cli.main import app
@@ -78,6 +78,20 @@ def test_documents_are_read_as_they_were_written(tmp_path_factory, documents, dt
     read = IndexedDataset(prefix)
     assert list(read) == documents
     assert (len(read), read.tokens) == (len(documents), sum(map(len, documents)))
+
+
+def test_ids_beyond_a_gap_in_the_vocabulary_are_written_and_read(tmp_path):
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models, pre_tokenizers
+
+    library = Library(models.WordLevel({"a": 0, "b": 70_000, "</s>": 1}, unk_token="a"))
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = Tokenizer(write(tmp_path / "gap", library, "PreTrainedTokenizerFast"))
+    lines = write_lines(tmp_path / "a.jsonl", "a b")
+    (prompt,), _ = load_indexed.load_prompts(
+        [tokenize_file(lines, tmp_path / "a", tokenizer).prefix], tokenizer, 8
+    )
+    assert prompt.tokens == [0, 70_000]
 
 
 def test_a_vocabulary_below_65500_has_two_bytes_an_id():
@@ -276,6 +290,17 @@ def test_every_kind_of_tokenizer_finds_the_response_again(tmp_path, style, with_
     for loader in LOADERS:
         expected, _ = getattr(load, loader)([source], tokenizer, 512)
         assert getattr(load_indexed, loader)([prefix], tokenizer, 512)[0] == expected
+
+
+def test_a_response_that_contains_a_stop_token_is_left_out(tmp_path, tokenizer):
+    stop = tokenizer.decode([tokenizer.eos_id], special_tokens=True)
+    texts = [f"User: {end}?\n\nAssistant: {answer}" for end in ("1", "2", stop) for answer in ("Yes.", "No.")]
+    lines = write_lines(tmp_path / "a.jsonl", *texts, texts[0] + f"{stop} more", texts[1])
+    prefix = tokenize_file(lines, tmp_path / "a", tokenizer).prefix
+    for name in LOADERS:
+        samples, report = getattr(load_indexed, name)([prefix], tokenizer, 64)
+        assert samples == getattr(load, name)([lines], tokenizer, 64)[0]
+        assert report.lines()[0].startswith("1 of 4 samples left out: an answer contains the stop token")
 
 
 def test_an_odd_number_of_documents_is_refused_as_pairs(tmp_path, tokenizer):

@@ -175,6 +175,17 @@ def test_sft_leaves_out_a_record_whose_tools_it_cannot_read_and_says_why(smoke, 
     assert len(samples) == 1 and problem in report.lines()[0] and "tools.jsonl:1" in report.lines()[0]
 
 
+def test_a_call_whose_arguments_contain_a_stop_token_is_left_out(with_template, tmp_path):
+    call = tool_calls.calling_message([ToolCall("add", {"a": "1<|im_end|>é"})])
+    file = tmp_path / "tools.jsonl"
+    file.write_text("\n".join(json.dumps({"messages": turns}) for turns in ([*ASKED, call], WHOLE)))
+    samples, report = load_sft([file], with_template(QWEN), 2048)
+    assert len(samples) == 1
+    assert report.lines()[0].startswith(
+        "1 of 2 samples left out: an answer contains the stop token '<|im_end|>'"
+    )
+
+
 # ---- environments ---------------------------------------------------------------------------------------------------
 
 FILE = '''

@@ -18,7 +18,7 @@ FRACTION = re.compile(
 )
 IN_TEXT = re.compile(
     r"""
-    (?:(?<![\w)])[-+−])?[$€£¥]?(?:  # a minus after a digit, a letter or a bracket is a hyphen or an operator
+    (?:(?<![^\W_])(?<!\))[-+−])?[$€£¥]?(?:  # a minus after a digit, a letter or a bracket is a hyphen or an operator
         \\[dt]?frac\{\d+\}\{\d+\}
         | \d+\ \d+/\d+  # 3 1/2
         | (?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,2}(?!\w)|/\d+)?
@@ -26,9 +26,17 @@ IN_TEXT = re.compile(
     )""",
     re.VERBOSE,
 )
+THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{2,3})*,\d{3}(?!,?\d)")
 CURRENCIES = re.compile(r"\\?\$|[€£¥]")
-# a unit after the number in \boxed{}
-UNIT = re.compile(r"\\(?:text|mathrm)\s*\{[^{}]*\}|\\[ ,;!]|\^\\circ|\^\{\\circ\}")
+# a unit after the number in \boxed{}: LaTeX, or a single word that does not change the number
+UNIT = re.compile(
+    r"""
+    \\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\d|\^\{-?\d\})?
+    | \\[ ,;!] | \^\\circ | \^\{\\circ\}
+    | (?<!\s)\s+(?!(?i:pi|(?:dozen|hundred|thousand|[mbtr]+illion|quarter|third|fourth|fifth)s?|half|halves|squared|cubed|factorial
+        |negative|percent)\b)(?:[^\W\d_]{2,}|[mghls])(?:/[^\W\d_]+)?(?:\^\d|\^\{-?\d\})?\.?\s*$  # 5 x is a product""",
+    re.VERBOSE,
+)
 LATEX_FUNCTION = re.compile(r"\\(?!text|[dt]?frac\{\d+\}|boxed)[a-z]+|\\[dt]?frac\{[^}]*\\")
 
 
@@ -83,7 +91,7 @@ def is_right(response: str, answer: str) -> bool:
     value = final.rpartition("=")[2]
     if LATEX_FUNCTION.search(value):  # the last number is only a part of the answer
         return False
-    shown = _last_number(value) or _last_number(response)
+    shown = last_number(value) or last_number(response)
     return shown is not None and same_answer(shown, answer)
 
 
@@ -93,7 +101,7 @@ def final_answer(text: str) -> str:
     marked = _marked(text)
     if marked is not None:
         return marked
-    return _last_number(text) or text.strip()
+    return last_number(text) or text.strip()
 
 
 def same_answer(answer: str, other: str) -> bool:
@@ -107,8 +115,9 @@ def same_answer(answer: str, other: str) -> bool:
 
 def number(text: str) -> Fraction | None:
     """The exact number in a text; None for a text that is not a number or has over forty digits."""
-    bare = CURRENCIES.sub("", text.replace("−", "-")).replace(",", "").replace("\\%", "").strip("*` \n\t")
-    bare = bare.rstrip("%.").casefold()
+    bare = CURRENCIES.sub("", text.replace("−", "-")).replace("\\%", "").strip("*` \n\t")
+    bare = THOUSANDS.sub(lambda match: match[0].replace(",", ""), bare)  # 2,3 is not 23
+    bare = bare.rstrip("%.,").casefold()
     bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", bare)  # 4 2 is not 42
     if NUMBER.fullmatch(bare):
         return Fraction(bare)
@@ -121,7 +130,7 @@ def number(text: str) -> Fraction | None:
     return None
 
 
-def _last_number(text: str) -> str | None:
+def last_number(text: str) -> str | None:
     """The last number in a text, as the text writes the number."""
     numbers = IN_TEXT.findall(text)
     return numbers[-1] if numbers else None

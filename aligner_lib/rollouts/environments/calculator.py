@@ -7,6 +7,7 @@ import operator
 import re
 from random import Random
 
+from aligner_lib.rollouts.environments.answers import last_number, number
 from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
 
 CALL = re.compile(r"<calc>(.*?)</calc>", re.DOTALL)
@@ -91,8 +92,8 @@ class Calculator(Environment):
         return [other for other in drawn if other != self.expression][: self.examples]
 
     def _is_right(self, answer: str) -> bool:
-        numbers = re.findall(r"-?\d+", answer)
-        return bool(numbers) and numbers[-1] == shown(calculate(self.expression))
+        final = last_number(answer)
+        return final is not None and number(final) == calculate(self.expression)
 
 
 def _problems(signs: str, numbers: range) -> list[str]:

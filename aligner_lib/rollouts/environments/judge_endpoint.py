@@ -189,6 +189,11 @@ class JudgeEndpoint:
 def _first_tokens(choice: dict) -> str:
     """The likeliest first tokens of an answer and their log-probabilities, as JSON. Raises ValueError if they are missing."""
     tokens = (choice.get("logprobs") or {}).get("content")
+    if tokens == []:
+        raise ValueError(
+            f"the judge ended without an answer (finish_reason={choice.get('finish_reason')!r}); use verdict=text or "
+            "another judge"
+        )
     if not tokens:
         raise ValueError("the log-probabilities are missing; use verdict=text for a server without logprobs")
     return json.dumps({entry["token"]: float(entry["logprob"]) for entry in tokens[0]["top_logprobs"]})

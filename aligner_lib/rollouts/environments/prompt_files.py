@@ -8,10 +8,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from aligner_lib.datasets.tool_calls import calling_message
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments.base import SPLITS, Environment, Prompt, hold_out, require
+from aligner_lib.rollouts.environments.base import SPLITS, Environment, Message, Prompt, hold_out, require
+from data.fields import METADATA, is_empty
+from data.tools import check_results, checked_calls
 
 KEYS = ("prompt", "messages", "text")
+MESSAGE_KEYS = {"role", "content", "name", "tool_calls", "tool_call_id", "weight"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,10 @@ def parse_prompt(value: dict[str, Any]) -> PromptRecord:
     if keys[0] == "messages":
         if not prompt or not isinstance(prompt, list) or not all(map(_is_message, prompt)):
             raise ValueError("messages is not a list of {role, content}")
-        messages = [{"role": message["role"], "content": message["content"]} for message in prompt]
+        if _is_assistant(prompt[-1]):
+            raise ValueError("the last turn of messages is not the user's")
+        messages = list(map(_message, prompt))
+        check_results(prompt)
         return PromptRecord(messages, fields)
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError(f"{keys[0]} is not a text, or is empty")
@@ -105,4 +112,29 @@ def parse_prompt(value: dict[str, Any]) -> PromptRecord:
 
 
 def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("role", "content"))
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return False
+    content = value.get("content")
+    return isinstance(content, str) or (content is None and bool(value.get("tool_calls")))
+
+
+def _is_assistant(value: dict[str, Any]) -> bool:
+    return value["role"].lower() in ("assistant", "gpt")
+
+
+def _message(value: dict[str, Any]) -> Message:
+    """A turn of a file with its name and its tool calls, the arguments as objects. Raises ValueError for an unread key."""
+    for key, own in value.items():
+        if key not in MESSAGE_KEYS | METADATA and not is_empty(own):
+            raise ValueError(f"a turn of messages has the key {key!r}, which is not read: remove the key")
+    name = {"name": value["name"]} if value.get("name") else {}
+    content = value.get("content") or ""
+    calls = checked_calls(value["tool_calls"]) if value.get("tool_calls") else []
+    if calls and not _is_assistant(value):
+        raise ValueError(
+            f"a turn with the role {value['role']!r} has 'tool_calls', which only an assistant's turn may have"
+        )
+    return {
+        **(calling_message(calls, content) if calls else {"role": value["role"], "content": content}),
+        **name,
+    }

@@ -141,8 +141,10 @@ class RewardFunction(PromptFiles):
         parameters = inspect.signature(function).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         fields = sorted(self._all_fields(self.records[0]))
+        used = next((name for record in self.records for name in self._names() if name in record.fields), "")
         require(
-            "response" not in fields, "the records have a key 'response', which is the policy's; rename it"
+            not used,
+            f"a record has the key {used!r}, which is the name of an argument of {function.__name__}: rename the key",
         )
         # None: all fields are passed; otherwise only the fields that are parameters of the function
         self._passed = None if takes_all else parameters.keys()
