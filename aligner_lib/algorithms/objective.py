@@ -37,6 +37,11 @@ class Objective:
         return self.kl in ("k1", "k2", "k3")
 
     @property
+    def compares_within_groups(self) -> bool:
+        """Whether a reward is compared with the rewards of its group alone. A group of equal rewards then teaches nothing."""
+        return self.baseline in ("group_mean", "leave_one_out")
+
+    @property
     def charges_kl_by_token(self) -> bool:
         """Whether a token's advantage includes the KL from the token to the end of the response, as in REINFORCE++. Otherwise
         the advantage includes the KL of the whole response, or none."""

@@ -141,19 +141,19 @@ def policy_loss(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of each token before normalisation, the ratio of each token, and the clipped ratio: float [T] each.
 
-    logprobs, old_logprobs, advantages: float [T]; rows: int64 [T], the response of each token; lengths: int64 [B], the number
-    of tokens in each response from which the policy learns. surrogate: a function of ratio, advantages, clip_low and clip_high
-    that returns the loss and the clipped ratio.
+    With the ratio `none` nothing is clipped. logprobs, old_logprobs, advantages: float [T]; rows: int64 [T], the response of
+    each token; lengths: int64 [B], the number of tokens in each response from which the policy learns. surrogate: a function of
+    ratio, advantages, clip_low and clip_high that returns the loss and the clipped ratio.
     """
     log_ratio = logprobs - old_logprobs
     if objective.ratio == "sequence":
         means = log_ratio.new_zeros(len(lengths)).index_add(0, rows, log_ratio) / lengths.clamp(min=1)
         log_ratio = means[rows]
     ratio = log_ratio.exp()
-    losses, clipped = surrogate(ratio, advantages, objective.clip_low, objective.clip_high)
     if objective.ratio == "none":
-        losses = -advantages * logprobs
-    elif objective.clipping == "stop_gradient":
+        return -advantages * logprobs, ratio, ratio
+    losses, clipped = surrogate(ratio, advantages, objective.clip_low, objective.clip_high)
+    if objective.clipping == "stop_gradient":
         losses = -advantages * clipped.detach() * logprobs
     return losses, ratio, clipped
 

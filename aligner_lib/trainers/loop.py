@@ -127,6 +127,8 @@ class TrainingLoop:
                 if self.done == 0:
                     self._log(self._ranked(self._validate(0)))
                 while self.done < self.settings.max_steps:
+                    if self._is_stopped_by_settings():  # a resumed run may have done these steps already
+                        raise _Stopped
                     self._step()
                     self._handle_requests()
                 return
@@ -184,7 +186,7 @@ class TrainingLoop:
             if self.run is not None
             else None
         )
-        stop_requested = requests.stop or self.signalled.is_set() or self.done == self.settings.stop_after
+        stop_requested = requests.stop or self.signalled.is_set() or self._is_stopped_by_settings()
         stop = parallel.from_first_rank(stop_requested)
         best = parallel.from_first_rank(self._best_step() if self._is_validated() else None)
         # A change is saved at once, because its request is removed: a resumed run would otherwise continue without the change.
@@ -229,6 +231,10 @@ class TrainingLoop:
     def _is_last(self) -> bool:
         return self.done == self.settings.max_steps
 
+    def _is_stopped_by_settings(self) -> bool:
+        limit = self.settings.stop_after
+        return limit is not None and self.done >= limit
+
     def _is_validated(self) -> bool:
         return self._is_last() or self.done % self.settings.val_check_interval == 0
 
@@ -250,15 +256,14 @@ class TrainingLoop:
         return self.signalled.is_set() or (self.run is not None and self.run.stop_requested)
 
     def _changes_that_hold(self, state: dict) -> dict[str, float]:
-        """The checkpoint's changes of controls, except those whose settings have other values now."""
+        """The checkpoint's changes of this trainer's controls, except those whose settings have other values now."""
         now = self._controls()
-        before = state.get("settings", {name: now.get(name) for name in state["changes"]})
-        holding = {
-            name: value for name, value in state["changes"].items() if before.get(name) == now.get(name)
-        }
-        for name in state["changes"].keys() - holding:
+        changes = {name: value for name, value in state["changes"].items() if name in now}
+        before = state.get("settings", now)
+        holding = {name: value for name, value in changes.items() if before.get(name) == now[name]}
+        for name in changes.keys() - holding:
             self._announce(
-                f"the settings have changed {name} to {now.get(name)}, so its change to {state['changes'][name]:g} "
+                f"the settings have changed {name} to {now[name]}, so its change to {changes[name]:g} "
                 "during the earlier attempt no longer holds"
             )
         return holding

@@ -71,6 +71,7 @@ def test_a_run_whose_template_differs_from_its_policy_s_says_so(jobs, chatty, ca
         "ppo",
         "ppo_chatty",
         trainer__ppo__max_steps=1,
+        trainer__ppo__critic_warmup_steps=0,
         pretrained_checkpoint__restore_from_path=f"'{chatty.path}'",
     )
     prompts = {record["prompt"] for record in run.rollouts()}

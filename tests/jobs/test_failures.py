@@ -107,6 +107,13 @@ JUDGE, POLICY = f"critic.{RESTORE}", "policy.restore_from_path"
         ("sft", "model.encoder_seq_length", 513, POSITIONS),
         ("sft", "model.data.train_ds.max_seq_length", 513, POSITIONS),
         ("ppo", "model.encoder_seq_length", 513, POSITIONS),
+        ("ppo", "trainer.ppo.critic_warmup_steps", 8, "critic_warmup_steps=8 leaves none of the 8 steps"),
+        (
+            "dpo",
+            "model.dpo.val_response_length",
+            512,
+            "=512 leaves no room for a prompt in the 512 positions",
+        ),
         # the reward model reads the actor's samples
         ("ppo", JUDGE, "'{short}'", "encoder_seq_length=160 is beyond the 100 positions of {short}"),
         ("ppo", RESTORE, "'{other}'", "the reward model in {rm}.* than the policy in {other}, "),

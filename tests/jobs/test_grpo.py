@@ -121,6 +121,7 @@ def test_groups_that_are_alike_cost_no_update_and_are_counted(jobs, environment)
     for record in run.metrics()[1:]:
         assert record["train_rollouts/groups_alike"] == 1
         assert not any(name.startswith("train_optim/") for name in record)
+        assert "train_rollouts/kl_coef" not in record  # kl=none
     assert "groups_alike" in {alarm["name"] for alarm in run.alarms()}
 
 
@@ -239,6 +240,7 @@ def test_what_an_environment_says_between_turns_is_read_and_not_learnt(jobs, env
         own = "".join(record["tokens"])  # the policy's alone
         assert "And then?" not in own and own.startswith(before[:1])
         assert len(record["tokens"]) == record["length"] == len(record["token_advantage"])
+        assert 0 < record["last_turn_length"] < record["length"]
     for metrics in run.metrics()[1:]:
         turns = [record["turns"] for record in records if record["step"] == metrics["step"]]
         assert metrics["train_environments/e/turns"] == pytest.approx(sum(turns) / len(turns))
@@ -323,6 +325,22 @@ OBJECTIVE = "model__grpo__objective"
         ({"model__environments__e__rewards": "{a: 0.0}"}, "finite weights, not all 0"),
         ({"model__environments__e__rewards": "{reward: 1}"}, "`reward` is the name of their weighted sum"),
         ({"model__grpo__objective": "distill"}, r"set model\.grpo\.teacher\.restore_from_path"),
+        (
+            {
+                OBJECTIVE: "distill",
+                "model__grpo__teacher__restore_from_path": "t",
+                "model__grpo__kl": "reward",
+            },
+            r"kl=reward with baseline=teacher: .* set model\.grpo\.kl=k1, k2, k3 or none",
+        ),
+        (
+            {"model__grpo__baseline": "batch_mean", "model__grpo__scale": "group_std"},
+            r"scale=group_std with baseline=batch_mean: .* set model\.grpo\.scale=batch_std or none",
+        ),
+        (
+            {"trainer__grpo__initial_policy_kl_penalty": 0},
+            r"initial_policy_kl_penalty=0 with trainer\.grpo\.target_kl=0\.01: .* or target_kl=null",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(jobs, changed, words):
@@ -334,6 +352,15 @@ def test_switches_that_an_objective_does_not_have_are_told(jobs):
     settings = jobs.settings("grpo", "x", **{OBJECTIVE: "rloo"}, model__grpo__clip_low=0.1)
     lines = notices("grpo", compose("grpo", settings, "smoke"), "smoke")
     assert any("clip_low=0.1: this objective has no ratio to clip" in line for line in lines)
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_an_epoch_counts_the_prompts_that_dynamic_sampling_reserves(jobs, draws):
+    """A step reserves four prompts for each of its rollouts."""
+    changed = {"trainer__grpo__max_steps": -1, "trainer__grpo__max_epochs": 3}
+    settings = jobs.settings("grpo", "x", **changed, model__grpo__max_rollouts_per_step=draws)
+    prompts = len((jobs.formatted / "train_prompts.jsonl").read_text().splitlines())
+    assert prepare_smoke_job("grpo", settings).max_steps == 3 * prompts // (4 * draws)
 
 
 def test_a_reward_file_is_checked_before_any_model_is_built(jobs, environment):
@@ -350,6 +377,7 @@ def test_ppo_takes_environments_and_a_critic_that_begins_as_any_model(jobs):
         "ppo",
         "ppo_e",
         trainer__ppo__max_steps=1,
+        trainer__ppo__critic_warmup_steps=0,
         critic__pretrained_checkpoint__restore_from_path=f"'{jobs.model}'",
         model__environments__e__use=f"'{REWARD_E}'",
         model__environments__e__args__prompts=f"'{jobs.formatted / 'train_prompts.jsonl'}'",

@@ -115,6 +115,15 @@ def test_a_stop_ends_it_after_the_step_with_a_checkpoint(tmp_path, how):
     assert (run.status, totals(run), again.done) == ("finished", UNCHANGED, [4, 5, 6, 7])
 
 
+def test_a_run_stops_after_the_step_of_its_settings_whatever_it_has_done_before(tmp_path):
+    run = go(tmp_path, Counter(), stop_after=5)
+    assert (run.status, checkpoints(run)[-1]) == ("stopped", 5)
+    for earlier in (5, 3):  # the same command again, and one with a smaller number
+        again = Counter()
+        assert (go(tmp_path, again, stop_after=earlier).status, again.done) == ("stopped", [])
+    assert go(tmp_path, again, stop_after=7).status == "finished" and again.done == [6, 7]
+
+
 def test_a_checkpoint_can_be_asked_for_also_during_one(tmp_path):
     ask = control(tmp_path, "checkpoint")
     run = go(tmp_path, Counter({3: ask}, saving={3: ask}), save_interval=6, keep_checkpoints=9)

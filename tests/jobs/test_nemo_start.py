@@ -16,6 +16,7 @@ def test_ppo_from_archives_is_ppo_from_folders(jobs, ppo, rm, tmp_path):
         pretrained_checkpoint__restore_from_path=tmp_path / "megatron_gpt_sft.nemo",
         critic__pretrained_checkpoint__restore_from_path=tmp_path / "megatron_gpt.nemo",
         trainer__ppo__max_steps=1,
+        trainer__ppo__critic_warmup_steps=0,
     )
     log, cache = jobs.log("from_nemo"), {"ALIGNER_CACHE": str(tmp_path / "cache")}
     forks.finish(forks.start(run_smoke_job, "ppo", settings, log=log, environment=cache), log)

@@ -87,6 +87,19 @@ def test_a_checkpoint_has_the_scale_of_its_own_weights_also_between_validations(
     assert RewardScale.load(apart.path / "checkpoints" / "step_000004") == scale_of(measured)
 
 
+@pytest.mark.parametrize(("measured", "mean"), [(True, 3.0), (False, 10.0)])
+def test_only_a_measured_scale_comes_from_the_checkpoint(here, tmp_path, measured, mean):
+    from aligner_lib.kinds.rm.trainer import RewardModelTrainer
+
+    RewardScale(3.0, 2.0).save(tmp_path)
+    engine = SimpleNamespace(load=lambda *_, **__: None, steps=4)
+    sizes = dict.fromkeys(("global_batch_size", "micro_batch_size", "validation_micro_batch_size"), 1)
+    scale = {"scale": RewardScale(10.0, 4.0), "measure_scale": measured}
+    trainer = RewardModelTrainer(engine, None, [], [], lambda step: 0.1, **sizes, **scale, seed=0)
+    trainer.load(tmp_path)
+    assert trainer.scale.mean == mean
+
+
 def test_the_actor_takes_two_optimiser_steps_a_rollout(ppo):
     """From the second step on: in the first the critic warms up. Before its first update the actor is the reference."""
     assert ppo.series("train_optim/optim_step") == (list(range(2, 9)), [2, 4, 6, 8, 10, 12, 14])

@@ -166,8 +166,39 @@ def test_reinforce_pp_gives_each_token_the_kl_from_it_on(one_process):
     judged = Judgements.of([EpisodeOutcome("", reward=reward) for reward in (1.0, 0.0, 1.0, NAN)])
     reference = torch.zeros(4, 2)
     logprobs = torch.tensor([[2.0, 4.0], [0.0, 2.0], [0.0, 0.0], [5.0, 5.0]])
-    advantages = grouped.experience(made, judged, logprobs, reference)[0].advantages
+    experience, figures = grouped.experience(made, judged, logprobs, reference)
+    advantages = experience.advantages
+    # two groups with equal rewards would still differ from the batch's mean
+    assert "train_rollouts/groups" in figures and "train_rollouts/groups_alike" not in figures
     raw = torch.tensor([[1 - 3.0, 1 - 2.0], [-1.0, -1.0], [1.0, 1.0]])
     expected = (raw - raw.mean()) / raw.std(correction=0)
     torch.testing.assert_close(advantages[:3], expected, atol=1e-5, rtol=1e-5)
     assert not advantages[3].any()  # without a reward
+
+
+def test_a_score_that_is_no_number_is_a_failure_of_its_environment(one_process):
+    outcomes = [EpisodeOutcome("e", reward=reward) for reward in (NAN, 1.0, 0.5)]
+    collected = Collected(rollouts([0, 0, 1], ENDED[:3]), outcomes, lambda: Judgements.of(outcomes))
+    figures = environment_metrics("train", collected, Judgements.of(outcomes).rewards, [])
+    names = ("samples", "failed", "reward")
+    assert [figures[f"train_environments/e/{name}"] for name in names] == [2, 1, 0.75]
+
+
+def test_a_target_of_the_kl_begins_with_the_penalty_if_the_checkpoint_has_no_coefficient(
+    tmp_path, one_process
+):
+    grouped = trainer([], "target_kl=0.1", "initial_policy_kl_penalty=0.5")
+    grouped.roll_out, grouped.lr_schedule = SimpleNamespace(reward_source=None), SimpleNamespace()
+    grouped.policy.engine = SimpleNamespace(go_on_from=lambda folder: None)
+    grouped.load(tmp_path)
+    assert grouped.kl_coef == 0.5
+    (tmp_path / "kl_coef.json").write_text("0.25")
+    grouped.load(tmp_path)
+    assert grouped.kl_coef == 0.25
+
+
+@pytest.mark.parametrize(("objective", "controls"), [("grpo", {"lr", "kl_coef"}), ("dapo", {"lr"})])
+def test_an_objective_without_a_kl_has_no_coefficient_to_change(objective, controls, one_process):
+    grouped = trainer([])
+    grouped.objective, grouped.lr_schedule = PRESETS[objective], SimpleNamespace(optim=SimpleNamespace(lr=1))
+    assert set(grouped.controls) == controls

@@ -174,3 +174,10 @@ def test_the_critic_learns_from_a_rollout_as_often_as_it_is_told(epochs, of_crit
     trainer.step(2)
     assert events.count("ask to train") == 2 * of_critic and events.count("train") == 2 * of_actor
     assert numbers == [*range(1, 2 * of_critic + 1)], "one rate an update, over the whole run"
+    whole = trainer.global_batches
+    trainer.global_batches = lambda experience: whole(experience)[:1]  # failures cost the step a batch
+    trainer.step(3)
+    assert numbers[2 * of_critic] == 2 * of_critic + 1, "the schedule goes on as planned"
+    numbers.clear()
+    trainer.step(4)
+    assert numbers[0] == 3 * of_critic + 1

@@ -206,6 +206,12 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
             "model.grpo.objective=distill model.grpo.teacher.restore_from_path=a trainer.grpo.overlong_buffer=4",
             "overlong_buffer=4: the policy learns from a teacher's log-probabilities",
         ),
+        ("grpo", "trainer.grpo.use_absolute_kl=True", None),  # of init_policy_kl, too
+        (
+            "grpo",
+            "model.grpo.objective=reinforce_pp model.grpo.max_rollouts_per_step=3",
+            "max_rollouts_per_step=3: rewards are compared with the batch's mean",
+        ),
         ("evaluate", "model.data.data_prefix.train=[a]", "an evaluation reads only data_prefix.validation"),
     ],
 )

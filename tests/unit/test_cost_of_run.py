@@ -36,6 +36,8 @@ SETTINGS = {
 }
 PROGRAM, PROMPTS = "model.environments.sums.use=sums", "model.data.data_prefix={train: [a], validation: [b]}"
 
+TEACHER = ["model.grpo.objective=distill", "model.grpo.teacher.restore_from_path=t"]
+
 
 def test_operations_of_a_token_worked_by_hand():
     assert [token_flops(TINY, role, 5) for role in ("sft", "actor", "critic")] == [816, 816, 736]
@@ -58,6 +60,7 @@ def test_operations_of_a_token_worked_by_hand():
         ("dpo", ["model.dpo.preference_loss=orpo"], [(6 * 5, 816, 1, 0, 0)]),
         ("grpo", [PROGRAM], [(6 * 5, 816, 1, 2, 1)]),  # scored by the policy and its reference
         ("grpo", [PROMPTS], [(6 * 5, 816, 1, 3, 1)]),  # and by a reward model
+        ("grpo", [PROGRAM, *TEACHER], [(6 * 5, 816, 1, 3, 1)]),  # and by a teacher
         (
             "ppo",
             [],
@@ -72,6 +75,13 @@ def test_a_step_counts_the_passes_of_its_kind(kind, more, passes):
         for tokens, each, trained, scored, generated in passes
     ]
     assert [flops_of(TINY, model, 5) for model in models] == expected
+
+
+def test_texts_of_sft_are_as_long_as_its_training_data_are_cut():
+    for longest, sequence in (("null", 10), (8, 8)):
+        more = f"model.data.train_ds.max_seq_length={longest}"
+        (model,) = trained_models("sft", compose("sft", [*SETTINGS["sft"], more]))
+        assert model.sequence == sequence
 
 
 def test_seconds_are_operations_by_the_assumed_speed():

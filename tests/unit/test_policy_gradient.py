@@ -9,7 +9,8 @@ import torch
 from aligner_lib.algorithms import policy_gradient as pg
 from aligner_lib.algorithms.objective import PRESETS, Objective
 from aligner_lib.algorithms.policy_gradient import group_advantages, kl_loss
-from aligner_lib.kinds.policy_gradient.frozen import FrozenRollout
+from aligner_lib.config.compose import compose
+from aligner_lib.kinds.policy_gradient.frozen import FrozenRollout, freeze
 
 REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0, 5.0, 5.0], dtype=torch.float64)
 GROUP = torch.tensor([7, 7, 7, 7, 2, 2])
@@ -288,6 +289,14 @@ def test_what_a_token_s_log_probability_is_moved_by(switches, ratio, expected):
     assert found.tolist() == pytest.approx([expected[0], *[expected[1]] * 3], rel=1e-6)
 
 
+def test_without_a_ratio_nothing_is_clipped():
+    logprobs, zeros, one = torch.tensor([0.5]), torch.zeros(1), torch.ones(1)
+    rows, lengths = torch.tensor([0]), torch.tensor([1])
+    for name, share in (("rloo", 0.0), ("grpo", 1.0)):
+        _, ratio, clipped = pg.policy_loss(logprobs, zeros, one, rows, lengths, PRESETS[name])
+        assert (ratio != clipped).float().mean() == share
+
+
 def test_reinforce_pp_takes_from_a_token_the_kl_from_it_on():
     """Two responses, rewards 2 and 0, coefficient 0.5; KL 1, 2, 3 and 2, 4 (its last column is padding)."""
     rewards = torch.tensor([2.0, 0.0], dtype=torch.float64)
@@ -319,3 +328,12 @@ def test_a_frozen_rollout_has_the_token_advantages_of_reinforce_pp():
     mean, deviation = 0.2, math.sqrt((0.7**2 + 0.4**2 + 0.3**2) / 3)
     expected = [(value - mean) / deviation for value in (0.9, -0.2, -0.1)]
     assert [*first.tolist(), *second.tolist()] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(("last_turn", "reward"), [({"last_turn_length": 18}, 0.5), ({}, 0.0)])
+def test_a_frozen_rollout_has_the_penalty_of_the_last_turn(last_turn, reward):
+    """Of 20 tokens in two turns 18 are the last turn's, so half of the buffer is used; an older record has 20 alone."""
+    config = compose("grpo", ["trainer.grpo.overlong_buffer=4", "model.grpo.length_params.max_length=20"])
+    record = {"prompt": "p", "reward": 1.0, "length": 20, "finished": True, **last_turn}
+    record |= {"token_kl": [0.0] * 20, "token_advantage": [0.0] * 20}
+    assert freeze([record], config, 0.0, "group_mean").rewards.tolist() == [reward]

@@ -7,6 +7,7 @@ import pytest
 
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import ConfigError, UserError
+from aligner_lib.kinds.grpo.settings import rollouts_of_a_step
 from aligner_lib.kinds.inputs import steps_of
 from aligner_lib.rollouts.tasks import _shares
 
@@ -31,6 +32,12 @@ def test_an_environment_without_an_end_needs_a_number_of_steps():
     with pytest.raises(UserError, match="set max_steps"):
         steps_of(loop, None, 32)
     assert steps_of(SimpleNamespace(max_steps=3, max_epochs=1), None, 32) == 3
+
+
+@pytest.mark.parametrize(("objective", "rollouts"), [("grpo", 5), ("rloo", 5), ("reinforce_pp", 1)])
+def test_only_groups_that_are_compared_within_are_sampled_again(objective, rollouts):
+    settings = [f"model.grpo.objective={objective}", "model.grpo.max_rollouts_per_step=5"]
+    assert rollouts_of_a_step(compose("grpo", settings)) == rollouts
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,10 @@ def test_metrics_count_responses_prompts_and_failures():
 
 def test_consecutive_steps_without_a_reward_are_counted():
     failed = FailedRewards()
-    metrics = {"train_rollouts/rewards_failed": 1.0, "train_rollouts/advantages_mean": 0.0}
-    assert failed.count(metrics) == {"train_rollouts/advantages_mean": None}
+    names = ["advantages_mean", "returns_mean", "returns_std", "values_mean", "values_std"]
+    unknown = {f"train_rollouts/{name}": None for name in names}
+    metrics = dict.fromkeys(unknown, 0.0) | {"train_rollouts/rewards_failed": 1.0}
+    assert failed.count(metrics) == unknown
     failed.count(metrics)
     assert failed.steps == 2
     assert failed.count(metrics | {"train_rollouts/rewards_failed": 0.5}) == {} and failed.steps == 0

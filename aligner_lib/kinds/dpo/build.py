@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from aligner_lib.errors import UserError
 from aligner_lib.kinds.build_models import build_trainable_engine
 from aligner_lib.kinds.dpo.kto import KTOTrainer
 from aligner_lib.kinds.dpo.reference_logprobs import precompute
@@ -29,6 +30,9 @@ def prepare(config: DictConfig) -> PreparedJob:
     kto, read = settings.preference_loss == "kto", loaders(config)
     kind, load = (KTOTrainer, read.load_labelled) if kto else (DPOTrainer, read.load_preferences)
 
+    if has_reference and not precomputes and settings.num_val_samples:
+        _check_val_responses(settings.val_response_length, start)
+
     def trainer(loop, common):
         policy = None
         engine = build_trainable_engine(Architecture.load(start), config, loop.gradient_clip_val, start)
@@ -46,3 +50,12 @@ def prepare(config: DictConfig) -> PreparedJob:
 
     samples = "labels" if kto else "pairs"
     return prepare_on_pairs("dpo", config, config.trainer.dpo, start, samples, load, trainer)
+
+
+def _check_val_responses(length: int | None, start: Path) -> None:
+    positions = Architecture.load(start).max_position_embeddings
+    if length is not None and length >= positions:
+        raise UserError(
+            f"model.dpo.val_response_length={length} leaves no room for a prompt in the {positions} positions of {start}, so "
+            "validation/kl can't be measured: lower val_response_length"
+        )

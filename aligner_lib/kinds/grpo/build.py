@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.kinds.build_models import build_engine, build_reward_model, build_trainable_engine
 from aligner_lib.kinds.functions import functions_of
-from aligner_lib.kinds.grpo.settings import has_remote_rm, objective_of
+from aligner_lib.kinds.grpo.settings import has_remote_rm, objective_of, rollouts_of_a_step
 from aligner_lib.kinds.grpo.trainer import GRPOTrainer
 from aligner_lib.kinds.inputs import model_folder, steps_of
 from aligner_lib.kinds.policy_gradient.build import (
@@ -43,7 +43,8 @@ def prepare(config: DictConfig) -> PreparedJob:
     teacher = model_folder(config, "model.grpo.teacher.restore_from_path", "lm") if teacher else None
     inputs = read_inputs(config, start, {"reward model": scalar, "teacher": teacher})
     tokenizer = inputs.tokenizer
-    max_steps = steps_of(loop, inputs.tasks.size, rollout.num_prompts_per_step)
+    reserved = rollout.num_prompts_per_step * rollouts_of_a_step(config)  # prompts of a step
+    max_steps = steps_of(loop, inputs.tasks.size, reserved)
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
     updates = responses // model.global_batch_size * rollout.rollout_epochs  # in a step
 

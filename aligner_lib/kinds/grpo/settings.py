@@ -44,6 +44,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     check_generation,
     check_learning,
     check_lengths,
+    check_target_kl,
     environments_of,
     judged_by_programs,
     unused_settings,
@@ -156,7 +157,7 @@ def objective_of(config: DictConfig) -> Objective:
 def rollouts_of_a_step(config: DictConfig) -> int:
     """The largest number of rollouts in a step. More than 1 means dynamic sampling."""
     grpo = config.model.grpo
-    if objective_of(config).baseline == "teacher":
+    if not objective_of(config).compares_within_groups:
         return 1  # groups with equal rewards teach as much as others
     return grpo.max_rollouts_per_step or (3 if grpo.objective == "dapo" else 1)
 
@@ -210,6 +211,27 @@ def _check_teacher(config: DictConfig) -> None:
             "model.grpo.objective=distill learns from a teacher: set model.grpo.teacher.restore_from_path to a policy's "
             "folder"
         )
+    if learns and objective_of(config).kl == "reward":
+        raise ConfigError(
+            "model.grpo.kl=reward with baseline=teacher: the policy learns from the teacher's log-probabilities, and from no "
+            "reward that contains a KL; set model.grpo.kl=k1, k2, k3 or none"
+        )
+
+
+def _check_scale(config: DictConfig) -> None:
+    """Check that advantages over the batch's mean are not divided by a group's deviation, which is 0 for equal rewards."""
+    objective = objective_of(config)
+    if (objective.baseline, objective.scale) == ("batch_mean", "group_std"):
+        raise ConfigError(
+            "model.grpo.scale=group_std with baseline=batch_mean: a group of equal rewards has the deviation 0, and would get "
+            "advantages of thousands; set model.grpo.scale=batch_std or none"
+        )
+
+
+def _check_kl(config: DictConfig) -> None:
+    """Check the weight of the KL, if the objective has a KL."""
+    if objective_of(config).kl != "none":
+        check_target_kl(config)
 
 
 def _check_aggregation(config: DictConfig) -> None:
@@ -286,8 +308,10 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
             "this objective has no KL; model.grpo.kl adds a KL."
         )
         unused["trainer.grpo.target_kl"] = "this objective has no KL whose weight could follow a target."
-    if objective.kl != "reward":
-        unused["trainer.grpo.use_absolute_kl"] = "the KL is not in the reward."
+    if objective.baseline == "batch_mean":
+        unused["model.grpo.max_rollouts_per_step"] = (
+            "rewards are compared with the batch's mean, so groups with equal rewards are not left out."
+        )
     if objective.ratio == "none":
         unused |= dict.fromkeys(
             ("model.grpo.clip_low", "model.grpo.clip_high", "model.grpo.clipping"),
@@ -297,9 +321,11 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
 
 
 def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
-    """The policy. The policy and its reference each score every text once, and a reward model does where no programs judge."""
+    """The policy. The policy and its reference each score every text once, as do a teacher and, where no programs judge, a
+    reward model."""
     model, grpo = config.model, config.model.grpo
-    scored = 2 if judged_by_programs(config) else 3
+    has_teacher = objective_of(config).baseline == "teacher"
+    scored = 2 + has_teacher + (not judged_by_programs(config))
     batch = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
     rows = grpo.rollout_micro_batch_size
     return (
@@ -333,9 +359,11 @@ KIND = JobKind(
         _check_comparisons,
         check_lengths,
         check_learning,
+        _check_kl,
         check_generation,
         _check_teacher,
         _check_aggregation,
+        _check_scale,
         _check_checkpoints,
         _check_used_functions,
     ),

@@ -179,7 +179,10 @@ class GRPOTrainer(PolicyGradientTrainer):
 
     def figures_of_groups(self, rollouts: Rollouts, judged: Judgements) -> dict[str, float]:
         """Metrics of all groups in the current step: the groups of `rollouts` and the groups that were left out."""
-        return _group_figures(self.left_out + self._gathered(rollouts, judged))
+        figures = _group_figures(self.left_out + self._gathered(rollouts, judged))
+        if not self.objective.compares_within_groups:
+            figures.pop("groups_alike", None)  # such a group is compared with the batch or a teacher
+        return figures
 
     def _gathered(self, rollouts: Rollouts, judged: Judgements) -> list[Judged]:
         """The responses of all ranks that have a reward."""

@@ -112,12 +112,12 @@ class FrozenRollout:
 def freeze(records: list[dict], config: DictConfig, kl_coef: float, baseline: str) -> FrozenRollout:
     """Build the FrozenRollout from the train records of a step, in a PPO or GRPO run with these settings.
 
-    kl_coef: the step's KL coefficient. baseline: the baseline of the run's objective. Records without `group`, from an older
-    run, are grouped by their prompts.
+    kl_coef: the step's KL coefficient. baseline: the baseline of the run's objective. Records of an older run are
+    grouped by their prompts if `group` is missing, and their penalties use `length` if `last_turn_length` is missing.
     """
     loop = loop_settings(config)
     finished = torch.tensor([record["finished"] for record in records])
-    lengths = torch.tensor([record["length"] for record in records])
+    lengths = torch.tensor([record.get("last_turn_length", record["length"]) for record in records])
     rewards = torch.tensor([_number(record["reward"]) for record in records], dtype=torch.float64)
     shaping = {"lengths": lengths, "finished": finished, **shaping_settings(config)}
     rewards, (terms, weights) = (

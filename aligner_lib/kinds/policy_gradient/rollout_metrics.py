@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 
 import torch
@@ -152,7 +153,8 @@ def environment_metrics(
 ) -> dict[str, float]:
     """The metrics of each environment under {split}_environments/NAME/, as means over the responses of all ranks.
 
-    collected: the responses on this rank; rewards: float [B]; failures: missing prompts, the same on every rank.
+    collected: the responses on this rank; rewards: float [B], NaN for a response without a reward; failures: missing prompts,
+    the same on every rank.
     """
     of_rank = zip(collected.outcomes, rewards.tolist(), collected.rollouts.group.tolist())
     own_outcomes = [item for item in of_rank if item[0].environment]
@@ -162,9 +164,9 @@ def environment_metrics(
         [outcome.environment for outcome, *_ in gathered] + [failure.environment for failure in failures]
     ):
         of_it = [item for item in gathered if item[0].environment == name]
-        judged = [item for item in of_it if item[0].failure is None]
+        judged = [item for item in of_it if math.isfinite(item[1])]
         at = f"{split}_environments/{name}"
-        figures[f"{at}/samples"] = len(of_it)
+        figures[f"{at}/samples"] = len(judged)
         figures[f"{at}/failed"] = (
             len(of_it) - len(judged) + sum(failure.environment == name for failure in failures)
         )
@@ -210,7 +212,7 @@ def rollout_records(
     outcomes: list[EpisodeOutcome] | None = None,
 ) -> list[dict]:
     """Make a record for each response of all ranks, with the KL and the advantages of its tokens if available."""
-    records = []
+    records, last_turn_lengths = [], rollouts.last_turn_lengths.tolist()
     for row in range(rollouts.size):
         response = rollouts.response_tokens(row)
         record = {
@@ -220,6 +222,7 @@ def rollout_records(
             "response": _response_text(tokenizer, rollouts, row),
             "reward": rewards[row].item() if rewards[row].isfinite() else None,
             "length": len(response),
+            "last_turn_length": last_turn_lengths[row],
             "finished": bool(rollouts.finished[row]),
             "group": int(rollouts.group[row]),
         }

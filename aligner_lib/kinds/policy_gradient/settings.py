@@ -169,7 +169,7 @@ class RolloutLoop(Loop):
     """In nats per token. While train_rollouts/kl is above the target, the weight grows by up to 1/50 per step; below the
     target, the weight shrinks. null: the weight is constant."""
     use_absolute_kl: bool = True
-    """The penalty in the reward is |log π − log π_ref|."""
+    """The penalty in the reward, and init_policy_kl, use |log π − log π_ref|."""
     max_init_policy_kl: float | None = setting(None, above(0))
     """A bound on init_policy_kl in nats. Above the bound the run ends with an error and a checkpoint. null: no bound."""
     max_policy_kl: float | None = setting(None, above(0))
@@ -324,6 +324,16 @@ def check_lengths(config: DictConfig) -> None:
     if length.max_length is not None and length.min_length > length.max_length:
         raise ConfigError(
             f"{at}.length_params.min_length={length.min_length} is above max_length={length.max_length}"
+        )
+
+
+def check_target_kl(config: DictConfig) -> None:
+    """Check that a KL weight which follows a target does not begin at 0."""
+    at, loop = group_of(config), loop_settings(config)
+    if loop.target_kl is not None and loop.initial_policy_kl_penalty == 0:
+        raise ConfigError(
+            f"trainer.{at}.initial_policy_kl_penalty=0 with trainer.{at}.target_kl={loop.target_kl}: the weight grows by a "
+            "fraction of itself, so a weight of 0 stays 0: set initial_policy_kl_penalty above 0, or target_kl=null"
         )
 
 

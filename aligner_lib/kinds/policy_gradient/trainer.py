@@ -106,9 +106,11 @@ class PolicyGradientTrainer(ABC):
     @property
     def controls(self) -> dict[str, float]:
         """The values that a user can change during the run, as in the settings. A KL coefficient with a target adapts by itself
-        and can't be changed."""
+        and can't be changed; an objective without a KL has no coefficient."""
         lr = {"lr": self.lr_schedule.optim.lr}
-        return lr | ({"kl_coef": self.loop.initial_policy_kl_penalty} if self.loop.target_kl is None else {})
+        if self.objective.kl == "none" or self.loop.target_kl is not None:
+            return lr
+        return lr | {"kl_coef": self.loop.initial_policy_kl_penalty}
 
     def change(self, name: str, value: float) -> None:
         """Set the learning rate or the KL coefficient, from the next step on."""
@@ -158,7 +160,8 @@ class PolicyGradientTrainer(ABC):
         # 4  The policy learns from the experience, global batch by global batch.
         with timers("train_time"):
             metrics |= self.learn(step, experience, timers)
-        metrics["train_rollouts/kl_coef"] = self.kl_coef
+        if self.objective.kl != "none":
+            metrics["train_rollouts/kl_coef"] = self.kl_coef
         self._adapt_kl_coef(metrics["train_rollouts/kl"])
         return metrics | self._bookkeeping(step) | timers.seconds
 
@@ -199,8 +202,9 @@ class PolicyGradientTrainer(ABC):
             self.roll_out.reward_source.reach()
         self.policy.engine.go_on_from(folder)
         self.kl_coef, self.lr_schedule.override = self.loop.initial_policy_kl_penalty, None
-        if folder is not None and self.loop.target_kl is not None:
-            self.kl_coef = json.loads((folder / "kl_coef.json").read_text())
+        saved = folder and folder / "kl_coef.json"  # a run without a target wrote no such file
+        if self.loop.target_kl is not None and saved and saved.is_file():
+            self.kl_coef = json.loads(saved.read_text())
 
     # -- what PPO and GRPO each define ----------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
 from aligner_lib.kinds.build_models import build_critic, build_trainable_engine
 from aligner_lib.kinds.functions import functions_of
 from aligner_lib.kinds.inputs import model_folder, steps_of
@@ -40,8 +41,13 @@ def prepare(config: DictConfig) -> PreparedJob:
     tokenizer = inputs.tokenizer
     prompts_of_a_step = rollout.num_rollout_samples // rollout.num_generations_per_prompt
     max_steps = steps_of(loop, inputs.tasks.size, prompts_of_a_step)
+    if loop.critic_warmup_steps >= max_steps:
+        raise UserError(
+            f"trainer.ppo.critic_warmup_steps={loop.critic_warmup_steps} leaves none of the {max_steps} steps to the actor: "
+            "lower critic_warmup_steps, or raise max_steps"
+        )
     global_batches = rollout.num_rollout_samples // model.global_batch_size  # in a step
-    actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * global_batches * rollout.rollout_epochs
+    actor_steps = (max_steps - loop.critic_warmup_steps) * global_batches * rollout.rollout_epochs
     critic_steps = max_steps * global_batches * critic_epochs(config)
 
     def build(run):

@@ -34,6 +34,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     check_generation,
     check_learning,
     check_lengths,
+    check_target_kl,
     unused_settings,
 )
 
@@ -271,6 +272,7 @@ KIND = JobKind(
         _check_baseline,
         check_lengths,
         check_learning,
+        check_target_kl,
         check_generation,
         _check_servers,
         _check_checkpoints,

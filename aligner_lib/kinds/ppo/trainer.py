@@ -101,8 +101,11 @@ class PPOTrainer(PolicyGradientTrainer):
 
     def learn(self, step: int, experience: ActorCriticExperience, timers: Timers) -> dict[str, float]:
         """Train actor and critic at the same time on the same global batches. The critic may be in another job."""
-        batches = self.global_batches(experience) * critic_epochs(self.config)
-        rates = [self.critic_lr_schedule((step - 1) * len(batches) + i + 1) for i in range(len(batches))]
+        epochs, size = critic_epochs(self.config), self.config.model.global_batch_size
+        batches = self.global_batches(experience) * epochs
+        # failed prompts may cost a step a batch, and the schedule goes on as planned
+        done = (step - 1) * (self.rollout.num_rollout_samples // size) * epochs
+        rates = [self.critic_lr_schedule(done + i + 1) for i in range(len(batches))]
         learning = [self.critic.train(batch.for_critic(), lr) for batch, lr in zip(batches, rates)]
         warming_up = step <= self.loop.critic_warmup_steps
         metrics = {} if warming_up else super().learn(step, experience, timers)

@@ -98,6 +98,7 @@ class RewardModelTrainer(SupervisedTrainer[PairSample]):
             self.scale.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Restore the state that `save` wrote."""
+        """Restore the state that `save` wrote. A scale that is not measured remains as in the settings."""
         super().load(folder)
-        self.scale, self._scale_of = RewardScale.load(folder), self.engine.steps
+        if self.measure_scale:
+            self.scale, self._scale_of = RewardScale.load(folder), self.engine.steps

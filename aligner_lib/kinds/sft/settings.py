@@ -88,9 +88,8 @@ class SFTConfig(TrainingConfig):
 
 def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
     train = config.model.data.train_ds
-    return (
-        TrainedModel("sft", config.model.encoder_seq_length, train.micro_batch_size, train.global_batch_size),
-    )
+    longest = train.max_seq_length or config.model.encoder_seq_length
+    return (TrainedModel("sft", longest, train.micro_batch_size, train.global_batch_size),)
 
 
 KIND = JobKind(

@@ -147,7 +147,9 @@ def compare_objectives(
     at, coefficients = run.series("train_rollouts/kl_coef")
     config = OmegaConf.create(run.info["config"])
     baseline = "critic" if run.kind == "ppo" else objective_of(config).baseline
-    rollout = freeze(records, config, dict(zip(at, coefficients)).get(step, 0.0), baseline)
+    # a run without a KL logs no coefficient
+    coefficient = dict(zip(at, coefficients)).get(step, config.trainer[run.kind].initial_policy_kl_penalty)
+    rollout = freeze(records, config, coefficient, baseline)
     tokens, weights = sum(rollout.lengths.tolist()), {}
     for name, objective in _named(objectives).items():
         of_responses = rollout.gradient_weights(objective, ratio)
