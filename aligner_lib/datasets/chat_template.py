@@ -45,9 +45,11 @@ PLAIN_TEMPLATE = (
     "{{ message['role'] | capitalize }}: {{ message['content'] | trim }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '\n\nAssistant:' }}{% endif %}"
 )
-"""PLAIN as a chat template for exports: a model trained on plain texts needs plain prompts, whatever template its tokenizer has."""
+"""PLAIN as a chat template, without the BOS token."""
 ROLES = {"system": "System", "user": "User", "human": "User", "assistant": "Assistant", "gpt": "Assistant"}
 ANSWER = "Assistant:"  # the end of a plain prompt
+# in a copy, because a changed model in the cache counts as damaged
+IN_A_COPY = "Start from a changed copy of the model's folder"
 PLAIN_TURN = re.compile(r"(?:\A|\n\n)(System|User|Assistant):")
 
 
@@ -126,6 +128,15 @@ def recorded_date(folder: Path) -> date | None:
         raise UserError(f"{Path(folder) / FILE} is damaged: its date must look like 2025-01-31") from None
 
 
+def plain_template(tokenizer: Tokenizer) -> str:
+    """PLAIN as a chat template for exports: a model trained on plain texts needs plain prompts, whatever its own template.
+
+    The template writes the BOS token itself, because an added BOS token may have no name in tokenizer_config.json.
+    """
+    bos = "".join(tokenizer.decode([token_id], special_tokens=True) for token_id in tokenizer.bos_ids)
+    return (f"{{{{ {json.dumps(bos)} }}}}" if bos else "") + PLAIN_TEMPLATE
+
+
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write the tokenizer's files into a model folder, with the chosen template, if any, and the template's date."""
     tokenizer.save(folder)
@@ -153,7 +164,8 @@ def as_written(tokenizer: Tokenizer, conversation: Conversation) -> Conversation
 def with_response(tokenizer: Tokenizer, prompt: Conversation, response: str) -> tuple[list[int], int]:
     """Token ids of prompt, response and stop token, and the index of the response's first token.
 
-    prompt: turns, or a text that ends in `Assistant:`; response: the text after the prompt, with its leading space.
+    prompt: turns, or a text that ends in `Assistant:`; response: the text after the prompt, with its leading space. Raises
+    ValueError when the response contains a stop token.
     """
     prompt = as_written(tokenizer, prompt)
     if not isinstance(prompt, str) and _template_of(tokenizer) is not None:
@@ -162,6 +174,8 @@ def with_response(tokenizer: Tokenizer, prompt: Conversation, response: str) -> 
         return [*prompt_ids, *response_ids], len(prompt_ids)
     text = prompt if isinstance(prompt, str) else render(tokenizer, prompt)
     before, ids = tokenizer.encode_parts([text, response])
+    if problem := stop_token_within(tokenizer, ids):
+        raise ValueError(problem)
     return [*tokenizer.bos_ids, *before, *ids, tokenizer.eos_id], len(tokenizer.bos_ids) + len(before)
 
 
@@ -208,7 +222,8 @@ def answer_of(tokenizer: Tokenizer, messages: list[Message], tools: Sequence[Too
     the answer contains a stop token.
     """
     content = messages[-1]["content"]
-    if stop := next((stop for stop in stop_texts(tokenizer) if stop in content), None):
+    written = content + json.dumps(messages[-1].get("tool_calls", []), ensure_ascii=False)
+    if stop := next((stop for stop in stop_texts(tokenizer) if stop in written), None):
         raise ValueError(_holds_stop_token(stop))
     head, whole = (
         _apply(tokenizer, turns, ready, tools) for turns, ready in ((messages[:-1], True), (messages, False))
@@ -229,16 +244,15 @@ def _up_to_stop(tokenizer: Tokenizer, answer: str, content: str) -> str:
         raise StopTokenError(
             f"the loss would not cover the stop token {' or '.join(map(repr, stops))}: the chat template of "
             f"{tokenizer.folder} ends an answer with {_ending(answer, content)!r}, so a policy trained on these "
-            f"answers would never stop. Make the text the eos_token in {tokenizer.folder / 'tokenizer_config.json'}, "
-            f"name its id in eos_token_id of {tokenizer.folder / 'generation_config.json'}, or give "
-            f"model.data.chat_template={PLAIN}"
+            f"answers would never stop. {IN_A_COPY}: make the text the eos_token in its tokenizer_config.json, or name the text's "
+            f"id in eos_token_id of its generation_config.json. Or give model.data.chat_template={PLAIN}"
         )
     place, stop = min(places)
     if tokenizer.encode_parts([stop])[0] != [stops[stop]]:
         raise StopTokenError(
             f"the loss would not cover the stop token {stop!r}: {tokenizer.folder / 'tokenizer.json'} has the token "
-            "in its vocabulary but not among its added_tokens, so the token is read as text: add the token there, "
-            f"or give model.data.chat_template={PLAIN}"
+            f"in its vocabulary but not among its added_tokens, so the token is read as text. {IN_A_COPY}: add the token in its "
+            f"tokenizer.json. Or give model.data.chat_template={PLAIN}"
         )
     return answer[: place + len(stop)]
 
@@ -456,5 +470,7 @@ def _own_template(tokenizer: Tokenizer) -> str | None:
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
     """The special tokens by name (bos_token and so on), as a template reads them."""
     tokens = {name: value for name, value in config.items() if name.endswith("_token") and value}
-    texts = {name: value["content"] if isinstance(value, dict) else value for name, value in tokens.items()}
+    texts = {
+        name: value.get("content") if isinstance(value, dict) else value for name, value in tokens.items()
+    }
     return {name: text for name, text in texts.items() if isinstance(text, str)}

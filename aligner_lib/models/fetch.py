@@ -109,6 +109,14 @@ def is_cached(name: str, cache: Path | None = None) -> bool:
     return recipe is not None and is_usable(_folder(name, recipe, cache), recipe)
 
 
+def changed_folder(name: str) -> Path | None:
+    """The cache's folder of a fetched model, if the folder was changed or damaged afterwards; else None."""
+    if (recipe := _recipe(name)) is None:
+        return None
+    folder = _folder(name, recipe, None)
+    return folder if folder.is_dir() and not is_usable(folder, recipe) else None
+
+
 def _recipe(name: str) -> Recipe | None:
     return MODELS.get(name) or HubModel.named(name)
 

@@ -35,10 +35,11 @@ def write_tokenizer(field: Callable, path: Path, out: Path) -> None:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": tokens[field("tokenizer.ggml.bos_token_id")],
         "eos_token": tokens[field("tokenizer.ggml.eos_token_id")],
-        "unk_token": tokens[field("tokenizer.ggml.unknown_token_id", 0)],
         "model_max_length": field("llama.context_length"),
         "clean_up_tokenization_spaces": False,
     }
+    if (unknown := field("tokenizer.ggml.unknown_token_id", -1)) >= 0:
+        config["unk_token"] = tokens[unknown]
     if field("tokenizer.ggml.add_bos_token", False):
         config["add_bos_token"] = True
     if template := field("tokenizer.chat_template", ""):

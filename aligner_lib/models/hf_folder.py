@@ -62,6 +62,7 @@ class HfFolder:
         settings = out / "generation_config.json"
         # transformers, too, takes the stop tokens from config.json in this case
         if self._stop_ids is not None and not settings.exists() and self._has_tokens(out):
+            _check_stop_ids(self._stop_ids, self.folder / "config.json", out)
             write_json(settings, {"eos_token_id": self._stop_ids})
         if self._reward_constant is not None:
             RewardScale(mean=-self._reward_constant).save(out)
@@ -89,7 +90,8 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     The new files are tokenizer.json, tokenizer_config.json, and generation_config.json with further stop tokens. A chat
     template in a separate file moves into tokenizer_config.json, and tokens listed only in tokenizer_config.json are added to
     tokenizer.json. A SentencePiece tokenizer.model is converted if there is no tokenizer.json. Raises ValueError for a folder
-    without a tokenizer or without an eos_token, and for a listed token whose id differs from the vocabulary's.
+    without a tokenizer or without an eos_token, for a listed token whose id differs from the vocabulary's, and for an unknown stop
+    token.
     """
     if (folder / "tokenizer.json").exists():
         config = _read_json(folder / "tokenizer_config.json")
@@ -108,9 +110,24 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     template = folder / "chat_template.jinja"
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")
-    if (folder / "generation_config.json").exists():
-        write_json(out / "generation_config.json", _read_json(folder / "generation_config.json"))
     write_json(out / "tokenizer_config.json", config)
+    if (path := folder / "generation_config.json").exists():
+        settings = _read_json(path)
+        _check_stop_ids(settings.get("eos_token_id"), path, out)
+        write_json(out / path.name, settings)
+
+
+def _check_stop_ids(ids: object, path: Path, out: Path) -> None:
+    """Raises ValueError for an id that the tokenizer in `out` lacks. path: the file with the ids, for the message."""
+    if ids is None:
+        return
+    tokenizer = open_tokenizer(out)
+    for token_id in ids if isinstance(ids, list) else [ids]:
+        if not tokenizer.is_id(token_id):
+            raise ValueError(
+                f"{path}: eos_token_id contains {token_id!r}, which is not a token of the tokenizer in {path.parent}: correct the "
+                "id, or remove the id from the list"
+            )
 
 
 def _add_missing_tokens(path: Path, listed: dict[str, dict]) -> None:
@@ -124,10 +141,12 @@ def _add_missing_tokens(path: Path, listed: dict[str, dict]) -> None:
     if not missing:
         return
     tokenizer, added = tokenizers.Tokenizer.from_file(str(path)), {}
+    next_id = tokenizer.get_vocab_size()
     for number, entry in sorted(missing.items()):
         known = tokenizer.token_to_id(entry["content"])
-        if number == (tokenizer.get_vocab_size() + len(added) if known is None else known):
+        if number == (next_id if known is None else known):
             added[str(number)] = entry
+            next_id += known is None
         else:
             logger.warning(
                 f"{path.name} cannot give {entry['content']!r} the id {number} of tokenizer_config.json: the import leaves out the "

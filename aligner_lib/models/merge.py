@@ -9,10 +9,13 @@ from aligner_lib.models.adapters import AdapterRecord, check_base
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.convert import Progress, write_model_folder
 from aligner_lib.models.export.arrays import open_arrays
+from aligner_lib.models.export.card import source_of
+from aligner_lib.models.export.trained import Trained
 from aligner_lib.models.hash import ADAPTERS
 from aligner_lib.models.names import weights
 from aligner_lib.models.stream import StreamedTensor, write_store
 
+OF_THE_ANCESTOR = ("name", "origin", "license")  # keys of source.json, for the model card
 OF_A_RUN = (ADAPTERS, "trainer.json", "source.json")  # files of a checkpoint that do not describe its model
 
 
@@ -40,5 +43,7 @@ def merge(folder: Path, out: Path, progress: Progress | None = None) -> Path:
         names = [weight.megatron for weight in weights(Architecture.load(folder))]
         write_store(target / "weights", [streamed(name) for name in names], progress)
 
+    source = source_of(Trained.find(record.base))
+    ancestor = {key: source[key] for key in OF_THE_ANCESTOR if key in source}
     origin = {"merged_from": str(folder.absolute()), "base": str(record.base)}
-    return write_model_folder(out, write, origin)
+    return write_model_folder(out, write, ancestor | origin)

@@ -44,7 +44,7 @@ UNREAD = {
 }
 # Values of init_lora_weights that leave the weights of the base unchanged. The other values (pissa, olora, corda, loftq,
 # lora_ga …) move a part of the base into the adapters, which are then useless without the changed base.
-KEEPS_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
+KEEPS_BASE = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 
 # ---- out ------------------------------------------------------------------------------------------------------------
@@ -127,9 +127,10 @@ def name_of_base(base: Path) -> str | None:
 def _hub_origin(base: Path) -> tuple[str | None, str | None]:
     """The hub's name and revision of a model folder downloaded from the hub; None for what is not known."""
     try:
-        origin = json.loads((base / "source.json").read_text()).get("origin", "")
+        source = json.loads((base / "source.json").read_text())
     except OSError:
         return None, None
+    origin = "" if "merged_from" in source else source.get("origin", "")  # else the ancestor's
     name, revision = [*origin.split()[1:], None, None][:2] if origin.startswith("hub ") else (None, None)
     return name, revision
 

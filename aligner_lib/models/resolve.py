@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aligner_lib.models.adapters import check_base
 from aligner_lib.models.download import HubModel
-from aligner_lib.models.fetch import MODELS, fetch, is_cached
+from aligner_lib.models.fetch import MODELS, changed_folder, fetch, is_cached
 from aligner_lib.models.nemo.cached import imported
 from aligner_lib.models.nemo.source import is_nemo
 from aligner_lib.run_folder.reader import RunFolder
@@ -31,6 +31,11 @@ def resolve(name_or_path: str | Path) -> Path:
     if not path.is_dir():
         if is_cached(str(name_or_path)):
             return fetch(str(name_or_path))
+        if changed := changed_folder(str(name_or_path)):
+            raise ValueError(
+                f"the model {path} in {changed} is damaged or has changed since it was fetched: copy the folder and give the path of the copy, or "
+                f"make the model anew, without the changes: aligner model fetch {path}"
+            )
         state = "is not a folder" if path.exists() else "does not exist"
         of_hub = f"; for a model of the hub: aligner model fetch {path}" if HubModel.named(str(path)) else ""
         raise ValueError(f"{path} {state}, and the named models are {', '.join(map(repr, MODELS))}{of_hub}")

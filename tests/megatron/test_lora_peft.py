@@ -288,6 +288,11 @@ def test_what_can_t_be_read_is_refused(exported, twins, tmp_path, config, change
         adapter_layers(changed(exported, tmp_path / "peft", config, change), Architecture.load(twins[0]))
 
 
+def test_adapters_of_mica_are_read_because_they_keep_the_base(exported, twins, tmp_path):
+    arch, mica = Architecture.load(twins[0]), {"init_lora_weights": "mica"}
+    assert adapter_layers(changed(exported, tmp_path / "peft", mica), arch) == adapter_layers(exported, arch)
+
+
 def test_what_has_no_adapters_is_not_exported(twins, adapted, tmp_path):
     with pytest.raises(ValueError, match="has no adapters: the folder holds all weights itself"):
         export_peft(twins[0], tmp_path / "peft")

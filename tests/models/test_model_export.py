@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -13,15 +14,18 @@ from safetensors.torch import load_file, save_file
 from tiny_llama import ARCH, assert_same_bits, random_weights, write_hf
 from tiny_tokenizers import STYLES
 
-from aligner_lib.datasets.chat_template import render, use_template
+from aligner_lib.datasets.chat_template import encode, render, use_template
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import import_hf, model_hash
 from aligner_lib.models.adapters import Adapter, AdapterRecord
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.export import Options, export
+from aligner_lib.models.export.trained import Trained
 from aligner_lib.models.families import FAMILIES
 from aligner_lib.models.merge import merge
+from aligner_lib.models.peft_folder import name_of_base
+from aligner_lib.models.resolve import resolve
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.stream import StoredArrays, cast
 from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter, read_header
@@ -168,7 +172,12 @@ def test_adapters_are_merged_into_their_base_or_exported_for_peft(tmp_path, hf, 
     write_store(adapted / "weights", tensors)
 
     export(adapted, "hf", tmp_path / "out")
+    update_json(model / "source.json", HUB)
     export(merge(adapted, tmp_path / "merged"), "hf", tmp_path / "expected")
+    assert_licensed(tmp_path / "expected")
+    assert name_of_base(tmp_path / "merged") is None, (
+        "adapters of the merged model are none of the hub's model"
+    )
     found, expected, base = (tensors_of(folder) for folder in (tmp_path / "out", tmp_path / "expected", hf))
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -223,6 +232,22 @@ def test_the_template_that_a_model_has_learnt_from_goes_along(tmp_path, model, t
     assert expected in text
 
 
+def test_an_exported_plain_prompt_has_the_bos_token_also_when_only_the_post_processor_names_it(
+    tmp_path, model
+):
+    from transformers import AutoTokenizer
+
+    STYLES["llama_3"](model)
+    update_json(model / "tokenizer_config.json", {"bos_token": None})
+    (model / "template.json").write_text(json.dumps({"chat_template": "plain"}))
+    ours = use_template(Tokenizer(model), "plain")
+    export(model, "hf", tmp_path / "out")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = theirs.apply_chat_template(TURNS, add_generation_prompt=True, tokenize=False)
+    assert text == f"<s>{render(ours, TURNS)}"
+    assert theirs(text, add_special_tokens=False).input_ids == encode(ours, TURNS)
+
+
 def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_path, hf):
     """Stop tokens in config.json alone are imported, too: transformers looks there where the other file is missing."""
     from transformers import GenerationConfig
@@ -236,6 +261,16 @@ def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_p
     assert written == came_with | {"eos_token_id": [2, 0, 1], "pad_token_id": 2, "bos_token_id": 0}
     assert Tokenizer(model).eos_id == 2 and Tokenizer(model).stop_ids == (2, 0, 1)
     assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == [2, 0, 1]
+    update_json(model / "generation_config.json", {"repetition_penalty": 1.1})
+    sampling = {"use_greedy": False, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    rollouts = {"sampling_params": sampling, "length_params": {"max_length": 12}}
+    export(started_from(model, model, {"grpo": rollouts}).folder, "hf", tmp_path / "run")
+    of_rollouts = {"do_sample": True, "max_new_tokens": 12, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    ids = {"eos_token_id": [2, 0, 1], "pad_token_id": 2, "bos_token_id": 0}
+    assert read_json(tmp_path / "run/generation_config.json") == of_rollouts | ids
+    update_json(settings, {"eos_token_id": [2, 5000]})
+    with pytest.raises(ValueError, match=r"hf/generation_config\.json: eos_token_id contains 5000"):
+        import_hf(hf, tmp_path / "large")
     settings.unlink()
     update_json(hf / "config.json", {"eos_token_id": [1, 2]})
     assert Tokenizer(import_hf(hf, tmp_path / "without")).stop_ids == (2, 1)
@@ -247,11 +282,74 @@ def test_a_card_tells_what_is_known_and_leaves_the_rest_open(tmp_path, model):
     assert f"{ARCH.num_parameters:,} parameters" in card
     assert "# license: not known" in card and "Fill in the licence" in card
     assert str(tmp_path) not in card
-    hub = {"origin": "hub someone/their-model c0ffee", "license": "apache-2.0"}
-    update_json(model / "source.json", hub)
+    update_json(model / "source.json", HUB)
     export(model, "hf", tmp_path / "again")
-    card = (tmp_path / "again/README.md").read_text()
+    assert_licensed(tmp_path / "again")
+
+
+HUB = {"origin": "hub someone/their-model c0ffee", "license": "apache-2.0"}
+
+
+def assert_licensed(out) -> None:
+    card = (out / "README.md").read_text()
     assert "base_model: someone/their-model\n" in card and "license: apache-2.0\n" in card
+
+
+@pytest.fixture
+def sft(tmp_path, model):
+    """A run whose best checkpoint is not its newest."""
+    folder = tmp_path / "sft"
+    for step, length in (("step_000010", 10), ("step_000020", 20)):
+        checkpoint = shutil.copytree(model, folder / "checkpoints" / step)
+        update_json(checkpoint / "tokenizer_config.json", {"model_max_length": length})
+    records = [{"step": 10, "validation/loss": 1}, {"step": 20, "validation/loss": 2}]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return write_run(
+        folder, "sft", {"exp_manager": {"checkpoint_callback_params": {"save_best": "validation/loss"}}}, {}
+    )
+
+
+def write_run(folder, kind: str, config: dict, hashes: dict):
+    folder.mkdir(exist_ok=True)
+    known = {"versions": {}, "seed": 1, "git_commit": None}
+    (folder / "run.json").write_text(json.dumps({"kind": kind, "config": config, "hashes": hashes, **known}))
+    return folder
+
+
+def started_from(start, expected, settings=(), **hashes: str) -> Trained:
+    """A checkpoint of a GRPO run. start: the setting; expected: the folder from which the run started."""
+    config = {"model": {"restore_from_path": str(start), **dict(settings)}}
+    folder = write_run(expected.parent / "grpo", "grpo", config, {"model": model_hash(expected), **hashes})
+    checkpoint = folder / "checkpoints/step_000005"
+    if not checkpoint.exists():
+        shutil.copytree(expected, checkpoint)
+    return Trained.find(checkpoint)
+
+
+def test_a_run_s_origin_is_the_checkpoint_from_which_it_started(tmp_path, sft, model, monkeypatch):
+    """The starting run went on, so its folder now stands for another checkpoint."""
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    first, second = (sft / "checkpoints" / step for step in ("step_000010", "step_000020"))
+    archive = tmp_path / "start.nemo"
+    export(model, "nemo", archive)
+    of_archive = resolve(archive)
+    for start, expected in (
+        (sft, first),
+        (sft, second),
+        (f"{sft}@best", first),
+        (archive, of_archive),
+    ):
+        assert started_from(start, expected).origin().folder == expected
+    other = started_from(sft, model)
+    assert other.origin() == "sft", "no checkpoint has the hash of this starting model"
+    assert started_from("smoke", first).origin() == "smoke", "an export creates and downloads no model"
+
+
+def test_a_card_lists_each_data_file_of_its_run(tmp_path, model):
+    trained = started_from(model, model, reward_model="a", **{"model_answers.jsonl": "b"})
+    export(trained.folder, "hf", tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert "| --- | --- |\n| model_answers.jsonl | `b` |\n\n" in card
 
 
 # ---- reward models --------------------------------------------------------------------------------------------------

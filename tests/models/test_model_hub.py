@@ -72,6 +72,10 @@ def test_a_repository_comes_at_a_commit_that_is_recorded_and_is_there_without_th
     assert fetch(REPO) == resolve(REPO) == model
     net(hub=files.url)
     shutil.rmtree(model / "weights")
+    with pytest.raises(
+        ValueError, match=rf"{REPO} in {model} is damaged or has changed since .*: copy the folder"
+    ):
+        resolve(REPO)
     assert fetch(REPO) == model
     assert "is damaged or of another version" in capsys.readouterr().out
 

@@ -172,6 +172,7 @@ def test_added_tokens_for_which_the_embedding_has_no_row_are_left_out(tmp_path, 
 
 CONFIG, TOKENIZER, SETTINGS = "config.json", "tokenizer.json", "tokenizer_config.json"
 SECOND, INDEX = "model-00002-of-00002.safetensors", "model.safetensors.index.json"
+LARGE_STOP = ('"model_type"', '"eos_token_id": [2, 5000], "model_type"')
 OTHER_NORM = ('"model.norm.weight"', '"x"')
 
 
@@ -182,6 +183,11 @@ def test_missing_and_spoilt_files_are_named(tmp_path, smoke):
         (CONFIG, None, "has no config.json"),
         (CONFIG, "[]", r"config\.json is not a JSON object: download the file again"),
         (CONFIG, "[" * 100_000, r"config\.json is not JSON"),
+        (
+            CONFIG,
+            LARGE_STOP,
+            r"hf/config\.json: eos_token_id contains 5000, .* the tokenizer in .*hf: correct the id",
+        ),
         (TOKENIZER, None, "has neither a tokenizer.json nor"),
         (TOKENIZER, "[]", r"tokenizer\.json can't be read"),
         (SETTINGS, "null", r"tokenizer_config\.json is not a JSON object"),

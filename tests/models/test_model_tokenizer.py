@@ -238,6 +238,8 @@ def test_a_gguf_file_says_whether_digits_stay_apart_and_a_text_begins_with_bos(t
     write_tokenizer(metadata.get, tmp_path / "m.gguf", tmp_path)
     assert Tokenizer(tmp_path).encode("1121") == ids
     assert Tokenizer(tmp_path).encode("1121<end>") == [*ids, 3]
+    text = Tokenizer(tmp_path).decode(ids)
+    assert text == "1121", "a file that names no unknown token has none"
 
 
 def test_a_chat_template_of_its_own_file_moves_into_the_configuration(tmp_path, smoke):
@@ -263,6 +265,13 @@ def test_tokens_listed_only_in_the_configuration_are_added_as_in_transformers(tm
     ids = tokenizer.encode("a<tool>b<end>")
     assert ids == reference.encode("a<tool>b<end>") and {1024, 1025} <= {*ids}
     assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=True) == "a<tool>b"
+
+    def list_one_of_the_vocabulary(stored, config):
+        stored["added_tokens"] = [token for token in stored["added_tokens"] if token["id"]]
+        config["added_tokens_decoder"] = {"0": {"content": "<|endoftext|>", "special": True}, **listed}
+
+    rewrite(source, list_one_of_the_vocabulary)
+    assert Tokenizer(import_hf(source, tmp_path / "one")).encode("a<tool>b<end>") == ids
     rewrite(source, lambda stored, config: config.update(added_tokens_decoder={"1025": listed["1025"]}))
     assert Tokenizer(import_hf(source, tmp_path / "other")).vocab_size == 1024
     assert (

@@ -493,8 +493,15 @@ def test_restore_from_path_imports_an_archive_once(place, monkeypatch):
     made = (first / "source.json").stat().st_mtime_ns
     again = place / "elsewhere/mcore_gpt.nemo"
     again.parent.mkdir()
-    shutil.copy(archive, again)
+    files = archive, *(place / name for name in ("tokenizer.json", "tokenizer_config.json"))
+    for file in files:
+        shutil.copy(file, again.parent)
     assert resolve(str(archive)) == resolve(again) == first
+    of_tokenizer = again.with_name("tokenizer_config.json")
+    config = json.loads(of_tokenizer.read_text())
+    of_tokenizer.write_text(json.dumps(config | {"model_max_length": 7}))
+    assert Tokenizer(resolve(again)).config["model_max_length"] == 7, "the files beside the archive count"
+    shutil.copy(files[2], of_tokenizer)
     assert (first / "source.json").stat().st_mtime_ns == made
     (first / "weights").joinpath("rank00000_00000.safetensors").write_bytes(b"")
     assert resolve(archive) == first, "one that is damaged is made anew"
@@ -523,6 +530,13 @@ def test_export_gives_back_the_same_model_from_an_archive_and_from_its_folder(tm
         assert (out / "tokenizer_config.json").read_text() == (smoke / "tokenizer_config.json").read_text()
     export(str(smoke), "nemo", tmp_path / "again.nemo")
     assert (tmp_path / "again.nemo").read_bytes() == (tmp_path / "sft.nemo").read_bytes()
+    two = shutil.copytree(smoke, tmp_path / "two_stops")
+    (two / "generation_config.json").write_text('{"eos_token_id": [2, 0]}')
+    export(two, "nemo", tmp_path / "two.nemo")
+    assert Tokenizer(import_model(tmp_path / "two.nemo", tmp_path / "two_model")).stop_ids == (2, 0)
+    (tmp_path / "folder/generation_config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"folder: generation_config\.json is not a JSON object"):
+        import_model(tmp_path / "folder", tmp_path / "damaged")
 
 
 def test_the_commands_export_in_another_dtype_and_import(tmp_path, smoke):

@@ -174,6 +174,11 @@ def test_an_answer_of_weight_0_is_read_and_not_learnt(smoke, jsonl, template):
     assert sample.tokens == load_weighted(1, 1).tokens
     learnt = [token for token, counts in zip(*sample.shown()[0][1:]) if counts]
     assert tokenizer.decode(learnt).strip() == "Yes."
+    if template == OWN:  # what follows the last learnt answer is read and not learnt
+        sample = load_weighted(1, 0)
+        learnt = [token for token, counts in zip(*sample.shown()[0][1:]) if counts]
+        assert tokenizer.decode(learnt, special_tokens=True) == "Hello.<|im_end|>"
+        assert sample.tokens == load_weighted(1, 1).tokens
     for weights, reason in (((0, 0), "every answer has the weight 0"), ((1, 0.5), "must be 0 or 1")):
         with pytest.raises(ValueError, match=reason):
             load_weighted(*weights)
@@ -209,6 +214,11 @@ def test_a_text_without_turns_is_a_user_s(tokenizer):
     assert encode_prompt(tokenizer, "What now?") == encode_prompt(tokenizer, "User: What now?\n\nAssistant:")
 
 
+def test_a_named_token_without_a_text_is_no_variable_of_a_template(smoke, tmp_path):
+    tokenizer = Tokenizer(with_settings(smoke, tmp_path, mask_token={"id": 5}))
+    assert render(tokenizer, MESSAGES) == render(Tokenizer(smoke), MESSAGES)
+
+
 def test_plain_is_the_default_even_of_a_tokenizer_with_a_template(smoke, jsonl):
     chosen, unset = use_template(Tokenizer(smoke), PLAIN), Tokenizer(smoke)
     for load, records in (
@@ -226,7 +236,7 @@ def test_plain_is_the_default_even_of_a_tokenizer_with_a_template(smoke, jsonl):
 
 def test_a_template_with_another_end_of_turn_is_refused_with_place_and_cure(with_template, jsonl):
     tokenizer = use_template(with_template(OTHER_STOP), OWN)
-    words = r"data\.jsonl:1: the loss would not cover the stop token '<\|im_end\|>': .*'<end_of_turn>'.*eos_token.*plain"
+    words = r"data\.jsonl:1: the loss would not cover the stop token '<\|im_end\|>': .*'<end_of_turn>'.*copy.*eos_token.*plain"
     with pytest.raises(StopTokenError, match=words):
         load_sft(jsonl(SHORT), tokenizer, 64)
     with pytest.raises(StopTokenError):
@@ -256,6 +266,22 @@ def test_an_answer_that_contains_any_stop_token_is_left_out(of_two_stops, jsonl,
     samples, report = load_sft(jsonl(SHORT, *records), tokenizer, 64)
     words = f"3 of 4 samples left out: an answer contains the stop token '{stop}'"
     assert len(samples) == 1 and report.lines()[0].startswith(words)
+    pairs = [{"prompt": "Hi?", "chosen": good, "rejected": "No."} for good in ("Yes.", f"Y{stop}es.")]
+    labels = [
+        {"prompt": p, "response": r, "label": True}
+        for p, r in (("Hi?", "Yes."), ("Oh?", "No."), ("?", f"Y{stop}"))
+    ]
+    texts = [
+        {"text": f"User: {stop}\n\nAssistant: {answer}"} for answer in ("Yes.", "No.", "Yes.", f"N{stop}o.")
+    ]
+    texts = texts if template == PLAIN else pairs
+    for load, records, left in (
+        (load_pairs, pairs, 1), (load_preferences, pairs, 1), (load_pairs, texts, 1), (load_labelled, labels, 2),
+    ):  # fmt: skip
+        samples, report = load(jsonl(*records), tokenizer, 64)
+        assert len(samples) == left and report.lines()[0].startswith(
+            f"1 of {left + 1} samples left out: an answer contains"
+        )
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from aligner_lib.models.export.trained import Trained
 
+MODELS = ("model", "reward_model", "reference", "adapters", "teacher")
+CODE = re.compile(r"functions\.|model\.environments\.\w+\.use$")
+"""MODELS and CODE are the keys of run.json's hashes that are no data."""
 NOT_SHOWN = ("exp_manager", "remote_critic_rm")  # settings of this machine: folders, addresses, accounts
 PATH = re.compile(r"(~|\.{1,2})?/.+|[\w.@+-]+(/[\w.@+-]+)+/?")
 TASKS = {"lm": "text-generation", "scalar": "text-classification"}
@@ -113,7 +116,11 @@ def _how_it_was_trained(trained: Trained) -> Iterator[str]:
     info = trained.run.info
     versions = ", ".join(f"{name} {version}" for name, version in info["versions"].items())
     yield f"\nSeed {info['seed']}; commit {info['git_commit'] or 'not known'}; {versions}."
-    data = {_without_folders(name): digest for name, digest in info["hashes"].items() if "model" not in name}
+    data = {
+        _without_folders(name): digest
+        for name, digest in info["hashes"].items()
+        if name not in MODELS and not CODE.match(name)
+    }
     if data:
         yield "\n| data | BLAKE2b |\n| --- | --- |"
         yield from (f"| {name} | `{digest}` |" for name, digest in data.items())

@@ -14,8 +14,8 @@ import numpy as np
 
 from aligner_lib.datasets.chat_template import (
     PLAIN,
-    PLAIN_TEMPLATE,
     own_template,
+    plain_template,
     recorded_template,
     template_in_use,
 )
@@ -31,10 +31,7 @@ from cluster.record import write_json
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # A reward is read at the stop token of the last answer. A template may write a newline after the token. {0}: the template
-SCORED_PLAIN_TEMPLATE = (
-    PLAIN_TEMPLATE
-    + "{% if messages and messages[-1]['role'] == 'assistant' and not add_generation_prompt %}{{ eos_token }}{% endif %}"
-)
+SCORED_END = "{% if messages and messages[-1]['role'] == 'assistant' and not add_generation_prompt %}{{ eos_token }}{% endif %}"
 SCORED_TEMPLATE = (
     "{{% set conversation %}}{0}{{% endset %}}"
     "{{{{ conversation if add_generation_prompt else conversation.rstrip() }}}}"
@@ -55,7 +52,7 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     if not is_policy:
         _write_template(tokenizer, out, _scored_template(tokenizer))
     elif recorded_template(trained.folder) == PLAIN:
-        _write_template(tokenizer, out, _plain(tokenizer, PLAIN_TEMPLATE))
+        _write_template(tokenizer, out, plain_template(tokenizer))
     tensors = list(_tensors(trained, dtype))
     config = _config(trained, tokenizer, _loading_dtype(tensors))
     notes = []
@@ -70,14 +67,10 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     return notes
 
 
-def _plain(tokenizer: Tokenizer, template: str) -> str:
-    return ("{{ bos_token }}" if tokenizer.bos_ids else "") + template
-
-
 def _scored_template(tokenizer: Tokenizer) -> str:
     """A template whose conversations end with the stop token of the last answer, where a reward is read."""
     if template_in_use(tokenizer) == PLAIN:
-        return _plain(tokenizer, SCORED_PLAIN_TEMPLATE)
+        return plain_template(tokenizer) + SCORED_END
     return SCORED_TEMPLATE.format(own_template(tokenizer))
 
 
@@ -161,19 +154,19 @@ def _config(trained: Trained, tokenizer: Tokenizer, dtype: str) -> dict:
 
 def _generation_config(trained: Trained, tokenizer: Tokenizer) -> dict:
     """The sampling of the run's rollouts, or the model's original settings. `eos_token_id` begins with the stop token."""
+    pad_id = tokenizer.id_of("pad_token")
+    return (_sampling(trained) or _original_generation(trained)) | {
+        "bos_token_id": tokenizer.id_of("bos_token"),
+        "eos_token_id": list(tokenizer.stop_ids),
+        "pad_token_id": tokenizer.eos_id if pad_id is None else pad_id,
+    }
+
+
+def _original_generation(trained: Trained) -> dict:
     path = trained.folder / "generation_config.json"
     original = json.loads(path.read_text()) if path.exists() else {}
     original.pop("transformers_version", None)
-    pad_id = tokenizer.id_of("pad_token")
-    return (
-        original
-        | _sampling(trained)
-        | {
-            "bos_token_id": tokenizer.id_of("bos_token"),
-            "eos_token_id": list(tokenizer.stop_ids),
-            "pad_token_id": tokenizer.eos_id if pad_id is None else pad_id,
-        }
-    )
+    return original
 
 
 def _sampling(trained: Trained) -> dict:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from aligner_lib.errors import UserError
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.export.arrays import AdaptedArrays, open_arrays
-from aligner_lib.models.fetch import is_cached
+from aligner_lib.models.fetch import MODELS, is_cached
+from aligner_lib.models.hash import model_hash
 from aligner_lib.models.resolve import resolve
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.stream import StoredArrays
@@ -80,9 +82,23 @@ class Trained:
         return next((path for path in paths if path), None)
 
     def origin(self) -> Trained | str | None:
-        """The starting model; only its name if the folder is gone; None for a model without a starting model."""
+        """The starting model; only its name if the model is gone or has changed; None for a model without a starting model."""
         if self.start is None:
             return None
-        if Path(self.start).expanduser().is_dir() or is_cached(self.start):
-            return Trained.find(self.start)
-        return Path(self.start).name
+        try:
+            folder = self._start_folder()
+            return Path(self.start).name if folder is None else Trained.find(folder)
+        except (UserError, ValueError, OSError):
+            return Path(self.start).name
+
+    def _start_folder(self) -> Path | None:
+        """The folder with the hash of the run's starting model. A starting run that went on has an earlier checkpoint with it."""
+        if self.start in MODELS and not is_cached(self.start):
+            return None  # `resolve` would download the model
+        folder = resolve(self.start)
+        expected = self.run.info.get("hashes", {}).get(
+            "reward_model" if self.folder.name == CRITIC else "model"
+        )
+        of_run = RunFolder(folder.parent.parent).checkpoints() if folder.parent.name == "checkpoints" else []
+        candidates = (folder, *reversed(of_run))
+        return next((each for each in candidates if expected in (None, model_hash(each))), None)

@@ -1,4 +1,4 @@
-"""A .nemo archive as the start of a training: imported into the cache once, under the hash of its content."""
+"""A .nemo archive as the start of a training: imported into the cache once, under the hash of its content and tokenizer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aligner_lib.models.fetch import cache_root, obtain
-from aligner_lib.models.hash import archive_hash
+from aligner_lib.models.hash import archive_hash, files_hash, text_hash
 from aligner_lib.models.nemo.source import import_nemo
+from aligner_lib.models.nemo.tokenizer import files_beside
 from aligner_lib.models.progress import echo_to, show_steps
 
 
@@ -17,9 +18,15 @@ def imported(path: Path, cache: Path | None = None, progress: bool = True) -> Pa
     Several processes may import an archive at the same time: one process imports, the others wait. Raises the errors of
     import_nemo.
     """
-    model = _Archive(path, archive_hash(path))
+    model = _Archive(path, _hash(path))
     root = Path(cache).expanduser() if cache else cache_root()
     return obtain(str(path), model, root / "nemo" / f"{path.stem}-{model.hash[:12]}", progress)
+
+
+def _hash(path: Path) -> str:
+    """The hash of the archive and of the tokenizer's files beside it."""
+    files = files_beside(path)
+    return text_hash(archive_hash(path) + files_hash(files)) if files else archive_hash(path)
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
-from aligner_lib.datasets.chat_template import PLAIN, PLAIN_TEMPLATE, recorded_template
+from aligner_lib.datasets.chat_template import PLAIN, plain_template, recorded_template
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import Weight
 from aligner_lib.models.nemo.config_writer import nemo_config
 from aligner_lib.models.nemo.layouts import stacked_weights
 from aligner_lib.models.nemo.pickled import ORDERED_DICT, Call, External, Global, write_pickle
-from aligner_lib.models.nemo.tokenizer import FILES, SENTENCEPIECE
+from aligner_lib.models.nemo.tokenizer import FILES, GENERATION, SENTENCEPIECE
 from aligner_lib.models.nemo.torch_dist import DCP, DTYPES
 from aligner_lib.models.nemo.torch_file import STORAGES
 from aligner_lib.models.reward_scale import RewardScale
@@ -289,10 +289,10 @@ def _tokenizer(folder: Path) -> tuple[dict, dict[str, bytes]]:
     to a folder with the tokenizer's files from the archive.
     """
     tokenizer = Tokenizer(folder)  # raises, with advice, for a folder without a tokenizer
-    files = {name: (folder / name).read_bytes() for name in FILES}
+    names = (*FILES, *([GENERATION] if (folder / GENERATION).exists() else []))
+    files = {name: (folder / name).read_bytes() for name in names}
     if recorded_template(folder) == PLAIN:
-        template = ("{{ bos_token }}" if tokenizer.bos_ids else "") + PLAIN_TEMPLATE
-        config = json.loads(files["tokenizer_config.json"]) | {"chat_template": template}
+        config = json.loads(files["tokenizer_config.json"]) | {"chat_template": plain_template(tokenizer)}
         files["tokenizer_config.json"] = json.dumps(config, indent=1).encode()
     section = {
         "library": "huggingface",

@@ -15,13 +15,14 @@ from aligner_lib.models.nemo.torch_file import all_of
 from cluster.record import write_json
 
 FILES = ("tokenizer.json", "tokenizer_config.json")
+GENERATION = "generation_config.json"  # further stop tokens
 SENTENCEPIECE = "tokenizer.model"
 MAX_BYTES = 1 << 27
 END_OF_TEXT = "<|endoftext|>"  # the stop token of NeMo's GPT-2 tokenizers
 
 
 def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json into a folder.
+    """Write tokenizer.json, tokenizer_config.json and a generation_config.json, if there is one, into a folder.
 
     Files beside the archive take precedence over files in the archive. Without either, the tokenizer is made from the files
     named in model_config.yaml: a SentencePiece model (library: sentencepiece), or GPT-2's vocabulary and merges (library:
@@ -31,13 +32,13 @@ def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None
     archive contains its tokenizer.
     """
     beside = archive.path.parent
-    if all((beside / name).is_file() for name in FILES):
+    if files_beside(archive.path):
         return copy_tokenizer(beside, out)
     section = config.get("tokenizer")
     section = NemoConfig(section if isinstance(section, dict) else {}, f"{config.where}: tokenizer")
     if all(name in archive for name in FILES):
-        for name in FILES:
-            (out / name).write_bytes(_content(archive, name))
+        for name in (*FILES, *([GENERATION] if GENERATION in archive else [])):
+            (out / name).write_bytes(_json(archive, name))
         if section.get("library") == "sentencepiece":  # kept for an export to NeMo
             (out / SENTENCEPIECE).write_bytes(_content(archive, _artifact(archive, section, "model")))
         return None
@@ -51,6 +52,13 @@ def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None
         f"{archive.path} contains no tokenizer: model_config.yaml names library={ascii(library)[:40]}, "
         f"type={ascii(section.get('type'))[:80]}. Put the model's {' and '.join(FILES)} into {beside}"
     )
+
+
+def files_beside(archive: Path) -> dict[str, Path]:
+    """The tokenizer's files beside an archive, by name; empty unless both FILES exist."""
+    names = (*FILES, GENERATION, "chat_template.jinja")
+    files = {name: path for name in names if (path := archive.parent / name).is_file()}
+    return files if files.keys() >= {*FILES} else {}
 
 
 def _write_sentencepiece(archive: NemoArchive, section: NemoConfig, out: Path) -> None:
@@ -83,6 +91,18 @@ def _content(archive: NemoArchive, name: str) -> bytes:
         if file.size > MAX_BYTES:
             raise ValueError(f"{archive.path}: {name} has {file.size} bytes, too many for a tokenizer")
         return all_of(file)
+
+
+def _json(archive: NemoArchive, name: str) -> bytes:
+    """A file's content. Raises ValueError unless the content is a JSON object."""
+    content = _content(archive, name)
+    try:
+        is_object = isinstance(json.loads(content), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise ValueError(f"{archive.path}: {name} is not a JSON object")
+    return content
 
 
 def _write_gpt2(vocabulary: bytes, merges: bytes, out: Path) -> None:
