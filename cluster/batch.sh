@@ -46,12 +46,18 @@ notice() {
     say "the scheduler gave notice"
     if [ -e "$RUN/control/stop" ]; then return; fi # the user is ending the run already: nothing to queue again
     noticed=1
-    mkdir -p "$RUN/control" && touch "$FOLDER/notice" "$RUN/control/stop"
+    # an old time, so that a user's request after the notice is newer, also where files have times of whole seconds
+    mkdir -p "$RUN/control" && touch -t 200001010000 "$FOLDER/notice" "$FOLDER/stop"
+    mv -n "$FOLDER/stop" "$RUN/control/stop" # -n: the user may have asked in the meantime
 }
+
+# Has the user asked for the stop? Without a notice, nobody else can have asked.
+is_users_stop() { [ "$RUN/control/stop" -nt "$FOLDER/notice" ]; }
 
 # The stop that a notice asked for is no wish of the user's.
 take_back_the_notice() {
-    if [ -e "$FOLDER/notice" ]; then rm -f "$RUN/control/stop" "$FOLDER/notice"; fi
+    if ! is_users_stop; then rm -f "$RUN/control/stop"; fi
+    rm -f "$FOLDER/notice"
 }
 
 the_end() {
@@ -110,12 +116,8 @@ end_the_rest() {
 
 wants_another() {
     if grep -q '"status": *"finished"' "$RUN/run.json" 2>/dev/null; then return 1; fi
-    if is_preempted; then
-        # without a notice, only the user can have asked for a stop
-        if [ -z "$noticed" ] && [ -e "$RUN/control/stop" ]; then return 1; fi
-        touch "$FOLDER/notice"
-        return 0
-    fi
+    if is_users_stop; then return 1; fi
+    if is_preempted; then return 0; fi
     [ -n "$noticed" ] || return 1
     # A trainer that failed on the way out has to be looked at; one that died of a signal resumes.
     [ "$1" -eq 0 ] || [ "$1" -ge 128 ]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,9 +119,9 @@ def _gpus(gres: str, kind: str) -> int:
 
 
 def _accounting() -> Finding:
-    answer = queue.run_tool("sacct", "-n", "-X", "-S", "now-1minutes") if shutil.which("sacct") else None
-    if answer is not None and answer.returncode == 0:
-        return Finding("accounting", True, "sacct answers")
+    with suppress(Unreachable):
+        if queue.run_tool("sacct", "-n", "-X", "-S", "now-1minutes").returncode == 0:
+            return Finding("accounting", True, "sacct answers")
     text = "none: states come from squeue, which forgets a job some minutes after its end (the run folder does not)"
     return Finding("accounting", False, text, needed=False)
 
@@ -223,12 +224,10 @@ def explain_refusal(message: str, components: Mapping[str, Resources]) -> str:
 
 
 def _accounts() -> list[str]:
-    if shutil.which("sacctmgr") is None:
-        return []
-    answer = queue.run_tool(
-        "sacctmgr", "-n", "-P", "show", "assoc", "format=account", "where", "user=" + _user()
-    )
-    return sorted(set(answer.stdout.split()))
+    words = ("sacctmgr", "-n", "-P", "show", "assoc", "format=account", "where", "user=" + _user())
+    with suppress(Unreachable):
+        return sorted(set(queue.run_tool(*words).stdout.split()))
+    return []
 
 
 def _user() -> str:

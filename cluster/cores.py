@@ -39,17 +39,28 @@ def thread_variables(ranks: int, environ: Mapping[str, str] = os.environ) -> dic
     ranks: the ranks on this machine. A single rank with all cores of the machine keeps torch's default, a thread for each
     physical core. Existing values in the environment are kept.
     """
-    variables = {"GOMP_SPINCOUNT": SPIN_COUNT}
-    cores = _allocated(environ)
-    if ranks > 1 or cores < (os.cpu_count() or 1):
-        variables["OMP_NUM_THREADS"] = str(max(1, cores // ranks))
-    return {name: environ.get(name, value) for name, value in variables.items()}
-
-
-def _allocated(environ: Mapping[str, str]) -> int:
-    """Usable cores; in a Slurm job at most the job's cores on this node."""
     cores = usable_cores(environ)
-    return min(cores, int(environ.get("SLURM_CPUS_ON_NODE", cores)))
+    return _thread_variables(
+        ranks, min(cores, int(environ.get("SLURM_CPUS_ON_NODE", cores))) // ranks, environ
+    )
+
+
+def task_thread_variables(tasks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Like `thread_variables`, for a Slurm task. tasks: the step's tasks on this node.
+
+    Slurm may have bound the task to its own cores: then the task's affinity is its share of the node already.
+    """
+    cores = usable_cores(environ)
+    share = int(environ.get("SLURM_CPUS_ON_NODE", cores)) // tasks
+    return _thread_variables(tasks, min(cores, share), environ)
+
+
+def _thread_variables(ranks: int, cores: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """cores: of each rank."""
+    variables = {"GOMP_SPINCOUNT": SPIN_COUNT}
+    if ranks > 1 or cores < (os.cpu_count() or 1):
+        variables["OMP_NUM_THREADS"] = str(max(1, cores))
+    return {name: environ.get(name, value) for name, value in variables.items()}
 
 
 def _cgroup_limits(root: Path) -> Iterator[float]:

@@ -93,7 +93,7 @@ class Job:
     @property
     def heartbeat_age(self) -> float | None:
         """Seconds since the trainer's last heartbeat in run.json; None before the first heartbeat."""
-        beat = (record.read_json(self.run / "run.json") or {}).get("heartbeat") or {}
+        beat = record.run_info(self.run).get("heartbeat") or {}
         return time.time() - beat["time"] if "time" in beat else None
 
     @property
@@ -181,7 +181,7 @@ class Job:
 
     def news(self) -> str:
         """The job's state and its last step, as the line of a long wait has them."""
-        info = record.read_json(self.run / "run.json") or {}
+        info = record.run_info(self.run)
         step, last = (info.get("heartbeat") or {}).get("step"), info.get("max_steps")
         return f"{self.name} is {self.state}" + (f", step {step} of {last}" if step and last else "")
 

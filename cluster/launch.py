@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from cluster.cores import thread_variables
+from cluster.cores import task_thread_variables
 from cluster.hostlist import expand
 from cluster.processes import JOB_VARIABLE
 
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> None:
         host, port = variables["MASTER_ADDR"], variables["MASTER_PORT"]
         folder = os.environ.get(JOB_VARIABLE, "")
         print(f"[launch] {variables['WORLD_SIZE']} ranks, rendezvous at {host}:{port}, {folder}", flush=True)
-    variables |= thread_variables(int(variables["LOCAL_WORLD_SIZE"]))
+    variables |= task_thread_variables(int(variables["LOCAL_WORLD_SIZE"]))
     try:
         os.execvpe(command[0], command, {**os.environ, **variables})
     except OSError as error:

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from cluster import processes, record
 from cluster.environment import job_environment, own_variables
-from cluster.launch import rank_variables
 from cluster.record import Record
-from cluster.rendezvous import free_port
 from cluster.resources import Resources
 from cluster.scheduler import Scheduler, Submission, SubmissionRefused
 from cluster.states import State, Status, status_at_end
@@ -40,12 +38,10 @@ class LocalScheduler(Scheduler):
     def submit(self, submission: Submission) -> list[Record]:
         """Start the supervisor in its own session, so that neither an interrupt nor the death of the kernel ends the job."""
         member = submission.only_member
-        specification = [
-            {"name": name, "command": command, "ranks": submission.resources[name].tasks}
-            for name, command in member.components.items()
-        ]
         linger_s = max(share.linger_s for share in submission.resources.values())
-        record.write_json(member.folder / "spec.json", {"components": specification, "linger_s": linger_s})
+        record.write_json(
+            member.folder / "spec.json", {"components": _specification(submission), "linger_s": linger_s}
+        )
         variables = {**submission.variables, processes.JOB_VARIABLE: str(member.folder)}
         with (member.folder / "supervisor.log").open("ab") as log:
             supervisor = subprocess.Popen(
@@ -91,19 +87,29 @@ class LocalScheduler(Scheduler):
         )
 
     def script(self, submission: Submission) -> str:
-        """A bash script that starts the same ranks with the same logs, and waits for them."""
+        """A bash script that starts the same ranks with the same logs, waits for them, and ends with a failed rank's status."""
+        from cluster.supervise import (
+            rank_specifications,  # `python -m cluster.supervise` warns if the package has loaded it
+        )
+
         member = submission.only_member
         exports = {**own_variables(), **submission.variables, processes.JOB_VARIABLE: str(member.folder)}
         lines = ["#!/bin/bash", *(f"export {name}={shlex.quote(value)}" for name, value in exports.items())]
         lines.append(f"mkdir -p {shlex.quote(str(member.folder))}")
-        for name, command in member.components.items():
-            size, port = submission.resources[name].tasks, free_port()
-            for rank in range(size):
-                variables = rank_variables(rank, size, rank, size, "127.0.0.1", port) if size > 1 else {}
-                words = [*(f"{key}={value}" for key, value in variables.items()), shlex.join(command)]
-                log = record.log_path(member.folder, name, rank)
-                lines.append(f"{' '.join(words)} >>{shlex.quote(str(log))} 2>&1 &")
-        return "\n".join([*lines, "wait", ""])
+        for name, rank, command, variables in rank_specifications(_specification(submission)):
+            words = [*(f"{key}={value}" for key, value in variables.items()), shlex.join(command)]
+            log = record.log_path(member.folder, name, rank)
+            lines += [f"{' '.join(words)} >>{shlex.quote(str(log))} 2>&1 &", "ranks+=($!)"]
+        waits = 'for rank in "${ranks[@]}"; do wait "$rank" || status=${status:-$?}; done'
+        return "\n".join([*lines, "status=", waits, 'exit "${status:-0}"', ""])
+
+
+def _specification(submission: Submission) -> list[dict]:
+    """The components in the supervisor's spec.json."""
+    return [
+        {"name": name, "command": command, "ranks": submission.resources[name].tasks}
+        for name, command in submission.only_member.components.items()
+    ]
 
 
 SCHEDULER = LocalScheduler

@@ -112,6 +112,15 @@ def read_json(path: Path) -> dict | None:
         return None
 
 
+def run_info(run: Path) -> dict:
+    """The content of run.json, which the trainer writes; {} when the file is missing or damaged."""
+    try:
+        info = read_json(run / "run.json")
+    except (OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
 def log_path(folder: Path, component: str, rank: int | str = 0) -> Path:
     """The log of a rank of a component in a submission's folder."""
     return folder / f"{component}_{rank}.log"

@@ -99,6 +99,11 @@ class Resources:
             raise ValueError(
                 f"resources: gpu_type={self.gpu_type!r} without gpus_per_node: set gpus_per_node, too"
             )
+        if self.gpus_per_node and (own := re.search(r"\bgpu\b[^,]*", str(self.sbatch.get("gres", "")))):
+            raise ValueError(
+                f"resources: sbatch.gres={own[0]!r} beside gpus_per_node={self.gpus_per_node} asks for GPUs twice: remove it, "
+                "and set gpus_per_node and gpu_type"
+            )
         if self.container_mounts and not self.container_image:
             raise ValueError(
                 f"resources: container_mounts={self.container_mounts} without a container_image: set "

@@ -24,7 +24,7 @@ def header(resources: Resources, name: str, folder: Path, array: str = "") -> li
         "output": str(folder / "batch.log"),
         "comment": str(folder),  # distinguishes the job from a job with the same id on another cluster
         **({"array": array} if array else {}),
-        **resources.sbatch,
+        **{key: value for key, value in resources.sbatch.items() if key != "gres"},
     }
     text = _make_sbatch_string(
         command="",
@@ -37,7 +37,7 @@ def header(resources: Resources, name: str, folder: Path, array: str = "") -> li
         nodes=resources.nodes,
         ntasks_per_node=resources.tasks,
         cpus_per_task=resources.cpus_per_task or None,
-        gres=resources.gres or None,
+        gres=",".join(filter(None, [resources.gres, str(resources.sbatch.get("gres", ""))])) or None,
         mem=resources.mem or None,
         constraint=resources.constraint or None,
         exclusive=resources.exclusive or None,

@@ -34,7 +34,14 @@ def _named_files(key: str, value: object) -> Iterator[tuple[str, Path]]:
     elif isinstance(value, list | ListConfig):
         for number, part in enumerate(value):
             yield from _named_files(f"{key}.{number}", part)
-    elif isinstance(value, str | Path):
-        with suppress(OSError, ValueError):  # a text, not a path
-            if (file := Path(value).expanduser()).is_file():
-                yield key, file
+    elif isinstance(value, str | Path) and (file := existing_file(value)):
+        yield key, file
+
+
+def existing_file(value: str | Path) -> Path | None:
+    """The file of an environment's argument; None for a text, for example a rubric."""
+    # a long text, a zero byte, or `~` before an unknown user's name
+    with suppress(OSError, ValueError, RuntimeError):
+        file = Path(value).expanduser()
+        return file if file.is_file() else None
+    return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from aligner_lib.config.compose import compose, settings_of, written
+from aligner_lib.config.compose import compose, save, settings_of, written
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.command_line import command
@@ -40,10 +41,14 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
 
     Raises UserError for rejected settings, before anything is written, and SystemExit if a job fails.
     """
+    # a single task of Slurm's: the branch's jobs start the ranks of their settings themselves
+    if os.environ.get("WORLD_SIZE") == "1":
+        os.environ.pop("RANK", None)
+        os.environ.pop("WORLD_SIZE")
     child = child or parent.path.with_name(f"{parent.name}-at-{at}")
     shared = parents_settings(parent)
     kind, profile = parent.kind, parent.info.get("profile")
-    compose(kind, [*(f"{key}={written(value)}" for key, value in shared.items()), *overrides], profile)
+    _check(parent, shared, overrides, child)
     steps = begin_branch(parent, child, at)
     if steps < at:
         print(
@@ -61,13 +66,17 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
     os.execv(rest[0], rest)  # exec, so that the scheduler's signals reach the job itself
 
 
-def branch_command(parent: RunFolder, at: int, child: Path, settings: dict[str, object]) -> list[str]:
-    """The command of a branch as a job. Raises ConfigError for rejected settings."""
+def branch_command(
+    parent: RunFolder, at: int, child: Path, settings: dict[str, object], python: str = ""
+) -> list[str]:
+    """The command of a branch as a job. python: the job's interpreter; "": this process's.
+
+    Raises ConfigError for rejected settings.
+    """
     overrides = [f"{key}={written(value)}" for key, value in settings.items()]
-    shared = [f"{key}={written(value)}" for key, value in parents_settings(parent).items()]
-    compose(parent.kind, [*shared, *overrides], parent.info.get("profile"))
+    _check(parent, parents_settings(parent), overrides, child)
     words = [
-        sys.executable,
+        python or sys.executable,
         "-m",
         "aligner_lib",
         "branch",
@@ -78,3 +87,14 @@ def branch_command(parent: RunFolder, at: int, child: Path, settings: dict[str, 
         str(child),
     ]
     return [*words, *overrides]
+
+
+def _check(parent: RunFolder, shared: Mapping[str, object], overrides: list[str], child: Path) -> None:
+    """Raise ConfigError for rejected settings, and UserError for a branch that would not continue from its parent."""
+    texts = [*(f"{key}={written(value)}" for key, value in shared.items()), *overrides]
+    config = save(compose(parent.kind, texts, parent.info.get("profile")))
+    if (config.get("exp_manager") or {}).get("resume_if_exists") is False:
+        raise UserError(
+            f"exp_manager.resume_if_exists=False would train {child} from step 0, without the steps of {parent.name}: to begin "
+            "the branch anew, remove the folder, or choose another folder"
+        )

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+EVALUATED = "evaluated"  # the message of a finished evaluation
+
 
 def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
     """Run a training job to its end. The current process is a rank of the job.
@@ -53,11 +55,13 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
 def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
     """Run an evaluation, as `run_job` does for training. The metrics are logged once, at step 0.
 
-    Several policies (evaluation.policies) are evaluated one after another, each into a run folder inside the job's.
+    Several policies (evaluation.policies) are evaluated one after another, each into a run folder inside the job's. A job that
+    was interrupted goes on with the policies that are not evaluated yet.
     """
     job = prepare_job(kind, config, profile)
     from aligner_lib.megatron import parallel
 
+    goes_on = RunFolder(config.exp_manager.explicit_log_dir).status not in ("waiting", "finished")
     if not job.parts:
         _evaluate(kind, config, profile, job)
     else:
@@ -67,11 +71,30 @@ def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) ->
                 if parallel.from_first_rank(run is not None and run.stop_requested):
                     status = "stopped"
                     break
-                _evaluate(kind, part.config, profile, part.prepare())
+                prepared = part.prepare()
+                if parallel.from_first_rank(goes_on and _is_evaluated(part.config, prepared)):
+                    prepared.close()
+                else:
+                    _evaluate(kind, part.config, profile, prepared)
                 evaluated.append(name)
             if run is not None:
                 run.finish(status, f"evaluated {', '.join(evaluated) or 'nothing'}")
     return RunFolder(config.exp_manager.explicit_log_dir)
+
+
+def _is_evaluated(config: DictConfig, job: PreparedJob) -> bool:
+    """Whether the run folder has a finished evaluation with rewards, and with the same settings, models and data."""
+    from aligner_lib.config.compose import save
+
+    run = RunFolder(config.exp_manager.explicit_log_dir)
+    same = (run.info.get("config"), run.info.get("hashes")) == (save(config), _hashes(config, job))
+    return run.status == "finished" and run.info["message"] == EVALUATED and same
+
+
+def _hashes(config: DictConfig, job: PreparedJob) -> dict[str, str]:
+    from aligner_lib.config.function_hashes import hashes_of_functions
+
+    return job.hashes | hashes_of_functions(config)
 
 
 def _evaluate(kind: str, config: DictConfig, profile: str | None, job: PreparedJob) -> None:
@@ -81,7 +104,7 @@ def _evaluate(kind: str, config: DictConfig, profile: str | None, job: PreparedJ
         if run is not None:
             run.log(0, figures)
             nothing = figures.get("evaluation/rewards_failed") == 1
-            run.finish("finished", f"evaluated, but {NO_REWARD}" if nothing else "evaluated")
+            run.finish("finished", f"{EVALUATED}, but {NO_REWARD}" if nothing else EVALUATED)
     logger.info("finished: %s", config.exp_manager.explicit_log_dir)
 
 
@@ -101,10 +124,9 @@ def opened_run(
     kind: str, config: DictConfig, profile: str | None, job: PreparedJob, resume: bool
 ) -> Iterator[RunWriter | None]:
     """Open the run folder's writer at the latest checkpoint. Yields None on all ranks except the first."""
-    from aligner_lib.config.function_hashes import hashes_of_functions
     from aligner_lib.megatron import parallel
 
-    first, hashes = parallel.is_first_rank(), job.hashes | hashes_of_functions(config)
+    first, hashes = parallel.is_first_rank(), _hashes(config, job)
     with (
         # closed last, because exporters also receive the run's final status
         closing(Exporters()) as exporters,

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from processes_help import until
 
+from aligner_lib.run_folder.reader import RunFolder
+from cluster import record
+
 CLUSTER = Path(__file__).parents[2] / "cluster"
 WAITS = "bash -c 'touch {run}/up; until [ -e {run}/{file} ]; do sleep 0.05; done; {then}'"
 
@@ -138,6 +141,31 @@ def test_a_cluster_that_refuses_to_queue_again_is_quoted(batch):
 def test_the_bound_on_requeues(batch):
     batch.notice(max_requeues=2, SLURM_RESTART_COUNT="2")
     assert not batch.is_requeued and "queued again 2 times" in batch.outcome["note"]
+
+
+def test_a_stop_that_the_user_requests_after_the_notice_is_kept_and_ends_the_requeues(batch):
+    process = batch.start_waiting("go")
+    process.send_signal(signal.SIGUSR2)
+    until(batch.stop.exists, "the notice's stop")
+    RunFolder(batch.run).request_stop()
+    (batch.run / "go").touch()
+    process.wait(60)
+    assert not batch.is_requeued and batch.outcome["returncode"] == 0
+    assert batch.stop.exists()
+
+
+@pytest.mark.parametrize("taken", ["noticed", "preempted"])
+def test_a_stop_that_the_user_requests_while_the_job_waits_in_the_queue_is_kept(batch, taken):
+    if taken == "noticed":
+        batch.notice()
+    else:
+        (batch.folder / "job").write_text("JobState=RUNNING PreemptTime=2026-01-01T00:00:00\n")
+        batch.start("component main bash -c 'kill -TERM $$'").wait(60)
+        (batch.folder / "job").unlink()
+    assert batch.is_requeued
+    record.request_stop(batch.run)
+    batch.start("component main true").wait(60)
+    assert batch.stop.exists() and batch.outcome["returncode"] == 0
 
 
 @pytest.mark.parametrize(("time", "code"), [("None", 143), ("2026-01-01T00:00:00", None)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.cores import thread_variables, usable_cores
+from cluster.cores import task_thread_variables, thread_variables, usable_cores
 
 
 @pytest.fixture
@@ -78,3 +78,12 @@ def test_ranks_share_a_nodes_cores_and_sleep_when_idle(machine, environ, ranks, 
     assert variables.get("OMP_NUM_THREADS", environ.get("OMP_NUM_THREADS")) == threads
     assert variables["GOMP_SPINCOUNT"] == "1000"
     assert thread_variables(ranks, {"GOMP_SPINCOUNT": "0"})["GOMP_SPINCOUNT"] == "0"
+
+
+@pytest.mark.parametrize(("bound_to", "threads"), [(16, "2"), (2, "2"), (1, "1")])
+def test_slurms_tasks_share_the_nodes_cores_once_whether_or_not_slurm_binds_each_task(
+    machine, monkeypatch, bound_to, threads
+):
+    """16 cores for 8 tasks are 2 for each."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(bound_to)))
+    assert task_thread_variables(8, {"SLURM_CPUS_ON_NODE": "16"})["OMP_NUM_THREADS"] == threads

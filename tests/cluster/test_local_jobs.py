@@ -214,6 +214,24 @@ def test_a_kernels_end_leaves_the_job_which_another_process_finds(run, gate, end
     assert job.tail() == "begun\ndone"
 
 
+def test_the_printed_script_starts_the_same_ranks_and_ends_with_the_failed_rank_s_status(run, monkeypatch):
+    code = "import os, sys; print(os.environ['OMP_NUM_THREADS']); sys.exit(3 * (os.environ['RANK'] == '0'))"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    plan = submit(python(code), run, "print:local", Resources(tasks_per_node=2))
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert subprocess.run(["bash", "-c", plan.text]).returncode == 3
+    assert [path.read_text() for path in sorted(run.rglob("main_*.log"))] == ["1\n", "1\n"]
+    assert plan.text.count(" GOMP_SPINCOUNT=") == 2
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\0"])
+def test_a_damaged_run_json_breaks_no_handle(run, text):
+    job = submit(python("pass"), run)
+    (run / "run.json").write_text(text)
+    assert job.heartbeat_age is None and job.news().startswith(f"{run.name} is ") and job._repr_html_()
+    assert job.wait(BOUND_S) == State.FINISHED
+
+
 def test_another_process_with_the_jobs_pid_is_not_the_job(run, gate):
     job = submit(python(gate.code), run)
     handle = json.loads((run / "job" / "job.json").read_text())

@@ -62,6 +62,10 @@ def test_a_hetjobs_file_shares_what_stands_above_its_components(tmp_path):
         ({"mem": True}, "mem"),
         ({"sbatch": {"requeue": False}}, "set max_requeues: 0"),
         ({"sbatch": {"hold": None}}, "sbatch.hold has no value: write true"),
+        (
+            {"gpus_per_node": 8, "sbatch": {"gres": "nvme:1,gpu:h100:8"}},
+            "sbatch.gres='gpu:h100:8' beside gpus_per_node=8",
+        ),
     ],
 )
 def test_wrong_resources_are_refused_with_the_cure(values, words):
@@ -132,6 +136,14 @@ def test_words_reach_the_command_as_they_are(tmp_path, capsys):
     assert shlex.split(component)[-len(odd) :] == odd
 
 
+def test_other_gres_are_joined_to_the_gpus(tmp_path, capsys):
+    share = Resources(gpus_per_node=8, gpu_type="h100", sbatch={"gres": ["nvme:100", "gpumem:80"]})
+    text = submit(["true"], tmp_path / "run", "print", share).text
+    assert "#SBATCH --gres=gpu:h100:8,nvme:100,gpumem:80\n" in text and text.count("--gres") == 1
+    alone = share.but(gpus_per_node=0, gpu_type="")
+    assert "#SBATCH --gres=nvme:100,gpumem:80\n" in submit(["true"], tmp_path / "run", "print", alone).text
+
+
 def test_a_sweep_is_an_array_on_paper(tmp_path, capsys):
     plan = submit_sweep({"a": ["t", "kl=0.1"], "b": ["t", "kl=0.2"]}, tmp_path / "s", "print", parallel=1)
     assert "#SBATCH --array=0-1%1\n" in plan.text
@@ -173,6 +185,17 @@ THERE = [
 def test_what_the_partitions_cannot_give(share, words):
     found = list(complaints(share, THERE))
     assert (found == []) if words is None else (words in found[0])
+
+
+def test_accounting_that_hangs_hides_neither_the_checks_nor_sbatchs_refusal(monkeypatch):
+    def hangs(*words):
+        raise checks.Unreachable(f"{words[0]} did not answer")
+
+    monkeypatch.setattr(checks, "partitions", lambda: THERE)
+    monkeypatch.setattr(checks.queue, "run_tool", hangs)
+    assert str(checks._accounting()).startswith("note  accounting: none")
+    refusal = checks.explain_refusal("Invalid account", {"main": Resources(account="me")})
+    assert refusal == "Slurm refused the job: Invalid account (account 'me'; yours are none)"
 
 
 def test_sockets_in_a_gres_hide_no_gpu(monkeypatch):

@@ -1,5 +1,7 @@
 """A branch shares its parent's first steps to the bit, and differs from the fork on by the changed settings alone."""
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -36,7 +38,9 @@ def branch(monkeypatch, tmp_path):
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(branch_jobs, "subprocess", SimpleNamespace(run=run))
-    monkeypatch.setattr(branch_jobs, "os", SimpleNamespace(execv=lambda program, words: run(words)))
+    monkeypatch.setattr(
+        branch_jobs, "os", SimpleNamespace(environ=os.environ, execv=lambda _, words: run(words))
+    )
 
     def go_on(parent: RunFolder, child, at: int, *overrides: str) -> RunFolder:
         branch_jobs.go_on(parent, at, child, list(overrides))
@@ -61,12 +65,18 @@ def test_an_unchanged_branch_is_its_parent_to_the_bit(branch, request, kind, tmp
     assert child.status == "finished"
     assert figures(child) == figures(parent)
     assert texts(child) == texts(parent)
-    assert child.info["parent"] == {"run": str(parent.path), "name": parent.name, "step": AT}
+    origin = {"run": str(parent.path), "name": parent.name, "step": AT}
+    assert child.info["parent"] == origin | {"created": parent.info["created"]}
     assert child.info["resumed_at"] == [AT]
 
 
-def test_a_changed_branch_differs_from_the_fork_on(branch, ppo, tmp_path):
+def test_a_changed_branch_differs_from_the_fork_on_also_as_a_task_of_slurm(
+    branch, ppo, tmp_path, monkeypatch
+):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
     child = branch(ppo, tmp_path / "changed", AT, "trainer.ppo.initial_policy_kl_penalty=3.0")
+    assert "RANK" not in os.environ, "the branch's jobs start their ranks"
     had, has = ({row["step"]: row for row in figures(run)} for run in (ppo, child))
     assert {step: had[step] for step in range(AT + 1)} == {step: has[step] for step in range(AT + 1)}
     assert all(had[step] != has[step] for step in range(AT + 2, max(had) + 1))
@@ -91,7 +101,7 @@ def test_the_command_goes_on_from_a_kept_checkpoint(jobs, tmp_path):
     assert figures(RunFolder(same)) == figures(parent)
 
 
-def test_what_cannot_be_branched_is_refused_before_anything_is_written(sft, ppo, tmp_path):
+def test_what_cannot_be_branched_is_refused_before_anything_is_written(branch, sft, ppo, tmp_path):
     child = tmp_path / "child"
     last = steps(sft)[-1]
     with pytest.raises(UserError, match=f"at={last + 1}: .* has the steps 0 to {last}"):
@@ -100,6 +110,9 @@ def test_what_cannot_be_branched_is_refused_before_anything_is_written(sft, ppo,
         begin_branch(RunFolder(tmp_path / "nothing"), child, 1)
     with pytest.raises(ConfigError, match=r"trainer\.sft\.max_stpes"):
         branch_command(sft, 1, child, {"trainer.sft.max_stpes": 3})
+    assert not child.exists()
+    with pytest.raises(UserError, match=r"would train .*child from step 0, .* choose another folder"):
+        branch(sft, child, 1, "exp_manager.resume_if_exists=false")
     assert not child.exists()
     begin_branch(sft, child, 1)
     with pytest.raises(UserError, match="is a run already, but not the branch of sft"):
@@ -119,6 +132,24 @@ def test_what_cannot_be_branched_is_refused_before_anything_is_written(sft, ppo,
     shutil.copy(ppo.path / "run.json", tmp_path / "two_jobs")
     with pytest.raises(UserError, match="ran as several jobs"):
         parents_settings(RunFolder(tmp_path / "two_jobs"))
+
+
+def test_a_branch_of_a_parent_that_was_begun_anew_begins_anew(tmp_path):
+    parent, child, info = tmp_path / "parent", tmp_path / "child", {"kind": "sft", "heartbeat": {"step": 9}}
+    for number, (created, old) in enumerate(((1.0, []), (1.0, []), (2.0, ["old-1"]))):
+        parent.mkdir(exist_ok=True)
+        (parent / "run.json").write_text(json.dumps(info | {"created": created}))
+        begin_branch(RunFolder(parent), child, 5)
+        assert RunFolder(child).info["parent"]["created"] == created
+        assert [path.name for path in child.glob("old-*")] == old
+        assert (child / "metrics.jsonl").exists() == (number == 1)
+        (child / "metrics.jsonl").write_text("{}\n")
+    assert RunFolder(child / "old-1").info["parent"]["created"] == 1.0
+    alive = {"status": "running", "host": os.uname().nodename, "pid": os.getpid()}
+    (child / "run.json").write_text(json.dumps(RunFolder(child).info | alive))
+    (parent / "run.json").write_text(json.dumps(info | {"created": 3.0}))
+    with pytest.raises(UserError, match="child is still running: stop the branch first"):
+        begin_branch(RunFolder(parent), child, 5)
 
 
 def test_a_branch_that_was_stopped_before_its_fork_goes_on_there_with_the_same_command(

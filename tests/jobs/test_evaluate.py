@@ -64,12 +64,19 @@ def test_several_policies_in_one_job_are_evaluated_as_each_alone(evaluate, sft, 
         assert several.info["hashes"][f"policies.{name}"] == part.info["hashes"]["model"]
 
 
-def test_a_stop_request_ends_an_evaluation_of_several_policies_before_the_next_policy(jobs, monkeypatch):
-    evaluated = run_module._evaluate
+def test_a_stop_request_ends_an_evaluation_before_the_next_policy_with_which_the_next_attempt_goes_on(
+    jobs, monkeypatch
+):
+    evaluated, last = run_module._evaluate, "a"
 
-    def stop_after(*arguments):
-        evaluated(*arguments)
-        jobs.run_folder("evaluate_stopped").request_stop()
+    def stop_after(kind, config, *rest):
+        evaluated(kind, config, *rest)
+        if config.exp_manager.explicit_log_dir.endswith(f"/{last}"):
+            jobs.run_folder("evaluate_stopped").request_stop()
+
+    def attempts() -> dict[str, int]:
+        """How often each policy's evaluation was begun again."""
+        return {name: RunFolder(run.path / name).info["resumed"] for name in ("a", "b")}
 
     monkeypatch.setattr(run_module, "_evaluate", stop_after)
     policies = f"{{a: '{jobs.model}', b: '{jobs.model}'}}"
@@ -78,6 +85,15 @@ def test_a_stop_request_ends_an_evaluation_of_several_policies_before_the_next_p
     run = jobs.run_folder("evaluate_stopped")
     assert (run.status, run.info["message"]) == ("stopped", "evaluated a")
     assert not (run.path / "b").exists()
+    last = "neither"
+    run_smoke_job("evaluate", settings)
+    assert (run.status, run.info["message"], attempts()) == ("finished", "evaluated a, b", {"a": 0, "b": 0})
+    last = "a"  # of a finished evaluation, which begins anew
+    run_smoke_job("evaluate", settings)
+    assert (run.status, run.info["message"], attempts()) == ("stopped", "evaluated a", {"a": 1, "b": 0})
+    last = "neither"
+    run_smoke_job("evaluate", [*settings, "evaluation.num_generations_per_prompt=2"])
+    assert attempts() == {"a": 2, "b": 1}, "with other settings, nothing is evaluated yet"
 
 
 def test_a_policy_that_is_none_is_told_before_any_is_evaluated(jobs, rm):

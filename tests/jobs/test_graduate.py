@@ -277,6 +277,12 @@ CARRIED = [
             "trainer.vllm_importance_sampling_clip_max": 2.0,
         },
     ),
+    (
+        "trl",
+        "dpo",  # 1,399 pairs: 3 epochs have 262 batches of 16, and TRL's own epochs would have 88 batches each
+        {"trainer.dpo.max_steps": -1, "trainer.dpo.max_epochs": 3},
+        {"trainer.max_steps": 262, "trainer.num_train_epochs": None},
+    ),
 ]
 
 
@@ -415,6 +421,18 @@ def test_several_weighted_rewards_are_refused(run_of, tmp_path):
     environment.rewards = {"exact": 1.0}
     with pytest.raises(UserError, match=rf"environments\.{name}\.rewards adds several weighted rewards"):
         graduation.load_prompts(2)
+
+
+def test_the_files_in_an_environments_arguments_are_copied_and_other_texts_stay(tmp_path):
+    args = {"prompts": str(Path(__file__)), "rubric": ["a" * 5000, "~50 words at most"]}
+    copied = Graduation(None, tmp_path, tmp_path)._with_copied_files(args)
+    assert copied == args | {"prompts": "environments/1_test_graduate.py"}
+
+
+def test_a_run_with_adapters_tells_trl_s_reference(run_of, tmp_path):
+    changes = {"model.peft.peft_scheme": "lora"}
+    differences = graduation_of(run_of("dpo"), "trl", tmp_path, changes).differences
+    assert "TRL's reference is the model without the new adapters: with --begin end model/" in differences[-1]
 
 
 def test_a_model_without_a_run_is_refused(smoke, tmp_path):

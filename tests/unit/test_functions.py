@@ -311,7 +311,7 @@ def test_a_run_is_begun_with_the_text_of_its_functions_and_of_the_files_in_its_e
     own, train = tmp_path / "own.py", tmp_path / "train.jsonl"
     args = {"prompts": {"train": str(train), "validation": str(tmp_path / "missing")}, "lists": [str(train)]}
     environments = {
-        "short": {"use": str(own), "args": {"rubric": "a" * 5000, "count": 3}},
+        "short": {"use": str(own), "args": {"rubric": ["a" * 5000, "~50 words at most"], "count": 3}},
         "answers": {"use": "", "args": args},
     }
     config = {"functions": {"loss": f"{own}:f"}, "model": {"environments": environments}}

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.algorithms.batching import sample_order
 from aligner_lib.config.compose import load, save, settings_of
+from aligner_lib.config.function_hashes import existing_file
 from aligner_lib.config.functions import place_in
 from aligner_lib.datasets import load as jsonl
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -296,8 +297,8 @@ class Graduation:
             return {key: self._with_copied_files(inner) for key, inner in value.items()}
         if isinstance(value, list):
             return [self._with_copied_files(inner) for inner in value]
-        is_file = isinstance(value, str) and Path(value).expanduser().is_file()
-        return self._copied(Path(value).expanduser()) if is_file else value
+        file = existing_file(value) if isinstance(value, str) else None
+        return self._copied(file) if file else value
 
     def _copied(self, file: Path) -> str:
         """Copy a file into environments/, under a number and its name. Returns the path within `out`."""

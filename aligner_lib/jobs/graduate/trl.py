@@ -12,6 +12,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.jobs.graduate.graduation import SIDES, Graduation, divisor
 from aligner_lib.jobs.graduate.texts import Texts
 from aligner_lib.kinds.grpo.settings import objective_of, rollouts_of_a_step
+from aligner_lib.kinds.inputs import steps_of
 from aligner_lib.kinds.policy_gradient.settings import (
     generates_with_vllm,
     judged_by_programs,
@@ -52,7 +53,9 @@ def sft(run: Graduation) -> None:
     }
     run.write_rows(rows, "a text, its token ids, and labels, which are -100 outside the loss")
     run.ignore("model.data.validation_ds.global_batch_size")
-    _arguments(run, train.global_batch_size, train.micro_batch_size, "model.data.train_ds")
+    batch = train.global_batch_size
+    steps = steps_of(run.config.trainer.sft, len(rows["train"]), batch)
+    _arguments(run, batch, train.micro_batch_size, "model.data.train_ds", steps)
     _evaluation(run, validation.micro_batch_size, "model.data.validation_ds.micro_batch_size")
     run.put("trainer.max_length", None, "model.encoder_seq_length")
     _finish(run, {"train.py": "sft.py"})
@@ -71,7 +74,7 @@ def rm(run: Graduation) -> None:
         for split, pairs in run.load_pairs("load_pairs").items()
     }
     run.write_rows(rows, "the texts of a pair and their token ids")
-    _pair_arguments(run)
+    _pair_arguments(run, len(rows["train"]))
     start = run.trained.origin()
     is_new = not run.has_start or start.architecture.head == "lm"
     run.put("head.is_new", is_new)
@@ -109,7 +112,7 @@ def dpo(run: Graduation) -> None:
     }
     run.write_rows(rows, "a prompt with a chosen and a rejected response, as texts")
     run.notes += texts.note(TITLE)
-    _pair_arguments(run)
+    _pair_arguments(run, len(rows["train"]))
     averaged = loss == "dpo" and run.setting("model.dpo.preference_average_log_probs")
     run.put(
         "trainer.loss_type",
@@ -136,7 +139,7 @@ def _kto(run: Graduation) -> None:
     }
     run.write_rows(rows, "a prompt, a response and its label, as texts")
     run.notes += texts.note(TITLE)
-    _pair_arguments(run)
+    _pair_arguments(run, len(rows["train"]))
     run.copy("trainer.beta", "model.dpo.ref_policy_kl_penalty")
     run.copy("trainer.desirable_weight", "model.dpo.desirable_loss_weight")
     run.copy("trainer.undesirable_weight", "model.dpo.undesirable_loss_weight")
@@ -180,12 +183,12 @@ def grpo(run: Graduation) -> None:
         run.ignore("remote_rm.")
 
     batch = run.config.model.global_batch_size
-    _arguments(run, batch, run.config.model.micro_batch_size, "model")
+    updates = responses // batch * rollout.rollout_epochs
+    prompts_per_step = rollout.num_prompts_per_step * rollouts_of_a_step(run.config)
+    steps = steps_of(run.config.trainer.grpo, len(prompts["train"]), prompts_per_step)
+    _arguments(run, batch, run.config.model.micro_batch_size, "model", steps * updates)
     run.put("trainer.steps_per_generation", responses // run.target_config["trainer"]["per_device_train_batch_size"],
             "model.grpo.num_prompts_per_step", "model.global_batch_size")  # fmt: skip
-    updates = responses // batch * rollout.rollout_epochs
-    if (steps := run.target_config["trainer"]["max_steps"]) > 0:
-        run.target_config["trainer"]["max_steps"] = steps * updates
     for name in ("save_steps", "eval_steps"):
         if name in run.target_config["trainer"]:
             run.target_config["trainer"][name] *= updates
@@ -244,14 +247,14 @@ def _labelled_response(texts: Texts, sample) -> dict[str, Any]:
 # ---- arguments ------------------------------------------------------------------------------------------------------
 
 
-def _arguments(run: Graduation, batch: int, micro_batch: int, batches: str) -> None:
-    """The arguments of transformers' trainer. batches: the group of the settings with the batch sizes."""
+def _arguments(run: Graduation, batch: int, micro_batch: int, batches: str, steps: int) -> None:
+    """The arguments of transformers' trainer. batches: the group of the settings with the batch sizes; steps: optimizer steps."""
     rows, loop = divisor(batch, micro_batch), f"trainer.{run.kind}"
     run.put("trainer.output_dir", "out")
     run.put("trainer.per_device_train_batch_size", rows, f"{batches}.micro_batch_size")
     run.put("trainer.gradient_accumulation_steps", batch // rows, f"{batches}.global_batch_size")
-    run.copy("trainer.max_steps", f"{loop}.max_steps")
-    run.copy("trainer.num_train_epochs", f"{loop}.max_epochs")
+    # in place of max_epochs, because transformers ends each epoch with a partial batch
+    run.put("trainer.max_steps", steps, f"{loop}.max_steps", f"{loop}.max_epochs")
     run.copy("trainer.learning_rate", "model.optim.lr")
     run.copy("trainer.weight_decay", "model.optim.weight_decay")
     beta1, beta2 = run.config.model.optim.betas
@@ -272,9 +275,11 @@ def _arguments(run: Graduation, batch: int, micro_batch: int, batches: str) -> N
         _adapters(run)
 
 
-def _pair_arguments(run: Graduation) -> None:
+def _pair_arguments(run: Graduation, samples: int) -> None:
+    """The arguments of a trainer of pairs. samples: the number of training samples."""
     model = run.config.model
-    _arguments(run, model.global_batch_size, model.micro_batch_size, "model")
+    steps = steps_of(run.config.trainer[run.kind], samples, model.global_batch_size)
+    _arguments(run, model.global_batch_size, model.micro_batch_size, "model", steps)
     _evaluation(run, model.micro_batch_size, "model.micro_batch_size")
     run.put("trainer.max_length", None, "model.encoder_seq_length")
 
@@ -387,7 +392,12 @@ def _loss_of(run: Graduation, objective) -> str:
 
 
 def _needs_start(run: Graduation) -> None:
-    if not is_lora(run.config.model.peft):
+    if is_lora(run.config.model.peft):
+        run.differences.append(
+            "TRL's reference is the model without the new adapters: with --begin end model/, where the run ended, and with "
+            "--begin start start/, as in the run."
+        )
+    else:
         run.differences.append("The reference is start/ with both values of --begin, as in the run.")
 
 
