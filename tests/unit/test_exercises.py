@@ -18,8 +18,8 @@ import exercises_page
 import pytest
 import torch
 
-from aligner_lib.config.functions import with_imports
 from aligner_lib.config.functions import check as check_function
+from aligner_lib.config.functions import with_imports
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial import check, show_source

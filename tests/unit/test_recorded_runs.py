@@ -9,6 +9,7 @@ from aligner_lib.config.compose import compose, save
 from aligner_lib.config.function_hashes import hashes_of_functions
 from aligner_lib.config.functions import source_of
 from aligner_lib.config.kinds import kind_of
+from aligner_lib.errors import UserError
 from aligner_lib.models.hash import file_hash, model_hash, text_hash
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
@@ -112,6 +113,7 @@ def test_a_recorded_run_takes_the_place_of_the_training(recorded, started, seat,
             "the recording has model.peft.peft_scheme=None, and this run lora",
         ),
         ("sft", None, "the recording used another train.jsonl"),
+        ("sft", {"model.data.train_ds.file_path": __file__}, "used another test_recorded_runs.py"),
         ("sft-2", {}, "has no run sft-2"),
     ],
 )
@@ -244,6 +246,37 @@ def test_a_finished_run_with_other_settings_begins_anew(own_cache, tmp_path, cap
         "sft was finished with other settings (model.seed 1234 → 7): training begins anew"
         in capsys.readouterr().out
     )
+    with pytest.raises(
+        UserError, match="runs/sft is a run of kind sft: choose another name for a run of kind rm"
+    ):
+        lab.commands("rm", "sft")
+
+
+def test_a_finished_run_with_other_inputs_or_without_an_environment_begins_anew(own_cache, tmp_path, capsys):
+    lab, anew = Workspace(tmp_path / "lab", "smoke"), "exp_manager.resume_if_exists=false"
+    record_run(lab, "rm")
+    more = {"trainer.rm.max_steps": 999}  # with another model, the job would refuse them
+    assert not any(anew in lab.commands("rm", **settings)["main"] for settings in ({}, more))
+    record_run(lab, "sft")
+    changed = lab.run("sft").latest_checkpoint() / "tokenizer_config.json"
+    changed.write_text(changed.read_text() + " ")
+    assert anew in lab.commands("rm")["main"] and anew in lab.commands("rm", **more)["main"]
+    with open(lab.preference_data() / "train_comparisons.jsonl", "a") as file:
+        file.write("\n")
+    capsys.readouterr()
+    assert anew in lab.commands("rm")["main"]
+    names = "model, train_comparisons.jsonl"
+    assert f"rm was trained from other inputs ({names}): training begins anew" in capsys.readouterr().out
+    uses = {"model.environments.sums.use": "sums", "model.environments.more.use": "sums"}
+    digits = {"model.environments.sums.args.digits": 3}
+    record_run(lab, "grpo", **uses, **digits)
+    assert anew not in lab.commands("grpo", **uses, **digits)["main"]
+    for fewer, change in (
+        (uses, "sums.args.digits 3 → None"),
+        (dict([*uses.items()][:1]) | digits, "more.use sums → None"),
+    ):
+        assert anew in lab.commands("grpo", **fewer)["main"]
+        assert f"model.environments.{change}" in capsys.readouterr().out
 
 
 def test_only_finished_runs_that_left_a_model_are_packed(recorded):

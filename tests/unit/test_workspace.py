@@ -1,6 +1,7 @@
 """What a notebook's cell becomes: commands with the profile's files, on any resources."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -51,8 +52,56 @@ def test_a_sweep_has_a_run_for_each_value_and_a_branch_names_its_parent_and_chan
     assert f"--run {lab.out}/runs/sft-at-4-lr-0.5" in plan.text and "model.optim.lr=0.5" in plan.text
     assert "max_steps" not in plan.text, "the job reads its parent's settings"
     assert f"{lab.out}/runs/other" in lab.branch("sft", at=4, name="other").text
+    two_gpus = Resources(gpus_per_node=2, tasks_per_node=1, partition="gpu", python="/there/python")
+    text = lab.branch("sft", at=4, resources=two_gpus).text
+    for line in ("#SBATCH --gres=gpu:2", "#SBATCH --ntasks-per-node=1", "#SBATCH --partition=gpu"):
+        assert f"{line}\n" in text
+    assert "/there/python -m aligner_lib branch" in text
+    with pytest.raises(ValueError, match="ask for 2 tasks, but a branch is one task"):
+        lab.branch("sft", at=4, resources=two_gpus.but(tasks_per_node=2))
     with pytest.raises(ConfigError, match="stpes"):
         lab.branch("sft", at=4, **{"trainer.sft.max_stpes": 3})
+    with pytest.raises(UserError, match=r"would train .*other from step 0"):
+        lab.branch("sft", at=4, name="other", **{"exp_manager.resume_if_exists": False})
+    shutil.copytree(folder, folder.parent / "tried" / "one")
+    plan = lab.branch(lab.run("tried/one"), at=4, **{"model.optim.lr": 0.5})
+    assert f"--run {lab.out}/runs/tried/one-at-4-lr-0.5" in plan.text
+
+
+def test_a_finished_branch_with_other_settings_is_set_aside_and_a_running_one_is_returned(
+    tmp_path, monkeypatch, capsys
+):
+    lab, submitted = Workspace(tmp_path, "smoke"), []
+    config = save(compose("sft", profile="smoke"))
+    info = {"kind": "sft", "profile": "smoke", "config": config, "heartbeat": {"time": 0, "step": 12}}
+    parent = {"run": str(lab.run("sft").path), "name": "sft", "step": 4, "created": None}
+    for name, more in (
+        ("sft", {}),
+        ("b", {"status": "finished", "parent": parent}),
+        ("own", {"status": "finished"}),
+    ):
+        lab.run(name).path.mkdir(parents=True)
+        (lab.run(name).path / "run.json").write_text(json.dumps(info | more))
+    monkeypatch.setattr("cluster.submit", lambda commands, run, *_: submitted.append(run.name))
+    for name, settings, is_kept in (
+        ("b", {}, True),
+        ("own", {"model.seed": 7}, True),
+        ("b", {"model.seed": 7}, False),
+    ):
+        lab.branch("sft", 4, name, **settings)
+        assert submitted.pop() == name
+        assert (
+            (lab.run(name).path / "run.json").exists() == is_kept != (lab.run(name).path / "old-1").exists()
+        )
+    assert "b was finished with other settings (model.seed 1234 → 7)" in capsys.readouterr().out
+
+    def busy(*_):
+        raise RunBusy("it already has a job, RUNNING")
+
+    monkeypatch.setattr("cluster.submit", busy)
+    monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=lambda run: f"the job of {run.name}"))
+    assert lab.branch("sft", 4, "b") == "the job of b"
+    assert "b is still running with its original settings" in capsys.readouterr().out
 
 
 def test_the_sample_is_the_profiles(tmp_path, capsys):
@@ -110,6 +159,8 @@ def test_settings_that_ask_for_two_processes_reach_the_command(tmp_path, monkeyp
     monkeypatch.setattr("cluster.submit", lambda commands, run, where, allocation: (commands, allocation))
     commands, allocation = Workspace(tmp_path, "smoke").submit("sft", **{"trainer.devices": 2} | FOUR)
     assert allocation is None and "trainer.devices=2" in commands["main"]
+    commands, _ = Workspace(tmp_path, "smoke").submit("sft", "tried/one", **FOUR)
+    assert f"{tmp_path}/runs/tried/one" in commands["main"]
 
 
 def test_a_cell_that_is_run_again_follows_its_running_job(tmp_path, monkeypatch, capsys):

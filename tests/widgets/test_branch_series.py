@@ -31,6 +31,9 @@ def test_a_branch_beside_its_parent_begins_at_the_fork_and_alone_at_its_beginnin
     both = open_feed([parent, child], ["train/loss"]).series
     assert [list(series.steps) for series in both] == [list(range(9)), list(range(4, 12))]
     assert list(open_feed(child, ["train/loss"]).series[0].steps) == list(range(12))
+    (tmp_path / "link").symlink_to(tmp_path / "parent")
+    linked = open_feed([RunFolder(tmp_path / "link"), child], ["train/loss"]).series
+    assert list(linked[1].steps) == list(range(4, 12))
     stranger = run(tmp_path / "stranger", range(3))
     assert list(open_feed([stranger, child], ["train/loss"]).series[1].steps) == list(range(12))
     assert "child" in curves([parent, child], ["train/loss"]).alt
@@ -52,3 +55,21 @@ def test_a_branch_goes_on_from_its_parent_s_tokens_and_time_not_from_the_clock(t
     times[shared:] -= times[shared] - times[shared - 1]
     assert of_child.axis("time").tolist() == times[fork - 1 :].tolist()
     assert open_feed(child, ["train/tokens"]).series[0].axis("tokens").tolist() == [10, 20, 20, 30, 40]
+
+
+def test_a_branch_of_a_branch_leaves_out_the_pauses_before_both(tmp_path):
+    """Steps take 1 s. The child starts at 100 s after the steps 1 and 2, and the grandchild at 1000 s after the step 3."""
+    starts, times = {"parent": 0, "child": 99, "grandchild": 999}, [1, 2, 100, 1000]
+    for number, (name, created) in enumerate(starts.items()):
+        earlier = list(starts)[number - 1]
+        origin = {"run": str(tmp_path / earlier), "name": earlier, "step": number + 1}
+        write_run(tmp_path / name, created=created, **{"parent": origin} if number else {})
+        records = [{"step": step + 1, "time": time, "a": 1} for step, time in enumerate(times[: number + 2])]
+        (tmp_path / name / "metrics.jsonl").write_text(
+            "".join(json.dumps(record) + "\n" for record in records)
+        )
+    runs = [RunFolder(tmp_path / name) for name in starts]
+    # the first step after a pause has the time of the step before
+    assert [list(series.axis("time")) for series in open_feed(runs, ["a"]).series] == [[0, 1], [1, 1], [1, 1]]
+    alone = open_feed(runs[1:], ["a"]).series  # without its parent, the child has no pause
+    assert [list(series.axis("time")) for series in alone] == [[0, 1, 99], [99, 99]]

@@ -47,12 +47,13 @@ def test_a_value_is_a_number_where_it_reads_as_one(run, text, value):
         run, lambda *args, **settings: given.append((args, settings)) or SimpleNamespace(run=run.path)
     )
     branching.execute({"kind": "branch", "step": 3, "setting": "model.optim.lr", "value": text})
-    assert given == [(("sft",), {"at": 3, "model.optim.lr": value})]
+    assert given == [((run,), {"at": 3, "model.optim.lr": value})]
 
 
-def test_what_the_job_refuses_is_said_and_nothing_is_drawn(run):
+@pytest.mark.parametrize("error", [UserError, RuntimeError, TypeError])
+def test_what_the_job_refuses_is_said_and_nothing_is_drawn(run, error):
     def refuse(*args, **settings):
-        raise UserError("model.optim.lr: a number above 0")
+        raise error("model.optim.lr: a number above 0")
 
     monitor = Monitor(run, branch=refuse)
     monitor._handle({"kind": "branch", "step": 3, "setting": "model.optim.lr", "value": "-1"})

@@ -3,6 +3,7 @@
 import builtins
 import io
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -126,12 +127,26 @@ def test_an_alarm_of_a_step_that_a_resumed_run_repeats_is_gone(tmp_path):
         assert followed.poll()[0]["alarms"] == ["kl (step 2)"]
 
 
+def test_a_removed_run_gives_way_to_the_newest_that_is_left(tmp_path):
+    seat = tmp_path / "seat-a"
+    for name in ("sft", "rm"):
+        with begin(seat, name) as run:
+            run.finish("finished")
+    followed = Followed(tmp_path)
+    assert followed.poll()[0]["run"] == "rm"
+    shutil.rmtree(run.path)
+    followed.seats[seat].searched = float("-inf")
+    (row,) = followed.poll()
+    assert (row["run"], row["status"]) == ("sft", "finished")
+
+
 def test_quizzes_count_questions_not_tries(tmp_path):
     (tmp_path / "seat-a").mkdir()
     answer = {"what": "answer", "quiz": "03", "question": "mask"}
     tries = [answer | {"right": right} for right in (False, True)]
     other = answer | {"question": "loss", "right": False}
-    write_lines(tmp_path / "seat-a" / "progress.jsonl", *tries, other, {"what": "new"})
+    damaged = {"what": "attack", "hacks": "many"}, {"time": "noon"}  # they hide no other record
+    write_lines(tmp_path / "seat-a" / "progress.jsonl", *damaged, *tries, other, {"what": "new"})
     (row,) = Followed(tmp_path).poll()
     assert (row["right"], row["answered"]) == (1, 2)
 

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,6 +108,9 @@ class Seat:
     # -- reading the folder ---------------------------------------------------------------------------------------
 
     def _search(self) -> None:
+        if self.run and not self.run.path.exists():  # the newest run was removed
+            self.seen.discard(self.run.path)
+            self.run, self._created, self.alarms, self._alarms = None, 0.0, {}, None
         for run in find_runs(self.folder):
             self._consider(run.path)
         for path in self.folder.glob(f"*/{PROGRESS}"):
@@ -152,7 +156,9 @@ class Seat:
     def _read_progress(self) -> None:
         for reader in self._progress.values():
             for record in reader.poll():
-                self._take(record)
+                # a damaged record must not hide the others
+                with suppress(AttributeError, KeyError, TypeError, ValueError):
+                    self._take(record)
 
     def _take(self, record: dict) -> None:
         self.last = max(self.last, record.get("time") or 0.0)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from aligner_lib.errors import UserError
-from aligner_lib.run_folder.reader import flatten
+from aligner_lib.run_folder.reader import RunFolder, flatten
 from widgets.runs.series import as_run
 
 FIRST_NAMED = (
@@ -20,8 +20,8 @@ class Branching:
     """The content of the branch form, and the result of the last request."""
 
     def __init__(self, run, start: Callable | None):
-        """start: Workspace.branch, or a function (name of the run, at=step, **settings) that returns a job with the run folder
-        `run`; None: show no form."""
+        """start: Workspace.branch, or a function (RunFolder, at=step, **settings) that returns a job with the run folder `run`;
+        None: show no form."""
         self.run, self._start = run, start
         self._answer = ""
 
@@ -31,9 +31,12 @@ class Branching:
         Returns the branch's job, or None after an error, which `view` then contains.
         """
         setting, value = str(content["setting"]).strip(), _parsed(str(content["value"]).strip())
+        # a recording is no run folder, and `start` says so
+        parent = self.run if isinstance(self.run, RunFolder) else self.run.name
         try:
-            job = self._start(self.run.name, at=int(content["step"]), **{setting: value})
-        except (UserError, ValueError, OSError) as error:  # a button has no cell that could show the error
+            job = self._start(parent, at=int(content["step"]), **{setting: value})
+        # a button has no cell that could show the error; TypeError: the setting is an argument of `start`, such as `at`
+        except (UserError, ValueError, OSError, RuntimeError, TypeError) as error:
             self._answer = str(error)
             return None
         self._answer = f"{as_run(job.run).name} goes on after step {content['step']}, with {setting} = {content['value']}."

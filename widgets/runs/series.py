@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from array import array
 from collections.abc import Iterable
@@ -35,11 +36,22 @@ def as_runs(runs) -> list:
 
 def fork_of(run, beside: list) -> int:
     """The last common step of a branch and its parent, if the parent is among the runs `beside`; otherwise 0."""
-    parent = run.info.get("parent")
-    if parent is None:
-        return 0
-    paths = {str(other.path.absolute()) for other in beside if isinstance(getattr(other, "path", None), Path)}
-    return parent["step"] if parent["run"] in paths else 0
+    return run.info["parent"]["step"] if _parent_of(run, beside) else 0
+
+
+def _parent_of(run, beside: list):
+    """The parent of a branch, if the parent is among the runs `beside`; otherwise None."""
+    if (parent := run.info.get("parent")) is None:
+        return None
+    folder = os.path.realpath(parent["run"])  # the same folder has several names
+    folders = (other for other in beside if isinstance(getattr(other, "path", None), Path))
+    return next((other for other in folders if os.path.realpath(other.path) == folder), None)
+
+
+def _starts(run, beside: list) -> list[float]:
+    """The unix times of the starts of a branch and of its ancestors, as far as each has its parent among the runs `beside`."""
+    parent = _parent_of(run, beside)
+    return [run.info.get("created", math.inf), *_starts(parent, beside)] if parent else []
 
 
 class Series:
@@ -63,8 +75,8 @@ class Series:
         self._rows: dict[str, array] = {}
         self._values: dict[str, array] = {}
         self._without_place = 0
-        # of a branch beside its parent: times and tokens before the fork, and the unix time of the branch's start
-        self._shared_times, self._shared_tokens, self._branched = array("d"), 0.0, math.inf
+        # of a branch beside its parent: times and tokens before the fork, and the starts of the branch and of its ancestors
+        self._shared_times, self._shared_tokens, self._branched = array("d"), 0.0, []
         self.not_finite: dict[str, list[int]] = {}  # metric → the first steps with a NaN or infinite value
 
     def __len__(self) -> int:
@@ -107,7 +119,7 @@ class Series:
 
     def _from_fork(self, records: list[dict], fork: int) -> list[dict]:
         """The records from the fork on. The times and tokens of the earlier records still count on the axes."""
-        own, self._branched = [], self.run.info.get("created", math.inf)
+        own, self._branched = [], _starts(self.run, self._beside)
         for record in records:
             if not _all_have_places([record]) or record["step"] >= fork:
                 own.append(record)
@@ -200,7 +212,8 @@ class Series:
 
         name: `step`, `time` (seconds since the first record) or `tokens` (cumulative number of tokens generated or trained on).
         Beside its parent, a branch continues at the parent's time and tokens. The time between the parent's last shared record
-        and the branch's first record after its start does not count.
+        and the branch's first record after its start does not count. The same holds for the branch's ancestors beside their
+        parents.
         """
         if name == "step":
             return np.array(self.steps, dtype=np.float64)
@@ -208,8 +221,9 @@ class Series:
             # even if the clock was set back, no point moves to the left
             times = np.maximum.accumulate(np.array(self._shared_times + self.times))
             begun = np.searchsorted(times, self._branched)
-            if 0 < begun < len(times):
-                times[begun:] -= times[begun] - times[begun - 1]
+            begun, pauses = begun[(begun > 0) & (begun < len(times))], np.zeros(len(times))
+            pauses[begun] = times[begun] - times[begun - 1]
+            times -= np.cumsum(pauses)
             return (times - times[:1])[len(self._shared_times) :]
         assert name == "tokens", f"no axis {name!r}; there are {AXES}"
         return self._shared_tokens + np.cumsum(self.tokens())

@@ -70,8 +70,8 @@ class NotebookFailure:
 def choose(folder: Path, only: str | None = None) -> list[Notebook]:
     """The notebooks to run, in order. only: numbers such as "03,09".
 
-    Without `only`, the notebooks up to LAST_OF_THE_WAY. Raises UserError for an unknown number, and for a folder without
-    notebooks.
+    Without `only`, the notebooks up to LAST_OF_THE_WAY. Raises UserError for an unknown number, without a number, and for a
+    folder without notebooks.
     """
     notebooks = [Notebook(path) for path in sorted(Path(folder).glob("[0-9][0-9]*.ipynb"))]
     if not notebooks:
@@ -80,6 +80,8 @@ def choose(folder: Path, only: str | None = None) -> list[Notebook]:
         return [notebook for notebook in notebooks if notebook.number <= LAST_OF_THE_WAY]
     numbers = [_as_in_names(number) for number in map(str.strip, only.split(",")) if number]
     known = [notebook.number for notebook in notebooks]
+    if not numbers:
+        raise UserError(f"--only {only!r}: there is no number; there are {', '.join(known)}")
     for number in numbers:
         if number not in known:
             raise UserError(f"--only {only}: there is no notebook {number}; there are {', '.join(known)}")

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
+
+from omegaconf import DictConfig
 
 from aligner_lib.config.compose import compose, keys, profile_section, save
 from aligner_lib.config.functions import source_of
@@ -24,9 +26,11 @@ from aligner_lib.config.kind import JobKind
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.config.schema import named_groups
 from aligner_lib.errors import ConfigError, UserError
-from aligner_lib.jobs.command_line import job_commands
+from aligner_lib.jobs.branch import branch_command, parents_settings
+from aligner_lib.jobs.command_line import command, job_commands
 from aligner_lib.models import fetch
 from aligner_lib.models.hash import text_hash
+from aligner_lib.run_folder.branch import is_branch, set_aside_branch
 from aligner_lib.run_folder.reader import RunFolder, flatten, without_paths
 from aligner_lib.tutorial.hunt.faults import fault_of
 from aligner_lib.tutorial.workspace import learning_progress, recorded_runs
@@ -176,6 +180,10 @@ class Workspace:
         Functions among the settings are written as files into the run folder. See `submit`.
         """
         run = self.run(name or _name(kind, fault))
+        if run.kind not in ("", kind):
+            raise UserError(
+                f"{run.path} is a run of kind {run.kind}: choose another name for a run of kind {kind}"
+            )
         if fault is not None:
             settings = {**fault_of(fault, kind).functions, **settings}
         texts = _texts(settings, kind_of(kind))
@@ -202,7 +210,7 @@ class Workspace:
         therefore run a cell again after a restart of the kernel. With start="recorded", no job starts if the bundle contains a
         run with the same settings, models and data.
         """
-        from cluster import Job, RunBusy, submit
+        from cluster import RunBusy, submit
 
         allocation, run = self._allocation(resources), self.run(name or _name(kind, fault))
         for part in ("", *settings.get("evaluation.policies", ())):
@@ -212,33 +220,44 @@ class Workspace:
         if recorded_runs.is_recorded(run):
             recorded_runs.make_way(run.path)
         try:
-            commands = self.commands(kind, run.name, allocation, fault, **settings)
+            commands = self.commands(kind, name, allocation, fault, **settings)
             return submit(commands, run.path, self.where, allocation)
         except RunBusy:
-            print(
-                f"{run.name} is still running with its original settings. Stop the run before you start a new one"
-            )
-            return Job.attach(run.path)
+            return _running_job(run)
 
-    def branch(self, run: str, at: int, name: str | None = None, **settings):
+    def branch(self, run: str | RunFolder, at: int, name: str | None = None, resources=None, **settings):
         """Start a job that continues another run from a given step with changed settings. Returns the handle (cluster.Job).
 
-        run: the parent's name. at: the last common step. name: of the new run; None: a name made from the changes, such as
-        `ppo-at-6-lr-0.0001`. The new run has the parent's prompts and random numbers, so every difference comes from the
-        changed settings. If the parent has no checkpoint of step `at`, the job starts from the last earlier checkpoint and
-        recomputes the steps up to `at`. A setting can be your own function, as in `submit`.
-        """
-        from aligner_lib.jobs.branch import branch_command
-        from cluster import submit
+        run: the parent, by name or as a RunFolder. at: the last common step. name: of the new run; None: a name made from the
+        changes, such as `ppo-at-6-lr-0.0001`. The new run has the parent's prompts and random numbers, so every difference comes
+        from the changed settings. If the parent has no checkpoint of step `at`, the job starts from the last earlier checkpoint and
+        recomputes the steps up to `at`. A setting can be your own function, as in `submit`. A finished branch of the same name
+        with other settings is set aside, and a running branch is returned.
 
-        parent = self.run(run)
+        resources: of one task, which starts the parent's number of processes. Raises ValueError for resources of several tasks.
+        """
+        from cluster import RunBusy, submit
+
+        parent, allocation = self.run(run) if isinstance(run, str) else run, self._allocation(resources)
+        if (tasks := sum(share.ranks for share in (allocation or {}).values())) > 1:
+            raise ValueError(
+                f"resources={resources!r} ask for {tasks} tasks, but a branch is one task, which starts the processes of "
+                f"{parent.name}: set nodes=1 and tasks_per_node=1, and gpus_per_node to the number of GPUs"
+            )
         changes = [f"{key.rpartition('.')[2]}-{_named(value)}" for key, value in settings.items()]
-        name = name or "-".join([run, "at", str(at), *changes])
+        name = name or "-".join([self._name_of(parent), "at", str(at), *changes])
         child = self.run(name)
         texts = _texts(settings, kind_of(parent.kind)) if parent.kind else {}
-        own = _without_functions(settings) | _written(texts, child.path)
         self._record_start(name)
-        return submit({"main": branch_command(parent, at, child.path, own)}, child.path, self.where, None)
+        python = next((share.python for share in (allocation or {}).values()), "")
+        try:
+            own = _without_functions(settings) | _written(texts, child.path)
+            words = branch_command(parent, at, child.path, own, python)
+            if self.where != "print" and is_branch(child, parent, at):
+                _make_way_for_branch(child, parent, texts, own)
+            return submit({"main": words}, child.path, self.where, allocation)
+        except RunBusy:
+            return _running_job(child)
 
     def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):
         """Start an array job (cluster.Sweep) with a run for each value of a setting, such as `sft-lr/lr-0.001`."""
@@ -286,6 +305,11 @@ class Workspace:
         learning_progress.note_workspace(self.out)  # another workspace may have been opened since
         learning_progress.record_results(number)
         learning_progress.record_finished_runs()
+
+    def _name_of(self, run: RunFolder) -> str:
+        """The name by which `run` finds a run folder; the folder's name for a folder elsewhere."""
+        runs = self.out / "runs"
+        return run.path.relative_to(runs).as_posix() if run.path.is_relative_to(runs) else run.name
 
     def _record_start(self, name: str) -> None:
         if self.where != "print":
@@ -370,11 +394,11 @@ class Workspace:
         """
         if run.status == "running" and not recorded_runs.is_recorded(run):
             return None  # `submit` then returns the handle of the running job
-        recording = recorded_runs.recorded(self.profile, run.name)
+        recording = recorded_runs.recorded(self.profile, name := self._name_of(run))
         if recording is None:
             where = recorded_runs.recorded_root(self.profile)
             print(
-                f"start=recorded: {where} has no run {run.name} (`./lab setup --bundle FILE` installs recorded runs), so the run is trained now"
+                f"start=recorded: {where} has no run {name} (`./lab setup --bundle FILE` installs recorded runs), so the run is trained now"
             )
             return None
         texts, had = _texts(settings, kind_of(kind)), recording.info["hashes"]
@@ -463,12 +487,17 @@ def _texts(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
 
 
 def _begins_anew(
-    run: RunFolder, texts: Mapping[str, str], commands: Mapping[str, list[str]], profile: str
+    run: RunFolder,
+    texts: Mapping[str, str],
+    commands: Mapping[str, list[str]],
+    profile: str,
+    is_branch: bool = False,
 ) -> bool:
     """Whether a run is trained from the beginning: the existing run was trained with other functions, or finished with other
-    settings.
+    settings or inputs.
 
-    commands: of the job's components. Prints the reason. Raises RunBusy if the existing run is still running.
+    commands: of the job's components. is_branch: the run has the inputs of its parent. Prints the reason. Raises RunBusy if the
+    existing run is still running.
     """
     from cluster.submission import refuse_if_busy
 
@@ -478,8 +507,9 @@ def _begins_anew(
     now = {key: text_hash(text) for key, text in texts.items()}
     differ, what = [key for key in had | now if had.get(key) != now.get(key)], "trained with other code"
     if not differ and run.status == "finished":
-        changes = [_changed(words, profile) for words in commands.values()]
-        differ, what = [change for part in changes for change in part], "finished with other settings"
+        differ, what = _of_all(_changed, commands, profile), "finished with other settings"
+        if not differ and not is_branch:
+            differ, what = _of_all(recorded_runs.other_inputs, commands, profile), "trained from other inputs"
     if not run.info or not differ:
         return False
     refuse_if_busy(run.path)
@@ -489,27 +519,50 @@ def _begins_anew(
     return True
 
 
-def _changed(words: list[str], profile: str) -> list[str]:
-    """The settings for which a component's command has other values than its run folder, except paths and settings of machines.
+def _make_way_for_branch(
+    child: RunFolder, parent: RunFolder, texts: Mapping[str, str], settings: Mapping[str, object]
+) -> None:
+    """Set a branch aside if the branch was trained with other functions, or finished with other settings."""
+    profile = parent.info.get("profile")
+    words = command(parent.kind, child.path, parents_settings(parent) | settings, profile)
+    if _begins_anew(child, texts, {"main": words}, profile, is_branch=True):
+        set_aside_branch(child)
 
-    Empty if the command may add steps: the run then goes on, and says which settings have changed.
+
+def _running_job(run: RunFolder):
+    """The handle of a run's running job, with a message."""
+    from cluster import Job
+
+    print(f"{run.name} is still running with its original settings. Stop the run before you start a new one")
+    return Job.attach(run.path)
+
+
+def _of_all(differences: Callable, commands: Mapping[str, list[str]], profile: str) -> list[str]:
+    """The differences of each component's run from the component's command."""
+    differ = []
+    for words in commands.values():
+        folder, *overrides = words[words.index("--run") + 1 :]
+        if (run := RunFolder(folder)).kind:
+            differ += differences(run, compose(run.kind, overrides, profile))
+    return differ
+
+
+def _changed(run: RunFolder, config: DictConfig) -> list[str]:
+    """The settings with other values than a run's, except paths and settings of machines.
+
+    Empty if the settings may add steps: the run then goes on, and says which settings have changed.
     """
-    folder, *overrides = words[words.index("--run") + 1 :]
-    run = RunFolder(folder)
-    if not run.kind:
-        return []
-    before = flatten(without_paths(run.info["config"]))
-    now = flatten(without_paths(save(compose(run.kind, overrides, profile))))
+    before, now = flatten(without_paths(run.info["config"])), flatten(without_paths(save(config)))
     steps = [f"trainer.{run.kind}.{name}" for name in ("max_steps", "max_epochs")]
     lengths = [(before[key], now[key]) for key in steps if key in before and before[key] != now[key]]
     if any(-1 in (earlier, later) or later > earlier for earlier, later in lengths):
         return []
-    known = {key for key in now if key in before or key.startswith("model.environments.")}
+    of_environments = {key for key in before | now if key.startswith("model.environments.")}
     return [
-        f"{key} {before.get(key)} → {now[key]}"
-        for key in sorted(known)
-        if before.get(key) != now[key]
-        and not recorded_runs.is_left_to_the_job(key, now[key])
+        f"{key} {before.get(key)} → {now.get(key)}"
+        for key in sorted(before.keys() & now.keys() | of_environments)
+        if before.get(key) != now.get(key)
+        and not recorded_runs.is_left_to_the_job(key, now.get(key))
         and not key.startswith(("exp_manager.", "functions."))
         and not key.endswith((".devices", ".num_nodes", ".port"))
     ]
