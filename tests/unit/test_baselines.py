@@ -4,7 +4,14 @@ import json
 
 import pytest
 
-from aligner_lib.tutorial.comparison.baselines import TextPair, accuracy, best_rules, naive_bayes, text_pairs
+from aligner_lib.tutorial.comparison.baselines import (
+    NaiveBayes,
+    TextPair,
+    accuracy,
+    best_rules,
+    naive_bayes,
+    text_pairs,
+)
 
 PAIRS = [
     TextPair("Why do cats purr?", "Cats purr gladly.", "No idea, go away."),
@@ -23,6 +30,7 @@ def test_naive_bayes_by_hand():
     assert score("", "gladly") == pytest.approx(1.0986, abs=1e-4)
     assert score("", "idea gladly") == pytest.approx(0.0)
     assert score("", "unknown") == 0.0
+    assert NaiveBayes({"a": 1e16, "b": 1.0, "c": -1e16})("", "a b c") == 1.0  # in any order of the words
 
 
 def test_a_rule_is_turned_where_the_training_pairs_say_so():

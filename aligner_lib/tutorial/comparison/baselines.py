@@ -71,7 +71,8 @@ class NaiveBayes:
     weights: dict[str, float]
 
     def __call__(self, prompt: str, answer: str) -> float:
-        return sum(self.weights.get(token, 0.0) for token in _tokens(answer))
+        # not `sum`, whose rounding depends on the set's order, which differs between processes
+        return math.fsum(self.weights.get(token, 0.0) for token in _tokens(answer))
 
 
 def naive_bayes(train: list[TextPair]) -> NaiveBayes:
