@@ -11,11 +11,14 @@ from omegaconf import DictConfig, ListConfig
 from aligner_lib.config.functions import place_in
 from aligner_lib.models.hash import file_hash
 
+CACHE = "cache"  # the argument of the environment `judge`
+
 
 def hashes_of_functions(config: DictConfig) -> dict[str, str]:
     """Hash the files with a run's functions and environments, by setting. A run can't continue with other files.
 
-    Code and named files, such as a file of prompts, count for an environment.
+    Code and named files, such as a file of prompts, count for an environment. A judge's cache does not, because the run writes
+    it.
     """
     files = {f"functions.{name}": place_in(use)[0] for name, use in (config.get("functions") or {}).items()}
     for name, environment in ((config.get("model") or {}).get("environments") or {}).items():
@@ -30,7 +33,8 @@ def _named_files(key: str, value: object) -> Iterator[tuple[str, Path]]:
     """Existing files in an environment's argument, with their settings."""
     if isinstance(value, dict | DictConfig):
         for name, part in value.items():
-            yield from _named_files(f"{key}.{name}", part)
+            if name != CACHE:
+                yield from _named_files(f"{key}.{name}", part)
     elif isinstance(value, list | ListConfig):
         for number, part in enumerate(value):
             yield from _named_files(f"{key}.{number}", part)

@@ -12,7 +12,7 @@ import inspect
 import linecache
 import symtable
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -25,8 +25,7 @@ from aligner_lib.errors import ConfigError
 
 HEADER = "from __future__ import annotations\n\n"  # keeps annotations from being evaluated
 MODULES = ("math", "torch")
-"""The modules that a cell's function may use without an import. A file imports only the modules of its function's text,
-because torch costs each process of an environment a second."""
+"""The modules that a cell's function may use without an import."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ def source_of(function: Callable, name: str, place: str | None = None) -> str:
             f"{where}: the function's source can't be found: define the function in a cell, or in a file and give "
             f"{'functions.' if place else ''}{name}=FILE.py"
         ) from None
-    text = with_imports(own)
+    text = with_imports(own, MODULES if place else _modules_in(own))
     first_line = text.count("\n") - own.count("\n") + 1
     try:
         if place is not None:
@@ -235,14 +234,19 @@ def source_of(function: Callable, name: str, place: str | None = None) -> str:
     return text
 
 
-def with_imports(text: str) -> str:
-    """The text of a cell's functions as a file: below the imports of the MODULES that the text names."""
+def with_imports(text: str, modules: Iterable[str] = MODULES) -> str:
+    """The text of a cell's functions as a file, below imports."""
+    imports = "".join(f"import {module}\n\n" for module in modules)
+    return f"{HEADER}{imports}\n{text}"
+
+
+def _modules_in(text: str) -> list[str]:
+    """The MODULES that a reward names: torch would cost each process of an environment a second."""
     try:
         named = _undefined(ast.parse(text), text)
     except SyntaxError:  # the check of the whole file names the line
-        named = {}
-    imports = (f"import {module}\n\n" for module in MODULES if module in named)
-    return f"{HEADER}{''.join(imports)}\n{text}"
+        return []
+    return [module for module in MODULES if module in named]
 
 
 # ---- reading code ---------------------------------------------------------------------------------------------------

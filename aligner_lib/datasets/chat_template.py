@@ -134,7 +134,10 @@ def plain_template(tokenizer: Tokenizer) -> str:
     The template writes the BOS token itself, because an added BOS token may have no name in tokenizer_config.json.
     """
     bos = "".join(tokenizer.decode([token_id], special_tokens=True) for token_id in tokenizer.bos_ids)
-    return (f"{{{{ {json.dumps(bos)} }}}}" if bos else "") + PLAIN_TEMPLATE
+    start = "User:"
+    if bos and tokenizer.encode_parts([bos + start])[0] != tokenizer.encode(start):
+        bos += " "  # a tokenizer with a space before the first word of a text writes none behind a BOS token in the text
+    return (f"{{{{ {json.dumps(bos, ensure_ascii=False)} }}}}" if bos else "") + PLAIN_TEMPLATE
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

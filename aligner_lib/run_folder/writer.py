@@ -32,6 +32,7 @@ RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
 OF_THE_PROCESS = ("status", "message", "pid", "identity", "host", "slurm", "heartbeat")  # fields of run.json
 OF_THE_FIGURES = ("config", "precision", "profile", "seed", "versions", "git_commit", "max_steps")
+OF_CODE = ("functions.", "model.environments.")  # beginnings of keys of the hashes
 ANEW = "begin anew with exp_manager.resume_if_exists=False"
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
 
@@ -116,7 +117,7 @@ class RunWriter:
         Raises UserError, and leaves the folder unchanged, if the run would continue with another model or other data.
         """
         if step:
-            self._check_inputs()
+            self._check_inputs(step)
         self._begin()
         self._go_on(step)
 
@@ -127,7 +128,7 @@ class RunWriter:
         the checkpoint is refused (UserError, ValueError), run.json returns to its earlier content. Raises UserError as `start`
         does.
         """
-        self._check_inputs()
+        self._check_inputs(step)
         self._is_loading = True
         with contextlib.suppress(FileNotFoundError):
             self._stored_info = (self.path / "run.json").read_bytes()
@@ -160,9 +161,16 @@ class RunWriter:
         if not self._beat.is_alive():
             self._beat.start()
 
-    def _check_inputs(self) -> None:
+    def _check_inputs(self, step: int) -> None:
+        """Raise UserError for other models or data than before. A branch may have other functions and environments from its
+        fork on."""
+        at_fork = (self._before.get("parent") or {}).get("step") == step
         before, now = self._before.get("hashes") or {}, self._info["hashes"]
-        other = [name for name in before | now if before.get(name) != now.get(name)]
+        other = [
+            name
+            for name in before | now
+            if before.get(name) != now.get(name) and not (at_fork and name.startswith(OF_CODE))
+        ]
         if before and other:
             branch = "or train its parent anew and branch again"
             cure = branch if self._before.get("parent") else f"choose another run folder, or {ANEW}"

@@ -175,6 +175,8 @@ def test_adapters_are_merged_into_their_base_or_exported_for_peft(tmp_path, hf, 
     update_json(model / "source.json", HUB)
     export(merge(adapted, tmp_path / "merged"), "hf", tmp_path / "expected")
     assert_licensed(tmp_path / "expected")
+    card = (tmp_path / "expected/README.md").read_text()
+    assert "\n# merged\n" in card and "Adapters are merged into the weights of " in card
     assert name_of_base(tmp_path / "merged") is None, (
         "adapters of the merged model are none of the hub's model"
     )

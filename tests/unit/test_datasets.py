@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from tiny_tokenizers import STYLES, llama_3, write
 
+from aligner_lib.datasets.chat_template import plain_template
 from aligner_lib.datasets.load import load_pairs, load_prompts, load_sft, shorten
 from aligner_lib.datasets.tokenizer import Tokenizer
 
@@ -43,6 +44,14 @@ def jsonl(tmp_path):
         return path
 
     return write
+
+
+def test_an_exported_plain_template_gives_the_tokens_of_training(styled):
+    tokenizer, theirs = styled
+    given = [{"role": "user", "content": "Say hello"}]
+    template = plain_template(tokenizer)
+    shown = theirs.apply_chat_template(given, chat_template=template, add_generation_prompt=True)
+    assert shown["input_ids"] == tokenizer.encode("User: Say hello\n\nAssistant:")
 
 
 def test_an_answer_ends_with_the_stop_token_and_the_input_loses_its_middle(jsonl, tokenizer):

@@ -220,7 +220,7 @@ RIGHT = [
     ("3 1/2 cups", "3.5"), (r"It's \frac{1}{2}.", "0.5"), ("1,2,3", "3"), ("It is .5", "1/2"), ("So x^2 = 4 and 42", "42"),
     (r"So \boxed{1}, no: \boxed{\frac{1}{2}}.", "1/2"), (r"\boxed{4} and \boxed{5", "4"), ("144 / 2 = 24\n#### 72\n", "72"),
     ("First 3, then 1,000 apples.", "1000"), (" Paris\n", "Paris"), ("1,00,000 rupees", "100000"), ("#### Paris.", "Paris"),
-    ("The answer is **Paris**", "Paris"), (r"\boxed{2, 3}", "2,3"), (r"\boxed{5 cm}", "5"), (r"\boxed{5 apples}", "5"),
+    ("The answer is **Paris**", "Paris"), (r"\boxed{2, 3}", "2,3"), (r"\boxed{5 cm}", "5"), (r"\boxed{5 months}", "5"), (r"\boxed{50 percent}", "50%"), (r"\boxed{5 apples}", "5"),
     (r"\boxed{5\text{ cm}^2}", "5"), (r"\boxed{v = 5 m/s^{2}}", "5"), (r"\boxed{1,000 metres.}", "1000"),
 ]  # fmt: skip
 WRONG = [
@@ -228,7 +228,7 @@ WRONG = [
     (r"\boxed{x+42}", "42"), (r"\boxed{\frac{\sqrt{3}}{42}}", "42"), (r"The answer is $\frac{\sqrt{3}}{42}$", "42"),
     ("42.5", "42"), ("142", "42"), ("-42", "42"), ("London, of 42 towns", "Paris"), ("", "42"), ("none", "42"),
     (r"\boxed{23}", "2,3"), (r"\boxed{5x}", "5"), (r"\boxed{5 x}", "5"), (r"\boxed{5 pi}", "5"), (r"\boxed{5 million}", "5"),
-    (r"\boxed{5 apples and 3 pears}", "3"), (r"\boxed{2 thirds}", "2"), (r"\boxed{4 or five}", "4"), (r"\boxed{5 millions}", "5"), (r"\boxed{x + 5 cm}", "5"),
+    (r"\boxed{5 apples and 3 pears}", "3"), (r"\boxed{2 thirds}", "2"), (r"\boxed{7 hundredths}", "7"), (r"\boxed{3 ab}", "3"), (r"\boxed{4 or five}", "4"), (r"\boxed{5 millions}", "5"), (r"\boxed{x + 5 cm}", "5"),
 ]  # fmt: skip
 
 

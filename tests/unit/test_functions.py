@@ -18,7 +18,14 @@ from aligner_lib.algorithms import ppo
 from aligner_lib.algorithms.policy_gradient import group_advantages
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.function_hashes import hashes_of_functions
-from aligner_lib.config.functions import FunctionFile, LibraryFunction, own_functions, source_of, with_imports
+from aligner_lib.config.functions import (
+    FunctionFile,
+    LibraryFunction,
+    _modules_in,
+    own_functions,
+    source_of,
+    with_imports,
+)
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError, FunctionError
 from aligner_lib.kinds.functions import functions_of
@@ -194,10 +201,18 @@ def test_a_function_of_the_library_that_has_helpers_is_imported():
         ),
     ],
 )
-def test_a_cell_s_file_imports_what_its_function_names(text, imported):
-    written = with_imports(text)
+def test_the_file_of_a_cell_s_reward_imports_what_the_reward_names(text, imported):
+    written = with_imports(text, _modules_in(text))
     assert re.findall(r"^import (\w+)$", written, re.MULTILINE) == imported
     assert written.endswith("\n\n\n" + text)
+
+
+def test_a_judge_s_cache_is_no_input_because_the_run_writes_it(tmp_path):
+    environment = {"use": "judge", "args": {"cache": str(tmp_path / "c"), "prompts": str(tmp_path / "p")}}
+    for name in "cp":
+        (tmp_path / name).write_text("x")
+    config = OmegaConf.create({"model": {"environments": {"judge": environment}}})
+    assert list(hashes_of_functions(config)) == ["model.environments.judge.args.prompts"]
 
 
 CLIP = LibraryFunction(SURROGATE).parameters

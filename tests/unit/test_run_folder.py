@@ -245,6 +245,22 @@ def test_a_run_is_not_resumed_with_other_inputs(tmp_path, hashes, named):
     assert begin(tmp_path, hashes=hashes).info["hashes"] == hashes  # a run from step 0 may have them
 
 
+def test_a_branch_has_other_functions_from_its_fork_on_and_no_other_model(tmp_path):
+    begin(tmp_path, (1, 2, 3), "stopped", hashes={"model": "m"})
+    info = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(info | {"parent": {"run": "p", "name": "p", "step": 2}}))
+    own = {"model": "m", "functions.loss": "f"}
+    for step, hashes in ((3, own), (2, own | {"model": "n"})):
+        with (
+            pytest.raises(UserError, match="or train its parent anew and branch again"),
+            writer(tmp_path, hashes=hashes) as run,
+        ):
+            run.start(step)
+    with writer(tmp_path, hashes=own) as run:
+        run.start(2)
+    assert RunFolder(tmp_path).info["hashes"] == own
+
+
 def test_new_settings_are_recorded_when_their_checkpoint_is_loaded(tmp_path):
     begin(tmp_path, (1, 2, 3), "stopped", config={"rank": 4})
     files = files_of(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 from aligner_lib.config.compose import compose, save
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial.workspace.workspace import _other_jobs
 from cluster import Resources, RunBusy, State
 from data.forms import instruction_in
 
@@ -94,6 +95,11 @@ def test_a_finished_branch_with_other_settings_is_set_aside_and_a_running_one_is
             (lab.run(name).path / "run.json").exists() == is_kept != (lab.run(name).path / "old-1").exists()
         )
     assert "b was finished with other settings (model.seed 1234 → 7)" in capsys.readouterr().out
+    recording = json.dumps(info | {"recorded": {"commit": "", "seconds": 1}})
+    (lab.run("sft").path / "run.json").write_text(recording)
+    with pytest.raises(UserError, match=r"sft is a recorded run, .* can't be continued"):
+        lab.branch("sft", 4, "c")
+    (lab.run("sft").path / "run.json").write_text(json.dumps(info))
 
     def busy(*_):
         raise RunBusy("it already has a job, RUNNING")
@@ -102,6 +108,17 @@ def test_a_finished_branch_with_other_settings_is_set_aside_and_a_running_one_is
     monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=lambda run: f"the job of {run.name}"))
     assert lab.branch("sft", 4, "b") == "the job of b"
     assert "b is still running with its original settings" in capsys.readouterr().out
+
+
+def test_a_finished_ppo_begins_anew_with_its_critic_in_another_job(tmp_path):
+    run = Workspace(tmp_path, "smoke").run("ppo")
+    run.path.mkdir(parents=True)
+    (run.path / "run.json").write_text(json.dumps({"kind": "ppo"}))
+    one = {"main": ["aligner", "ppo", "--run", str(run.path)]}
+    two = one | {"critic": ["aligner", "serve-critic", "--run", str(run.path / "critic")]}
+    assert (_other_jobs(run, one), _other_jobs(run, two)) == ([], ["critic"])
+    (run.path / "critic").mkdir()
+    assert (_other_jobs(run, one), _other_jobs(run, two)) == (["critic"], [])
 
 
 def test_the_sample_is_the_profiles(tmp_path, capsys):

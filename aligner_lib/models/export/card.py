@@ -10,8 +10,7 @@ from pathlib import Path
 from aligner_lib.models.export.trained import Trained
 
 MODELS = ("model", "reward_model", "reference", "adapters", "teacher")
-CODE = re.compile(r"functions\.|model\.environments\.\w+\.use$")
-"""MODELS and CODE are the keys of run.json's hashes that are no data."""
+"""The keys of models among run.json's hashes."""
 NOT_SHOWN = ("exp_manager", "remote_critic_rm")  # settings of this machine: folders, addresses, accounts
 PATH = re.compile(r"(~|\.{1,2})?/.+|[\w.@+-]+(/[\w.@+-]+)+/?")
 TASKS = {"lm": "text-generation", "scalar": "text-classification"}
@@ -77,11 +76,14 @@ def _front_matter(trained: Trained) -> str:
 
 def _what_it_is(trained: Trained, config: dict) -> Iterator[str]:
     is_policy = trained.architecture.head == "lm"
-    name = trained.run.name if trained.run else _base_name(source_of(trained))
-    yield f"\n# {name}\n"
+    source = source_of(trained)
+    is_merged = not trained.run and "merged_from" in source
+    own = trained.run.name if trained.run else trained.folder.name
+    yield f"\n# {own if trained.run or is_merged else _base_name(source)}\n"
     yield (
         f"A {'language' if is_policy else 'reward'} model of {trained.architecture.num_parameters:,} parameters "
         f"({config['model_type']}), exported by Aligner Lab."
+        + (f" Adapters are merged into the weights of {_described(source)}." if is_merged else "")
     )
     yield f"\n```python\n{LOAD_POLICY if is_policy else LOAD_REWARD_MODEL}```"
     if not is_policy:
@@ -119,11 +121,20 @@ def _how_it_was_trained(trained: Trained) -> Iterator[str]:
     data = {
         _without_folders(name): digest
         for name, digest in info["hashes"].items()
-        if name not in MODELS and not CODE.match(name)
+        if name not in MODELS and not _is_code(name, trained.config)
     }
     if data:
         yield "\n| data | BLAKE2b |\n| --- | --- |"
         yield from (f"| {name} | `{digest}` |" for name, digest in data.items())
+
+
+def _is_code(key: str, config: dict) -> bool:
+    """Whether a key of run.json's hashes is a setting that names code."""
+    environments = (config.get("model") or {}).get("environments") or {}
+    functions = config.get("functions") or {}
+    return key in {f"functions.{name}" for name in functions} | {
+        f"model.environments.{name}.use" for name in environments
+    }
 
 
 def _figures(trained: Trained) -> Iterator[str]:

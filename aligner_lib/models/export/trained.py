@@ -10,7 +10,7 @@ from pathlib import Path
 from aligner_lib.errors import UserError
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.export.arrays import AdaptedArrays, open_arrays
-from aligner_lib.models.fetch import MODELS, is_cached
+from aligner_lib.models.fetch import MODELS, cache_root, is_cached
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.resolve import resolve
 from aligner_lib.models.reward_scale import RewardScale
@@ -93,12 +93,18 @@ class Trained:
 
     def _start_folder(self) -> Path | None:
         """The folder with the hash of the run's starting model. A starting run that went on has an earlier checkpoint with it."""
-        if self.start in MODELS and not is_cached(self.start):
-            return None  # `resolve` would download the model
-        folder = resolve(self.start)
         expected = self.run.info.get("hashes", {}).get(
             "reward_model" if self.folder.name == CRITIC else "model"
         )
-        of_run = RunFolder(folder.parent.parent).checkpoints() if folder.parent.name == "checkpoints" else []
-        candidates = (folder, *reversed(of_run))
+        # `resolve` would import an archive, or download a model
+        if self.start.endswith(".nemo"):
+            candidates = [*(cache_root() / "nemo").glob(f"{Path(self.start).stem}-*")]
+        elif self.start in MODELS and not is_cached(self.start):
+            candidates = []
+        else:
+            folder = resolve(self.start)
+            of_run = (
+                RunFolder(folder.parent.parent).checkpoints() if folder.parent.name == "checkpoints" else []
+            )
+            candidates = [folder, *reversed(of_run)]
         return next((each for each in candidates if expected in (None, model_hash(each))), None)

@@ -33,8 +33,10 @@ UNIT = re.compile(
     r"""
     \\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\d|\^\{-?\d\})?
     | \\[ ,;!] | \^\\circ | \^\{\\circ\}
-    | (?<!\s)\s+(?!(?i:pi|(?:dozen|hundred|thousand|[mbtr]+illion|quarter|third|fourth|fifth)s?|half|halves|squared|cubed|factorial
-        |negative|percent)\b)(?:[^\W\d_]{2,}|[mghls])(?:/[^\W\d_]+)?(?:\^\d|\^\{-?\d\})?\.?\s*$  # 5 x is a product""",
+    | (?<!\s)\s+(?!(?i:dozens?|score|tens|hundreds?|thousands?|lakhs?|crores?|\w+illions?|hal(?:f|ves)|quarters?|thirds?|fourths?
+        |fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|squared|cubed|factorial|negative|plus|minus
+        |times)\b)(?:[^\W\d_]{3,}|[mckd]m|[km]g|ml|kW|Hz|ft|in|lb|oz|hr|[mghls])  # 5 x and 5 ab are products
+        (?:/[^\W\d_]+)?(?:\^\d|\^\{-?\d\})?\.?\s*$""",
     re.VERBOSE,
 )
 LATEX_FUNCTION = re.compile(r"\\(?!text|[dt]?frac\{\d+\}|boxed)[a-z]+|\\[dt]?frac\{[^}]*\\")

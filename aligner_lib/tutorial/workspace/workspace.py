@@ -244,6 +244,11 @@ class Workspace:
                 f"resources={resources!r} ask for {tasks} tasks, but a branch is one task, which starts the processes of "
                 f"{parent.name}: set nodes=1 and tasks_per_node=1, and gpus_per_node to the number of GPUs"
             )
+        if recorded_runs.is_recorded(parent):
+            raise UserError(
+                f"{parent.name} is a recorded run, whose checkpoints hold no optimizer, so it can't be continued: train it here "
+                'with Workspace(start="fresh")'
+            )
         changes = [f"{key.rpartition('.')[2]}-{_named(value)}" for key, value in settings.items()]
         name = name or "-".join([self._name_of(parent), "at", str(at), *changes])
         child = self.run(name)
@@ -507,7 +512,9 @@ def _begins_anew(
     now = {key: text_hash(text) for key, text in texts.items()}
     differ, what = [key for key in had | now if had.get(key) != now.get(key)], "trained with other code"
     if not differ and run.status == "finished":
-        differ, what = _of_all(_changed, commands, profile), "finished with other settings"
+        differ, what = _other_jobs(run, commands), "trained with other jobs"
+        if not differ:
+            differ, what = _of_all(_changed, commands, profile), "finished with other settings"
         if not differ and not is_branch:
             differ, what = _of_all(recorded_runs.other_inputs, commands, profile), "trained from other inputs"
     if not run.info or not differ:
@@ -519,10 +526,19 @@ def _begins_anew(
     return True
 
 
+def _other_jobs(run: RunFolder, commands: Mapping[str, list[str]]) -> list[str]:
+    """The components that had a job of their own and have none now, or the other way round, such as PPO's critic."""
+    folders = {Path(words[words.index("--run") + 1]) for words in commands.values()}
+    parts = [part.folder for part in kind_of(run.kind).components.values() if part.folder] if run.kind else []
+    return [part for part in parts if (run.path / part).is_dir() != (run.path / part in folders)]
+
+
 def _make_way_for_branch(
     child: RunFolder, parent: RunFolder, texts: Mapping[str, str], settings: Mapping[str, object]
 ) -> None:
     """Set a branch aside if the branch was trained with other functions, or finished with other settings."""
+    if (child.info.get("heartbeat") or {}).get("step", 0) <= child.info["parent"]["step"]:
+        return  # the branch has no steps of its own
     profile = parent.info.get("profile")
     words = command(parent.kind, child.path, parents_settings(parent) | settings, profile)
     if _begins_anew(child, texts, {"main": words}, profile, is_branch=True):
