@@ -284,8 +284,8 @@ def test_a_prompt_is_a_user_s_turn_and_messages_and_texts_are_taken_as_they_are(
 def test_the_turns_of_a_prompt_keep_their_calls_and_no_turn_loses_content(tmp_path):
     function = {"name": "sky", "arguments": '{"city": "Rome"}'}
     asking = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": function}]}
-    told = {"role": "tool", "name": "sky", "tool_call_id": "1", "content": "blue"}
-    file = write_lines(tmp_path / "p.jsonl", [{"messages": [user("Sky?"), asking, told]}])
+    observed = {"role": "tool", "name": "sky", "tool_call_id": "1", "content": "blue"}
+    file = write_lines(tmp_path / "p.jsonl", [{"messages": [user("Sky?"), asking, observed]}])
     _, call, result = make("reward_model", prompts=dict.fromkeys(SPLITS, file)).reset(0)
     assert call["content"] == "" and call["tool_calls"][0]["function"]["arguments"] == {"city": "Rome"}
     assert result == {"role": "tool", "name": "sky", "content": "blue"}
@@ -295,7 +295,7 @@ def test_the_turns_of_a_prompt_keep_their_calls_and_no_turn_loses_content(tmp_pa
             {"role": "assistant", "content": "Yes."},
             "p.jsonl:1 can't be used: the last turn of messages is not",
         ),
-        (told | {"tool_call_id": "2"}, "the tool_call_id '2', but the next call .* has '1'"),
+        (observed | {"tool_call_id": "2"}, "the tool_call_id '2', but the next call .* has '1'"),
         ({"role": "user", "content": None}, "not a list of {role, content}"),
     ):
         write_lines(tmp_path / "p.jsonl", [{"messages": [user("Sky?"), asking, turn]}])

@@ -152,7 +152,7 @@ def test_notebooks_are_chosen_by_number_and_an_unknown_parameter_is_refused_with
         assert [notebook.name for notebook in chosen] == names
     with pytest.raises(UserError, match="00, 01, 02"):
         run_notebooks.choose(notebooks, "07")
-    with pytest.raises(UserError, match="--only '': there is no number; there are 00, 01"):
+    with pytest.raises(UserError, match="--only '' names no notebook: choose from 00, 01"):
         run_notebooks.choose(notebooks, "")
     for wrong, words in (({"stpes": 3}, "steps"), ({"profile": "gpu"}, "--profile")):
         with pytest.raises(UserError, match=words):

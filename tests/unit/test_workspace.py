@@ -114,11 +114,11 @@ def test_a_finished_ppo_begins_anew_with_its_critic_in_another_job(tmp_path):
     run = Workspace(tmp_path, "smoke").run("ppo")
     run.path.mkdir(parents=True)
     (run.path / "run.json").write_text(json.dumps({"kind": "ppo"}))
-    one = {"main": ["aligner", "ppo", "--run", str(run.path)]}
-    two = one | {"critic": ["aligner", "serve-critic", "--run", str(run.path / "critic")]}
-    assert (_other_jobs(run, one), _other_jobs(run, two)) == ([], ["critic"])
+    whole = {"main": ["aligner", "ppo", "--run", str(run.path)]}
+    split = whole | {"critic": ["aligner", "serve-critic", "--run", str(run.path / "critic")]}
+    assert (_other_jobs(run, whole), _other_jobs(run, split)) == ([], ["critic"])
     (run.path / "critic").mkdir()
-    assert (_other_jobs(run, one), _other_jobs(run, two)) == (["critic"], [])
+    assert (_other_jobs(run, whole), _other_jobs(run, split)) == (["critic"], [])
 
 
 def test_the_sample_is_the_profiles(tmp_path, capsys):

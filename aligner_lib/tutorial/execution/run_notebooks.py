@@ -81,7 +81,7 @@ def choose(folder: Path, only: str | None = None) -> list[Notebook]:
     numbers = [_as_in_names(number) for number in map(str.strip, only.split(",")) if number]
     known = [notebook.number for notebook in notebooks]
     if not numbers:
-        raise UserError(f"--only {only!r}: there is no number; there are {', '.join(known)}")
+        raise UserError(f"--only {only!r} names no notebook: choose from {', '.join(known)}")
     for number in numbers:
         if number not in known:
             raise UserError(f"--only {only}: there is no notebook {number}; there are {', '.join(known)}")
