@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -14,19 +15,19 @@ from aligner_lib.models.hash import file_hash, model_hash, text_hash
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.tutorial import Workspace
-from aligner_lib.tutorial.workspace import recorded_runs
+from aligner_lib.tutorial.workspace import earlier_runs, recorded_runs
 
 
 def record_run(lab: Workspace, kind: str, **settings) -> RunFolder:
     """A finished run as its job would have left it, without the training; its model is the downloaded one."""
-    inputs = lab._inputs_of(kind_of(kind), settings)
+    inputs = lab._inputs_of(kind, settings)
     texts = [
-        f"{key}={json.dumps(str(value)) if key in inputs else value}"
-        for key, value in (inputs | settings).items()
+        f"{key}={json.dumps(str(value)) if isinstance(value, Path) else value}"
+        for key, value in inputs.items()
         if "data_prefix" not in key
     ]
     lists = [value if isinstance(value, list) else [value] for value in inputs.values()]
-    files = [path for paths in lists for path in paths if path.is_file()]
+    files = [path for paths in lists for path in paths if isinstance(path, Path) and path.is_file()]
     hashes = {"model": model_hash(lab.model())} | {file.name: file_hash(file) for file in files}
     config = save(compose(kind, texts, lab.profile))
     config["model"]["data"]["chat_template"] = "plain"  # as the job chooses it
@@ -131,7 +132,7 @@ def losses(logprobs):
 
 def test_a_learner_s_own_code_is_trained_unless_it_is_the_recorded_one(started, seat, capsys):
     seat.submit("sft", loss=losses)
-    assert started == ["sft"] and "your own code trains sft (functions.loss)" in capsys.readouterr().out
+    assert started == ["sft"] and "the recording was trained without your functions.loss" in capsys.readouterr().out
     path = recorded_runs.recorded_root("smoke") / "sft" / "run.json"
     info = json.loads(path.read_text())
     info["hashes"]["functions.loss"] = text_hash(source_of(losses, "loss", kind_of("sft").functions["loss"]))
@@ -197,7 +198,7 @@ def test_an_evaluation_of_several_policies_is_recorded_with_its_parts(own_cache,
         "model.environments.sums.use": "sums",
         "model.environments.sums.args.prompts": instructor.preference_data() / "test_prompts.jsonl",
     }
-    config = recorded_runs._composed("evaluate", "smoke", given | {"evaluation.policies": policies})
+    config = earlier_runs._composed("evaluate", "smoke", given | {"evaluation.policies": policies})
     hashes |= hashes_of_functions(config)
     folders = {"evaluate": save(config), **{f"evaluate/{name}": {} for name in policies}}
     for number, (folder, config) in enumerate(folders.items()):

@@ -12,28 +12,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
-from omegaconf import DictConfig
-
-from aligner_lib.config.compose import compose, keys, profile_section, save
-from aligner_lib.config.functions import source_of
+from aligner_lib.config.compose import compose, keys, profile_section
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.kinds import kind_of
-from aligner_lib.config.schema import named_groups
-from aligner_lib.errors import ConfigError, UserError
+from aligner_lib.errors import UserError
 from aligner_lib.jobs.branch import branch_command, parents_settings
 from aligner_lib.jobs.command_line import command, job_commands
 from aligner_lib.models import fetch
-from aligner_lib.models.hash import text_hash
 from aligner_lib.run_folder.branch import is_branch, set_aside_branch
-from aligner_lib.run_folder.reader import RunFolder, flatten, without_paths
+from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.hunt.faults import fault_of
-from aligner_lib.tutorial.workspace import learning_progress, recorded_runs
+from aligner_lib.tutorial.workspace import earlier_runs, learning_progress, own_functions, recorded_runs
+from aligner_lib.tutorial.workspace.earlier_runs import RequestedRun
+from aligner_lib.tutorial.workspace.own_functions import REWARD
 from aligner_lib.tutorial.workspace.recorded_runs import RecordedJob
 from aligner_lib.tutorial.workspace.results import without_nan
 from cluster.record import read_json, write_json
@@ -49,7 +46,6 @@ LORA = {
 }
 LORA_RATE = 10  # factor on the learning rate of a run that trains all weights
 LORA_RATE_OF_LAST_LAYERS = 3  # the same for a run of the last layers alone, which has a higher learning rate
-REWARD = "reward"  # the keyword for the learner's own reward function, and the name of its environment
 # the prompts of that environment
 PROMPTS = {"train": "hh/train_prompts.jsonl", "validation": "hh/test_prompts.jsonl"}
 CRITIC_AND_ACTOR = {"critic": Resources(), "actor": Resources()}  # a process for each
@@ -186,12 +182,12 @@ class Workspace:
             )
         if fault is not None:
             settings = {**fault_of(fault, kind).functions, **settings}
-        texts = _texts(settings, kind_of(kind))
-        own = self._inputs_of(kind_of(kind), settings) | self._adapters_of(kind)
-        inputs = own | _without_functions(settings) | _written(texts, run.path)
+        texts = own_functions.texts_of(settings, kind_of(kind))
+        inputs = self._inputs_of(kind, settings) | own_functions.write(texts, run.path)
         commands = job_commands(kind, run.path, inputs, allocation, self.profile)
         # an evaluation always starts from the beginning, and has no setting for resuming
-        if BEGIN_ANEW.keys() <= set(keys(kind)) and _begins_anew(run, texts, commands, self.profile):
+        resumes = BEGIN_ANEW.keys() <= set(keys(kind))
+        if resumes and _begins_anew(run, RequestedRun(commands, self.profile, texts)):
             commands = job_commands(kind, run.path, inputs | BEGIN_ANEW, allocation, self.profile)
         return commands
 
@@ -252,11 +248,11 @@ class Workspace:
         changes = [f"{key.rpartition('.')[2]}-{_named(value)}" for key, value in settings.items()]
         name = name or "-".join([self._name_of(parent), "at", str(at), *changes])
         child = self.run(name)
-        texts = _texts(settings, kind_of(parent.kind)) if parent.kind else {}
+        texts = own_functions.texts_of(settings, kind_of(parent.kind)) if parent.kind else {}
         self._record_start(name)
         python = next((share.python for share in (allocation or {}).values()), "")
         try:
-            own = _without_functions(settings) | _written(texts, child.path)
+            own = own_functions.without_functions(settings) | own_functions.write(texts, child.path)
             words = branch_command(parent, at, child.path, own, python)
             if self.where != "print" and is_branch(child, parent, at):
                 _make_way_for_branch(child, parent, texts, own)
@@ -320,17 +316,19 @@ class Workspace:
         if self.where != "print":
             learning_progress.record_start(name)
 
-    def _inputs_of(self, kind: JobKind, given: Mapping[str, object]) -> dict[str, object]:
-        """Settings for the data files and the initial models of a kind of job, which the profile leaves open.
+    def _inputs_of(self, name: str, given: Mapping[str, object]) -> dict[str, object]:
+        """The caller's settings of a kind of job without functions, completed by data files, initial models and adapters.
 
         given: the caller's settings. A model among them is not replaced.
         """
+        kind = kind_of(name)
         models = {"model": self.model, "policy": self.policy, "reward_model": self.reward_model}
         data = {key: self._formatted(file) for key, file in kind.data.items()}
         if callable(given.get(REWARD)):
             prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
             data[f"model.environments.{REWARD}.args.prompts"] = prompts
-        return data | {key: models[stage]() for key, stage in kind.models.items() if key not in given}
+        initial = {key: models[stage]() for key, stage in kind.models.items() if key not in given}
+        return data | initial | self._adapters_of(name) | own_functions.without_functions(given)
 
     def _adapters_of(self, kind: str) -> dict[str, object]:
         """With `lora`: settings of LoRA adapters, with a suitable learning rate, for each trained model of a kind of job."""
@@ -406,16 +404,9 @@ class Workspace:
                 f"start=recorded: {where} has no run {name} (`./lab setup --bundle FILE` installs recorded runs), so the run is trained now"
             )
             return None
-        texts, had = _texts(settings, kind_of(kind)), recording.info["hashes"]
-        if own := [key for key, text in texts.items() if had.get(key) != text_hash(text)]:
-            print(
-                f"start=recorded: your own code trains {run.name} ({', '.join(own)}), so the run is trained now"
-            )
-            return None
-        inputs = (
-            self._inputs_of(kind_of(kind), settings) | self._adapters_of(kind) | _without_functions(settings)
-        )
-        if differs := recorded_runs.difference(recording, kind, self.profile, inputs, texts):
+        texts = own_functions.texts_of(settings, kind_of(kind))
+        inputs = self._inputs_of(kind, settings)
+        if differs := earlier_runs.difference(recording, kind, self.profile, inputs, texts):
             print(
                 f"start=recorded: the recorded run {run.name} differs ({differs}), so the run is trained now"
             )
@@ -433,7 +424,7 @@ class Workspace:
             return False
         data = {key: self._formatted(file) for key, file in kind_of(name).data.items()}
         inputs = data | self._adapters_of(name)
-        if differs := recorded_runs.difference_in_origin(recording, name, self.profile, inputs):
+        if differs := earlier_runs.difference_in_origin(recording, name, self.profile, inputs):
             self._made_up(f"the recorded run {name} is not used, because it differs ({differs})")
             return False
         recorded_runs.place(recording, self.run(name).path)
@@ -465,72 +456,15 @@ def _name(kind: str, fault: str | None) -> str:
     return kind if fault is None else f"{kind}-{fault}"
 
 
-def _without_functions(settings: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in settings.items() if not callable(value)}
-
-
-def _texts(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
-    """The texts of the functions among the settings, by the setting for the function's file.
-
-    Raises ConfigError if the kind of job has no such function, or the text of the function can't run in a file.
-    """
-    keys = {name: f"functions.{name}" for name in kind.functions}
-    if "model.environments" in dict(named_groups(kind.schema)):
-        keys[REWARD] = f"model.environments.{REWARD}.use"
-        keys |= {key: key for key in settings if re.fullmatch(r"model\.environments\.\w+\.use", key)}
-    texts = {}
-    for name, function in settings.items():
-        if not callable(function):
-            continue
-        if name not in keys:
-            raise ConfigError(
-                f"{name}={getattr(function, '__name__', function)}: {kind.name} has no function of the name to "
-                f"replace; known functions: {', '.join(keys) or 'none'}"
-            )
-        texts[keys[name]] = source_of(function, name, kind.functions.get(name))
-    return texts
-
-
-def _begins_anew(
-    run: RunFolder,
-    texts: Mapping[str, str],
-    commands: Mapping[str, list[str]],
-    profile: str,
-    is_branch: bool = False,
-) -> bool:
-    """Whether a run is trained from the beginning: the existing run was trained with other functions, or finished with other
-    settings or inputs.
-
-    commands: of the job's components. is_branch: the run has the inputs of its parent. Prints the reason. Raises RunBusy if the
-    existing run is still running.
-    """
+def _begins_anew(run: RunFolder, requested: RequestedRun) -> bool:
+    """Whether an earlier run does not go on with the requested training. Prints the reason. Raises RunBusy if the run is still
+    running."""
     from cluster.submission import refuse_if_busy
 
-    config, hashes = flatten(run.info.get("config") or {}), run.info.get("hashes") or {}
-    cells = str(run.path / "functions")
-    had = {key: value for key, value in hashes.items() if str(config.get(key, "")).startswith(cells)}
-    now = {key: text_hash(text) for key, text in texts.items()}
-    differ, what = [key for key in had | now if had.get(key) != now.get(key)], "trained with other code"
-    if not differ and run.status == "finished":
-        differ, what = _other_jobs(run, commands), "trained with other jobs"
-        if not differ:
-            differ, what = _of_all(_changed, commands, profile), "finished with other settings"
-        if not differ and not is_branch:
-            differ, what = _of_all(recorded_runs.other_inputs, commands, profile), "trained from other inputs"
-    if not run.info or not differ:
-        return False
-    refuse_if_busy(run.path)
-    print(
-        f"{run.name} was {what} ({', '.join(differ)}): training begins anew, and the old files are set aside"
-    )
-    return True
-
-
-def _other_jobs(run: RunFolder, commands: Mapping[str, list[str]]) -> list[str]:
-    """The components that had a job of their own and have none now, or the other way round, such as PPO's critic."""
-    folders = {Path(words[words.index("--run") + 1]) for words in commands.values()}
-    parts = [part.folder for part in kind_of(run.kind).components.values() if part.folder] if run.kind else []
-    return [part for part in parts if (run.path / part).is_dir() != (run.path / part in folders)]
+    if reason := earlier_runs.reason_to_begin_anew(run, requested):
+        refuse_if_busy(run.path)
+        print(f"{run.name} was {reason}: training begins anew, and the old files are set aside")
+    return bool(reason)
 
 
 def _make_way_for_branch(
@@ -541,7 +475,7 @@ def _make_way_for_branch(
         return  # the branch has no steps of its own
     profile = parent.info.get("profile")
     words = command(parent.kind, child.path, parents_settings(parent) | settings, profile)
-    if _begins_anew(child, texts, {"main": words}, profile, is_branch=True):
+    if _begins_anew(child, RequestedRun({"main": words}, profile, texts)):
         set_aside_branch(child)
 
 
@@ -551,51 +485,3 @@ def _running_job(run: RunFolder):
 
     print(f"{run.name} is still running with its original settings. Stop the run before you start a new one")
     return Job.attach(run.path)
-
-
-def _of_all(differences: Callable, commands: Mapping[str, list[str]], profile: str) -> list[str]:
-    """The differences of each component's run from the component's command."""
-    differ = []
-    for words in commands.values():
-        folder, *overrides = words[words.index("--run") + 1 :]
-        if (run := RunFolder(folder)).kind:
-            differ += differences(run, compose(run.kind, overrides, profile))
-    return differ
-
-
-def _changed(run: RunFolder, config: DictConfig) -> list[str]:
-    """The settings with other values than a run's, except paths and settings of machines.
-
-    Empty if the settings may add steps: the run then goes on, and says which settings have changed.
-    """
-    before, now = flatten(without_paths(run.info["config"])), flatten(without_paths(save(config)))
-    steps = [f"trainer.{run.kind}.{name}" for name in ("max_steps", "max_epochs")]
-    lengths = [(before[key], now[key]) for key in steps if key in before and before[key] != now[key]]
-    if any(-1 in (earlier, later) or later > earlier for earlier, later in lengths):
-        return []
-    of_environments = {key for key in before | now if key.startswith("model.environments.")}
-    return [
-        f"{key} {before.get(key)} → {now.get(key)}"
-        for key in sorted(before.keys() & now.keys() | of_environments)
-        if before.get(key) != now.get(key)
-        and not recorded_runs.is_left_to_the_job(key, now.get(key))
-        and not key.startswith(("exp_manager.", "functions."))
-        and not key.endswith((".devices", ".num_nodes", ".port"))
-    ]
-
-
-def _written(texts: Mapping[str, str], run: Path) -> dict[str, Path]:
-    """Write the texts of functions into the run folder, and return the settings with the files.
-
-    Raises RunBusy if a run with other functions is still running.
-    """
-    from cluster.submission import refuse_if_busy
-
-    files = {}
-    for key, text in texts.items():
-        files[key] = path = run / "functions" / f"{key.removesuffix('.use').rpartition('.')[2]}.py"
-        if not path.exists() or path.read_text() != text:
-            refuse_if_busy(run)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-    return files

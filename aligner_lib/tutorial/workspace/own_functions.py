@@ -1,0 +1,58 @@
+"""The learner's functions among a job's settings: their texts, and the files in the run folder that the job imports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from aligner_lib.config.functions import source_of
+from aligner_lib.config.kind import JobKind
+from aligner_lib.config.schema import named_groups
+from aligner_lib.errors import ConfigError
+
+REWARD = "reward"  # the keyword for the learner's own reward function, and the name of its environment
+
+
+def texts_of(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
+    """The texts of the functions among the settings, by the setting for the function's file.
+
+    Raises ConfigError if the kind of job has no such function, or the text of the function can't run in a file.
+    """
+    keys = {name: f"functions.{name}" for name in kind.functions}
+    if "model.environments" in dict(named_groups(kind.schema)):
+        keys[REWARD] = f"model.environments.{REWARD}.use"
+        keys |= {key: key for key in settings if re.fullmatch(r"model\.environments\.\w+\.use", key)}
+    texts = {}
+    for name, function in settings.items():
+        if not callable(function):
+            continue
+        if name not in keys:
+            raise ConfigError(
+                f"{name}={getattr(function, '__name__', function)}: {kind.name} has no function of the name to "
+                f"replace; known functions: {', '.join(keys) or 'none'}"
+            )
+        texts[keys[name]] = source_of(function, name, kind.functions.get(name))
+    return texts
+
+
+def without_functions(settings: Mapping[str, object]) -> dict[str, object]:
+    """The settings whose values are no functions."""
+    return {key: value for key, value in settings.items() if not callable(value)}
+
+
+def write(texts: Mapping[str, str], run: Path) -> dict[str, Path]:
+    """Write the texts of functions into the run folder, and return the settings with the files.
+
+    Raises RunBusy if a run with other functions is still running.
+    """
+    from cluster.submission import refuse_if_busy
+
+    files = {}
+    for key, text in texts.items():
+        files[key] = path = run / "functions" / f"{key.removesuffix('.use').rpartition('.')[2]}.py"
+        if not path.exists() or path.read_text() != text:
+            refuse_if_busy(run)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return files
