@@ -34,6 +34,9 @@ RESULT = re.compile(r"\s*<tool_response>(.*)</tool_response>\s*", re.DOTALL)
 # The beginning of a list of turns that was written as a text, as JSON or as Python writes lists.
 TURNS = re.compile(r"""\s*\[\s*\{\s*['"](?:.*['"])?(?:role|from)['"]\s*:""", re.DOTALL)
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
+# A prompt as `aligner data hh` writes it; an empty line may have spaces.
+PLAIN_PROMPT = re.compile(r"\s*(?=(?:System|User):)(.*)\n[^\S\n]*\n\s*Assistant:\s*", re.DOTALL)
+PLAIN_TURN = re.compile(r"(?:\A|\n[^\S\n]*\n\s*)(System|User|Assistant):")
 TURN_KEYS = frozenset({"role", "content", "from", "value", "weight"})
 TOOL_KEYS = {"assistant": frozenset({"tool_calls"}), "tool": frozenset({"tool_call_id", "name"})}
 
@@ -115,8 +118,20 @@ def hh_messages(text: str, key: str) -> list[Message] | None:
     ]
 
 
+def is_plain_prompt(value: Any) -> bool:
+    """Whether a value is a prompt in the plain form of `aligner data hh`: from `User:` or `System:` to an empty `Assistant:`."""
+    return isinstance(value, str) and PLAIN_PROMPT.fullmatch(value) is not None
+
+
 def hh_prompt(text: str, key: str) -> list[Message] | None:
-    """The turns of a prompt in HH's format, whose last turn, the assistant's, is empty; None for other texts."""
+    """The turns of a prompt whose last turn, the assistant's, is empty: in HH's format (`Human:`), or in the plain form of
+    `aligner data hh` (`User:`, also `System:`). None for other texts, such as a question that only begins with `User:`."""
+    if plain := PLAIN_PROMPT.fullmatch(text):
+        _, *pieces = PLAIN_TURN.split(plain[1])
+        return [
+            {"role": role.lower(), "content": _text(content.strip(), repr(key))}
+            for role, content in zip(pieces[::2], pieces[1::2])
+        ]
     before, mark, after = text.rpartition("\n\nAssistant:")
     return hh_messages(before, key) if mark and not after.strip() else None
 

@@ -8,8 +8,9 @@ import heapq
 import json
 import os
 import re
+import shlex
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from operator import attrgetter
@@ -71,6 +72,10 @@ class Conversion:
     """The unit of the lengths."""
     columns: tuple[str, ...] = ()
     """The columns of all records, by their own names."""
+    unread: tuple[str, ...] = ()
+    """The columns with content that the form does not read, such as metadata."""
+    as_they_are: int = 0
+    """The number of records that were written unchanged."""
     held_out_files: tuple[Path, ...] = ()
     """The source's files of a held-out split, if the source has files of both splits."""
     doubtful_files: tuple[Path, ...] = ()
@@ -92,6 +97,10 @@ class Conversion:
         lines = [f"recognised: {self.form.name} (columns {columns}), as {self.to}", str(self.report)]
         if self.ignored:
             lines.insert(1, f"ignored as you asked: {', '.join(self.ignored)}")
+        if self.unread:
+            lines.insert(1, f"not read: {', '.join(self.unread)}")
+        if self.as_they_are:
+            lines.append(f"already in the job's format, and unchanged: {self.as_they_are:,} records")
         if self.held_out_files:
             lines.append(f"held out, by their names: {', '.join(map(str, self.held_out_files))}")
         if self.doubtful_files:
@@ -130,18 +139,20 @@ def convert(
     seed: int = 1234,
     strict: bool = False,
     revision: str | None = None,
+    as_it_is: Callable[[dict[str, Any]], bool] = lambda record: False,
+    least_held_out: int = 1,
 ) -> Conversion:
     """Write out/train.jsonl and out/validation.jsonl for the trainers, from files of any known form.
 
     raw: a file (.jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet, .arrow), a folder of data files (also of `datasets`), several
     files or folders, or a hub name, also with a revision (owner/name@revision). to: sft, preferences or prompts. columns: the records' names → the form's names, as
     in {"best": "chosen"}. ignore: columns that carry nothing to learn. ignore_missing: whether `ignore` may name columns that no
-    record has.
+    record has. as_it_is: whether a record is written unchanged, also when the same record occurs again.
 
     When a folder or hub data set has files of both splits, the splits are kept (`validation`, `valid`, `dev`, `test` and `eval`
     are held out). Otherwise `validation_fraction` of the prompts is held out, chosen by a hash of `seed` and prompt, so that
-    equal prompts go to the same split; of several prompts, at least one is held out. Records are streamed: memory holds two
-    hashes and a length of each sample.
+    equal prompts go to the same split; of enough prompts, at least `least_held_out` are held out and as many are for training.
+    Records are streamed: memory holds two hashes and a length of each sample.
 
     Raises DataError when no record is usable, when a file of the source would be replaced, and for a name in `columns` or `ignore`
     that no record has; its FormError for an unknown form, for an unread column, and for a target that the form has no samples for.
@@ -162,12 +173,12 @@ def convert(
     head = _typical(heads, columns, ignore)
     form = _form_of(head, columns, ignore, source.name)
     conversion = Conversion(form, to, Report(strict=strict), ignore, paths)
-    split_of = _Split(source.paths, validation_fraction, seed)
+    split_of = _Split(source.paths, validation_fraction, seed, least_held_out)
     conversion.held_out_files, conversion.doubtful_files = split_of.held_out_files, split_of.doubtful_files
     required = () if ignore_missing else ignore
-    records = _noting_columns(records, conversion, required, source.name)
+    records = _noting_columns(records, conversion, columns, required, source.name)
     samples = _samples(_read(records, form, columns, ignore, conversion.report), conversion.report)
-    _write(conversion, _lines(conversion, samples), split_of, source.name)
+    _write(conversion, _lines(conversion, samples, as_it_is), split_of, source.name)
     return conversion
 
 
@@ -210,15 +221,27 @@ def _require_columns(named: Iterable[str], present: Iterable[str], name: str) ->
 
 
 def _noting_columns(
-    records: Iterator[RawRecord | Skip], conversion: Conversion, required: Iterable[str], name: str
+    records: Iterator[RawRecord | Skip],
+    conversion: Conversion,
+    columns: Mapping[str, str],
+    required: Iterable[str],
+    name: str,
 ) -> Iterator[RawRecord | Skip]:
     """The records; after the last one, the conversion has their columns. Raises DataError for a required column that is missing."""
-    present: dict[str, None] = {}
+    present: dict[str, bool] = {}  # whether any record has content in the column
     for record in records:
         if isinstance(record, RawRecord):
-            present |= dict.fromkeys(record.value)
+            for key, value in record.value.items():
+                if not present.get(key):
+                    present[key] = not is_empty(value)
         yield record
     conversion.columns = tuple(present)
+    read = {*conversion.form.columns, *conversion.form.optional}
+    conversion.unread = tuple(
+        key
+        for key, has_content in present.items()
+        if has_content and key not in conversion.ignored and columns.get(key, key) not in read
+    )
     _require_columns(required, present, name)
 
 
@@ -240,7 +263,7 @@ def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...
         )
         raise UnreadColumns(
             f"{name} was recognised as {form.name}, which does not read the column {', '.join(unread)}{kept_by}",
-            f"give it a meaning with --map, or leave it out on purpose with --ignore {','.join(unread)}",
+            f"give it a meaning with --map, or leave it out on purpose with --ignore {shlex.quote(','.join(unread))}",
             unread,
         )
     return form
@@ -261,7 +284,7 @@ def _content_of(record: RawRecord, columns: Mapping[str, str], ignore: tuple[str
             other = next((column for column in pair if column not in columns), key)
             raise SameMeaning(
                 f"{record.file}:{record.line}: the columns {pair[0]!r} and {pair[1]!r} both mean {name!r}",
-                f"give one of them another meaning with --map, or leave one out with --ignore {other}",
+                f"give one of them another meaning with --map, or leave one out with --ignore {shlex.quote(other)}",
                 [other],
             )
         content[name], own_names[name] = value, key
@@ -346,12 +369,12 @@ class _Line(NamedTuple):
 class _Split:
     """Chooses the split of each sample."""
 
-    def __init__(self, paths: tuple[Path, ...], fraction: float, seed: int):
+    def __init__(self, paths: tuple[Path, ...], fraction: float, seed: int, least: int):
         self.held_out_files, self.doubtful_files = _held_out_files(paths)
         """Empty for files of a single split."""
         self._held_out = set(map(str, self.held_out_files))
         self.is_wanted = bool(self.held_out_files) or fraction > 0
-        self._limit, self._seed = fraction * 2**64, seed
+        self._limit, self._seed, self._least = fraction * 2**64, seed, least
 
     def sides(self, lines: Iterator[_Line]) -> Iterator[tuple[_Line, int]]:
         """The lines, each with 0 for training or 1 for validation. Holds FIRST lines in memory."""
@@ -364,9 +387,12 @@ class _Split:
         return int(line.file in self._held_out if self._held_out else self._place(line) < self._limit)
 
     def _keep_both_sides(self, places: set[int]) -> None:
-        """Move the limit, so that at least one of the prompts at these places is held out and one is for training. A small share
-        of few prompts may be none, and a large one all. A single prompt is for training."""
-        self._limit = min(max(self._limit, min(places) + 1), max(places))
+        """Move the limit, so that at least `least` of the prompts at these places are held out and as many are for training; of
+        fewer than twice as many prompts, at least one. A small share of few prompts may be none, and a large one all. A single
+        prompt is for training."""
+        ordered = sorted(places)
+        least = self._least if len(ordered) >= 2 * self._least else 1
+        self._limit = min(max(self._limit, ordered[least - 1] + 1), ordered[-least])
 
     def _place(self, line: _Line) -> int:
         return _hash(f"{self._seed}\n{line.prompt}")
@@ -393,19 +419,25 @@ def _held_out_files(paths: tuple[Path, ...]) -> tuple[tuple[Path, ...], tuple[Pa
     return (), doubtful
 
 
-def _lines(conversion: Conversion, samples: Iterator[tuple[RawRecord, RawSample]]) -> Iterator[_Line]:
-    """The samples as lines, each line once. What is left out is counted in the report."""
+def _lines(
+    conversion: Conversion,
+    samples: Iterator[tuple[RawRecord, RawSample]],
+    as_it_is: Callable[[dict[str, Any]], bool],
+) -> Iterator[_Line]:
+    """The samples as lines, each converted line once. What is left out is counted in the report."""
     seen: set[int] = set()
     for record, sample in samples:
         try:
             content, prompt = _content(sample, conversion.to), json.dumps(sample.context())
-            text = json.dumps(content)
-            if (identity := _hash(text)) in seen:
+            unchanged = as_it_is(record.value)
+            text = json.dumps(record.value if unchanged else content)
+            if (identity := _hash(text)) in seen and not unchanged:
                 raise Unusable(Reason.DUPLICATE, text[:60])
         except Unusable as error:
             conversion.report.skip(Skip(record.file, record.line, error.reason, error.detail))
             continue
         seen.add(identity)
+        conversion.as_they_are += unchanged
         yield _Line(record.file, prompt, content, text)
 
 

@@ -242,6 +242,7 @@ def _number(record: dict[str, Any], key: str) -> float:
 
 # ---- the forms ------------------------------------------------------------------------------------------------------
 
+QUESTION = RawForm("prompts", ("question",), lambda record: RawPrompt(_prompt(record, "question")), SYSTEM)
 # A record gets the first form whose columns it has, so a form comes before the forms with a subset of its columns.
 FORMS = (
     RawForm("NeMo-Aligner's pairs", ("prompt", "chosen_response", "rejected_response"), _pair("chosen_response", "rejected_response"), SYSTEM, PAIR_SCORES),
@@ -264,17 +265,18 @@ FORMS = (
     RawForm("Alpaca's instructions", ("instruction", "output"), _instruction("input", "output"), SYSTEM | {"input"}, frozenset({"text"})),
     RawForm("Dolly's instructions", ("instruction", "response"), _instruction("context", "response"), SYSTEM | {"context"}),
     RawForm("prompts", ("prompt",), lambda record: RawPrompt(_prompt(record, "prompt")), SYSTEM),
+    QUESTION,
 )  # fmt: skip
 
 
 def recognise(columns: Iterable[str]) -> RawForm | None:
     """The form of records with these columns; None for an unknown form. Beside `instruction`, Alpaca's `input` is not the input
-    of an input/output record."""
+    of an input/output record. Beside columns of another meaning, `question` may be the prompt of a pair."""
     present = set(columns)
     fitting = [form for form in FORMS if present.issuperset(form.columns)]
     if "instruction" in present:
         fitting = [form for form in fitting if form.columns != ("input", "output")]
-    return next(iter(fitting), None)
+    return next((form for form in fitting if form is not QUESTION or not unread_columns(form, present)), None)
 
 
 def unread_columns(form: RawForm, columns: Iterable[str]) -> list[str]:

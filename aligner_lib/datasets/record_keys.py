@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from aligner_lib.datasets.chat_template import ROLES
 from aligner_lib.errors import UserError
-from data.conversations import TURN_KEYS, TURNS, hh_messages, hh_prompt
+from data.conversations import TURN_KEYS, TURNS, hh_messages, hh_prompt, is_plain_prompt
 from data.fields import METADATA, is_empty
 from data.raw_forms import recognise, unread_columns
 from data.report import Unusable
@@ -108,6 +108,8 @@ def needs_conversion(record: dict, samples: Samples) -> bool:
     values = [(content[key], key) for key in text_keys if key in content]
     if any(_has_unread_key(value, form) for value, _ in values):
         return False  # no form reads the key: the job ends with the key's own cure
+    if form is LABELLED and is_plain_prompt(content["prompt"]):
+        values.remove((content["prompt"], "prompt"))  # KTO reads the text's paragraphs as turns
     return not all(_is_readable(value, key) for value, key in values)
 
 

@@ -127,6 +127,11 @@ class Unfinished:
             file.write(content)
             file.flush()
 
+    def discard(self) -> None:
+        """Remove the unfinished files."""
+        for path in (self._about, self._bin, self._lengths):
+            path.unlink(missing_ok=True)
+
     def finish(self) -> None:
         """Write the index, and give all files their final names."""
         lengths = np.fromfile(self._lengths, "<i4")

@@ -70,7 +70,7 @@ def tokenize_file(
     partners.
 
     Raises FileNotFoundError for a missing source, UserError when the files exist already with another source or other options,
-    or for an empty line within the source.
+    for an empty line within the source, and for a source without any text.
     """
     if not source.exists():
         raise FileNotFoundError(
@@ -103,6 +103,9 @@ def tokenize_file(
                 report.total += len(encoded.lengths)
                 for number, problem in encoded.problems:
                     report.drop(f"{source.name}:{number}", problem)
+        if report.total == report.dropped.total():
+            made.discard()
+            raise UserError(_no_text(source, key, report))
         made.finish()
     return made.summary(went_on, report)
 
@@ -180,6 +183,14 @@ def _problem(line: str, key: str) -> str:
     except ValueError as error:
         return str(error)
     return "the chat template refuses the text"
+
+
+def _no_text(source: Path, key: str, report: LoadReport) -> str:
+    faults = "; ".join(report.lines()) or "the file is empty"
+    return (
+        f"{source} has no text under {key!r}, so no token files were written ({faults}): name the key with --json-keys, or give "
+        'lines {"text": …}, as `aligner data hh` writes them; the jobs read pairs (prompt, chosen, rejected) and prompts as they are'
+    )
 
 
 @cache

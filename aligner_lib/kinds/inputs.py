@@ -168,7 +168,8 @@ def model_folder(config: DictConfig, key: str, head: str | None = None, serves: 
     with the model's positions. Raises UserError, which names the key, if the setting is not set, or if the model has the other
     head or too few positions.
     """
-    path = required(reduce(getattr, key.split("."), config), key)
+    form = ", a run folder, a model folder, or a model's name such as smollm2-135m"
+    path = required(reduce(getattr, key.split("."), config), key, "" if head == "scalar" else form)
     folder = resolve(path)
     if head is not None:
         check_head(folder, head, f"{key}={path}")

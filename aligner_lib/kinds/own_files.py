@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,8 @@ from typing import Any, NamedTuple, NoReturn
 from omegaconf import DictConfig, ListConfig
 
 import data as converter
+from aligner_lib.config.compose import written
+from aligner_lib.datasets import record_keys
 from aligner_lib.datasets.json_lines import first_record, numbered_lines, parse
 from aligner_lib.datasets.record_keys import Samples, needs_conversion
 from aligner_lib.errors import UserError
@@ -68,6 +71,10 @@ class Rules:
     columns: Mapping[str, str]
     ignore: tuple[str, ...]
     validation_fraction: float
+    least_held_out: int = 1
+    """The prompts that each side of a split has at least, if there are enough."""
+    unchanged: Samples | None = None
+    """The job's samples, whose records are held out as they are; None: all records are converted."""
 
     def names(self) -> set[str]:
         """The columns that the user names."""
@@ -97,7 +104,8 @@ def trainers_files(
 
     A JSON Lines file in the trainers' format stands for itself. Any other file or folder and a data set of the hub
     (owner/name) are converted, and the job's log has the report of `aligner data`. A source with files of both splits gives
-    each split its own files. If the setting of the validation is not set, a share of the training prompts is held out.
+    each split its own files. If the setting of the validation is not set, a share of the training prompts is held out; records
+    in the trainers' format stay unchanged.
 
     Raises UserError for a setting without a file, for columns without a known meaning, for records without the answers that the
     job learns from, and for a column of the settings that no file has; FileNotFoundError for a missing file, and for a data set
@@ -109,6 +117,7 @@ def trainers_files(
         dict(settings.columns),
         tuple(settings.ignore_columns),
         settings.validation_fraction if hold_out else 0.0,
+        least_held_out=2 if samples == "labels" else 1,  # KTO compares with responses to other prompts
     )
     present: set[str] = set()
     files: dict[str, list[Path]] = {split: [] for split in given}
@@ -121,15 +130,18 @@ def trainers_files(
             head = first_record([source]) if _may_be_read(source) else None
             columns = _first_columns(source) if head is not None else set()
             present |= columns
-            if head is not None and not _is_converted(head, columns, samples, rules, hold_out):
-                if hold_out:
-                    raise UserError(
-                        f"{given['validation'].key} is not set: give it as {given['validation'].key}=…, because {source} has "
-                        "whole texts, of which the job holds none out"
-                    )
+            is_own = head is not None and not _is_converted(head, columns, samples, rules)
+            if is_own and not hold_out:
                 files[split].append(source)
                 continue
-            converted = _converted(source, split, samples, rules)
+            if is_own and "text" in head:
+                raise UserError(
+                    f"{given['validation'].key} is not set: give it as {given['validation'].key}=…, because {source} has "
+                    "whole texts, of which the job holds none out"
+                )
+            converted = _converted(
+                source, split, samples, replace(rules, unchanged=samples if is_own else None)
+            )
             present |= {*converted.columns}
             own = split if hold_out or converted.has_own_split else "train"
             files[split].append(converted.file(own))
@@ -150,10 +162,10 @@ def files_of(value: Any, key: str) -> list[Path]:
     return [Path(file).expanduser() for file in files]
 
 
-def required(value: Any, key: str) -> Any:
-    """Return the value. Raises UserError, which names the key, if the value is not set."""
+def required(value: Any, key: str, form: str = "") -> Any:
+    """Return the value. Raises UserError, which names the key and the value's form, if the value is not set."""
     if not value:
-        raise UserError(f"{key} is not set: give it as {key}=…")
+        raise UserError(f"{key} is not set: give it as {key}=…{form}")
     return value
 
 
@@ -181,13 +193,10 @@ def _first_columns(source: Path) -> set[str]:
     return columns
 
 
-def _is_converted(head: dict, columns: set[str], samples: Samples, rules: Rules, hold_out: bool) -> bool:
+def _is_converted(head: dict, columns: set[str], samples: Samples, rules: Rules) -> bool:
     """Whether a JSON Lines file with this first record and these columns is converted."""
-    if not head:
-        return hold_out  # otherwise the loaders say what is wrong with the file
-    return (
-        bool(rules.names() & columns) or needs_conversion(head, samples) or (hold_out and "text" not in head)
-    )
+    # the loaders say what is wrong with a file without a first record
+    return bool(head) and (bool(rules.names() & columns) or needs_conversion(head, samples))
 
 
 def _named_files(source: Path) -> dict[str, Path]:
@@ -224,7 +233,8 @@ def _converted(source: Path, split: str, samples: Samples, rules: Rules) -> Conv
                 if known is None:
                     logger.info(f"{split}: converting {source} to {folder}")
                     known = _convert(source, folder, rules)
-    logger.info("\n  ".join([f"{split}: {source} was converted", *known.report.splitlines()]))
+    done = "split" if rules.unchanged else "converted"
+    logger.info("\n  ".join([f"{split}: {source} was {done}", *known.report.splitlines()]))
     if samples == "pairs" and "label" in first_record([known.file("train"), known.file("validation")]):
         raise UserError(
             f"{source} has labelled answers, and no pairs: only KTO learns from labels (aligner dpo "
@@ -240,14 +250,14 @@ def _converted(source: Path, split: str, samples: Samples, rules: Rules) -> Conv
 
 def _key(files: Mapping[str, Path], rules: Rules) -> str:
     """A name for a conversion: 32 hex digits of all that decides about the converted lines."""
-    settings = [rules.to, dict(rules.columns), rules.ignore, rules.validation_fraction]
-    return text_hash(json.dumps([settings, files_hash(dict(files)), _hash_of_converter()]))
+    return text_hash(json.dumps([asdict(rules), files_hash(dict(files)), _hash_of_converter()]))
 
 
 @cache
 def _hash_of_converter() -> str:
     folder = Path(converter.__file__).parent
-    return files_hash({name: folder / f"{name}.py" for name in CONVERTER})
+    modules = {name: folder / f"{name}.py" for name in CONVERTER}
+    return files_hash(modules | {"record_keys": Path(record_keys.__file__)})
 
 
 def _recorded(folder: Path) -> Converted | None:
@@ -273,6 +283,10 @@ def _convert(source: Path, folder: Path, rules: Rules) -> Converted:
             ignore=rules.ignore,
             ignore_missing=True,  # another source of the job may have the column: `trainers_files` checks all
             validation_fraction=rules.validation_fraction,
+            as_it_is=lambda record: (
+                rules.unchanged is not None and not needs_conversion(record, rules.unchanged)
+            ),
+            least_held_out=rules.least_held_out,
         )
     except DataError as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -303,22 +317,29 @@ def _refuse(source: Path, rules: Rules, error: DataError) -> NoReturn:
     fault = error.fault if isinstance(error, FormError) else str(error)
     named = fault if str(source) in fault else f"{source}: {fault}"
     if isinstance(error, UnknownForm):
-        cure = f"name what they are, as in {PLACE}.columns={{question: prompt, best: chosen}}"
+        cure = f"name what they are, as in {_setting('columns', {'question': 'prompt', 'best': 'chosen'})}"
     elif isinstance(error, UnreadColumns):
         cure = (
-            f"give it a meaning, as in {PLACE}.columns={{{error.columns[0]}: prompt}}, or leave it out on purpose with "
-            f"{PLACE}.ignore_columns=[{', '.join(error.columns)}]"
+            f"give it a meaning, as in {_setting('columns', {error.columns[0]: 'prompt'})}, or leave it out on purpose with "
+            f"{_setting('ignore_columns', error.columns)}"
         )
     elif isinstance(error, SameMeaning):
         cure = (
             f"give one of them another meaning in {PLACE}.columns, or leave one out with "
-            f"{PLACE}.ignore_columns=[{error.columns[0]}]"
+            f"{_setting('ignore_columns', error.columns[:1])}"
         )
     elif isinstance(error, FormError):
         cure = LACKING[rules.to]
     else:
         raise UserError(named) from error
     raise UserError(f"{named}: {cure}") from error
+
+
+def _setting(name: str, value: Any) -> str:
+    """A setting of the data, quoted for a shell."""
+    text = f"{PLACE}.{name}={written(value)}"
+    # shlex would write each single quote as five characters
+    return f'"{text}"' if "'" in text and not set('"$`\\!') & {*text} else shlex.quote(text)
 
 
 def _download(source: Path, rules: Rules) -> None:

@@ -89,6 +89,10 @@ RECOGNISED = {
     "Alpaca without input": ({"instruction": Q, "input": "", "output": ANSWER}, "sft", DIALOGUE),
     "a dialogue's prompt": ({"messages": [*ASKED, turn(WORSE), *ASKED, turn(ANSWER)]}, "prompts", {"prompt": [*ASKED, turn(WORSE), *ASKED]}),
     "a prompt": ({"prompt": Q}, "prompts", {"prompt": ASKED}),
+    "a question": ({"question": Q}, "prompts", {"prompt": ASKED}),
+    "a plain prompt": ({"prompt": f" User:{Q} \r\n\r\nAssistant: \n"}, "prompts", {"prompt": ASKED}),
+    "a plain prompt of several turns": ({"prompt": f"System: S.\n\nUser: {Q}\n\nAssistant: {WORSE}\n\nUser: {Q}\n\nAssistant:"}, "prompts", {"prompt": [{"role": "system", "content": "S."}, *ASKED, turn(WORSE), *ASKED]}),
+    "a question that begins as a plain prompt": ({"prompt": "User: who is it?\n\nAssistant: a word?"}, "prompts", {"prompt": [{"role": "user", "content": "User: who is it?\n\nAssistant: a word?"}]}),
 }  # fmt: skip
 
 
@@ -375,6 +379,7 @@ def test_the_report_shows_calls_as_the_model_sees_them(tmp_path, smoke):
 
 REFUSED = {
     "unknown columns": ([{"q": "a", "a": "b"}], "sft", r"the columns q, a, which match no known form .*--map question=prompt"),
+    "unread columns to quote": ([{"prompt": "a", "completion": "b", "Ticket Nr": 1, "Tags": 2}], "sft", "--ignore 'Ticket Nr,Tags'$"),
     "an unread column": ([{"prompt": "a", "chosen": "b", "rejected": "c", "tools": [1]}], "sft", r"does not read the column tools; SFT keeps the tools of conversations.*--ignore tools"),
     "two answers of a question": ([{"question": "a", "answer": "b", "response": "c"}], "sft", "recognised as prompts and answers, which does not read the column response: .*--ignore response"),
     "two prompts of an answer": ([{"prompt": "a", "question": "b", "response": "c"}], "sft", "does not read the column question: .*--ignore question"),

@@ -95,6 +95,7 @@ JUDGE, POLICY = f"critic.{RESTORE}", "policy.restore_from_path"
         ("sft", TRAIN, "'{tmp}/empty.jsonl'", r"no usable sample in .*empty\.jsonl"),
         ("sft", TRAIN, "/nowhere/train.jsonl", r"/nowhere/train\.jsonl does not exist"),
         ("sft", TRAIN, "null", r"model\.data\.train_ds\.file_path is not set"),
+        ("sft", "model.restore_from_path", "null", r"is not set: give it as .*=…, a run folder, a model"),
         ("sft", "model.restore_from_path", "/nowhere/model", "/nowhere/model"),
         ("sft", "model.restore_from_path", "'{rm}'", REWARD_MODEL),
         ("ppo", RESTORE, "'{rm}'", REWARD_MODEL),

@@ -275,9 +275,10 @@ def test_a_file_is_always_split_in_the_same_way_and_equal_prompts_lie_on_one_sid
 def test_a_prompt_is_a_user_s_turn_and_messages_and_texts_are_taken_as_they_are(tmp_path):
     messages = [{"role": "system", "content": "Be kind."}, user("Hi\u2028there")]
     text = "User: Hi\n\nAssistant:"
-    file = write_lines(tmp_path / "p.jsonl", [{"prompt": "Hi"}, {"messages": messages}, {"text": text}])
+    rows = [{"prompt": "Hi"}, {"messages": messages}, {"text": text}, {"prompt": messages}]
+    file = write_lines(tmp_path / "p.jsonl", rows)
     environment = make("reward_model", prompts=dict.fromkeys(SPLITS, file))
-    assert [environment.reset(seed) for seed in range(3)] == [[user("Hi")], messages, text]
+    assert [environment.reset(seed) for seed in range(4)] == [[user("Hi")], messages, text, messages]
     assert environment.step("Hello.") == Step()  # the environment does not know the reward model's reward
 
 
@@ -705,7 +706,11 @@ def no_instruction(folder):
             prompts_with('{"prompt": "Hi", "text": "Hi"}'),
             "p.jsonl:3 can't be used: the line has prompt and text",
         ),
-        (prompts_with('{"question": "Hi"}'), "the line has none of prompt, messages, text"),
+        (
+            prompts_with('{"question": "Hi", "gold": 2}'),
+            "exactly 1 key: rename the key of the prompt to 'prompt'; the line has question, gold",
+        ),
+        (prompts_with("Hi,2"), "(char 0); environments read JSON Lines: `aligner data "),
         (prompts_with('{"prompt": 3}'), "prompt is not a text"),
         (prompts_with('{"messages": [{"role": "user"}]}'), "list of {role, content}"),
         (prompts_with("[1]"), "p.jsonl:3 can't be used: the line is not a JSON object"),

@@ -64,6 +64,7 @@ AS_IT_IS = [
     ("pairs", {"prompt": [ASKED], "chosen": [TOLD], "rejected": [OTHER]}),
     ("labels", PAIR),
     ("labels", {"prompt": "Why?", "response": "So.", "label": False}),
+    ("labels", {"prompt": "User: Why?\n\nAssistant:", "response": "So.", "label": False}),
     ("prompts", {"text": "Why?"}),
     ("prompts", {"prompt": [ASKED], "id": 3}),
 ]  # fmt: skip
@@ -91,6 +92,9 @@ CONVERTED = [
     ("labels", {"prompt": "Why?", "completion": "So.", "label": True}, {"prompt": [ASKED], "response": "So.", "label": True}),
     ("labels", {"prompt": "Why?", "response": "So.", "label": "true"}, {"prompt": [ASKED], "response": "So.", "label": True}),
     ("pairs", PAIR | {"prompt": "\n\nHuman: Why?\n\nAssistant:"}, PAIR | {"prompt": [ASKED]}),
+    ("pairs", PAIR | {"prompt": "User: Why?\n\nAssistant:"}, PAIR | {"prompt": [ASKED]}),
+    ("prompts", {"prompt": "User: Why?\n\nAssistant:"}, {"prompt": [ASKED]}),
+    ("prompts", {"question": "Why?"}, {"prompt": [ASKED]}),
     ("prompts", PAIR, {"prompt": [ASKED]}),
     ("prompts", {"messages": [ASKED, TOLD]}, {"prompt": [ASKED]}),
 ]  # fmt: skip
@@ -144,6 +148,32 @@ def test_without_a_validation_file_a_share_of_the_prompts_is_held_out(tmp_path):
     assert len(train) + len(validation) == 80 and 4 <= len(prompts[1]) <= 16, "a quarter of 40"
 
 
+@pytest.mark.parametrize(
+    ("samples", "record"),
+    [
+        ("sft", {"input": "Why?", "output": "So.", "topic": "x"}),
+        ("sft", SFT),
+        ("labels", {"prompt": "Why?", "response": "So.", "label": True}),
+        ("labels", {"prompt": "User: Why?\n\nAssistant:", "response": "So.", "label": True}),
+        ("pairs", PAIR),
+        ("prompts", {"prompt": "Why?"}),
+    ],
+)
+def test_held_out_lines_in_the_trainers_format_are_unchanged(tmp_path, caplog, samples, record):
+    caplog.set_level("INFO")
+    rows = [
+        json.loads(json.dumps(record).replace("Why", f"Why {n // 2}")) for n in range(8)
+    ]  # each one twice
+    train, validation = map(
+        lines, files(samples, jsonl(tmp_path / "d.jsonl", *rows), None, validation_fraction=1e-9)
+    )
+    assert sorted(map(str, train + validation)) == sorted(map(str, rows))
+    assert len(validation) == (4 if samples == "labels" else 2), "KTO needs two prompts, the others one"
+    assert not [row for row in train if row in validation]
+    assert "d.jsonl was split" in caplog.text and "and unchanged: 8 records" in caplog.text
+    assert ("not read: topic" in caplog.text) == ("topic" in record)
+
+
 def test_a_folder_with_both_splits_gives_each_its_own_and_other_files_are_whole(tmp_path):
     for split, prompts in (("train", "ab"), ("test", "c")):
         jsonl(tmp_path / "set" / split / "0.jsonl", *(PAIR | {"prompt": prompt} for prompt in prompts))
@@ -172,6 +202,7 @@ MEANING = {"question": "prompt", "best": "chosen", "worst": "rejected"}
 REFUSED = {
     "unknown columns": ("pairs", OWN, {}, r"data\.jsonl has the columns question, best, worst, hint, .*model\.data\.columns=\{question: prompt"),
     "an unread column": ("pairs", OWN, {"columns": MEANING}, r"data\.jsonl was .* does not read the column hint: .*model\.data\.ignore_columns=\[hint\]"),
+    "unread columns with spaces": ("pairs", OWN | {"Ticket Nr": 1}, {"columns": MEANING}, r"""with "model\.data\.ignore_columns=\[hint, 'Ticket Nr'\]"$"""),
     "two prompts": ("pairs", PAIR | {"question": "So?"}, {"columns": {"question": "prompt"}}, r"data\.jsonl:1: the columns 'prompt' and 'question' both mean 'prompt': .*model\.data\.ignore_columns=\[prompt\]"),
     "a wrong name": ("pairs", OWN, {"columns": MEANING | {"advice": "system"}, "ignore_columns": ["hint"]}, "data.jsonl has no column 'advice', only question"),
     "a name that no file has": ("pairs", PAIR, {"columns": {"best": "chosen"}}, r"model\.data\.columns names the column 'best', which no data file has: they have chosen, prompt, rejected"),

@@ -228,6 +228,18 @@ def test_a_record_without_a_text_is_an_empty_document_and_an_empty_line_is_refus
         tokenize_file(source, tmp_path / "b", tokenizer)
 
 
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [('{"prompt": "a", "chosen": "b", "rejected": "c"}', "no key 'text'"), ("", "the file is empty")],
+)
+def test_a_file_without_any_text_is_refused_and_leaves_no_files(tmp_path, tokenizer, content, fault):
+    source = tmp_path / "a.jsonl"
+    source.write_text(content)
+    with pytest.raises(UserError, match=rf"a\.jsonl has no text under 'text', .*{fault}.*--json-keys"):
+        tokenize_file(source, tmp_path / "a", tokenizer)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
 def test_a_second_call_is_refused_while_the_first_one_writes(tmp_path, tokenizer):
     with open(tmp_path / ".a_text_document.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

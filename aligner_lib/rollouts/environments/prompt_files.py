@@ -35,7 +35,8 @@ class PromptFiles(Environment):
     """An environment whose episodes are the lines of a file: {"prompt"}, {"messages"} or {"text"}, and other keys.
 
     prompts: {train: FILE, validation: FILE}; or one FILE, of which the share `held_out` is for validation, always the same
-    lines. A `prompt` becomes a user's turn of the chat template; a `text` is used unchanged.
+    lines. A `prompt` is a text, which becomes a user's turn of the chat template, or a list of turns like `messages`; a `text`
+    is used unchanged.
     """
 
     def __init__(self, split: str = "train", *, prompts: Any, held_out: float = 0.2):
@@ -72,14 +73,16 @@ def read_records(file: str | Path, parse) -> list:
     try:
         # not splitlines(): the texts in JSON may contain other line separators
         lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UserError(f"{path} can't be read: {error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} can't be read: {error}; {_json_lines(path)}") from None
     records = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = _value(line, path)
             if not isinstance(value, dict):
                 raise ValueError("the line is not a JSON object")
             records.append(parse(value))
@@ -89,26 +92,55 @@ def read_records(file: str | Path, parse) -> list:
     return records
 
 
+def _value(line: str, path: Path) -> Any:
+    """The value of a line. Raises ValueError, with the cure if the file is of another kind, such as CSV."""
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        is_json = line.lstrip().startswith(("{", "["))
+        raise ValueError(f"{error}; {_json_lines(path)}" if not is_json else str(error)) from None
+
+
+def _json_lines(path: Path) -> str:
+    """The cure for a file of another kind."""
+    return (
+        f"environments read JSON Lines: `aligner data {path} --to prompts --out DIR` writes such a file of prompts alone, and "
+        'pandas\' `to_json(FILE, orient="records", lines=True)` one with all columns'
+    )
+
+
 def parse_prompt(value: dict[str, Any]) -> PromptRecord:
     """The record of a line with exactly one of KEYS. Raises ValueError for any other line."""
     keys = [key for key in KEYS if key in value]
     if len(keys) != 1:
         raise ValueError(
-            f"the line has {' and '.join(keys) or 'none'} of {', '.join(KEYS)}; give exactly 1 key"
+            f"the line has {' and '.join(keys) or 'none'} of {', '.join(KEYS)}; give exactly 1 key: {_key_cure(value, keys)}"
         )
-    prompt = value[keys[0]]
-    fields = {key: content for key, content in value.items() if key != keys[0]}
-    if keys[0] == "messages":
-        if not prompt or not isinstance(prompt, list) or not all(map(_is_message, prompt)):
-            raise ValueError("messages is not a list of {role, content}")
-        if _is_assistant(prompt[-1]):
-            raise ValueError("the last turn of messages is not the user's")
-        messages = list(map(_message, prompt))
-        check_results(prompt)
-        return PromptRecord(messages, fields)
+    (key,) = keys
+    prompt = value[key]
+    fields = {other: content for other, content in value.items() if other != key}
+    if key == "messages" or (key == "prompt" and isinstance(prompt, list)):  # `aligner data` writes turns
+        return PromptRecord(_messages(prompt, key), fields)
     if not isinstance(prompt, str) or not prompt.strip():
-        raise ValueError(f"{keys[0]} is not a text, or is empty")
-    return PromptRecord(prompt if keys[0] == "text" else [{"role": "user", "content": prompt}], fields)
+        raise ValueError(f"{key} is not a text, or is empty")
+    return PromptRecord(prompt if key == "text" else [{"role": "user", "content": prompt}], fields)
+
+
+def _key_cure(value: dict[str, Any], keys: list[str]) -> str:
+    if keys:
+        return f"remove or rename {' or '.join(keys)}"
+    return f"rename the key of the prompt to 'prompt'; the line has {', '.join(value) or 'no key'}"
+
+
+def _messages(prompt: Any, key: str) -> list[Message]:
+    """The turns under a key. Raises ValueError for other values, and for turns that end with the assistant's."""
+    if not prompt or not isinstance(prompt, list) or not all(map(_is_message, prompt)):
+        raise ValueError(f"{key} is not a list of {{role, content}}")
+    if _is_assistant(prompt[-1]):
+        raise ValueError(f"the last turn of {key} is not the user's")
+    messages = list(map(_message, prompt))
+    check_results(prompt)
+    return messages
 
 
 def _is_message(value: Any) -> bool:

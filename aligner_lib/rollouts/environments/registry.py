@@ -83,4 +83,5 @@ def _check_names(constructor: Callable[..., Environment], args: dict[str, Any]) 
             f"there is no args.{unknown[0]}; the environment takes {', '.join(names) or 'no arguments'}"
         )
     if missing:
-        raise UserError(f"args.{missing[0]} is needed")
+        form = ", a JSON Lines file with a `prompt` in each line" if missing[0] == "prompts" else ""
+        raise UserError(f"args.{missing[0]} is needed{form}")
