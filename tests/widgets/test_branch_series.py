@@ -7,6 +7,8 @@ from run_folders import write_run
 
 from aligner_lib.run_folder.reader import RunFolder
 from widgets.figures.static_figure import curves
+from widgets.recordings import recording_file
+from widgets.recordings.replay import Recording
 from widgets.runs.feed import open_feed
 
 
@@ -37,6 +39,25 @@ def test_a_branch_beside_its_parent_begins_at_the_fork_and_alone_at_its_beginnin
     stranger = run(tmp_path / "stranger", range(3))
     assert list(open_feed([stranger, child], ["train/loss"]).series[1].steps) == list(range(12))
     assert "child" in curves([parent, child], ["train/loss"]).alt
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["created", "an older run"])
+def test_a_packed_branch_beside_its_packed_parent_begins_at_the_fork(known, tmp_path):
+    """The branch is started at 200 s, and its first own step 3 ends at 300 s."""
+    write_run(tmp_path / "parent", created=1.0)
+    origin = {"name": "parent", "step": 2} | ({"created": 1.0} if known else {})
+    write_run(tmp_path / "child", parent={"run": str(tmp_path / "parent")} | origin, created=200.0)
+    for name, last in (("parent", 3), ("child", 300)):
+        records = [{"step": step, "time": time, "a": 1} for step, time in ((1, 1), (2, 2), (3, last))]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    runs = [tmp_path / "parent", tmp_path / "child"]
+    packed = [recording_file.record(run, tmp_path / f"{run.name}-packed") for run in runs]
+    parent, child = (Recording(path, speed=float("inf")) for path in packed)
+    assert child.info["parent"] == origin
+    for beside in ([parent, child], [child, parent]):
+        of_child = open_feed(beside, ["a"]).series[beside.index(child)]
+        assert list(of_child.steps) == [2, 3] and list(of_child.axis("time")) == [1, 1]
+    assert list(open_feed(child, ["a"]).series[0].steps) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("fork", "shared"), [(3, 3), (1, 1), (3, 2)])

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import math
 from collections import Counter
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 
@@ -155,3 +157,11 @@ def test_the_first_difference_of_two_runs_is_reported(healthy):
     assert first_difference(healthy, healthy) == ""
     turned = next(name for name in FAULTY if HUNTED[name] == type(HUNTED[name])("kl_sign"))
     assert first_difference(whole(turned), healthy).startswith("at step 2 train_rollouts/")
+
+
+def test_a_figure_that_only_one_run_has_is_a_difference_and_nan_twice_is_none():
+    def run(**figures):
+        return SimpleNamespace(metrics=lambda: [{"step": 1, **figures}])
+
+    assert first_difference(run(a=math.nan), run(a=math.nan)) == ""
+    assert first_difference(run(), run(b=2.0)) == "at step 1 b is None and 2.0"

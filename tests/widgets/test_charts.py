@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from run_folders import write_run
 
 from aligner_lib.config.kinds import charts_of
 from aligner_lib.run_folder.reader import RunFolder
 from widgets import chart
+from widgets.figures.static_figure import curves
 from widgets.runs.charts import OWN_CHARTS, Line, charts_for
 from widgets.runs.feed import Feed
 
@@ -39,6 +41,11 @@ def test_names_become_charts_and_charts_stay():
     assert together.title == "loss"
     assert [line.label for line in together.lines] == ["train/loss", "validation/loss"]
     assert same is mine
+
+
+def test_dollar_signs_in_names_are_no_formulas(tmp_path):
+    runs = [write_run(tmp_path / name, {"train/loss": [1.0, 2.0]}) for name in (r"$\frac$", "plain")]
+    assert curves(runs, [chart(r"$\frac$", "train/loss")]).png()
 
 
 # ---- names of the user's --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from forks import until
 
 from aligner_lib.config.kinds import alarms_of
+from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.writer import RunWriter
 from widgets.classroom.classroom import Classroom, Followed
 
@@ -115,6 +116,34 @@ def test_a_damaged_seat_hides_no_other(tmp_path):
     damaged, whole = followed.poll()
     assert damaged["unread"].startswith("DamagedRunError") and damaged["status"] == "finished"
     assert whole["unread"] == "" and whole["status"] == "finished"
+
+
+def test_a_seat_that_cannot_be_entered_hides_no_other(tmp_path, monkeypatch):
+    for name in ("seat-a", "seat-b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a file").touch()
+
+    def refused(call):
+        def checked(self, *arguments):
+            if "seat-a" in str(getattr(self, "path", self)):
+                raise PermissionError("not yours")
+            return call(self, *arguments)
+
+        return checked
+
+    for reader, name in ((Path, "is_dir"), (JsonlReader, "poll")):
+        monkeypatch.setattr(reader, name, refused(getattr(reader, name)))
+    rows = Followed(tmp_path).poll()
+    assert [(row["seat"], row["unread"]) for row in rows] == [
+        ("seat 1", "PermissionError: not yours"), ("seat-b", ""),
+    ]  # fmt: skip
+
+
+def test_seats_with_one_folder_name_have_a_number_each(tmp_path):
+    for group in ("morning", "evening"):
+        (tmp_path / group / "seat-1").mkdir(parents=True)
+    rows = Followed(tmp_path, "*/seat-*").poll()
+    assert [(row["seat"], row["number"]) for row in rows] == [("seat-1", 1), ("seat-1", 2)]
 
 
 def test_an_alarm_of_a_step_that_a_resumed_run_repeats_is_gone(tmp_path):

@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+from run_folders import write_run
 
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
@@ -41,6 +42,33 @@ def test_records_come_when_their_time_has_come(recording):
     clock[0] += 1000
     series.poll()
     assert len(series) == 60 and recording.status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("times", "positions"),
+    [
+        ([10, 12, 14, 3600, 3602], [0, 2, 4, 14, 16]),  # resumed after a pause: five times two seconds
+        ([10, 12, 5, 7, 9], [0, 2, 2, 4, 6]),  # the clock was set back
+        ([10, 10, 10, 12], [0, 0, 0, 2]),
+        ([10, 11, 3600], [0, 1, 6]),
+        ([10], [0]),
+        ([], []),
+    ],
+)
+def test_a_pause_is_shortened_and_a_clock_that_was_set_back_stops_nothing(
+    times, positions, tmp_path, monkeypatch
+):
+    clock = [0.0]
+    monkeypatch.setattr("widgets.recordings.replay.time.monotonic", lambda: clock[0])
+    records = [{"step": step, "time": float(time)} for step, time in enumerate(times)]
+    run = write_run(tmp_path / "run")
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    recording = Recording(run, speed=1.0)
+    assert recording.length == (positions or [0])[-1]
+    for position in positions:
+        clock[0] = position
+        assert len(recording.metrics()) == sum(other <= position for other in positions)
+    assert recording.is_over and recording.info["heartbeat"]["time"] == (times or [0])[-1]
 
 
 def test_a_stop_ends_the_playing_where_it_is_and_a_restart_begins_anew(recording):
@@ -86,10 +114,10 @@ def test_a_recording_of_a_lost_run_ends_as_lost(healthy, tmp_path):
 
 def test_a_look_at_the_rollouts_goes_through_the_metrics_once(recording, monkeypatch):
     recording, clock = recording
-    looks, has_played = [], Recording.has_played
-    monkeypatch.setattr(Recording, "has_played", lambda self, r: looks.append(r) or has_played(self, r))
+    looks, played = [], Recording._played
+    monkeypatch.setattr(Recording, "_played", lambda self: looks.append(self) or played(self))
     clock[0] += recording.position + 1000
-    assert len(recording.rollouts()) == 240 and len(looks) == len(recording.metrics())
+    assert len(recording.rollouts()) == 240 and len(looks) == 1
 
 
 def test_a_recording_may_keep_more_of_its_validations(healthy, tmp_path):

@@ -72,16 +72,19 @@ def test_the_page_has_figures_responses_and_settings_of_the_run(tmp_path):
     assert "<th>trainer.precision</th><td>32</td>" in page.read_text()
 
 
-def test_nothing_private_is_in_the_page(tmp_path, monkeypatch):
+@pytest.mark.parametrize("opened", [Path, Recording])
+def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: Path("/home/Jane Doe"))
     told = (
         f"ValueError: {tmp_path}/data/mine.jsonl:3 is empty; see '{Path.home()}/notes' and https://a.org/b/c"
     )
-    told += f" in {Path.home()}"
-    page = write_page(a_run(tmp_path / "run", message=told), tmp_path / "run.html")
+    told += f" in {Path.home()}, file://{Path.home()}/notes, {Path.home().as_uri()}"
+    told += f", sqlite:///{tmp_path}/a.db or file://machine-7/srv/mine"
+    page = write_page(opened(a_run(tmp_path / "run", message=told)), tmp_path / "run.html")
     shown = DATA.sub("", page.read_text()) + json.dumps(content_of(page), ensure_ascii=False)
     assert "…/mine.jsonl:3 is empty" in shown and "https://a.org/b/c" in shown
-    for private in (str(tmp_path), "Jane Doe", socket.gethostname(), f"/{getpass.getuser()}/"):
+    of_machine = (str(tmp_path), socket.gethostname(), f"/{getpass.getuser()}/")
+    for private in ("Jane", "machine-7", "srv", *of_machine):
         assert private not in shown, private
 
 
@@ -96,6 +99,8 @@ def test_a_run_that_goes_on_is_shown_as_it_was(tmp_path):
     page = write_page(run, tmp_path / "run.html")
     head, _ = unpack(base64.b64decode(content_of(page)["axes"]["step"]))
     assert head["runs"][0]["status"] == "stopped" and not head["can_stop"] and not head["players"]
+    shown = page.read_text()
+    assert "<th>status</th><td>stopped</td>" in shown and "it was not over when this page was made" in shown
 
 
 def test_an_evaluation_has_a_page(tmp_path):

@@ -43,22 +43,22 @@ class ClassroomView {
     say(this.note, `looking at all seats takes at most ${poll} ms`);
     const kept = new Set();
     seats.forEach((seat, place) => {
-      const line = this.line(seat.seat);
-      kept.add(seat.seat);
+      const line = this.line(seat.number);
+      kept.add(seat.number);
       fill(line, seat);
       if (this.rows.children[place] !== line.row) this.rows.insertBefore(line.row, this.rows.children[place] ?? null);
     });
-    for (const [name, line] of this.lines) if (!kept.has(name)) { line.row.remove(); this.lines.delete(name); }
+    for (const [number, line] of this.lines) if (!kept.has(number)) { line.row.remove(); this.lines.delete(number); }
   }
 
-  line(name) {
-    if (!this.lines.has(name)) {
+  line(number) { // folders of two seats may have the same name
+    if (!this.lines.has(number)) {
       const cells = Object.fromEntries(COLUMNS.map(([of]) => [of, of === "seat" ? make("th", { scope: "row" }) : make("td", { "data-of": of })]));
       const bar = make("span", { class: "lab-bar" }), count = make("span");
       cells.step.append(bar, count);
-      this.lines.set(name, { cells, bar, count, row: make("tr", {}, ...Object.values(cells)) });
+      this.lines.set(number, { cells, bar, count, row: make("tr", {}, ...Object.values(cells)) });
     }
-    return this.lines.get(name);
+    return this.lines.get(number);
   }
 }
 

@@ -55,7 +55,7 @@ class Seat:
     right: dict[str, dict[str, bool]] = field(default_factory=dict)
     """Quiz → question → whether any answer was right."""
     attack: str = ""
-    """The newest attack on a judge in notebook 12, or "" without an attack."""
+    """The newest attack on the seat's own judge in notebook 12, or "" without an attack."""
     last: float = 0.0
     """Unix seconds of the last news."""
     name: str = ""
@@ -194,9 +194,9 @@ class Followed:
         return self.rows
 
     def _row(self, seat: Seat, earlier: dict, now: float) -> dict:
-        folder = str(seat.folder)
+        place = {"folder": str(seat.folder), "number": seat.number}
         try:
-            return seat.poll(now) | {"folder": folder, "unread": ""}
+            return seat.poll(now) | place | {"unread": ""}
         except (
             OSError,
             ValueError,
@@ -204,12 +204,12 @@ class Followed:
             TypeError,
             AttributeError,
         ) as error:  # one seat must not hide the others
-            before = earlier.get(folder) or {"seat": f"seat {seat.number}", "folder": folder}
+            before = earlier.get(place["folder"]) or {"seat": f"seat {seat.number}"} | place
             return before | {"unread": f"{type(error).__name__}: {error}"[:200]}
 
     def _seats(self) -> Iterator[Seat]:
         try:
-            folders = sorted(path for path in self.folder.glob(self.pattern) if path.is_dir())
+            folders = sorted(filter(_may_be_folder, self.folder.glob(self.pattern)))
         except OSError:
             folders = []
         for path in folders:
@@ -293,6 +293,14 @@ def _rounded(seconds: float) -> int:
         (step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if seconds * 1000 <= step),
         10_000,
     )
+
+
+def _may_be_folder(path: Path) -> bool:
+    """Whether a path is a folder. True also for an unreadable path, so that the table shows the seat and the error."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return True
 
 
 def _steps(row: dict) -> str:

@@ -86,14 +86,20 @@ def draw(
         _draw_chart(axes, chart, runs, series, axis, smoothing)
         labels = axes.get_legend_handles_labels()[1]
         if labels != legend and len(series) * len(chart.lines) > 1 and labels:
-            axes.legend(fontsize=7, frameon=False, labelcolor=SOFT, handlelength=2.6, borderaxespad=0.2)
+            _draw_legend(axes)
             legend = labels
         if i >= len(charts) - columns:
             axes.set_xlabel(axis_label(axis), color=SOFT, fontsize=8)
     if not charts:
         figure.text(0.5, 0.5, "No metrics yet", ha="center", color=SOFT)
     figure.suptitle(
-        _heading(runs), x=0.01, ha="left", fontsize=10, color=INK, weight="bold" if not several else None
+        _heading(runs),
+        x=0.01,
+        ha="left",
+        fontsize=10,
+        color=INK,
+        weight="bold" if not several else None,
+        parse_math=False,  # a run's name may have two dollar signs
     )
     return Picture(figure, describe(runs, series, charts))
 
@@ -121,12 +127,18 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
                     smoothing,
                 )
     unit = f"  ({chart.unit})" if chart.unit else ""
-    axes.set_title(chart.title + unit, loc="left", fontsize=9, color=INK)
+    axes.set_title(chart.title + unit, loc="left", fontsize=9, color=INK, parse_math=False)
     _plain(axes)
     if (flat := flat_range(*axes.get_ylim(), chart.least)) is not None:
         axes.set_ylim(flat)
     if axis == "step":
         axes.locator_params(axis="x", integer=True)
+
+
+def _draw_legend(axes) -> None:
+    legend = axes.legend(fontsize=7, frameon=False, labelcolor=SOFT, handlelength=2.6, borderaxespad=0.2)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _draw_line(axes, x, y, spread, pen, faint: bool, label: str, smoothing: float) -> None:

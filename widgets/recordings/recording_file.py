@@ -11,6 +11,7 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.alarms import Thresholds, Watch, as_record
@@ -20,6 +21,8 @@ SHIPPED = Path(__file__).parent
 PACKED = ".json.gz"
 ABOVE = re.compile(r"(?<![\w./:])(?:/[^\s/:'\"]+)+/")
 """The leading folders of an absolute path in a message."""
+FILE_ADDRESS = re.compile(r"\b(?:file:(?://[^\s/]*)?|[a-z][\w+.-]*://)/*(?=/)", re.IGNORECASE)
+"""The start of an address before the absolute path of a file: `file:`, `file://HOST`, or a scheme without a host."""
 KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at".split()
 
 
@@ -56,6 +59,10 @@ def record(
     folder = RunFolder(getattr(run, "path", run))
     content = _read_folder(folder)
     info = {key: content.info[key] for key in KEPT if key in content.info}
+    if parent := content.info.get("parent"):
+        info["parent"] = {
+            key: value for key, value in parent.items() if key != "run"
+        }  # run: the parent's path
     info["message"] = _without_places(info.get("message", ""), folder.path)
     config = without_paths(content.info.get("config", {}))
     config.pop("functions", None)  # contains paths, and reveals the faults in notebook 10
@@ -102,8 +109,10 @@ def _read_folder(run: RunFolder) -> Content:
 
 def _without_places(message: str, run: Path) -> str:
     """A message without the leading folders of its absolute paths. The known folders may have spaces in their names."""
+    message = FILE_ADDRESS.sub("file ", message)
     known = {Path.home(), *run.absolute().parents, *run.resolve().parents} - {Path(run.absolute().anchor)}
-    for folder in sorted(map(str, known), key=len, reverse=True):
+    texts = {text for folder in known for text in (str(folder), quote(str(folder)))}  # quoted: in an address
+    for folder in sorted(texts, key=len, reverse=True):
         message = re.sub(rf"(?<![\w./:]){re.escape(folder)}(?![\w-])", "/…", message)
     return ABOVE.sub("…/", message)
 

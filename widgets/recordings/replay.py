@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable
+from itertools import accumulate, pairwise, takewhile
+from statistics import median_low
 
 from aligner_lib.run_folder.reader import RunFolder
 from widgets.recordings.recording_file import find, read
 
 PLAYED_SECONDS = 20.0  # duration of the playback of a bundle's run in a monitor
+LONGEST_STEP = 5.0  # medians of the steps' seconds; a longer time is a pause of the run or of its machine
 
 
 class Recording:
     """A recorded run, played from the beginning: `Monitor(Recording("healthy", speed=60))`.
 
     source: the name of a recording of this package, a file of `widgets.recordings.recording_file.record`, or a run folder.
-    speed: recorded seconds per second; infinity shows the end immediately. The playback starts at the first read access. The
-    class has RunFolder's interface; `request_stop` ends the playback. Raises ValueError for speed ≤ 0.
+    speed: recorded seconds per second; infinity shows the end immediately. Pauses are shortened to LONGEST_STEP medians of the
+    steps' seconds. The playback starts at the first read access. The class has RunFolder's interface; `request_stop` ends
+    the playback. Raises ValueError for speed ≤ 0.
     """
 
     def __init__(self, source, speed: float = 20.0):
@@ -29,8 +34,9 @@ class Recording:
         self.path = find(source)
         self._content = read(self.path)
         self.name = self._content.info.get("name") or self.path.name
-        times = [record["time"] for record in self._content.metrics]
-        self._start, self._length = (times[0], max(times) - times[0]) if times else (0.0, 0.0)
+        # the position of each metrics record
+        self._positions = _positions([record["time"] for record in self._content.metrics])
+        self._length = max(self._positions, default=0.0)
         self._speed = speed
         # a position in recorded seconds, and the clock's time at this position
         self._position, self._since = 0.0, None
@@ -66,7 +72,7 @@ class Recording:
 
     @property
     def length(self) -> float:
-        """Recorded seconds from the first record to the last."""
+        """Recorded seconds from the first record to the last, with shortened pauses."""
         return self._length
 
     def request_stop(self) -> None:
@@ -110,34 +116,38 @@ class Recording:
         if self.position < self._length and status == "stopped":
             message = f"the recording was stopped at step {step}; it goes on to step {self._last_step}"
         # after the playback the heartbeat stands still, so that nothing changes
-        beat = self._start + self.position if self.is_over else time.time()
+        beat = self._last_time if self.is_over else time.time()
         now = {"status": status, "message": message, "heartbeat": {"time": beat, "step": step}}
         return self._content.info | now
 
     @property
     def _step(self) -> int:
-        return max((r["step"] for r in self._content.metrics if self.has_played(r)), default=0)
+        return max((record["step"] for record in self._played()), default=0)
+
+    @property
+    def _last_time(self) -> float:
+        return self._played()[-1]["time"] if self._positions else 0.0
 
     @property
     def _last_step(self) -> int:
         return self._content.metrics[-1]["step"]
 
-    def has_played(self, record: dict) -> bool:
-        """Whether the playback has reached a metrics record."""
-        return record["time"] - self._start <= self.position
+    def _played(self) -> list[dict]:
+        """The metrics records that the playback has reached."""
+        return self._content.metrics[: bisect_right(self._positions, self.position)]
 
     def metrics_reader(self) -> _Player:
         """A reader that returns metrics records as the playback reaches them."""
-        return _Player(self, self._content.metrics, lambda: self.has_played)
+        return _Player(self, self._played)
 
     def rollouts_reader(self) -> _Player:
         """A reader that returns rollouts as the playback reaches their steps."""
-        return _Player(self, self._content.rollouts, self._has_reached)
+        return _Player(self, self._reached_rollouts)
 
-    def _has_reached(self) -> Callable[[dict], bool]:
-        """A test whether the playback has now reached a rollout's step."""
+    def _reached_rollouts(self) -> list[dict]:
+        """The rollouts before the first one whose step the playback has not reached."""
         step = self._step
-        return lambda rollout: rollout["step"] <= step
+        return list(takewhile(lambda rollout: rollout["step"] <= step, self._content.rollouts))
 
     def metrics(self) -> list[dict]:
         """The metrics records played so far."""
@@ -165,12 +175,22 @@ def as_recorded(run):
     return player
 
 
+def _positions(times: list[float]) -> list[float]:
+    """Seconds from the first record to each record, without the pauses of a resumed run and the set-backs of a clock.
+
+    times: unix seconds of the records. Between two records are at least 0 and at most LONGEST_STEP medians of the differences.
+    """
+    seconds = [max(0.0, later - earlier) for earlier, later in pairwise(times)]
+    longest = LONGEST_STEP * median_low([s for s in seconds if s > 0] or [0.0])
+    return list(accumulate((min(s, longest) for s in seconds), initial=0.0)) if times else []
+
+
 class _Player:
     """A reader with JsonlReader's interface. A poll returns the records that the playback has reached since the last poll."""
 
-    def __init__(self, recording: Recording, records: list[dict], test: Callable[[], Callable[[dict], bool]]):
-        """test: returns the function that says whether the playback has reached a record."""
-        self._recording, self._records, self._test = recording, records, test
+    def __init__(self, recording: Recording, reached: Callable[[], list[dict]]):
+        """reached: returns all records that the playback has reached."""
+        self._recording, self._reached = recording, reached
         self._given = 0
         self._playing = recording.playings
         self.restarts = 0
@@ -179,7 +199,6 @@ class _Player:
     def poll(self, max_bytes: int | None = None) -> list[dict]:
         if self._playing != self._recording.playings:
             self._playing, self._given, self.restarts = self._recording.playings, 0, self.restarts + 1
-        start, has_come = self._given, self._test()
-        while self._given < len(self._records) and has_come(self._records[self._given]):
-            self._given += 1
-        return self._records[start : self._given]
+        news = self._reached()[self._given :]
+        self._given += len(news)
+        return news

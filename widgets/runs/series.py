@@ -43,15 +43,26 @@ def _parent_of(run, beside: list):
     """The parent of a branch, if the parent is among the runs `beside`; otherwise None."""
     if (parent := run.info.get("parent")) is None:
         return None
-    folder = os.path.realpath(parent["run"])  # the same folder has several names
-    folders = (other for other in beside if isinstance(getattr(other, "path", None), Path))
-    return next((other for other in folders if os.path.realpath(other.path) == folder), None)
+    is_parent = _is_at if "run" in parent else _is_packed
+    return next((other for other in beside if other is not run and is_parent(other, parent)), None)
+
+
+def _is_at(run, parent: dict) -> bool:
+    """Whether a run's folder is the folder of a branch's parent; the same folder has several names."""
+    path = getattr(run, "path", None)
+    return isinstance(path, Path) and os.path.realpath(path) == os.path.realpath(parent["run"])
+
+
+def _is_packed(run, parent: dict) -> bool:
+    """Whether a run is the parent of a packed branch, which has no paths. Two runs may have the same name, or a new one."""
+    key = "name" if parent.get("created") is None else "created"
+    return run.info.get(key) == parent[key]
 
 
 def _starts(run, beside: list) -> list[float]:
     """The unix times of the starts of a branch and of its ancestors, as far as each has its parent among the runs `beside`."""
-    parent = _parent_of(run, beside)
-    return [run.info.get("created", math.inf), *_starts(parent, beside)] if parent else []
+    parent, others = _parent_of(run, beside), [other for other in beside if other is not run]
+    return [run.info.get("created", math.inf), *_starts(parent, others)] if parent else []
 
 
 class Series:

@@ -90,7 +90,7 @@ def _questions_of_hunted_run(name: str) -> QuizFile:
 
 def _still(run, path: Path) -> Recording:
     """The run as a Recording that shows the final state immediately."""
-    if isinstance(run, Recording):
+    if isinstance(run, Recording) and run.path.is_file():  # a folder still has its paths and host
         return Recording(run.path, speed=float("inf"))
     if not run.info:
         raise UserError(f"{run.path} holds no run yet: run.json, which a job writes at its start, is missing")
@@ -118,9 +118,15 @@ def _content(runs: list[Recording], metrics: list | None) -> dict:
 def _without_kernel(snapshot: bytes) -> bytes:
     head, points = unpack(snapshot)
     for run in head["runs"]:
-        if run["status"] in ("running", "waiting"):  # the page shows no later state
-            run["status"], run["message"] = "stopped", "it was not over when this page was made"
+        run.update(_as_over(run))
     return pack(head | NO_KERNEL, points)
+
+
+def _as_over(about: dict) -> dict:
+    """The status and message of a run that was not over, because the page shows no later state; {} for other runs."""
+    if about["status"] not in ("running", "waiting"):
+        return {}
+    return {"status": "stopped", "message": "it was not over when this page was made"}
 
 
 def _rows(feed: Feed, run: int) -> dict:
@@ -167,10 +173,14 @@ def _short(value):
 
 def _facts(runs: list[Recording]) -> str:
     """A section about each run: important facts and all settings."""
-    return "".join(
-        f"<section><h2>About {html.escape(run.name)}</h2>{_table({name: run.info[name] for name in FACTS if run.info.get(name)})}"
-        f"<details><summary>All settings</summary>{_table(flatten(run.info.get('config', {})))}</details></section>"
-        for run in runs
+    return "".join(_about(run.name, run.info | _as_over(run.info)) for run in runs)
+
+
+def _about(name: str, info: dict) -> str:
+    facts = {fact: info[fact] for fact in FACTS if info.get(fact)}
+    return (
+        f"<section><h2>About {html.escape(name)}</h2>{_table(facts)}"
+        f"<details><summary>All settings</summary>{_table(flatten(info.get('config', {})))}</details></section>"
     )
 
 
