@@ -1,4 +1,7 @@
-"""The names of NeMo-Reinforcer's settings, with the names that this library uses instead."""
+"""Names of settings in other kinds of job and in NeMo-Reinforcer, with the names that take their place."""
+
+# SFT has the first name, and the other kinds of job have the second
+STARTING_MODEL = ("model.restore_from_path", "pretrained_checkpoint.restore_from_path")
 
 OTHER_NAMES = {
     name: f"NeMo-Reinforcer's: here it is {here}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import Field
+from math import gcd
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -100,18 +101,24 @@ def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
         )
     copies = copies_of_the_model(config)
     packed = OmegaConf.select(config, "model.data.packed_sequence")
-    for at, batch in _batches(kind, config):
-        if packed and batch.global_batch_size % copies:
-            raise ConfigError(
-                f"{at}.global_batch_size={batch.global_batch_size} is not divisible by the {copies} copies of the "
-                f"model (trainer.num_nodes × trainer.devices over the parallel sizes); set a multiple of {copies}"
-            )
-        if not packed and batch.global_batch_size % (batch.micro_batch_size * copies):
-            raise ConfigError(
-                f"{at}.global_batch_size={batch.global_batch_size} is not divisible by "
-                f"{at}.micro_batch_size={batch.micro_batch_size} × {copies} copies of the model (trainer.num_nodes × "
-                f"trainer.devices over the parallel sizes); set a multiple of {batch.micro_batch_size * copies}"
-            )
+    problems = [_uneven(at, batch, copies, packed) for at, batch in _batches(kind, config)]
+    if any(problems):
+        raise ConfigError("; ".join(filter(None, problems)))
+
+
+def _uneven(at: str, batch: DictConfig, copies: int, packed: bool) -> str:
+    """What is wrong with batch sizes that do not divide evenly, with the cure; "" if they do."""
+    size, micro = batch.global_batch_size, 1 if packed else batch.micro_batch_size
+    if size % (micro * copies) == 0:
+        return ""
+    of_micro = "the" if packed else f"{at}.micro_batch_size={micro} ×"
+    cure = f"set a multiple of {micro * copies}"
+    if size % copies == 0:
+        cure += f", or {at}.micro_batch_size={gcd(micro, size // copies)}"
+    return (
+        f"{at}.global_batch_size={size} is not divisible by {of_micro} {copies} copies of the model (trainer.num_nodes × "
+        f"trainer.devices over the parallel sizes): {cure}"
+    )
 
 
 def _batches(kind: JobKind, config: DictConfig) -> Iterator[tuple[str, DictConfig]]:

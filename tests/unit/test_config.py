@@ -49,6 +49,8 @@ BATCHES = "a number of batches, -1 for all, or a share"
         ("ppo", "trainer.ppo.loss_clip_val", "critic.model.loss_clip_val"),
         ("ppo", "exp_manager.alarms.klo", "exp_manager.alarms.kl"),
         ("evaluate", "model.ppo.num_rollout_samples", "model.ppo.num_val_samples"),  # PPO's, which trains
+        ("sft", "pretrained_checkpoint.restore_from_path", "the model in model.restore_from_path"),
+        ("rm", "model.restore_from_path", "the model in pretrained_checkpoint.restore_from_path"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(kind, wrong, right):
@@ -99,6 +101,7 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("ppo", "model.ppo.ratio_eps=0", "above 0"),
         ("ppo", "model.mcore_gpt=False", "True"),
         ("ppo", "model.global_batch_size=48", "num_rollout_samples=512 is not divisible"),
+        ("rm", "trainer.devices=48", "set a multiple of 48"),
         (
             "ppo",
             "trainer.ppo.prompt_baseline=group_mean",

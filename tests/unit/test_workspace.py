@@ -9,7 +9,7 @@ import pytest
 from aligner_lib.config.compose import compose, save
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.tutorial import Workspace
-from aligner_lib.tutorial.workspace.workspace import _other_jobs
+from aligner_lib.tutorial.workspace.earlier_runs import RequestedRun, _other_jobs
 from cluster import Resources, RunBusy, State
 from data.forms import instruction_in
 
@@ -33,8 +33,25 @@ def test_a_run_on_more_nodes_differs_in_its_resources_alone(lab):
     changed = {line.strip(" \\") for line in set(four.text.splitlines()) - set(one.text.splitlines())}
     assert {"trainer.num_nodes=2", "trainer.devices=2", "#SBATCH --nodes=2"} <= changed
     assert not any("data" in line or "model" in line.split("=")[0] for line in changed)
-    with pytest.raises(ConfigError, match="set a multiple of 32"):
+    both = [
+        rf"model.data.{name}_ds.global_batch_size=16 .*: set a multiple of 32, or .*=8"
+        for name in ("train", "validation")
+    ]
+    with pytest.raises(ConfigError, match="; ".join(both)):
         lab.submit("sft", resources=Resources(nodes=2))
+
+
+def test_own_data_need_no_download_and_hold_out_their_own_validation_data(tmp_path):
+    """The profile `slurm` has its data from the hub, which this machine can't reach."""
+    lab, own = Workspace(tmp_path, "slurm", where="print"), str(tmp_path / "own.jsonl")
+    model = {"model.restore_from_path": str(tmp_path)}
+    words = lab.commands("sft", **model, **{"model.data.train_ds.file_path": own})["main"]
+    assert f"model.data.train_ds.file_path={own}" in words and not any(
+        "validation_ds" in word for word in words
+    )
+    model = {"pretrained_checkpoint.restore_from_path": str(tmp_path)}
+    words = lab.commands("rm", **model, **{"model.data.data_prefix": {"train": [own]}})["main"]
+    assert any(own in word for word in words) and not (tmp_path / "data").exists()
 
 
 def test_a_sweep_has_a_run_for_each_value_and_a_branch_names_its_parent_and_changes(lab):
@@ -114,8 +131,10 @@ def test_a_finished_ppo_begins_anew_with_its_critic_in_another_job(tmp_path):
     run = Workspace(tmp_path, "smoke").run("ppo")
     run.path.mkdir(parents=True)
     (run.path / "run.json").write_text(json.dumps({"kind": "ppo"}))
-    whole = {"main": ["aligner", "ppo", "--run", str(run.path)]}
-    split = whole | {"critic": ["aligner", "serve-critic", "--run", str(run.path / "critic")]}
+    commands = {"main": ["aligner", "ppo", "--run", str(run.path)]}
+    whole = RequestedRun(commands, "smoke", {})
+    commands = commands | {"critic": ["aligner", "serve-critic", "--run", str(run.path / "critic")]}
+    split = RequestedRun(commands, "smoke", {})
     assert (_other_jobs(run, whole), _other_jobs(run, split)) == ([], ["critic"])
     (run.path / "critic").mkdir()
     assert (_other_jobs(run, whole), _other_jobs(run, split)) == (["critic"], [])

@@ -58,7 +58,7 @@ def record_answer(quiz: str, question: str, choice: int, right: bool) -> None:
 
 
 def record_attack(hacks: int, first_minutes: float | None) -> None:
-    """Record the number of hacks of the judge in notebook 12. first_minutes: minutes to the first hack; None without a hack."""
+    """Record the number of hacks of the learner's own judge in notebook 12. first_minutes: minutes to the first hack; None without a hack."""
     _note(what="attack", hacks=hacks, first_minutes=first_minutes, **_solved())
 
 

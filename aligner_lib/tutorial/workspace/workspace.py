@@ -323,8 +323,8 @@ class Workspace:
         """
         kind = kind_of(name)
         models = {"model": self.model, "policy": self.policy, "reward_model": self.reward_model}
-        data = {key: self._formatted(file) for key, file in kind.data.items()}
-        if callable(given.get(REWARD)):
+        data = {key: self._formatted(file) for key, file in _data_of(kind, given).items()}
+        if callable(given.get(REWARD)) and f"model.environments.{REWARD}.args.prompts" not in given:
             prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
             data[f"model.environments.{REWARD}.args.prompts"] = prompts
         initial = {key: models[stage]() for key, stage in kind.models.items() if key not in given}
@@ -444,6 +444,16 @@ class Workspace:
         if note not in self.notes:
             self.notes.append(note)
             print(f"note: {note}")
+
+
+def _data_of(kind: JobKind, given: Mapping[str, object]) -> dict[str, str | list[str]]:
+    """The formatted files for the data settings that the caller leaves open.
+
+    Own training data leave out the workspace's validation data, which belong to another task: the job holds out a part.
+    """
+    if "model.data.data_prefix" in given or any(key in given and ".train" in key for key in kind.data):
+        return {}
+    return {key: file for key, file in kind.data.items() if key not in given}
 
 
 def _named(value: object) -> str:
