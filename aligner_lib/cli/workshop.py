@@ -27,7 +27,7 @@ def pack(
         Path | None, typer.Option(help='A finished tutorial, whose runs start="recorded" shows.')
     ] = None,
     wheels: Annotated[
-        Path | None, typer.Option(help="A folder with the lock's files, to avoid any download.")
+        Path | None, typer.Option(help="A folder with the locks' wheels and uv's, to avoid any download.")
     ] = None,
 ):
     """Make a bundle: packages, model, recorded runs, hashes. `./lab tutorial --bundle FILE` needs no network."""

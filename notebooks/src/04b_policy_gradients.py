@@ -205,7 +205,7 @@ draw_trainings(rewards_from_0_to_1=plain, rewards_from_5_to_6=shifted)
 
 # %% [markdown]
 # With rewards from 5 to 6, *every* drawn response becomes much likelier, the bad ones included. Some trainings therefore
-# end with a bad response that happened to be drawn early, and never draw a better one again. On average the estimate is
+# end with a bad response that happened to be drawn early, and hardly ever draw a better one. On average the estimate is
 # still right, but its **variance** is far larger.
 
 # %% [markdown]
@@ -344,9 +344,9 @@ for ax, beta in zip(axes[1:], (1.0, 0.3, 0.05)):
 plt.show()
 
 # %% [markdown]
-# A large β keeps the reference's shape. A small β follows the reward alone. The coefficient β is the price of one nat of
-# KL in units of reward. (A *nat* is the unit of natural logarithms: the KL is 1 nat if drawn responses are on average $e$
-# times as likely under the policy as under the reference.) In notebook 05 the same β is the coefficient of the KL penalty, and PPO on a problem like this
+# A large β keeps the reference's shape. A small β follows the reward, but even β = 0.05 leaves two responses with rewards of 1.0 and 0.9 equally
+# likely, because the reference prefers the second. The coefficient β is the price of one nat of KL in units of reward. (A *nat* is the unit of natural logarithms: the KL is the mean of $\log (\pi / \pi_{ref})$
+# over drawn responses.) In notebook 05 the same β is the coefficient of the KL penalty, and PPO on a problem like this
 # one reaches $\pi^*$. In notebook 06 the formula is solved for the reward, $r(x) = \beta \log \frac{\pi^*(x)}{\pi_{ref}(x)} +
 # \beta \log Z$, and becomes the loss of DPO.
 

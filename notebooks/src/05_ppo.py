@@ -529,7 +529,7 @@ Completions(run)
 #
 # If the reward rises and the share of good answers does not, the policy pleases its judge only. The next cell compares
 # the first and the last validation. It also splits the gain in reward into three parts: more answers that end, more
-# answers that obey, and the rest. (The `smoke` prompts contain no instruction that a program could check.)
+# answers that obey (the row *gold*), and the rest. (The `smoke` prompts contain no instruction that a program could check.)
 
 # %%
 from aligner_lib.tutorial.comparison.gold import before_and_after
@@ -612,8 +612,8 @@ print(
 # responses per step and had no warm-up of the learning rate. With seed 1234 it gained 0.23, and nobody had tried
 # another seed. With seed 1 it gained 0.06, and with seed 2 the first update made most answers bad.
 #
-# Not every form gains equally. PPO strengthens what the SFT policy shows sometimes, such as a word to use or the last
-# words. It cannot reward a response that the policy never draws.
+# Not every form gains equally. PPO strengthens what the SFT policy shows sometimes, such as a number to use or a first
+# word. It cannot reward a response that the policy hardly ever draws, such as a postscript.
 
 # %% [markdown]
 # ### The cure for echoes
@@ -831,8 +831,8 @@ compare_runs([original, broken])
 # ### The branch not taken
 #
 # The two runs are a **pair**: they drew the same prompts with the same random numbers, so only the setting differs. In
-# two unpaired runs the luck of the draw differs, too. How much does that matter? The bandit trains in milliseconds, so
-# you can repeat an experiment twenty times: ten steps with $\beta = 0.1$ and ten steps with $\beta = 0.3$. How much more
+# two unpaired runs the luck of the draw differs, too. How much does that matter? The problem of *PPO in seconds*, a
+# **bandit** (one choice, then a reward), trains in milliseconds, so you can repeat an experiment twenty times: ten steps with $\beta = 0.1$ and ten steps with $\beta = 0.3$. How much more
 # reward does the smaller penalty give?
 
 # %%
@@ -926,12 +926,13 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # %% [markdown]
 # Three lessons from twelve steps:
 #
-# - **Without a penalty** the policy gains more good answers, 0.24 instead of 0.18, at the same distance from the SFT policy. In so few
-#   small steps it finds no hack that these pairs leave open. A penalty is an insurance, and an insurance costs something.
+# - **Without a penalty** the policy gains 0.24 of good answers instead of 0.18. The paired difference is 0.06 (−0.02 to 0.14), which
+#   may be chance, and the intervals of the KL are too wide to compare the distances. In so few small steps the policy finds no hack that these
+#   pairs leave open. A penalty is an insurance, and an insurance may cost something.
 # - **With large steps** the answers obey twice as often as before, 0.70, but 0.66 of them stay on the topic and they are
 #   little more than half as long. *Obeys* alone would call this run the best one.
 # - **With both**, the reward is as high as in the original run, and the answers are no better than those of the SFT
-#   policy: 0.27 are good. Answers now contain every number that was asked for, and hardly any last words. The reward does
+#   policy: 0.27 are good. Answers now contain every number that was asked for, and 0.02 of the requested last words. The reward does
 #   not tell the two runs apart. The KL does, and its alarm sounds at step 5.
 
 # %% [markdown]

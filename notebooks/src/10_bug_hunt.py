@@ -77,8 +77,8 @@ for name in (
 # the other runs.
 #
 # At work there is no list of faults. So the list is not complete: one run has a fault outside the list. Some runs may
-# be healthy, and a fault may occur twice. Four runs have seeds of their own, so all of their figures differ from the
-# first step on: compare the differences with the noise.
+# be healthy, and a fault may occur twice. Four runs have seeds of their own, so all of their figures with noise differ
+# from the first step on: compare the differences with the noise.
 
 
 # %%

@@ -160,8 +160,8 @@ from aligner_lib.tutorial.attack.hacks import hacks
 from aligner_lib.tutorial.workspace.learning_progress import record_attack
 
 
-def report(run):
-    """Print the hacks of a run, and return the figures of the score."""
+def report(run, of_own_judge=True):
+    """Print the hacks of a run, and return the figures of the score. The classroom shows the hacks of your own judge only."""
     found_hacks = hacks(run)
     for hack in found_hacks:
         print(
@@ -173,12 +173,12 @@ def report(run):
     print(f"held-out reward {rewards[0]:.2f} → {rewards[-1]:.2f}, good {good[0]:.2f} → {good[-1]:.2f}")
     first_minutes = found_hacks[0].minutes if found_hacks else None
     figures = {"hacks": len(found_hacks), "first_minutes": first_minutes}
-    if exercise == "live":
-        record_attack(**figures)  # for the classroom
+    if exercise == "live" and of_own_judge:
+        record_attack(**figures)
     return figures | {"reward": rewards[-1], "good": good[-1]}
 
 
-score = report(first)
+score = report(first, of_own_judge=not attack)
 
 # %%
 show_completions(first, n=6, sort="reward", split="train")

@@ -87,7 +87,8 @@ for criterion, weight in RUBRIC.items():
 # The judge is the environment `judge` ([all settings](../docs/environments.md)): a model behind an endpoint that speaks
 # OpenAI's protocol, as vLLM, Ollama and `aligner serve` do. With `judge = "live"`, the next cell starts a server with
 # the model of your profile. The recorded verdicts are those of SmolLM2-135M-Instruct, the downloaded model of notebook 01.
-# As soon as you change the rubric, you need `"live"` or a URL, because the recording has only the verdicts for this rubric.
+# Your own criteria and weights, as `RUBRIC = {...}` above the loop, judge the answers and the policy. They need `"live"` or
+# a URL, because the recording has only the verdicts for this rubric.
 
 # %%
 from aligner_lib.rollouts.environments.registry import make
@@ -145,18 +146,21 @@ else:
 # $$ \frac{p(\text{Yes})}{p(\text{Yes}) + p(\text{No})} $$
 #
 # The division leaves out all other words. By hand: if Yes has 0.3 and No has 0.1, the points are 0.75, although the
-# remaining 0.6 went to other words. With `verdict: logprobs`, every answer has a verdict, in a request of one token.
+# remaining 0.6 went to other words. With `verdict: logprobs`, a request costs one token. An answer has no verdict if neither
+# word is among the likeliest tokens, or if the judge does not answer; the next cells then stop with the judge's reason.
 
 # %%
 import json
 from math import exp
 
 from aligner_lib.rollouts.environments.judge import probability_of
+from aligner_lib.tutorial.judging.verdicts import require_verdicts
 
-(first_tokens,) = by_rubric.endpoint.ask(requests[:1])
+(first_tokens,) = require_verdicts(by_rubric.endpoint.ask(requests[:1]))
 for token, logprob in json.loads(first_tokens).items():
     print(f"{token!r:12} {exp(logprob):.4f}")
-print(f"points: {probability_of(first_tokens, 'yes', 'no'):.3f}")
+(points,) = require_verdicts([probability_of(first_tokens, "yes", "no")])
+print(f"points: {points:.3f}")
 
 # %% [markdown]
 # Now all forty answers get their scores. The picture has the good answers above and the others below.
@@ -164,7 +168,8 @@ print(f"points: {probability_of(first_tokens, 'yes', 'no'):.3f}")
 # %%
 import matplotlib.pyplot as plt
 
-scores = [step.reward for step in by_rubric.step_all(everyone, [answer.answer for answer in answers])]
+steps = require_verdicts(by_rubric.step_all(everyone, [answer.answer for answer in answers]))
+scores = [step.reward for step in steps]
 figure, axes = plt.subplots(figsize=(7, 1.8))
 for place, is_good in enumerate((False, True)):
     own = [score for score, label in zip(scores, labels) if label == is_good]
@@ -388,13 +393,15 @@ else:
 # - **Intervene**: append a sentence that says nothing to each answer, and see whether the score rises.
 
 # %%
-values, lengths, is_good = torch.tensor(scores), torch.tensor(words).float(), torch.tensor(labels)
+values, lengths = torch.tensor(scores, dtype=torch.float64), torch.tensor(words, dtype=torch.float64)
+is_good = torch.tensor(labels)
 correlation = torch.corrcoef(torch.stack([values, lengths]))[0, 1]
 print(f"correlation of score and length {correlation:+.2f}")
 near = (lengths[is_good][:, None] - lengths[~is_good][None]).abs() <= 3
-higher = values[is_good][:, None] > values[~is_good][None]
-print(f"AUC over all {near.numel()} pairs          {higher.float().mean():.2f}")
-print(f"AUC over {int(near.sum())} pairs of like length {higher[near].float().mean():.2f}")
+good, bad = values[is_good][:, None], values[~is_good][None]
+right = (good > bad) + 0.5 * (good == bad).double()
+print(f"AUC over all {near.numel()} pairs          {right.mean():.2f}")
+print(f"AUC over {int(near.sum())} pairs of like length {right[near].mean():.2f}")
 
 # %%
 from aligner_lib.tutorial.comparison.statistics import mean_interval
@@ -404,7 +411,7 @@ if judge == "recorded":
     print("an intervention needs judge = 'live' or a URL")
 else:
     texts = [answer.answer + PADDING for answer in answers]
-    padded = [step.reward for step in by_rubric.step_all(everyone, texts)]
+    padded = [step.reward for step in require_verdicts(by_rubric.step_all(everyone, texts))]
     changes = [after - before for before, after in zip(scores, padded)]
     print(f"appended: {PADDING!r}")
     print(f"mean change of the score {mean_interval(changes, everyone)}")
@@ -425,7 +432,8 @@ else:
 # good answers are frequent for some prompts, and has nothing to teach within a prompt.
 #
 # The first three steps of the recorded run have eight answers to each of twelve prompts, while the policy is still near
-# the SFT policy. The gold program decides which answers are good.
+# the SFT policy. The gold program decides which answers are good. Only six of the twelve prompts have a good answer and
+# another answer, so only these six count.
 
 # %%
 from aligner_lib.tutorial.judging.judged_run import before_and_after, right_within_prompts
@@ -434,7 +442,7 @@ recorded = Recording("judged-rubric", speed=float("inf"))
 print("right within a prompt:", right_within_prompts(recorded, 1, 3))
 
 # %% [markdown]
-# The judge is right on 0.51 of these pairs, as a coin would be. Twelve prompts are few, and the interval reaches from 0.21
+# The judge is right on 0.51 of these pairs, as a coin would be. Six prompts are few, and the interval reaches from 0.21
 # to 0.80: nothing shows that the judge can tell good answers apart. What will GRPO learn? Noise from a fair coin
 # would cancel over many prompts. But the judge is no coin: the scores have causes, and the causes are other than quality.
 # GRPO makes whatever causes a high score more frequent. Write down your guess before you look: which answers will the
@@ -464,7 +472,7 @@ def judged_run():
         split: write_turns(turns_in(lab.preference_data() / name), lab.out / "data" / f"judged_{split}.jsonl")
         for split, name in data.items()
     }
-    settings = JUDGED | rubric_environment(prompts, endpoint.args()) | {"model.seed": seed}
+    settings = JUDGED | rubric_environment(prompts, endpoint.args(), RUBRIC) | {"model.seed": seed}
     settings["pretrained_checkpoint.restore_from_path"] = lab.policy()
     return Monitor(lab.run("judged-rubric"), job=lab.submit("grpo", "judged-rubric", **settings))
 

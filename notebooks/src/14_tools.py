@@ -218,9 +218,12 @@ def answer_call(call, functions):
 check("answer_call", answer_call)
 
 # %% [markdown]
-# The library's environment works by the same rules. It reads all calls of a response, so a policy may make **parallel
-# calls**: several calls in a response, whose results follow in the same order. A response without a call is the answer, and
-# ends the episode.
+# The library's environment has nearly the same tests, with errors in its own words. The environment ignores further keys, such
+# as the `id` that some models write. Missing `arguments` are empty arguments, so `parameters` in place of `arguments` is an
+# error only for a function that needs an argument.
+#
+# The environment reads all calls of a response, so a policy may make **parallel calls**: several calls in a response, whose
+# results follow in the same order. A response without a call is the answer, and ends the episode.
 
 # %%
 from aligner_lib.tutorial.tool_use.scripted import call

@@ -64,6 +64,11 @@ def test_no_place_of_this_machine_is_in_the_site(site):
     assert "runs/tutorial/data is formatted" in (site / "notebooks" / "solved" / "05_ppo.html").read_text()
 
 
+def test_a_home_of_a_user_without_one_is_no_place(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/")
+    assert build_site._without_places("docs/data.md", ROOT, tmp_path) == "docs/data.md"
+
+
 def test_a_folder_without_notebooks_is_refused(tmp_path):
     pytest.importorskip("myst_nb", reason="`./lab test` installs Sphinx")
     with pytest.raises(UserError, match="has no executed notebooks"):

@@ -62,7 +62,7 @@ def tutorial(smoke, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def packed(project, wheels, tutorial, tmp_path_factory):
-    out = tmp_path_factory.mktemp("packed") / "smoke.tar"
+    out = tmp_path_factory.mktemp("packed") / "the bundle.tar"
     return packing.pack("smoke", out, tutorial, wheels, root=project, echo=lambda _: None)
 
 
@@ -112,6 +112,7 @@ def test_a_foreign_bundle_is_refused_with_the_cure(packed, as_project):
         ("platform", "linux-sparc", "pack a bundle on "),
         ("lock", "0", "requirements.lock differs here: git checkout"),
         ("sources", "0", "the code differs here: git checkout"),
+        ("sources", "0", rf"tar -xOf '{packed}' project.tar.gz \| tar -xz && cd aligner-lab$"),
     ]:
         with pytest.raises(BadBundle, match=cure):
             Bundle(packed).check_fits(as_project | {what: value})
@@ -279,6 +280,26 @@ def test_uncommitted_changes_and_runs_of_another_profile_are_not_packed(project,
         packing.pack("smoke", tmp_path / "out.tar", None, wheels, root=copy)
     with pytest.raises(UserError, match="is a run of the profile smoke, but the bundle is for laptop"):
         packing._check_profile(RunFolder(tutorial / "runs" / "sft"), "laptop")
+
+
+def test_a_folder_of_wheels_without_uv_is_refused(project, tmp_path):
+    (tmp_path / "tiny-1.0-py3-none-any.whl").touch()
+    with pytest.raises(UserError, match=r"there is no uv-\*\.whl.*pip download --no-deps -d .* 'uv>=0\.8'"):
+        packing.pack("smoke", tmp_path / "out.tar", None, tmp_path, root=project)
+
+
+def test_without_pip_and_a_network_the_reason_of_uv_is_told(tmp_path, monkeypatch):
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\necho error: >&2; echo no route to host >&2; exit 2\n")
+    uv.chmod(0o755)
+    monkeypatch.setattr(packing.PathFinder, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "_base_executable", "false")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with (
+        pytest.raises(UserError, match="needs pip, which uv can't install: no route to host"),
+        packing._pip(),
+    ):
+        pass
 
 
 def test_the_part_that_lab_calls_needs_no_package(packed, tmp_path):

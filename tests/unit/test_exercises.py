@@ -187,7 +187,11 @@ RECOGNISED = [
     ("bradley_terry", lambda chosen, rejected: -(chosen - rejected).sigmoid().log(), "log_of_zero"),
     ("bradley_terry", lambda chosen, rejected: (1 + (rejected - chosen).exp()).log(), "log_of_zero"),
     ("bradley_terry", lambda chosen, rejected: (rejected - chosen).exp().log1p(), "log_of_zero"),
-    # none
+    # none; the first four have another dtype or shape than the functions of seen_in compute with
+    ("token_rewards", lambda *inputs: ALL["token_rewards"].reference(*inputs).double() + 1, None),
+    ("gae", lambda values, rewards, mask, *_: (torch.zeros_like(mask), mask), None),
+    ("kl_estimators", lambda logprobs, reference: (logprobs > 0, logprobs > 0, logprobs > 0), None),
+    ("exact_match", lambda response, answer: torch.zeros(0), None),
     ("fool", lambda score, answer, words, rounds: None, None),
     ("fool", lambda score, answer, words, rounds: (" ".join([answer] + [words[0]] * rounds), rounds), None),
     ("fool", lambda score, answer, words, rounds: f"{answer} {words[0]}", None),
@@ -215,6 +219,8 @@ DESCRIBED = [
 REFUSED = [
     (lambda chosen, rejected: None, ". loss is None. Is the return missing?"),
     (lambda chosen, rejected: (chosen, rejected), "returns 2 values; it should return one value, loss"),
+    (lambda chosen, rejected: torch.zeros(0), "(no elements)"),
+    (lambda chosen, rejected: torch.zeros(2, 0), "(no elements)"),
     (lambda chosen, rejected: "yes", "of type str; it should be a tensor (float32"),
     (lambda chosen, rejected: chosen[:, None], "has the shape [5, 1]; it should have [5]"),
     (loss_in_float64, "The numbers of loss are right, but they are float64; it should be float32"),

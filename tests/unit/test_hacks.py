@@ -34,6 +34,19 @@ def test_a_fault_of_paid_responses_that_becomes_frequent_is_a_hack_with_its_firs
     assert (echo.step, echo.minutes, echo.share, echo.example) == (2, 2.0, 0.2, ECHO)
 
 
+def test_a_rise_of_exactly_a_tenth_is_a_hack_in_spite_of_rounding(tmp_path):
+    """0.2 + 0.1 is 0.30000000000000004."""
+    echo = next(h for h in hacks(run_of(tmp_path, [step_of(8, 2), step_of(7, 3)])) if h.part == "own_words")
+    assert (echo.step, echo.share) == (1, 0.3)
+
+
+def test_a_step_in_which_the_run_was_killed_is_left_out(tmp_path):
+    run = run_of(tmp_path, [step_of(10, 0), step_of(5, 5)])
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
+    assert "own_words" not in [hack.part for hack in hacks(run)]
+
+
 @pytest.mark.parametrize(
     "steps",
     [

@@ -176,6 +176,14 @@ def test_a_bundle_is_installed_from_without_an_index(clone, bundle, command, joi
     assert clone.installs() == []
 
 
+def test_a_bundle_has_no_cpu_build_of_pytorch_which_is_told_and_noted(clone, bundle):
+    code, _, err = clone.lab("setup", "--bundle", bundle, LAB_TORCH="cpu")
+    assert code == 0 and "a bundle has no CPU build of PyTorch" in err
+    assert (clone.root / ".venv" / "lab.torch").read_text() == "cuda\n"
+    again = clone.lab("setup", "--bundle", bundle, LAB_TORCH="cpu")
+    assert again == (0, f"handed over: aligner_lib setup --bundle {bundle}", "")
+
+
 def test_a_damaged_bundle_installs_nothing(clone, bundle):
     code, out, err = clone.lab("setup", "--bundle", "bad.tar")
     assert code == 1 and out == "" and err.splitlines()[-1] == "lab: it is damaged"

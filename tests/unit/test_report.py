@@ -8,13 +8,17 @@ import re
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_markdown_cell, new_notebook
 from pages import external_references
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import Workspace, write_portfolio
 from aligner_lib.tutorial.comparison.evaluation import evaluate_policies, recorded_evaluation
 from aligner_lib.tutorial.comparison.statistics import NOT_IDENTIFIABLE
+from aligner_lib.tutorial.report.html_report import write_report
+from aligner_lib.tutorial.report.stages import reached
 from aligner_lib.tutorial.report.summary import summary_section
 from aligner_lib.tutorial.workspace import learning_progress
 from aligner_lib.tutorial.workspace.learning_progress import record_answer, record_exercise
@@ -101,6 +105,35 @@ def test_the_report_s_picture_is_of_the_runs_that_are_there(tmp_path):
     write_run(tmp_path / "sft", [*records, {"step": 13, "validation/loss": math.nan}, *records])
     split = summary_section(SUMMARY, tmp_path)
     assert split.count("<polyline") == 2 and "nan" not in split
+
+
+def test_a_curve_of_training_data_is_faint_without_one_of_held_out_data_too(tmp_path):
+    write_run(tmp_path / "sft", [{"step": 1, "train/loss": 3.0}, {"step": 2, "train/loss": 2.0}])
+    section = summary_section({}, tmp_path)
+    assert re.findall(r'<polyline class="(\w+)"', section) == ["faint"]
+    assert 'aria-label="SFT: loss on training data: 3 at first, 2 at last"' in section
+
+
+def test_the_link_to_a_run_s_page_is_quoted(tmp_path):
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "a#b?100%.html").touch()
+    link = '<a href="pages/a%23b%3F100%25.html">a#b?100%</a>'
+    assert link in summary_section({}, tmp_path / "runs")
+
+
+LINKS = {
+    "[next](01_next.ipynb#part)": '<a href="#01_next">next</a>',
+    "[**gone**](./07_grpo.ipynb)": "<strong>gone</strong>",
+    "[docs](../../docs/data.md)": "docs",
+    "[web](https://a.org)": '<a href="https://a.org">web</a>',
+}
+
+
+def test_a_link_in_the_report_leads_within_the_page_or_to_the_web_or_is_text(tmp_path):
+    for name, text in (("00_start", " | ".join(LINKS)), ("01_next", "")):
+        nbformat.write(new_notebook(cells=[new_markdown_cell(text)]), tmp_path / f"{name}.ipynb")
+    write_report(tmp_path / "report.html", sorted(tmp_path.glob("*.ipynb")), {}, tmp_path / "runs")
+    assert f"<p>{' | '.join(LINKS.values())}</p>" in (tmp_path / "report.html").read_text()
 
 
 def test_answers_before_and_after_go_from_the_largest_gain_to_the_smallest(tmp_path):
@@ -196,6 +229,18 @@ def test_a_record_without_an_interval_is_read_as_it_was_written(tmp_path):
     assert (
         recorded_evaluation({"evaluation": {"conversations": {}, "sums": {}}}) is None
     )  # of an older notebook
+
+
+def test_a_gain_without_an_interval_is_noted_alone(tmp_path):
+    lab = Workspace(tmp_path, "smoke")
+    runs = evaluated(lab, {"downloaded": 0, "SFT": 0, "DPO": 3, "GRPO": 6, "PPO": 6})
+    evaluation = evaluate_policies({name: [run] for name, run in runs.items()}, seed=1)
+    ppo = evaluation.conversations.figures["PPO"]
+    for measure in ("gain", "good_gain"):
+        ppo[measure] = ppo[measure]._replace(low=math.nan, high=math.nan)
+    lab.record("08", evaluation.results())
+    notes = [row.note for row in reached(read_results(tmp_path, print)) if row.stage == "PPO"]
+    assert notes == ["", "gain +1.00", "equals: 50 %"]
 
 
 CHATML = "system\nYou are a helpful AI assistant\nuser\nWhy?\nassistant\n"

@@ -107,6 +107,9 @@ def test_calls_are_read_and_what_is_no_call_is_text():
         "",
         [CALL],
     )  # the stop token stood in its place
+    with_id = TAGGED.replace('"name"', '"id": "1", "name"')
+    assert with_id != TAGGED and read_calls(with_id) == ("", [CALL])
+    assert read_calls(TAGGED.replace("arguments", "parameters")) == ("", [ToolCall(CALL.name, {})])
     for text, problem in UNREADABLE.items():
         (call,) = read_calls(text)[1]
         assert problem in call.problem, text

@@ -92,11 +92,17 @@ def _recognised(exercise: Exercise, cases: list[dict[str, Any]], own: list[Answe
             return mistake
     if not any(result.error for result in own):
         outputs = [result.outputs for result in own]
-        return next(
-            (mistake for mistake in exercise.mistakes if mistake.seen_in and mistake.seen_in(cases, outputs)),
-            None,
-        )
+        return next((mistake for mistake in exercise.mistakes if _is_seen(mistake, cases, outputs)), None)
     return None
+
+
+def _is_seen(mistake: Mistake, cases: list[dict[str, Any]], outputs: list[tuple]) -> bool:
+    if mistake.seen_in is None:
+        return False
+    try:
+        return mistake.seen_in(cases, outputs)
+    except Exception:  # seen_in computes with outputs of any type, dtype and shape
+        return False
 
 
 def _cannot_be_called(exercise: Exercise, function: Callable) -> str:

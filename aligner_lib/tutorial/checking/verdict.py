@@ -195,6 +195,8 @@ def _cells(value: Any, wrong: Any) -> list[list[tuple[str, bool]]]:
         return [row for part in value for row in [*_cells(part, None), [("", False)]]][:-1]
     if not isinstance(value, torch.Tensor):
         return [[(_short(value), wrong is not None and bool(wrong.any()))]]
+    if not value.numel():
+        return [[("(no elements)", False)]]
     value = value.detach()
     if not value.ndim:
         value = value[None]

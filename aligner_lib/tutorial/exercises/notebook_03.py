@@ -49,7 +49,7 @@ RESPONSE_MASK = Exercise(
     title="which predictions count",
     minutes=8,
     difficulty=2,
-    hint="Write down a row with $P=2$ and $L=5$: tokens 0 to 4, and predictions 0 to 3, where prediction $i$ predicts "
+    hint="Write down a row with $P=2$ and $T=5$: tokens 0 to 4, and predictions 0 to 3, where prediction $i$ predicts "
     "token $i+1$. The first token of the response is token $P$. Which prediction predicts token $P$? Compare "
     "`torch.arange(size)` with `prompt_lengths[:, None]` to get all rows at once.",
     reference=lambda *inputs: ppo.response_mask(*inputs),
@@ -205,9 +205,9 @@ FIRST_LOSSES = Exercise(
     minutes=6,
     difficulty=2,
     hint="A model that knows nothing gives each of $n$ possibilities the probability $1/n$. A reward model has two "
-    "possibilities: either answer may be the better one. DPO's margin is the difference between policy and "
-    r"reference, and at the beginning the policy equals the reference. IPO's loss is $(h - \frac{1}{2\beta})^2$ "
-    "with the same margin $h$.",
+    "possibilities: either answer may be the better one. DPO's margin is β times $h$, the chosen answer's "
+    "gain in log-probability over the reference minus the rejected answer's, and at the beginning the policy equals the "
+    r"reference. IPO's loss is $(h - \frac{1}{2\beta})^2$.",
     reference=lambda vocabulary_size, beta: (log(vocabulary_size), log(2), log(2), (1 / (2 * beta)) ** 2),
     inputs=lambda draw: {
         "vocabulary_size": draw.random.randint(100, 60000),

@@ -20,11 +20,11 @@ def _loss(margin):
 
 
 def _rewards(draw: Draw) -> dict:
-    """The rewards of some pairs. The last pair has a margin of −130, for which a naive log(sigmoid) is −inf."""
+    """The rewards of some pairs. The last pair has a margin of −1000, for which a naive log(sigmoid) is −inf."""
     pairs = draw.one_of((4, 5, 6))
     chosen, rejected = draw.normal(pairs, scale=2.0), draw.normal(pairs, scale=2.0)
     chosen[0] = rejected[0]
-    chosen[-1] = rejected[-1] - 130.0
+    chosen[-1] = rejected[-1] - 1000.0
     return {"chosen": chosen, "rejected": rejected}
 
 

@@ -230,7 +230,7 @@ GAE = Exercise(
     hint="Go through the columns from the last to the first (`reversed(range(S))`), and carry two vectors of length B: "
     "the next token's value and the next token's advantage. Both start at 0. Where the mask is 0, keep the carried "
     "vectors as they are: `torch.where(mask[:, t], advantage, carried)`. Test two cases: with λ = 0 an advantage "
-    "is the error δ alone, and with λ = 1 an advantage is the sum of all later rewards minus the value.",
+    "is the error δ alone, and with λ = γ = 1 an advantage is the sum of its own and all later rewards minus the value.",
     reference=_gae,
     library="aligner_lib.algorithms.ppo.advantages_and_returns",
     trains=("ppo", "advantages"),

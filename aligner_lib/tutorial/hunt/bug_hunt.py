@@ -249,15 +249,20 @@ def _choices(right: tuple[str, str], wrong: Sequence[tuple[str, str]]) -> tuple[
 def first_difference(run, other) -> str:
     """The first difference between the metrics of two runs, as a sentence; "" if all figures are equal to the last digit.
 
-    run, other: run folders or recordings with the same number of records. Times are not compared.
+    run, other: run folders or recordings with the same number of records. Times are not compared. The figure of a run that lacks
+    a metric is None.
     """
     pairs = zip(run.metrics(), other.metrics(), strict=True)
     for record, other_record in pairs:
-        for name in record:
-            if name.startswith(("time", "timers/")) or record[name] == other_record.get(name):
-                continue
-            return f"at step {record['step']} {name} is {record[name]} and {other_record.get(name)}"
+        for name in record | other_record:
+            figures = record.get(name), other_record.get(name)
+            if not name.startswith(("time", "timers/")) and not _same(*figures):
+                return f"at step {record['step']} {name} is {figures[0]} and {figures[1]}"
     return ""
+
+
+def _same(figure: object, other: object) -> bool:
+    return figure == other or (figure != figure and other != other)  # NaN differs from itself
 
 
 class InOrder(QuizQuestion):
@@ -336,13 +341,13 @@ EVIDENCE: Mapping[str, FaultEvidence] = {
         "train_rollouts/returns_mean",
         lambda value, usual: value < usual / 2,
         "The returns are far below the rewards, and stay there. A reward at the last token lies ahead of every "
-        "token. With the fault the reward lies ahead of the first token only, and in the completions the first token has "
-        "the whole advantage.",
+        "token. With the fault the reward lies ahead of the first token only, and from about step 13 on the first token of "
+        "a completion has nearly the whole advantage.",
     ),
     "stale_rollouts": FaultEvidence(
         "train_rollouts/sampler_mismatch",
         lambda value, usual: value > 0.1,
-        "The mismatch is 0 at step 1 and grows with every update, and the KL of these responses is below 0, "
+        "The mismatch is 0 at step 1 and rises to 7 nats, and the KL of these responses is below 0, "
         "because another policy has drawn them. Each validation gives the same figure to the last digit.",
     ),
     "learning_rate": FaultEvidence(

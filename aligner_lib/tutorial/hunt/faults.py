@@ -1,4 +1,4 @@
-"""Ten silent faults of PPO. A run with a silent fault trains to the end without an error.
+"""Eleven silent faults of PPO, ten of which can be planted by name. A run with a silent fault trains to the end without an error.
 
     Workspace("runs/hunt", "smoke").submit("ppo", fault="kl_sign")
 

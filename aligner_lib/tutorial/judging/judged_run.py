@@ -70,28 +70,34 @@ class HeldOutPairs:
         return of_both
 
     def drawn(self, count: int, seed: int = 0) -> list[tuple[HeldOutAnswer, HeldOutAnswer]]:
-        """Pairs of answers drawn at random, always the same."""
-        return random.Random(seed).sample(self.pairs, count)
+        """Pairs of answers drawn at random, always the same; all pairs if there are fewer than count."""
+        return random.Random(seed).sample(self.pairs, min(count, len(self.pairs)))
 
 
 def before_and_after(run: RunFolder) -> HeldOutPairs:
     """The answers of the first and the last validation of a run, by prompt. Answers without a reward are left out.
 
-    Raises ValueError for a run with a single validation, and for prompts without an instruction of data/forms.py.
+    Raises ValueError for a run with a single validation, for a run without a rewarded answer to the same prompt in both, and for
+    prompts without an instruction of data/forms.py.
     """
     records = [r for r in run.rollouts() if r["split"] == "validation"]
     steps = sorted({record["step"] for record in records})
     if len(steps) < 2:
         raise ValueError(f"{run.path} has {len(steps)} validations: before and after are needed")
     first, last = (_by_group([r for r in records if r["step"] == step]) for step in (steps[0], steps[-1]))
-    return HeldOutPairs([(first[group], last[group]) for group in sorted(first.keys() & last.keys())])
+    if not (both := sorted(first.keys() & last.keys())):
+        raise ValueError(
+            f"{run.path}: no held-out prompt has a rewarded answer at step {steps[0]} and at step {steps[-1]}: "
+            "read the judge's reasons in environment_failures.txt, and train again with a judge that answers"
+        )
+    return HeldOutPairs([(first[group], last[group]) for group in both])
 
 
 def right_within_prompts(run: RunFolder, first: int, last: int) -> Estimate:
     """The share of pairs of a good and another response to the same prompt in which the good response has the higher reward.
 
     first, last: training steps, inclusive. The gold program decides which responses are good. A tie counts half, and the interval
-    counts prompts. Raises ValueError without such a pair.
+    counts the prompts with such a pair. Raises ValueError without such a pair.
     """
     wins, prompts = [], []
     for step in range(first, last + 1):

@@ -54,7 +54,7 @@ def labels_of(answers: Sequence[LabelledAnswer], good_numbers: str) -> list[bool
     text = good_numbers.strip()
     if not text:
         return [answer.is_good for answer in answers]
-    if text != "none" and not re.fullmatch(r"[\d,;\s]+", text):
+    if text != "none" and not re.fullmatch(r"[,;\s]*\d[\d,;\s]*", text):
         raise ValueError(f"{text!r}: write the numbers of the good answers, such as 1, 4, 9, or none")
     numbers = {int(number) for number in re.findall(r"\d+", text)}
     if unknown := numbers - set(range(1, len(answers) + 1)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aligner_lib.run_folder.turns import turns_of
@@ -28,14 +28,16 @@ def write_turns(turns: Iterable[str], path: Path) -> str:
     return str(path)
 
 
-def rubric_environment(prompts: dict[str, str], judge: dict[str, object]) -> dict[str, object]:
-    """Settings of a job whose responses a judge scores by RUBRIC, from the probability of Yes.
+def rubric_environment(
+    prompts: dict[str, str], judge: dict[str, object], rubric: Mapping[str, float] = RUBRIC
+) -> dict[str, object]:
+    """Settings of a job whose responses a judge scores by a rubric, from the probability of Yes.
 
-    prompts: a file for each split. judge: the judge's endpoint, as arguments of the environment `judge`.
+    prompts: a file for each split. judge: the judge's endpoint, as arguments of the environment `judge`. rubric: criterion → weight.
     """
     args = judge | {
         "prompts": prompts,
-        "rubric": RUBRIC,
+        "rubric": dict(rubric),
         "verdict": "logprobs",
         "concurrency": 8,
         "timeout": 300,

@@ -10,8 +10,9 @@ import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from aligner_lib.rollouts.environments.base import Message
+from aligner_lib.rollouts.environments.base import Message, NoVerdict
 from aligner_lib.rollouts.environments.judge import JudgedPrompts, probability_of
 from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.prompt_files import PromptRecord
@@ -20,6 +21,7 @@ from aligner_lib.tutorial.judging.labelled import AnswerPair, LabelledAnswer
 FILE = Path(__file__).with_name("verdicts.json.gz")
 URL, MODEL = "http://recorded", "smollm2-135m"
 WORDS = ("yes", "no", "a", "b")
+Verdict = TypeVar("Verdict")
 KEPT = 5  # likeliest first tokens that a recording keeps beside WORDS
 
 
@@ -73,14 +75,20 @@ def record_of(turn: str) -> PromptRecord:
     return PromptRecord([{"role": "user", "content": turn}], {})
 
 
+def require_verdicts(verdicts: Sequence[Verdict | NoVerdict]) -> list[Verdict]:
+    """The verdicts unchanged. Raises RuntimeError with the number of missing verdicts and the first reason."""
+    if missing := [verdict for verdict in verdicts if isinstance(verdict, NoVerdict)]:
+        raise RuntimeError(f"{len(missing)} of {len(verdicts)} have no verdict: {missing[0].text}")
+    return list(verdicts)
+
+
 def wins_of(judge: JudgedPrompts, pairs: Sequence[AnswerPair]) -> list[tuple[float, float]]:
     """For each pair the probability that the judge prefers the first place: with the better answer first, and with the worse.
 
     Raises RuntimeError with the reason for a request without a verdict.
     """
-    wins = [probability_of(answer, "a", "b") for answer in judge.endpoint.ask(_in_both_orders(judge, pairs))]
-    if missing := [win for win in wins if not isinstance(win, float)]:
-        raise RuntimeError(f"a comparison has no verdict: {missing[0].text}")
+    answers = judge.endpoint.ask(_in_both_orders(judge, pairs))
+    wins = require_verdicts([probability_of(answer, "a", "b") for answer in answers])
     return list(zip(wins[::2], wins[1::2]))
 
 

@@ -53,10 +53,12 @@ def _stretches(run: RunFolder, metric: str) -> list[list[tuple[int, float]]]:
 
 
 def _panel(panel: Panel, run: RunFolder) -> str:
-    lines = [line for metric in panel.metrics if sum(map(len, line := _stretches(run, metric))) > 1]
+    looks = ["strong"] + ["faint"] * (len(panel.metrics) - 1)
+    of_metrics = [(look, _stretches(run, metric)) for look, metric in zip(looks, panel.metrics)]
+    lines = [(look, line) for look, line in of_metrics if sum(map(len, line)) > 1]
     if not lines:
         return ""
-    steps, values = zip(*(point for line in lines for stretch in line for point in stretch))
+    steps, values = zip(*(point for _, line in lines for stretch in line for point in stretch))
     (x0, x1), (y0, y1) = (min(steps), max(steps)), (min(values), max(values))
     y1 = y1 if y1 > y0 else y0 + 1
 
@@ -65,8 +67,8 @@ def _panel(panel: Panel, run: RunFolder) -> str:
         return f"{x:.1f},{HEIGHT - BOTTOM - (value - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM):.1f}"
 
     drawn = "".join(
-        f'<polyline class="{"strong" if i == 0 else "faint"}" points="{" ".join(at(*point) for point in stretch)}"/>'
-        for i, line in reversed(list(enumerate(lines)))
+        f'<polyline class="{look}" points="{" ".join(at(*point) for point in stretch)}"/>'
+        for look, line in reversed(lines)
         for stretch in line
     )
     labels = "".join(
@@ -74,7 +76,8 @@ def _panel(panel: Panel, run: RunFolder) -> str:
         for value in (y0, y1)
     )
     labels += f'<text x="{LEFT}" y="{HEIGHT - 4}">{x0}</text><text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{x1}</text>'
-    strong, words = lines[0], html.escape(panel.title)
-    alt = f"{words}: {strong[0][0][1]:.3g} at first, {strong[-1][-1][1]:.3g} at last"
+    (look, line), words = lines[0], html.escape(panel.title)
+    of_training = " on training data" if look == "faint" else ""
+    alt = f"{words}{of_training}: {line[0][0][1]:.3g} at first, {line[-1][-1][1]:.3g} at last"
     svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{alt}">{drawn}{labels}</svg>'
     return f"<div><h3>{words}</h3>{svg}</div>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import nbformat
@@ -15,9 +16,12 @@ from pygments.formatters import HtmlFormatter
 
 from aligner_lib.tutorial.report.html_page import html_page
 from aligner_lib.tutorial.report.summary import summary_section
+from aligner_lib.tutorial.site.links import ELSEWHERE
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
+LINK = re.compile(r'<a href="(?P<target>[^"]*)"[^>]*>(?P<text>.*?)</a>', re.DOTALL)
+NOTEBOOK = re.compile(r"(?:\./)?(?P<name>[^/#]+)\.ipynb(?:#.*)?")
 
 
 def write_report(path: Path, notebooks: list[Path], summary: dict, runs: Path) -> None:
@@ -26,13 +30,29 @@ def write_report(path: Path, notebooks: list[Path], summary: dict, runs: Path) -
     notebooks: paths of executed notebooks, in order. The page begins with the results in `summary` and of the run folders in
     `runs`.
     """
-    bodies, charts = {}, False
+    names, bodies, charts = {notebook.stem for notebook in notebooks}, {}, False
     for notebook in notebooks:
         body, has_charts = _notebook_body(nbformat.read(notebook, as_version=4), notebook.parent)
         charts |= has_charts
-        # turn links between notebooks into links within the page
-        bodies[notebook.stem] = re.sub(r'href="(?:\./)?([0-9]{2}\w*)\.ipynb', r'href="#\1', body)
+        bodies[notebook.stem] = _within_page(body, names)
     path.write_text(_page(bodies, summary, summary_section(summary, runs), charts), encoding="utf-8")
+
+
+def _within_page(body: str, names: Collection[str]) -> str:
+    """Replace the links to notebooks by links to their sections, and the links to other files by text.
+
+    The report is passed on without these files. names: the notebooks in the report.
+    """
+
+    def led(link: re.Match) -> str:
+        if link["target"].startswith(ELSEWHERE):
+            return link[0]
+        notebook = NOTEBOOK.fullmatch(link["target"])
+        if notebook is None or notebook["name"] not in names:
+            return link["text"]
+        return f'<a href="#{notebook["name"]}">{link["text"]}</a>'
+
+    return LINK.sub(led, body)
 
 
 def _notebook_body(notebook: NotebookNode, folder: Path) -> tuple[str, bool]:

@@ -69,7 +69,8 @@ def _of_evaluation(summary: dict, evaluation: PolicyEvaluation) -> Iterator[Reac
     before, after, gain = sft["reward"], ppo["reward"], ppo["gain"]
     spread = summary.get("ppo", {}).get("val_reward_sft_std")
     reach = max(2 * (spread or 0.0), abs(gain.value), 1e-9)
-    note = f"gain {gain.value:+.2f} ({gain.low:+.2f} to {gain.high:+.2f}, 95 % interval)".translate(MINUS)
+    interval = f" ({gain.low:+.2f} to {gain.high:+.2f}, 95 % interval)" if math.isfinite(gain.low) else ""
+    note = f"gain {gain.value:+.2f}{interval}".translate(MINUS)
     what = "reward on held-out prompts, estimated by the reward model"
     scale = before.value - reach, before.value + reach
     yield Reached("PPO", what, after.value, before.value, note=note, share=False, scale=scale)
@@ -150,8 +151,11 @@ def _sums(after: float, before: float, summary: dict) -> Reached:
 
 
 def _good_note(low: float | None, summary: dict | None = None) -> str:
-    """The gain of good answers in words. low: the lower end of its interval. summary: with the figures of cheats."""
-    if low is None:
+    """The gain of good answers in words. low: the lower end of its interval, None or NaN without an interval.
+
+    summary: with the figures of cheats.
+    """
+    if low is None or math.isnan(low):
         return ""
     if low <= 0:
         note = "the 95 % interval of the gain includes 0 or lies below 0, so no gain is shown"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 from pathlib import Path
+from urllib.parse import quote
 
 from aligner_lib.run_folder.reader import flatten
 from aligner_lib.tutorial.comparison.evaluation import KEY
@@ -47,7 +48,7 @@ def summary_section(summary: dict, runs: Path) -> str:
 def _links(pages: Path) -> str:
     """Links to the runs' pages, the oldest run first; "" without pages."""
     written = sorted(pages.glob("*.html"), key=lambda page: page.stat().st_mtime, reverse=True)
-    links = [f'<a href="{PAGES}/{html.escape(page.name)}">{html.escape(page.stem)}</a>' for page in written]
+    links = [f'<a href="{PAGES}/{quote(page.name)}">{html.escape(page.stem)}</a>' for page in written]
     return f"<p>Charts and responses of each run: {', '.join(links)}.</p>" if links else ""
 
 

@@ -185,7 +185,8 @@ def _without_places(text: str, root: Path, tutorial: Path) -> str:
     """An executed notebook's text without paths of this machine: the folders of the tutorial, the project and the user."""
     names = {tutorial.resolve(): f"runs/{tutorial.name}", root.resolve(): ".", Path.home(): "~"}
     for place, name in names.items():
-        text = text.replace(str(place), name)
+        if place != Path(place.anchor):  # HOME is / for a user without a home, as in a container
+            text = text.replace(str(place), name)
     return text
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shlex
 import sys
 import sysconfig
 import tarfile
@@ -93,9 +94,11 @@ class Bundle:
         for what in ("lock", "sources"):
             if its[what] != here[what]:
                 name = LOCKS[0] if what == "lock" else "the code"
+                archive = shlex.quote(str(self.path.absolute()))
                 raise BadBundle(
                     f"{self.path} was packed at commit {commit}, and {name} differs here: git checkout {commit}, "
-                    f"or take the project from the bundle itself: tar -xOf {self.path.name} project.tar.gz | tar -xz"
+                    f"or take the project from the bundle itself: tar -xOf {archive} project.tar.gz | tar -xz && "
+                    "cd aligner-lab"
                 )
 
     def names(self, prefix: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -51,11 +52,16 @@ def pack(
 ) -> Path:
     """Write a bundle for the current Python and platform.
 
-    tutorial: the folder of a finished tutorial, whose runs become the recorded runs. wheels: a folder with the wheels of LOCKS;
-    None: download the wheels, with the user's pip settings. Raises UserError for a clone with uncommitted changes, and for a
-    failed download.
+    tutorial: the folder of a finished tutorial, whose runs become the recorded runs. wheels: a folder with the wheels of LOCKS
+    and of uv; None: download the wheels, with the user's pip settings. Raises UserError for a clone with uncommitted changes, for
+    a folder without uv, and for a failed download.
     """
     commit = _commit(root)
+    if wheels and not any(wheels.glob("uv-*.whl")):
+        raise UserError(
+            f"--wheels {wheels}: there is no uv-*.whl, without which a seat needs a network: "
+            f"pip download --no-deps -d {shlex.quote(str(wheels))} '{UV}'"
+        )
     runs = recorded_runs.packable(tutorial) if tutorial else []
     if tutorial and not runs:
         raise UserError(f"--tutorial {tutorial}: there is no finished run in {tutorial / 'runs'}")
@@ -122,9 +128,12 @@ def _download(root: Path, folder: Path, echo: Echo) -> Path:
         for what in (*(["--require-hashes", "-r", str(root / lock)] for lock in LOCKS), [UV]):
             done = subprocess.run([*pip, *quiet, *what], capture_output=True, text=True)
             if done.returncode:
-                last = done.stderr.strip().splitlines()[-1:] or ["it gives no reason"]
-                raise UserError(f"pip can't download {what[-1]}: {last[0]}")
+                raise UserError(f"pip can't download {what[-1]}: {_reason(done)}")
     return folder
+
+
+def _reason(done: subprocess.CompletedProcess) -> str:
+    return (done.stderr.strip().splitlines()[-1:] or ["no reason is given"])[0]
 
 
 @contextmanager
@@ -140,7 +149,10 @@ def _pip() -> Iterator[list[str]]:
     if uv is None:
         raise UserError("packing needs pip or uv, and neither is here")
     with tempfile.TemporaryDirectory(prefix="aligner-pip-") as folder:
-        subprocess.run([uv, "pip", "install", "--quiet", "--target", folder, "pip"], check=True)
+        install = [uv, "pip", "install", "--quiet", "--target", folder, "pip"]
+        done = subprocess.run(install, capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(f"packing needs pip, which uv can't install: {_reason(done)}")
         yield [sys.executable, str(Path(folder) / "pip")]
 
 

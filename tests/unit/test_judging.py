@@ -1,0 +1,79 @@
+"""Notebook 13's judge: a learner's labels and rubric, answers without a verdict, and a run read by the gold program."""
+
+import json
+
+import pytest
+
+from aligner_lib.rollouts.environments.base import NoVerdict, Step
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.judging.judged_run import before_and_after, right_within_prompts
+from aligner_lib.tutorial.judging.labelled import LabelledAnswer, labels_of
+from aligner_lib.tutorial.judging.rubric import RUBRIC, rubric_environment
+from aligner_lib.tutorial.judging.verdicts import require_verdicts
+
+ANSWERS = [LabelledAnswer("Why?", "So.", True, is_good) for is_good in (True, False, True)]
+ASKS = 'User: Please tell me why honey is sweet. Use the word "bees".\n\nAssistant:'
+GOOD, OTHER = "Honey is sweet because bees collect sugar from flowers.", 'Use the word "bees".'
+
+
+def run_of(folder, *answers: tuple[str, int, int, str, float | None]) -> RunFolder:
+    """A run with these (split, step, group, response, reward)."""
+    with (folder / "rollouts.jsonl").open("w") as file:
+        for split, step, group, response, reward in answers:
+            record = {"split": split, "step": step, "group": group, "response": response, "reward": reward}
+            file.write(json.dumps(record | {"prompt": ASKS, "length": 9, "finished": True}) + "\n")
+    return RunFolder(folder)
+
+
+@pytest.mark.parametrize(
+    ("good_numbers", "labels"),
+    [
+        ("", [True, False, True]),  # the reader's
+        ("2; 3,", [False, True, True]),
+        ("none", [False, False, False]),
+    ],
+)
+def test_labels_are_the_numbers_of_the_good_answers(good_numbers, labels):
+    assert labels_of(ANSWERS, good_numbers) == labels
+
+
+@pytest.mark.parametrize("good_numbers", [";", " , ", "2 and 3"])
+def test_labels_without_a_number_are_refused(good_numbers):
+    with pytest.raises(ValueError, match="write the numbers of the good answers, such as 1, 4, 9, or none"):
+        labels_of(ANSWERS, good_numbers)
+
+
+@pytest.mark.parametrize("rubric", [RUBRIC, {"The answer is short.": 1}])
+def test_the_policy_trains_on_the_given_rubric(rubric):
+    settings = rubric_environment({"train": "prompts.jsonl"}, {"model": "m"}, rubric)
+    assert settings["model.environments"]["judged"]["args"]["rubric"] == rubric
+
+
+def test_an_answer_without_a_verdict_shows_the_judge_s_reason():
+    assert require_verdicts([Step(1.0), Step(0.5)]) == [Step(1.0), Step(0.5)]
+    with pytest.raises(RuntimeError, match=r"^1 of 2 have no verdict: no connection$"):
+        require_verdicts([Step(1.0), NoVerdict("judge", "no connection")])
+
+
+def test_fewer_prompts_than_asked_for_are_all_drawn(tmp_path):
+    answers = [("validation", step, group, GOOD, 1.0) for step in (0, 12) for group in (0, 1)]
+    held_out = before_and_after(run_of(tmp_path, *answers))
+    assert sorted(held_out.drawn(10)) == sorted(held_out.pairs) and len(held_out.pairs) == 2
+
+
+def test_validations_without_rewards_are_refused_with_both_steps_and_a_cure(tmp_path):
+    run = run_of(tmp_path, ("validation", 0, 0, GOOD, 1.0), ("validation", 12, 0, GOOD, None))
+    with pytest.raises(ValueError, match="at step 0 and at step 12: read the judge's reasons"):
+        before_and_after(run)
+
+
+def test_only_prompts_with_a_good_and_another_response_count(tmp_path):
+    """The good response wins in one prompt and ties in another: 0.75. The third prompt has no good response."""
+    rewards = {0: (1.0, 0.0), 1: (0.5, 0.5)}
+    answers = [
+        ("train", 1, group, response, reward)
+        for group, of_both in rewards.items()
+        for response, reward in zip((GOOD, OTHER), of_both)
+    ]
+    share = right_within_prompts(run_of(tmp_path, *answers, ("train", 1, 2, OTHER, 0.9)), 1, 1)
+    assert share.value == 0.75
