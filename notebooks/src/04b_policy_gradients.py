@@ -344,11 +344,12 @@ for ax, beta in zip(axes[1:], (1.0, 0.3, 0.05)):
 plt.show()
 
 # %% [markdown]
-# A large β keeps the reference's shape. A small β follows the reward, but even β = 0.05 leaves two responses with rewards of 1.0 and 0.9 equally
-# likely, because the reference prefers the second. The coefficient β is the price of one nat of KL in units of reward. (A *nat* is the unit of natural logarithms: the KL is the mean of $\log (\pi / \pi_{ref})$
-# over drawn responses.) In notebook 05 the same β is the coefficient of the KL penalty, and PPO on a problem like this
-# one reaches $\pi^*$. In notebook 06 the formula is solved for the reward, $r(x) = \beta \log \frac{\pi^*(x)}{\pi_{ref}(x)} +
-# \beta \log Z$, and becomes the loss of DPO.
+# A large β keeps the reference's shape. A small β follows the reward, but even β = 0.05 leaves two responses with
+# rewards of 1.0 and 0.9 equally likely, because the reference prefers the second. The coefficient β is the price of one
+# nat of KL in units of reward. (A *nat* is the unit of natural logarithms: the KL is the mean of $\log (\pi /
+# \pi_{ref})$ over drawn responses.) In notebook 05 the same β is the coefficient of the KL penalty, and PPO on a
+# problem like this one reaches $\pi^*$. In notebook 06 the formula is solved for the reward, $r(x) = \beta \log
+# \frac{\pi^*(x)}{\pi_{ref}(x)} + \beta \log Z$, and becomes the loss of DPO.
 
 # %% [markdown]
 # ## May old responses be used again?

@@ -832,8 +832,8 @@ compare_runs([original, broken])
 #
 # The two runs are a **pair**: they drew the same prompts with the same random numbers, so only the setting differs. In
 # two unpaired runs the luck of the draw differs, too. How much does that matter? The problem of *PPO in seconds*, a
-# **bandit** (one choice, then a reward), trains in milliseconds, so you can repeat an experiment twenty times: ten steps with $\beta = 0.1$ and ten steps with $\beta = 0.3$. How much more
-# reward does the smaller penalty give?
+# **bandit** (one choice, then a reward), trains in milliseconds, so you can repeat an experiment twenty times: ten
+# steps with $\beta = 0.1$ and ten steps with $\beta = 0.3$. How much more reward does the smaller penalty give?
 
 # %%
 expected = {
@@ -926,14 +926,15 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # %% [markdown]
 # Three lessons from twelve steps:
 #
-# - **Without a penalty** the policy gains 0.24 of good answers instead of 0.18. The paired difference is 0.06 (−0.02 to 0.14), which
-#   may be chance, and the intervals of the KL are too wide to compare the distances. In so few small steps the policy finds no hack that these
-#   pairs leave open. A penalty is an insurance, and an insurance may cost something.
+# - **Without a penalty** the share of good answers rises by 0.24 instead of 0.18. The paired difference is 0.06 (−0.02
+#   to 0.14), which may be chance, and the intervals of the KL are too wide to compare the distances. In so few small
+#   steps the policy finds no hack that these pairs leave open. A penalty is an insurance, and an insurance may cost
+#   something.
 # - **With large steps** the answers obey twice as often as before, 0.70, but 0.66 of them stay on the topic and they are
 #   little more than half as long. *Obeys* alone would call this run the best one.
 # - **With both**, the reward is as high as in the original run, and the answers are no better than those of the SFT
-#   policy: 0.27 are good. Answers now contain every number that was asked for, and 0.02 of the requested last words. The reward does
-#   not tell the two runs apart. The KL does, and its alarm sounds at step 5.
+#   policy: 0.27 are good. Answers now contain every number that was asked for, and 0.02 of the requested last words.
+#   The reward does not tell the two runs apart. The KL does, and its alarm sounds at step 5.
 
 # %% [markdown]
 # ### And with more steps?

@@ -407,9 +407,10 @@ lab.record("07", {"grpo": figures})
 # ## What does the objective do to each token?
 #
 # Take the first step's responses and compute the update of several objectives. The weight of a token is the factor of
-# the gradient of $\log \pi$: a blue token becomes likelier, and an orange token becomes less likely. `dr_grpo` does not divide by the
-# deviation of the group, and divides the sum over a response's tokens by the maximal length instead of the response's own. So its weights are smaller,
-# and need a higher learning rate. (Your run divides by the deviation.) `rloo` subtracts the mean of the other responses, and `gspo` clips one ratio for each whole response.
+# the gradient of $\log \pi$: a blue token becomes likelier, and an orange token becomes less likely. `dr_grpo` does not
+# divide by the deviation of the group, and divides the sum over a response's tokens by the maximal length instead of
+# the response's own. So its weights are smaller, and need a higher learning rate. (Your run divides by the deviation.)
+# `rloo` subtracts the mean of the other responses, and `gspo` clips one ratio for each whole response.
 
 # %%
 lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
@@ -501,10 +502,10 @@ curves(
 )
 
 # %% [markdown]
-# In the recorded run (made before twins were held out together), PPO got 0.89 of its training sums right at step 8. The run
-# ended before a second validation, so its only held-out figure is from before the training. A PPO step took about 20 s and a GRPO step
-# about 3 s: 64 prompts carry more information than eight, but cost more to compute. The explained variance stays near
-# 0, so the critic was no better than a constant and did no harm.
+# In the recorded run (made before twins were held out together), PPO got 0.89 of its training sums right at step 8. The
+# run ended before a second validation, so its only held-out figure is from before the training. A PPO step took about
+# 20 s and a GRPO step about 3 s: 64 prompts carry more information than eight, but cost more to compute. The explained
+# variance stays near 0, so the critic was no better than a constant and did no harm.
 #
 # ## A second task: instructions with a form
 #
