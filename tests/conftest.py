@@ -41,7 +41,7 @@ TOGETHER = ["tests/jobs/", "tests/megatron/"]
 def pytest_xdist_auto_num_workers(config):
     """One for each core; none for the one browser, or for single files."""
     alone = config.option.markexpr == "browser" or any(".py" in name for name in config.args)
-    return 0 if alone else min((os.cpu_count() or 1) + 1, 4)
+    return 0 if alone else min(os.cpu_count() or 1, 4)
 
 
 def pytest_xdist_make_scheduler(config, log):

@@ -58,13 +58,13 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:
     """Return a function that answers a question or continues a conversation. The answer is a DrawnAnswer.
 
-    Equal calls give equal answers. model: a model folder, checkpoint or run folder. max_length: the answer's maximal length in
-    tokens. sampling: fields of Sampling, such as temperature. Raises ValueError for invalid sampling, UserError for a reward
-    model.
+    Equal calls give equal answers. model: a model folder, checkpoint or run folder; a model that no run trained answers in the
+    faster precision of this machine, as in a job of the laptop profile. max_length: the answer's maximal length in tokens.
+    sampling: fields of Sampling, such as temperature. Raises ValueError for invalid sampling, UserError for a reward model.
     """
     start = resolve_with_head(model, "lm")
     tokenizer, drawn = tokenizer_of(start), Sampling(max_length=max_length, **sampling)
-    module = load_engine(start).module
+    module = load_engine(start, without_run="auto").module
 
     def answer(text: str) -> str:
         prompt = encode_prompt(tokenizer, as_prompt(text))
@@ -169,19 +169,20 @@ def resolve_with_head(model: str | Path, head: str) -> Path:
     return folder
 
 
-def load_engine(start: Path) -> Engine:
+def load_engine(start: Path, without_run: str = "32") -> Engine:
     """Load a model without an optimizer.
 
-    A run's model computes in the run's precision, if this machine supports it in hardware. Other models compute in float32.
+    A run's model computes in the run's precision, if this machine supports it in hardware. without_run: the precision of other
+    models, as in trainer.precision.
     """
     parallel.initialize()
-    engine = Engine(
-        Architecture.load(start), Numerics(bf16=computed_precision(_precision_of(start)) == "bf16")
-    )
+    precision = computed_precision(_precision_of(start) or without_run)
+    engine = Engine(Architecture.load(start), Numerics(bf16=precision == "bf16"))
     engine.load(start)
     return engine
 
 
-def _precision_of(start: Path) -> str:
+def _precision_of(start: Path) -> str | None:
+    """The precision of the run that trained a model; None without a run."""
     runs = [RunFolder(folder) for folder in (start, *start.parents[:2]) if (folder / "run.json").exists()]
-    return runs[0].info.get("precision", "32") if runs else "32"
+    return runs[0].info.get("precision", "32") if runs else None
