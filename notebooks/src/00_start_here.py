@@ -34,7 +34,7 @@ from aligner_lib.tutorial import Workspace
 from widgets import BeforeAfter
 
 lab = Workspace(out, profile, dataset)
-BeforeAfter("ppo-drawn", live=answering(lab.model(), max_length=48))
+BeforeAfter("ppo-drawn", live=answering(lab.model(), max_length=48, temperature=0.7))  # as in the run
 
 # %%
 answers = BeforeAfter("ppo-drawn")
