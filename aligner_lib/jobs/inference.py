@@ -58,7 +58,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:
     """Return a function that answers a question or continues a conversation. The answer is a DrawnAnswer.
 
-    Equal calls give equal answers. model: a model folder, checkpoint or run folder; a model that no run trained answers in the
+    Equal calls give equal answers. model: a model folder, checkpoint or run folder; a downloaded model answers in the
     faster precision of this machine, as in a job of the laptop profile. max_length: the answer's maximal length in tokens.
     sampling: fields of Sampling, such as temperature. Raises ValueError for invalid sampling, UserError for a reward model.
     """
@@ -146,7 +146,7 @@ def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, 
     """Return a function that computes the log-probabilities of an answer's tokens under the policy, in nats.
 
     The function takes a question or a conversation, and an answer. The result has each token's text and log-probability,
-    including the stop token. Raises UserError for a reward model.
+    including the stop token. A downloaded model computes in float32. Raises UserError for a reward model.
     """
     start = resolve_with_head(policy, "lm")
     tokenizer, engine = tokenizer_of(start), load_engine(start)

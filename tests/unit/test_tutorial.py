@@ -15,6 +15,16 @@ from aligner_lib.tutorial.execution.peak_memory import GIB, PeakMemory
 from aligner_lib.tutorial.report.summary import summary_section
 
 PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
+ENDS = """
+import atexit, pathlib, weakref
+atexit.register(pathlib.Path(out, 'ended').touch)
+left = pathlib.Path(out, 'left')
+left.touch()
+owner = lambda: None
+weakref.finalize(owner, left.unlink)
+file = pathlib.Path(out, 'open').open('w')
+_ = file.write('written')
+"""
 RESULT = "import json, pathlib\n(pathlib.Path(out) / 'results' / '{}.json').write_text(json.dumps({}))"
 
 
@@ -35,7 +45,7 @@ def notebooks(tmp_path_factory) -> Path:
         new_code_cell("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()"),
         new_code_cell("import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1, 2, 3]))"),
         new_code_cell("import ipywidgets\nipywidgets.IntSlider(value=41)"),
-        new_code_cell("import atexit, pathlib\natexit.register(pathlib.Path(out, 'ended').touch)"),
+        new_code_cell(ENDS),
         new_code_cell(RESULT.format("00", "{'sft': {'before': 3.5, 'steps': steps, 'profile': profile}}")),
     )
     write_notebook(
@@ -88,7 +98,8 @@ def test_summary_and_report_have_what_the_notebooks_measured_and_showed(finished
     assert page.count("<math") == 2 and "$$" not in page.split("</script>")[-1]
     executed = nbformat.read(finished / "notebooks" / "00_start.ipynb", as_version=4)
     source = nbformat.read(notebooks / "00_start.ipynb", as_version=4)
-    assert (finished / "ended").exists(), "a kernel's exit functions run"
+    assert (finished / "ended").exists() and not (finished / "left").exists(), "a kernel's exit functions run"
+    assert (finished / "open").read_text() == "written"
     has_outputs = [any(cell.get("outputs") for cell in notebook.cells) for notebook in (executed, source)]
     assert has_outputs == [True, False], "the executed notebook is kept, and its source is not touched"
 

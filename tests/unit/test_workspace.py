@@ -52,6 +52,12 @@ def test_own_data_need_no_download_and_hold_out_their_own_validation_data(tmp_pa
     model = {"pretrained_checkpoint.restore_from_path": str(tmp_path)}
     words = lab.commands("rm", **model, **{"model.data.data_prefix": {"train": [own]}})["main"]
     assert any(own in word for word in words) and not (tmp_path / "data").exists()
+    lab = Workspace(tmp_path / "smoke", "smoke", where="print")
+    words = lab.commands("rm", **model, **{"model.data.data_prefix": {"validation": [own]}})["main"]
+    assert [word.partition("=")[0] for word in words if "data_prefix" in word] == [
+        "model.data.data_prefix.train",
+        "model.data.data_prefix",
+    ]
 
 
 def test_a_sweep_has_a_run_for_each_value_and_a_branch_names_its_parent_and_changes(lab):

@@ -58,6 +58,8 @@ def test_a_packed_branch_beside_its_packed_parent_begins_at_the_fork(known, tmp_
         of_child = open_feed(beside, ["a"]).series[beside.index(child)]
         assert list(of_child.steps) == [2, 3] and list(of_child.axis("time")) == [1, 1]
     assert list(open_feed(child, ["a"]).series[0].steps) == [1, 2, 3]
+    unpacked = open_feed([parent, RunFolder(tmp_path / "child")], ["a"]).series[1]
+    assert list(unpacked.steps) == ([2, 3] if known else [1, 2, 3])
 
 
 @pytest.mark.parametrize(("fork", "shared"), [(3, 3), (1, 1), (3, 2)])

@@ -16,15 +16,15 @@ from aligner_lib.run_folder.reader import RunFolder
 from widgets.recordings.recording_file import find, read
 
 PLAYED_SECONDS = 20.0  # duration of the playback of a bundle's run in a monitor
-LONGEST_STEP = 5.0  # medians of the steps' seconds; a longer time is a pause of the run or of its machine
+LONGEST_STEP = 5.0  # medians of the steps' seconds; a longer time is most often a pause or a long validation
 
 
 class Recording:
     """A recorded run, played from the beginning: `Monitor(Recording("healthy", speed=60))`.
 
     source: the name of a recording of this package, a file of `widgets.recordings.recording_file.record`, or a run folder.
-    speed: recorded seconds per second; infinity shows the end immediately. Pauses are shortened to LONGEST_STEP medians of the
-    steps' seconds. The playback starts at the first read access. The class has RunFolder's interface; `request_stop` ends
+    speed: recorded seconds per second; infinity shows the end immediately. Pauses and long validations are shortened to
+    LONGEST_STEP medians of the steps' seconds. The playback starts at the first read access. The class has RunFolder's interface; `request_stop` ends
     the playback. Raises ValueError for speed ≤ 0.
     """
 

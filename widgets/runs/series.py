@@ -43,20 +43,22 @@ def _parent_of(run, beside: list):
     """The parent of a branch, if the parent is among the runs `beside`; otherwise None."""
     if (parent := run.info.get("parent")) is None:
         return None
-    is_parent = _is_at if "run" in parent else _is_packed
-    return next((other for other in beside if other is not run and is_parent(other, parent)), None)
+    return next((other for other in beside if other is not run and _is_parent(other, parent)), None)
+
+
+def _is_parent(run, parent: dict) -> bool:
+    """Whether a run is a branch's parent: the folder, or a packed run of the same attempt, which has no path."""
+    if "run" in parent and _is_at(run, parent):
+        return True
+    if (created := parent.get("created")) is not None:
+        return run.info.get("created") == created
+    return "run" not in parent and run.info.get("name") == parent["name"]
 
 
 def _is_at(run, parent: dict) -> bool:
     """Whether a run's folder is the folder of a branch's parent; the same folder has several names."""
     path = getattr(run, "path", None)
     return isinstance(path, Path) and os.path.realpath(path) == os.path.realpath(parent["run"])
-
-
-def _is_packed(run, parent: dict) -> bool:
-    """Whether a run is the parent of a packed branch, which has no paths. Two runs may have the same name, or a new one."""
-    key = "name" if parent.get("created") is None else "created"
-    return run.info.get(key) == parent[key]
 
 
 def _starts(run, beside: list) -> list[float]:

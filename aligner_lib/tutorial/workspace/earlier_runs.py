@@ -35,6 +35,8 @@ class RequestedRun:
     profile: str | None
     functions: Mapping[str, str]
     """The texts of the learner's functions, by the setting for a function's file."""
+    is_branch: bool = False
+    """Whether the run continues another run, with the other run's inputs."""
 
     def folders(self) -> Iterator[tuple[Path, list[str]]]:
         """Each component's run folder and settings."""
@@ -53,9 +55,9 @@ class RequestedRun:
 
 
 def reason_to_begin_anew(run: RunFolder, requested: RequestedRun) -> str:
-    """The difference for which an earlier run does not go on; "" if it goes on, or if there is none.
+    """The difference for which training begins anew; "" if an earlier run goes on, or without an earlier run.
 
-    A run goes on with other settings until it has finished, but never with other functions.
+    A run goes on with other settings until its end, but never with other functions.
     """
     if not run.info:
         return ""
@@ -111,7 +113,7 @@ def _changes(run: RunFolder, config: DictConfig) -> list[str]:
 
 def _other_inputs(run: RunFolder, requested: RequestedRun) -> list[str]:
     """The names of models, data files, and files of environments for which the settings name files of other content."""
-    if "parent" in run.info:  # a branch has the inputs of its parent
+    if requested.is_branch:
         return []
     return [name for part, config in requested.started() for name in _differing_inputs(part, config)]
 

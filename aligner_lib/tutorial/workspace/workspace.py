@@ -451,9 +451,11 @@ def _data_of(kind: JobKind, given: Mapping[str, object]) -> dict[str, str | list
 
     Own training data leave out the workspace's validation data, which belong to another task: the job holds out a part.
     """
-    if "model.data.data_prefix" in given or any(key in given and ".train" in key for key in kind.data):
+    prefix = "model.data.data_prefix"
+    own = given.keys() | {f"{prefix}.{split}" for split in given.get(prefix) or ()}
+    if any(key in own and ".train" in key for key in kind.data):
         return {}
-    return {key: file for key, file in kind.data.items() if key not in given}
+    return {key: file for key, file in kind.data.items() if key not in own}
 
 
 def _named(value: object) -> str:
@@ -485,7 +487,7 @@ def _make_way_for_branch(
         return  # the branch has no steps of its own
     profile = parent.info.get("profile")
     words = command(parent.kind, child.path, parents_settings(parent) | settings, profile)
-    if _begins_anew(child, RequestedRun({"main": words}, profile, texts)):
+    if _begins_anew(child, RequestedRun({"main": words}, profile, texts, is_branch=True)):
         set_aside_branch(child)
 
 
