@@ -126,14 +126,22 @@ def is_plain_prompt(value: Any) -> bool:
 def hh_prompt(text: str, key: str) -> list[Message] | None:
     """The turns of a prompt whose last turn, the assistant's, is empty: in HH's format (`Human:`), or in the plain form of
     `aligner data hh` (`User:`, also `System:`). None for other texts, such as a question that only begins with `User:`."""
-    if plain := PLAIN_PROMPT.fullmatch(text):
-        _, *pieces = PLAIN_TURN.split(plain[1])
-        return [
-            {"role": role.lower(), "content": _text(content.strip(), repr(key))}
-            for role, content in zip(pieces[::2], pieces[1::2])
-        ]
+    if plain := _plain_turns(text, key):
+        return plain
     before, mark, after = text.rpartition("\n\nAssistant:")
     return hh_messages(before, key) if mark and not after.strip() else None
+
+
+def _plain_turns(text: str, key: str) -> list[Message] | None:
+    """The turns of a prompt in the plain form; None unless they are a prompt that a template can write."""
+    if not (plain := PLAIN_PROMPT.fullmatch(text)):
+        return None
+    _, *pieces = PLAIN_TURN.split(plain[1])
+    roles, texts = [name.lower() for name in pieces[::2]], [content.strip() for content in pieces[1::2]]
+    is_prompt = roles == ["system"] or (roles[-1] == "user" and "system" not in roles[1:])
+    if not is_prompt or not all(texts):
+        return None
+    return [{"role": role, "content": _text(content, repr(key))} for role, content in zip(roles, texts)]
 
 
 def _message(turn: Any, place: str, with_tools: bool) -> Message:

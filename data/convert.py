@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from operator import attrgetter
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from data.atomic_files import atomic_text_files
 from data.fields import is_empty
-from data.raw_forms import FORMS, RawForm, recognise, unread_columns
+from data.raw_forms import FORMS, QUESTION, RawForm, recognise, unread_columns
 from data.raw_samples import RawDialogue, RawSample, RawScored
 from data.readers import RawRecord, read_records
 from data.report import (
@@ -139,20 +139,19 @@ def convert(
     seed: int = 1234,
     strict: bool = False,
     revision: str | None = None,
-    as_it_is: Callable[[dict[str, Any]], bool] = lambda record: False,
-    least_held_out: int = 1,
+    unchanged: bool = False,
 ) -> Conversion:
     """Write out/train.jsonl and out/validation.jsonl for the trainers, from files of any known form.
 
     raw: a file (.jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet, .arrow), a folder of data files (also of `datasets`), several
     files or folders, or a hub name, also with a revision (owner/name@revision). to: sft, preferences or prompts. columns: the records' names → the form's names, as
     in {"best": "chosen"}. ignore: columns that carry nothing to learn. ignore_missing: whether `ignore` may name columns that no
-    record has. as_it_is: whether a record is written unchanged, also when the same record occurs again.
+    record has. unchanged: whether the records are only split; also equal records are kept.
 
     When a folder or hub data set has files of both splits, the splits are kept (`validation`, `valid`, `dev`, `test` and `eval`
     are held out). Otherwise `validation_fraction` of the prompts is held out, chosen by a hash of `seed` and prompt, so that
-    equal prompts go to the same split; of enough prompts, at least `least_held_out` are held out and as many are for training.
-    Records are streamed: memory holds two hashes and a length of each sample.
+    equal prompts go to the same split; of several prompts, at least one is held out and one is for training, of enough prompts for
+    preferences at least two each. Records are streamed: memory holds two hashes and a length of each sample.
 
     Raises DataError when no record is usable, when a file of the source would be replaced, and for a name in `columns` or `ignore`
     that no record has; its FormError for an unknown form, for an unread column, and for a target that the form has no samples for.
@@ -173,12 +172,12 @@ def convert(
     head = _typical(heads, columns, ignore)
     form = _form_of(head, columns, ignore, source.name)
     conversion = Conversion(form, to, Report(strict=strict), ignore, paths)
-    split_of = _Split(source.paths, validation_fraction, seed, least_held_out)
+    split_of = _Split(source.paths, validation_fraction, seed, 2 if to == "preferences" else 1)
     conversion.held_out_files, conversion.doubtful_files = split_of.held_out_files, split_of.doubtful_files
     required = () if ignore_missing else ignore
     records = _noting_columns(records, conversion, columns, required, source.name)
     samples = _samples(_read(records, form, columns, ignore, conversion.report), conversion.report)
-    _write(conversion, _lines(conversion, samples, as_it_is), split_of, source.name)
+    _write(conversion, _lines(conversion, samples, unchanged), split_of, source.name)
     return conversion
 
 
@@ -203,14 +202,19 @@ def _first(
 
 
 def _typical(heads: list[RawRecord], columns: Mapping[str, str], ignore: tuple[str, ...]) -> RawRecord:
-    """The first record of the form that most of the first records have. An empty value may hide the form of a single record."""
+    """The first record of the form that most of the first records have. An empty value may hide the form of a single record; a
+    question alone decides only where no record has another form, because answers may be missing in most records."""
     forms: dict[str, list[RawRecord]] = {}
+    questions, others = [], []
     for head in heads:
         present = _content_of(head, columns, ignore).keys()
         form = recognise(present)
-        if form is not None and not unread_columns(form, present):
+        if form is None:
+            continue
+        (questions if form is QUESTION else others).append(head)
+        if form is not QUESTION and not unread_columns(form, present):
             forms.setdefault(form.name, []).append(head)
-    return max(forms.values(), key=len)[0] if forms else heads[0]
+    return max(forms.values(), key=len)[0] if forms else (others or questions or heads)[0]
 
 
 def _require_columns(named: Iterable[str], present: Iterable[str], name: str) -> None:
@@ -422,14 +426,13 @@ def _held_out_files(paths: tuple[Path, ...]) -> tuple[tuple[Path, ...], tuple[Pa
 def _lines(
     conversion: Conversion,
     samples: Iterator[tuple[RawRecord, RawSample]],
-    as_it_is: Callable[[dict[str, Any]], bool],
+    unchanged: bool,
 ) -> Iterator[_Line]:
     """The samples as lines, each converted line once. What is left out is counted in the report."""
     seen: set[int] = set()
     for record, sample in samples:
         try:
             content, prompt = _content(sample, conversion.to), json.dumps(sample.context())
-            unchanged = as_it_is(record.value)
             text = json.dumps(record.value if unchanged else content)
             if (identity := _hash(text)) in seen and not unchanged:
                 raise Unusable(Reason.DUPLICATE, text[:60])

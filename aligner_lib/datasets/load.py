@@ -443,7 +443,8 @@ def beside_others(sides: list[list[Labelled]], files: list[Path]) -> Iterator[Co
     if all(prompt == sides[0][0][0] for prompt, *_ in sides[0]):
         raise ValueError(
             f"all samples of {', '.join(map(str, files))} have the same prompt: KTO compares with responses to other prompts, so "
-            "give further prompts; of held-out samples, raise model.data.validation_fraction or give a validation file"
+            "give further prompts; of held-out samples, raise model.data.validation_fraction (--validation-fraction of "
+            "`aligner data`) or give another validation file"
         )
 
     def contrasts(side: list[Labelled]) -> Iterator[Contrast]:

@@ -24,7 +24,6 @@ from omegaconf import DictConfig, ListConfig
 
 import data as converter
 from aligner_lib.config.compose import written
-from aligner_lib.datasets import record_keys
 from aligner_lib.datasets.json_lines import first_record, numbered_lines, parse
 from aligner_lib.datasets.record_keys import Samples, needs_conversion
 from aligner_lib.errors import UserError
@@ -71,10 +70,8 @@ class Rules:
     columns: Mapping[str, str]
     ignore: tuple[str, ...]
     validation_fraction: float
-    least_held_out: int = 1
-    """The prompts that each side of a split has at least, if there are enough."""
-    unchanged: Samples | None = None
-    """The job's samples, whose records are held out as they are; None: all records are converted."""
+    unchanged: bool = False
+    """Whether the records are only split, because all are in the job's format."""
 
     def names(self) -> set[str]:
         """The columns that the user names."""
@@ -104,8 +101,8 @@ def trainers_files(
 
     A JSON Lines file in the trainers' format stands for itself. Any other file or folder and a data set of the hub
     (owner/name) are converted, and the job's log has the report of `aligner data`. A source with files of both splits gives
-    each split its own files. If the setting of the validation is not set, a share of the training prompts is held out; records
-    in the trainers' format stay unchanged.
+    each split its own files. If the setting of the validation is not set, a share of the training prompts is held out; the
+    records stay unchanged if all of a file are in the job's format.
 
     Raises UserError for a setting without a file, for columns without a known meaning, for records without the answers that the
     job learns from, and for a column of the settings that no file has; FileNotFoundError for a missing file, and for a data set
@@ -117,7 +114,6 @@ def trainers_files(
         dict(settings.columns),
         tuple(settings.ignore_columns),
         settings.validation_fraction if hold_out else 0.0,
-        least_held_out=2 if samples == "labels" else 1,  # KTO compares with responses to other prompts
     )
     present: set[str] = set()
     files: dict[str, list[Path]] = {split: [] for split in given}
@@ -139,9 +135,8 @@ def trainers_files(
                     f"{given['validation'].key} is not set: give it as {given['validation'].key}=…, because {source} has "
                     "whole texts, of which the job holds none out"
                 )
-            converted = _converted(
-                source, split, samples, replace(rules, unchanged=samples if is_own else None)
-            )
+            unchanged = is_own and _all_own(source, samples, rules)
+            converted = _converted(source, split, samples, replace(rules, unchanged=unchanged))
             present |= {*converted.columns}
             own = split if hold_out or converted.has_own_split else "train"
             files[split].append(converted.file(own))
@@ -197,6 +192,16 @@ def _is_converted(head: dict, columns: set[str], samples: Samples, rules: Rules)
     """Whether a JSON Lines file with this first record and these columns is converted."""
     # the loaders say what is wrong with a file without a first record
     return bool(head) and (bool(rules.names() & columns) or needs_conversion(head, samples))
+
+
+def _all_own(source: Path, samples: Samples, rules: Rules) -> bool:
+    """Whether no record of a JSON Lines file needs a conversion, or has a column that the user names."""
+    for _, line in numbered_lines(source):
+        with suppress(ValueError):  # the conversion reports a line without a record
+            record = parse(line)
+            if rules.names() & record.keys() or needs_conversion(record, samples):
+                return False
+    return True
 
 
 def _named_files(source: Path) -> dict[str, Path]:
@@ -256,8 +261,7 @@ def _key(files: Mapping[str, Path], rules: Rules) -> str:
 @cache
 def _hash_of_converter() -> str:
     folder = Path(converter.__file__).parent
-    modules = {name: folder / f"{name}.py" for name in CONVERTER}
-    return files_hash(modules | {"record_keys": Path(record_keys.__file__)})
+    return files_hash({name: folder / f"{name}.py" for name in CONVERTER})
 
 
 def _recorded(folder: Path) -> Converted | None:
@@ -283,10 +287,7 @@ def _convert(source: Path, folder: Path, rules: Rules) -> Converted:
             ignore=rules.ignore,
             ignore_missing=True,  # another source of the job may have the column: `trainers_files` checks all
             validation_fraction=rules.validation_fraction,
-            as_it_is=lambda record: (
-                rules.unchanged is not None and not needs_conversion(record, rules.unchanged)
-            ),
-            least_held_out=rules.least_held_out,
+            unchanged=rules.unchanged,
         )
     except DataError as error:
         shutil.rmtree(folder, ignore_errors=True)

@@ -92,6 +92,11 @@ RECOGNISED = {
     "a question": ({"question": Q}, "prompts", {"prompt": ASKED}),
     "a plain prompt": ({"prompt": f" User:{Q} \r\n\r\nAssistant: \n"}, "prompts", {"prompt": ASKED}),
     "a plain prompt of several turns": ({"prompt": f"System: S.\n\nUser: {Q}\n\nAssistant: {WORSE}\n\nUser: {Q}\n\nAssistant:"}, "prompts", {"prompt": [{"role": "system", "content": "S."}, *ASKED, turn(WORSE), *ASKED]}),
+    **{
+        f"not a plain prompt, {why}": ({"prompt": f"{text}\n\nAssistant:"}, "prompts", {"prompt": [{"role": "user", "content": f"{text}\n\nAssistant:"}]})
+        for why, text in {"blank": "User:", "answered": "User: a\n\nAssistant: b", "a late system turn": "User: a\n\nSystem: b\n\nUser: c", "no user": "System: a\n\nAssistant: b"}.items()
+    },
+    "a plain system turn": ({"prompt": "System: S.\n\nAssistant:"}, "prompts", {"prompt": [{"role": "system", "content": "S."}]}),
     "a question that begins as a plain prompt": ({"prompt": "User: who is it?\n\nAssistant: a word?"}, "prompts", {"prompt": [{"role": "user", "content": "User: who is it?\n\nAssistant: a word?"}]}),
 }  # fmt: skip
 
@@ -128,6 +133,19 @@ def test_an_empty_value_in_the_first_row_does_not_hide_the_form(tmp_path):
     rows = [{"prompt": Q, "chosen": chosen, "rejected": WORSE} for chosen in (None, ANSWER)]
     conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, "preferences", validation_fraction=0)
     assert lines(conversion) == [PAIR] and "missing key: 1" in str(conversion)
+
+
+@pytest.mark.parametrize(
+    ("answers", "to", "line"),
+    [
+        ({"answer": ANSWER}, "sft", {"messages": [*ASKED, turn(ANSWER)]}),
+        ({"chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
+    ],
+)
+def test_questions_without_an_answer_do_not_hide_those_with_one(tmp_path, answers, to, line):
+    rows = [{"question": Q} | answers] + [{"question": Q} | dict.fromkeys(answers)] * 2
+    conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, to, validation_fraction=0)
+    assert lines(conversion) == [line] and "missing key: 2" in str(conversion)
 
 
 @pytest.mark.parametrize("written", [json.dumps, str])  # pandas writes lists as Python does
@@ -293,6 +311,15 @@ def test_any_share_of_few_prompts_leaves_one_on_each_side(tmp_path, fraction):
         conversion = convert(raw, tmp_path / "out", "prompts", validation_fraction=fraction)
         train, validation = (len(lines(conversion, split)) for split in ("train", "validation"))
         assert train + validation == count and train >= 1 and (validation >= 1) == (count > 1)
+
+
+@pytest.mark.parametrize(("to", "held_out"), [("preferences", 2), ("sft", 1)])
+def test_of_four_prompts_for_preferences_two_are_held_out_because_kto_compares_prompts(
+    tmp_path, to, held_out
+):
+    rows = [{"prompt": f"{n}?", "response": "a", "label": True} for n in range(4)]
+    conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, to, validation_fraction=1e-9)
+    assert len(lines(conversion, "validation")) == held_out
 
 
 @pytest.mark.parametrize("case", ["pairs of texts", "labels", "prompt and completion", "messages", "Alpaca without input", "a prompt", "HH"])  # fmt: skip

@@ -237,6 +237,6 @@ def test_pairs_taken_apart_alternate_and_keep_to_their_side(smoke, jsonl):
 
 
 def test_kto_wants_two_prompts(smoke, jsonl):
-    words = "have the same prompt: KTO compares with .* prompts; of held-out .*, raise model.data.validation_fraction or"
+    words = r"have the same prompt: KTO compares with .*; of held-out .* \(--validation-fraction of `aligner data`\) or"
     with pytest.raises(ValueError, match=words):
         load_labelled([jsonl(labelled(("A:", "b", True), ("A:", "b", True)))], Tokenizer(smoke), 64)

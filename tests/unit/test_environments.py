@@ -667,8 +667,8 @@ def test_a_dotted_key_changes_one_environment_or_adds_one_and_a_dict_replaces_al
 
 def prompts_with(line):
     def read(folder):
-        (folder / "p.jsonl").write_text(f'{{"prompt": "Hi"}}\n\n{line}\n')
-        make("reward_model", prompts=str(folder / "p.jsonl"))
+        (folder / "my p.jsonl").write_text(f'{{"prompt": "Hi"}}\n\n{line}\n')
+        make("reward_model", prompts=str(folder / "my p.jsonl"))
 
     return read
 
@@ -710,10 +710,14 @@ def no_instruction(folder):
             prompts_with('{"question": "Hi", "gold": 2}'),
             "exactly 1 key: rename the key of the prompt to 'prompt'; the line has question, gold",
         ),
-        (prompts_with("Hi,2"), "(char 0); environments read JSON Lines: `aligner data "),
+        (prompts_with("Hi,2"), "(char 0); environments read JSON Lines: `aligner data '/"),
         (prompts_with('{"prompt": 3}'), "prompt is not a text"),
         (prompts_with('{"messages": [{"role": "user"}]}'), "list of {role, content}"),
-        (prompts_with("[1]"), "p.jsonl:3 can't be used: the line is not a JSON object"),
+        (
+            prompts_with("[1]"),
+            "p.jsonl:3 can't be used: the line is not a JSON object; environments read JSON Lines",
+        ),
+        (prompts_with("["), "(char 1); environments read JSON Lines: `aligner data '/"),
         (prompts_with('{"prompt": "Hi"'), "p.jsonl:3 can't be used: Expecting ',' delimiter"),
         (no_instruction, "this prompt has no instruction of data/forms.py: 'User: Hi"),
         (written("x = 1"), "has no function: write a function, for example\n    def reward(prompt, response"),

@@ -168,10 +168,27 @@ def test_held_out_lines_in_the_trainers_format_are_unchanged(tmp_path, caplog, s
         lines, files(samples, jsonl(tmp_path / "d.jsonl", *rows), None, validation_fraction=1e-9)
     )
     assert sorted(map(str, train + validation)) == sorted(map(str, rows))
-    assert len(validation) == (4 if samples == "labels" else 2), "KTO needs two prompts, the others one"
+    assert len(validation) == (4 if samples in ("labels", "pairs") else 2), "KTO needs two prompts"
     assert not [row for row in train if row in validation]
     assert "d.jsonl was split" in caplog.text and "and unchanged: 8 records" in caplog.text
     assert ("not read: topic" in caplog.text) == ("topic" in record)
+
+
+@pytest.mark.parametrize(
+    ("samples", "last", "settings"),
+    [
+        ("pairs", PAIR | {"margin": 1}, {"ignore_columns": ["margin"]}),
+        ("pairs", PAIR | {"chosen": [ASKED, TOLD], "rejected": [ASKED, OTHER]}, {}),
+        ("labels", {"prompt": "Why?", "response": "So.", "label": 1}, {}),
+    ],
+)
+def test_of_a_file_with_one_record_to_convert_all_records_are_converted(tmp_path, samples, last, settings):
+    own = PAIR if samples == "pairs" else last | {"label": True}
+    # more than the first records, whose columns are looked at
+    rows = [own | {"prompt": f"Why {n}?"} for n in range(120)] + [last]
+    train, validation = map(lines, files(samples, jsonl(tmp_path / "d.jsonl", *rows), None, **settings))
+    assert len(train + validation) == 121 and {*own} == {key for line in train + validation for key in line}
+    assert {type(line["prompt"]) for line in train + validation} == {list}
 
 
 def test_a_folder_with_both_splits_gives_each_its_own_and_other_files_are_whole(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -82,29 +83,30 @@ def read_records(file: str | Path, parse) -> list:
         if not line.strip():
             continue
         try:
-            value = _value(line, path)
-            if not isinstance(value, dict):
-                raise ValueError("the line is not a JSON object")
-            records.append(parse(value))
+            records.append(parse(_value(line, path)))
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}:{number} can't be used: {error}") from None
     require(bool(records), f"{path} has no records")
     return records
 
 
-def _value(line: str, path: Path) -> Any:
-    """The value of a line. Raises ValueError, with the cure if the file is of another kind, such as CSV."""
+def _value(line: str, path: Path) -> dict[str, Any]:
+    """The object of a line. Raises ValueError, with the cure if the file is of another kind, such as CSV or a list in JSON."""
+    is_object = line.lstrip().startswith("{")
     try:
-        return json.loads(line)
+        value = json.loads(line)
     except ValueError as error:
-        is_json = line.lstrip().startswith(("{", "["))
-        raise ValueError(f"{error}; {_json_lines(path)}" if not is_json else str(error)) from None
+        raise ValueError(str(error) if is_object else f"{error}; {_json_lines(path)}") from None
+    if not is_object:
+        raise ValueError(f"the line is not a JSON object; {_json_lines(path)}")
+    return value
 
 
 def _json_lines(path: Path) -> str:
     """The cure for a file of another kind."""
+    command = f"aligner data {shlex.quote(str(path))} --to prompts --out DIR"
     return (
-        f"environments read JSON Lines: `aligner data {path} --to prompts --out DIR` writes such a file of prompts alone, and "
+        f"environments read JSON Lines: `{command}` writes such a file of prompts alone, and "
         'pandas\' `to_json(FILE, orient="records", lines=True)` one with all columns'
     )
 
