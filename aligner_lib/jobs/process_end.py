@@ -3,6 +3,8 @@
 import gc
 import io
 import os
+import stat
+import sys
 import weakref
 from contextlib import suppress
 
@@ -13,7 +15,16 @@ def leave_memory(status: int = 0) -> None:
     Python would free the modules of torch and Megatron one by one, which takes a second. Exit functions must have run before.
     """
     weakref.finalize._exitfunc()
-    for opened in [file for file in gc.get_objects() if issubclass(type(file), io.IOBase)]:
-        with suppress(OSError, ValueError):  # a closed file, a closed pipe, or a file for reading
-            opened.flush()
+    opened = [file for file in gc.get_objects() if issubclass(type(file), io.IOBase)]
+    for file in (sys.stdout, sys.stderr, *filter(_is_on_disk, opened)):
+        with suppress(OSError, ValueError):  # a closed pipe, or a closed stream
+            file.flush()
     os._exit(status)
+
+
+def _is_on_disk(file: io.IOBase) -> bool:
+    """Whether a file is open and regular. A pipe may belong to a process that no longer reads."""
+    try:
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
