@@ -1,8 +1,10 @@
-"""A model's answer with facts beyond its text: whether the model ended the answer, and the sampled tokens."""
+"""A model's answer with facts beyond its text: whether the model ended the answer, and the sampled tokens.
+
+This module does not import torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class DrawnAnswer(str):
@@ -21,3 +23,13 @@ class DrawnAnswer(str):
         answer = super().__new__(cls, text)
         answer.finished, answer.tokens, answer.tokenizer = finished, tuple(tokens), tokenizer
         return answer
+
+
+def answers_of(answer: Callable[[str], str], texts: Sequence[str]) -> list[str]:
+    """A model's answers to several texts, in order.
+
+    answer: `jobs.inference.answering`, which generates the answers at the same time, or any function of a text, which is called
+    for each text.
+    """
+    together = getattr(answer, "of_all", None)
+    return together(texts) if together else [answer(text) for text in texts]

@@ -55,26 +55,48 @@ def tokenizer_of(folder: Path) -> Tokenizer:
     return use_template(tokenizer, template_in_use(tokenizer))
 
 
-def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:
+@dataclass(frozen=True)
+class Answerer:
+    """A policy that answers a question or continues a conversation. See `answering`."""
+
+    tokenizer: Tokenizer
+    engine: Engine
+    sampling: Sampling
+    seed: int
+    """Of each answer's random numbers."""
+
+    def __call__(self, text: str) -> DrawnAnswer:
+        return self.of_all([text])[0]
+
+    def of_all(self, texts: Sequence[str]) -> list[DrawnAnswer]:
+        """Return the answers to many texts, in order. The model generates all answers at the same time.
+
+        An answer has the random numbers that it would have alone, but sums are rounded differently, so it can differ in bf16.
+        """
+        prompts = [encode_prompt(self.tokenizer, as_prompt(text)) for text in texts]
+        # keep special tokens, because end strings are searched in this text, as in a rollout
+        decode = partial(self.tokenizer.decode, special_tokens=True, continues=True)
+        seeds, stop_ids = [self.seed] * len(prompts), self.tokenizer.stop_ids
+        responses = generate(
+            self.engine.module, prompts, seeds, self.sampling, stop_ids=stop_ids, decode=decode
+        )
+        return [
+            DrawnAnswer(self.tokenizer.decode(r.tokens).strip(), r.finished, r.tokens, self.tokenizer.hash)
+            for r in responses
+        ]
+
+
+def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Answerer:
     """Return a function that answers a question or continues a conversation. The answer is a DrawnAnswer.
 
-    Equal calls give equal answers. model: a model folder, checkpoint or run folder; a downloaded model answers in the
-    faster precision of this machine, as in a job of the laptop profile. max_length: the answer's maximal length in tokens.
-    sampling: fields of Sampling, such as temperature. Raises ValueError for invalid sampling, UserError for a reward model.
+    Equal calls give equal answers. `answering(model).of_all` answers many texts at once. model: a model folder, checkpoint or
+    run folder; a downloaded model answers in the faster precision of this machine, as in a job of the laptop profile.
+    max_length: the answer's maximal length in tokens. sampling: fields of Sampling, such as temperature. Raises ValueError for
+    invalid sampling, UserError for a reward model.
     """
     start = resolve_with_head(model, "lm")
-    tokenizer, drawn = tokenizer_of(start), Sampling(max_length=max_length, **sampling)
-    module = load_engine(start, without_run="auto").module
-
-    def answer(text: str) -> str:
-        prompt = encode_prompt(tokenizer, as_prompt(text))
-        # keep special tokens, because end strings are searched in this text, as in a rollout
-        decode = partial(tokenizer.decode, special_tokens=True, continues=True)
-        (response,) = generate(module, [prompt], [seed], drawn, stop_ids=tokenizer.stop_ids, decode=decode)
-        text = tokenizer.decode(response.tokens).strip()
-        return DrawnAnswer(text, response.finished, response.tokens, tokenizer.hash)
-
-    return answer
+    sampled = Sampling(max_length=max_length, **sampling)
+    return Answerer(tokenizer_of(start), load_engine(start, without_run="auto"), sampled, seed)
 
 
 SCORED_TOGETHER = 16  # answers in a micro batch of `Scorer`

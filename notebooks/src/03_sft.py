@@ -286,8 +286,7 @@ from aligner_lib.jobs.inference import answering
 with open(lab.sft_data() / "validation.jsonl") as file:
     prompts = [json.loads(line)["input"] for line, _ in zip(file, range(2))]
 chat = Chat({"before": answering(lab.model()), "after": answering(lab.run("sft").path)})
-for prompt in prompts:
-    chat.ask(prompt)
+chat.ask_all(prompts)
 display(chat)
 
 # %% [markdown]

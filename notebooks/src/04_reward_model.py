@@ -320,8 +320,7 @@ plt.show()
 from aligner_lib.jobs.inference import answering
 
 chat = Chat({"SFT policy": answering(lab.policy())}, score)
-for pair in pairs[:4]:
-    chat.ask(pair["prompt"])
+chat.ask_all([pair["prompt"] for pair in pairs[:4]])
 display(chat)
 
 # %% [markdown]

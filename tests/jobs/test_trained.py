@@ -351,6 +351,7 @@ def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout_and_a_cut_answer_s
     cut = answer("Hello.")
     assert cut == answer(text) == tokenizer.decode(rollouts.response_tokens(0)).strip()
     assert not cut.finished and len(cut.tokens) == 8 and tokenizer.eos_id not in cut.tokens
+    assert answering(smoke, max_length=8, seed=3).of_all(["Hello.", "How are you?"])[0] == cut
     drawn = [*encode_prompt(tokenizer_of(resolve(rm.path)), as_prompt("Hello.")), *cut.tokens]
     (rollout,) = rewards_of(resolve(rm.path), [drawn], tokenizer.pad_id)
     assert score("Hello.", cut) == pytest.approx(rollout, abs=1e-6)

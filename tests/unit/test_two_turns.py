@@ -48,7 +48,10 @@ def test_the_second_turn_contains_the_first_answer(capsys):
     first = "User: What is 6 times 7?\n\nAssistant:"
     assert prompts == [first, f"{first} 42\n\nUser: And half of it?\n\nAssistant:"]
     assert answered.answers == ("42", "21") and str(answered) == f"{prompts[1]} 21"
-    assert capsys.readouterr().out == "both turns of question 1 of 1 are answered\n"
+    assert (
+        capsys.readouterr().out
+        == "the first turns of 1 question are answered\nthe second turns are answered\n"
+    )
 
 
 def test_a_judge_that_reads_prefers_the_right_answer_and_one_that_prefers_a_place_decides_nothing():

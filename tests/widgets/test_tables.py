@@ -100,3 +100,32 @@ def test_a_chat_leaves_what_was_said():
     quiet = Chat({"kind": str.upper})
     quiet.ask("Well")
     assert (quiet.table().columns, quiet.table().rows) == (["prompt", "kind"], [["Well", "WELL"]])
+
+
+class AnswersTogether:
+    """A model that answers all prompts in a single call, except prompts that it can't answer."""
+
+    def __init__(self):
+        self.calls: list[list[str]] = []
+
+    def of_all(self, prompts: list[str]) -> list[str]:
+        self.calls.append(list(prompts))
+        if "too long" in prompts:
+            raise ValueError("too long for the model")
+        return [prompt.upper() for prompt in prompts]
+
+
+def test_a_chat_asks_several_prompts_at_once_and_one_that_fails_fails_alone():
+    model = AnswersTogether()
+    chat = Chat({"together": model, "alone": str.lower}, score=lambda prompt, answer: len(prompt))
+    answers = chat.ask_all(["Well", "Good"])
+    assert [[answer["text"] for answer in turn] for turn in answers] == [["WELL", "well"], ["GOOD", "good"]]
+    assert model.calls == [["Well", "Good"]]
+    chat.ask_all(["Bad", "too long"])
+    assert chat.table().rows == [
+        ["Well", "WELL", 4.0, "well", 4.0],
+        ["Good", "GOOD", 4.0, "good", 4.0],
+        ["Bad", "BAD", 3.0, "bad", 3.0],
+        ["too long", "ValueError: too long for the model", None, "too long", 8.0],
+    ]
+    assert not chat.busy

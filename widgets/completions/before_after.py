@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
+from aligner_lib.jobs.drawn_answer import answers_of
 from aligner_lib.run_folder.turns import turns_of
 from data.gold import judge_all
 from widgets.recordings.recording_file import find, read
@@ -36,7 +37,7 @@ class BeforeAfter:
         self.good = [_judged(texts, side) for side in zip(*self.pairs)]
         """Whether each answer is good (data/gold.py): a list for the answers before training, and a list for those after."""
         self.shown = list(zip(texts, *zip(*self.pairs), *self.good))[:most]
-        self.live = [live(text) if live else "" for text, *_ in self.shown]
+        self.live = answers_of(live or (lambda _: ""), [text for text, *_ in self.shown])
 
     def _repr_html_(self) -> str:
         live = any(self.live)

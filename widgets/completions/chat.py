@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import traitlets
 
+from aligner_lib.jobs.drawn_answer import answers_of
 from aligner_lib.run_folder.turns import turns_of
 from widgets.frontend.table import PromptCell, Table, Tabled
 from widgets.frontend.widget import Widget, script
@@ -39,30 +40,49 @@ class Chat(Tabled, Widget):
 
     def ask(self, prompt: str) -> list[dict]:
         """Ask all models, and show their answers. Returns {text, reward, error} for each model, in order."""
-        turn = {"prompt": prompt, "prompt_turns": turns_of(prompt), "answers": [None] * len(self._models)}
+        return self.ask_all([prompt])[0]
+
+    def ask_all(self, prompts: Sequence[str]) -> list[list[dict]]:
+        """Ask all models several prompts, each of which is a conversation of its own. Returns `ask`'s answers to each prompt.
+
+        A model of `jobs.inference.answering` answers the prompts at the same time.
+        """
+        turns = [
+            {"prompt": prompt, "prompt_turns": turns_of(prompt), "answers": [None] * len(self._models)}
+            for prompt in prompts
+        ]
         self.busy = True
         try:
             for i, model in enumerate(self._models.values()):
-                self._show(turn)
-                turn["answers"][i] = self._answer(model, prompt)
+                self._show(turns)
+                for turn, answer in zip(turns, self._answers(model, prompts)):
+                    turn["answers"][i] = answer
         finally:
-            self._show(turn)
-            self.turns = [*self.turns[:-1], dict(turn, done=True)]
+            self._show(turns, done=True)
             self.busy = False
-        return turn["answers"]
+        return [turn["answers"] for turn in turns]
 
-    def _answer(self, model: Answer, prompt: str) -> dict:
+    def _answers(self, model: Answer, prompts: Sequence[str]) -> list[dict]:
+        """A record of the answer to each prompt. If the model fails, each prompt is asked alone, so that the others are answered."""
         try:
-            text = model(prompt)
-            reward = None if self._score is None else float(self._score(prompt, text))
-            return finite({"text": text, "reward": reward, "error": ""})
+            texts = answers_of(model, prompts)
+            return [self._answered(prompt, text) for prompt, text in zip(prompts, texts)]
         except Exception as error:  # the chat shows the error in the model's column
-            return {"text": "", "reward": None, "error": f"{type(error).__name__}: {error}"}
+            if len(prompts) > 1:
+                return [answer for prompt in prompts for answer in self._answers(model, [prompt])]
+            return [{"text": "", "reward": None, "error": f"{type(error).__name__}: {error}"}]
 
-    def _show(self, turn: dict) -> None:
-        """Show the current turn with the available answers at the end of the conversation."""
+    def _answered(self, prompt: str, text: str) -> dict:
+        reward = None if self._score is None else float(self._score(prompt, text))
+        return finite({"text": text, "reward": reward, "error": ""})
+
+    def _show(self, turns: Sequence[dict], done: bool = False) -> None:
+        """Show the current turns with the available answers at the end of the conversation."""
         before = [turn for turn in self.turns if turn.get("done")]
-        self.turns = [*before, turn | {"answers": list(turn["answers"])}]
+        shown = [
+            turn | {"answers": list(turn["answers"])} | ({"done": True} if done else {}) for turn in turns
+        ]
+        self.turns = [*before, *shown]
 
     def _on_message(self, _, content: dict, buffers) -> None:
         prompt = str(content.get("prompt", "")).strip()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from aligner_lib.jobs.drawn_answer import answers_of
 from aligner_lib.tutorial.comparison.statistics import win_rate
 from data.sources import SAMPLES
 
@@ -68,17 +69,17 @@ def two_turn_questions(count: int | None = None) -> list[TwoTurns]:
 
 
 def ask_in_turns(answer: Callable[[str], str], questions: Sequence[TwoTurns]) -> list[Dialogue]:
-    """Ask a policy both turns of each question, and print a line for each question.
+    """Ask a policy the first turns of all questions, then the second turns, and print a line after each of the two.
 
     answer: a function of a conversation, made by `jobs.inference.answering`.
     """
-    dialogues = []
-    for question in questions:
-        first = answer(f"User: {question.turns[0]}\n\nAssistant:")
-        unanswered = Dialogue(question, (first, ""))
-        dialogues.append(Dialogue(question, (first, answer(unanswered.prompt))))
-        print(f"both turns of question {len(dialogues)} of {len(questions)} are answered", flush=True)
-    return dialogues
+    first_answers = answers_of(answer, [f"User: {question.turns[0]}\n\nAssistant:" for question in questions])
+    count = len(questions)
+    print(f"the first turns of {count} question{'' if count == 1 else 's'} are answered", flush=True)
+    unanswered = [Dialogue(question, (first, "")) for question, first in zip(questions, first_answers)]
+    second_answers = answers_of(answer, [dialogue.prompt for dialogue in unanswered])
+    print("the second turns are answered", flush=True)
+    return [Dialogue(*both) for both in zip(questions, zip(first_answers, second_answers))]
 
 
 @dataclass(frozen=True)
