@@ -55,6 +55,9 @@ def tokenizer_of(folder: Path) -> Tokenizer:
     return use_template(tokenizer, template_in_use(tokenizer))
 
 
+ANSWERED_TOGETHER = 32  # the rows of an Answerer's generation
+
+
 @dataclass(frozen=True)
 class Answerer:
     """A policy that answers a question or continues a conversation. See `answering`."""
@@ -69,16 +72,17 @@ class Answerer:
         return self.of_all([text])[0]
 
     def of_all(self, texts: Sequence[str]) -> list[DrawnAnswer]:
-        """Return the answers to many texts, in order. The model generates all answers at the same time.
+        """Return the answers to many texts, in order. The model generates up to ANSWERED_TOGETHER answers at the same time.
 
-        An answer has the random numbers that it would have alone, but sums are rounded differently, so it can differ in bf16.
+        Each answer's random numbers are those of a call with its text alone. In bf16 an answer can still differ by rounding.
         """
         prompts = [encode_prompt(self.tokenizer, as_prompt(text)) for text in texts]
         # keep special tokens, because end strings are searched in this text, as in a rollout
         decode = partial(self.tokenizer.decode, special_tokens=True, continues=True)
         seeds, stop_ids = [self.seed] * len(prompts), self.tokenizer.stop_ids
+        rows = min(len(prompts), ANSWERED_TOGETHER)
         responses = generate(
-            self.engine.module, prompts, seeds, self.sampling, stop_ids=stop_ids, decode=decode
+            self.engine.module, prompts, seeds, self.sampling, stop_ids=stop_ids, rows=rows, decode=decode
         )
         return [
             DrawnAnswer(self.tokenizer.decode(r.tokens).strip(), r.finished, r.tokens, self.tokenizer.hash)

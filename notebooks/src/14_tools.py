@@ -45,9 +45,9 @@ from aligner_lib.rollouts.environments.registry import make
 sums = {"digits": 3, "operations": "+", "examples": 0}
 held_out = make("tool_calculator", "validation", **sums)
 answer = answering(lab.model(), max_length=32, greedy=True)
-guesses = {}
-for problem in held_out.problems[:12]:
-    numbers = re.findall(r"\d+", answer(f"What is {problem}?").replace(",", ""))
+problems, guesses = held_out.problems[:12], {}
+for problem, text in zip(problems, answer.of_all([f"What is {problem}?" for problem in problems])):
+    numbers = re.findall(r"\d+", text.replace(",", ""))
     guesses[problem] = numbers[-1] if numbers else ""
     print(f"{problem} = {eval(problem):>4}    the model: {guesses[problem] or 'no number'}")
 

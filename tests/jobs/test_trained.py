@@ -23,6 +23,7 @@ from aligner_lib.models import resolve
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.tensor_store import StoreReader
 from aligner_lib.run_folder.explain import explain
+from aligner_lib.tutorial.comparison.frozen_features import hidden_states
 
 # what `aligner explain` reads of each kind's run, among other readings
 READINGS = {
@@ -371,3 +372,18 @@ def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here
     rollouts = policy.rollout([prompt], [0], [0])
     assert rollouts.tokens.tolist() == [[*prompt, tokenizer.eos_id]]
     assert (rollouts.finished.tolist(), rollouts.lengths.tolist()) == ([True], [len(prompt) + 1])
+
+
+def test_hidden_states_of_both_answers_are_those_of_each_text_alone(smoke, here):
+    pairs = [
+        {"prompt": "User: Hello.\n\nAssistant:", "chosen": "Good day to you.", "rejected": "No."},
+        {"prompt": "User: How are you?\n\nAssistant:", "chosen": "Well.", "rejected": "I do not say."},
+    ]
+    sides = hidden_states(smoke, pairs)
+    for name, (states, lengths) in zip(("chosen", "rejected"), sides, strict=True):
+        for row, pair in enumerate(pairs):
+            (alone, (length, _)), _ = hidden_states(
+                smoke, [pair | {"chosen": pair[name], "rejected": pair[name]}] * 2
+            )
+            assert lengths[row] == length
+            torch.testing.assert_close(states[row, :length], alone[0, :length], rtol=1e-4, atol=1e-5)

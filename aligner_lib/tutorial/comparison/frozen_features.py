@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RIDGE = 1e-2  # regularisation, because there are more features than pairs
-TEXTS_AT_ONCE = 8
+TEXTS_AT_ONCE = 16
+SIDES = ("chosen", "rejected")
 
 
 def hidden_states(model: Path, pairs: Sequence[dict]) -> list[tuple[Tensor, Tensor]]:
@@ -24,30 +25,24 @@ def hidden_states(model: Path, pairs: Sequence[dict]) -> list[tuple[Tensor, Tens
     """
     import torch
 
-    from aligner_lib.datasets.batches import TokenBatch, pad_rows
+    from aligner_lib.datasets.batches import TokenBatch, alike_grouped, pad_rows
     from aligner_lib.jobs.inference import as_prompt, load_engine, resolve_with_head, row_of, tokenizer_of
 
     start = resolve_with_head(model, "lm")
     tokenizer, engine = tokenizer_of(start), load_engine(start)
-
-    def states_of(side: str) -> tuple[Tensor, Tensor]:
-        rows = [row_of(tokenizer, as_prompt(pair["prompt"]), pair[side])[0] for pair in pairs]
-        batch = TokenBatch(*pad_rows(rows, tokenizer.pad_id))
-        groups = [
-            list(range(batch.size))[first : first + TEXTS_AT_ONCE]
-            for first in range(0, batch.size, TEXTS_AT_ONCE)
-        ]
-        parts = engine.map(
-            [batch.rows(group) for group in groups],
-            lambda model, batch, hidden: hidden.transpose(0, 1),
-        )
-        states = torch.zeros(*batch.tokens.shape, parts[0].shape[-1])
-        for group, part in zip(groups, parts):
-            states[group, : part.shape[1]] = part.float().cpu()
-        print(f"the model has read {len(rows)} {side} answers", flush=True)
-        return states, batch.lengths
-
-    return [states_of(side) for side in ("chosen", "rejected")]
+    texts = [(as_prompt(pair["prompt"]), pair[side]) for side in SIDES for pair in pairs]
+    batch = TokenBatch(*pad_rows([row_of(tokenizer, *text)[0] for text in texts], tokenizer.pad_id))
+    groups = alike_grouped(
+        batch, TEXTS_AT_ONCE
+    )  # both answers to a prompt together, so the prompt is computed once
+    parts = engine.map(
+        [batch.rows(group) for group in groups], lambda model, batch, hidden: hidden.transpose(0, 1)
+    )
+    states = torch.zeros(*batch.tokens.shape, parts[0].shape[-1])
+    for group, part in zip(groups, parts):
+        states[group, : part.shape[1]] = part.float().cpu()
+    print(f"the model has read both answers of {len(pairs)} pairs", flush=True)
+    return [*zip(states.chunk(len(SIDES)), batch.lengths.chunk(len(SIDES)))]
 
 
 def fitted_accuracy(train: Sequence[Tensor], test: Sequence[Tensor]) -> float:
