@@ -57,6 +57,13 @@ LossFunction = Callable[[Transformer, TokenBatch, Tensor], LossTerms]  # (model,
 TokenFunction = Callable[[Transformer, TokenBatch, Tensor], Tensor]  # same arguments → [B, ...]
 
 
+def _detached(terms: LossTerms) -> tuple[Tensor, dict[str, Tensor]]:
+    """The number of items, and the sums for logging in double precision."""
+    sums = {"loss": terms.loss_sum, **terms.metrics}
+    count = torch.as_tensor(terms.count, device=terms.loss_sum.device)
+    return count, {name: value.detach().double() for name, value in sums.items()}
+
+
 class NonFiniteError(RuntimeError):
     """A loss or gradient is NaN or infinite. No checkpoint contains the failed step.
 
@@ -143,6 +150,12 @@ class Engine:
             self.module.eval()
             return self._run(micro_batches, loss, forward_only=True)
 
+    def means_without_pass(
+        self, micro_batches: Sequence[TokenBatch], terms: Callable[[TokenBatch], LossTerms]
+    ) -> dict[str, float]:
+        """The result of `evaluate` for terms that need no pass through the model."""
+        return self._means([_detached(terms(batch.to(cpu.DEVICE))) for batch in micro_batches])
+
     def map(self, micro_batches: Sequence[TokenBatch], function: TokenFunction) -> list[Tensor]:
         """Apply a function to each of this rank's micro batches, without gradients.
 
@@ -178,15 +191,13 @@ class Engine:
     def _run(self, micro_batches, loss: LossFunction, forward_only: bool) -> dict[str, float]:
         def megatron_loss(batch, hidden):
             terms = loss(self.module, batch, hidden)
-            count = torch.as_tensor(terms.count, device=terms.loss_sum.device)
-            sums = {"loss": terms.loss_sum, **terms.metrics}
-            return (
-                terms.loss_sum,
-                count.int(),
-                (count, {name: value.detach().double() for name, value in sums.items()}),
-            )
+            count, sums = _detached(terms)
+            return terms.loss_sum, count.int(), (count, sums)
 
-        done = self._schedule(micro_batches, megatron_loss, forward_only)
+        return self._means(self._schedule(micro_batches, megatron_loss, forward_only))
+
+    def _means(self, done: list[tuple[Tensor, dict[str, Tensor]]]) -> dict[str, float]:
+        """Means over the items of all ranks' micro batches. done: `_detached` terms, which only the last pipeline stage needs."""
         names = sorted(done[0][1]) if done else []
         sums = (
             torch.stack(

@@ -100,7 +100,7 @@ class SupervisedTrainer(ABC, Generic[S]):
         micro_batches = self._micro_batches(self.validation, self.validation_micro_batch_size)
         # Every validation reads the same rows, so the outputs of the frozen layers serve all validations of a run.
         with self.engine.keeping_frozen_outputs():
-            return self.figures("validation", self.engine.evaluate(micro_batches, self.loss))
+            return self.figures("validation", self._evaluated(micro_batches))
 
     def save(self, folder: Path) -> None:
         """Write this rank's share of weights and optimizer state, and the tokenizer."""
@@ -111,6 +111,10 @@ class SupervisedTrainer(ABC, Generic[S]):
     def load(self, folder: Path) -> None:
         """Load the state that `save` wrote."""
         self.engine.load(folder, with_optimizer=True)
+
+    def _evaluated(self, micro_batches: list[TokenBatch]) -> dict[str, float]:
+        """The loss's terms as means over all ranks' validation samples."""
+        return self.engine.evaluate(micro_batches, self.loss)
 
     def _micro_batches(self, samples: Sequence[S], size: int) -> list[TokenBatch]:
         """This rank's share of the samples, with `size` samples in each micro batch."""

@@ -152,12 +152,16 @@ def test_no_two_classes_have_the_same_name():
 
 
 # widgets read run folders through the reader, judge them by the run's own alarms, ask its kind for charts, undo changes of
-# settings, have a quiz's questions and answers from the tutorial's files, and mark answers with the program's judgement
+# settings, have a quiz's questions and answers from the tutorial's files, mark answers with the program's judgement, and ask a model
+# several questions at once
 IMPORTS_OF_WIDGETS = {
     "data.forms",
     "data.gold",
     "aligner_lib",
-    *(f"aligner_lib.{name}" for name in ("config.kind", "config.kinds", "errors", "tutorial")),
+    *(
+        f"aligner_lib.{name}"
+        for name in ("config.kind", "config.kinds", "errors", "jobs.drawn_answer", "tutorial")
+    ),
     *(f"aligner_lib.run_folder.{name}" for name in ("reader", "jsonl", "alarms", "set_aside", "turns")),
     *(f"aligner_lib.tutorial.{name}" for name in ("quiz", "quiz.quiz_file", "workspace", "report.html_page")),
     *(

@@ -39,10 +39,9 @@ class KTOTrainer(DPOTrainer):
         desirable = torch.tensor([sample.desirable for sample in samples]).repeat(2)
         return LabelledBatch(**vars(batch), desirable=desirable, reference_point=torch.zeros(batch.size))
 
-    def loss(self, model, batch: LabelledBatch, hidden: Tensor) -> LossTerms:
-        """The loss of a micro batch of B responses. hidden: [S, B, H]."""
+    def terms(self, logprobs: Tensor, batch: LabelledBatch) -> LossTerms:
+        """The loss of B responses, from the policy's log-probability of each response: float [B], in nats."""
         settings, desirable, point = self.settings, batch.desirable, batch.reference_point
-        logprobs = response_logprobs(model, batch, hidden)
         ratios = logprobs - batch.reference_logprobs
         weights = torch.where(desirable, settings.desirable_loss_weight, settings.undesirable_loss_weight)
         losses = weights * kto_loss(ratios, desirable, point, settings.ref_policy_kl_penalty)

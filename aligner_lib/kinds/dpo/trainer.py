@@ -64,8 +64,12 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         return ResponseBatch(tokens, lengths, mask, torch.tensor(known))
 
     def loss(self, model, batch: ResponseBatch, hidden: Tensor) -> LossTerms:
-        """The loss of a micro batch of B pairs. hidden: [S, 2B, H]."""
-        sums, reference = _pairs(response_logprobs(model, batch, hidden)), _pairs(batch.reference_logprobs)
+        """The loss of a micro batch of B samples. hidden: [S, rows, H]."""
+        return self.terms(response_logprobs(model, batch, hidden), batch)
+
+    def terms(self, logprobs: Tensor, batch: ResponseBatch) -> LossTerms:
+        """The loss of B pairs, from the policy's log-probability of each response: float [2B], in nats."""
+        sums, reference = _pairs(logprobs), _pairs(batch.reference_logprobs)
         lengths = _pairs(batch.response_mask.sum(dim=1))
         means, policy = sums.per_token(lengths), sums
         if takes_means(self.settings):
@@ -90,6 +94,14 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
     def validate(self, step: int) -> dict[str, float]:
         """Compute metrics over the validation samples, and the policy's KL to its reference on the policy's own responses."""
         return super().validate(step) | self._kl(step)
+
+    def _evaluated(self, micro_batches: list[ResponseBatch]) -> dict[str, float]:
+        """Before the first step the policy is its own reference, whose log-probabilities the micro batches have."""
+        if self.policy is None or self.engine.steps > 0:
+            return super()._evaluated(micro_batches)
+        return self.engine.means_without_pass(
+            micro_batches, lambda batch: self.terms(batch.reference_logprobs, batch)
+        )
 
     def _losses(self, policy: PairLogprobs, reference: PairLogprobs) -> Tensor:
         """The loss of each pair: float [B]. policy, reference: log-probabilities, as means or sums according to
