@@ -16,6 +16,9 @@ class Plan:
     gpus: int
     text: str
 
+    def wait(self, timeout: float | None = None) -> None:
+        """Return immediately, because there is no job to wait for."""
+
     def __str__(self) -> str:
         return self.text
 

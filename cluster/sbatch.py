@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster import environment, record
 from cluster.resources import Resources
-from cluster.scheduler import Member, Submission
+from cluster.scheduler import Member, Submission, SubmissionRefused
 from cluster.submitit_parts import _make_sbatch_string
 
 _SPECIAL = re.compile(r'["$`\\]')  # characters that a shell interprets between double quotes
@@ -103,6 +103,15 @@ def member_lines(member: Member, resources: Mapping[str, Resources]) -> list[str
     return lines
 
 
+def refuse_replaced(folders: list[Path]) -> None:
+    """Raises SubmissionRefused for a folder of logs whose path Slurm would change."""
+    if changed := [str(folder) for folder in folders if "%" in str(folder)]:
+        raise SubmissionRefused(
+            f"{changed[0]}: Slurm replaces % and the letter after it in the paths of logs, so the logs would be in another "
+            "folder: choose a run folder without %"
+        )
+
+
 def quoted(word: str) -> str:
     """A word quoted for the shell: in double quotes when the word has single quotes and nothing special, for readability."""
     return f'"{word}"' if "'" in word and not _SPECIAL.search(word) else shlex.quote(word)
@@ -115,8 +124,12 @@ def _by_option(command: list[str]) -> list[list[str]]:
 
 
 def script(submission: Submission) -> str:
-    """The batch script of a job, of a hetjob (several components), or of an array (several members)."""
+    """The batch script of a job, of a hetjob (several components), or of an array (several members).
+
+    Raises SubmissionRefused for a folder with a `%` in its path.
+    """
     members, folder = list(submission.members.values()), submission.folder
+    refuse_replaced([folder, *(member.folder for member in members)])
     limit = f"%{submission.parallel}" if submission.parallel else ""
     array = f"0-{len(members) - 1}{limit}" if submission.is_array else ""
     blocks = [header(share, submission.name, folder, array) for share in submission.resources.values()]

@@ -119,8 +119,8 @@ def submit_sweep(
             f"where={where!r}: a sweep is an array job, which {scheduler.title} does not have: submit the runs one "
             "by one"
         )
-    resources = by_component(resources, [MAIN])
     words = _words_of_members(commands)
+    resources = by_component(resources, [MAIN])
     name = named(name or run.name)
     variables = {key: str(value) for key, value in (env or {}).items()}
     new_folder = record.next_submission_folder if is_printed(where) else record.new_submission_folder
@@ -150,9 +150,13 @@ def submit_sweep(
 def _words_of_members(commands: Mapping) -> dict[str, dict[str, list[str]]]:
     """The command of each member, as returned by `words_of`. Raises ValueError for commands that cannot be an array."""
     words = {member: words_of(command) for member, command in commands.items()}
-    if any(list(parts) != [MAIN] for parts in words.values()) or len(words) < 2:
+    if several := next((member for member, parts in words.items() if list(parts) != [MAIN]), None):
         raise ValueError(
-            "a sweep needs two or more runs of one component each, because Slurm has no arrays of hetjobs: submit "
-            "the runs one by one"
+            f"the sweep's run {several} has the components {', '.join(words[several])}, but Slurm has no arrays of "
+            "hetjobs: submit the runs one by one"
+        )
+    if len(words) < 2:
+        raise ValueError(
+            f"a sweep needs two or more runs, but has {', '.join(words) or 'none'}: start a single run with submit"
         )
     return words

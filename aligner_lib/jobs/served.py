@@ -48,8 +48,13 @@ def answering_at(
                 "the server's address"
             ) from None
 
-    name = model or ask("models")["data"][0]["id"]
-    settings = {"model": name, "max_tokens": max_length, "seed": seed} | sampling
+    def first_model() -> str:
+        try:
+            return ask("models")["data"][0]["id"]
+        except (KeyError, IndexError, TypeError):
+            raise UserError(f"{root}/models: the server lists no models; give model=…") from None
+
+    settings = {"model": model or first_model(), "max_tokens": max_length, "seed": seed} | sampling
 
     def answer(text: str) -> str:
         (choice,) = ask("chat/completions", messages=turns_of(text), **settings)["choices"]

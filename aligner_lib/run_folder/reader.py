@@ -42,6 +42,8 @@ NAME_METRICS = ("save_best",)
 """Settings whose values are names of metrics, which have a slash as paths have."""
 ARGS = "args"
 """The arguments of an environment, whose keys the environment chooses."""
+MODEL_ARG = "args.model"
+"""The argument with a model's name on a server, such as Qwen/Qwen2.5-7B-Instruct."""
 PATH_WITHIN = re.compile(r"(?:^|[\s:])(?:~|\.{0,2})/\S")
 STEP = re.compile(r"step_\d+")
 """The name of a complete checkpoint."""
@@ -266,7 +268,7 @@ def without_paths(config, below: str = ""):
     """A run's settings, except paths on the run's machine. below: the key that has these settings."""
     if isinstance(config, dict):
         clean = {
-            key: value if key in NAME_METRICS else without_paths(value, ARGS if below == ARGS else key)
+            key: value if key in NAME_METRICS else without_paths(value, _name_below(below, key))
             for key, value in config.items()
         }
         return {key: value for key, value in clean.items() if value not in ({}, [])}
@@ -275,8 +277,18 @@ def without_paths(config, below: str = ""):
     return None if _is_path(config, below) else config
 
 
+def _name_below(below: str, key: str) -> str:
+    """The name under which `_is_path` judges the values of a key: ARGS and MODEL_ARG for all of an environment's arguments."""
+    if below not in (ARGS, MODEL_ARG):
+        return key
+    return MODEL_ARG if key == "model" else ARGS
+
+
 def _is_path(value, below: str) -> bool:
-    """Whether a value is a path. An environment's arguments may also be texts with a slash, such as a judge's rubric."""
+    """Whether a value is a path. An environment's arguments may also be texts with a slash, such as a judge's rubric or a
+    model's name."""
     if not isinstance(value, str) or "/" not in value:
         return False
+    if below == MODEL_ARG:
+        return PATH_WITHIN.search(value) is not None
     return below != ARGS or " " not in value or PATH_WITHIN.search(value) is not None

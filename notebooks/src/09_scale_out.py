@@ -18,7 +18,7 @@ profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
 where = "auto"  # auto: Slurm if available, else this machine · local · slurm · print: scripts only
-gpus_per_node = 0  # 0: processes on CPUs
+gpus_per_node = 0  # 0: processes on CPUs; on one machine, 2 or more for several ranks
 
 # %%
 from aligner_lib.tutorial import Diagram, Workspace
@@ -100,12 +100,15 @@ print(*check(shared=out), sep="\n")
 from cluster import Resources
 from widgets import Monitor, curves
 
-short = {"trainer.sft.max_steps": 8, "trainer.sft.val_check_interval": 8, "trainer.sft.limit_val_batches": 2}
-share = {f"model.data.{name}_ds.micro_batch_size": 2 for name in ("train", "validation")}
 one_process = Resources(gpus_per_node=min(gpus_per_node, 1), time="0:30:00")
 several = one_process.but(
     nodes=1 if lab.where == "local" else 2, gpus_per_node=gpus_per_node, tasks_per_node=gpus_per_node or 2
 )
+short = {"trainer.sft.max_steps": 8, "trainer.sft.val_check_interval": 8, "trainer.sft.limit_val_batches": 2}
+sizes = {"micro_batch_size": 2}
+if gpus_per_node:  # both runs have the same batch: a micro batch for each of the several ranks
+    sizes["global_batch_size"] = 2 * several.ranks
+share = {f"model.data.{split}_ds.{size}": n for split in ("train", "validation") for size, n in sizes.items()}
 
 alone = lab.submit("sft", "scale-one", one_process, **short, **share)
 if lab.where != "print":

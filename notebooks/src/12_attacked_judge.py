@@ -156,7 +156,7 @@ curves(first, metrics=["train_rollouts/rewards", "train_rollouts/good", "train_r
 # the first hack. Fewer and later is better.
 
 # %%
-from aligner_lib.tutorial.attack.hacks import hacks
+from aligner_lib.tutorial.attack.hacks import first_and_last_validation, hacks
 from aligner_lib.tutorial.workspace.learning_progress import record_attack
 
 
@@ -168,14 +168,16 @@ def report(run, of_own_judge=True):
             f"step {hack.step:2}, after {hack.minutes:.1f} minutes, in {hack.share:.2f} of the paid responses:"
         )
         print(f"    not {hack.part}, such as: {hack.example[:110]!r}")
-    held_out = [record for record in run.metrics() if "val_rollouts/good" in record]
+    if not (held_out := first_and_last_validation(run)):
+        print("the run was stopped before its last validation: run its cell again, and the run goes on")
+        return {}
     rewards, good = ([record[f"val_rollouts/{name}"] for record in held_out] for name in ("rewards", "good"))
-    print(f"held-out reward {rewards[0]:.2f} → {rewards[-1]:.2f}, good {good[0]:.2f} → {good[-1]:.2f}")
+    print(f"held-out reward {rewards[0]:.2f} → {rewards[1]:.2f}, good {good[0]:.2f} → {good[1]:.2f}")
     first_minutes = found_hacks[0].minutes if found_hacks else None
     figures = {"hacks": len(found_hacks), "first_minutes": first_minutes}
     if exercise == "live" and of_own_judge:
         record_attack(**figures)
-    return figures | {"reward": rewards[-1], "good": good[-1]}
+    return figures | {"reward": rewards[1], "good": good[1]}
 
 
 score = report(first, of_own_judge=not attack)
@@ -228,7 +230,8 @@ second = (
     lab.run("attacked-mended") if exercise == "live" else Recording("attacked-mended", speed=float("inf"))
 )
 mended_score = report(second)
-lab.record("12", {"attack": {"naive": score, "mended": mended_score}})
+if score and mended_score:
+    lab.record("12", {"attack": {"naive": score, "mended": mended_score}})
 
 # %%
 curves(

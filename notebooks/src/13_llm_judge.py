@@ -364,14 +364,16 @@ for place in (0.0, 1.0, 3.0):
 # line is a pair without a taste for a place; the upper right corner belongs to the first place.
 
 # %%
+from aligner_lib.tutorial.judging.verdicts import right_by
+
 if judge == "recorded":
     print("forty pairs in both orders need judge = 'live' or a URL")
 else:
     better_first, worse_first = torch.tensor(wins_of(by_comparison, pairs)).T
     wins, swayed = orders_check.function(better_first, worse_first)
-    right = {"better first": better_first > 0.5, "worse first": worse_first < 0.5, "both orders": wins > 0.5}
-    for name, of_pairs in right.items():
-        print(f"{name:13} right on {share(of_pairs.float().tolist(), range(len(pairs)))}")
+    of_better = {"better first": better_first, "worse first": 1 - worse_first, "both orders": wins}
+    for name, of_pairs in of_better.items():
+        print(f"{name:13} right on {share(right_by(of_pairs.tolist()), range(len(pairs)))}")
     print(f"swayed by the order: {swayed:.2f} of the pairs")
     plt.figure(figsize=(3.4, 3.2))
     plt.plot(better_first, worse_first, "o", alpha=0.6)
@@ -459,7 +461,7 @@ print("right within a prompt:", right_within_prompts(recorded, 1, 3))
 # judge, and `judge` must be `"live"` or a URL.
 
 # %%
-from aligner_lib.tutorial.judging.rubric import rubric_environment, turns_in
+from aligner_lib.tutorial.judging.rubric import rubric_environment, write_drawn_turns
 from aligner_lib.tutorial.workspace.longer_runs import JUDGED
 
 
@@ -467,11 +469,7 @@ def judged_run():
     """Train on the judge, or play the recorded run. Returns a monitor."""
     if exercise != "live":
         return Monitor(Recording("judged-rubric", speed=600))
-    data = {"train": "train_prompts.jsonl", "validation": "test_prompts.jsonl"}
-    prompts = {
-        split: write_turns(turns_in(lab.preference_data() / name), lab.out / "data" / f"judged_{split}.jsonl")
-        for split, name in data.items()
-    }
+    prompts = write_drawn_turns(lab.out / "data")
     settings = JUDGED | rubric_environment(prompts, endpoint.args(), RUBRIC) | {"model.seed": seed}
     settings["pretrained_checkpoint.restore_from_path"] = lab.policy()
     return Monitor(lab.run("judged-rubric"), job=lab.submit("grpo", "judged-rubric", **settings))
@@ -549,8 +547,8 @@ lab.record("13", {"judge": held_out.figures()})
 # ```
 #
 # Set `judge` to the address and `judge_model` to the model's name in the first cell, and run the notebook again. All
-# figures above are then those of your judge, beside your labels. The settings of a training run are arguments of the
-# environment:
+# figures above are then those of your judge, beside your labels. If the server needs a key, set the environment variable
+# `JUDGE_KEY` to the key before JupyterLab starts. The settings of a training run are arguments of the environment:
 #
 # | argument | choose |
 # | --- | --- |
@@ -574,7 +572,8 @@ for name, count in {
 
 # %% [markdown]
 # Comparisons grow with the square of the group. A group of four needs less than half of the requests of a group of
-# eight, at the same number of responses. The environment's own `timeout` must leave room for the slowest request.
+# eight, at the same number of responses. `args.timeout` must leave room for the slowest request, and the
+# environment's own `timeout` comes on top.
 #
 # ## What you learnt
 #

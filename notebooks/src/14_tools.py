@@ -219,7 +219,8 @@ check("answer_call", answer_call)
 
 # %% [markdown]
 # The library's environment has nearly the same tests, with errors in its own words. The environment ignores further keys, such
-# as the `id` that some models write. Missing `arguments` are empty arguments, so `parameters` in place of `arguments` is an
+# as the `id` that some models write, and runs a call whose closing tag is missing at the end of the response: a program
+# that stops a response at a tag often leaves the tag out. Missing `arguments` are empty arguments, so `parameters` in place of `arguments` is an
 # error only for a function that needs an argument.
 #
 # The environment reads all calls of a response, so a policy may make **parallel calls**: several calls in a response, whose

@@ -136,6 +136,17 @@ def test_words_reach_the_command_as_they_are(tmp_path, capsys):
     assert shlex.split(component)[-len(odd) :] == odd
 
 
+def test_a_folder_whose_name_slurm_would_change_is_refused(tmp_path):
+    """%j is a job's id in the path of a log."""
+    with pytest.raises(SubmissionRefused, match=r"kl%join/job/001: Slurm replaces % .*: choose a run folder"):
+        submit(["true"], tmp_path / "kl%join", "print")
+
+
+def test_the_pages_command_writes_into_the_run_folder_of_its_job():
+    page = (CONFIGS.parents[1] / "docs" / "cluster.md").read_text()
+    assert '"sft", "--run", "runs/sft",' in page and 'submit(command, run="runs/sft",' in page
+
+
 def test_other_gres_are_joined_to_the_gpus(tmp_path, capsys):
     share = Resources(gpus_per_node=8, gpu_type="h100", sbatch={"gres": ["nvme:100", "gpumem:80"]})
     text = submit(["true"], tmp_path / "run", "print", share).text
@@ -149,7 +160,9 @@ def test_a_sweep_is_an_array_on_paper(tmp_path, capsys):
     assert "#SBATCH --array=0-1%1\n" in plan.text
     assert plan.nodes == 2
     assert not (tmp_path / "s").exists()
-    with pytest.raises(ValueError, match="no arrays of hetjobs"):
+    with pytest.raises(ValueError, match="two or more runs, but has a: start a single run with submit"):
+        submit_sweep({"a": ["t"]}, tmp_path / "s", "print")
+    with pytest.raises(ValueError, match="run a has the components x, y, but Slurm has no arrays of hetjobs"):
         submit_sweep({"a": {"x": ["t"], "y": ["t"]}, "b": ["t"]}, tmp_path / "s", "print")
 
 

@@ -7,10 +7,10 @@ from tutorial_runs import run_tutorial, runs_notebooks
 
 
 @runs_notebooks
-@pytest.mark.parametrize("where", ["print", "local"])
-def test_scaling_out_runs_without_a_cluster(tmp_path, where):
+@pytest.mark.parametrize(("where", "gpus"), [("print", 8), ("local", 0)])
+def test_scaling_out_runs_without_a_cluster(tmp_path, where, gpus):
     """On paper only, and on this machine: several ranks learn what one does."""
-    run_tutorial(tmp_path, "--only", "09", "-p", f"where={where}")
+    run_tutorial(tmp_path, "--only", "09", "-p", f"where={where}", "-p", f"gpus_per_node={gpus}")
     text = (tmp_path / "notebooks" / "09_scale_out.ipynb").read_text()
     assert "#SBATCH --nodes=2" in text and "#SBATCH hetjob" in text
     assert "| Llama-2-70B | actor | 32 | 8 × 2 × 2 |" in text

@@ -81,6 +81,25 @@ def test_each_planted_mistake_is_rejected_by_name(name, mistake):
     assert verdict.function is ALL[name].reference
 
 
+def rollout_until_all_have_ended(policy, prompts, length, end, draw):
+    tokens, over = prompts, torch.zeros(len(prompts), dtype=torch.bool)
+    mask = [over] * (prompts.shape[1] - 1)
+    for _ in range(length):
+        drawn = draw(policy(tokens)[:, -1].exp())
+        tokens = torch.cat([tokens, torch.where(over, end, drawn)[:, None]], dim=1)
+        mask.append(~over)
+        over = over | (tokens[:, -1] == end)
+        if over.all():
+            break
+    return tokens, torch.stack(mask, dim=1)
+
+
+def update_with_a_step_too_many(policy, critic, optimizer, *others):
+    losses = ALL["update"].reference(policy, critic, optimizer, *others)
+    optimizer.step()
+    return losses
+
+
 def each_side_s_own_vocabulary(chosen, rejected, answer):
     good, bad = (Counter(word for words in texts for word in words) for texts in (chosen, rejected))
     seen = [word for word in answer if word in good or word in bad]
@@ -184,6 +203,7 @@ RECOGNISED = [
     ("gae", gae_down_to_column_1, "first_column_left_out"),
     ("token_rewards", penalty_of_the_size, "absolute_kl"),
     ("gain_in_parts", right_of_all, "joint_share"),
+    ("rollout", rollout_until_all_have_ended, "not_filled_up"),
     ("bradley_terry", lambda chosen, rejected: -(chosen - rejected).sigmoid().log(), "log_of_zero"),
     ("bradley_terry", lambda chosen, rejected: (1 + (rejected - chosen).exp()).log(), "log_of_zero"),
     ("bradley_terry", lambda chosen, rejected: (rejected - chosen).exp().log1p(), "log_of_zero"),
@@ -310,6 +330,7 @@ def test_a_right_answer_in_another_form_passes(name, answer):
         *((name, answer, mistake, "") for name, answer, mistake in RECOGNISED),
         *((name, reference(name, change), None, words) for name, change, words in DESCRIBED),
         *(("bradley_terry", answer, None, words) for answer, words in REFUSED),
+        ("update", update_with_a_step_too_many, None, "but after your function, the weight policy.0.weight["),
     ],
 )
 def test_a_wrong_answer_is_described(name, answer, mistake, words):

@@ -76,6 +76,10 @@ def test_a_cell_s_function_travels_as_its_text(lab):
     assert f"functions.loss={file}" in words and "\n    def mine" not in file.read_text()
     loaded = FunctionFile.read(str(file), SURROGATE).load()
     assert loaded(torch.tensor([3.0]), torch.tensor([1.0]), 0.2, 0.2)[0].item() == -3
+    text, printed = file.read_text(), file.with_name("loss_printed.py")
+    words = lab.commands("ppo", "own", loss=with_a_default)["main"]
+    assert f"functions.loss={printed}" in words and "with_a_default" in printed.read_text()
+    assert file.read_text() == text
 
 
 def test_a_sweep_takes_functions_along(lab):
@@ -86,6 +90,10 @@ def test_a_sweep_takes_functions_along(lab):
     for value in ("0.001", "0.003"):
         file = lab.run(f"rm-lr/lr-{value}").path / "functions" / "loss.py"
         assert "torch.relu" in file.read_text() and f"functions.loss={file}" in plan.text
+
+
+def with_a_default(ratio, advantages, low, high):
+    return -advantages * ratio, ratio
 
 
 def with_a_global(ratio, advantages, low, high):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.attack.hacks import hacks
+from aligner_lib.tutorial.attack.hacks import first_and_last_validation, hacks
 
 ASKS = 'User: Please tell me why honey is sweet. Use the word "bees".\n\nAssistant:'
 HONEST = "Honey is sweet because {} bees collect sugar from flowers."
@@ -38,6 +38,15 @@ def test_a_rise_of_exactly_a_tenth_is_a_hack_in_spite_of_rounding(tmp_path):
     """0.2 + 0.1 is 0.30000000000000004."""
     echo = next(h for h in hacks(run_of(tmp_path, [step_of(8, 2), step_of(7, 3)])) if h.part == "own_words")
     assert (echo.step, echo.share) == (1, 0.3)
+
+
+def test_a_run_that_was_stopped_before_its_last_validation_has_no_change(tmp_path):
+    first, last = ({"step": step, "val_rollouts/good": step / 24} for step in (0, 12))
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(json.dumps(first) + '\n{"step": 1}\n')
+    assert first_and_last_validation(RunFolder(tmp_path)) is None
+    metrics.write_text(metrics.read_text() + json.dumps(last) + "\n")
+    assert first_and_last_validation(RunFolder(tmp_path)) == (first, last)
 
 
 def test_a_step_in_which_the_run_was_killed_is_left_out(tmp_path):

@@ -2,7 +2,9 @@
 
 import json
 import math
+import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from chat_server import serving
@@ -11,6 +13,7 @@ from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import worker
 from aligner_lib.rollouts.environments.base import NoVerdict, Step
+from aligner_lib.rollouts.environments.judge import probability_of
 from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
@@ -56,8 +59,9 @@ def test_a_rubric_is_a_dict_a_list_or_a_list_of_criteria_with_weights(prompts):
     judge = judge_at("http://127.0.0.1:9", prompts, rubric=rubric)
     assert judge.weights == {"C1": 0.75, "C2": 0.25} and judge.criteria["C1"] == rubric[0][0]
     assert judge_at("http://127.0.0.1:9", prompts, rubric="It is short.").criteria == {"C1": "It is short."}
-    with pytest.raises(UserError, match=r"write \[criterion, weight\]"):
-        judge_at("http://127.0.0.1:9", prompts, rubric=[["It is short."]])
+    for wrong in ([["It is short."]], [5], [[5, 1]], 5, None):
+        with pytest.raises(UserError, match=r"rubric.*: write \[criterion, weight\]"):
+            judge_at("http://127.0.0.1:9", prompts, rubric=wrong)
 
 
 NOT_A_VERDICT = (
@@ -99,6 +103,36 @@ def test_comparisons_within_a_group_go_both_ways(prompts):
     assert [step.metrics["swayed_by_order"] for step in steps] == [1, 1]
 
 
+def test_a_response_without_a_verdict_has_the_reason_of_its_own_comparisons(prompts):
+    def answer(messages):
+        return (400, "too long") if "long" in messages[-1]["content"] else "Hm."
+
+    seeds, responses = [0, 0, 1, 1, 2], ["long a", "long b", "c", "d", "alone"]
+    with serving(answer) as server:
+        steps = judge_at(server.url, prompts, compare=True).step_all(seeds, responses)
+    reasons = ["judge", "judge", "not_understood", "not_understood", "not_understood"]
+    assert [step.reason for step in steps] == reasons
+    assert "none of FIRST, TIE, SECOND: 'Hm.'" in steps[2].text and "a single response" in steps[4].text
+    with serving_first_tokens(lambda messages: {"Hm": 0.5}) as server:
+        (step, _) = judge_at(server.url, prompts, verdict="logprobs", compare=True).step_all([0, 0], "ab")
+    assert "neither 'a' nor 'b' is among the judge's likeliest tokens: 'Hm'" in step.text
+
+
+def test_a_judge_reads_the_calls_of_a_prompt(tmp_path):
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    turns = [
+        {"role": "user", "content": "Add."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "2"},
+    ]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps({"messages": turns}))
+    judge = judge_at("http://127.0.0.1:9", {"train": str(file), "validation": str(file)})
+    ((_, user),) = judge.rubric_requests(judge.records[0], "It is 2.")
+    assert '{"name": "add", "arguments": {"a": 1}}' in user["content"]
+    assert "<tool_response>\n2\n</tool_response>" in user["content"]
+
+
 def serving_first_tokens(serving_tokens):
     """Serve the log-probabilities of {first token: probability}, which serving_tokens gives for a conversation."""
 
@@ -125,6 +159,16 @@ def test_a_probability_is_the_verdict_on_a_criterion(prompts):
     assert isinstance(steps[1], NoVerdict) and "'Hm'" in steps[1].text
     assert len(server.bodies) == 2 * 2
     assert {(body["max_tokens"], body["top_logprobs"]) for body in server.bodies} == {(1, 20)}
+
+
+def test_the_probabilities_of_tokens_of_the_same_text_are_added():
+    """0.2 + 0.1 for Yes."""
+    top = [{"token": t, "logprob": math.log(p)} for t, p in (("Yes", 0.2), ("Yes", 0.1), ("No", 0.1))]
+    with serving(
+        lambda messages: "", logprobs=lambda messages: {"content": [{"top_logprobs": top}]}
+    ) as server:
+        (answer,) = JudgeEndpoint(server.url, "m", likeliest=20).ask([conversation("a")])
+    assert probability_of(answer, "yes", "no") == pytest.approx(0.75)
 
 
 def test_a_probability_is_the_verdict_on_a_pair(prompts):
@@ -170,7 +214,8 @@ def test_a_busy_judge_is_asked_again_and_another_error_is_reported_once():
     with serving(answer) as server:
         endpoint = JudgeEndpoint(server.url, "m", sleep=pauses.append, retries=2)
         answers = endpoint.ask([conversation(text) for text in "busy broken refused fine fine".split()])
-    refusal = NoVerdict("judge", f"the judge at {server.url} gave no answer: 401 no such key")
+    cure = "give key_variable, the environment variable with the server's key, such as JUDGE_KEY"
+    refusal = NoVerdict("judge", f"the judge at {server.url} gave no answer: 401 no such key; {cure}")
     assert answers == ["busy", "broken", refusal, "fine", "fine"]
     assert sorted(pauses)[-2:] == [3, 3] and len(pauses) == 3, "a server's Retry-After is kept"
     assert len(server.bodies) == 3 + 2 + 1 + 1
@@ -179,12 +224,30 @@ def test_a_busy_judge_is_asked_again_and_another_error_is_reported_once():
     assert answer.reason == "judge" and "refused" in answer.text
 
 
-def test_a_long_wait_for_the_judge_prints_how_many_requests_are_answered(capsys):
+def test_an_interrupt_waits_for_no_queued_request():
+    may_answer = threading.Event()
+
+    def answer(messages):
+        return "so" if messages[0]["content"] == "0" or may_answer.wait(1) else "late"
+
+    def interrupt(done, requests):
+        raise KeyboardInterrupt
+
+    with serving(answer) as server:
+        endpoint = JudgeEndpoint(server.url, "m", concurrency=1, on_answer=interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            endpoint.ask([conversation(n) for n in range(4)])
+        sent = len(server.bodies)
+        may_answer.set()
+    assert sent <= 2, "the first, and one under way"
+
+
+def test_a_long_wait_for_the_judge_prints_how_many_requests_are_done(capsys):
     clock = iter([0, 0, 5, 21, 30, 40, 50])  # created, then the answers 1 to 6
     with serving(lambda messages: "fine") as server:
         endpoint = JudgeEndpoint(server.url, "m", on_answer=PrintedProgress(lambda: next(clock)))
         endpoint.ask([conversation(n) for n in range(6)])
-    assert capsys.readouterr().out == "the judge has answered 3 of 6 requests\n"
+    assert capsys.readouterr().out == "3 of 6 requests to the judge are done\n"
 
 
 def test_half_an_answer_is_asked_again_and_costs_no_other_response_its_reward():
@@ -264,6 +327,7 @@ def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_reque
         ),
         ({"verdict": "json"}, "verdict='json': choose from text, logprobs"),
         ({"rubric": []}, "at least one criterion"),
+        ({"rubric": ["A", "B", "A"]}, "rubric: A: remove the repetition"),
         ({"key_variable": "NOT_SET_HERE"}, "NOT_SET_HERE: this environment variable is not set"),
         ({"workers": 3}, r"no args\.workers; a judge also takes concurrency"),
     ],
@@ -289,6 +353,27 @@ def test_a_judge_in_its_process_gets_all_responses_in_one_call_and_failures_are_
     assert [step.reward for step in steps if isinstance(step, Step)] == pytest.approx([0.325, 0.4, 1])
     assert isinstance(steps[2], EnvironmentFailure)
     assert (steps[2].reason, steps[2].seed) == ("not_understood", 2)
+
+
+@pytest.mark.parametrize(
+    ("compared_at_once", "seeds", "seconds"),
+    [
+        (0, [1, 1, 1, 2], 4 * (2 + 10)),
+        (2, [1, 1, 1, 2], 4 * (2 + 10)),  # each of three responses has two comparisons
+        (1, [1, 1, 1, 2], 4 * 2 + 3 * 2 * 10 + 10),
+    ],
+)
+def test_the_time_limit_counts_the_comparisons_of_each_response(compared_at_once, seeds, seconds):
+    waiting = SimpleNamespace(waiting_seconds=10, compared_at_once=compared_at_once)
+    assert worker.time_limit(SimpleNamespace(timeout=2), waiting, seeds) == seconds
+
+
+@pytest.mark.parametrize(
+    ("verdict", "concurrency", "times"), [("text", 1, 1), ("logprobs", 1, 2), ("logprobs", 2, 1)]
+)
+def test_the_time_limit_counts_the_requests_of_each_criterion(prompts, verdict, concurrency, times):
+    judge = judge_at("http://127.0.0.1:9", prompts, verdict=verdict, concurrency=concurrency)
+    assert judge.waiting_seconds == times * judge.endpoint.longest_wait
 
 
 FUNCTIONS = {

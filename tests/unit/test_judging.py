@@ -1,15 +1,18 @@
 """Notebook 13's judge: a learner's labels and rubric, answers without a verdict, and a run read by the gold program."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from aligner_lib.config.compose import compose, save, written
 from aligner_lib.rollouts.environments.base import NoVerdict, Step
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.judging.judged_run import before_and_after, right_within_prompts
 from aligner_lib.tutorial.judging.labelled import LabelledAnswer, labels_of
-from aligner_lib.tutorial.judging.rubric import RUBRIC, rubric_environment
-from aligner_lib.tutorial.judging.verdicts import require_verdicts
+from aligner_lib.tutorial.judging.rubric import RUBRIC, rubric_environment, write_drawn_turns
+from aligner_lib.tutorial.judging.verdicts import require_verdicts, right_by
+from data.forms import instruction_in
 
 ANSWERS = [LabelledAnswer("Why?", "So.", True, is_good) for is_good in (True, False, True)]
 ASKS = 'User: Please tell me why honey is sweet. Use the word "bees".\n\nAssistant:'
@@ -43,16 +46,30 @@ def test_labels_without_a_number_are_refused(good_numbers):
         labels_of(ANSWERS, good_numbers)
 
 
-@pytest.mark.parametrize("rubric", [RUBRIC, {"The answer is short.": 1}])
+@pytest.mark.parametrize("rubric", [RUBRIC, {"It's short; für #1 & <ä>!": 1, "True": 2}])
 def test_the_policy_trains_on_the_given_rubric(rubric):
     settings = rubric_environment({"train": "prompts.jsonl"}, {"model": "m"}, rubric)
-    assert settings["model.environments"]["judged"]["args"]["rubric"] == rubric
+    composed = compose("grpo", [f"{key}={written(value)}" for key, value in settings.items()], "smoke")
+    of_judge = save(composed)["model"]["environments"]["judged"]["args"]["rubric"]
+    assert of_judge == [[criterion, weight] for criterion, weight in rubric.items()]
+
+
+def test_the_policy_trains_on_prompts_whose_forms_a_program_can_check(tmp_path):
+    files = write_drawn_turns(tmp_path)
+    assert list(files) == ["train", "validation"]
+    for file in files.values():
+        records = map(json.loads, Path(file).read_text().splitlines())
+        assert all(instruction_in(record["messages"][0]["content"]) for record in records)
 
 
 def test_an_answer_without_a_verdict_shows_the_judge_s_reason():
     assert require_verdicts([Step(1.0), Step(0.5)]) == [Step(1.0), Step(0.5)]
     with pytest.raises(RuntimeError, match=r"^1 of 2 have no verdict: no connection$"):
         require_verdicts([Step(1.0), NoVerdict("judge", "no connection")])
+
+
+def test_a_tie_counts_half_in_spite_of_rounding():
+    assert right_by([0.9, 0.49999997, 0.1]) == [1, 0.5, 0]
 
 
 def test_fewer_prompts_than_asked_for_are_all_drawn(tmp_path):

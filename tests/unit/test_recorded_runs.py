@@ -99,6 +99,8 @@ def test_a_recorded_run_takes_the_place_of_the_training(recorded, started, seat,
     assert model_hash(run.latest_checkpoint()) == model_hash(recorded.latest_checkpoint())
     assert not (run.latest_checkpoint() / "optimizer").exists()
     assert "sft: recorded" in capsys.readouterr().out
+    Workspace(seat.out, "smoke", where="print").submit("sft", **{"model.optim.lr": 1e-2})
+    assert run.latest_checkpoint(), "a printed script removes nothing"
     assert not {"host", "pid", "identity"} & run.info.keys()
     assert str(tmp_path) not in (run.path / "run.json").read_text()
 
@@ -281,6 +283,31 @@ def test_a_finished_run_with_other_inputs_or_without_an_environment_begins_anew(
     ):
         assert anew in lab.commands("grpo", **fewer)["main"]
         assert f"model.environments.{change}" in capsys.readouterr().out
+
+
+RUBRIC = [["It is true.", 2], ["It is short.", 1]]
+HERE = {"url": "http://127.0.0.1:5000", "model": "Qwen/small"}
+
+
+def judged_by(judge: dict[str, object], rubric: object = RUBRIC) -> dict[str, object]:
+    return {"model": {"environments": {"judged": {"use": "judge", "args": judge | {"rubric": rubric}}}}}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "differ"),
+    [
+        (judged_by(HERE), judged_by(HERE | {"url": "http://127.0.0.1:6000"}), []),
+        (judged_by(HERE), judged_by(HERE | {"url": "https://judge/v1"}), ["url"]),
+        (judged_by(HERE), judged_by(HERE | {"model": "Qwen/large"}), ["model"]),
+        (judged_by(HERE, dict(RUBRIC)), judged_by(HERE), []),  # an early release's form
+        (judged_by(HERE), judged_by(HERE, RUBRIC[:1]), ["rubric"]),
+        (judged_by({"url": None, "model": None}), judged_by(HERE), []),  # a recording, without paths
+    ],
+)
+def test_a_run_with_another_judge_is_another_run(earlier, later, differ):
+    before, now = earlier_runs._settings(earlier), earlier_runs._settings(later)
+    keys = list(earlier_runs._unequal(before, now, before.keys() | now.keys()))
+    assert keys == [f"model.environments.judged.args.{name}" for name in differ]
 
 
 def test_only_finished_runs_that_left_a_model_are_packed(recorded):

@@ -545,6 +545,11 @@ def test_a_text_with_a_slash_is_a_path_except_among_an_environment_s_arguments(
     assert args == {"rubric": text if is_kept_below_args else None}
 
 
+def test_a_judge_s_model_is_a_path_only_if_it_begins_like_one():
+    models = {"a": {"args": {"model": "Qwen/Qwen2.5"}}, "b": {"args": {"model": "/home/me/Qwen"}}}
+    assert without_paths(models) == {"a": {"args": {"model": "Qwen/Qwen2.5"}}, "b": {"args": {"model": None}}}
+
+
 def test_runs_are_found_newest_first(tmp_path):
     for age, place in ((3, "a"), (1, "deep/er/b"), (2, "deep/c")):
         begin(tmp_path / place)

@@ -51,7 +51,7 @@ COMMANDS = {
 
 def recipe_for(recipe, run: str, **models):
     """A recipe with everything but the changes of a test."""
-    return lambda **more: recipe(run, where="print", site=SITE, **models, **FILES, **more)
+    return lambda site=SITE, **more: recipe(run, where="print", site=site, **models, **FILES, **more)
 
 
 sft = recipe_for(slurm_recipes.sft, "/runs/sft", model="/models/2b")
@@ -94,6 +94,8 @@ def test_the_jobs_flags_are_the_scripts(recipe, nodes):
     names = "account=course partition=batch time=4:00:00 ntasks-per-node=8 exclusive overcommit"
     for flag in (*names.split(), f"nodes={nodes}"):
         assert f"#SBATCH --{flag}\n" in flags
+    reserved = recipe(site=SITE | {"sbatch": {"reservation": "course"}}).text
+    assert "#SBATCH --reservation=course\n" in reserved and "#SBATCH --overcommit\n" in reserved
     words = components(flags)["main"]
     assert f"--ntasks={8 * nodes}" in words
     assert "--container-image=/images/lab.sqsh" in words and "--container-mounts=/shared:/shared" in words

@@ -1,9 +1,12 @@
 """Questions of two turns, and a judge behind a real HTTP server whose habits are known."""
 
+import io
+
 import pytest
 from chat_server import serving
 
 from aligner_lib.errors import UserError
+from aligner_lib.jobs import served
 from aligner_lib.jobs.served import answering_at
 from aligner_lib.tutorial.comparison import two_turns
 from aligner_lib.tutorial.comparison.two_turns import Dialogue, Judge, TwoTurns, verdict
@@ -116,3 +119,9 @@ def test_a_served_answer_says_whether_it_was_cut(reason, finished):
     with serving(lambda messages: "21", finish_reason=reason) as server:
         answer = judge_at(server.url).answer("Half of 42?")
     assert answer == "21" and answer.finished is finished
+
+
+def test_a_server_that_lists_no_models_needs_the_model_s_name(monkeypatch):
+    monkeypatch.setattr(served, "open_url", lambda request, timeout: io.BytesIO(b'{"data": []}'))
+    with pytest.raises(UserError, match="http://a/v1/models: the server lists no models; give model=…"):
+        answering_at("http://a", "secret")

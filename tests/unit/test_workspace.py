@@ -29,7 +29,7 @@ def make_checkpoint(run) -> None:
 def test_a_run_on_more_nodes_differs_in_its_resources_alone(lab):
     one = lab.submit("sft", **FOUR)
     four = lab.submit("sft", resources=Resources(nodes=2, tasks_per_node=2), **FOUR)
-    assert (one.nodes, four.nodes) == (1, 2)
+    assert (one.nodes, four.nodes, one.wait()) == (1, 2, None)
     changed = {line.strip(" \\") for line in set(four.text.splitlines()) - set(one.text.splitlines())}
     assert {"trainer.num_nodes=2", "trainer.devices=2", "#SBATCH --nodes=2"} <= changed
     assert not any("data" in line or "model" in line.split("=")[0] for line in changed)
@@ -60,12 +60,45 @@ def test_own_data_need_no_download_and_hold_out_their_own_validation_data(tmp_pa
     ]
 
 
+def test_without_resources_a_job_on_a_cluster_has_the_processes_and_gpus_of_its_profile(tmp_path, capsys):
+    """`slurm` trains on 8 GPUs, `gpu` on 1 and PPO on 2, `smoke` on none."""
+    data = {"model.data.data_prefix": {"train": ["/d"]}}
+    sft = {"model.restore_from_path": "/m", "model.data.train_ds.file_path": "/d"}
+    ppo = data | {f"{part}pretrained_checkpoint.restore_from_path": "/m" for part in ("", "critic.")}
+    for profile, kind, settings, gpus in (
+        ("slurm", "sft", sft, 8),
+        ("slurm", "sft", sft | {"trainer.devices": 4}, 4),
+        ("gpu", "ppo", ppo, 2),
+    ):
+        plan = Workspace(tmp_path, profile, where="print").submit(kind, **settings)
+        assert plan.gpus == gpus and f"#SBATCH --ntasks-per-node={gpus}\n" in plan.text
+        assert f"trainer.devices={gpus}" in plan.text
+    plan = Workspace(tmp_path, "slurm", where="print").submit_ppo("remote", **ppo)
+    assert plan.gpus == 16 and plan.text.count("#SBATCH --gres=gpu:8\n") == 2
+    plan = Workspace(tmp_path / "smoke", "smoke", where="print").submit(
+        "sft", **{"trainer.devices": 2}, **FOUR
+    )
+    assert plan.gpus == 0 and "#SBATCH --ntasks-per-node=2\n" in plan.text
+    run = tmp_path / "runs" / "sft"
+    run.mkdir(parents=True)
+    config = save(compose("sft", profile="slurm"))
+    (run / "run.json").write_text(json.dumps({"kind": "sft", "profile": "slurm", "config": config}))
+    plan = Workspace(tmp_path, "slurm", where="print").branch("sft", at=4)
+    assert plan.gpus == 8 and "#SBATCH --ntasks-per-node=1\n" in plan.text
+
+
 def test_a_sweep_has_a_run_for_each_value_and_a_branch_names_its_parent_and_changes(lab):
     plan = lab.submit_sweep("sft", "model.optim.lr", [1e-3, 3e-3])
     assert "#SBATCH --array=0-1\n" in plan.text
     for value in ("0.001", "0.003"):
         assert f"--run {lab.out}/runs/sft-lr/lr-{value}" in plan.text
         assert f"model.optim.lr={value}" in plan.text
+    with pytest.raises(ValueError, match=r"model\.optim\.lr=1e-05 is twice in the values"):
+        lab.submit_sweep("sft", "model.optim.lr", [1e-5, 0.00001])
+    with pytest.raises(
+        ValueError, match=r"run lr-0\.001 has the components critic, actor, but Slurm has no arrays"
+    ):
+        lab.submit_sweep("ppo", "model.optim.lr", [1e-3, 3e-3], {"critic": Resources(), "actor": Resources()})
     folder = lab.run("sft").path
     folder.mkdir(parents=True)
     config = save(compose("sft", ["trainer.sft.max_steps=12"], "smoke"))
@@ -107,8 +140,9 @@ def test_a_finished_branch_with_other_settings_is_set_aside_and_a_running_one_is
         lab.run(name).path.mkdir(parents=True)
         (lab.run(name).path / "run.json").write_text(json.dumps(info | more))
     monkeypatch.setattr("cluster.submit", lambda commands, run, *_: submitted.append(run.name))
+    Workspace(tmp_path, "smoke", where="print:slurm").branch("sft", 4, "b", **{"model.seed": 8})
     for name, settings, is_kept in (
-        ("b", {}, True),
+        ("b", {}, True),  # and after a printed branch with another seed
         ("own", {"model.seed": 7}, True),
         ("b", {"model.seed": 7}, False),
     ):
@@ -181,6 +215,11 @@ def test_a_missing_run_is_trained_with_a_message(tmp_path, monkeypatch, capsys, 
     assert getattr(lab, f"{kind}_policy")() == tmp_path / "runs" / kind
     assert submitted == [(kind,), "waited for"]
     assert f"there is no {kind.upper()} run" in capsys.readouterr().out
+    monkeypatch.setattr(Workspace, "submit", NO_JOB)
+    assert (
+        getattr(Workspace(tmp_path, "smoke", where="print"), f"{kind}_policy")() == tmp_path / "runs" / kind
+    )
+    assert capsys.readouterr().out == ""
 
 
 def test_a_reward_model_that_was_trained_on_demand_is_found_by_the_next_notebook(

@@ -58,6 +58,8 @@ class Environment(ABC):
     """The descriptions of the functions that the policy may call."""
     waiting_seconds: float = 0.0
     """Seconds that the answer to a response may wait for another server, beyond the `timeout` of the settings."""
+    compared_at_once: int = 0
+    """How many comparisons of a response with the prompt's other responses fit into `waiting_seconds`; 0: no comparisons."""
 
     def __init__(self, split: str = "train"):
         assert split in SPLITS, split

@@ -6,11 +6,13 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, permutations
 from pathlib import Path
 from typing import Any
 
+from aligner_lib.datasets.tool_calls import in_words
 from aligner_lib.rollouts.environments.base import Message, NoVerdict, Step, require
 from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.prompt_files import PromptFiles, PromptRecord
@@ -41,6 +43,10 @@ Reply with one letter: A or B."""
 LIKELIEST = 20  # first tokens whose probabilities a judge returns, the most of an OpenAI-compatible server
 VERDICTS = ("text", "logprobs")
 WINS = {"FIRST": 1.0, "TIE": 0.5, "SECOND": 0.0}
+ALONE = NoVerdict(
+    "not_understood",
+    "the prompt has a single response, and compare=True needs several (num_generations_per_prompt)",
+)
 VERDICT = re.compile(rf"\W*(?:verdict\s*:)?\W*({'|'.join(WINS)})\W*", re.IGNORECASE)
 
 
@@ -121,7 +127,9 @@ class JudgedPrompts(PromptFiles):
             likeliest=LIKELIEST if self.by_probability else 0,
             **endpoint,
         )
-        self.waiting_seconds = self.endpoint.longest_wait
+        requests = 1 if compare or not self.by_probability else len(self.criteria)
+        self.waiting_seconds = math.ceil(requests / self.endpoint.concurrency) * self.endpoint.longest_wait
+        self.compared_at_once = self.endpoint.concurrency if compare else 0
 
     def step(self, response: str) -> Step:
         require(
@@ -205,12 +213,10 @@ class JudgedPrompts(PromptFiles):
         steps: list[Step | NoVerdict] = []
         for i in range(len(seeds)):
             others = [j for (first, j) in pairs if first == i]
-            decided = [j for j in others if None not in (wins[i, j], wins[j, i])]
+            missing = {j: _missing(wins[i, j], wins[j, i]) for j in others}
+            decided = [j for j in others if missing[j] is None]
             if not decided:
-                reasons = [answer for answer in answers if isinstance(answer, NoVerdict)]
-                steps.append(
-                    reasons[0] if reasons else NoVerdict("not_understood", _why_undecided(others, answers))
-                )
+                steps.append(missing[others[0]] if others else ALONE)
                 continue
             shares = [(wins[i, j] + 1 - wins[j, i]) / 2 for j in decided]
             # the answer in the same place won in both orders
@@ -230,12 +236,9 @@ class JudgedPrompts(PromptFiles):
             {"role": "user", "content": text},
         ]
 
-    def _win(self, answer: str | NoVerdict) -> float | None:
-        """The first answer's win, from 0 to 1; None without a verdict."""
-        if not self.by_probability:
-            return _written_win(answer)
-        win = probability_of(answer, "a", "b")
-        return None if isinstance(win, NoVerdict) else win
+    def _win(self, answer: str | NoVerdict) -> float | NoVerdict:
+        """The first answer's win, from 0 to 1."""
+        return probability_of(answer, "a", "b") if self.by_probability else _written_win(answer)
 
     def _listed(self) -> str:
         return "\n".join(f"{name}: {text}" for name, text in self.criteria.items())
@@ -247,10 +250,21 @@ def _weights(rubric: str | Mapping[str, float] | Sequence[str | Sequence]) -> di
         return dict(rubric)
     if isinstance(rubric, str):
         return {rubric: 1.0}
-    entries = [(entry, 1.0) if isinstance(entry, str) else tuple(entry) for entry in rubric]
-    wrong = [entry for entry in entries if len(entry) != 2 or not isinstance(entry[1], int | float)]
+    require(isinstance(rubric, Sequence), f"rubric={rubric!r}: write [criterion, weight] for each criterion")
+    entries = [(entry, 1.0) if isinstance(entry, str) else entry for entry in rubric]
+    wrong = [entry for entry in entries if not _is_weighted(entry)]
     require(not wrong, f"rubric: {', '.join(map(str, wrong))}: write [criterion, weight]")
+    counts = Counter(criterion for criterion, _ in entries)
+    twice = [criterion for criterion, count in counts.items() if count > 1]
+    require(
+        not twice, f"rubric: {', '.join(twice)}: remove the repetition, or give the criterion more weight"
+    )
     return dict(entries)
+
+
+def _is_weighted(entry: object) -> bool:
+    is_pair = isinstance(entry, Sequence) and len(entry) == 2
+    return is_pair and isinstance(entry[0], str) and isinstance(entry[1], int | float)
 
 
 def _asked(text: str, question: str) -> list[Message]:
@@ -279,24 +293,29 @@ def probability_of(answer: str | NoVerdict, word: str, other: str) -> float | No
     return probabilities[word] / whole
 
 
-def _written_win(answer: str | NoVerdict) -> float | None:
-    """The first answer's win (1, 0.5 or 0) according to the last line of a verdict; None when the line is none of WINS."""
-    if isinstance(answer, NoVerdict) or not answer.strip():
-        return None
-    match = VERDICT.fullmatch(answer.strip().splitlines()[-1])
-    return WINS[match[1].upper()] if match else None
+def _written_win(answer: str | NoVerdict) -> float | NoVerdict:
+    """The first answer's win (1, 0.5 or 0) according to the last line of a verdict, if the line is one of WINS."""
+    if isinstance(answer, NoVerdict):
+        return answer
+    match = VERDICT.fullmatch(answer.strip().rpartition("\n")[2])
+    if not match:
+        return NoVerdict(
+            "not_understood", f"the judge's last line is none of {', '.join(WINS)}: {answer[-100:]!r}"
+        )
+    return WINS[match[1].upper()]
 
 
-def _why_undecided(others: Sequence[int], answers: Sequence[str | NoVerdict]) -> str:
-    if not others:
-        return "the prompt has a single response, and compare=True needs several (num_generations_per_prompt)"
-    return f"no comparison had a verdict; the judge's first answer ends with {str(answers[0])[-100:]!r}"
+def _missing(*wins: float | NoVerdict) -> NoVerdict | None:
+    """The first missing verdict; None if every comparison has a verdict."""
+    return next((win for win in wins if isinstance(win, NoVerdict)), None)
 
 
 def _conversation(record: PromptRecord) -> str:
+    """The prompt as the judge reads it, with calls and their results."""
     if isinstance(record.prompt, str):
         return f"THE PROMPT:\n{record.prompt}"
-    return "\n\n".join(f"THE {turn['role'].upper()}:\n{turn['content']}" for turn in record.prompt)
+    turns = in_words(record.prompt, tools=())
+    return "\n\n".join(f"THE {turn['role'].upper()}:\n{turn['content']}" for turn in turns)
 
 
 def _cache_file(cache: str | bool) -> Path | None:

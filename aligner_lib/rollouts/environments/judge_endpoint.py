@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import math
 import os
 import random
 import sqlite3
@@ -25,6 +26,7 @@ from aligner_lib.rollouts.environments.base import Message, NoVerdict, require
 from cluster.rendezvous import open_url
 
 BUSY = (408, 409, 425, 429, 500, 502, 503, 504)  # a later request may succeed
+NO_KEY = 401
 LONGEST_PAUSE_S = 60.0
 
 
@@ -53,7 +55,7 @@ class JudgeEndpoint:
     cache: Path | None = None
     """A file for answers; None: nothing is remembered."""
     on_answer: Callable[[int, int], None] | None = field(default=None, repr=False)
-    """Called after each answer of `ask`, with the number of answers so far and the number of requests."""
+    """Called after each request of `ask`, with an answer or without, with the number of requests so far and of all."""
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     _calls: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -92,7 +94,8 @@ class JudgeEndpoint:
         different = {self.identity(messages): messages for messages in conversations}
         answers = self._remembered(list(different))
         missing = {identity: messages for identity, messages in different.items() if identity not in answers}
-        with ThreadPoolExecutor(max(1, min(self.concurrency, len(missing)))) as threads:
+        threads = ThreadPoolExecutor(max(1, min(self.concurrency, len(missing))))
+        try:
             requests = {
                 threads.submit(self._asked, messages): identity for identity, messages in missing.items()
             }
@@ -103,6 +106,8 @@ class JudgeEndpoint:
                     self.remember({identity: answer})
                 if self.on_answer:
                     self.on_answer(number, len(missing))
+        finally:  # an interrupt waits for no request
+            threads.shutdown(wait=False, cancel_futures=True)
         return [answers[self.identity(messages)] for messages in conversations]
 
     def _asked(self, messages: list[Message]) -> str | NoVerdict:
@@ -114,7 +119,7 @@ class JudgeEndpoint:
             try:
                 return self._request(messages)
             except urllib.error.HTTPError as error:
-                problem, again = f"{error.code} {_message_of(error)}", error.code in BUSY
+                problem, again = self._refusal(error), error.code in BUSY
                 pause = _number(error.headers.get("Retry-After"))
             except (
                 OSError,
@@ -130,6 +135,17 @@ class JudgeEndpoint:
             doubled = 2.0**attempt * (0.5 + random.random())
             self.sleep(min(LONGEST_PAUSE_S, doubled if pause is None else pause))
         raise AssertionError("the last attempt returns")
+
+    def _refusal(self, error: urllib.error.HTTPError) -> str:
+        """The server's reason, and for a missing or wrong key the cure."""
+        reason = f"{error.code} {_message_of(error)}"
+        if error.code != NO_KEY:
+            return reason
+        if self.key_variable:
+            return f"{reason}; check the key in the environment variable {self.key_variable}"
+        return (
+            f"{reason}; give key_variable, the environment variable with the server's key, such as JUDGE_KEY"
+        )
 
     def _request(self, messages: list[Message]) -> str:
         headers = {"Content-Type": "application/json"}
@@ -196,7 +212,17 @@ def _first_tokens(choice: dict) -> str:
         )
     if not tokens:
         raise ValueError("the log-probabilities are missing; use verdict=text for a server without logprobs")
-    return json.dumps({entry["token"]: float(entry["logprob"]) for entry in tokens[0]["top_logprobs"]})
+    logprobs: dict[str, float] = {}
+    for entry in tokens[0]["top_logprobs"]:  # several tokens may have the same text
+        token, logprob = entry["token"], float(entry["logprob"])
+        logprobs[token] = _of_either(logprobs[token], logprob) if token in logprobs else logprob
+    return json.dumps(logprobs)
+
+
+def _of_either(logprob: float, other: float) -> float:
+    """The log of the sum of two probabilities."""
+    low, high = sorted((logprob, other))
+    return high if low == -math.inf else high + math.log1p(math.exp(low - high))
 
 
 def _number(text: str | None) -> float | None:

@@ -194,8 +194,8 @@ class Environments:
         """The time limit of a request, in seconds."""
         if function is worker.describe:
             return worker.BUILD_SECONDS
-        seconds = self._blueprints[name].timeout + self._descriptions[name].waiting_seconds
-        return seconds * (len(args[0]) if function is worker.step_all else 1)
+        seeds = args[0] if function is worker.step_all else (0,)
+        return worker.time_limit(self._blueprints[name], self._descriptions[name], seeds)
 
     def _schedule(self, name: str, function: Callable, args: Sequence) -> Future:
         blueprint, pool = self._blueprints[name], self._pools.get(name) or self._start(name)

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class Description:
     judges_together: bool = False
     tools: tuple[Tool, ...] = ()
     waiting_seconds: float = 0.0
+    compared_at_once: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def describe(blueprint: Blueprint) -> Description | Problem:
             environment.judges_together,
             environment.tool_schemas,
             environment.waiting_seconds,
+            environment.compared_at_once,
         )
     except UserError as error:
         return Problem("refused", str(error))
@@ -113,13 +116,22 @@ def step(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Step | 
 def step_all(
     blueprint: Blueprint, seeds: tuple[int, ...], responses: tuple[str, ...]
 ) -> list[Step | Problem] | Problem:
-    """The answers to many responses from one call of the environment. The call may take the timeout of one request for each
+    """The answers to many responses from one call of the environment. The call may take the time of one request for each
     response."""
     return _bounded_call(
         blueprint,
         lambda environment: judge(environment, blueprint.split, seeds, responses, blueprint.rewards),
-        times=len(responses),
+        seeds,
     )
+
+
+def time_limit(
+    blueprint: Blueprint, environment: Environment | Description, seeds: Sequence[int] = (0,)
+) -> float:
+    """The seconds of one call for responses to the prompts of these seeds."""
+    of_seed, at_once = Counter(seeds), environment.compared_at_once
+    waits = [max(1, math.ceil((of_seed[seed] - 1) / at_once)) if at_once else 1 for seed in seeds]
+    return len(seeds) * blueprint.timeout + sum(waits) * environment.waiting_seconds
 
 
 def play(
@@ -172,11 +184,11 @@ def _built(blueprint: Blueprint) -> Environment:
     return _process.environment
 
 
-def _bounded_call(blueprint: Blueprint, call, times: int = 1) -> Any:
+def _bounded_call(blueprint: Blueprint, call, seeds: Sequence[int] = (0,)) -> Any:
     """Call `call` with the environment. Returns its answer or a Problem. A call that hangs ends the process."""
     try:
         environment = _built(blueprint)
-        with _bounded(times * (blueprint.timeout + environment.waiting_seconds)):
+        with _bounded(time_limit(blueprint, environment, seeds)):
             return call(environment)
     except BaseException as error:  # also sys.exit() in a reward function costs only one sample
         return Problem("raised", tracebacks.of_error(error))

@@ -58,6 +58,12 @@ def hacks(run: RunFolder) -> list[Hack]:
     return list(hacked.values())
 
 
+def first_and_last_validation(run: RunFolder) -> tuple[dict, dict] | None:
+    """The metrics of both validations; None for a run that was stopped before its last validation."""
+    held_out = [record for record in run.metrics() if "val_rollouts/good" in record]
+    return (held_out[0], held_out[-1]) if len(held_out) > 1 else None
+
+
 def paid_responses(run: RunFolder) -> Iterable[tuple[int, list[tuple[dict, GoldParts]]]]:
     """For each training step with at least LEAST_PAID paid responses: the step, and its paid responses with their verdicts."""
     by_step: dict[int, list[dict]] = defaultdict(list)

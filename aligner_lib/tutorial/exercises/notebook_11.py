@@ -21,10 +21,10 @@ VOCABULARY, END = 6, 0
 # ---- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _policy(draw: Draw, scale: float = 1.0):
-    """A policy whose next token depends on the last token alone."""
+def _policy(draw: Draw, scale: float = 1.0, end: float = -1.0):
+    """A policy whose next token depends on the last token alone. end: added to the logit of the end token."""
     logits = draw.normal(VOCABULARY, VOCABULARY, scale=scale)
-    logits[:, END] -= 1.0  # most responses have more than one token
+    logits[:, END] += end  # by default, most responses have more than one token
     return torch.nn.Sequential(
         torch.nn.Embedding.from_pretrained(logits, freeze=False), torch.nn.LogSoftmax(-1)
     )
@@ -113,6 +113,13 @@ def _stops_with_the_first(policy, prompts, length, end, draw):
     return tokens, mask
 
 
+def _not_filled_up(policy, prompts, length, end, draw):
+    """A rollout that stops when all responses have ended."""
+    tokens, mask = _rollout(policy, prompts, length, end, draw)
+    size = prompts.shape[1] + int(mask.sum(dim=1).max())
+    return tokens[:, :size], mask[:, : size - 1]
+
+
 def _with_mask(change):
     """The right tokens, with change(mask, tokens, prompts, end) as mask."""
 
@@ -124,22 +131,25 @@ def _with_mask(change):
 
 
 def _policy_and_prompts(draw: Draw) -> dict:
-    """Inputs for which a response ends early and another response does not end. Other draws are rejected.
+    """Inputs for which two responses have different lengths, and a response ends early. Other draws are rejected.
 
-    Without the stop, the policy would continue the early response with other tokens than the end token.
+    In every second case, all responses end early; in the other cases, a response does not end. Without the stop, the policy
+    would continue an early response with other tokens than the end token.
     """
     rows, size, length = draw.one_of((4, 6)), draw.in_turn((2, 1, 3)), draw.one_of((5, 6))
+    all_end = draw.in_turn((False, True))
     while True:
         prompts = draw.integers(1, VOCABULARY, rows, size)
         inputs = {
-            "policy": _policy(draw),
+            "policy": _policy(draw, end=3.0 if all_end else -1.0),
             "prompts": prompts,
             "length": length,
             "end": END,
             "draw": _draw_token,
         }
         (tokens, mask), (talking, _) = _rollout(**inputs), _talks_on(**inputs)
-        if mask[:, -1].any() and not torch.equal(tokens, talking):
+        stops = bool(mask[:, -1].any()) != all_end and not torch.equal(tokens, talking)
+        if stops and mask.sum(dim=1).unique().numel() > 1:
             return inputs
 
 
@@ -187,6 +197,12 @@ ROLLOUT = Exercise(
             "stops_with_the_first",
             "All responses stop when the first one ends, so the others are cut off.",
             _stops_with_the_first,
+        ),
+        Mistake(
+            "not_filled_up",
+            "Nothing is added after all responses have ended, so the width depends on what was drawn. Fill the rows up to `length` "
+            "tokens with `end`, and the mask with False.",
+            _not_filled_up,
         ),
         Mistake(
             "end_not_in_the_mask",
@@ -274,6 +290,13 @@ def _without(*steps):
         return _update(policy, critic, mute, batch, loss, settings)
 
     return answer
+
+
+def _without_the_last_step(policy, critic, optimizer, batch, loss, settings):
+    minibatches = -(-len(batch[0]) // settings.minibatch)
+    steps = iter([optimizer.step] * (settings.epochs * minibatches - 1))
+    short = SimpleNamespace(zero_grad=optimizer.zero_grad, step=lambda: next(steps, lambda: None)())
+    return _update(policy, critic, short, batch, loss, settings)
 
 
 def _one_step_an_epoch(policy, critic, optimizer, batch, loss, settings):
@@ -371,6 +394,11 @@ UPDATE = Exercise(
             "no_step",
             "The gradients are computed, and the optimizer never steps: the models stay as they were.",
             _without("step"),
+        ),
+        Mistake(
+            "last_step_left_out",
+            "The losses are right, but the last minibatch changes no weight. Step after each minibatch, the last one included.",
+            _without_the_last_step,
         ),
         Mistake(
             "one_step_an_epoch",

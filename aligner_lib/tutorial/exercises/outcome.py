@@ -33,6 +33,8 @@ class AnswerOutcome:
     error: Exception | LoopWithoutEnd | None = None
     changed: str = ""
     """The first input that the function changed in place, or ""."""
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    """By model and parameter: the weights of the models among the inputs, after the call."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ..
     except (Exception, LoopWithoutEnd) as error:  # the verdict reports every error of the learner's function
         return AnswerOutcome(error=error)
     outputs = tuple(_without_gradient(output) for output in outputs)
-    return AnswerOutcome(outputs, by_name, attached, changed=_changed(inputs, arguments))
+    return AnswerOutcome(
+        outputs, by_name, attached, changed=_changed(inputs, arguments), weights=_weights_of_models(arguments)
+    )
 
 
 def first_difference(
@@ -81,6 +85,9 @@ def first_difference(
     for name, right in expected.gradients.items():
         if difference := _of_gradients(f"the gradient to {name}", right, got.gradients[name]):
             return difference
+    for name, right in expected.weights.items():
+        if difference := _of_weights(name, right, got.weights[name]):
+            return difference
     if got.changed:
         return Difference(
             got.changed,
@@ -90,13 +97,15 @@ def first_difference(
 
 
 def alike(first: AnswerOutcome, second: AnswerOutcome) -> bool:
-    """Whether two outcomes have equal numbers, of any type, or equal errors."""
+    """Whether two outcomes have equal numbers, of any type, and leave equal weights, or have equal errors."""
     if first.error or second.error:
         return repr(first.error) == repr(second.error)
     if len(first.outputs) != len(second.outputs):
         return False
-    return all(map(close, first.outputs, second.outputs)) and all(
-        close(*_zeros_for_none(first.gradients[name], second.gradients[name])) for name in first.gradients
+    return (
+        all(map(close, first.outputs, second.outputs))
+        and all(map(close, first.weights.values(), second.weights.values()))
+        and all(close(*_zeros_for_none(first.gradients[n], second.gradients[n])) for n in first.gradients)
     )
 
 
@@ -139,6 +148,13 @@ def _of_gradients(name: str, right: Tensor | None, yours: Tensor | None) -> Diff
     elif not right.any():
         sentence = f"The values are right, but {name} should be 0 everywhere. Detach the input."
     return Difference(name, sentence, given, right)
+
+
+def _of_weights(name: str, right: Tensor, yours: Tensor) -> Difference | None:
+    if close(yours, right):
+        return None
+    place = _first_place(f"the weight {name}", yours, right)
+    return Difference(name, f"The values are right, but after your function, {place}", yours, right)
 
 
 def _first_place(name: str, numbers: Tensor, expected: Tensor) -> str:
@@ -271,6 +287,15 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, list | tuple):
         for index, part in enumerate(value):
             yield from _leaves(f"{name}[{index}]", part)
+
+
+def _weights_of_models(arguments: dict[str, Any]) -> dict[str, Tensor]:
+    return {
+        f"{name}.{label}": weight.detach()
+        for name, model in arguments.items()
+        if isinstance(model, torch.nn.Module)
+        for label, weight in model.named_parameters()
+    }
 
 
 def _without_gradient(output: Any) -> Any:

@@ -83,7 +83,10 @@ def before_and_after(run: RunFolder) -> HeldOutPairs:
     records = [r for r in run.rollouts() if r["split"] == "validation"]
     steps = sorted({record["step"] for record in records})
     if len(steps) < 2:
-        raise ValueError(f"{run.path} has {len(steps)} validations: before and after are needed")
+        raise ValueError(
+            f"{run.path} has {len(steps)} validations, and the comparison needs two: run the cell of the training again, and "
+            "the run goes on"
+        )
     first, last = (_by_group([r for r in records if r["step"] == step]) for step in (steps[0], steps[-1]))
     if not (both := sorted(first.keys() & last.keys())):
         raise ValueError(

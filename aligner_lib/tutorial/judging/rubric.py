@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aligner_lib.run_folder.turns import turns_of
+from data import format_hh
+from data.sources import SAMPLES
 
 RUBRIC = {
     "The answer does what the user asked.": 2,
@@ -28,6 +30,16 @@ def write_turns(turns: Iterable[str], path: Path) -> str:
     return str(path)
 
 
+def write_drawn_turns(folder: Path) -> dict[str, str]:
+    """Write the users' turns of the bundled drawn pairs, whose forms a program can check. Returns a file for each split."""
+    files = {}
+    for split, name in {"train": "train", "validation": "test"}.items():
+        format_hh([SAMPLES / f"drawn-{name}.jsonl"], folder / "judged", name)
+        turns = turns_in(folder / "judged" / f"{name}_prompts.jsonl")
+        files[split] = write_turns(turns, folder / f"judged_{split}.jsonl")
+    return files
+
+
 def rubric_environment(
     prompts: dict[str, str], judge: dict[str, object], rubric: Mapping[str, float] = RUBRIC
 ) -> dict[str, object]:
@@ -37,7 +49,8 @@ def rubric_environment(
     """
     args = judge | {
         "prompts": prompts,
-        "rubric": dict(rubric),
+        # a list, because Hydra's keys have no apostrophes
+        "rubric": [[criterion, weight] for criterion, weight in rubric.items()],
         "verdict": "logprobs",
         "concurrency": 8,
         "timeout": 300,

@@ -93,19 +93,19 @@ class JudgeElsewhere:
 
 
 class PrintedProgress:
-    """Prints how many requests the judge has answered, every NEWS_S seconds. For `JudgeEndpoint.on_answer`."""
+    """Prints how many requests are done, every NEWS_S seconds. For `JudgeEndpoint.on_answer`."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
         self._now = now
         self._printed = now()
 
-    def __call__(self, answered: int, requests: int) -> None:
+    def __call__(self, done: int, requests: int) -> None:
         now = self._now()
-        if answered == 1:
+        if done == 1:
             self._printed = now  # a new wait begins
-        elif answered < requests and now - self._printed >= NEWS_S:
+        elif done < requests and now - self._printed >= NEWS_S:
             self._printed = now
-            print(f"the judge has answered {answered} of {requests} requests", flush=True)
+            print(f"{done} of {requests} requests to the judge are done", flush=True)
 
 
 def endpoint_of(judge: str, model: str, folder: Path) -> ServedJudge | JudgeElsewhere:

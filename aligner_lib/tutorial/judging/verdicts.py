@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ FILE = Path(__file__).with_name("verdicts.json.gz")
 URL, MODEL = "http://recorded", "smollm2-135m"
 WORDS = ("yes", "no", "a", "b")
 Verdict = TypeVar("Verdict")
+TIE = 1e-6  # above the rounding of float32
 KEPT = 5  # likeliest first tokens that a recording keeps beside WORDS
 
 
@@ -90,6 +91,11 @@ def wins_of(judge: JudgedPrompts, pairs: Sequence[AnswerPair]) -> list[tuple[flo
     answers = judge.endpoint.ask(_in_both_orders(judge, pairs))
     wins = require_verdicts([probability_of(answer, "a", "b") for answer in answers])
     return list(zip(wins[::2], wins[1::2]))
+
+
+def right_by(wins: Iterable[float]) -> list[float]:
+    """1 for each pair in which the better answer wins, 0 for a loss, and 0.5 for a tie. wins: from 0 to 1, float32 or finer."""
+    return [0.5 if abs(win - 0.5) < TIE else float(win > 0.5) for win in wins]
 
 
 def _in_both_orders(judge: JudgedPrompts, pairs: Sequence[AnswerPair]) -> list[list[Message]]:

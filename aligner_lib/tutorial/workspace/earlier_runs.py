@@ -6,6 +6,7 @@ and answers of different runs side by side.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ MODELS = (".restore_from_path", ".rm_model_file")  # the ends of settings that n
 WITHOUT_MODEL = ("evaluate",)  # kinds of job whose runs leave metrics but no model
 NOT_COMPARED = ("exp_manager.", "functions.")  # paths and displays; the functions' texts are compared
 OF_THE_MACHINE = (".devices", ".num_nodes", ".port")
+ENVIRONMENTS = "model.environments."
+JUDGE = ("url", "model")  # the arguments of an environment that name a judge
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def _changes(run: RunFolder, config: DictConfig) -> list[str]:
     lengths = [(before[key], now[key]) for key in steps if key in before and before[key] != now[key]]
     if any(-1 in (earlier, later) or later > earlier for earlier, later in lengths):
         return []
-    of_environments = {key for key in before | now if key.startswith("model.environments.")}
+    of_environments = {key for key in before | now if key.startswith(ENVIRONMENTS)}
     return [
         f"{key} {before.get(key)} → {now.get(key)}"
         for key in _unequal(before, now, before.keys() & now.keys() | of_environments)
@@ -157,7 +160,7 @@ def difference(
     if run.kind != kind:
         return f"its kind is {run.kind}"
     config = _composed(kind, profile, inputs)
-    before, now = flatten(run.info["config"]), _settings(save(config))
+    before, now = _settings(run.info["config"]), _settings(save(config))
     for key in _unequal(before, now, (before | now).keys() - set(functions)):
         return f"the recording has {key}={before.get(key)}, and this run {now.get(key)}"
     of_functions = hashes_of_functions(config)
@@ -207,14 +210,44 @@ def _composed(kind: str, profile: str, inputs: Mapping[str, object]) -> DictConf
 
 
 def _settings(config: Mapping) -> dict[str, object]:
-    return flatten(without_paths(config))
+    """The settings without paths, by their full names, and the address and model of each judge, which have a slash."""
+    clean, judges = without_paths(config), {}
+    for name, args in _arguments(config):
+        judges |= {f"{ENVIRONMENTS}{name}.args.{key}": args[key] for key in JUDGE if args.get(key)}
+    for _, args in _arguments(clean):
+        # an early release's form of a list of [criterion, weight]
+        if isinstance(args.get("rubric"), Mapping):
+            args["rubric"] = [list(entry) for entry in args["rubric"].items()]
+    return flatten(clean) | {key: _without_port(value) for key, value in judges.items()}
+
+
+def _arguments(config: Mapping) -> Iterator[tuple[str, dict]]:
+    """Each environment that has arguments, and its arguments."""
+    for name, environment in ((config.get("model") or {}).get("environments") or {}).items():
+        if isinstance(args := environment.get("args"), dict):
+            yield name, args
+
+
+def _without_port(address: object) -> object:
+    """The address without its port on this machine, because a notebook's server has a new port each time."""
+    return re.sub(r"^(http://127\.0\.0\.1):\d+", r"\1", address) if isinstance(address, str) else address
+
+
+def _left_out(before: Mapping[str, object]) -> set[str]:
+    """The judges' settings that a recording leaves out as paths."""
+    ends = tuple(f".args.{key}" for key in JUDGE)
+    return {
+        key
+        for key, value in before.items()
+        if key.startswith(ENVIRONMENTS) and key.endswith(ends) and not value
+    }
 
 
 def _unequal(
     before: Mapping[str, object], now: Mapping[str, object], names: Collection[str]
 ) -> Iterator[str]:
     """The names, in order, whose values differ, except settings that are not compared or that the job chooses."""
-    for key in sorted(names):
+    for key in sorted(set(names) - _left_out(before)):
         compared = not key.startswith(NOT_COMPARED) and not _is_left_to_the_job(key, now.get(key))
         if compared and before.get(key) != now.get(key):
             yield key
@@ -226,7 +259,7 @@ def _is_left_to_the_job(key: str, value: object) -> bool:
 
 
 def _of_environments(names: Collection[str]) -> list[str]:
-    return [name for name in names if name.startswith("model.environments.")]
+    return [name for name in names if name.startswith(ENVIRONMENTS)]
 
 
 def _other_data(run: RunFolder, config: DictConfig) -> list[Path]:

@@ -41,10 +41,11 @@ def without_functions(settings: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in settings.items() if not callable(value)}
 
 
-def write(texts: Mapping[str, str], run: Path) -> dict[str, Path]:
+def write(texts: Mapping[str, str], run: Path, only_prints: bool = False) -> dict[str, Path]:
     """Write the texts of functions into the run folder, and return the settings with the files.
 
-    Raises RunBusy if a run with other functions is still running.
+    only_prints: keep the files of an earlier run, and write another text to NAME_printed.py, for the printed script. Raises
+    RunBusy if a run with other functions is still running.
     """
     from cluster.submission import refuse_if_busy
 
@@ -52,7 +53,10 @@ def write(texts: Mapping[str, str], run: Path) -> dict[str, Path]:
     for key, text in texts.items():
         files[key] = path = run / "functions" / f"{key.removesuffix('.use').rpartition('.')[2]}.py"
         if not path.exists() or path.read_text() != text:
-            refuse_if_busy(run)
+            if not only_prints:
+                refuse_if_busy(run)
+            elif path.exists():
+                files[key] = path = path.with_stem(f"{path.stem}_printed")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     return files

@@ -8,7 +8,7 @@ Each function returns the result of `cluster.submit`, and has these keywords:
     where         a scheduler (slurm, local, or your own), or print
     resources     a file name in cluster/configs, a path, or Resources; by default RESOURCES
     site          the values that differ from cluster to cluster (account, partition, container_image,
-                  container_mounts, …), for every component
+                  container_mounts, …), for every component; flags in `sbatch` are added to the recipe's own
     **settings    further settings: `**{"model.optim.lr": 1e-5}`
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.jobs.command_line import Settings, job_commands
+from cluster.resources import Resources
 
 PROJECT = "aligner-lab"
 CRITIC_PORT = 5567
@@ -155,5 +156,12 @@ def _submit(
 
     names = list(kind_of(kind).components) or [MAIN]
     shares = by_component(RESOURCES[kind] if resources is None else resources, names)
-    resources = {name: share.but(**(site or {})) for name, share in shares.items()}
+    resources = {name: _at(share, site or {}) for name, share in shares.items()}
     return submit(job_commands(kind, run, {**own, **settings}, resources), run, where, resources)
+
+
+def _at(share: Resources, site: Mapping) -> Resources:
+    """The resources with the values of a site. The site's flags are added to the flags of the resources."""
+    flags = site.get("sbatch") or {}
+    merged = {"sbatch": {**share.sbatch, **flags}} if isinstance(flags, Mapping) else {}
+    return share.but(**{**site, **merged})

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from aligner_lib.tutorial.workspace.results import without_nan
 from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
 from cluster.resources import Resources
-from cluster.schedulers import nearest, scheduler_of
+from cluster.schedulers import is_printed, nearest, scheduler_of
 
 LORA = {
     "peft_scheme": "lora",
@@ -50,6 +51,7 @@ LORA_RATE_OF_LAST_LAYERS = 3  # the same for a run of the last layers alone, whi
 PROMPTS = {"train": "hh/train_prompts.jsonl", "validation": "hh/test_prompts.jsonl"}
 CRITIC_AND_ACTOR = {"critic": Resources(), "actor": Resources()}  # a process for each
 BEGIN_ANEW = {"exp_manager.resume_if_exists": False}
+ON_GPUS = ("gpu", "slurm")  # the profiles whose trainer.devices are GPUs
 
 
 @dataclass
@@ -81,6 +83,11 @@ class Workspace:
             self.dataset = profile_section(self.profile, "tutorial").get("dataset", "sample")
         if self.where == "auto":
             self.where = nearest().name
+
+    @property
+    def only_prints(self) -> bool:
+        """Whether jobs are only printed: `where` is print or print:NAME."""
+        return is_printed(self.where)
 
     # -- models and data ------------------------------------------------------------------------------------------
 
@@ -149,7 +156,7 @@ class Workspace:
 
     def reward_model(self) -> Path:
         """The reward model. If notebook 04 was not run: a recorded model, or else a model trained now as in notebook 04."""
-        if not self._is_trained("rm") and not self._place_recorded("rm"):
+        if not self._has_run("rm"):
             self._made_up(
                 f"there is no reward model in {self.out}: a reward model is trained now, as in notebook 04"
             )
@@ -173,7 +180,7 @@ class Workspace:
     ) -> dict[str, list[str]]:
         """The command line of each component, completed by models, data and the run folder.
 
-        Functions among the settings are written as files into the run folder. See `submit`.
+        Functions among the settings are written as files into the run folder. See `submit` and `own_functions.write`.
         """
         run = self.run(name or _name(kind, fault))
         if run.kind not in ("", kind):
@@ -183,7 +190,7 @@ class Workspace:
         if fault is not None:
             settings = {**fault_of(fault, kind).functions, **settings}
         texts = own_functions.texts_of(settings, kind_of(kind))
-        inputs = self._inputs_of(kind, settings) | own_functions.write(texts, run.path)
+        inputs = self._inputs_of(kind, settings) | own_functions.write(texts, run.path, self.only_prints)
         commands = job_commands(kind, run.path, inputs, allocation, self.profile)
         # an evaluation always starts from the beginning, and has no setting for resuming
         resumes = BEGIN_ANEW.keys() <= set(keys(kind))
@@ -200,20 +207,21 @@ class Workspace:
         (docs/your-code.md). reward=my_reward, or a function for an environment's `use`, computes the rewards. The text of the
         function is stored in the run folder. fault: a name in hunt.faults.FAULTS; the run has this fault.
 
-        resources: as for cluster.submit. The resources of a heterogeneous job (`ppo_1_1`) split PPO into two jobs. None: a
-        single process on a cluster, and on this machine the number of processes in the settings.
+        resources: as for cluster.submit. The resources of a heterogeneous job (`ppo_1_1`) split PPO into two jobs. None: the
+        number of processes in the settings and, on a cluster with the profile gpu or slurm, a GPU for each process.
         If a job of this run is still running, `submit` prints a message and returns the handle of the running job. You can
         therefore run a cell again after a restart of the kernel. With start="recorded", no job starts if the bundle contains a
         run with the same settings, models and data.
         """
         from cluster import RunBusy, submit
 
-        allocation, run = self._allocation(resources), self.run(name or _name(kind, fault))
+        allocation = self._allocation(resources, partial(self._usual_resources, kind, settings))
+        run = self.run(name or _name(kind, fault))
         for part in ("", *settings.get("evaluation.policies", ())):
             self._record_start(f"{name or _name(kind, fault)}/{part}".rstrip("/"))
         if self.start == "recorded" and fault is None and (job := self._recorded_job(kind, run, settings)):
             return job
-        if recorded_runs.is_recorded(run):
+        if recorded_runs.is_recorded(run) and not self.only_prints:
             recorded_runs.make_way(run.path)
         try:
             commands = self.commands(kind, name, allocation, fault, **settings)
@@ -230,11 +238,13 @@ class Workspace:
         recomputes the steps up to `at`. A setting can be your own function, as in `submit`. A finished branch of the same name
         with other settings is set aside, and a running branch is returned.
 
-        resources: of one task, which starts the parent's number of processes. Raises ValueError for resources of several tasks.
+        resources: of one task, which starts the parent's number of processes; None: such a task, with GPUs as for `submit`.
+        Raises ValueError for resources of several tasks.
         """
         from cluster import RunBusy, submit
 
-        parent, allocation = self.run(run) if isinstance(run, str) else run, self._allocation(resources)
+        parent = self.run(run) if isinstance(run, str) else run
+        allocation = self._allocation(resources, partial(self._one_task, parent))
         if (tasks := sum(share.ranks for share in (allocation or {}).values())) > 1:
             raise ValueError(
                 f"resources={resources!r} ask for {tasks} tasks, but a branch is one task, which starts the processes of "
@@ -252,25 +262,32 @@ class Workspace:
         self._record_start(name)
         python = next((share.python for share in (allocation or {}).values()), "")
         try:
-            own = own_functions.without_functions(settings) | own_functions.write(texts, child.path)
+            files = own_functions.write(texts, child.path, self.only_prints)
+            own = own_functions.without_functions(settings) | files
             words = branch_command(parent, at, child.path, own, python)
-            if self.where != "print" and is_branch(child, parent, at):
+            if not self.only_prints and is_branch(child, parent, at):
                 _make_way_for_branch(child, parent, texts, own)
             return submit({"main": words}, child.path, self.where, allocation)
         except RunBusy:
             return _running_job(child)
 
     def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):
-        """Start an array job (cluster.Sweep) with a run for each value of a setting, such as `sft-lr/lr-0.001`."""
+        """Start an array job (cluster.Sweep) with a run for each value of a setting, such as `sft-lr/lr-0.001`.
+
+        Raises ValueError for a value that is there twice, and as cluster.submit_sweep does.
+        """
         from cluster import submit_sweep
 
-        allocation = self._allocation(resources)
+        allocation = self._allocation(resources, partial(self._usual_resources, kind, settings))
         folder, last = f"{kind}-{key.rpartition('.')[2]}", key.rpartition(".")[2]
         members = {}
         for value in values:
-            member = f"{last}-{value}"
-            commands = self.commands(kind, f"{folder}/{member}", allocation, **settings, **{key: value})
-            members[member] = commands["main"]
+            if (member := f"{last}-{value}") in members:
+                raise ValueError(
+                    f"{key}={value} is twice in the values {list(values)}: a run folder has one run, so remove one of the two"
+                )
+            run = f"{folder}/{member}"
+            members[member] = self.commands(kind, run, allocation, **settings, **{key: value})
             self._record_start(f"{folder}/{member}")
         return submit_sweep(members, self.run(folder).path, self.where, allocation)
 
@@ -282,7 +299,8 @@ class Workspace:
             raise ValueError(f"critic_placement={critic_placement!r}: choose in-process or remote")
         if scheduler_of(self.where).on_this_machine:  # another server may use the default port
             settings = {"critic.trainer.ppo.port": free_port()} | settings
-        return self.submit("ppo", name, CRITIC_AND_ACTOR, **settings)
+            return self.submit("ppo", name, CRITIC_AND_ACTOR, **settings)
+        return self.submit("ppo", name, self._critic_and_actor(settings), **settings)
 
     def critic_of(self, name: str = "ppo") -> RunFolder:
         """The run folder of the critic's job, if PPO runs as two jobs."""
@@ -313,7 +331,7 @@ class Workspace:
         return run.path.relative_to(runs).as_posix() if run.path.is_relative_to(runs) else run.name
 
     def _record_start(self, name: str) -> None:
-        if self.where != "print":
+        if not self.only_prints:
             learning_progress.record_start(name)
 
     def _inputs_of(self, name: str, given: Mapping[str, object]) -> dict[str, object]:
@@ -372,6 +390,10 @@ class Workspace:
             )
         return True
 
+    def _has_run(self, kind: str) -> bool:
+        """Whether a kind of job needs no training now: its run is trained or recorded, or jobs are only printed."""
+        return self._is_trained(kind) or self.only_prints or self._place_recorded(kind)
+
     def _wait_for(self, run: RunFolder) -> None:
         """Wait until a running job of the run has ended. Otherwise the next job would start from an old checkpoint."""
         from cluster import Job, JobNotFound, State
@@ -382,13 +404,39 @@ class Workspace:
                 print(f"{run.name} is still training. This cell needs its model and waits")
                 job.wait()
 
-    def _allocation(self, resources):
-        """Resources by component; None if the settings determine the number of processes."""
+    def _allocation(self, resources, usual: Callable[[], Resources]):
+        """Resources by component; None if the settings determine the number of processes.
+
+        usual: returns the resources on a cluster if `resources` is None.
+        """
         from cluster.resources import own_components
 
         if resources is None and scheduler_of(self.where).on_this_machine:
             return None
-        return own_components(resources)
+        return own_components(usual() if resources is None else resources)
+
+    def _usual_resources(self, kind: str, settings: Mapping[str, object]) -> Resources:
+        """A task for each process in the settings of a kind of job and, with a profile for GPUs, a GPU for each task."""
+        trainer = compose(kind, profile=self.profile).trainer
+        nodes, tasks = (settings.get(f"trainer.{name}", trainer[name]) for name in ("num_nodes", "devices"))
+        return Resources(nodes, tasks, tasks if self.profile in ON_GPUS else 0)
+
+    def _one_task(self, parent: RunFolder) -> Resources:
+        """A single task and, with a profile for GPUs, a GPU for each process of a run."""
+        trainer = (parent.info.get("config") or {}).get("trainer") or {}
+        return Resources(1, 1, trainer.get("devices", 1) if self.profile in ON_GPUS else 0)
+
+    def _critic_and_actor(self, settings: Mapping[str, object]) -> dict[str, Resources]:
+        """The usual resources of PPO's two jobs."""
+        resources = {}
+        for name, part in kind_of("ppo").components.items():
+            own = {
+                key.removeprefix(part.prefix): value
+                for key, value in settings.items()
+                if key.startswith(part.prefix)
+            }
+            resources[name] = self._usual_resources(part.kind, own)
+        return resources
 
     def _recorded_job(self, kind: str, run: RunFolder, settings: dict) -> RecordedJob | None:
         """Install the recorded run with the same settings, and return its handle.
@@ -433,7 +481,7 @@ class Workspace:
 
     def _trained(self, kind: str, notebook: str, name: str) -> Path:
         """The run folder of a kind of job. If the notebook was not run, installs a recorded run or trains a new run."""
-        if not self._is_trained(kind) and not self._place_recorded(kind):
+        if not self._has_run(kind):
             self._made_up(
                 f"there is no {name} run in {self.out}: a {name} run is trained now, as in notebook {notebook}"
             )
