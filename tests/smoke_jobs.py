@@ -130,6 +130,7 @@ class SmokeJobs:
         return {
             "pretrained_checkpoint.restore_from_path": f"'{self.model}'",
             "model.environments.e.use": f"'{REWARD_E}'",
+            "model.environments.e.processes": 1,
             **{f"model.environments.e.args.prompts.{split}": f"'{file}'" for split, file in prompts.items()},
             **_loop("grpo", max_steps=8),
             # two optimiser steps a rollout, uneven micro batches, and responses of which some end and some don't

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from forks import BOUND_S, until
 from servers import STEPS as SHORT
-from servers import Critic, actor_settings, child_of, start_actor
+from servers import Critic, actor_settings, child_of, run_actor, start_actor
 from smoke_jobs import checkpoint_files, figures, run_smoke_job, steps
 
 pytestmark = pytest.mark.remote_critic
@@ -21,8 +21,7 @@ SAID = re.compile(r"^(?:interrupted|going on) after step .*", re.MULTILINE)
 SAVED_EVERY = 2  # steps
 # What happens to the critic, and when (see servers.Faults); each of the 8 steps has two train steps.
 STARTS = [
-    {"values": (2, "kill")},  # while it computes rewards: test_remote_settings
-    {"train": (2, "kill")},  # taken, and never answered
+    {"train": (2, "kill")},  # taken, and never answered; while it computes rewards: test_remote_settings
     {"save": (8, "tritonserver")},  # named, and the actor is not told
     {"values": (2, "stub")},
     # let go on twice; and the last save of all: written, and never named
@@ -120,18 +119,21 @@ def test_the_run_is_the_unbroken_one_s_to_the_bit_and_nothing_is_left_of_any_ser
 TP2 = {"model__tensor_model_parallel_size": 2}
 
 
-def test_a_killed_second_rank_is_noticed_and_the_run_goes_on_with_the_next_critic(jobs, in_process):
-    critic = Critic(jobs, "ranks_critic").start({"train": (3, "kill")}, ranks=2, **TP2)
+def test_a_killed_second_rank_is_noticed_and_a_stopped_actor_goes_on_with_the_next_critic(jobs, in_process):
+    critic = Critic(jobs, "ranks_critic").start({"train": (7, "kill")}, ranks=2, **TP2)
     actor = start_actor(jobs, "ranks", critic, **SHORT)
-    log = jobs.log("ranks")
+    run, log = jobs.run_folder("ranks"), jobs.log("ranks")
     until(lambda: critic.other_ranks[0].exitcode is not None or actor.exitcode is not None, "the blow")
     until(lambda: _waits(log) or actor.exitcode is not None, "the blow noticed")
     critic.until_it_ended()
     assert "it has lost one of its ranks in" in critic.run.info["message"]
-    critic.start(ranks=2, **TP2)
+    run.request_stop()
     actor.join(BOUND_S)
+    assert actor.exitcode == 0, log.read_text()
+    assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000002")
+    critic.start(ranks=2, **TP2)
+    run_actor(jobs, "ranks", critic, **SHORT)
     critic.until_it_ended()
-    run = jobs.run_folder("ranks")
     assert run.status == "finished", log.read_text()
     for ours, theirs in zip(figures(run), figures(in_process), strict=True):
         assert ours == pytest.approx({name: theirs[name] for name in ours}, rel=1e-5, abs=1e-5)

@@ -16,7 +16,7 @@ from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import ConfigError, UserError
-from aligner_lib.remote_critic import pytriton_cleanup, pytriton_server
+from aligner_lib.remote_critic import pytriton_server
 from cluster.rendezvous import free_port
 
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
@@ -63,7 +63,7 @@ def test_another_program_at_the_port_is_told(refused):
 
 
 def test_an_actor_that_waits_for_its_critic_can_be_stopped(jobs):
-    """By a signal; by the control file: the next test."""
+    """By a signal; by the control file: test_faults.py."""
     run, log = jobs.run_folder("waits"), jobs.log("waits")
     actor = start_actor(jobs, "waits", nobody(jobs, free_port()), remote_critic_rm__timeout=120)
     until(lambda: (log.exists() and "waiting, " in log.read_text()) or actor.exitcode is not None, "a wait")
@@ -73,20 +73,6 @@ def test_an_actor_that_waits_for_its_critic_can_be_stopped(jobs):
     assert actor.exitcode == 0, log.read_text()
     assert run.status == "stopped"
     assert run.info["message"] == "stopped on request while it waited for the critic"
-
-
-def test_an_actor_whose_critic_died_can_be_stopped_and_keeps_its_checkpoint(jobs):
-    critic, log = Critic(jobs, "left_critic").start({"train": (7, "kill")}), jobs.log("left")
-    actor = start_actor(jobs, "left", critic, trainer__ppo__max_steps=5)
-    waits = lambda: log.exists() and "interrupted after step 3" in log.read_text()  # noqa: E731
-    until(lambda: waits() or actor.exitcode is not None, "the wait")
-    jobs.run_folder("left").request_stop()
-    actor.join(30)
-    actor.kill()
-    assert actor.exitcode == 0, log.read_text()
-    run = jobs.run_folder("left")
-    assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000002")
-    pytriton_cleanup.clear(critic.run.path)  # nobody starts it again
 
 
 def test_a_port_that_is_taken_is_told(jobs, monkeypatch):

@@ -11,7 +11,8 @@ from aligner_lib.run_folder.reader import flatten
 from aligner_lib.tutorial import Workspace
 from cluster import Resources, State
 
-ONE_NODE = Resources(nodes=1, tasks_per_node=2, time="30")
+ONE_RANK = Resources(nodes=1, tasks_per_node=1, time="30")
+TWO_RANKS = ONE_RANK.but(tasks_per_node=2)  # share an environment
 TWO_JOBS = {name: Resources(time="30", exclusive=True, linger_s=20) for name in ("critic", "actor")}
 TINY = {"model.data.chat_template": None, "model.encoder_seq_length": 512}  # all that the tiny model has
 BATCHES = {"model.global_batch_size": 8}
@@ -50,13 +51,13 @@ def lab(slurm, smoke, tmp_path, monkeypatch) -> Workspace:
 
 def test_the_notebooks_cells_train_every_kind_with_the_profiles_settings(lab):
     files = {f"model.data.{split}_ds.global_batch_size": 8 for split in ("train", "validation")}
-    jobs = {"sft": lab.submit("sft", resources=ONE_NODE, **short("sft"), **files)}
+    jobs = {"sft": lab.submit("sft", resources=ONE_RANK, **short("sft"), **files)}
     assert jobs["sft"].wait(BOUND_S) == State.FINISHED
     for kind, resources, own in (
-        ("rm", ONE_NODE, {}),
-        ("dpo", ONE_NODE, {}),
+        ("rm", ONE_RANK, {}),
+        ("dpo", ONE_RANK, {}),
         ("ppo", TWO_JOBS, lab.conversations()),
-        ("grpo", ONE_NODE, {"model.environments.forms.use": "form_rules"}),
+        ("grpo", TWO_RANKS, {"model.environments.forms.use": "form_rules"}),
     ):
         jobs[kind] = lab.submit(kind, resources=resources, **short(kind), **SMALLER[kind], **own)
         assert jobs[kind].wait(BOUND_S) == State.FINISHED

@@ -12,7 +12,7 @@ from aligner_lib.tutorial import Workspace
 from cluster import JobFailed, Resources, State, submit
 
 STEPS = {"trainer__sft__max_steps": 24}  # many after the fifth, so that no run ends before it is frozen
-FAULTS = ("time_limit", "preempted", "lost_node", "power_cut")
+FAULTS = ("time_limit", "preempted", "lost_node")
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +25,11 @@ def unbroken(jobs):
 def survived(whole_module, jobs, tmp_path_factory):
     """A run for each fault, all at once: most of the time goes into Slurm's own waiting."""
     slurm = whole_module
-    elsewhere = Resources(time="30", exclusive=True, sbatch={"exclude": "n1"})
     shares = {
         # Slurm looks at limits twice a minute: the notice comes after 40 to 70 s, and the end is far off.
         "time_limit": Resources(time="5", signal_delay_s=260, sbatch={"nodelist": "n1"}),
         "preempted": Resources(time="30", exclusive=True, partition="debug", sbatch={"nodelist": "n4"}),
-        "lost_node": elsewhere,
-        "power_cut": elsewhere,
+        "lost_node": Resources(time="30", exclusive=True, sbatch={"exclude": "n1"}),
     }
     deaf = ["bash", "-c", "trap '' TERM; while true; do sleep 1; done"]
     missed = submit(
@@ -43,38 +41,15 @@ def survived(whole_module, jobs, tmp_path_factory):
     }
     until_all(runs.values(), lambda run: run.freeze_after(5), "step 5 of each")
 
-    (lost,), (dark,) = (runs[fault].nodes for fault in ("lost_node", "power_cut"))
+    (lost,) = runs["lost_node"].nodes
     slurm.set_node(lost, "down")
-    slurm.power_cut(dark, runs["power_cut"].job.id)
     urgent = preemptor(runs["preempted"], "n4", tmp_path_factory.mktemp("urgent"))
     until(lambda: runs["preempted"].is_being_preempted(slurm), "the preemption")
     runs["preempted"].thaw()
     until(lambda: "the scheduler gave notice" in runs["time_limit"].batch_log, "the notice", BOUND_S)
     runs["time_limit"].thaw()
     until_all(runs.values(), Survivor.has_ended, "the end of each")
-    return SimpleNamespace(runs=runs, lost=lost, dark=dark, urgent=urgent, missed=missed)
-
-
-def test_two_nodes_with_two_ranks_each_learn_what_one_process_learns(slurm, jobs, unbroken):
-    """Tensor parallel inside the nodes, data parallel between them."""
-    spread = {
-        "trainer.sft.max_steps": 2,
-        "model.optim.sched.max_steps": 24,
-        "trainer.num_nodes": 2,
-        "trainer.devices": 2,
-        "model.tensor_model_parallel_size": 2,
-        "model.data.train_ds.micro_batch_size": 8,
-        "model.data.validation_ds.micro_batch_size": 8,
-    }
-    share = Resources(nodes=2, tasks_per_node=2, time="30")
-    job = submit(command(jobs, "sft", "spread", **spread), jobs.out / "spread", "slurm", share)
-    assert job.wait(BOUND_S) == State.FINISHED
-    assert "4 ranks, rendezvous at n" in job.log_path.read_text()
-    together = jobs.run_folder("spread").metrics()
-    assert [record["step"] for record in together] == [0, 1, 2]
-    for record, alone in zip(together, unbroken.metrics()):
-        for metric in {"train/loss", "validation/loss"} & alone.keys():
-            assert record[metric] == pytest.approx(alone[metric], rel=1e-5)
+    return SimpleNamespace(runs=runs, lost=lost, urgent=urgent, missed=missed)
 
 
 def dpo_losses(chosen, rejected, reference_chosen, reference_rejected, beta):
@@ -130,13 +105,6 @@ def test_the_run_that_lost_its_node_went_on_another(survived):
         line.split()[-1] for line in survived.runs["lost_node"].batch_log.splitlines() if " on n" in line
     ]
     assert nodes[0] == survived.lost != nodes[1]
-
-
-def test_a_power_cut_leaves_no_word_and_the_run_goes_on_elsewhere(survived):
-    """The node's daemon and all of its processes vanish; half a minute later Slurm notices."""
-    starts = [line for line in survived.runs["power_cut"].batch_log.splitlines() if "attempt" in line]
-    assert starts[0].endswith(f" on {survived.dark}") and not starts[1].endswith(f" on {survived.dark}")
-    assert "queued again" not in survived.runs["power_cut"].batch_log
 
 
 def test_a_trainer_that_misses_the_limit_fails_with_the_cure(survived):

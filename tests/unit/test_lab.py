@@ -82,7 +82,9 @@ def test_trl_is_installed_on_demand_and_once(installed):
         ("test", ["environments", "exporters", "hub", "json", "site"]),
     ):
         assert installed.lab(command)[1] == f"handed over: aligner_lib {command}"
-        locks = [re.findall(r"requirements-\w+\.lock", line) for line in installed.installs()]
+        calls = installed.installs()
+        assert all("--require-hashes" in call and "--compile-bytecode" not in call for call in calls)
+        locks = [re.findall(r"requirements-\w+\.lock", call) for call in calls]
         assert locks == [[f"requirements-{extra}.lock"] for extra in extras]
         installed.lab(command)
         assert installed.installs() == []

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from unittest import mock
 
 from aligner_lib.datasets.tool_calls import Tool, ToolCall, UnreadableCall, read_calls
 from aligner_lib.errors import UserError
@@ -138,10 +140,14 @@ def schema_of(tool: Callable[..., object]) -> Tool:
 
     Raises UserError for a function without hints or a docstring with the arguments.
     """
-    from transformers.utils import get_json_schema
+    from transformers.utils import chat_template_utils
 
+    # transformers imports torch, which takes a second, only to compare hints with its Tensor: a hint can be a Tensor only if torch is
+    # imported already
+    known = mock.patch.object(chat_template_utils, "is_torch_available", lambda: "torch" in sys.modules)
     try:
-        schema: Mapping[str, Any] = get_json_schema(tool)
+        with known:
+            schema: Mapping[str, Any] = chat_template_utils.get_json_schema(tool)
     except Exception as error:  # transformers has errors of its own for hints and for docstrings
         name = getattr(tool, "__name__", repr(tool))
         raise UserError(f"the tool {name} can't be described: {error} Write it as in\n{EXAMPLE}") from None

@@ -33,6 +33,7 @@ LAST_OF_THE_WAY = "08"  # later notebooks are optional: they run only when `only
 # started a second time. The message depends on when the kernel gave up.
 DIED_AT_START = ("Kernel died before replying to kernel_info", "Kernel didn't respond in")
 START_TIMEOUT = 120  # seconds until a kernel on a busy machine must answer
+SAVE_SECONDS = 10.0  # papermill would write the whole notebook before and after each cell: 0.7 s for a notebook with pictures
 KERNEL_ARGUMENTS = [
     "--IPKernelApp.log_level=CRITICAL",  # no warnings about local TCP and the kernel's shutdown
     # registered before all other exit functions, so it runs after them
@@ -199,21 +200,28 @@ def _run_one(
 
 
 def _engine(on_cell: Callable[[int, int], None]) -> str:
-    """Register a papermill engine that also reports finished cells, and return the engine's name."""
+    """Register a papermill engine that reports finished cells and seldom writes the notebook, and return the engine's name."""
     from papermill.engines import NBClientEngine, papermill_engines
 
     class CountingEngine(NBClientEngine):
         @classmethod
         def execute_managed_notebook(cls, nb_man, kernel_name, **options):
-            complete, cells = nb_man.cell_complete, len(nb_man.nb.cells)
+            complete, cells, save = nb_man.cell_complete, len(nb_man.nb.cells), nb_man.save
             on_cell(0, cells)
+
+            def save_seldom(**kwargs):
+                if (nb_man.now() - nb_man.last_save_time).total_seconds() >= SAVE_SECONDS:
+                    save(**kwargs)
 
             def cell_complete(cell, cell_index=None, **kwargs):
                 complete(cell, cell_index=cell_index, **kwargs)
                 on_cell((cell_index or 0) + 1, cells)
 
-            nb_man.cell_complete = cell_complete
-            return super().execute_managed_notebook(nb_man, kernel_name, **options)
+            nb_man.cell_complete, nb_man.save = cell_complete, save_seldom
+            try:
+                return super().execute_managed_notebook(nb_man, kernel_name, **options)
+            finally:
+                nb_man.save = save  # papermill's last write, also after a failed cell
 
     papermill_engines.register("aligner", CountingEngine)
     return "aligner"

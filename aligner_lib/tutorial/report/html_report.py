@@ -31,8 +31,14 @@ def write_report(path: Path, notebooks: list[Path], summary: dict, runs: Path) -
     `runs`.
     """
     names, bodies, charts = {notebook.stem for notebook in notebooks}, {}, False
+    exporter = _Exporter(
+        template_name="basic",
+        embed_images=True,
+        exclude_anchor_links=True,
+        exclude_input_prompt=True,
+    )
     for notebook in notebooks:
-        body, has_charts = _notebook_body(nbformat.read(notebook, as_version=4), notebook.parent)
+        body, has_charts = _notebook_body(exporter, nbformat.read(notebook, as_version=4), notebook.parent)
         charts |= has_charts
         bodies[notebook.stem] = _within_page(body, names)
     path.write_text(_page(bodies, summary, summary_section(summary, runs), charts), encoding="utf-8")
@@ -55,14 +61,8 @@ def _within_page(body: str, names: Collection[str]) -> str:
     return LINK.sub(led, body)
 
 
-def _notebook_body(notebook: NotebookNode, folder: Path) -> tuple[str, bool]:
+def _notebook_body(exporter: _Exporter, notebook: NotebookNode, folder: Path) -> tuple[str, bool]:
     """A notebook's cells as HTML, and whether a chart needs `_plotly_script`. folder: the folder of the notebook's images."""
-    exporter = _Exporter(
-        template_name="basic",
-        embed_images=True,
-        exclude_anchor_links=True,
-        exclude_input_prompt=True,
-    )
     charts = _make_static(notebook)
     return exporter.from_notebook_node(notebook, {"metadata": {"path": str(folder)}})[0], charts
 
