@@ -13,6 +13,7 @@ not made again.
                           hour a seed and core; the figures go to OUT/seeds.json, for `build.py --record`
     --pairs               data/samples/drawn-{train,test}.jsonl in their place: an SFT policy's answers, judged by a program;
                           half an hour
+    --rehearsal           data/samples/rehearsal.jsonl in their place: long answers of the downloaded model; ten minutes
     --drawn               SFT, reward model and PPO as in the tutorial, with four training seeds, in their place; prints what
                           they gained. Ten minutes a seed and two cores in bf16
     --changed             "Break it" of notebook 05 in their place: PPO of the first of these seeds with twelve steps, and the
@@ -23,6 +24,8 @@ not made again.
                           mend
     --long                PPO, DPO and GRPO with 48, 192 and 20 steps, for three of these seeds, in their place; prints what they
                           gained
+    --rehearsed           SFT with 120 steps, of whose examples a third are those of --rehearsal, a reward model, and PPO with 48
+                          steps, for three of these seeds, in their place; prints what PPO gained. An hour a seed and core
     --mistakes            aligner_lib/tutorial/mistakes/trained.jsonl in their place: ten steps with each planted mistake of the exercises
                           that train, smoke, half an hour
     --hunt                notebook 10's runs in their place: seventeen, smoke, ten minutes
@@ -40,7 +43,7 @@ from statistics import mean
 
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.jobs.command_line import job_commands
-from aligner_lib.jobs.inference import scoring
+from aligner_lib.jobs.inference import answering, scoring
 from aligner_lib.rollouts.environments.registry import make
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
@@ -79,6 +82,7 @@ from aligner_lib.tutorial.workspace.longer_runs import (
     PPO_ON_FORMS,
     PPO_ON_SUMS,
     PROMPTS_FOR_PAIRS,
+    REHEARSED_SFT,
     RM_FOR_FORMS,
     RM_FOR_SEEDS,
     SFT_FOR_FORMS,
@@ -89,7 +93,7 @@ from aligner_lib.tutorial.workspace.longer_runs import (
 from cluster import JobFailed, submit
 from cluster.record import write_json
 from data import format_hh
-from data.sample_text import own_pairs
+from data.sample_text import own_pairs, rehearsal
 from data.sources import SAMPLES
 from widgets import Pairs
 from widgets.recordings.recording_file import SHIPPED, read, record
@@ -211,6 +215,16 @@ def record_pairs(out: Path, profile: str) -> None:
     for split in PROMPTS_FOR_PAIRS:
         answers = answers_for_pairs(lab, lab.policy(), f"answers-{split}", split)
         print(own_pairs.write_pairs(answers, split), flush=True)
+
+
+def record_rehearsal(out: Path, profile: str) -> None:
+    """The bundled examples of rehearsal, `data/samples/rehearsal.jsonl`."""
+    model = Workspace(out / "rehearsal", profile, "drawn").model()
+    tasks = rehearsal.tasks()
+    answers = answering(model, rehearsal.LONGEST, temperature=rehearsal.TEMPERATURE).of_all(tasks)
+    print(
+        rehearsal.write((task, answer, answer.finished) for task, answer in zip(tasks, answers)), flush=True
+    )
 
 
 def answers_for_pairs(
@@ -373,6 +387,18 @@ def record_long(out: Path, profile: str) -> None:
         print(f"seed {seed}\n{before_and_after(ppo)}\n{dpo}\n{before_and_after(grpo)}", flush=True)
 
 
+def record_rehearsed(out: Path, profile: str) -> None:
+    """SFT with rehearsal, a reward model, and PPO with more steps than the tutorial has, for three of its seeds: prints what PPO
+    gained."""
+    for seed in TUTORIAL_SEEDS[:3]:
+        lab, seeded = Workspace(out / f"rehearsed-{seed}", profile, "drawn"), {"model.seed": seed}
+        files = [str(lab.sft_data() / "train.jsonl"), str(SAMPLES / "rehearsal.jsonl")]
+        made(lab, "sft", "sft", REHEARSED_SFT | seeded | {"model.data.train_ds.file_path": files})
+        made(lab, "rm", "rm", seeded)
+        ppo = made(lab, "ppo", "ppo-long", LONG_PPO | lab.conversations() | seeded)
+        print(f"seed {seed}\n{before_and_after(ppo)}", flush=True)
+
+
 def short(prompt, response):
     """A reward that a random model can raise: groups of sums would all have the reward 0, and no gradient."""
     return -len(response) / 100
@@ -466,12 +492,14 @@ IN_PLACE = {
     "sweep": record_sweep,
     "seeds": record_seeds,
     "pairs": record_pairs,
+    "rehearsal": record_rehearsal,
     "drawn": record_drawn,
     "changed": record_changed,
     "attacked": record_attacked,
     "judged": record_judged,
     "second-round": record_second_round,
     "long": record_long,
+    "rehearsed": record_rehearsed,
     "mistakes": record_mistakes,
     "hunt": record_hunt,
 }

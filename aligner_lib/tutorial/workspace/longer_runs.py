@@ -279,3 +279,11 @@ HELD_OUT_OF_DRAWN = {
     "model.ppo.logprob_forward_micro_batch_size": 32,
     "critic.trainer.ppo.inference_micro_batch_size": 32,
 }
+
+# SFT with rehearsal: a third of the examples are long answers of the downloaded model (data/sample_text/rehearsal.py).
+REHEARSED_SFT = {
+    "trainer.sft.max_steps": 120,
+    "trainer.sft.val_check_interval": 120,
+    "trainer.sft.save_interval": 120,
+    "model.encoder_seq_length": 352,
+}
