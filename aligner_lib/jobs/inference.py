@@ -27,7 +27,7 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.drawn_answer import DrawnAnswer
 from aligner_lib.kinds.inputs import check_head
-from aligner_lib.megatron import parallel
+from aligner_lib.megatron import cpu, parallel
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
@@ -203,7 +203,9 @@ def load_engine(start: Path, without_run: str = "32") -> Engine:
     """
     parallel.initialize()
     precision = computed_precision(_precision_of(start) or without_run)
-    engine = Engine(Architecture.load(start), Numerics(bf16=precision == "bf16"))
+    architecture = Architecture.load(start)
+    cpu.fit_threads(architecture.hidden_size)
+    engine = Engine(architecture, Numerics(bf16=precision == "bf16"))
     engine.load(start)
     return engine
 

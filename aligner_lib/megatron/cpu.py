@@ -31,7 +31,25 @@ UNUSED = (
 """Packages of FSDP, for which Megatron's optimizer compares the class of every tensor, and the compiler of kernels for a GPU. The imports
 would take a fifth of a job's start. PyTorch's CPU build has no Triton, which Megatron 0.19 imports without a condition."""
 
+SINGLE_THREAD_WIDTH = 256
+"""The hidden size up to which a model answers a notebook with one thread. A product of few rows takes microseconds, and with several
+threads it waits for the last thread: for milliseconds if another process uses the thread's core."""
+_THREADS = torch.get_num_threads()
+
 _prepared = False
+_widest = 0  # the largest hidden size of this process's models
+
+
+def fit_threads(hidden_size: int) -> None:
+    """Compute with one thread while all models so far are narrow, and with torch's number of threads from the first wide model
+    on."""
+    global _widest
+    was_narrow = 0 < _widest <= SINGLE_THREAD_WIDTH
+    _widest = max(_widest, hidden_size)
+    if _widest <= SINGLE_THREAD_WIDTH:
+        torch.set_num_threads(1)
+    elif was_narrow:
+        torch.set_num_threads(_THREADS)
 
 
 def peak_memory() -> float | None:

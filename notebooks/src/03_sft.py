@@ -294,6 +294,26 @@ display(chat)
 # half of them end within the length limit, and most do not obey the instruction. After this run nearly all answers end, and
 # some obey: SFT teaches the form of an answer. (The tiny `smoke` model learns the form of answers, not their sense.)
 
+# %% [markdown]
+# ### What does the model forget?
+#
+# The examples are short answers to questions with an instruction. Training on them makes every answer short, also where
+# length was asked for. [IFEval](https://arxiv.org/abs/2311.07911) shows the loss. Its 541 prompts have other instructions
+# than this tutorial's, such as "at least 300 words", and programs check the answers. The downloaded model follows all
+# instructions of 0.17 of the prompts. The policy of 40 steps follows those of 0.11, with answers of 50 tokens
+# instead of 170.
+#
+# The cure is **rehearsal**: mix examples of the old skill into the new ones. Nobody has to write them: the
+# downloaded model itself wrote the 456 long answers of `data/samples/rehearsal.jsonl`, to tasks such as "Write a news
+# article about how to fall asleep more easily". After 120 steps with a third of such examples, the policies of three seeds
+# follow the instructions of 0.159, 0.155 and 0.144 of the prompts, and no difference from the downloaded model is
+# certain. After 120 steps without rehearsal the share is 0.11 again.
+#
+# Rehearsal has a price. At the same number of steps fewer examples teach this tutorial's instructions: 0.32 of the answers to
+# this tutorial's prompts are good, and without rehearsal 0.43. The long examples also make a step 1.6 times as long. This notebook
+# therefore does without rehearsal. To rehearse in a run of your own, give `model.data.train_ds.file_path` both files as a list, and
+# set `model.encoder_seq_length` to 352 (`python notebooks/record.py --rehearsed`).
+
 # %%
 steps, losses = lab.run("sft").series("validation/loss")
 lab.record("03", {"sft": {"val_loss_before": losses[0], "val_loss_after": losses[-1], "steps": steps[-1]}})
