@@ -129,6 +129,8 @@ def test_buttons_work_after_a_reload_and_from_each_of_two_tabs(page, watched):
     def check_checkpoint_button(tab) -> None:
         before = run.latest_checkpoint()
         tab.page.bring_to_front()
+        last = tab.points()[-1]  # a saved page shows its points before it reaches the kernel
+        wait_for(lambda: tab.points()[-1] > last, "the page shows no new point")
         if not tab.page.locator(".lab-knobs").is_visible():
             tab.page.get_by_role("button", name="Change settings").click()
         tab.page.get_by_role("button", name="Checkpoint now").click()
