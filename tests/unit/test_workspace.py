@@ -93,7 +93,7 @@ def test_a_sweep_has_a_run_for_each_value_and_a_branch_names_its_parent_and_chan
     for value in ("0.001", "0.003"):
         assert f"--run {lab.out}/runs/sft-lr/lr-{value}" in plan.text
         assert f"model.optim.lr={value}" in plan.text
-    with pytest.raises(ValueError, match=r"model\.optim\.lr=1e-05 is twice in the values"):
+    with pytest.raises(ValueError, match=r"model\.optim\.lr=1e-05 occurs twice in the values"):
         lab.submit_sweep("sft", "model.optim.lr", [1e-5, 0.00001])
     with pytest.raises(
         ValueError, match=r"run lr-0\.001 has the components critic, actor, but Slurm has no arrays"

@@ -284,7 +284,7 @@ class Workspace:
         for value in values:
             if (member := f"{last}-{value}") in members:
                 raise ValueError(
-                    f"{key}={value} is twice in the values {list(values)}: a run folder has one run, so remove one of the two"
+                    f"{key}={value} occurs twice in the values {list(values)}: a run folder has one run, so remove one of the two"
                 )
             run = f"{folder}/{member}"
             members[member] = self.commands(kind, run, allocation, **settings, **{key: value})
