@@ -307,7 +307,8 @@ display(chat)
 # downloaded model itself wrote the 456 long answers of `data/samples/rehearsal.jsonl`, to tasks such as "Write a news
 # article about how to fall asleep more easily". After 120 steps with a third of such examples, the policies of three seeds
 # follow the instructions of 0.159, 0.155 and 0.144 of the prompts, and no difference from the downloaded model is
-# certain. After 120 steps without rehearsal the share is 0.11 again.
+# certain. After 120 steps without rehearsal the share is 0.11 again. (Read the differences, not the level: one constant
+# sentence in lower case gets 0.14, because many instructions forbid commas or capital letters.)
 #
 # Rehearsal has a price. At the same number of steps fewer examples teach this tutorial's instructions: 0.32 of the answers to
 # this tutorial's prompts are good, and without rehearsal 0.43. The long examples also make a step 1.6 times as long. This notebook
