@@ -5,6 +5,9 @@ instructions that a program can check (Zhou et al. 2023, arXiv:2311.07911). PYTH
 `lm_eval[ifeval]==0.4.13`, whose checkers judge the answers. Each policy answers greedily and is compared with the policy before
 it. Answers are kept in FOLDER and are not generated again.
 
+Three tables follow: the policies; the same differences for each kind of instruction, because a policy can lose long answers and
+win short ones; and the cheats, which never read the prompt's question. A policy that a cheat beats is not good at IFEval.
+
     --max-length 256      tokens of an answer; lm_eval's own task allows 1,280
     --limit 541           the first prompts only
     --precision bf16      where the machine supports it in hardware, for all policies alike; otherwise float32
@@ -17,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
@@ -35,6 +38,13 @@ for line in sys.stdin:
 WHOLE = {"prompt_strict": "prompt_level_strict_acc", "prompt_loose": "prompt_level_loose_acc"}
 """By measure: lm_eval's name. The answer follows every instruction of its prompt. Loose: also without markup, or without its
 first or last line."""
+CHEATS: dict[str, Callable[[str], str]] = {
+    "empty answer": lambda prompt: "",
+    "a constant": lambda prompt: "this is an answer in lower case without any comma.",
+    "the prompt": lambda prompt: prompt,
+    "the prompt in lower case and quotation marks": lambda prompt: f'"{prompt.lower()}"',
+}
+"""By name: the answer to a prompt, made without a model."""
 EACH = {"instruction_strict": "inst_level_strict_acc", "instruction_loose": "inst_level_loose_acc"}
 """By measure: lm_eval's name. The share of the instructions that the answers follow."""
 
@@ -50,10 +60,12 @@ def main() -> None:
         file = options.out / f"{name}.jsonl"
         records[name] = answered(prompts, policy, file, options)
         verdicts[name] = checked(prompts, records[name], options.checkers)
-    table = compared(verdicts, records)
-    print(table)
+    tables = {"policies": compared(verdicts, records), "kinds": by_kind(prompts, verdicts)}
+    tables["cheats"] = of_cheats(prompts, options.checkers)
+    print(*tables.values(), sep="\n\n")
     if options.json:
-        options.json.write_text(json.dumps(table.figures, indent=1) + "\n")
+        figures = {name: table.figures for name, table in tables.items()}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def answered(prompts: Sequence[dict], policy: str, file: Path, options) -> list[dict]:
@@ -130,17 +142,59 @@ def compared(verdicts: dict[str, list[dict]], records: dict[str, list[dict]]) ->
     )
 
 
+def by_kind(prompts: Sequence[dict], verdicts: dict[str, list[dict]]) -> PolicyComparison:
+    """The share of followed instructions of each kind, such as `keywords`, and the gain over the policy in the column before.
+
+    prompts: records of IFEval; only `instruction_id_list` is read. verdicts: by policy, `checked`.
+    """
+    kinds = [[name.partition(":")[0] for name in prompt["instruction_id_list"]] for prompt in prompts]
+    figures: dict[str, dict] = {name: {} for name in verdicts}
+    for kind in sorted({kind for of_prompt in kinds for kind in of_prompt}):
+        before = None
+        for name, own in verdicts.items():
+            chosen = [
+                [
+                    float(v)
+                    for v, k in zip(verdict[EACH["instruction_strict"]], of_prompt, strict=True)
+                    if k == kind
+                ]
+                for verdict, of_prompt in zip(own, kinds, strict=True)
+            ]
+            values, at = _flat(chosen)
+            figures[name][f"{kind} ({len(values)})"] = share(values, at)
+            if before is not None:
+                gains = [a - b for a, b in zip(values, before, strict=True)]
+                figures[name][f"{kind} gain"] = share_gain(gains, at)
+            before = values
+    return PolicyComparison(
+        "Followed instructions by kind (number of instructions), strict; gains and intervals as above",
+        figures,
+    )
+
+
+def of_cheats(prompts: Sequence[dict], python: str) -> PolicyComparison:
+    """What answers get that no model wrote. python: see `checked`."""
+    answers = {
+        name: [{"answer": cheat(prompt["prompt"])} for prompt in prompts] for name, cheat in CHEATS.items()
+    }
+    figures = {name: _followed(checked(prompts, records, python)) for name, records in answers.items()}
+    return PolicyComparison(f"Cheats, {len(prompts)} prompts", figures)
+
+
 def _alone(verdicts: list[dict], records: list[dict]) -> dict:
     each = range(len(verdicts))
+    return _followed(verdicts) | {
+        "tokens": mean_interval([record["tokens"] for record in records], each),
+        "ended": share([float(record["ended"]) for record in records], each),
+    }
+
+
+def _followed(verdicts: list[dict]) -> dict:
+    each = range(len(verdicts))
     of_answers = {name: share([float(v[key]) for v in verdicts], each) for name, key in WHOLE.items()}
-    return (
-        of_answers
-        | {name: share(*_flat([verdict[key] for verdict in verdicts])) for name, key in EACH.items()}
-        | {
-            "tokens": mean_interval([record["tokens"] for record in records], each),
-            "ended": share([float(record["ended"]) for record in records], each),
-        }
-    )
+    return of_answers | {
+        name: share(*_flat([verdict[key] for verdict in verdicts])) for name, key in EACH.items()
+    }
 
 
 def _gains(own: list[dict], others: list[dict]) -> dict:
