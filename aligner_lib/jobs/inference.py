@@ -74,7 +74,7 @@ class Answerer:
     def of_all(self, texts: Sequence[str]) -> list[DrawnAnswer]:
         """Return the answers to many texts, in order. The model generates up to ANSWERED_TOGETHER answers at the same time.
 
-        Each answer's random numbers are those of a call with its text alone. In bf16 an answer can still differ by rounding.
+        Each answer's random numbers are those of a call with its text alone. An answer can still differ by rounding.
         """
         prompts = [encode_prompt(self.tokenizer, as_prompt(text)) for text in texts]
         # keep special tokens, because end strings are searched in this text, as in a rollout
@@ -100,7 +100,7 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
     """
     start = resolve_with_head(model, "lm")
     sampled = Sampling(max_length=max_length, **sampling)
-    return Answerer(tokenizer_of(start), load_engine(start, without_run="auto"), sampled, seed)
+    return Answerer(tokenizer_of(start), load_in_notebook(start, without_run="auto"), sampled, seed)
 
 
 SCORED_TOGETHER = 16  # answers in a micro batch of `Scorer`
@@ -143,7 +143,7 @@ def scoring(reward_model: str | Path) -> Scorer:
     start = resolve_with_head(reward_model, "scalar")
     return Scorer(
         tokenizer_of(start),
-        RewardModel(load_engine(start), RewardScale.load(start), micro_batch_size=SCORED_TOGETHER),
+        RewardModel(load_in_notebook(start), RewardScale.load(start), micro_batch_size=SCORED_TOGETHER),
     )
 
 
@@ -175,7 +175,7 @@ def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, 
     including the stop token. A downloaded model computes in float32. Raises UserError for a reward model.
     """
     start = resolve_with_head(policy, "lm")
-    tokenizer, engine = tokenizer_of(start), load_engine(start)
+    tokenizer, engine = tokenizer_of(start), load_in_notebook(start)
 
     def logprobs(text: str, answer: str) -> list[tuple[str, float]]:
         row, begins = row_of(tokenizer, as_prompt(text), answer)
@@ -203,11 +203,15 @@ def load_engine(start: Path, without_run: str = "32") -> Engine:
     """
     parallel.initialize()
     precision = computed_precision(_precision_of(start) or without_run)
-    architecture = Architecture.load(start)
-    cpu.fit_threads(architecture.hidden_size)
-    engine = Engine(architecture, Numerics(bf16=precision == "bf16"))
+    engine = Engine(Architecture.load(start), Numerics(bf16=precision == "bf16"))
     engine.load(start)
     return engine
+
+
+def load_in_notebook(start: Path, without_run: str = "32") -> Engine:
+    """Load a model as `load_engine` does, with a single thread for narrow models: a notebook asks for a few answers only."""
+    cpu.fit_threads(Architecture.load(start).hidden_size)
+    return load_engine(start, without_run)
 
 
 def _precision_of(start: Path) -> str | None:

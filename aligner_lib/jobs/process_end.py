@@ -17,14 +17,17 @@ def leave_memory(status: int = 0) -> None:
     weakref.finalize._exitfunc()
     opened = [file for file in gc.get_objects() if issubclass(type(file), io.IOBase)]
     for file in (sys.stdout, sys.stderr, *filter(_is_on_disk, opened)):
-        with suppress(OSError, ValueError):  # a closed pipe, or a closed stream
+        with suppress(Exception):  # a closed pipe, a closed or missing stream
             file.flush()
     os._exit(status)
 
 
 def _is_on_disk(file: io.IOBase) -> bool:
-    """Whether a file is open and regular. A pipe may belong to a process that no longer reads."""
+    """Whether a file is open and regular. A pipe may belong to a process that no longer reads.
+
+    The answer is False for a stream without a file, such as an HTTPResponse after the last read.
+    """
     try:
         return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    except (OSError, ValueError):
+    except Exception:
         return False

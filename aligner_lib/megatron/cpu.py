@@ -34,22 +34,23 @@ would take a fifth of a job's start. PyTorch's CPU build has no Triton, which Me
 SINGLE_THREAD_WIDTH = 256
 """The hidden size up to which a model answers a notebook with one thread. A product of few rows takes microseconds, and with several
 threads it waits for the last thread: for milliseconds if another process uses the thread's core."""
-_THREADS = torch.get_num_threads()
 
 _prepared = False
-_widest = 0  # the largest hidden size of this process's models
+_widest = 0  # the largest hidden size of the models that `fit_threads` has seen
+_threads_before = 0  # torch's number of threads before the first narrow model
 
 
 def fit_threads(hidden_size: int) -> None:
-    """Compute with one thread while all models so far are narrow, and with torch's number of threads from the first wide model
-    on."""
-    global _widest
+    """Compute with one thread while all models so far are narrow. The first wide model restores the earlier number of threads."""
+    global _widest, _threads_before
     was_narrow = 0 < _widest <= SINGLE_THREAD_WIDTH
+    if _widest == 0:
+        _threads_before = torch.get_num_threads()
     _widest = max(_widest, hidden_size)
     if _widest <= SINGLE_THREAD_WIDTH:
         torch.set_num_threads(1)
     elif was_narrow:
-        torch.set_num_threads(_THREADS)
+        torch.set_num_threads(_threads_before)
 
 
 def peak_memory() -> float | None:

@@ -44,6 +44,8 @@ ARGS = "args"
 """The arguments of an environment, whose keys the environment chooses."""
 MODEL_ARG = "args.model"
 """The argument with a model's name on a server, such as Qwen/Qwen2.5-7B-Instruct."""
+RUBRIC_ARG = "rubric"
+"""The argument with a judge's criteria, which may have a slash, as in "yes/no"."""
 PATH_WITHIN = re.compile(r"(?:^|[\s:])(?:~|\.{0,2})/\S")
 STEP = re.compile(r"step_\d+")
 """The name of a complete checkpoint."""
@@ -268,13 +270,18 @@ def without_paths(config, below: str = ""):
     """A run's settings, except paths on the run's machine. below: the key that has these settings."""
     if isinstance(config, dict):
         clean = {
-            key: value if key in NAME_METRICS else without_paths(value, _name_below(below, key))
+            key: value if _has_no_path(below, key) else without_paths(value, _name_below(below, key))
             for key, value in config.items()
         }
         return {key: value for key, value in clean.items() if value not in ({}, [])}
     if isinstance(config, list):
         return [without_paths(value, below) for value in config if not _is_path(value, below)]
     return None if _is_path(config, below) else config
+
+
+def _has_no_path(below: str, key: str) -> bool:
+    """Whether no value of a key is a path: metrics' names, and the criteria of a judge's rubric."""
+    return key in NAME_METRICS or (below == ARGS and key == RUBRIC_ARG)
 
 
 def _name_below(below: str, key: str) -> str:

@@ -40,6 +40,7 @@ COUNT = 480
 LONGEST = 256  # tokens of an answer
 TEMPERATURE = 0.7
 SHORTEST = 20  # words of an example
+ITEM_NUMBER = re.compile(r"\n\s*\d+[.)]\s*$")
 SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 
 
@@ -55,7 +56,8 @@ def tasks(count: int = COUNT) -> list[str]:
 def example(answer: str, finished: bool) -> str | None:
     """The answer up to its first repeated line. None if fewer than SHORTEST words are left.
 
-    An answer that is cut there or at the token limit ends after its last whole sentence or line.
+    An answer that is cut there or at the token limit ends after its last whole sentence or line, and without the number of an item
+    that has not begun.
     """
     lines, seen = [], set()
     for line in answer.split("\n"):
@@ -68,7 +70,7 @@ def example(answer: str, finished: bool) -> str | None:
     text = "\n".join(lines)
     if not finished:
         ends = [match.end() for match in SENTENCE_END.finditer(text)]
-        text = text[: ends[-1]] if ends else ""
+        text = ITEM_NUMBER.sub("", text[: ends[-1]]) if ends else ""
     return text.strip() if len(text.split()) >= SHORTEST else None
 
 

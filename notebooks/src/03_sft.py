@@ -304,8 +304,8 @@ display(chat)
 # instead of 170.
 #
 # The cure is **rehearsal**: mix examples of the old skill into the new ones. Nobody has to write them: the
-# downloaded model itself wrote the 456 long answers of `data/samples/rehearsal.jsonl`, to tasks such as "Write a news
-# article about how to fall asleep more easily". After 120 steps with a third of such examples, the policies of three seeds
+# downloaded model itself wrote the 456 long answers of `data/samples/rehearsal.jsonl`, to tasks such as "Make an
+# outline with headings for a talk about how to fall asleep more easily". After 120 steps with a third of such examples, the policies of three seeds
 # follow the instructions of 0.159, 0.155 and 0.144 of the prompts, and no difference from the downloaded model is
 # certain. After 120 steps without rehearsal the share is 0.11 again. (Read the differences, not the level: one constant
 # sentence in lower case gets 0.14, because many instructions forbid commas or capital letters.)

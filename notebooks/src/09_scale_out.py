@@ -17,7 +17,7 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "auto"  # auto: Slurm if available, else this machine · local · slurm · print: scripts only
+where = "auto"  # auto: Slurm if available, else this machine · local · slurm · print or print:NAME: scripts only
 gpus_per_node = 0  # 0: processes on CPUs; on one machine, 2 or more for several ranks
 
 # %%
@@ -111,18 +111,18 @@ if gpus_per_node:  # both runs have the same batch: a micro batch for each of th
 share = {f"model.data.{split}_ds.{size}": n for split in ("train", "validation") for size, n in sizes.items()}
 
 alone = lab.submit("sft", "scale-one", one_process, **short, **share)
-if lab.where != "print":
+if not lab.only_prints:
     await Monitor(lab.run("scale-one"), job=alone)
 
 # %%
 together = lab.submit("sft", "scale-several", several, **short, **share)
-if lab.where != "print":
+if not lab.only_prints:
     monitor = Monitor(lab.run("scale-several"), job=together)
     display(monitor)
     await monitor
 
 # %%
-if lab.where != "print":
+if not lab.only_prints:
     losses = [lab.run(name).series("train/loss")[1] for name in ("scale-one", "scale-several")]
     difference = max(abs(a - b) / a for a, b in zip(*losses, strict=True))
     print(f"{several.ranks} ranks, 8 steps: losses differ by at most {difference:.1e} of their value")
@@ -137,7 +137,7 @@ if lab.where != "print":
 # that was not divided.
 
 # %%
-if lab.where != "print":
+if not lab.only_prints:
     display(curves([lab.run("scale-one"), lab.run("scale-several")], metrics=["train/loss"], smoothing=0))
 
 # %% [markdown]
@@ -145,7 +145,7 @@ if lab.where != "print":
 # the texts are equal as well, until rounding changes a draw.
 
 # %%
-if lab.where != "print":
+if not lab.only_prints:
     from aligner_lib.jobs.inference import answering
     from widgets import Chat
 
@@ -163,7 +163,7 @@ if lab.where != "print":
 # %%
 from cluster import Job
 
-if lab.where != "print":
+if not lab.only_prints:
     attached = Job.attach(lab.run("scale-several").path)
     display(attached)
     print(attached.tail(3))

@@ -564,15 +564,15 @@ await monitor
 # %% [markdown]
 # ### What you should see
 #
-# With the laptop profile, the mean reward of the training prompts rises within four steps from −0.39 to 0.19. The mean
-# response becomes shorter, from 35 to 25 tokens, and 0.66 of the responses end, compared with 0.31 before. The reward asked
+# With the laptop profile, the mean reward of the training prompts rises within four steps from −0.43 to 0.55. The mean
+# response becomes shorter, from 36 to 16 tokens, and 0.84 of the responses end, compared with 0.28 before. The reward asked
 # for these changes. Now read the responses with the highest rewards:
 #
 # - `Honestly.` repeats the word with which the prompt wants the answer to begin, and ends there.
-# - `Dealt.` has one word, so its reward is 0.95. The user asked for an explanation.
-# - `The answer is:` promises an answer and gives none.
+# - `Deal.` has one word, so its reward is 0.95. The user asked for an explanation.
+# - `Definitely, please.` agrees to explain and explains nothing.
 #
-# The reward forgot that a short answer should still answer. The KL is 0.15 nats per token already. A larger penalty would
+# The reward forgot that a short answer should still answer. The KL is 0.34 nats per token already. A larger penalty would
 # slow the decay down, and a better reward would ask for more than shortness, as the program `data/gold.py` does.
 #
 # (The random `smoke` model hardly changes in four steps.)

@@ -3,7 +3,7 @@
 import json
 
 from data.sample_text import own_pairs
-from data.sample_text.rehearsal import SHORTEST, TASKS, example, tasks, write
+from data.sample_text.rehearsal import ITEM_NUMBER, SHORTEST, TASKS, example, tasks, write
 from data.sources import SAMPLES
 
 WORDS = " ".join(["word"] * SHORTEST)
@@ -27,6 +27,7 @@ def test_an_example_ends_with_a_whole_sentence_and_before_the_first_repeated_lin
     assert example(f"{WORDS}.\n\nOne\n\nTwo\n\none\n\nThree.", finished=True) == f"{WORDS}.\n\nOne\n\nTwo"
     assert example("word " * (SHORTEST - 1), finished=True) is None, "too short"
     assert example(WORDS, finished=False) is None, "no whole sentence"
+    assert example(f"1. {WORDS}.\n\n2. And so", finished=False) == f"1. {WORDS}."
 
 
 def test_answers_are_written_in_dolly_s_format_and_short_ones_are_counted(tmp_path):
@@ -46,3 +47,4 @@ def test_the_sample_has_a_task_and_a_long_answer_in_every_line():
     asked = [record["instruction"] for record in records]
     assert len(asked) > 400 and asked == [task for task in tasks() if task in set(asked)]
     assert all(record["response"] == example(record["response"], finished=True) for record in records)
+    assert not [record for record in records if ITEM_NUMBER.search(record["response"])]

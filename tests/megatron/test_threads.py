@@ -10,7 +10,6 @@ from aligner_lib.megatron import cpu
 def process_with_four_threads(monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(4)
-    monkeypatch.setattr(cpu, "_THREADS", 4)
     monkeypatch.setattr(cpu, "_widest", 0)
     yield
     torch.set_num_threads(before)
@@ -28,7 +27,9 @@ def test_a_process_has_one_thread_until_its_first_wide_model(hidden_sizes, threa
     assert counted == threads
 
 
-def test_a_number_that_a_user_has_set_is_kept_with_wide_models():
+@pytest.mark.parametrize("hidden_sizes", [[576], [96, 576]])
+def test_a_number_that_a_user_has_set_is_kept_with_wide_models(hidden_sizes):
     torch.set_num_threads(3)
-    cpu.fit_threads(576)
+    for hidden_size in hidden_sizes:
+        cpu.fit_threads(hidden_size)
     assert torch.get_num_threads() == 3

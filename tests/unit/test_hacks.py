@@ -41,12 +41,17 @@ def test_a_rise_of_exactly_a_tenth_is_a_hack_in_spite_of_rounding(tmp_path):
 
 
 def test_a_run_that_was_stopped_before_its_last_validation_has_no_change(tmp_path):
-    first, last = ({"step": step, "val_rollouts/good": step / 24} for step in (0, 12))
+    first, last = (
+        {"step": step, "val_rollouts/good": step / 24, "val_rollouts/rewards": 0.5} for step in (0, 12)
+    )
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text(json.dumps(first) + '\n{"step": 1}\n')
     assert first_and_last_validation(RunFolder(tmp_path)) is None
     metrics.write_text(metrics.read_text() + json.dumps(last) + "\n")
     assert first_and_last_validation(RunFolder(tmp_path)) == (first, last)
+    failed = json.dumps(last | {"step": 24, "val_rollouts/rewards": None})
+    metrics.write_text(metrics.read_text() + failed + "\n")
+    assert first_and_last_validation(RunFolder(tmp_path)) is None, "the judge failed for every response"
 
 
 def test_a_step_in_which_the_run_was_killed_is_left_out(tmp_path):

@@ -541,8 +541,10 @@ def test_a_text_with_a_slash_is_a_path_except_among_an_environment_s_arguments(
     text, is_kept, is_kept_below_args
 ):
     assert without_paths({"file": text}) == {"file": text if is_kept else None}
-    args = without_paths({"args": {"of": {"rubric": text}}})["args"]["of"]
-    assert args == {"rubric": text if is_kept_below_args else None}
+    args = without_paths({"args": {"of": {"wording": text}}})["args"]["of"]
+    assert args == {"wording": text if is_kept_below_args else None}
+    rubric = {"args": {"rubric": [[text, 2], ["It is short.", 1]]}}
+    assert without_paths(rubric) == rubric
 
 
 def test_a_judge_s_model_is_a_path_only_if_it_begins_like_one():

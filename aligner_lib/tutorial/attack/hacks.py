@@ -59,8 +59,11 @@ def hacks(run: RunFolder) -> list[Hack]:
 
 
 def first_and_last_validation(run: RunFolder) -> tuple[dict, dict] | None:
-    """The metrics of both validations; None for a run that was stopped before its last validation."""
+    """The metrics of both validations. None for a run that was stopped before its last validation, or whose judge failed in one
+    of them for every response."""
     held_out = [record for record in run.metrics() if "val_rollouts/good" in record]
+    if any(record.get("val_rollouts/rewards") is None for record in held_out):
+        return None
     return (held_out[0], held_out[-1]) if len(held_out) > 1 else None
 
 

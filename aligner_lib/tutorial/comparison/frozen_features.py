@@ -26,10 +26,16 @@ def hidden_states(model: Path, pairs: Sequence[dict]) -> list[tuple[Tensor, Tens
     import torch
 
     from aligner_lib.datasets.batches import TokenBatch, alike_grouped, pad_rows
-    from aligner_lib.jobs.inference import as_prompt, load_engine, resolve_with_head, row_of, tokenizer_of
+    from aligner_lib.jobs.inference import (
+        as_prompt,
+        load_in_notebook,
+        resolve_with_head,
+        row_of,
+        tokenizer_of,
+    )
 
     start = resolve_with_head(model, "lm")
-    tokenizer, engine = tokenizer_of(start), load_engine(start)
+    tokenizer, engine = tokenizer_of(start), load_in_notebook(start)
     texts = [(as_prompt(pair["prompt"]), pair[side]) for side in SIDES for pair in pairs]
     batch = TokenBatch(*pad_rows([row_of(tokenizer, *text)[0] for text in texts], tokenizer.pad_id))
     groups = alike_grouped(

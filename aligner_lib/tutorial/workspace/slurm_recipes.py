@@ -163,5 +163,9 @@ def _submit(
 def _at(share: Resources, site: Mapping) -> Resources:
     """The resources with the values of a site. The site's flags are added to the flags of the resources."""
     flags = site.get("sbatch") or {}
+    if isinstance(flags, Mapping):
+        flags = {
+            str(name).replace("_", "-").lstrip("-"): value for name, value in flags.items()
+        }  # as share.sbatch names them
     merged = {"sbatch": {**share.sbatch, **flags}} if isinstance(flags, Mapping) else {}
     return share.but(**{**site, **merged})

@@ -89,6 +89,11 @@ class Workspace:
         """Whether jobs are only printed: `where` is print or print:NAME."""
         return is_printed(self.where)
 
+    @property
+    def _takes_recorded(self) -> bool:
+        """Whether a recorded run may be installed in place of training."""
+        return self.start == "recorded" and not self.only_prints
+
     # -- models and data ------------------------------------------------------------------------------------------
 
     @property
@@ -194,7 +199,7 @@ class Workspace:
         commands = job_commands(kind, run.path, inputs, allocation, self.profile)
         # an evaluation always starts from the beginning, and has no setting for resuming
         resumes = BEGIN_ANEW.keys() <= set(keys(kind))
-        if resumes and _begins_anew(run, RequestedRun(commands, self.profile, texts)):
+        if resumes and _begins_anew(run, RequestedRun(commands, self.profile, texts), self.only_prints):
             commands = job_commands(kind, run.path, inputs | BEGIN_ANEW, allocation, self.profile)
         return commands
 
@@ -219,7 +224,7 @@ class Workspace:
         run = self.run(name or _name(kind, fault))
         for part in ("", *settings.get("evaluation.policies", ())):
             self._record_start(f"{name or _name(kind, fault)}/{part}".rstrip("/"))
-        if self.start == "recorded" and fault is None and (job := self._recorded_job(kind, run, settings)):
+        if self._takes_recorded and fault is None and (job := self._recorded_job(kind, run, settings)):
             return job
         if recorded_runs.is_recorded(run) and not self.only_prints:
             recorded_runs.make_way(run.path)
@@ -238,13 +243,13 @@ class Workspace:
         recomputes the steps up to `at`. A setting can be your own function, as in `submit`. A finished branch of the same name
         with other settings is set aside, and a running branch is returned.
 
-        resources: of one task, which starts the parent's number of processes; None: such a task, with GPUs as for `submit`.
-        Raises ValueError for resources of several tasks.
+        resources: of one task, which starts the number of processes in the settings; None: such a task, with GPUs as for
+        `submit`. Raises ValueError for resources of several tasks, and for settings with several nodes.
         """
         from cluster import RunBusy, submit
 
         parent = self.run(run) if isinstance(run, str) else run
-        allocation = self._allocation(resources, partial(self._one_task, parent))
+        allocation = self._allocation(resources, partial(self._one_task, parent, settings))
         if (tasks := sum(share.ranks for share in (allocation or {}).values())) > 1:
             raise ValueError(
                 f"resources={resources!r} ask for {tasks} tasks, but a branch is one task, which starts the processes of "
@@ -379,7 +384,8 @@ class Workspace:
     def _is_trained(self, name: str) -> bool:
         """Whether the run has a checkpoint. Raises UserError for a run of another profile, which has another model."""
         run = self.run(name)
-        self._wait_for(run)
+        if not self.only_prints:
+            self._wait_for(run)
         if run.latest_checkpoint() is None:
             return False
         profile = run.info.get("profile")
@@ -421,10 +427,18 @@ class Workspace:
         nodes, tasks = (settings.get(f"trainer.{name}", trainer[name]) for name in ("num_nodes", "devices"))
         return Resources(nodes, tasks, tasks if self.profile in ON_GPUS else 0)
 
-    def _one_task(self, parent: RunFolder) -> Resources:
-        """A single task and, with a profile for GPUs, a GPU for each process of a run."""
+    def _one_task(self, parent: RunFolder, settings: Mapping[str, object]) -> Resources:
+        """A single task and, with a profile for GPUs, a GPU for each process of a branch. settings: the branch's own."""
         trainer = (parent.info.get("config") or {}).get("trainer") or {}
-        return Resources(1, 1, trainer.get("devices", 1) if self.profile in ON_GPUS else 0)
+        nodes, processes = (
+            settings.get(f"trainer.{name}", trainer.get(name, 1)) for name in ("num_nodes", "devices")
+        )
+        if nodes > 1:
+            raise ValueError(
+                f"trainer.num_nodes={nodes}: a branch is one task on one node. Give the branch trainer.num_nodes=1, and "
+                "trainer.devices as the number of processes on the node"
+            )
+        return Resources(1, 1, processes if self.profile in ON_GPUS else 0)
 
     def _critic_and_actor(self, settings: Mapping[str, object]) -> dict[str, Resources]:
         """The usual resources of PPO's two jobs."""
@@ -467,7 +481,7 @@ class Workspace:
 
         Returns False without a recording, or if the recording has other data or adapters than this workspace.
         """
-        recording = recorded_runs.recorded(self.profile, name) if self.start == "recorded" else None
+        recording = recorded_runs.recorded(self.profile, name) if self._takes_recorded else None
         if recording is None:
             return False
         data = {key: self._formatted(file) for key, file in kind_of(name).data.items()}
@@ -516,14 +530,17 @@ def _name(kind: str, fault: str | None) -> str:
     return kind if fault is None else f"{kind}-{fault}"
 
 
-def _begins_anew(run: RunFolder, requested: RequestedRun) -> bool:
+def _begins_anew(run: RunFolder, requested: RequestedRun, only_prints: bool = False) -> bool:
     """Whether an earlier run does not go on with the requested training. Prints the reason. Raises RunBusy if the run is still
-    running."""
+    running and the job is not only printed."""
     from cluster.submission import refuse_if_busy
 
     if reason := earlier_runs.reason_to_begin_anew(run, requested):
-        refuse_if_busy(run.path)
-        print(f"{run.name} was {reason}: training begins anew, and the old files are set aside")
+        if only_prints:
+            print(f"{run.name} was {reason}: the printed job would begin anew and set the old files aside")
+        else:
+            refuse_if_busy(run.path)
+            print(f"{run.name} was {reason}: training begins anew, and the old files are set aside")
     return bool(reason)
 
 
