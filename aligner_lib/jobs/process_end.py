@@ -1,4 +1,4 @@
-"""The end of a process that has imported torch."""
+"""The end of a process after an import of torch."""
 
 import gc
 import io
@@ -12,7 +12,7 @@ from contextlib import suppress
 def leave_memory(status: int = 0) -> None:
     """End the process after its finalizers, with all open files written. The memory is left to the system.
 
-    Python would free the modules of torch and Megatron one by one, which takes a second. Exit functions must have run before.
+    Python would free each module of torch and Megatron, for a second in all. Exit functions must have run before.
     """
     weakref.finalize._exitfunc()
     opened = [file for file in gc.get_objects() if issubclass(type(file), io.IOBase)]
