@@ -55,8 +55,10 @@ def pytest_xdist_make_scheduler(config, log):
     return Together(config, log)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: min(map([*LONGEST, *item.path.parts].index, item.path.parts)))
+    if config.getoption("maxfail") == 1:  # -x: short files may fail soon
+        items.sort(key=lambda item: any(name in item.path.parts for name in LONGEST))
 
 
 def made_once(tmp_path_factory, name: str, make: Callable[[Path], object]) -> Path:
