@@ -3,13 +3,11 @@
 The templates are small ones with the constructs of SmolLM3's and Qwen3's.
 """
 
-import json
 import re
 from datetime import date
 
 import pytest
 from test_chat_template import as_transformers
-from tiny_tokenizers import with_settings
 
 from aligner_lib.config.compose import load
 from aligner_lib.datasets import chat_template
@@ -62,22 +60,6 @@ FIRST = "<|im_start|>user\nOne and one?<|im_end|>\n<|im_start|>assistant\n"
 SECOND = f"{FIRST}Two.<|im_end|>\n<|im_start|>user\nAnd one?<|im_end|>\n<|im_start|>assistant\n"
 
 
-@pytest.fixture
-def with_template(smoke, tmp_path):
-    return lambda template: use_template(
-        Tokenizer(with_settings(smoke, tmp_path, chat_template=template)), OWN
-    )
-
-
-@pytest.fixture
-def jsonl(tmp_path):
-    def write(*records) -> list:
-        (tmp_path / "data.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-        return [tmp_path / "data.jsonl"]
-
-    return write
-
-
 def learnt_text(tokenizer: Tokenizer, sample) -> str:
     ids = [token for token, learnt in zip(sample.tokens, sample.learnt) if learnt]
     return tokenizer.decode(ids, special_tokens=True, continues=True)
@@ -87,8 +69,8 @@ def learnt_text(tokenizer: Tokenizer, sample) -> str:
 @pytest.mark.parametrize("turns", [1, 3])
 def test_a_conversation_is_transformers_text(with_template, template, turns):
     tokenizer = with_template(template)
-    theirs, _ = as_transformers(tokenizer.folder, TURNS[:turns])
-    same_day = [re.sub("Today: .*", "Today:", text) for text in (theirs, render(tokenizer, TURNS[:turns]))]
+    reference, _ = as_transformers(tokenizer.folder, TURNS[:turns])
+    same_day = [re.sub("Today: .*", "Today:", text) for text in (reference, render(tokenizer, TURNS[:turns]))]
     assert same_day[0] == same_day[1]
 
 

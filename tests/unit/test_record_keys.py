@@ -1,7 +1,5 @@
 """A key that no trainer reads is refused by name, or listed as ignored on purpose."""
 
-import json
-
 import pytest
 
 from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_prompts, load_sft
@@ -18,34 +16,25 @@ def tokenizer(smoke):
     return Tokenizer(smoke)
 
 
-def written(tmp_path, *records: dict):
-    file = tmp_path / "data.jsonl"
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return [file]
-
-
 def with_key(turns: list[dict], number: int, **more) -> dict:
     return {"messages": [turn | more if i == number else turn for i, turn in enumerate(turns)]}
 
 
 REFUSED = {
     "alpaca": ({"instruction": "Translate.", "input": "Hund", "output": "dog"}, "'instruction'", "`aligner data`, which reads Alpaca's instructions"),
-    "prompt and completion": ({"prompt": "a", "completion": "b"}, "'prompt'", "`aligner data`, which reads prompts and answers"),
     "context": ({"input": "a", "output": "b", "context": "c"}, "'context'", "into one text"),
     "weight": ({"input": "a", "output": "b", "weight": 0.5}, "'weight'", "remove the key"),
     "tools": ({"conversations": SHAREGPT, "tools": [{"name": "add"}]}, "'tools'", "`aligner data`, which reads ShareGPT's conversations"),
     "function_call": (with_key(TURNS, 1, function_call={"name": "add"}), "'function_call' of turn 2", "'tool_calls', a list"),
-    "reasoning": (with_key(TURNS, 1, reasoning_content="Hm."), "'reasoning_content' of turn 2", "template"),
     "mask": ({"conversations": SHAREGPT, "mask": "Assistant"}, "'mask'", "`aligner data`, which reads"),
-    "label": ({"conversations": [*SHAREGPT[:1], SHAREGPT[1] | {"label": "quality:4"}]}, "'label' of turn 2", "remove"),
     "unknown": ({"input": "a", "output": "b", "hint": "c"}, "'hint'", "remove the key"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_sft_refuses_a_key_that_it_does_not_read(tmp_path, tokenizer, case):
+def test_sft_refuses_a_key_that_it_does_not_read(jsonl, tokenizer, case):
     record, key, cure = REFUSED[case]
-    files = written(tmp_path, {"input": "a", "output": "b"}, record)
+    files = jsonl({"input": "a", "output": "b"}, record)
     with pytest.raises(UnreadKey) as error:
         load_sft(files, tokenizer, 512)
     for words in (f"{files[0]}:2: the key {key}", "is not read", cure):
@@ -56,29 +45,29 @@ ANSWERS = [{"prompt": "a", "response": "b", "label": True}, {"prompt": "c", "res
 
 
 @pytest.mark.parametrize("load", [load_pairs, load_preferences, load_prompts, load_labelled])
-def test_preferences_labels_and_prompts_refuse_it_at_the_line_that_has_it(tmp_path, tokenizer, load):
+def test_preferences_labels_and_prompts_refuse_it_at_the_line_that_has_it(jsonl, tokenizer, load):
     for first, second in (PAIR, ANSWERS) if load is load_labelled else (PAIR,):
         with pytest.raises(UnreadKey, match=r"data\.jsonl:2: the key 'margin' is not read"):
-            load(written(tmp_path, first, second | {"margin": 2}), tokenizer, 512)
+            load(jsonl(first, second | {"margin": 2}), tokenizer, 512)
 
 
-def test_metadata_is_ignored_on_purpose_and_listed(tmp_path, tokenizer):
+def test_metadata_is_ignored_on_purpose_and_listed(jsonl, tokenizer):
     records = [
         {"input": "a", "output": "b", "category": "x", "id": 1},
         {"input": "a", "output": "b", "category": "y"},
         {"messages": [turn | {"id": 7} for turn in TURNS]},
     ]
-    samples, report = load_sft(written(tmp_path, *records), tokenizer, 512)
+    samples, report = load_sft(jsonl(*records), tokenizer, 512)
     assert (len(samples), report.lines()) == (3, [])
     ignored = "metadata keys, which are ignored on purpose: category (2 records), id (2 records)"
     assert report.ignored_keys() == ignored
 
 
-def test_a_value_that_changes_nothing_is_no_reason_to_refuse(tmp_path, tokenizer):
+def test_a_value_that_changes_nothing_is_no_reason_to_refuse(jsonl, tokenizer):
     records = [
         with_key(TURNS, 1, weight=1, tool_calls=None, reasoning_content="") | {"tools": []},
         {"conversations": SHAREGPT, "mask": "User", "system": ""},
         {"instruction": "", "input": "a", "output": "b"},
     ]
-    samples, report = load_sft(written(tmp_path, *records), tokenizer, 512)
+    samples, report = load_sft(jsonl(*records), tokenizer, 512)
     assert (len(samples), report.ignored_keys()) == (3, "")

@@ -1,11 +1,9 @@
 """Padded rows, and the cut that goes with choosing some of them."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aligner_lib.algorithms.ppo import response_mask
-from aligner_lib.datasets.batches import TokenBatch, concat_restore_order, pad_rows
+from aligner_lib.datasets.batches import concat_restore_order, pad_rows
 from aligner_lib.kinds.policy_gradient.environment_failures import FailedRewards
 from aligner_lib.kinds.policy_gradient.rollout_metrics import rollout_metrics
 from aligner_lib.rollouts.records import Experience, Rollouts
@@ -65,15 +63,6 @@ def test_a_response_of_two_turns_is_what_its_mask_says():
     joined = concat_restore_order([batch.rows([1]), batch.rows([0])], [[1], [0]], fill=PAD)
     for name, value in vars(batch).items():
         assert torch.equal(getattr(joined, name), value), name
-
-
-@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=6), st.data())
-def test_rows_keep_their_tokens(rows, data):
-    index = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=6))
-    batch = TokenBatch(*pad_rows(rows, PAD)).rows(index)
-    assert batch.tokens.shape[1] == max(len(rows[i]) for i in index)
-    kept = [row[:length].tolist() for row, length in zip(batch.tokens, batch.lengths)]
-    assert kept == [rows[i] for i in index]
 
 
 def test_metrics_count_responses_prompts_and_failures():

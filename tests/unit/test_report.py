@@ -18,7 +18,6 @@ from aligner_lib.tutorial import Workspace, write_portfolio
 from aligner_lib.tutorial.comparison.evaluation import evaluate_policies, recorded_evaluation
 from aligner_lib.tutorial.comparison.statistics import NOT_IDENTIFIABLE
 from aligner_lib.tutorial.report.html_report import write_report
-from aligner_lib.tutorial.report.stages import reached
 from aligner_lib.tutorial.report.summary import summary_section
 from aligner_lib.tutorial.workspace import learning_progress
 from aligner_lib.tutorial.workspace.learning_progress import record_answer, record_exercise
@@ -31,13 +30,14 @@ def write_run(folder: Path, metrics: list[dict], rollouts: list[dict] = ()) -> N
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def answers(step: int, *rewards: float, prompt="Question {}\n\nAssistant:", **more) -> list[dict]:
+def answers(step: int, *rewards: float, **more) -> list[dict]:
     """A validation in which prompt i got rewards[i]."""
     record = {"step": step, "split": "validation", "finished": True} | more
-    texts = [(prompt.format(i), f"<b>answer {i} of step {step}</b>") for i in range(len(rewards))]
     return [
-        record | {"prompt": text, "response": response, "reward": reward}
-        for (text, response), reward in zip(texts, rewards)
+        record
+        | {"prompt": f"Question {i}\n\nAssistant:", "response": f"<b>answer {i} of step {step}</b>"}
+        | {"reward": reward}
+        for i, reward in enumerate(rewards)
     ]
 
 
@@ -77,19 +77,16 @@ def test_a_row_is_drawn_to_its_scale(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("low", "said"),
-    [
-        (0.06, "a gain of at least 6 points"),
-        (-0.01, "95 % interval of the gain includes 0 or lies below 0, so no gain is shown"),
-    ],
+    ("low", "verdict"),
+    [(0.06, "a gain of at least 6 points"), (-0.01, "includes 0 or lies below 0, so no gain is shown")],
 )
-def test_figures_of_the_gold_standard_stand_beside_what_is_had_for_nothing(tmp_path, low, said):
+def test_figures_of_the_gold_standard_stand_beside_what_is_had_for_nothing(tmp_path, low, verdict):
     ppo = {"good_sft": 0.41, "good_ppo": 0.555, "good_gain_low": low, "ended_sft": 0.9}
-    gold = {"best_constant": 0.01}
-    top = top_of({"rm": {"val_acc": 0.78, "best_baseline": 0.68}, "ppo": ppo, "gold": gold}, tmp_path)
-    cheat = "the best constant answer: 1 %"
-    for figure in ("41 % → 56 %", "90 %", "78 %", "the best trivial judge: 68 %", said, cheat):
-        assert figure in top, figure
+    rm = {"val_acc": 0.78, "best_baseline": 0.68}
+    top = top_of({"rm": rm, "ppo": ppo, "gold": {"best_constant": 0.01}}, tmp_path)
+    baselines = ("the best trivial judge: 68 %", "the best constant answer: 1 %")
+    for words in ("41 % → 56 %", "90 %", "78 %", verdict, *baselines):
+        assert words in top, words
     assert "a coin: 50 %" not in top
 
 
@@ -105,20 +102,6 @@ def test_the_report_s_picture_is_of_the_runs_that_are_there(tmp_path):
     write_run(tmp_path / "sft", [*records, {"step": 13, "validation/loss": math.nan}, *records])
     split = summary_section(SUMMARY, tmp_path)
     assert split.count("<polyline") == 2 and "nan" not in split
-
-
-def test_a_curve_of_training_data_is_faint_without_one_of_held_out_data_too(tmp_path):
-    write_run(tmp_path / "sft", [{"step": 1, "train/loss": 3.0}, {"step": 2, "train/loss": 2.0}])
-    section = summary_section({}, tmp_path)
-    assert re.findall(r'<polyline class="(\w+)"', section) == ["faint"]
-    assert 'aria-label="SFT: loss on training data: 3 at first, 2 at last"' in section
-
-
-def test_the_link_to_a_run_s_page_is_quoted(tmp_path):
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "a#b?100%.html").touch()
-    link = '<a href="pages/a%23b%3F100%25.html">a#b?100%</a>'
-    assert link in summary_section({}, tmp_path / "runs")
 
 
 LINKS = {
@@ -154,30 +137,21 @@ QUESTIONS = [
 def evaluated(lab: Workspace, good: dict[str, int]) -> dict[str, RunFolder]:
     """Evaluations in which a policy's first answers are good. good: their number of the six, by policy."""
     runs = {}
+    common = {"step": 0, "split": "evaluation", "finished": True, "length": 9, "token_kl": [0.1] * 9}
     for name, count in good.items():
-        common = {"step": 0, "split": "evaluation", "finished": True, "length": 9, "token_kl": [0.1] * 9}
-        answers_given = [
-            common
-            | {"environment": "conversations", "group": i, "prompt": f"User: {turn}\n\nAssistant:"}
-            | {
-                "response": f"{turn.split()[4].rstrip('?').title()}: sow {'damp' if i < count else 'dry'} seed {i} rows apart."
-            }
-            | {"reward": 1.0 * (i < count), "metrics": {"obeys": 1.0 * (i < count)}}
-            for i, turn in enumerate(QUESTIONS)
-        ]
-        sums = [
-            common
-            | {
-                "environment": "sums",
-                "group": 6 + i,
-                "prompt": "User: 3 + 5 =\n\nAssistant:",
-                "response": "8",
-            }
-            | {"reward": 1.0 * (i < count), "metrics": {"exact": 1.0 * (i < count)}}
-            for i in range(6)
-        ]
-        write_run(lab.out / "runs" / f"evaluate-{name.lower()}", [], answers_given + sums)
+        records = []
+        for i, question in enumerate(QUESTIONS):
+            plant, is_good = question.split()[4].rstrip("?").title(), float(i < count)
+            answer = f"{plant}: sow {'damp' if is_good else 'dry'} seed {i} rows apart."
+            for environment, group, turn, response, metric in (
+                ("conversations", i, question, answer, "obeys"),
+                ("sums", 6 + i, "3 + 5 =", "8", "exact"),
+            ):
+                texts = {"prompt": f"User: {turn}\n\nAssistant:", "response": response}
+                judgement = {"reward": is_good, "metrics": {metric: is_good}}
+                records.append(common | texts | judgement | {"environment": environment, "group": group})
         runs[name] = lab.run(f"evaluate-{name.lower()}")
+        write_run(runs[name].path, [], records)
     return runs
 
 
@@ -185,36 +159,25 @@ def test_notebook_08_the_report_and_the_portfolio_show_one_record(tmp_path):
     """PPO's validation has other prompts and other figures, which must not stand beside those of the evaluation."""
     lab = Workspace(tmp_path, "smoke")
     write_run(tmp_path / "runs" / "ppo", [], answers(0, *[0.0] * 9) + answers(6, *[1.0] * 9))
-    lab.record(
-        "05", {"ppo": {"good_sft": 0.11, "good_ppo": 0.99, "val_reward_sft": -7.0, "val_reward_ppo": 7.0}}
-    )
+    validation = {"good_sft": 0.11, "good_ppo": 0.99, "val_reward_sft": -7.0, "val_reward_ppo": 7.0}
+    lab.record("05", {"ppo": validation})
     lab.record("07", {"grpo": {"val_accuracy_before": 0.07, "val_accuracy_after": 0.93}})
     runs = evaluated(lab, {"downloaded": 1, "SFT": 2, "DPO": 3, "GRPO": 6, "PPO": 5})
     evaluation = evaluate_policies({name: [run] for name, run in runs.items()}, seed=1)
     lab.record("08", evaluation.results())
-    report = summary_section(read_results(tmp_path, print), tmp_path / "runs").split("<details>")[0]
+    report = top_of(read_results(tmp_path, print), tmp_path / "runs")
     portfolio = write_portfolio(tmp_path / "p.html", tmp_path).read_text()
+    texts = [*evaluation.conclusion.splitlines()]
+    texts += [answer.verdict for prompt in evaluation.drawn for answer in prompt.answers.values()]
+    # good: PPO, DPO; GRPO's sums; reward
+    shares = ("33 % → 83 %", "33 % → 50 %", "17 % → 100 %", "0.33 → 0.83")
     for page in (report, portfolio):
         assert evaluation.table._repr_html_() in page and evaluation.picture._repr_html_() in page
-        assert [line for line in evaluation.conclusion.splitlines() if html.escape(line) not in page] == []
-        assert re.findall(r"How do I sow (\w+)\?", page) == [
-            prompt.turn.split()[4][:-1] for prompt in evaluation.drawn
-        ]
-        for prompt in evaluation.drawn:
-            assert [
-                answer.verdict
-                for answer in prompt.answers.values()
-                if html.escape(answer.verdict) not in page
-            ] == []
-        for shares in (
-            "33 % → 83 %",
-            "33 % → 50 %",
-            "17 % → 100 %",
-            "0.33 → 0.83",
-        ):  # good: PPO, DPO; GRPO's sums; reward
-            assert shares in page, shares
-        for other in ("99 %", "11 %", "7.00", "93 %", "Question"):
-            assert other not in page, other
+        assert [text for text in texts if html.escape(text) not in page] == []
+        plants = [prompt.turn.split()[4][:-1] for prompt in evaluation.drawn]
+        assert re.findall(r"How do I sow (\w+)\?", page) == plants
+        assert [share for share in shares if share not in page] == []
+        assert [other for other in ("99 %", "11 %", "7.00", "93 %", "Question") if other in page] == []
 
 
 def test_a_record_without_an_interval_is_read_as_it_was_written(tmp_path):
@@ -226,30 +189,8 @@ def test_a_record_without_an_interval_is_read_as_it_was_written(tmp_path):
     recorded = recorded_evaluation(read_results(tmp_path, print))
     assert "not identifiable" in repr(evaluation.table)
     assert repr(recorded.table) == repr(evaluation.table) and recorded.drawn == evaluation.drawn
-    assert (
-        recorded_evaluation({"evaluation": {"conversations": {}, "sums": {}}}) is None
-    )  # of an older notebook
-
-
-def test_a_gain_without_an_interval_is_noted_alone(tmp_path):
-    lab = Workspace(tmp_path, "smoke")
-    runs = evaluated(lab, {"downloaded": 0, "SFT": 0, "DPO": 3, "GRPO": 6, "PPO": 6})
-    evaluation = evaluate_policies({name: [run] for name, run in runs.items()}, seed=1)
-    ppo = evaluation.conversations.figures["PPO"]
-    for measure in ("gain", "good_gain"):
-        ppo[measure] = ppo[measure]._replace(low=math.nan, high=math.nan)
-    lab.record("08", evaluation.results())
-    notes = [row.note for row in reached(read_results(tmp_path, print)) if row.stage == "PPO"]
-    assert notes == ["", "gain +1.00", "equals: 50 %"]
-
-
-CHATML = "system\nYou are a helpful AI assistant\nuser\nWhy?\nassistant\n"
-
-
-@pytest.mark.parametrize("prompt", [CHATML, "user\nWhy?\nassistant", "Why?\n\nAssistant:"])
-def test_a_prompt_is_shown_without_its_template(tmp_path, prompt):
-    write_run(tmp_path / "ppo", [], answers(0, 0.0, prompt=prompt) + answers(6, 0.0, prompt=prompt))
-    assert '<p class="prompt">Why?</p>' in summary_section({}, tmp_path)
+    older = {"evaluation": {"conversations": {}, "sums": {}}}  # of an older notebook
+    assert recorded_evaluation(older) is None
 
 
 def test_an_answer_without_a_reward_is_in_no_comparison(tmp_path):
@@ -302,10 +243,3 @@ def test_the_portfolio_shows_results_opens_offline_and_names_neither_machine_nor
 def test_an_empty_workspace_has_a_portfolio_too(tmp_path):
     page = write_portfolio(tmp_path / "p.html", tmp_path).read_text()
     assert "Progress" in page and "Results" not in page and "Answers of the policies" not in page
-
-
-def test_a_killed_run_is_lost_in_the_portfolio(tmp_path):
-    killed = {"status": "running", "host": "elsewhere", "heartbeat": {"step": 9, "time": 1.0}}
-    write_run(tmp_path / "runs" / "sft", [])
-    (tmp_path / "runs" / "sft" / "run.json").write_text(json.dumps(killed))
-    assert "lost, step 9" in write_portfolio(tmp_path / "p.html", tmp_path).read_text()

@@ -16,7 +16,6 @@ from aligner_lib.megatron.shares import is_owed, next_in_line, rows_to_give_up
         ("aaab", {}, 2, [0, 3]),  # a has a row, so b is next
         ("aaabb", {"a": 2}, 3, [3, 4, 0]),
         ("ab", {"a": 1, "b": 1}, 1, [0]),  # equally many: who came first
-        ("a", {}, 5, [0]),
         ("", {}, 5, []),
     ],
 )

@@ -31,29 +31,17 @@ def models_of(kind: str, *settings: str):
     return trained_models(kind, compose(kind, list(settings), None))
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "roles"),
-    [
-        ("sft", [], ["sft"]),
-        ("rm", [], ["reward model"]),
-        ("dpo", [], ["sft"]),
-        ("ppo", [], ["actor", "critic"]),
-        ("grpo", ["model.environments.sums.use=sums"], ["actor"]),
-    ],
-)
-def test_the_trained_models_of_a_kind(kind, settings, roles):
-    assert [model.role for model in models_of(kind, *settings)] == roles
-
-
 def test_pairs_losses_without_a_reference_and_actors_with_a_critic_have_their_size():
     assert models_of("dpo")[0].batch == models_of("rm")[0].batch == 2 * 64
-    assert models_of("dpo")[0].scored == 1
-    assert models_of("dpo", "model.dpo.preference_loss=orpo")[0].scored == 0
+    references = [models_of("dpo", f"model.dpo.preference_loss={loss}")[0].scored for loss in ("dpo", "orpo")]
+    assert references == [1, 0]
     kto = models_of("dpo", "model.dpo.preference_loss=kto", "model.micro_batch_size=4")[0]
     assert (kto.micro_batch, kto.batch, kto.scored) == (4, 64, 3), "KTO learns from single responses"
     with pytest.raises(UserError, match="no size of 'evaluate'; the kinds of jobs are sft, rm"):
         models_of("evaluate")
-    needs = [size.memory_of(SMALL, model, Parallelism(1, 1, 2)) for model in models_of("ppo")]
+    models = models_of("ppo")
+    assert [model.role for model in models] == ["actor", "critic"]
+    needs = [size.memory_of(SMALL, model, Parallelism(1, 1, 2)) for model in models]
     assert size.together(needs) == pytest.approx(sum(need.total for need in needs) - OVERHEAD_GIB)
 
 
@@ -69,11 +57,9 @@ def test_the_layout_with_the_least_communication_that_fits_is_chosen():
 
 def test_adapters_are_the_only_trained_weights():
     """Queries, keys and values of SmolLM2-1.7B: A is [2, 2048] and B is [3 · 2048, 2], in each of 24 layers."""
-    lora = ["model.peft.peft_scheme=lora", "model.peft.lora_tuning.adapter_dim=2"]
-    (adapted,) = models_of("sft", *lora)
-    need, whole = (
-        size.memory_of(SMALL, model, Parallelism(1, 1, 2)) for model in (adapted, *models_of("sft"))
-    )
+    (adapted,) = models_of("sft", "model.peft.peft_scheme=lora", "model.peft.lora_tuning.adapter_dim=2")
+    (full,) = models_of("sft")
+    need, whole = (size.memory_of(SMALL, model, Parallelism(1, 1, 2)) for model in (adapted, full))
     trained = 24 * 2 * (2048 + 3 * 2048)
     assert need.gradients * GIB == pytest.approx(4 * trained)
     assert need.optimizer * GIB == pytest.approx(12 * trained / 2)
@@ -109,69 +95,55 @@ def test_full_recomputation_stores_the_input_of_a_part_and_the_activations_of_on
     assert stored(Recomputation(2)) == 2 * 2 + 2 * 34
     assert stored(Recomputation(3, block=True)) == 3 * 2 + 34 + 34
     assert stored(Recomputation(1), stages=2) == 2 * 2 * 2 + 34, "two micro batches of two layers"
-    full = models_of("sft", "model.activations_checkpoint_granularity=full")[0]
-    assert (
-        size.memory_of(SMALL, full, Parallelism(1, 1, 2)).activations
-        < 0.5 * size.memory_of(SMALL, *models_of("sft"), Parallelism(1, 1, 2)).activations
-    )
+    (full,), (usual,) = models_of("sft", "model.activations_checkpoint_granularity=full"), models_of("sft")
+    recomputed, kept = (size.memory_of(SMALL, model, Parallelism(1, 1, 2)) for model in (full, usual))
+    assert recomputed.activations < 0.5 * kept.activations
 
 
-def test_packed_micro_batches_have_the_tokens_of_the_settings():
+def test_packed_micro_batches_have_the_tokens_of_the_settings_and_at_least_the_longest_sample():
     packed = ["model.encoder_seq_length=1024", "model.data.packed_sequence=true"]
-    for kind, tokens in (("sft", 8192), ("rm", 8192), ("sft", 1024), ("rm", 2048)):
-        setting = f"model.data.packed_sequence_size={tokens if tokens == 8192 else 512}"
-        (model,) = models_of(kind, *packed, setting)
+    for kind, setting, tokens in (
+        ("sft", 8192, 8192),
+        ("rm", 8192, 8192),
+        ("sft", 512, 1024),
+        ("rm", 512, 2048),
+    ):
+        (model,) = models_of(kind, *packed, f"model.data.packed_sequence_size={setting}")
         need = size.memory_of(SMALL, model, Parallelism(1, 1, 1)).activations * GIB
-        assert need == activation_bytes(SMALL, Parallelism(1, 1, 1), tokens, model.role), (
-            "at least the longest sample"
-        )
+        assert need == activation_bytes(SMALL, Parallelism(1, 1, 1), tokens, model.role), (kind, setting)
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_sequence_parallelism_is_the_settings_or_else_the_engines(monkeypatch, installed):
+@pytest.mark.parametrize(("installed", "words"), [(True, "on, because"), (False, "off, because")])
+def test_sequence_parallelism_is_the_settings_or_else_the_engines(monkeypatch, installed, words):
     monkeypatch.setattr(size, "find_spec", lambda name: name if installed else None)
-    split, needs = Parallelism(8, 1, 1), {}
+    needs = {}
     for setting in ("null", "true", "false"):
         (model,) = models_of("sft", f"model.sequence_parallel={setting}")
-        needs[setting] = size.memory_of(LARGE, model, split).activations
+        needs[setting] = size.memory_of(LARGE, model, Parallelism(8, 1, 1)).activations
     assert needs["true"] < needs["false"] and needs["null"] == needs["true" if installed else "false"]
     sized = command("sft", "--gpus", "4x8x80", "--model", "Llama-2-70B")
-    state = (
-        "on, because Transformer Engine is installed"
-        if installed
-        else "off, because Transformer Engine is not installed"
-    )
-    assert f"the table has sequence parallelism {state} here" in sized.output
+    assert f"the table has sequence parallelism {words} Transformer Engine is" in sized.output
 
 
-def test_the_model_of_the_settings_is_sized_and_the_table_says_that_it_is_for_bf16():
-    sized = command("sft", "model.restore_from_path=Llama-2-7B", "trainer.precision=32")
-    assert "sft of Llama-2-7B" in sized.output and "the table is for trainer.precision=bf16" in sized.output
-    assert (
-        "sft of SmolLM2-135M" in command("sft", "model.restore_from_path=x", "--model", "SmolLM2-135M").output
-    )
-
-
-def test_stages_that_the_engine_refuses_are_not_proposed():
-    """Six trained layers of 80 lie in the last of two stages, and chunks of 24 divide neither 80 layers nor 40."""
-    gpus = GPUs(8, 8, 80)
-
-    def reason(stages, *settings):
-        config = compose("rm", ["model.global_batch_size=512", *settings], None)
-        return size.refusal(
-            "rm", config, LARGE, trained_models("rm", config), gpus, Parallelism(8, stages, 8 // stages)
-        )
-
-    assert reason(1, "model.num_layers_unfrozen=6") == ""
-    assert reason(2, "model.num_layers_unfrozen=40").endswith(
-        "40 layers without a trained layer: set at least 41"
-    )
-    assert reason(2, "model.num_layers_unfrozen=41") == ""
-    full = "model.activations_checkpoint_granularity=full"
-    assert "num_layers=24 does not divide the 40 layers" in reason(
-        2, full, "model.activations_checkpoint_num_layers=24"
-    )
-    assert reason(2, full, "model.activations_checkpoint_num_layers=20") == ""
+@pytest.mark.parametrize(
+    ("stages", "setting", "reason"),
+    [
+        (1, "num_layers_unfrozen=6", ""),
+        (2, "num_layers_unfrozen=40", "40 layers without a trained layer: set at least 41"),
+        (2, "num_layers_unfrozen=41", ""),
+        (2, "activations_checkpoint_num_layers=24", "num_layers=24 does not divide the 40 layers"),
+        (2, "activations_checkpoint_num_layers=20", ""),
+    ],
+)
+def test_stages_that_the_engine_refuses_are_not_proposed(stages, setting, reason):
+    """The trained layers of 80 lie in the last of two stages, and chunks of 24 divide neither 80 layers nor 40."""
+    settings = ["model.global_batch_size=512", f"model.{setting}"]
+    if "checkpoint" in setting:
+        settings.append("model.activations_checkpoint_granularity=full")
+    config = compose("rm", settings, None)
+    models, split = trained_models("rm", config), Parallelism(8, stages, 8 // stages)
+    refusal = size.refusal("rm", config, LARGE, models, GPUs(8, 8, 80), split)
+    assert reason in refusal and bool(reason) == bool(refusal)
 
 
 def test_ranks_that_do_not_divide_the_model_are_in_no_layout():
@@ -191,11 +163,8 @@ def test_heads_wider_than_the_hidden_size_and_a_mlp_without_gate_count():
     assert cache * GIB == pytest.approx(2 * 2 * 8 * 3 * 5), "keys and values of 8 values, 2 bytes each"
 
 
-@pytest.mark.parametrize(
-    ("text", "gpus"), [("8x80", GPUs(1, 8, 80)), ("4X8x80", GPUs(4, 8, 80)), ("1x24", GPUs(1, 1, 24))]
-)
-def test_gpus_are_written_as_number_and_memory(text, gpus):
-    assert GPUs.parse(text) == gpus
+def test_gpus_are_written_as_number_and_memory():
+    assert (GPUs.parse("8x80"), GPUs.parse("4X8x80")) == (GPUs(1, 8, 80), GPUs(4, 8, 80))
     for wrong in ("8", "8x", "x80", "0x80", "8x0", "1x2x3x4", "eight", "-8x80"):
         with pytest.raises(UserError, match=f"--gpus {wrong}: write GPUsxGB or NODESxGPUsxGB, such as 8x80"):
             GPUs.parse(wrong)
@@ -222,13 +191,17 @@ def test_the_command_shows_memory_and_settings_and_fails_where_the_job_does_not_
     assert "trainer.devices=2" in result.output and "critic.trainer.devices=2" in result.output
     page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
     assert [line for line in result.output.splitlines() if line.rstrip() not in page] == []
-    result = command("ppo", "--profile", "gpu", "--gpus", "1x80")
-    assert result.exit_code == 1
-    assert "does not fit: 2 such GPUs are enough; 2 jobs on 1 GPU of 80 GB each fit" in result.output
-    result = command("dpo", "--profile", "slurm", "--gpus", "6x80")
-    assert result.exit_code == 1
-    assert "fits, but the job does not start in any layout of 6 GPUs of 80 GB" in result.output
-    assert "set a multiple of 6" in result.output.replace("\n", " ")
+    for arguments, words in (
+        (
+            ("ppo", "--gpus", "1x80"),
+            "does not fit: 2 such GPUs are enough; 2 jobs on 1 GPU of 80 GB each fit",
+        ),
+        (("dpo", "--gpus", "6x80"), "the job does not start in any layout of 6 GPUs of 80 GB"),
+    ):
+        result = command(*arguments, "--profile", "gpu" if arguments[0] == "ppo" else "slurm")
+        assert result.exit_code == 1 and words in result.output
+    sized = command("sft", "model.restore_from_path=Llama-2-7B", "trainer.precision=32")
+    assert "sft of Llama-2-7B" in sized.output and "the table is for trainer.precision=bf16" in sized.output
 
 
 def test_the_proposed_layout_is_one_in_which_the_job_starts():

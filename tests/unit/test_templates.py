@@ -40,27 +40,11 @@ def tokenizer(smoke) -> Tokenizer:
 
 
 @pytest.fixture
-def with_template(smoke, tmp_path):
-    """The smoke tokenizer with another template."""
-    return lambda template: Tokenizer(with_settings(smoke, tmp_path, chat_template=template))
-
-
-@pytest.fixture
 def of_two_stops(smoke, tmp_path) -> Tokenizer:
     """As Gemma's instruct models: a text ends with one token, a turn with another, which generation_config.json names."""
     folder = with_settings(smoke, tmp_path, eos_token="<|endoftext|>")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2]}))
     return Tokenizer(folder)
-
-
-@pytest.fixture
-def jsonl(tmp_path):
-    def write(*records: dict):
-        path = tmp_path / "data.jsonl"
-        path.write_text("\n".join(map(json.dumps, records)))
-        return [path]
-
-    return write
 
 
 def as_transformers(folder, messages, ready=False) -> list[int]:
@@ -77,11 +61,11 @@ def learnt(tokenizer, sample) -> list[str]:
     return [part.partition("⟧")[0] for part in shown.split("⟦")[1:]]
 
 
-@pytest.mark.parametrize("template", ["its own", TRIMMED])
+@pytest.mark.parametrize("template", [OWN, TRIMMED])
 def test_a_conversation_has_the_tokens_of_transformers_and_its_answers_are_learnt(
     smoke, with_template, jsonl, template
 ):
-    tokenizer = use_template(Tokenizer(smoke) if template == "its own" else with_template(template), OWN)
+    tokenizer = use_template(Tokenizer(smoke), OWN) if template == OWN else with_template(template)
     (sample,), _ = load_sft(jsonl({"messages": MESSAGES}), tokenizer, 256)
     whole = as_transformers(tokenizer.folder, MESSAGES)
     assert sample.tokens == whole[: len(sample.tokens)] and sample.tokens[-1] == tokenizer.eos_id
@@ -104,17 +88,16 @@ def test_input_and_output_are_two_turns_and_a_long_input_keeps_its_question(toke
 
 
 def test_pairs_prompts_and_labelled_responses_have_the_tokens_of_transformers(tokenizer, jsonl):
-    files = jsonl(*({"text": f"{PROMPT} {answer}"} for answer in ("Yes, well.", "No.")))
+    answers = "Yes, well.", "No."
+    files = jsonl(*({"text": f"{PROMPT} {answer}"} for answer in answers))
     prompt = as_transformers(tokenizer.folder, MESSAGES[1:-1], ready=True)
     whole = as_transformers(tokenizer.folder, MESSAGES[1:])
-    for load, parts in (
-        (load_pairs, ["<|im_end|>"] * 2),
-        (load_preferences, [f"{a}<|im_end|>" for a in ("Yes, well.", "No.")]),
-    ):
+    ends = ["<|im_end|>"] * 2  # a reward model's pair learns at its end alone
+    for load, parts in ((load_pairs, ends), (load_preferences, [f"{a}<|im_end|>" for a in answers])):
         (pair,), _ = load(files, tokenizer, 256)
         assert pair.chosen == whole[: len(pair.chosen)] and pair.chosen[-1] == tokenizer.eos_id
         assert pair.chosen[: len(prompt)] == pair.rejected[: len(prompt)] == prompt
-        assert learnt(tokenizer, pair) == parts  # a reward model's pair learns at its end alone
+        assert learnt(tokenizer, pair) == parts
     (sample,), _ = load_prompts(jsonl({"text": PROMPT}), tokenizer, 256)
     assert sample.tokens == prompt and sample.text == render(tokenizer, MESSAGES[1:-1])
     assert learnt(tokenizer, sample) == []
@@ -128,9 +111,7 @@ LABELLED = [
     {"prompt": PROMPT, "response": "No.", "label": True},
     {"prompt": "User: Oh?\n\nAssistant:", "response": "B", "label": False},
 ]
-ANSWERS = {
-    name: [{"role": "assistant", "content": text}] for name, text in (("chosen", "A"), ("rejected", "B"))
-}
+ANSWERS = {name: [{"role": "assistant", "content": text}] for name, text in zip(("chosen", "rejected"), "AB")}
 
 
 @pytest.mark.parametrize("template", [OWN, PLAIN])
@@ -164,21 +145,23 @@ def test_words_that_look_like_turns_stay_in_their_turn(tokenizer, jsonl):
 def test_an_answer_of_weight_0_is_read_and_not_learnt(smoke, jsonl, template):
     tokenizer = use_template(Tokenizer(smoke), template)
 
-    def load_weighted(first: float, second: float):
-        answers = [{"role": "assistant", "content": "Hello.", "weight": first}]
-        answers += [{"role": "assistant", "content": "Yes.", "weight": second}]
-        turns = [TURNS[0], answers[0], TURNS[2], answers[1]]
+    def load_weighted(*weights: float):
+        turns = [turn | {"content": "Hello."} if turn["role"] == "assistant" else turn for turn in TURNS]
+        turns.append({"role": "assistant", "content": "Yes."})
+        for answer, weight in zip(turns[1::2], weights):
+            answer["weight"] = weight
         return load_sft(jsonl({"messages": turns}), tokenizer, 64)[0][0]
 
-    sample = load_weighted(0, 1)
-    assert sample.tokens == load_weighted(1, 1).tokens
-    learnt = [token for token, counts in zip(*sample.shown()[0][1:]) if counts]
-    assert tokenizer.decode(learnt).strip() == "Yes."
+    def learnt_text(sample) -> str:
+        ids = [token for token, counts in zip(*sample.shown()[0][1:]) if counts]
+        return tokenizer.decode(ids, special_tokens=True).strip()
+
+    stop, whole = "<|im_end|>", load_weighted(1, 1)
+    assert learnt_text(load_weighted(0, 1)) == f"Yes.{stop}"
+    assert load_weighted(0, 1).tokens == whole.tokens
     if template == OWN:  # what follows the last learnt answer is read and not learnt
-        sample = load_weighted(1, 0)
-        learnt = [token for token, counts in zip(*sample.shown()[0][1:]) if counts]
-        assert tokenizer.decode(learnt, special_tokens=True) == "Hello.<|im_end|>"
-        assert sample.tokens == load_weighted(1, 1).tokens
+        assert learnt_text(load_weighted(1, 0)) == f"Hello.{stop}"
+        assert load_weighted(1, 0).tokens == whole.tokens
     for weights, reason in (((0, 0), "every answer has the weight 0"), ((1, 0.5), "must be 0 or 1")):
         with pytest.raises(ValueError, match=reason):
             load_weighted(*weights)
@@ -207,26 +190,14 @@ def test_the_turns_of_a_plain_text_are_found_again(turns):
     text = "\n\n".join(f"{role.title()}: {content}" for role, content in turns)
     expected = messages[:-1] if turns[-1] == ("assistant", "") else messages
     assert chat_template.turns_of(text) == expected
-
-
-def test_a_text_without_turns_is_a_user_s(tokenizer):
     assert chat_template.turns_of("What now?\n") == [{"role": "user", "content": "What now?"}]
-    assert encode_prompt(tokenizer, "What now?") == encode_prompt(tokenizer, "User: What now?\n\nAssistant:")
-
-
-def test_a_named_token_without_a_text_is_no_variable_of_a_template(smoke, tmp_path):
-    tokenizer = Tokenizer(with_settings(smoke, tmp_path, mask_token={"id": 5}))
-    assert render(tokenizer, MESSAGES) == render(Tokenizer(smoke), MESSAGES)
 
 
 def test_plain_is_the_default_even_of_a_tokenizer_with_a_template(smoke, jsonl):
     chosen, unset = use_template(Tokenizer(smoke), PLAIN), Tokenizer(smoke)
-    for load, records in (
-        (load_sft, [SHORT, {"messages": MESSAGES}]),
-        (load_preferences, PAIR),
-        (load_prompts, [{"text": PROMPT}]),
-    ):
-        assert load(jsonl(*records), chosen, 128)[0] == load(jsonl(*records), unset, 128)[0]
+    records = [SHORT, {"messages": MESSAGES}]
+    for load, contents in ((load_sft, records), (load_preferences, PAIR)):
+        assert load(jsonl(*contents), chosen, 128)[0] == load(jsonl(*contents), unset, 128)[0]
     assert render(chosen, MESSAGES[:2]) == "System: Be kind.\n\nUser: Hi?\n\nAssistant:"
     assert render(unset, MESSAGES[:2]).startswith("<|im_start|>")
 
@@ -235,12 +206,11 @@ def test_plain_is_the_default_even_of_a_tokenizer_with_a_template(smoke, jsonl):
 
 
 def test_a_template_with_another_end_of_turn_is_refused_with_place_and_cure(with_template, jsonl):
-    tokenizer = use_template(with_template(OTHER_STOP), OWN)
+    tokenizer = with_template(OTHER_STOP)
     words = r"data\.jsonl:1: the loss would not cover the stop token '<\|im_end\|>': .*'<end_of_turn>'.*copy.*eos_token.*plain"
-    with pytest.raises(StopTokenError, match=words):
-        load_sft(jsonl(SHORT), tokenizer, 64)
-    with pytest.raises(StopTokenError):
-        load_preferences(jsonl(*PAIR), tokenizer, 64)
+    for load, records in ((load_sft, [SHORT]), (load_preferences, PAIR)):
+        with pytest.raises(StopTokenError, match=words):
+            load(jsonl(*records), tokenizer, 64)
 
 
 def test_a_stop_token_that_is_read_as_text_is_refused(tmp_path, jsonl):
@@ -261,38 +231,33 @@ def test_a_stop_token_that_is_read_as_text_is_refused(tmp_path, jsonl):
 def test_an_answer_that_contains_any_stop_token_is_left_out(of_two_stops, jsonl, template, stop):
     """A policy stops at the first stop token, so the rest of the answer would be learnt in vain."""
     tokenizer = use_template(of_two_stops, template)
-    records = [SHORT | {"output": answer} for answer in (f"Hello.{stop}", f"Hel{stop}lo.")]
-    records += [{"messages": [MESSAGES[1], {"role": "assistant", "content": f"Hello.{stop}"}]}]
-    samples, report = load_sft(jsonl(SHORT, *records), tokenizer, 64)
-    words = f"3 of 4 samples left out: an answer contains the stop token '{stop}'"
-    assert len(samples) == 1 and report.lines()[0].startswith(words)
+    samples = [SHORT, *(SHORT | {"output": answer} for answer in (f"Hello.{stop}", f"Hel{stop}lo."))]
+    samples += [{"messages": [MESSAGES[1], {"role": "assistant", "content": f"Hello.{stop}"}]}]
     pairs = [{"prompt": "Hi?", "chosen": good, "rejected": "No."} for good in ("Yes.", f"Y{stop}es.")]
-    labels = [
-        {"prompt": p, "response": r, "label": True}
-        for p, r in (("Hi?", "Yes."), ("Oh?", "No."), ("?", f"Y{stop}"))
-    ]
-    texts = [
-        {"text": f"User: {stop}\n\nAssistant: {answer}"} for answer in ("Yes.", "No.", "Yes.", f"N{stop}o.")
-    ]
-    texts = texts if template == PLAIN else pairs
-    for load, records, left in (
-        (load_pairs, pairs, 1), (load_preferences, pairs, 1), (load_pairs, texts, 1), (load_labelled, labels, 2),
+    labels = [("Hi?", "Yes."), ("Oh?", "No."), ("?", f"Y{stop}")]
+    labels = [{"prompt": prompt, "response": answer, "label": True} for prompt, answer in labels]
+    for load, records, left_out, total in (
+        (load_sft, samples, 3, 4), (load_pairs, pairs, 1, 2), (load_preferences, pairs, 1, 2), (load_labelled, labels, 1, 3),
     ):  # fmt: skip
-        samples, report = load(jsonl(*records), tokenizer, 64)
-        assert len(samples) == left and report.lines()[0].startswith(
-            f"1 of {left + 1} samples left out: an answer contains"
-        )
+        loaded, report = load(jsonl(*records), tokenizer, 64)
+        words = f"{left_out} of {total} samples left out: an answer contains the stop token '{stop}'"
+        assert len(loaded) == total - left_out and report.lines()[0].startswith(words)
 
 
-@pytest.mark.parametrize(
-    ("named", "ids"), [([2, 0], (0, 2)), (2, (0, 2)), (None, (0,)), ([], (0,)), ([0], (0,))]
-)
+def test_a_stop_token_in_a_plain_prompt_is_no_reason_to_leave_a_pair_out(of_two_stops, jsonl):
+    answers = "Yes.", "No.", "Yes.", "N<|im_end|>o."
+    texts = [{"text": f"User: <|im_end|>\n\nAssistant: {answer}"} for answer in answers]
+    pairs, report = load_pairs(jsonl(*texts), use_template(of_two_stops, PLAIN), 64)
+    assert len(pairs) == 1 and report.lines()[0].startswith("1 of 2 samples left out: an answer contains")
+
+
+@pytest.mark.parametrize(("named", "ids"), [([2, 0], (0, 2)), (2, (0, 2)), (None, (0,)), ([], (0,))])
 def test_stop_tokens_are_those_of_the_tokenizer_and_of_the_generation_settings(of_two_stops, named, ids):
     (of_two_stops.folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
     assert Tokenizer(of_two_stops.folder).stop_ids == ids
 
 
-@pytest.mark.parametrize("wrong", [[0, 10**6], ["<|im_end|>"], [-1], [True]])
+@pytest.mark.parametrize("wrong", [[0, 10**6], ["<|im_end|>"], [-1]])
 def test_a_stop_token_that_is_not_in_the_vocabulary_is_refused(of_two_stops, wrong):
     (of_two_stops.folder / "generation_config.json").write_text(json.dumps({"eos_token_id": wrong}))
     words = r"generation_config\.json: eos_token_id contains .*, which is not a token of"
@@ -332,9 +297,9 @@ def test_an_unusable_template_is_refused_and_another_recorded_beside_the_tokeniz
     with_template, jsonl, smoke, tmp_path
 ):
     with pytest.raises(ValueError, match="changes a prompt once an answer follows"):
-        load_sft(jsonl({"messages": MESSAGES}), use_template(with_template(FORGETFUL), OWN), 64)
+        load_sft(jsonl({"messages": MESSAGES}), with_template(FORGETFUL), 64)
     with pytest.raises(UserError, match=r"has no chat template: give model\.data\.chat_template=plain"):
-        use_template(with_template(None), OWN)
+        with_template(None)
     assert chat_template.recorded_template(smoke) is None
     for name in (OWN, PLAIN):
         chat_template.save_tokenizer(use_template(Tokenizer(smoke), name), tmp_path)
@@ -353,14 +318,13 @@ def test_the_displayed_mask_is_the_trainers(smoke, formatted, template):
     trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=True, functions=own_functions("sft"))
     samples, _ = load_sft([formatted / "train.jsonl"], tokenizer, 128)
     pairs, _ = load_preferences([formatted / "train_comparisons.jsonl"], tokenizer, 128)
-    masks = SFTTrainer.collate(trainer, samples[:16]).mask
-    shown = [(show_mask(sample, tokenizer).rows[0], mask) for sample, mask in zip(samples, masks)]
-    mask = DPOTrainer.collate(trainer, pairs[:16]).response_mask
-    for row, pair in enumerate(pairs[:16]):
-        shown += zip(show_mask(pair, tokenizer).rows, (mask[row], mask[16 + row]))
-    assert len(shown) == 48
-    for (_, tokens), mask in shown:
-        assert [on for *_, on in tokens][1:] == mask[: len(tokens) - 1].tolist()
+    shown = [show_mask(sample, tokenizer).rows[0] for sample in samples[:16]]
+    masks = [*SFTTrainer.collate(trainer, samples[:16]).mask]
+    for place in (0, 1):  # all chosen responses, then all rejected ones
+        shown += [show_mask(pair, tokenizer).rows[place] for pair in pairs[:16]]
+    masks += DPOTrainer.collate(trainer, pairs[:16]).response_mask
+    for (_, tokens), mask in zip(shown, masks, strict=True):
+        assert [is_learnt for *_, is_learnt in tokens][1:] == mask[: len(tokens) - 1].tolist()
         assert not mask[len(tokens) - 1 :].any()
 
 

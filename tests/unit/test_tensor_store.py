@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
@@ -72,6 +72,7 @@ def cuts_of(size: int):
     return inner.map(lambda at: list(zip([0, *at], [*at, size])))
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_any_layout_reads_what_any_other_wrote(tmp_path_factory, data):
     """Blocks, and flat parts of blocks that go on in another process's file."""
@@ -87,8 +88,8 @@ def test_any_layout_reads_what_any_other_wrote(tmp_path_factory, data):
         reader = write(tmp_path_factory.mktemp("store"), *ranks)
     for rows in data.draw(cuts_of(4)):
         for columns in data.draw(cuts_of(6)):
-            wanted = block(rows, columns)
-            assert torch.equal(reader.read(wanted), cut(wanted))
+            target = block(rows, columns)
+            assert torch.equal(reader.read(target), cut(target))
     assert torch.equal(reader.read_whole("w", torch.float64), NUMBERS.double())
 
 
@@ -114,6 +115,7 @@ def test_what_cannot_be_read_is_named(tmp_path):
         StoreWriter(tmp_path).add(WHOLE, torch.zeros(5))
 
 
+@settings(max_examples=40)
 @given(keep=st.integers(0, 400))
 def test_a_file_that_lost_its_end_is_named(tmp_path_factory, keep):
     folder = tmp_path_factory.mktemp("store")

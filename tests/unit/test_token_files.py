@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import STYLES, with_settings, write
 from typer.testing import CliRunner
@@ -36,10 +36,8 @@ def tokenizer(smoke) -> Tokenizer:
 @pytest.fixture(scope="module")
 def comparisons(formatted, smoke, tmp_path_factory) -> Path:
     """The prefix of the bundled comparisons' token files, as the seeds' command writes them."""
-    prefix = tmp_path_factory.mktemp("comparisons") / "hh"
-    return tokenize_file(
-        formatted / "test_comparisons.jsonl", prefix, Tokenizer(smoke), append_eod=True
-    ).prefix
+    source, prefix = formatted / "test_comparisons.jsonl", tmp_path_factory.mktemp("comparisons") / "hh"
+    return tokenize_file(source, prefix, Tokenizer(smoke), append_eod=True).prefix
 
 
 @pytest.fixture
@@ -60,6 +58,12 @@ def write_lines(path: Path, *texts: str | bytes) -> Path:
     return path
 
 
+def tokenized(folder: Path, tokenizer: Tokenizer, *texts: str | bytes, **options) -> tuple[Path, Path]:
+    """A file of lines, and the prefix of its token files."""
+    source = write_lines(folder / "a.jsonl", *texts)
+    return source, tokenize_file(source, folder / "a", tokenizer, **options).prefix
+
+
 def write_documents(prefix: Path, documents: list[list[int]], dtype: int) -> None:
     binary, index = files_of_prefix(prefix)
     binary.write_bytes(np.array([*chain(*documents)], indexed_dataset.DTYPES[dtype]).tobytes())
@@ -70,6 +74,7 @@ def write_documents(prefix: Path, documents: list[list[int]], dtype: int) -> Non
 # ---- the format -----------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(0, 65_499), max_size=5)), st.sampled_from([UINT16, INT32]))
 def test_documents_are_read_as_they_were_written(tmp_path_factory, documents, dtype):
     prefix = tmp_path_factory.mktemp("files") / "a.b"
@@ -87,14 +92,9 @@ def test_ids_beyond_a_gap_in_the_vocabulary_are_written_and_read(tmp_path):
     library = Library(models.WordLevel({"a": 0, "b": 70_000, "</s>": 1}, unk_token="a"))
     library.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = Tokenizer(write(tmp_path / "gap", library, "PreTrainedTokenizerFast"))
-    lines = write_lines(tmp_path / "a.jsonl", "a b")
-    (prompt,), _ = load_indexed.load_prompts(
-        [tokenize_file(lines, tmp_path / "a", tokenizer).prefix], tokenizer, 8
-    )
+    _, prefix = tokenized(tmp_path, tokenizer, "a b")
+    (prompt,), _ = load_indexed.load_prompts([prefix], tokenizer, 8)
     assert prompt.tokens == [0, 70_000]
-
-
-def test_a_vocabulary_below_65500_has_two_bytes_an_id():
     assert indexed_dataset.best_dtype(65_499) == UINT16 and indexed_dataset.best_dtype(65_500) == INT32
 
 
@@ -105,12 +105,10 @@ CUT_OFF = r"describes .*cut off or belongs to another data set"
     ("which", "change", "words"),
     [
         ("bin", lambda old: old[:-2], CUT_OFF),
-        ("bin", lambda old: old + b"\0\0", CUT_OFF),
         ("bin", lambda old: b"", r"has 0 bytes"),
         ("idx", lambda old: old[:-8], r"cut off or was written twice"),
         ("idx", lambda old: old + old, r"cut off or was written twice"),
         ("idx", lambda old: old[:20], r"not an index of Megatron's"),
-        ("idx", lambda old: b"", r"not an index of Megatron's"),
         ("idx", lambda old: b"PK" + old[2:], r"not an index of Megatron's"),
         ("idx", lambda old: old[:17] + b"\x09" + old[18:], r"dtype 9"),
         ("idx", lambda old: old[:-16] + old[-8:] + old[-16:-8], r"contradict each other"),
@@ -192,24 +190,15 @@ def test_complete_files_are_kept_and_others_are_not_written_over(formatted, toke
     assert content(written) == before
 
 
-def test_files_left_by_an_earlier_call_are_used_only_if_they_are_of_this_source(tmp_path, tokenizer):
-    source = write_lines(tmp_path / "a.jsonl", "one", "two")
-    about, lengths, binary = (
-        tmp_path / f".a_text_document.{name}.partial" for name in ("about", "lengths", "bin")
-    )
-    about.write_text('{"source": "of another file"}')
-    binary.write_bytes(b"1234")
-    lengths.write_bytes(b"\2\0\0\0")
-    made = tokenize_file(source, tmp_path / "a", tokenizer)
-    assert list(IndexedDataset(made.prefix)) == [tokenizer.encode("one"), tokenizer.encode("two")]
-    before = content(made.prefix)  # and now as a kill leaves them while the files get their names
-    stored = json.loads(about_file(made.prefix).read_text())
-    about_file(made.prefix).unlink()
-    del stored["documents"], stored["tokens"]
-    about.write_text(json.dumps(stored))
-    lengths.write_bytes(np.array([len(tokenizer.encode(text)) for text in ("one", "two")], "<i4").tobytes())
-    again = tokenize_file(source, tmp_path / "a", tokenizer)
-    assert again.went_on == 2 and content(again.prefix) == before
+def test_files_left_by_an_earlier_call_for_another_source_are_not_used(tmp_path, tokenizer):
+    for name, left in (
+        ("about", b'{"source": "of another file"}'),
+        ("bin", b"1234"),
+        ("lengths", b"\2\0\0\0"),
+    ):
+        (tmp_path / f".a_text_document.{name}.partial").write_bytes(left)
+    _, prefix = tokenized(tmp_path, tokenizer, "one", "two")
+    assert list(IndexedDataset(prefix)) == [tokenizer.encode("one"), tokenizer.encode("two")]
 
 
 def test_a_record_without_a_text_is_an_empty_document_and_an_empty_line_is_refused(tmp_path, tokenizer):
@@ -223,9 +212,9 @@ def test_a_record_without_a_text_is_an_empty_document_and_an_empty_line_is_refus
     samples, report = load_indexed.load_pairs([made.prefix], tokenizer, 64)
     assert [tokenizer.decode(sample.chosen) for sample in samples] == ["better"]
     assert report.total == 3 and sum(report.dropped.values()) == 2
-    source = write_lines(tmp_path / "b.jsonl", "good", b"", "bad")
-    with pytest.raises(UserError, match=r"b\.jsonl:2 is empty"):
-        tokenize_file(source, tmp_path / "b", tokenizer)
+    (tmp_path / "empty line").mkdir()
+    with pytest.raises(UserError, match=r"a\.jsonl:2 is empty"):
+        tokenized(tmp_path / "empty line", tokenizer, "good", b"", "bad")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +233,7 @@ def test_a_second_call_is_refused_while_the_first_one_writes(tmp_path, tokenizer
     with open(tmp_path / ".a_text_document.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="another call is writing"):
-            tokenize_file(write_lines(tmp_path / "a.jsonl", "good"), tmp_path / "a", tokenizer)
+            tokenized(tmp_path, tokenizer, "good")
 
 
 def test_the_tutorial_s_command_is_taken(formatted, smoke, tmp_path):
@@ -252,17 +241,17 @@ def test_the_tutorial_s_command_is_taken(formatted, smoke, tmp_path):
     command = f"""data mmap --input {formatted / "test_comparisons.jsonl"} --output-prefix {tmp_path / "hh_comparison_test"}
         --tokenizer-model {smoke / "tokenizer.json"} --tokenizer-library=sentencepiece --json-keys text --dataset-impl mmap
         --workers 1 --chunk_size=100 --append-eod"""
-    done = CliRunner().invoke(app, command.split())
-    assert done.exit_code == 0, done.output
-    assert "hh_comparison_test_text_document.idx: 220 documents" in done.output
+    result = CliRunner().invoke(app, command.split())
+    assert result.exit_code == 0, result.output
+    assert "hh_comparison_test_text_document.idx: 220 documents" in result.output
     assert len(IndexedDataset(tmp_path / "hh_comparison_test_text_document")) == 220
     assert CliRunner().invoke(app, [*command.split(), "--chat-template", "chatml"]).exit_code == 1
 
 
-def test_lengths_and_padding_are_told(formatted, smoke):
+def test_the_command_shows_lengths_and_padding(formatted, smoke):
     file = formatted / "train.jsonl"
-    done = CliRunner().invoke(app, f"data lengths {file} --tokenizer {smoke} --micro-batch-size 1".split())
-    name, lengths, _, counted, packed = done.output.splitlines()[:5]
+    result = CliRunner().invoke(app, f"data lengths {file} --tokenizer {smoke} --micro-batch-size 1".split())
+    name, lengths, _, counted, packed = result.output.splitlines()[:5]
     assert name.startswith("train.jsonl: 576 samples, ") and "the longest" in lengths
     assert counted.split() == ["1", "samples", "64.0", "0.0%"]  # a sample alone has no padding
     assert packed.split()[1] == "tokens" and packed.endswith("%")
@@ -271,17 +260,16 @@ def test_lengths_and_padding_are_told(formatted, smoke):
 # ---- the same samples -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("template", "append_eod"), [(PLAIN, False), (OWN, True), (OWN, False)])
+@pytest.mark.parametrize(("template", "append_eod"), [(PLAIN, False), (OWN, True)])
 def test_the_samples_are_those_of_the_lines(formatted, smoke, tmp_path, template, append_eod):
     tokenizer = use_template(Tokenizer(smoke), template)
-    for name in ("test_comparisons", "test_prompts"):
+    for name, loaders in (("test_comparisons", LOADERS), ("test_prompts", ["load_prompts"])):
         source = formatted / f"{name}.jsonl"
         prefix = tokenize_file(source, tmp_path / name, tokenizer, append_eod=append_eod).prefix
-        for loader in LOADERS if name == "test_comparisons" else ("load_prompts",):
-            expected = getattr(load, loader)([source], tokenizer, 96)
+        for loader in loaders:
+            expected, report_of_lines = getattr(load, loader)([source], tokenizer, 96)
             samples, report = getattr(load_indexed, loader)([prefix], tokenizer, 96)
-            assert samples == expected[0]
-            assert report.dropped == expected[1].dropped
+            assert samples == expected and report.dropped == report_of_lines.dropped
 
 
 TURNS = "User: How are you, in 北京 😀?\n\nAssistant: Fine.\n\nUser: Why?\n\nAssistant:"
@@ -293,8 +281,7 @@ TEXTS += [f"User: Hi\n\nAssistant: {answer}" for answer in ("Hello!", "No")]
 @pytest.mark.parametrize("style", STYLES)
 def test_every_kind_of_tokenizer_finds_the_response_again(tmp_path, style, with_bos):
     tokenizer = Tokenizer(STYLES[style](tmp_path / "model"))
-    source = write_lines(tmp_path / "a.jsonl", *TEXTS)
-    prefix = tokenize_file(source, tmp_path / "a", tokenizer, append_eod=True).prefix
+    source, prefix = tokenized(tmp_path, tokenizer, *TEXTS, append_eod=True)
     if not with_bos:  # another tool's files, which say nothing of themselves
         about_file(prefix).unlink()
         documents = [ids[len(tokenizer.bos_ids) :] for ids in IndexedDataset(prefix)]
@@ -307,8 +294,7 @@ def test_every_kind_of_tokenizer_finds_the_response_again(tmp_path, style, with_
 def test_a_response_that_contains_a_stop_token_is_left_out(tmp_path, tokenizer):
     stop = tokenizer.decode([tokenizer.eos_id], special_tokens=True)
     texts = [f"User: {end}?\n\nAssistant: {answer}" for end in ("1", "2", stop) for answer in ("Yes.", "No.")]
-    lines = write_lines(tmp_path / "a.jsonl", *texts, texts[0] + f"{stop} more", texts[1])
-    prefix = tokenize_file(lines, tmp_path / "a", tokenizer).prefix
+    lines, prefix = tokenized(tmp_path, tokenizer, *texts, texts[0] + f"{stop} more", texts[1])
     for name in LOADERS:
         samples, report = getattr(load_indexed, name)([prefix], tokenizer, 64)
         assert samples == getattr(load, name)([lines], tokenizer, 64)[0]
@@ -316,26 +302,29 @@ def test_a_response_that_contains_a_stop_token_is_left_out(tmp_path, tokenizer):
 
 
 def test_an_odd_number_of_documents_is_refused_as_pairs(tmp_path, tokenizer):
-    prefix = tokenize_file(write_lines(tmp_path / "a.jsonl", "a", "b", "c"), tmp_path / "a", tokenizer).prefix
+    _, prefix = tokenized(tmp_path, tokenizer, "a", "b", "c")
     with pytest.raises(UserError, match="has 3 documents: chosen and rejected documents alternate"):
         load_indexed.load_pairs([prefix], tokenizer, 64)
 
 
 def test_another_tokenizer_or_template_is_refused(comparisons, smoke, tmp_path, written):
+    def assert_refused(prefix: Path, tokenizer: Tokenizer, words: str) -> None:
+        with pytest.raises(UserError, match=words):
+            load_indexed.load_pairs([prefix], tokenizer, 256)
+
     folder = with_settings(smoke, tmp_path / "another")
     stored = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = stored["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     (folder / "tokenizer.json").write_text(json.dumps(stored))
-    with pytest.raises(UserError, match=r"written with another tokenizer than the tokenizer of .*another"):
-        load_indexed.load_pairs([comparisons], Tokenizer(folder), 256)
+    another = Tokenizer(folder)
+    assert_refused(comparisons, another, "written with another tokenizer than the tokenizer of .*another")
+    own = use_template(Tokenizer(smoke), OWN)
     words = r"--chat-template plain, but the run has model\.data\.chat_template=tokenizer"
-    with pytest.raises(UserError, match=words):
-        load_indexed.load_pairs([comparisons], use_template(Tokenizer(smoke), OWN), 256)
-    about_file(written).unlink()
+    assert_refused(comparisons, own, words)
+    about_file(written).unlink()  # another tool's files, which say nothing of themselves
     small = Tokenizer(STYLES["gpt2"](tmp_path / "small"))
-    with pytest.raises(UserError, match=rf"vocabulary of .*small ends at {small.vocab_size - 1}: another"):
-        load_indexed.load_pairs([written], small, 256)
+    words = f"vocabulary of .*small ends at {small.vocab_size - 1}: another"
+    assert_refused(written, small, words)
     other = Tokenizer(with_settings(smoke, tmp_path / "other", eos_token="<|im_start|>"))
-    with pytest.raises(UserError, match=r"documents end with token \d+, but the stop token .* is \d+"):
-        load_indexed.load_pairs([written], other, 256)
+    assert_refused(written, other, r"documents end with token \d+, but the stop token .* is \d+")

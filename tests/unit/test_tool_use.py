@@ -26,10 +26,12 @@ def test_stories_have_right_answers_and_the_splits_share_neither_texts_nor_numbe
         assert drawn == stories(split) and len(drawn) == SIZES[split]
         assert set(Counter(story.operation for story in drawn).values()) == {SIZES[split] // 3}
         for story in drawn:
-            asked = sorted(re.findall(r"\d+", story.prompt))
+            numbers_in_text = sorted(re.findall(r"\d+", story.prompt))
             a, sign, b = story.expression.split(" ")
             values = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}
-            assert story.answer == str(values[sign]) and asked == sorted([a, b]) and values[sign] > 0
+            assert (
+                story.answer == str(values[sign]) and numbers_in_text == sorted([a, b]) and values[sign] > 0
+            )
         texts[split] = {re.sub(r"\d+", "#", story.prompt) for story in drawn}
         numbers[split] = {frozenset(re.findall(r"\d+", story.prompt)) for story in drawn}
     assert not texts["train"] & texts["validation"] and not numbers["train"] & numbers["validation"]

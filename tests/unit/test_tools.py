@@ -5,7 +5,6 @@ import json
 import pytest
 from test_chat_template import FORGETFUL
 from test_environments import settings
-from tiny_tokenizers import with_settings
 from tool_templates import ADD, LLAMA, MISTRAL, QWEN
 
 from aligner_lib.datasets import tool_calls
@@ -28,19 +27,12 @@ from aligner_lib.rollouts.environments.pool import Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
 from aligner_lib.rollouts.environments.tools import DescribedTool, result_of
 
-ASKED = [{"role": "user", "content": "1 + 1?"}]
+QUESTION = [{"role": "user", "content": "1 + 1?"}]
 CALL = ToolCall("add", {"a": 1, "b": 1})
 RESULT = {"role": "tool", "name": "add", "content": "2"}
-WHOLE = [*ASKED, tool_calls.calling_message([CALL]), RESULT, {"role": "assistant", "content": "Two."}]
+WHOLE = [*QUESTION, tool_calls.calling_message([CALL]), RESULT, {"role": "assistant", "content": "Two."}]
 TAGGED = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 1}}\n</tool_call>'
 OBJECT = '{"name": "add", "parameters": {"a": 1, "b": 1}}'
-
-
-@pytest.fixture
-def with_template(smoke, tmp_path):
-    return lambda template: use_template(
-        Tokenizer(with_settings(smoke, tmp_path, chat_template=template)), OWN
-    )
 
 
 # ---- templates ------------------------------------------------------------------------------------------------------
@@ -51,45 +43,38 @@ def test_a_template_that_knows_tools_writes_them_as_in_transformers(with_templat
     from transformers import AutoTokenizer
 
     tokenizer = with_template(template)
-    theirs = AutoTokenizer.from_pretrained(tokenizer.folder)
+    reference = AutoTokenizer.from_pretrained(tokenizer.folder)
+    options = {"tools": [ADD], "tokenize": False, "add_generation_prompt": True}
     for turns in (1, 3):
-        text = theirs.apply_chat_template(
-            WHOLE[:turns], tools=[ADD], tokenize=False, add_generation_prompt=True
-        )
+        text = reference.apply_chat_template(WHOLE[:turns], **options)
         assert render(tokenizer, WHOLE[:turns], tools=[ADD]) == text
     assert own_call_form(tokenizer) == form
     assert read_calls(written, form) == ("", [CALL]) and in_default_form(written, form) == TAGGED
     # what the policy wrote, and then reads, is the whole conversation
-    observation = render_observation(tokenizer, ASKED, [RESULT], True, [ADD])
-    assert render(tokenizer, ASKED, tools=[ADD]) + written + "<|im_end|>" + observation == text
+    observation = render_observation(tokenizer, QUESTION, [RESULT], True, [ADD])
+    assert render(tokenizer, QUESTION, tools=[ADD]) + written + "<|im_end|>" + observation == text
 
 
 def test_without_tools_in_the_template_they_have_the_default_form(smoke):
     tokenizer = use_template(Tokenizer(smoke), OWN)
     assert own_call_form(tokenizer) is None and call_form(tokenizer) == "tags"
-    two = [*ASKED, tool_calls.calling_message([CALL, CALL], "So:"), RESULT, RESULT | {"content": "3"}]
-    system, *turns = tool_calls.in_words([{"role": "system", "content": "Be brief."}, *two], [ADD])
-    assert system["content"].startswith(
-        "Be brief.\n\nYou can call these functions:\n" + json.dumps(ADD["function"])
-    )
-    assert turns == [
-        *ASKED,
-        {"role": "assistant", "content": f"So:\n{TAGGED}\n{TAGGED}"},
-        {
-            "role": "user",
-            "content": "<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>",
-        },
-    ]
-    assert render(tokenizer, two, tools=[ADD]) == render(tokenizer, tool_calls.in_words(two, [ADD]))
-    plain = render(use_template(Tokenizer(smoke), PLAIN), two[:2], tools=[ADD])
+    turns = [*QUESTION, tool_calls.calling_message([CALL, CALL], "So:"), RESULT, RESULT | {"content": "3"}]
+    in_words = tool_calls.in_words([{"role": "system", "content": "Be brief."}, *turns], [ADD])
+    heading = "Be brief.\n\nYou can call these functions:\n"
+    assert in_words[0]["content"].startswith(heading + json.dumps(ADD["function"]))
+    results = "<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>"
+    calls = {"role": "assistant", "content": f"So:\n{TAGGED}\n{TAGGED}"}
+    assert in_words[1:] == [*QUESTION, calls, {"role": "user", "content": results}]
+    assert render(tokenizer, turns, tools=[ADD]) == render(tokenizer, tool_calls.in_words(turns, [ADD]))
+    plain = render(use_template(Tokenizer(smoke), PLAIN), turns[:2], tools=[ADD])
     assert plain.endswith(f"User: 1 + 1?\n\nAssistant: So:\n{TAGGED}\n{TAGGED}\n\nAssistant:")
 
 
 def test_a_template_with_another_form_of_calls_is_refused_by_its_form(with_template):
     tokenizer = with_template(MISTRAL)
     with pytest.raises(UserError, match=r"writes a tool call as '\[TOOL_CALLS\]\[.*chat_template=plain"):
-        render(tokenizer, ASKED, tools=[ADD])
-    assert render(tokenizer, ASKED).endswith("1 + 1?<|im_end|>\n<|im_start|>assistant\n")
+        render(tokenizer, QUESTION, tools=[ADD])
+    assert render(tokenizer, QUESTION).endswith("1 + 1?<|im_end|>\n<|im_start|>assistant\n")
     assert own_call_form(with_template(FORGETFUL)) is None
 
 
@@ -103,18 +88,15 @@ UNREADABLE = {
 
 def test_calls_are_read_and_what_is_no_call_is_text():
     assert read_calls(f"So {TAGGED}\n{TAGGED} …") == ("So \n …", [CALL, CALL])
-    assert read_calls(TAGGED.removesuffix("</tool_call>")) == (
-        "",
-        [CALL],
-    )  # the stop token stood in its place
-    with_id = TAGGED.replace('"name"', '"id": "1", "name"')
-    assert with_id != TAGGED and read_calls(with_id) == ("", [CALL])
+    stopped = TAGGED.removesuffix("</tool_call>")  # the stop token stood in its place
+    for text in (stopped, TAGGED.replace('"name"', '"id": "1", "name"')):
+        assert text != TAGGED and read_calls(text) == ("", [CALL])
     assert read_calls(TAGGED.replace("arguments", "parameters")) == ("", [ToolCall(CALL.name, {})])
     for text, problem in UNREADABLE.items():
         (call,) = read_calls(text)[1]
         assert problem in call.problem, text
     assert read_calls(f"{OBJECT}; {OBJECT}", "object") == ("", [CALL, CALL])
-    for text in ("{}", '{"name": "add"}', f"It is {OBJECT}", f"{OBJECT} and", "Two."):
+    for text in ('{"name": "add"}', f"It is {OBJECT}", f"{OBJECT} and", "Two."):
         assert read_calls(text, "object") == (text, []), text
 
 
@@ -127,46 +109,36 @@ def learnt_parts(tokenizer, sample):
     return [part for part in runs.replace(" \0", "\0").split("\0") if part]
 
 
-@pytest.mark.parametrize("template", [QWEN, LLAMA, "its own", PLAIN])
+@pytest.mark.parametrize("template", [QWEN, LLAMA, OWN, PLAIN])
 def test_sft_learns_calls_and_answers_and_never_a_result(smoke, with_template, tmp_path, template):
-    tokenizer = (
-        with_template(template)
-        if template in (QWEN, LLAMA)
-        else use_template(Tokenizer(smoke), OWN if template == "its own" else PLAIN)
-    )
+    is_named = template in (OWN, PLAIN)
+    tokenizer = use_template(Tokenizer(smoke), template) if is_named else with_template(template)
     # OpenAI's form: arguments are JSON text, the content is null, and the call has an id
     calls = [{"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 1}'}}]
-    turns = [
-        *ASKED,
-        {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "1", "content": "2"},
-        WHOLE[-1],
-    ]
+    answer = {"role": "assistant", "content": None, "tool_calls": calls}
+    turns = [*QUESTION, answer, {"role": "tool", "tool_call_id": "1", "content": "2"}, WHOLE[-1]]
     file = tmp_path / "tools.jsonl"
-    file.write_text(
-        "".join(
-            json.dumps({"messages": turns, "tools": tools}) + "\n"
-            for tools in ([ADD], json.dumps([ADD["function"]]))
-        )
-    )
+    as_text = json.dumps([ADD["function"]])  # tools as JSON text, without their envelope
+    file.write_text("\n".join(json.dumps({"messages": turns, "tools": tools}) for tools in ([ADD], as_text)))
     samples, _ = load_sft([file], tokenizer, 2048)
     of_each = len(samples) // 2
-    assert samples[:of_each] == samples[of_each:]  # tools as JSON text, without their envelope
+    assert samples[:of_each] == samples[of_each:]
     learnt = [learnt_parts(tokenizer, sample) for sample in samples[:of_each]]
     call, stop = (OBJECT if template == LLAMA else TAGGED), "<|im_end|>"
-    # plain texts have a stop token at the end alone, and a policy has to stop after a call
-    plain = [[f" {call}{stop}"], [f" Two.{stop}"]]
-    assert learnt == (plain if template == PLAIN else [[call + stop, "Two." + stop]])
-    if template != PLAIN:  # the context is the prompt that the policy will read
-        start = samples[0].answer_start
-        assert samples[0].tokens[:start] == encode(tokenizer, ASKED, [ADD])
+    if (
+        template == PLAIN
+    ):  # plain texts have a stop token at the end alone, and a policy has to stop after a call
+        assert learnt == [[f" {call}{stop}"], [f" Two.{stop}"]]
+    else:  # the context is the prompt that the policy will read
+        assert learnt == [[call + stop, "Two." + stop]]
+        assert samples[0].tokens[: samples[0].answer_start] == encode(tokenizer, QUESTION, [ADD])
 
 
 BAD_RECORDS = {
     "'tools' is dict": {"messages": WHOLE, "tools": {"name": "add"}},
     "a tool is 'add'": {"messages": WHOLE, "tools": ["add"]},
-    "a call is {'id': '1'}": {"messages": [*ASKED, {"role": "assistant", "tool_calls": [{"id": "1"}]}]},
-    "which only an assistant's turn may have": {"messages": [ASKED[0] | {"tool_calls": WHOLE[1]["tool_calls"]}, WHOLE[-1]]},
+    "a call is {'id': '1'}": {"messages": [*QUESTION, {"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+    "which only an assistant's turn may have": {"messages": [QUESTION[0] | {"tool_calls": WHOLE[1]["tool_calls"]}, WHOLE[-1]]},
 }  # fmt: skip
 
 
@@ -181,17 +153,16 @@ def test_sft_leaves_out_a_record_whose_tools_it_cannot_read_and_says_why(smoke, 
 def test_a_call_whose_arguments_contain_a_stop_token_is_left_out(with_template, tmp_path):
     call = tool_calls.calling_message([ToolCall("add", {"a": "1<|im_end|>é"})])
     file = tmp_path / "tools.jsonl"
-    file.write_text("\n".join(json.dumps({"messages": turns}) for turns in ([*ASKED, call], WHOLE)))
+    file.write_text("\n".join(json.dumps({"messages": turns}) for turns in ([*QUESTION, call], WHOLE)))
     samples, report = load_sft([file], with_template(QWEN), 2048)
-    assert len(samples) == 1
-    assert report.lines()[0].startswith(
-        "1 of 2 samples left out: an answer contains the stop token '<|im_end|>'"
-    )
+    words = "1 of 2 samples left out: an answer contains the stop token '<|im_end|>'"
+    assert len(samples) == 1 and report.lines()[0].startswith(words)
 
 
 # ---- environments ---------------------------------------------------------------------------------------------------
 
 FILE = '''
+from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.tools import ToolEnvironment
 
 def half(number: int) -> float:
@@ -214,8 +185,6 @@ class Halves(ToolEnvironment):
 
     def judge(self, answer):
         return Step(float(answer == "4"), metrics={"words": len(answer.split())})
-
-from aligner_lib.rollouts.environments.base import Step
 '''
 
 
@@ -223,14 +192,13 @@ def calling(name, **arguments):
     return tool_calls.written_calls([ToolCall(name, arguments)])
 
 
+NO_FIT = "error: the arguments of half do not fit: "
 RESULTS = {
     calling("half", number=8): "4.0",
     calling("half", number=7): "error: RuntimeError: odd",
-    calling(
-        "half", number="8"
-    ): "error: the arguments of half do not fit: number: '8' is not of type 'integer'",
-    calling("half"): "error: the arguments of half do not fit: 'number' is a required property",
-    calling("half", number=8, by=2): "error: the arguments of half do not fit: Additional properties",
+    calling("half", number="8"): f"{NO_FIT}number: '8' is not of type 'integer'",
+    calling("half"): f"{NO_FIT}'number' is a required property",
+    calling("half", number=8, by=2): f"{NO_FIT}Additional properties",
     calling("double", number=8): "error: there is no function double; the functions are half",
     "<tool_call>half(8)</tool_call>": "error: the call is not JSON",
 }
@@ -251,38 +219,32 @@ def test_calls_are_run_in_order_and_errors_go_back_to_the_model(tmp_path):
     for _ in range(2):
         assert not environment.step(calling("half", number=8)).done
     # the call in the last turn is not run, and the text beside it is the answer
-    assert environment.step(f"4 {calling('half', number=8)}") == Step(
-        1.0, metrics={"words": 1, "calls": 3, "failed_calls": 0}
-    )
+    metrics = {"words": 1, "calls": 3, "failed_calls": 0}
+    assert environment.step(f"4 {calling('half', number=8)}") == Step(1.0, metrics=metrics)
+
+
+def write_environment(folder, tools: str, reward: str) -> dict[str, str]:
+    """A file with tools and a reward, and prompts; gives the paths of both. reward: the source from its parameters on."""
+    file, prompts = folder / "mine.py", folder / "prompts.jsonl"
+    file.write_text(f"{FILE.split('class')[0]}TOOLS = {tools}\n\ndef reward({reward}\n")
+    records = [{"prompt": f"Halve {n}.", "right": str(n // 2)} for n in (2, 4, 6)]
+    prompts.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return {"use": str(file), "prompts": str(prompts)}
 
 
 def test_a_file_with_tools_and_a_reward_is_an_environment_in_processes(tmp_path):
-    file, prompts = tmp_path / "mine.py", tmp_path / "prompts.jsonl"
-    file.write_text(
-        FILE.split("class")[0]
-        + "TOOLS = [half]\n\ndef reward(prompt, response, right):\n    return float(response == right)\n"
-    )
-    prompts.write_text(
-        "".join(json.dumps({"prompt": f"Halve {n}.", "right": str(n // 2)}) + "\n" for n in (2, 4, 6))
-    )
-    used = settings(tmp_path, use=str(file), processes=1, args={"prompts": str(prompts), "turns": 2})
+    paths = write_environment(tmp_path, "[half]", "prompt, response, right): return float(response == right)")
+    args = {"prompts": paths["prompts"], "turns": 2}
+    used = settings(tmp_path, use=paths["use"], processes=1, args=args)
     with Environments({"mine": used}, "train") as pool:
-        assert pool.max_turns() == {"mine": 2} and [
-            tool["function"]["name"] for tool in pool.tools()["mine"]
-        ] == ["half"]
+        assert pool.max_turns() == {"mine": 2}
+        assert [tool["function"]["name"] for tool in pool.tools()["mine"]] == ["half"]
         (prompt,) = pool.reset([Episode("mine", 0)])
         number = int(prompt[0]["content"].split()[1].rstrip("."))
         call = calling("half", number=number)
         first, whole = pool.step([Episode("mine", 0, (call,)), Episode("mine", 0, (call, str(number // 2)))])
     assert first.observation == [{"role": "tool", "name": "half", "content": str(number / 2)}]
     assert (whole.reward, whole.metrics) == (1.0, {"calls": 1.0, "failed_calls": 0.0})
-
-
-def test_a_tool_without_hints_or_a_docstring_ends_the_start(tmp_path):
-    file = tmp_path / "bad.py"
-    file.write_text(FILE.replace("number: int", "number"))
-    with pytest.raises(UserError, match=r"the tool half can't be described: .*number.*Write it as in"):
-        print(make(str(file)).tool_schemas)
 
 
 def test_an_argument_that_may_be_none_takes_null():
@@ -312,14 +274,9 @@ def test_an_async_tool_is_awaited():
         Args:
             seconds: How long.
         """
-        if seconds < 0:
-            raise ValueError("time runs forwards")
         return f"waited {seconds} s"
 
-    tools = {"wait": DescribedTool(wait)}
-    assert result_of(ToolCall("wait", {"seconds": 0}), tools) == "waited 0 s"
-    with pytest.raises(ValueError, match="time runs forwards"):
-        result_of(ToolCall("wait", {"seconds": -1}), tools)
+    assert result_of(ToolCall("wait", {"seconds": 0}), {"wait": DescribedTool(wait)}) == "waited 0 s"
 
 
 @pytest.mark.parametrize(
@@ -328,34 +285,22 @@ def test_an_async_tool_is_awaited():
         ("half", "prompt, response", "TOOLS is <function half at .*, but must be a list of functions"),
         ("[half, 3]", "prompt, response", "must be a list of functions"),
         ("[half, half]", "prompt, response", "two tools are named half: rename one of them"),
+        ("[lambda number: 1]", "prompt, response", r"the tool .* can't be described: .*Write it as in"),
         ("[half]", "prompts, completions", "the reward judges one episode at a time: write a plain function"),
     ],
 )
 def test_tools_that_cannot_be_used_end_the_start(tmp_path, tools, reward, words):
-    file, prompts = tmp_path / "mine.py", tmp_path / "prompts.jsonl"
-    file.write_text(
-        f"{FILE.split('class')[0]}TOOLS = {tools}\n\ndef reward({reward}, **fields):\n    return 0\n"
-    )
-    prompts.write_text('{"prompt": "Halve 2."}\n{"prompt": "Halve 4."}\n')
+    paths = write_environment(tmp_path, tools, f"{reward}, **fields): return 0")
     with pytest.raises(UserError, match=words):
-        print(make(str(file), prompts=str(prompts)).tool_schemas)
+        print(make(paths["use"], prompts=paths["prompts"]).tool_schemas)
 
 
 def test_the_calculator_and_the_search_are_tools():
-    calculator = make("tool_calculator", digits=3, operations="+", examples=1)
-    *worked, question = calculator.reset(3)
+    *worked, question = make("tool_calculator", digits=3, operations="+", examples=1).reset(3)
     assert [turn["role"] for turn in worked] == ["user", "assistant", "tool", "assistant"]
     assert worked[2]["content"] == worked[3]["content"]
-    problem = question["content"].removeprefix("What is ").rstrip("?")
-    step = calculator.step(calling("calculator", expression=problem))
-    a, b = map(int, problem.split(" + "))
-    assert 200 <= a + b == int(step.observation[0]["content"]) and min(a, b) >= 100
-    assert calculator.step(f"It is {a + b}.").metrics == {"right": 1.0, "calls": 1, "failed_calls": 0}
-    train, held_out = (
-        set(make("tool_calculator", split, digits=3).problems) for split in ("train", "validation")
-    )
-    assert len(train) + len(held_out) == 30_000
-    assert not train & held_out
+    a, b = map(int, question["content"].removeprefix("What is ").rstrip("?").split(" + "))
+    assert min(a, b) >= 100 and max(a, b) < 1000
     search = make("search")
     (question,) = search.reset(0)
     text = search.step(calling("search", query=question["content"])).observation[0]["content"]

@@ -11,7 +11,6 @@ from pages import external_references
 
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial.execution import run_notebooks
-from aligner_lib.tutorial.execution.peak_memory import GIB, PeakMemory
 from aligner_lib.tutorial.report.summary import summary_section
 
 PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
@@ -88,11 +87,8 @@ def test_summary_and_report_have_what_the_notebooks_measured_and_showed(finished
     assert min(summary["memory_gib"].values()) > 0.02  # a kernel's, a process below this one
     page = (finished / "report.html").read_text()
     assert external_references(page) == []
-    for part in (
-        "@media (prefers-color-scheme: dark)", "data:image/png;base64,", "Plotly.newPlot", "plotly.js v",
-        "IntSlider(value=41", 'href="#01_next"', 'id="01_next"',
-    ):  # fmt: skip
-        assert part in page
+    parts = ["data:image/png;base64,", "Plotly.newPlot", "plotly.js v", "IntSlider(value=41", "#01_next"]
+    assert [part for part in (*parts, 'id="01_next"') if part not in page] == []
     assert [file.read_text() for file in (finished / "pages").iterdir()] == ["sft"]
     assert '<a href="pages/sft.html">sft</a>' in page
     assert page.count("<math") == 2 and "$$" not in page.split("</script>")[-1]
@@ -105,36 +101,37 @@ def test_summary_and_report_have_what_the_notebooks_measured_and_showed(finished
 
 
 @pytest.mark.notebooks
-def test_a_failing_cell_ends_it_with_one_message_and_a_report_of_what_ran(notebooks, tmp_path, capsys):
+def test_a_failing_cell_ends_it_with_one_message_and_a_report_of_what_ran(
+    notebooks, tmp_path, capsys, monkeypatch
+):
     chosen = run_notebooks.choose(notebooks, "01,02")
     assert not run_notebooks.run(chosen, "smoke", tmp_path, {"breaks": True})
-    told = capsys.readouterr().out
-    [line] = [line for line in told.splitlines() if "stopped in" in line]
+    output = capsys.readouterr().out
+    [line] = [line for line in output.splitlines() if "stopped in" in line]
     assert "01_next" in line and "RuntimeError: the dam has broken" in line and "if breaks:" in line
-    assert "Traceback" not in told
+    assert "Traceback" not in output
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["sft"] == {"after": 2.5} and "dam" in summary["failed"]
     assert set(summary["seconds"]) == {"01_next"}  # 02 did not start
     assert "the dam has broken" in (tmp_path / "report.html").read_text()
-    # put right, it goes on in the same folder
+    # put right, it goes on in the same folder, without the figures of the first attempt
+    monkeypatch.setattr("papermill.execute_notebook", lambda *_, **__: None)
     assert run_notebooks.run(chosen[:1], "smoke", tmp_path, {"breaks": False})
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["ended"] is True and "failed" not in summary and "sft" not in summary
-
-
-@pytest.mark.notebooks
-def test_a_kernel_that_dies_is_a_failure_like_any_other(tmp_path, capsys):
-    write_notebook(tmp_path / "00_dies.ipynb", new_code_cell("1"), new_code_cell("import os\nos._exit(9)"))
-    assert not run_notebooks.run(run_notebooks.choose(tmp_path), "smoke", tmp_path / "out", {})
-    assert "00_dies" in capsys.readouterr().out
-    assert (tmp_path / "out" / "report.html").exists()
+    assert "failed" not in summary and "sft" not in summary
 
 
 DIED, SILENT = "Kernel died before replying to kernel_info", "Kernel didn't respond in 120 seconds"
 
 
-@pytest.mark.parametrize(("message", "deaths"), [(DIED, 1), (SILENT, 1), (DIED, 2)])
-def test_a_kernel_whose_port_was_taken_is_started_once_more(tmp_path, monkeypatch, message, deaths):
+@pytest.mark.parametrize(
+    ("message", "deaths", "starts"),
+    [(DIED, 1, 2), (SILENT, 1, 2), (DIED, 2, 2), ("Kernel died", 1, 1)],
+)
+def test_a_kernel_that_dies_at_its_start_is_started_once_more(
+    tmp_path, monkeypatch, capsys, message, deaths, starts
+):
+    """Its port may be taken. A kernel that dies later is a failure like any other."""
     started = []
 
     def execute(*_, **__):
@@ -145,41 +142,36 @@ def test_a_kernel_whose_port_was_taken_is_started_once_more(tmp_path, monkeypatc
     monkeypatch.setattr("papermill.execute_notebook", execute)
     write_notebook(tmp_path / "01_one.ipynb", new_code_cell("1"))
     passes = run_notebooks.run(run_notebooks.choose(tmp_path), "smoke", tmp_path / "out", {})
-    assert passes is (deaths == 1)
-    assert len(started) == 2
+    assert passes is (deaths < starts) and len(started) == starts
+    assert passes or f"stopped in notebook 01_one: RuntimeError: {message}" in capsys.readouterr().out
+    assert (tmp_path / "out" / "report.html").exists()
 
 
-def test_notebooks_are_chosen_by_number_and_an_unknown_parameter_is_refused_with_the_nearest(
-    notebooks, tmp_path
-):
+def test_notebooks_are_chosen_by_number(tmp_path):
     for name in ("04_one", "04b_between", "06_last", "09_beside", "10_two_digits"):
         (tmp_path / f"{name}.ipynb").touch()
-    for folder, numbers, names in (
-        (notebooks, None, ["00_start", "01_next", "02_last"]),
-        (notebooks, "2,00", ["00_start", "02_last"]),
-        (tmp_path, None, ["04_one", "04b_between", "06_last"]),
-        (tmp_path, "4b, 10", ["04b_between", "10_two_digits"]),
-        (tmp_path, "9", ["09_beside"]),
+    for numbers, names in (
+        ((), ["04_one", "04b_between", "06_last"]),
+        (("4b, 10",), ["04b_between", "10_two_digits"]),
+        (("9",), ["09_beside"]),
     ):
-        chosen = run_notebooks.choose(folder, numbers) if numbers else run_notebooks.choose(folder)
-        assert [notebook.name for notebook in chosen] == names
-    with pytest.raises(UserError, match="00, 01, 02"):
-        run_notebooks.choose(notebooks, "07")
-    with pytest.raises(UserError, match="--only '' names no notebook: choose from 00, 01"):
-        run_notebooks.choose(notebooks, "")
+        assert [notebook.name for notebook in run_notebooks.choose(tmp_path, *numbers)] == names
+    for numbers, words in (("07", "04, 04b, 06"), ("", "--only '' names no notebook: choose from 04")):
+        with pytest.raises(UserError, match=words):
+            run_notebooks.choose(tmp_path, numbers)
+
+
+def test_an_unknown_parameter_is_refused_with_the_nearest(notebooks, tmp_path):
     for wrong, words in (({"stpes": 3}, "steps"), ({"profile": "gpu"}, "--profile")):
         with pytest.raises(UserError, match=words):
             run_notebooks.run(run_notebooks.choose(notebooks), "smoke", tmp_path / "o", wrong)
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("a=3", 3), ("a=1e-4", 1e-4), ("a=true", True), ("a=False", False), ("a=null", None), ("a=dolly", "dolly"),
-     ("a=b=c", "b=c"), ("a=", ""), ("a=[1, 2]", [1, 2])],
-)  # fmt: skip
-def test_parameter_values_have_types(text, value):
-    assert run_notebooks.parse_parameters([text]) == {"a": value}
+def test_parameter_values_have_types():
+    texts = ["a=3", "b=1e-4", "c=true", "d=False", "e=null", "f=dolly", "g=b=c", "h=", "i=[1, 2]"]
+    values = [3, 1e-4, True, False, None, "dolly", "b=c", "", [1, 2]]
+    assert run_notebooks.parse_parameters(texts) == dict(zip("abcdefghi", values))
 
 
 def test_a_whole_tutorial_gets_a_new_folder_and_a_part_continues_in_the_newest(tmp_path):
@@ -196,9 +188,7 @@ def write_summary(out: Path, peaks: dict[str, float], echo=print) -> dict:
     return json.loads((out / "summary.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "torn", ["", '{"profile": "smoke", "seco', "[]", "[" * 100_000], ids=["empty", "cut", "a list", "deep"]
-)
+@pytest.mark.parametrize("torn", ['{"profile": "smoke", "seco', "[]"], ids=["cut", "a list"])
 @pytest.mark.parametrize("name", ["summary.json", "results/03.json"])
 def test_a_torn_record_is_named_and_left_out(tmp_path, name, torn):
     (tmp_path / "results").mkdir()
@@ -208,9 +198,8 @@ def test_a_torn_record_is_named_and_left_out(tmp_path, name, torn):
     figures = {"seconds": {"04_reward_model": 2.0}, "memory_gib": peaks, "peak_memory_gib": 1.5}
     expected = {"profile": "smoke", "rm": {"accuracy": 0.9}} | figures
     assert write_summary(tmp_path, peaks, messages.append) == expected
-    assert messages == [
-        f"{tmp_path / name} is damaged, so the summary leaves it out; run its notebooks again"
-    ]
+    cure = "is damaged, so the summary leaves it out; run its notebooks again"
+    assert messages == [f"{tmp_path / name} {cure}"]
 
 
 def test_the_summary_is_replaced_and_keeps_the_figures_of_other_notebooks(tmp_path):
@@ -224,11 +213,3 @@ def test_the_summary_is_replaced_and_keeps_the_figures_of_other_notebooks(tmp_pa
     assert summary["memory_gib"] == {"04_reward_model": 5.7, "05_ppo": 2.0}
     assert summary["peak_memory_gib"] == 5.7
     assert "largest process 5.7 GiB" in summary_section(summary, tmp_path / "runs")
-
-
-def test_peak_memory_sees_what_was_freed_again():
-    with PeakMemory() as memory:
-        filled = bytearray(b"x") * (256 << 20)
-        del filled
-    assert memory.bytes >= 256 << 20
-    assert memory.gib == memory.bytes / GIB

@@ -44,9 +44,9 @@ def recorded(name: str) -> Explanation:
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_the_fault_is_the_only_cause_that_fits(name):
-    found = recorded(name)
-    assert [one.cause.name for one in found.likeliest] == [CAUSES[name]]
-    assert f"1. {found.cause.title}" in str(found) and "Unknown cause" not in str(found)
+    explanation = recorded(name)
+    assert [diagnosis.cause.name for diagnosis in explanation.likeliest] == [CAUSES[name]]
+    assert f"1. {explanation.cause.title}" in str(explanation) and "Unknown cause" not in str(explanation)
 
 
 @pytest.mark.parametrize("name", NOT_SEEN)
@@ -56,8 +56,8 @@ def test_a_fault_that_the_figures_do_not_show_accuses_nothing_else(name):
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_run_with_unusual_settings_is_not_accused(name):
-    found = recorded(name)
-    assert found.off == [] and found.diagnoses == []
+    explanation = recorded(name)
+    assert explanation.off == [] and explanation.diagnoses == []
 
 
 def test_every_recorded_run_is_listed():

@@ -3,11 +3,14 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 
 from aligner_lib.cli import preflight
+from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.tutorial import Workspace
 from cluster.findings import Finding
 from widgets.classroom.classroom import Followed
 
@@ -24,12 +27,12 @@ def quick(monkeypatch):
 
 
 def test_a_seat_that_is_ready_is_one_line_that_the_classroom_shows(quick, smoke, tmp_path):
-    found = preflight.preflight("smoke", tmp_path, name="Ada")
-    line = preflight.as_line(found)
-    assert "\n" not in line and json.loads(line) == found
-    assert found["ready"] and found["failed"] == [] and "Slurm" not in found["checks"]
+    result = preflight.preflight("smoke", tmp_path, name="Ada")
+    line = preflight.as_line(result)
+    assert "\n" not in line and json.loads(line) == result
+    assert result["ready"] and result["failed"] == [] and "Slurm" not in result["checks"]
     (row,) = Followed(tmp_path).poll()
-    assert (row["seat"], row["name"], row["preflight"]) == (found["seat"], "Ada", "ok")
+    assert (row["seat"], row["name"], row["preflight"]) == (result["seat"], "Ada", "ok")
     assert re.fullmatch("seat-[0-9a-f]{6}", row["seat"])
 
 
@@ -41,23 +44,34 @@ def test_missing_parts_are_named(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "_kernel", fails)
     monkeypatch.setattr(preflight.doctor, "examine", lambda hub: iter([disk]))
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "empty"))
-    found = preflight.preflight("smoke", tmp_path / "room", seat="seat-7")
-    assert found["failed"] == ["disk", "model", "kernel"] and not found["ready"]
-    assert found["checks"]["kernel"] == "RuntimeError: no such kernel"
-    assert "--bundle" in found["checks"]["model"]
+    result = preflight.preflight("smoke", tmp_path / "room", seat="seat-7")
+    assert result["failed"] == ["disk", "model", "kernel"] and not result["ready"]
+    assert result["checks"]["kernel"] == "RuntimeError: no such kernel"
+    assert "--bundle" in result["checks"]["model"]
     (row,) = Followed(tmp_path / "room").poll()
     assert (row["seat"], row["name"], row["preflight"]) == ("seat-7", "", "disk, model, kernel")
 
 
 def test_a_shared_folder_that_is_none_is_named(quick, smoke, tmp_path):
     (tmp_path / "file").touch()
-    found = preflight.preflight("smoke", tmp_path / "file")
-    assert found["failed"] == ["shared folder"] and "NotADirectoryError" in found["checks"]["shared folder"]
+    result = preflight.preflight("smoke", tmp_path / "file")
+    assert result["failed"] == ["shared folder"] and "NotADirectoryError" in result["checks"]["shared folder"]
 
 
-@pytest.mark.slow
-def test_a_kernel_and_a_training_step_for_real(smoke):
+def test_a_kernel_starts_for_real():
     assert "has the widgets" in preflight._kernel()
+
+
+def test_the_trial_training_tells_the_steps_of_its_run(smoke, monkeypatch):
+    """Without the training, which tests/jobs show."""
+
+    def submit(lab, kind, **settings):
+        with RunWriter(lab.run(kind).path, kind=kind, config={}, seed=1, hashes={}, max_steps=2) as run:
+            run.start(0)
+            run.log(settings["trainer.sft.max_steps"], {"train/loss": 1.0})
+        return SimpleNamespace(wait=lambda: None)
+
+    monkeypatch.setattr(Workspace, "submit", submit)
     assert preflight._train() == "2 steps of smoke's SFT"
 
 

@@ -1,7 +1,6 @@
 """What a notebook's cell becomes: commands with the profile's files, on any resources."""
 
 import json
-import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +10,18 @@ from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.tutorial import Workspace
 from aligner_lib.tutorial.workspace.earlier_runs import RequestedRun, _other_jobs
 from cluster import Resources, RunBusy, State
-from data.forms import instruction_in
 
 FOUR = {f"model.data.{name}_ds.micro_batch_size": 4 for name in ("train", "validation")}
-NO_JOB = lambda *_: pytest.fail("another job is submitted")  # noqa: E731
+SFT_OF_12_STEPS = {
+    "kind": "sft",
+    "profile": "smoke",
+    "config": save(compose("sft", ["trainer.sft.max_steps=12"], "smoke")),
+    "heartbeat": {"time": 0, "step": 12},
+}
+
+
+def no_job(*_):
+    pytest.fail("another job is submitted")
 
 
 @pytest.fixture
@@ -26,18 +33,31 @@ def make_checkpoint(run) -> None:
     (run / "checkpoints" / "step_000001").mkdir(parents=True)
 
 
+def write_info(folder, **info) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(info))
+
+
+@pytest.fixture
+def a_job_is_running(monkeypatch):
+    """Each run folder has a running job."""
+
+    def busy(*_):
+        raise RunBusy("it already has a job, RUNNING")
+
+    monkeypatch.setattr("cluster.submit", busy)
+    monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=lambda run: f"the job of {run.name}"))
+
+
 def test_a_run_on_more_nodes_differs_in_its_resources_alone(lab):
-    one = lab.submit("sft", **FOUR)
-    four = lab.submit("sft", resources=Resources(nodes=2, tasks_per_node=2), **FOUR)
-    assert (one.nodes, four.nodes, one.wait()) == (1, 2, None)
-    changed = {line.strip(" \\") for line in set(four.text.splitlines()) - set(one.text.splitlines())}
+    small = lab.submit("sft", **FOUR)
+    large = lab.submit("sft", resources=Resources(nodes=2, tasks_per_node=2), **FOUR)
+    assert (small.nodes, large.nodes, small.wait()) == (1, 2, None)
+    changed = {line.strip(" \\") for line in set(large.text.splitlines()) - set(small.text.splitlines())}
     assert {"trainer.num_nodes=2", "trainer.devices=2", "#SBATCH --nodes=2"} <= changed
     assert not any("data" in line or "model" in line.split("=")[0] for line in changed)
-    both = [
-        rf"model.data.{name}_ds.global_batch_size=16 .*: set a multiple of 32, or .*=8"
-        for name in ("train", "validation")
-    ]
-    with pytest.raises(ConfigError, match="; ".join(both)):
+    refused = "model.data.{}_ds.global_batch_size=16 .*: set a multiple of 32, or .*=8"
+    with pytest.raises(ConfigError, match="; ".join(map(refused.format, ("train", "validation")))):
         lab.submit("sft", resources=Resources(nodes=2))
 
 
@@ -46,48 +66,45 @@ def test_own_data_need_no_download_and_hold_out_their_own_validation_data(tmp_pa
     lab, own = Workspace(tmp_path, "slurm", where="print"), str(tmp_path / "own.jsonl")
     model = {"model.restore_from_path": str(tmp_path)}
     words = lab.commands("sft", **model, **{"model.data.train_ds.file_path": own})["main"]
-    assert f"model.data.train_ds.file_path={own}" in words and not any(
-        "validation_ds" in word for word in words
-    )
+    assert f"model.data.train_ds.file_path={own}" in words
+    assert not any("validation_ds" in word for word in words)
     model = {"pretrained_checkpoint.restore_from_path": str(tmp_path)}
     words = lab.commands("rm", **model, **{"model.data.data_prefix": {"train": [own]}})["main"]
     assert any(own in word for word in words) and not (tmp_path / "data").exists()
     lab = Workspace(tmp_path / "smoke", "smoke", where="print")
     words = lab.commands("rm", **model, **{"model.data.data_prefix": {"validation": [own]}})["main"]
-    assert [word.partition("=")[0] for word in words if "data_prefix" in word] == [
-        "model.data.data_prefix.train",
-        "model.data.data_prefix",
-    ]
+    keys = [word.partition("=")[0] for word in words if "data_prefix" in word]
+    assert keys == ["model.data.data_prefix.train", "model.data.data_prefix"]
 
 
 def test_without_resources_a_job_on_a_cluster_has_the_processes_and_gpus_of_its_profile(tmp_path, capsys):
     """`slurm` trains on 8 GPUs, `gpu` on 1 and PPO on 2, `smoke` on none."""
-    data = {"model.data.data_prefix": {"train": ["/d"]}}
+
+    def lab(profile: str) -> Workspace:
+        return Workspace(tmp_path, profile, where="print")
+
     sft = {"model.restore_from_path": "/m", "model.data.train_ds.file_path": "/d"}
-    ppo = data | {f"{part}pretrained_checkpoint.restore_from_path": "/m" for part in ("", "critic.")}
+    ppo = {f"{part}pretrained_checkpoint.restore_from_path": "/m" for part in ("", "critic.")}
+    ppo |= {"model.data.data_prefix": {"train": ["/d"]}}
     for profile, kind, settings, gpus in (
         ("slurm", "sft", sft, 8),
         ("slurm", "sft", sft | {"trainer.devices": 4}, 4),
         ("gpu", "ppo", ppo, 2),
     ):
-        plan = Workspace(tmp_path, profile, where="print").submit(kind, **settings)
+        plan = lab(profile).submit(kind, **settings)
         assert plan.gpus == gpus and f"#SBATCH --ntasks-per-node={gpus}\n" in plan.text
         assert f"trainer.devices={gpus}" in plan.text
-    plan = Workspace(tmp_path, "slurm", where="print").submit_ppo("remote", **ppo)
+    plan = lab("slurm").submit_ppo("remote", **ppo)
     assert plan.gpus == 16 and plan.text.count("#SBATCH --gres=gpu:8\n") == 2
-    plan = Workspace(tmp_path / "smoke", "smoke", where="print").submit(
-        "sft", **{"trainer.devices": 2}, **FOUR
-    )
+    plan = lab("smoke").submit("sft", **{"trainer.devices": 2}, **FOUR)
     assert plan.gpus == 0 and "#SBATCH --ntasks-per-node=2\n" in plan.text
-    run = tmp_path / "runs" / "sft"
-    run.mkdir(parents=True)
     config = save(compose("sft", profile="slurm"))
-    (run / "run.json").write_text(json.dumps({"kind": "sft", "profile": "slurm", "config": config}))
-    plan = Workspace(tmp_path, "slurm", where="print").branch("sft", at=4)
+    write_info(tmp_path / "runs" / "sft", kind="sft", profile="slurm", config=config)
+    plan = lab("slurm").branch("sft", at=4)
     assert plan.gpus == 8 and "#SBATCH --ntasks-per-node=1\n" in plan.text
 
 
-def test_a_sweep_has_a_run_for_each_value_and_a_branch_names_its_parent_and_changes(lab):
+def test_a_sweep_has_a_run_for_each_value(lab):
     plan = lab.submit_sweep("sft", "model.optim.lr", [1e-3, 3e-3])
     assert "#SBATCH --array=0-1\n" in plan.text
     for value in ("0.001", "0.003"):
@@ -95,15 +112,13 @@ def test_a_sweep_has_a_run_for_each_value_and_a_branch_names_its_parent_and_chan
         assert f"model.optim.lr={value}" in plan.text
     with pytest.raises(ValueError, match=r"model\.optim\.lr=1e-05 occurs twice in the values"):
         lab.submit_sweep("sft", "model.optim.lr", [1e-5, 0.00001])
-    with pytest.raises(
-        ValueError, match=r"run lr-0\.001 has the components critic, actor, but Slurm has no arrays"
-    ):
-        lab.submit_sweep("ppo", "model.optim.lr", [1e-3, 3e-3], {"critic": Resources(), "actor": Resources()})
+    with pytest.raises(ValueError, match="components critic, actor, but Slurm has no arrays"):
+        lab.submit_sweep("ppo", "model.optim.lr", [1e-3], {"critic": Resources(), "actor": Resources()})
+
+
+def test_a_branch_names_its_parent_and_changes(lab):
     folder = lab.run("sft").path
-    folder.mkdir(parents=True)
-    config = save(compose("sft", ["trainer.sft.max_steps=12"], "smoke"))
-    info = {"kind": "sft", "profile": "smoke", "config": config, "heartbeat": {"time": 0, "step": 12}}
-    (folder / "run.json").write_text(json.dumps(info))
+    write_info(folder, **SFT_OF_12_STEPS)
     plan = lab.branch("sft", at=4, **{"model.optim.lr": 0.5})
     assert f"branch {folder}" in plan.text.replace(" \\\n", " ").replace("    ", " ")
     assert f"--run {lab.out}/runs/sft-at-4-lr-0.5" in plan.text and "model.optim.lr=0.5" in plan.text
@@ -111,8 +126,8 @@ def test_a_sweep_has_a_run_for_each_value_and_a_branch_names_its_parent_and_chan
     assert f"{lab.out}/runs/other" in lab.branch("sft", at=4, name="other").text
     two_gpus = Resources(gpus_per_node=2, tasks_per_node=1, partition="gpu", python="/there/python")
     text = lab.branch("sft", at=4, resources=two_gpus).text
-    for line in ("#SBATCH --gres=gpu:2", "#SBATCH --ntasks-per-node=1", "#SBATCH --partition=gpu"):
-        assert f"{line}\n" in text
+    for flag in ("gres=gpu:2", "ntasks-per-node=1", "partition=gpu"):
+        assert f"#SBATCH --{flag}\n" in text
     assert "/there/python -m aligner_lib branch" in text
     with pytest.raises(ValueError, match="ask for 2 tasks, but a branch is one task"):
         lab.branch("sft", at=4, resources=two_gpus.but(tasks_per_node=2))
@@ -120,25 +135,17 @@ def test_a_sweep_has_a_run_for_each_value_and_a_branch_names_its_parent_and_chan
         lab.branch("sft", at=4, **{"trainer.sft.max_stpes": 3})
     with pytest.raises(UserError, match=r"would train .*other from step 0"):
         lab.branch("sft", at=4, name="other", **{"exp_manager.resume_if_exists": False})
-    shutil.copytree(folder, folder.parent / "tried" / "one")
+    write_info(folder.parent / "tried" / "one", **SFT_OF_12_STEPS)
     plan = lab.branch(lab.run("tried/one"), at=4, **{"model.optim.lr": 0.5})
     assert f"--run {lab.out}/runs/tried/one-at-4-lr-0.5" in plan.text
 
 
-def test_a_finished_branch_with_other_settings_is_set_aside_and_a_running_one_is_returned(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_finished_branch_with_other_settings_is_set_aside(tmp_path, monkeypatch, capsys):
     lab, submitted = Workspace(tmp_path, "smoke"), []
-    config = save(compose("sft", profile="smoke"))
-    info = {"kind": "sft", "profile": "smoke", "config": config, "heartbeat": {"time": 0, "step": 12}}
     parent = {"run": str(lab.run("sft").path), "name": "sft", "step": 4, "created": None}
-    for name, more in (
-        ("sft", {}),
-        ("b", {"status": "finished", "parent": parent}),
-        ("own", {"status": "finished"}),
-    ):
-        lab.run(name).path.mkdir(parents=True)
-        (lab.run(name).path / "run.json").write_text(json.dumps(info | more))
+    finished = SFT_OF_12_STEPS | {"status": "finished"}
+    for name, info in (("sft", SFT_OF_12_STEPS), ("b", finished | {"parent": parent}), ("own", finished)):
+        write_info(lab.run(name).path, **info)
     monkeypatch.setattr("cluster.submit", lambda commands, run, *_: submitted.append(run.name))
     Workspace(tmp_path, "smoke", where="print:slurm").branch("sft", 4, "b", **{"model.seed": 8})
     for name, settings, is_kept in (
@@ -148,29 +155,27 @@ def test_a_finished_branch_with_other_settings_is_set_aside_and_a_running_one_is
     ):
         lab.branch("sft", 4, name, **settings)
         assert submitted.pop() == name
-        assert (
-            (lab.run(name).path / "run.json").exists() == is_kept != (lab.run(name).path / "old-1").exists()
-        )
+        folder = lab.run(name).path
+        assert (folder / "run.json").exists() == is_kept != (folder / "old-1").exists()
     assert "b was finished with other settings (model.seed 1234 → 7)" in capsys.readouterr().out
-    recording = json.dumps(info | {"recorded": {"commit": "", "seconds": 1}})
-    (lab.run("sft").path / "run.json").write_text(recording)
+    write_info(lab.run("sft").path, **SFT_OF_12_STEPS, recorded={"commit": "", "seconds": 1})
     with pytest.raises(UserError, match=r"sft is a recorded run, .* can't be continued"):
         lab.branch("sft", 4, "c")
-    (lab.run("sft").path / "run.json").write_text(json.dumps(info))
 
-    def busy(*_):
-        raise RunBusy("it already has a job, RUNNING")
 
-    monkeypatch.setattr("cluster.submit", busy)
-    monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=lambda run: f"the job of {run.name}"))
+def test_a_cell_that_is_run_again_follows_its_running_job(a_job_is_running, tmp_path, monkeypatch, capsys):
+    """After a restart of the kernel; the message of a monitor that lost its kernel asks for it."""
+    monkeypatch.setattr(Workspace, "commands", lambda *what, **settings: {})
+    lab = Workspace(tmp_path, "smoke")
+    assert lab.submit("sft") == "the job of sft"
+    assert "sft is still running with its original settings" in capsys.readouterr().out
+    write_info(lab.run("sft").path, **SFT_OF_12_STEPS)
     assert lab.branch("sft", 4, "b") == "the job of b"
-    assert "b is still running with its original settings" in capsys.readouterr().out
 
 
 def test_a_finished_ppo_begins_anew_with_its_critic_in_another_job(tmp_path):
     run = Workspace(tmp_path, "smoke").run("ppo")
-    run.path.mkdir(parents=True)
-    (run.path / "run.json").write_text(json.dumps({"kind": "ppo"}))
+    write_info(run.path, kind="ppo")
     commands = {"main": ["aligner", "ppo", "--run", str(run.path)]}
     whole = RequestedRun(commands, "smoke", {})
     commands = commands | {"critic": ["aligner", "serve-critic", "--run", str(run.path / "critic")]}
@@ -178,18 +183,6 @@ def test_a_finished_ppo_begins_anew_with_its_critic_in_another_job(tmp_path):
     assert (_other_jobs(run, whole), _other_jobs(run, split)) == ([], ["critic"])
     (run.path / "critic").mkdir()
     assert (_other_jobs(run, whole), _other_jobs(run, split)) == (["critic"], [])
-
-
-def test_the_sample_is_the_profiles(tmp_path, capsys):
-    """A random model can't read an instruction: smoke's pairs are of manners."""
-    prompts = {}
-    for profile in ("smoke", "laptop"):
-        lab = Workspace(tmp_path / profile, profile)
-        folder = lab.preference_data()
-        prompts[profile] = json.loads((folder / "test_prompts.jsonl").read_text().splitlines()[0])["text"]
-        files = lab.conversations()["model.environments.conversations.args.prompts"]
-        assert files["validation"] == str(folder / "test_prompts.jsonl")
-    assert instruction_in(prompts["laptop"]) and not instruction_in(prompts["smoke"])
 
 
 def test_another_data_set_is_formatted_anew(tmp_path, capsys):
@@ -206,64 +199,33 @@ def test_another_data_set_is_formatted_anew(tmp_path, capsys):
     assert "Say A." not in sample.read_text()
 
 
-@pytest.mark.parametrize("kind", ["ppo", "dpo", "grpo"])
-def test_a_missing_run_is_trained_with_a_message(tmp_path, monkeypatch, capsys, kind):
+@pytest.mark.parametrize(
+    ("model", "kind", "name"), [("reward_model", "rm", "reward model"), ("ppo_policy", "ppo", "PPO run")]
+)
+def test_a_missing_run_is_trained_with_a_message(tmp_path, monkeypatch, capsys, model, kind, name):
     submitted = []
     job = SimpleNamespace(wait=lambda: submitted.append("waited for"))
     monkeypatch.setattr(Workspace, "submit", lambda self, *what: submitted.append(what) or job)
     lab = Workspace(tmp_path, "smoke")
-    assert getattr(lab, f"{kind}_policy")() == tmp_path / "runs" / kind
-    assert submitted == [(kind,), "waited for"]
-    assert f"there is no {kind.upper()} run" in capsys.readouterr().out
-    monkeypatch.setattr(Workspace, "submit", NO_JOB)
-    assert (
-        getattr(Workspace(tmp_path, "smoke", where="print"), f"{kind}_policy")() == tmp_path / "runs" / kind
-    )
-    assert capsys.readouterr().out == ""
+    assert getattr(lab, model)() == lab.run(kind).path and submitted == [(kind,), "waited for"]
+    assert f"there is no {name}" in capsys.readouterr().out
+    make_checkpoint(lab.run(kind).path)
+    monkeypatch.setattr(Workspace, "submit", no_job)
+    assert getattr(lab, model)() == lab.run(kind).path and capsys.readouterr().out == ""
 
 
-def test_a_reward_model_that_was_trained_on_demand_is_found_by_the_next_notebook(
-    tmp_path, monkeypatch, capsys
-):
-    def submit(self, kind):
-        make_checkpoint(self.run(kind).path)
-        return SimpleNamespace(wait=lambda: None)
-
-    for method, is_trained in ((submit, True), (NO_JOB, False)):
-        monkeypatch.setattr(Workspace, "submit", method)
-        assert Workspace(tmp_path, "smoke").reward_model() == tmp_path / "runs" / "rm"
-        assert ("there is no reward model" in capsys.readouterr().out) == is_trained
-
-
-def test_settings_that_ask_for_two_processes_reach_the_command(tmp_path, monkeypatch):
-    """Without resources. test_cli shows that such a command starts two processes, and notebook 09 that they train."""
-    monkeypatch.setattr("cluster.submit", lambda commands, run, where, allocation: (commands, allocation))
-    commands, allocation = Workspace(tmp_path, "smoke").submit("sft", **{"trainer.devices": 2} | FOUR)
-    assert allocation is None and "trainer.devices=2" in commands["main"]
-    commands, _ = Workspace(tmp_path, "smoke").submit("sft", "tried/one", **FOUR)
-    assert f"{tmp_path}/runs/tried/one" in commands["main"]
-
-
-def test_a_cell_that_is_run_again_follows_its_running_job(tmp_path, monkeypatch, capsys):
-    """After a restart of the kernel; the message of a monitor that lost its kernel asks for it."""
-
-    def busy(*_):
-        raise RunBusy("it already has a job, RUNNING")
-
-    job = SimpleNamespace(attach=lambda run: f"the job of {run.name}")
-    monkeypatch.setattr("cluster.submit", busy)
-    monkeypatch.setattr("cluster.Job", job)
-    monkeypatch.setattr(Workspace, "commands", lambda *what, **settings: {})
-    assert Workspace(tmp_path, "smoke").submit("sft") == "the job of sft"
-    assert "sft is still running with its original settings" in capsys.readouterr().out
+def test_a_missing_run_is_not_trained_where_scripts_are_only_printed(tmp_path, monkeypatch):
+    monkeypatch.setattr(Workspace, "submit", no_job)
+    lab = Workspace(tmp_path, "smoke", where="print")
+    assert lab.ppo_policy() == lab.run("ppo").path
 
 
 def test_a_run_of_another_profile_is_refused(tmp_path):
     run = tmp_path / "runs" / "sft"
     make_checkpoint(run)
-    (run / "run.json").write_text('{"profile": "smoke"}')
+    write_info(run, profile="smoke")
     assert Workspace(tmp_path, "smoke").policy() == run
-    words = r"runs/sft is a run of the profile smoke, but the workspace has the profile laptop: choose"
+    words = "runs/sft is a run of the profile smoke, but the workspace has the profile laptop: choose"
     with pytest.raises(UserError, match=words):
         Workspace(tmp_path, "laptop").policy()
 
@@ -273,7 +235,7 @@ def test_a_cell_waits_for_the_model_that_is_being_trained(tmp_path, monkeypatch,
     lab = Workspace(tmp_path, "smoke")
     job = SimpleNamespace(state=State.RUNNING, wait=lambda: make_checkpoint(lab.run("rm").path))
     monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=lambda run: job), raising=False)
-    monkeypatch.setattr(Workspace, "submit", NO_JOB)
+    monkeypatch.setattr(Workspace, "submit", no_job)
     assert lab.reward_model() == lab.run("rm").path
     assert "rm is still training. This cell needs its model and waits" in capsys.readouterr().out
 

@@ -1,46 +1,20 @@
-"""Wrong answers made by program: `check` accepts none of a draw, and each kind of mistake changes one expression."""
+"""Wrong answers made by program: `check` accepts none of a draw, and the page counts all of them."""
 
 import os
 import random
 import re
 from collections import Counter
 
-import pytest
-
 from benchmarks import wrong_answers
-from benchmarks.mutations import mutants_of, planted
-from benchmarks.wrong_answers import KINDS, MISTAKES, RIGHT, draw, of_names, outcome, solutions
+from benchmarks.wrong_answers import KINDS, RIGHT, draw, outcome, solutions
 
 SOURCES = solutions()
 POOL = [answer for name, source in SOURCES.items() for answer in wrong_answers.wrong_answers(name, source)]
 SEED = 0 if "CI" in os.environ else random.randrange(10**6)
 
 
-@pytest.mark.parametrize(
-    ("mistake", "source", "answer"),
-    [
-        ("dimension", "x.mean(dim=1)", "(x.mean(dim=0))"),
-        ("left out", "a + b.exp()", "(b.exp())"),
-        ("left out", "a + b.exp()", "a + (b)"),
-        ("other method", "x.argmax(1)", "(x.argmin)(1)"),
-        ("other method", "a | b", "(a & b)"),
-        ("limit", "x.clamp(1 - e, 1 + e)", "(x.clamp(max=1 + e))"),
-        ("limit", "d = p - q", "d = ((p - q).clamp(-10, 10))"),
-        ("constant", "0.5 * x", "(1.0) * x"),
-        ("statement", "loss.backward()\nstep()", "loss.backward()\npass"),
-        ("other name", "def f(a, b): return a", "def f(a, b): return b"),
-        ("detached", "def f(a, b): return a * b", "def f(a, b): return a.detach() * b"),
-    ],
-)
-def test_each_mistake_changes_one_expression(mistake, source, answer):
-    made = [*mutants_of("m.py", source, MISTAKES)]
-    if source.startswith("def"):
-        made += of_names(source, with_gradient=("a",))
-    assert (mistake, answer) in {(mutant.mistake, planted(source, mutant)) for mutant in made}
-
-
 def test_check_accepts_no_wrong_answer_of_a_draw():
-    drawn = draw(2, SEED, POOL)
+    drawn = draw(1, SEED, POOL)
     assert {answer.mistake for answer in drawn} == set(KINDS) - {"flag"}  # no solution has a flag
     accepted = [str(answer) for answer in drawn if outcome(answer, SOURCES[answer.path]) == "accepted"]
     assert not accepted, f"seed {SEED}"
