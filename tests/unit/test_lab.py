@@ -36,7 +36,7 @@ def test_the_first_start_installs_the_lock_and_the_project_then_hands_over(clone
 
 
 def test_a_change_of_the_requirements_or_of_the_clone_s_place_installs_again(installed):
-    for name in ("requirements.lock", "requirements-pytriton.lock"):
+    for name in ("pyproject.toml", "setup.py", "requirements.lock", "requirements-pytriton.lock"):
         (installed.root / name).write_text("# changed\n")
         installed.lab("runs")
         assert len(installed.installs()) == 3, name

@@ -54,15 +54,15 @@ def test_best_of_n_is_chosen_by_the_judge_and_measured_by_the_program(tmp_path):
     records = [answer("evaluation", 0, 0, None, None)]  # its environment failed
     for group, judged in drawn.items():
         records += [answer("evaluation", 0, group, *figures, finished=group == 0) for figures in judged]
-    one, two, three = best_of_n_points(folder(tmp_path / "answers", records), (1, 2, 3))
-    assert one.reward.value == pytest.approx((2 - 1) / 2) and one.obeys.value == pytest.approx((2 + 1) / 6)
+    of_1, of_2, of_3 = best_of_n_points(folder(tmp_path / "answers", records), (1, 2, 3))
+    assert of_1.reward.value == pytest.approx((2 - 1) / 2) and of_1.obeys.value == pytest.approx((2 + 1) / 6)
     # of two: 3 wins in two choices of three, 2 in one; 0 wins in two, −1 in one
-    assert two.reward.value == pytest.approx(((3 + 3 + 2) / 3 + (0 + 0 - 1) / 3) / 2)
-    assert two.obeys.value == pytest.approx((1 / 3 + 1 / 3) / 2)
-    assert three.reward.value == 1.5 and three.obeys.value == 0.0
-    assert (one.kl.value, two.kl.value, three.kl.value) == (0.0, log(2) - 1 / 2, log(3) - 2 / 3)
-    assert one.ended.value == three.ended.value == 0.5 and two.tokens.value == 4
-    assert two.name == "best of 2" and two.reward.low < two.reward.value < two.reward.high
+    assert of_2.reward.value == pytest.approx(((3 + 3 + 2) / 3 + (0 + 0 - 1) / 3) / 2)
+    assert of_2.obeys.value == pytest.approx((1 / 3 + 1 / 3) / 2)
+    assert of_3.reward.value == 1.5 and of_3.obeys.value == 0.0
+    assert (of_1.kl.value, of_2.kl.value, of_3.kl.value) == (0.0, log(2) - 1 / 2, log(3) - 2 / 3)
+    assert of_1.ended.value == of_3.ended.value == 0.5 and of_2.tokens.value == 4
+    assert of_2.name == "best of 2" and of_2.reward.low < of_2.reward.value < of_2.reward.high
 
 
 def test_best_of_more_answers_than_a_prompt_has_is_refused(tmp_path):

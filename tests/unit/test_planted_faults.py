@@ -41,6 +41,7 @@ def test_faults_of_rewards_masks_and_padding_by_hand():
     assert planted("reward_token")(REWARDS, KL, MASK, 0.5).tolist() == [[0, 9.5, -1, -1.5], [0, 18, 0, 0]]
     # Shifted, the last prediction of the first row falls out; behind the second response, padding is learnt.
     assert planted("mask_shift")(MASK, BOTH).int().tolist() == [[0, 0, 1, 1], [0, 0, 1, 0]]
+    assert not planted("mask_shift")(MASK, ~BOTH).any()
     assert planted("stop_token")(MASK, BOTH).int().tolist() == [[0, 1, 1, 0], [0, 0, 0, 0]]
     # Over all 8 places, of which 4 are 0 for nothing: mean 1.25, variance 2.1875.
     advantages = torch.tensor([[0.0, 1, 2, 3], [0, 4, 0, 0]])

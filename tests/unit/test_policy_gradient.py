@@ -202,8 +202,8 @@ def test_shaped_rewards_by_hand():
     assert pg.shaped_rewards(rewards, lengths, finished, **clip).tolist() == [2, 1, -2, 0]
     assert pg.shaped_rewards(rewards, lengths, finished, **penalty).tolist() == [5, 1, -3, -0.5]
     assert pg.shaped_rewards(torch.zeros(4), lengths, finished, **ramp).tolist() == [0, 0, -0.5, -1]
-    two, ones = torch.stack([rewards, torch.ones(4)], dim=1), torch.ones(4, 2)
-    terms, weights = pg.shaped_terms(two, ones, lengths, finished, **clip, **penalty, **ramp)
+    two_rewards, equal = torch.stack([rewards, torch.ones(4)], dim=1), torch.ones(4, 2)
+    terms, weights = pg.shaped_terms(two_rewards, equal, lengths, finished, **clip, **penalty, **ramp)
     assert terms.tolist() == [[0, 0, 2, 1], [0, 0, 1, 1], [0, -0.5, -2, 1], [-1, -1, 0, 1]]
     assert weights.tolist() == [[0.5, 1, 1, 1]] * 4
 
@@ -263,10 +263,10 @@ def test_what_a_token_s_log_probability_is_moved_by(switches, ratio, expected):
 
 
 def test_without_a_ratio_nothing_is_clipped():
-    logprobs, zeros, one = torch.tensor([0.5]), torch.zeros(1), torch.ones(1)
+    logprobs, old, advantages = torch.tensor([0.5]), torch.zeros(1), torch.ones(1)
     rows, lengths = torch.tensor([0]), torch.tensor([1])
     for name, share in (("rloo", 0.0), ("grpo", 1.0)):
-        _, ratio, clipped = pg.policy_loss(logprobs, zeros, one, rows, lengths, PRESETS[name])
+        _, ratio, clipped = pg.policy_loss(logprobs, old, advantages, rows, lengths, PRESETS[name])
         assert (ratio != clipped).float().mean() == share
 
 
