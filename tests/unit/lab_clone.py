@@ -33,7 +33,7 @@ class Clone:
         self.root = folder / "a clone"
         self.root.mkdir()
         shutil.copy(ROOT / "lab", self.root / "lab")
-        locks = [f"requirements-{extra}.lock" for extra in ("pytriton", "bench", "exporters", "hub")]
+        locks = [f"requirements-{extra}.lock" for extra in ("pytriton", "bench")]
         for name in ("pyproject.toml", "setup.py", "requirements.lock", *locks):
             (self.root / name).write_text(f"# {name}\n")
         self.calls_file, self.tools = folder / "calls", folder / "tools"

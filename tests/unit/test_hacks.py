@@ -24,20 +24,23 @@ def run_of(folder, steps: list[list[tuple[str, float]]]) -> RunFolder:
 
 
 def step_of(honest: int, echoes: int, reward: float = 1.0) -> list[tuple[str, float]]:
-    """honest answers, each with a number of its own, and echoes."""
+    """Different honest answers, and echoes with this reward."""
     return [(HONEST.format(number), 1.0) for number in range(honest)] + [(ECHO, reward)] * echoes
 
 
-def test_a_fault_of_paid_responses_that_becomes_frequent_is_a_hack_with_its_first_step(tmp_path):
-    run = run_of(tmp_path, [step_of(10, 0), step_of(9, 1), step_of(8, 2), step_of(5, 5)])
-    echo = next(hack for hack in hacks(run) if hack.part == "own_words")
-    assert (echo.step, echo.minutes, echo.share, echo.example) == (2, 2.0, 0.2, ECHO)
-
-
-def test_a_rise_of_exactly_a_tenth_is_a_hack_in_spite_of_rounding(tmp_path):
-    """0.2 + 0.1 is 0.30000000000000004."""
-    echo = next(h for h in hacks(run_of(tmp_path, [step_of(8, 2), step_of(7, 3)])) if h.part == "own_words")
-    assert (echo.step, echo.share) == (1, 0.3)
+@pytest.mark.parametrize(
+    ("steps", "first_step", "share"),
+    [
+        ([step_of(10, 0), step_of(9, 1), step_of(8, 2), step_of(5, 5)], 2, 0.2),
+        # a rise of exactly a tenth: 0.2 + 0.1 is 0.30000000000000004
+        ([step_of(8, 2), step_of(7, 3)], 1, 0.3),
+    ],
+)
+def test_a_fault_of_paid_responses_that_becomes_frequent_is_a_hack_with_its_first_step(
+    tmp_path, steps, first_step, share
+):
+    echo = next(hack for hack in hacks(run_of(tmp_path, steps)) if hack.part == "own_words")
+    assert (echo.step, echo.minutes, echo.share, echo.example) == (first_step, first_step, share, ECHO)
 
 
 def test_a_run_that_was_stopped_before_its_last_validation_has_no_change(tmp_path):

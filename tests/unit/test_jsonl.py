@@ -27,35 +27,26 @@ def test_a_record_is_read_once(path):
     reader = JsonlReader(path)
     assert reader.poll() == []  # there is no file yet
     writer = JsonlWriter(path)
-    for record in ({"step": 1, "text": "Grüße\n\u2028 and more"}, {"step": 2}):
+    for record in ({"step": 1, "text": "Grüße\n\u2028"}, {"step": 2}):
         writer.append(record)
-        assert reader.poll() == [record]
-        assert reader.poll() == []
+        assert (reader.poll(), reader.poll()) == ([record], [])
     writer.close()
 
 
-@settings(max_examples=50)
-@given(st.data())
-def test_any_way_of_arriving_gives_the_same_records(tmp_path_factory, data):
+@pytest.mark.parametrize("max_bytes", [None, 1, 20])
+def test_any_way_of_arriving_gives_the_same_records(tmp_path, max_bytes):
     """Bytes come in pieces cut anywhere, within a line and within a character."""
-    leaves, nested = (
-        st.none() | st.integers() | st.text(),
-        lambda v: st.lists(v) | st.dictionaries(st.text(), v),
-    )
-    values = st.recursive(leaves, nested, max_leaves=5)
-    records = data.draw(st.lists(st.dictionaries(st.text(), values), max_size=6))
+    records = [{"text": "Grüße\n", "list": [1, None]}, {}, {"step": 2, "text": "\u2028"}]
     content = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
-    max_bytes = data.draw(st.none() | st.integers(1, 64))
-    path = tmp_path_factory.mktemp("jsonl") / "records.jsonl"
-    reader, read = JsonlReader(path), []
-    for start, end in zip([0, *cuts], [*cuts, len(content)]):
-        with open(path, "ab") as file:
-            file.write(content[start:end])
-        while new := reader.poll(max_bytes):
-            read += new
-    assert read == records
-    assert (reader.restarts, reader.skipped) == (0, 0)
+    for cut in range(len(content)):
+        path, read = tmp_path / f"{cut}.jsonl", []
+        reader = JsonlReader(path)
+        for piece in (content[:cut], content[cut : cut + 3], content[cut + 3 :]):
+            with path.open("ab") as file:
+                file.write(piece)
+            while new := reader.poll(max_bytes):
+                read += new
+        assert read == records and (reader.restarts, reader.skipped) == (0, 0)
 
 
 def test_a_writer_drops_the_torn_line_that_a_killed_writer_left(path):
@@ -73,17 +64,14 @@ def test_nuls_are_blocks_not_yet_written(path):
     assert reader.skipped == 0
 
 
-DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n"
+DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 
 
-@pytest.mark.parametrize(
-    "bad", [b"no json\n", b"[1, 2]\n", b"7\n", b'{"step": 1}}\n', b"\xff\xfe\n", b'{"a":1},{"b":2}\n', DEEP]
-)
+@pytest.mark.parametrize("bad", [b"no json", b"[1, 2]", b"\xff", b'{"step": 1}}', b'{"a":1},{"b":2}', DEEP])
 def test_a_line_that_is_no_object_is_skipped_and_counted(path, bad):
-    path.write_bytes(line(1) + bad + line(2))
+    path.write_bytes(line(1) + bad + b"\n" + line(2))
     reader = JsonlReader(path)
-    assert steps(reader.poll()) == [1, 2]
-    assert reader.skipped == 1
+    assert steps(reader.poll()) == [1, 2] and reader.skipped == 1
 
 
 def test_a_file_that_shrank_or_was_replaced_is_read_again(path):
@@ -105,10 +93,11 @@ def test_a_file_that_shrank_or_was_replaced_is_read_again(path):
     assert steps(reader.poll()) == list(range(7, 14)) and reader.restarts == 2
 
 
-ODD = [b"no json\n", b"\0\0\0\n", b"[7]\n", b"{}\n", b'{"step": "x"}\n', b'{"a":' * 20_000 + b"\n", b"\xff\n"]
+ODD = [b"no json\n", b"\0\0\0\n", b"[7]\n", b"{}\n", b'{"step": "x"}\n', b"\xff\n"]
 TORN = st.binary(max_size=6).filter(lambda content: b"\n" not in content)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 9) | st.sampled_from(ODD), max_size=12), st.integers(-1, 10), TORN)
 def test_a_resumed_run_keeps_the_lines_up_to_its_checkpoint(tmp_path_factory, parts, step, torn):
     """Damaged lines hinder no resume: those between the kept records stay, and are counted."""
@@ -121,11 +110,3 @@ def test_a_resumed_run_keeps_the_lines_up_to_its_checkpoint(tmp_path_factory, pa
     odd = [text for text in between if text in ODD]
     assert truncate_after(path, step) == len([text for text in odd if text.strip(b"\0\n")])
     assert path.read_bytes() == b"".join(between)
-
-
-def test_a_record_behind_nuls_is_one_and_a_missing_file_needs_no_cut(path):
-    truncate_after(path, 3)
-    assert not path.exists()
-    path.write_bytes(b"\0\0" + line(1) + b"\0" + line(2))
-    assert truncate_after(path, 1) == 0
-    assert steps(JsonlReader(path).poll()) == [1]

@@ -2,9 +2,12 @@
 
 import json
 import math
+import re
 import threading
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from chat_server import serving
@@ -13,14 +16,12 @@ from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import worker
 from aligner_lib.rollouts.environments.base import NoVerdict, Step
-from aligner_lib.rollouts.environments.judge import probability_of
 from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
-from aligner_lib.tutorial.judging.served import PrintedProgress
 
 RUBRIC = {"It is true.": 3, "It is short.": 1}
-RUBRIC_TRUE = "It is true."
+NO_SERVER = "http://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -34,6 +35,13 @@ def judge_at(url, prompts, **changes):
     return make("judge", prompts=prompts, url=url, model="m", **{"rubric": RUBRIC, "cache": False} | changes)
 
 
+def judged(answer, prompts, seeds, responses, **settings):
+    """The steps of responses to the prompts of these seeds, if the judge gives this answer to messages."""
+    judge = judge_at(NO_SERVER, prompts, **settings)
+    judge.endpoint.ask = lambda conversations: list(map(answer, conversations))
+    return judge.step_all(seeds, responses)
+
+
 def points_of(messages):
     """A judge that gives the number in the answer for truth, and 10 for brevity."""
     answer = messages[-1]["content"].rpartition("THE ANSWER:\n")[2]
@@ -41,10 +49,9 @@ def points_of(messages):
 
 
 def test_a_reward_is_the_weighted_mean_of_points_and_many_are_asked_at_the_same_time(prompts):
+    answers = [str(n % 11) for n in range(16)]
     with serving(points_of, at_once=8) as server:
-        steps = judge_at(server.url, prompts, concurrency=8).step_all(
-            range(16), [str(n % 11) for n in range(16)]
-        )
+        steps = judge_at(server.url, prompts, concurrency=8).step_all(range(16), answers)
     assert [step.reward for step in steps] == pytest.approx([(3 * (n % 11) / 10 + 1) / 4 for n in range(16)])
     assert steps[7].metrics == {"criterion_1": 0.7, "criterion_2": 1.0}
     assert server.most_open == 8
@@ -53,150 +60,113 @@ def test_a_reward_is_the_weighted_mean_of_points_and_many_are_asked_at_the_same_
     assert user["content"].startswith("THE USER:\nQuestion ")
 
 
-def test_a_rubric_is_a_dict_a_list_or_a_list_of_criteria_with_weights(prompts):
+def test_a_rubric_is_a_dict_a_text_or_a_list_of_criteria_with_weights(prompts):
     """Only a list can have an apostrophe in a setting, because Hydra's grammar has no quotes in keys."""
     rubric = [["The answer's tone is kind.", 3], "It is short."]
-    judge = judge_at("http://127.0.0.1:9", prompts, rubric=rubric)
+    judge = judge_at(NO_SERVER, prompts, rubric=rubric)
     assert judge.weights == {"C1": 0.75, "C2": 0.25} and judge.criteria["C1"] == rubric[0][0]
-    assert judge_at("http://127.0.0.1:9", prompts, rubric="It is short.").criteria == {"C1": "It is short."}
-    for wrong in ([["It is short."]], [5], [[5, 1]], 5, None):
-        with pytest.raises(UserError, match=r"rubric.*: write \[criterion, weight\]"):
-            judge_at("http://127.0.0.1:9", prompts, rubric=wrong)
+    assert judge_at(NO_SERVER, prompts, rubric="It is short.").criteria == {"C1": "It is short."}
 
 
-NOT_A_VERDICT = (
-    "",
-    "I like it.",
-    "C1: 7",
-    "C1: 11\nC2: 3",
-    "C1: 7\nC2: 3\nBut C1: 2.",
-    "C1: 7\nC1: 3",
-    "C1: 7.5\nC2: 3",
-    "C1: -7\nC2: 3",
-)
+NO_VERDICTS = """
+C1: 7|C1: 11, C2: 3|C1: 7, C2: 3, But C1: 2.|C1: 7, C1: 3|C1: 7.5, C2: 3|C1: -7, C2: 3
+"""
 
 
-def test_a_text_that_is_no_verdict_gives_no_reward(prompts):
-    texts = iter(NOT_A_VERDICT)
-    with serving(lambda messages: next(texts)) as server:
-        judge = judge_at(server.url, prompts, concurrency=1)
-        steps = judge.step_all([0] * len(NOT_A_VERDICT), [f"{n}" for n in range(len(NOT_A_VERDICT))])
-    assert [step.reason for step in steps] == ["not_understood"] * len(NOT_A_VERDICT)
-
-
-def longer_wins(messages):
-    _, *answers = messages[-1]["content"].replace("THE SECOND", "THE FIRST").split("THE FIRST ANSWER:\n")
-    first, second = (len(answer.strip()) for answer in answers)
-    return "So.\n" + ("TIE" if first == second else "FIRST" if first > second else "SECOND")
+@pytest.mark.parametrize("text", ["", *NO_VERDICTS.strip().split("|")])
+def test_a_text_that_is_no_verdict_gives_no_reward(prompts, text):
+    (step,) = judged(lambda messages: text.replace(", ", "\n"), prompts, [0], ["a"])
+    assert step.reason == "not_understood"
 
 
 def test_comparisons_within_a_group_go_both_ways(prompts):
-    seeds, responses = [0, 0, 0, 1, 1, 2], ["a", "aaa", "aa", "b", "c", "alone"]
-    with serving(longer_wins) as server:
-        steps = judge_at(server.url, prompts, compare=True).step_all(seeds, responses)
+    """The longer answer wins. A response without a verdict has the reason of its own comparisons."""
+
+    def verdict(messages):
+        first, second = re.findall(r"ANSWER:\n(.*)", messages[-1]["content"])
+        if "refused" in (first, second):
+            return NoVerdict("judge", "too long")
+        if "?" in (first, second):
+            return "Hm."
+        longer = "Verdict: **first**" if len(first) > len(second) else "SECOND"
+        return f"So.\n{'TIE' if len(first) == len(second) else longer}"
+
+    seeds, responses = [0, 0, 0, 1, 1, 2, 2, 3, 3, 4], "a aaa aa b c ? d refused e alone".split()
+    steps = judged(verdict, prompts, seeds, responses, compare=True)
     assert [step.reward for step in steps[:5]] == [0, 1, 0.5, 0.5, 0.5]
-    assert len(server.bodies) == 3 * 2 + 2
-    assert isinstance(steps[5], NoVerdict) and "a single response" in steps[5].text
-    with serving(lambda messages: "Verdict: **first**") as server:
-        steps = judge_at(server.url, prompts, compare=True).step_all([0, 0], ["a", "b"])
-    assert [step.reward for step in steps] == [0.5, 0.5], "a judge that prefers a place decides nothing"
-    assert [step.metrics["swayed_by_order"] for step in steps] == [1, 1]
-
-
-def test_a_response_without_a_verdict_has_the_reason_of_its_own_comparisons(prompts):
-    def answer(messages):
-        return (400, "too long") if "long" in messages[-1]["content"] else "Hm."
-
-    seeds, responses = [0, 0, 1, 1, 2], ["long a", "long b", "c", "d", "alone"]
-    with serving(answer) as server:
-        steps = judge_at(server.url, prompts, compare=True).step_all(seeds, responses)
-    reasons = ["judge", "judge", "not_understood", "not_understood", "not_understood"]
-    assert [step.reason for step in steps] == reasons
-    assert "none of FIRST, TIE, SECOND: 'Hm.'" in steps[2].text and "a single response" in steps[4].text
-    with serving_first_tokens(lambda messages: {"Hm": 0.5}) as server:
-        (step, _) = judge_at(server.url, prompts, verdict="logprobs", compare=True).step_all([0, 0], "ab")
-    assert "neither 'a' nor 'b' is among the judge's likeliest tokens: 'Hm'" in step.text
+    reasons = "not_understood not_understood judge judge not_understood".split()
+    assert [step.reason for step in steps[5:]] == reasons
+    assert "none of FIRST, TIE, SECOND: 'Hm.'" in steps[5].text and "a single response" in steps[9].text
 
 
 def test_a_judge_reads_the_calls_of_a_prompt(tmp_path):
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
-    turns = [
-        {"role": "user", "content": "Add."},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "2"},
-    ]
+    turns = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "2"}]
     file = tmp_path / "prompts.jsonl"
-    file.write_text(json.dumps({"messages": turns}))
-    judge = judge_at("http://127.0.0.1:9", {"train": str(file), "validation": str(file)})
+    file.write_text(json.dumps({"messages": [{"role": "user", "content": "Add."}, *turns]}))
+    judge = judge_at(NO_SERVER, {"train": str(file), "validation": str(file)})
     ((_, user),) = judge.rubric_requests(judge.records[0], "It is 2.")
     assert '{"name": "add", "arguments": {"a": 1}}' in user["content"]
     assert "<tool_response>\n2\n</tool_response>" in user["content"]
 
 
-def serving_first_tokens(serving_tokens):
-    """Serve the log-probabilities of {first token: probability}, which serving_tokens gives for a conversation."""
-
-    def answer(messages):
-        top = [{"token": t, "logprob": math.log(p)} for t, p in serving_tokens(messages).items()]
-        return {"content": [{"token": "", "logprob": 0.0, "top_logprobs": top}]} if top else None
-
-    return serving(lambda messages: "", logprobs=answer)
+def first_tokens(**probabilities: float) -> str:
+    """A judge's answer: its likeliest first tokens and their log-probabilities."""
+    return json.dumps({token.replace("_", " "): math.log(p) for token, p in probabilities.items()})
 
 
 def test_a_probability_is_the_verdict_on_a_criterion(prompts):
     def tokens(messages):
         (message,) = messages
         if "broken" in message["content"]:
-            return {"Hm": 0.5}
-        return (
-            {"Yes": 0.2, " yes": 0.1, "No": 0.1, "x": 0.5} if RUBRIC_TRUE in message["content"] else {"no": 1}
-        )
+            return first_tokens(Hm=0.5)
+        is_truth = "It is true." in message["content"]
+        return first_tokens(Yes=0.2, _yes=0.1, No=0.1, x=0.5) if is_truth else first_tokens(no=1)
 
-    with serving_first_tokens(tokens) as server:
-        steps = judge_at(server.url, prompts, verdict="logprobs").step_all([0, 1], ["fine", "broken"])
-    assert steps[0].reward == pytest.approx(3 / 4 * 0.3 / 0.4)
-    assert steps[0].metrics == pytest.approx({"criterion_1": 0.75, "criterion_2": 0})
-    assert isinstance(steps[1], NoVerdict) and "'Hm'" in steps[1].text
-    assert len(server.bodies) == 2 * 2
-    assert {(body["max_tokens"], body["top_logprobs"]) for body in server.bodies} == {(1, 20)}
-
-
-def test_the_probabilities_of_tokens_of_the_same_text_are_added():
-    """0.2 + 0.1 for Yes."""
-    top = [{"token": t, "logprob": math.log(p)} for t, p in (("Yes", 0.2), ("Yes", 0.1), ("No", 0.1))]
-    with serving(
-        lambda messages: "", logprobs=lambda messages: {"content": [{"top_logprobs": top}]}
-    ) as server:
-        (answer,) = JudgeEndpoint(server.url, "m", likeliest=20).ask([conversation("a")])
-    assert probability_of(answer, "yes", "no") == pytest.approx(0.75)
+    fine, broken = judged(tokens, prompts, [0, 1], ["fine", "broken"], verdict="logprobs")
+    assert fine.reward == pytest.approx(3 / 4 * 0.3 / 0.4)
+    assert fine.metrics == pytest.approx({"criterion_1": 0.75, "criterion_2": 0})
+    assert isinstance(broken, NoVerdict) and "'Hm'" in broken.text
 
 
 def test_a_probability_is_the_verdict_on_a_pair(prompts):
     """The judge gives the first place 0.9 for equal answers, and 0.6 for the worse one."""
 
     def tokens(messages):
-        first = messages[0]["content"].partition("ANSWER A:\n")[2].partition("\n")[0]
-        win = 0.9 if first == "good" else 0.6
-        return {"A": win, "B": 1 - win}
+        win = 0.9 if "ANSWER A:\ngood" in messages[0]["content"] else 0.6
+        return first_tokens(A=win, B=1 - win)
 
-    with serving_first_tokens(tokens) as server:
-        judge = judge_at(server.url, prompts, verdict="logprobs", compare=True)
-        good, bad = judge.step_all([0, 0], ["good", "bad"])
+    good, bad = judged(tokens, prompts, [0, 0], ["good", "bad"], verdict="logprobs", compare=True)
     assert (good.reward, bad.reward) == pytest.approx(((0.9 + 0.4) / 2, (0.6 + 0.1) / 2))
     assert good.metrics["swayed_by_order"] == 1
 
 
-def test_a_server_without_logprobs_gives_no_verdict(prompts):
-    with serving(lambda messages: "Yes") as server:
-        (step,) = judge_at(server.url, prompts, verdict="logprobs").step_all([0], ["a"])
-    assert step.reason == "judge" and "log-probabilities are missing; use verdict=text" in step.text
-    with serving(lambda messages: "", logprobs=lambda messages: {"content": []}) as server:
-        (step,) = judge_at(server.url, prompts, verdict="logprobs").step_all([0], ["a"])
-    assert step.reason == "judge" and "ended without an answer (finish_reason='stop')" in step.text
-
-
 def conversation(text) -> list[dict[str, str]]:
     return [{"role": "user", "content": str(text)}]
+
+
+def test_the_probabilities_of_first_tokens_with_the_same_text_are_added():
+    entries = [
+        {"token": token, "logprob": math.log(p)} for token, p in (("Yes", 0.2), ("Yes", 0.1), ("No", 0.1))
+    ]
+    logprobs = {"content": [{"top_logprobs": entries}]}
+    with serving(lambda messages: "", logprobs=lambda messages: logprobs) as server:
+        (answer,) = JudgeEndpoint(server.url, "m", likeliest=20).ask([conversation("a")])
+    assert json.loads(answer) == pytest.approx({"Yes": math.log(0.3), "No": math.log(0.1)})
+    assert (server.bodies[0]["max_tokens"], server.bodies[0]["top_logprobs"]) == (1, 20)
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "cause"),
+    [
+        (None, "log-probabilities are missing; use verdict=text"),
+        ({"content": []}, "ended without an answer (finish_reason='stop')"),
+    ],
+)
+def test_a_server_without_logprobs_gives_no_verdict(logprobs, cause):
+    with serving(lambda messages: "Yes", logprobs=lambda messages: logprobs) as server:
+        (answer,) = JudgeEndpoint(server.url, "m", likeliest=20).ask([conversation("a")])
+    assert answer.reason == "judge" and cause in answer.text
 
 
 def test_a_busy_judge_is_asked_again_and_another_error_is_reported_once():
@@ -219,19 +189,15 @@ def test_a_busy_judge_is_asked_again_and_another_error_is_reported_once():
     assert answers == ["busy", "broken", refusal, "fine", "fine"]
     assert sorted(pauses)[-2:] == [3, 3] and len(pauses) == 3, "a server's Retry-After is kept"
     assert len(server.bodies) == 3 + 2 + 1 + 1
-    absent = JudgeEndpoint("http://127.0.0.1:9", "m", sleep=pauses.append, retries=1)
-    (answer,) = absent.ask([conversation("busy")])
+    (answer,) = JudgeEndpoint(NO_SERVER, "m", sleep=pauses.append, retries=1).ask([conversation("busy")])
     assert answer.reason == "judge" and "refused" in answer.text
 
 
 def test_an_interrupt_waits_for_no_queued_request():
-    may_answer = threading.Event()
+    may_answer, interrupt = threading.Event(), Mock(side_effect=KeyboardInterrupt)
 
     def answer(messages):
         return "so" if messages[0]["content"] == "0" or may_answer.wait(1) else "late"
-
-    def interrupt(done, requests):
-        raise KeyboardInterrupt
 
     with serving(answer) as server:
         endpoint = JudgeEndpoint(server.url, "m", concurrency=1, on_answer=interrupt)
@@ -242,24 +208,13 @@ def test_an_interrupt_waits_for_no_queued_request():
     assert sent <= 2, "the first, and one under way"
 
 
-def test_a_long_wait_for_the_judge_prints_how_many_requests_are_done(capsys):
-    clock = iter([0, 0, 5, 21, 30, 40, 50])  # created, then the answers 1 to 6
-    with serving(lambda messages: "fine") as server:
-        endpoint = JudgeEndpoint(server.url, "m", on_answer=PrintedProgress(lambda: next(clock)))
-        endpoint.ask([conversation(n) for n in range(6)])
-    assert capsys.readouterr().out == "3 of 6 requests to the judge are done\n"
-
-
 def test_half_an_answer_is_asked_again_and_costs_no_other_response_its_reward():
-    """The server closes the connection once in the middle of an answer."""
-    with serving(lambda messages: messages[0]["content"], cut=1) as server:
+    """The server closes its first two connections in the middle of an answer."""
+    with serving(lambda messages: messages[0]["content"], cut=2) as server:
         endpoint = JudgeEndpoint(server.url, "m", sleep=lambda seconds: None, retries=1, concurrency=1)
-        assert endpoint.ask([conversation("a"), conversation("b")]) == ["a", "b"]
-        assert len(server.bodies) == 3
-    with serving(lambda messages: "so", cut=2) as server:
-        endpoint = JudgeEndpoint(server.url, "m", sleep=lambda seconds: None, retries=1)
-        (answer,) = endpoint.ask([conversation("a")])
-    assert answer.reason == "judge" and "IncompleteRead" in answer.text
+        lost, answer = endpoint.ask([conversation("a"), conversation("b")])
+    assert lost.reason == "judge" and "IncompleteRead" in lost.text
+    assert answer == "b" and len(server.bodies) == 3
 
 
 def test_a_verdict_that_was_cut_is_no_verdict(prompts, tmp_path):
@@ -273,16 +228,10 @@ def test_a_verdict_that_was_cut_is_no_verdict(prompts, tmp_path):
 
 
 def test_answers_are_kept_when_the_run_is_killed_during_a_step(tmp_path):
-    class Killed(BaseException):
-        pass
-
-    def ending(seconds):
-        raise Killed
-
-    cache = tmp_path / "judge.sqlite"
+    cache, killed = tmp_path / "judge.sqlite", Mock(side_effect=SystemExit)
     with serving(lambda messages: (500, "") if messages[0]["content"] == "b" else "so") as server:
-        endpoint = JudgeEndpoint(server.url, "m", cache=cache, concurrency=1, sleep=ending)
-        with pytest.raises(Killed):
+        endpoint = JudgeEndpoint(server.url, "m", cache=cache, concurrency=1, sleep=killed)
+        with pytest.raises(SystemExit):
             endpoint.ask([conversation("a"), conversation("b")])
         assert JudgeEndpoint(server.url, "m", cache=cache).ask([conversation("a")]) == ["so"]
         assert len(server.bodies) == 2
@@ -293,11 +242,10 @@ def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_reque
     conversations = [conversation(n) for n in range(6)]
     cache = tmp_path / "folder" / "judge.sqlite"
     with serving(lambda messages: f"to {messages[0]['content']}") as server:
+        settings = {"model": "m", "cache": cache, "key_variable": "MY_KEY"}
 
         def endpoint(**changes):
-            return JudgeEndpoint(
-                server.url, **{"model": "m", "cache": cache, "key_variable": "MY_KEY"} | changes
-            )
+            return JudgeEndpoint(server.url, **settings | changes)
 
         assert endpoint().ask(conversations[:4]) == [f"to {n}" for n in range(4)]
         assert endpoint(max_calls=1).ask(conversations[:5])[4] == "to 4", "cached answers cost nothing"
@@ -315,26 +263,21 @@ def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_reque
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"rubric": {"a": 0}}, "a: 0; a weight must be a number above 0"),
-        ({"rubric": {"a": "high"}}, "a: 'high'; a weight must be a number above 0"),
+        ({"rubric": []}, "at least one criterion"),
+        ({"rubric": {"a": 0, "b": "high"}}, "a: 0, b: 'high'; a weight must be a number above 0"),
+        ({"rubric": ["A", "B", "A"]}, "rubric: A: remove the repetition"),
+        ({"rubric": [["It is short."]]}, r"rubric.*: write \[criterion, weight\]"),
         ({"url": "127.0.0.1:8000"}, "url='127.0.0.1:8000': the value must begin with http://"),
         ({"retries": -1}, "retries=-1: the value must be a number of at least 0"),
-        ({"timeout": "soon"}, "timeout='soon': the value must be a number"),
-        ({"max_calls": -1}, "max_calls=-1: the value must be a number of at least 0"),
-        (
-            {"cache": "/dev/null/judge"},
-            "cache='/dev/null/judge': the file cannot hold answers .*cache: false",
-        ),
+        ({"cache": "/dev/null/judge"}, "cache='/dev/null/judge': the file cannot hold.*cache: false"),
         ({"verdict": "json"}, "verdict='json': choose from text, logprobs"),
-        ({"rubric": []}, "at least one criterion"),
-        ({"rubric": ["A", "B", "A"]}, "rubric: A: remove the repetition"),
         ({"key_variable": "NOT_SET_HERE"}, "NOT_SET_HERE: this environment variable is not set"),
         ({"workers": 3}, r"no args\.workers; a judge also takes concurrency"),
     ],
 )
 def test_wrong_arguments_are_refused_at_the_start(prompts, args, message):
     with pytest.raises(UserError, match=message):
-        judge_at(args.pop("url", "http://127.0.0.1:9"), prompts, **args)
+        judge_at(args.pop("url", NO_SERVER), prompts, **args)
 
 
 def environments(use, limit=10.0, **args):
@@ -356,56 +299,58 @@ def test_a_judge_in_its_process_gets_all_responses_in_one_call_and_failures_are_
 
 
 @pytest.mark.parametrize(
-    ("compared_at_once", "seeds", "seconds"),
-    [
-        (0, [1, 1, 1, 2], 4 * (2 + 10)),
-        (2, [1, 1, 1, 2], 4 * (2 + 10)),  # each of three responses has two comparisons
-        (1, [1, 1, 1, 2], 4 * 2 + 3 * 2 * 10 + 10),
-    ],
+    ("compared_at_once", "waits"),
+    [(0, 4), (2, 4), (1, 3 * 2 + 1)],  # each of three responses has two comparisons
 )
-def test_the_time_limit_counts_the_comparisons_of_each_response(compared_at_once, seeds, seconds):
-    waiting = SimpleNamespace(waiting_seconds=10, compared_at_once=compared_at_once)
-    assert worker.time_limit(SimpleNamespace(timeout=2), waiting, seeds) == seconds
+def test_the_time_limit_counts_the_comparisons_of_each_response(compared_at_once, waits):
+    environment = SimpleNamespace(waiting_seconds=10, compared_at_once=compared_at_once)
+    seconds = worker.time_limit(SimpleNamespace(timeout=2), environment, [1, 1, 1, 2])
+    assert seconds == 4 * 2 + waits * 10
 
 
-@pytest.mark.parametrize(
-    ("verdict", "concurrency", "times"), [("text", 1, 1), ("logprobs", 1, 2), ("logprobs", 2, 1)]
-)
-def test_the_time_limit_counts_the_requests_of_each_criterion(prompts, verdict, concurrency, times):
-    judge = judge_at("http://127.0.0.1:9", prompts, verdict=verdict, concurrency=concurrency)
-    assert judge.waiting_seconds == times * judge.endpoint.longest_wait
+@pytest.fixture
+def reward_file(tmp_path):
+    """A function that writes a reward file, and returns the file's path."""
+
+    def write(text: str) -> str:
+        (tmp_path / "mine.py").write_text(text)
+        return str(tmp_path / "mine.py")
+
+    return write
 
 
-FUNCTIONS = {
-    "as TRL": "def reward(prompts, completions, **columns):\n    return [len(text) + len(prompt) for prompt, text in zip(prompts, completions)]",
-    "a column": "def reward(completions, extra):\n    assert None in extra\n    return [len(text) + 9 for text in completions]",
-    "async lists": "async def reward(prompts, completions, **columns):\n    return [{'reward': len(text) + 9, 'm': 1} for text in completions]",
-    "async": "import asyncio\nwaiting = []\nasync def reward(prompt, response, **fields):\n    waiting.append(0)\n    while len(waiting) < 3:\n        await asyncio.sleep(0)\n    return len(response) + len(prompt)",
-}  # fmt: skip
+AS_TRL = """
+async def reward(prompts, completions, extra, **columns):
+    assert None in extra  # the column of a record without the key
+    return [len(text) + len(prompt) for prompt, text in zip(prompts, completions)]
+"""
+ASYNC_OF_ONE_RESPONSE = """
+import asyncio
+waiting = []
+async def reward(prompt, response, **fields):
+    waiting.append(0)
+    while len(waiting) < 3:
+        await asyncio.sleep(0)
+    return len(response) + len(prompt)
+"""
 
 
-@pytest.mark.parametrize("form", FUNCTIONS)
-def test_a_reward_function_of_lists_or_an_async_one_judges_all_responses_together(tmp_path, form):
-    file, prompts = tmp_path / "mine.py", tmp_path / "prompts.jsonl"
-    file.write_text(FUNCTIONS[form])
-    prompts.write_text(
-        "".join(
-            json.dumps({"prompt": f"Number {n}?", **({"extra": n} if n else {})}) + "\n" for n in range(4)
-        )
-    )
-    environment = make(str(file), prompts={"train": str(prompts), "validation": str(prompts)})
+@pytest.mark.parametrize("text", [AS_TRL, ASYNC_OF_ONE_RESPONSE])
+def test_a_reward_function_of_lists_or_an_async_one_judges_all_responses_together(
+    tmp_path, reward_file, text
+):
+    records = [{"prompt": "Number 0?"}, *({"prompt": f"Number {n}?", "extra": n} for n in (1, 2, 3))]
+    file = tmp_path / "numbers.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    environment = make(reward_file(text), prompts={"train": str(file), "validation": str(file)})
     assert environment.judges_together
     steps = environment.step_all([1, 0, 3], ["x", "xx", "xxx"])
     assert [step.reward for step in steps] == [10, 11, 12]
 
 
-def test_a_reward_function_of_lists_draws_from_generators_that_the_seeds_determine(tmp_path, prompts):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "import random, numpy\ndef reward(completions, **columns):\n"
-        "    return [random.random() + numpy.random.random() for _ in completions]"
-    )
-    environment = make(str(file), prompts=prompts)
+def test_a_reward_function_of_lists_draws_from_generators_that_the_seeds_determine(reward_file, prompts):
+    text = "import random\ndef reward(completions):\n    return [random.random() for _ in completions]"
+    environment = make(reward_file(text), prompts=prompts)
     first, again, other = [worker.judge(environment, "train", [0, n], "ab") for n in (1, 1, 2)]
     assert first == again != other
 
@@ -417,47 +362,44 @@ def reward(prompts, completions, **columns):
 """
 
 
-def test_a_reward_function_for_trl_s_messages_gets_messages_with_conversational(tmp_path, prompts):
-    file = tmp_path / "mine.py"
-    file.write_text(CONVERSATIONAL)
-    environment = make(str(file), prompts=prompts, conversational=True)
-    question = environment.records[0].question
-    assert [step.reward for step in environment.step_all([0, 0], ["x", ""])] == [
-        len(question) + 1,
-        len(question),
-    ]
-    assert environment.records[0].prompt == [{"role": "user", "content": question}], (
-        "the prompt stays as it was"
-    )
-    with environments(str(file), prompts=prompts) as pool:
-        (failure,) = pool.step([Episode("mine", 0, ("a",))])
-    assert "string indices must be integers" in failure.text
-    assert failure.text.endswith('as in completion[0]["content"], give args.conversational=true.')
+def test_a_reward_function_for_trl_s_messages_gets_messages_with_conversational(reward_file, prompts):
+    environment = make(reward_file(CONVERSATIONAL), prompts=prompts, conversational=True)
+    question, (first, second) = environment.records[0].question, environment.step_all([0, 0], ["x", ""])
+    assert (first.reward, second.reward) == (len(question) + 1, len(question))
+    assert environment.records[0].prompt == [{"role": "user", "content": question}], "the prompt stays"
 
 
-def test_conversational_needs_messages_and_the_form_of_lists(tmp_path, prompts):
-    file, texts = tmp_path / "mine.py", tmp_path / "texts.jsonl"
-    file.write_text("async def reward(prompt, response, **fields):\n    return 0.0")
-    with pytest.raises(UserError, match=r"conversational=True: write reward\(prompts, completions"):
-        make(str(file), prompts=prompts, conversational=True)
-    file.write_text(CONVERSATIONAL)
-    texts.write_text('{"text": "One"}\n{"text": "Two"}\n')
-    with pytest.raises(UserError, match="needs `prompt` or `messages`"):
-        make(str(file), prompts=str(texts), conversational=True)
+SOME_REWARDS = """
+def reward(completions, **columns):
+    return [None if text == '-' else 1 for text in completions if text]
+"""
 
 
-def test_missing_rewards_a_wrong_count_and_a_wrong_signature_are_failures(tmp_path, prompts):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "def reward(completions, **columns):\n    return [None if text == '-' else 1 for text in completions if text]"
-    )
-    with environments(str(file), prompts=prompts) as pool:
-        steps = pool.step([Episode("mine", 0, ("-",)), Episode("mine", 1, ("a",))])
-        assert steps[0].reason == "no_reward" and steps[1] == Step(1.0)
+def test_missing_rewards_and_a_wrong_count_are_failures(reward_file, prompts):
+    with environments(reward_file(SOME_REWARDS), prompts=prompts) as pool:
+        missing, right = pool.step([Episode("mine", 0, ("-",)), Episode("mine", 1, ("a",))])
         steps = pool.step([Episode("mine", 0, ("",)), Episode("mine", 1, ("a",))])
+    assert missing.reason == "no_reward" and right == Step(1.0)
     assert [step.reason for step in steps] == ["raised", "raised"]
     assert "1 rewards were returned for 2 responses" in steps[0].text
-    file.write_text("def reward(completions, answer):\n    return [0.0] * len(completions)")
-    words = r"reward\(completions, answer\) can't be called with prompts, completions"
-    with pytest.raises(UserError, match=words):  # before anything runs
-        environments(str(file), prompts=prompts)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("def reward(completions, answer): ...", {}, r"\(completions, answer\) can't be called with prompts"),
+        (
+            "async def reward(prompt, response): ...",
+            {"conversational": True},
+            r"conversational=True: write reward\(prompts, completions",
+        ),
+        (CONVERSATIONAL, {"conversational": True, "prompts": "texts.jsonl"}, "needs `prompt` or `messages`"),
+    ],
+)
+def test_a_reward_function_that_does_not_fit_its_prompts_is_refused_at_the_start(
+    tmp_path, monkeypatch, reward_file, prompts, text, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    Path("texts.jsonl").write_text('{"text": "One"}\n{"text": "Two"}\n')
+    with pytest.raises(UserError, match=message):
+        make(reward_file(text), **{"prompts": prompts} | arguments)

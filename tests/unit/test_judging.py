@@ -21,10 +21,11 @@ GOOD, OTHER = "Honey is sweet because bees collect sugar from flowers.", 'Use th
 
 def run_of(folder, *answers: tuple[str, int, int, str, float | None]) -> RunFolder:
     """A run with these (split, step, group, response, reward)."""
-    with (folder / "rollouts.jsonl").open("w") as file:
-        for split, step, group, response, reward in answers:
-            record = {"split": split, "step": step, "group": group, "response": response, "reward": reward}
-            file.write(json.dumps(record | {"prompt": ASKS, "length": 9, "finished": True}) + "\n")
+    names = ("split", "step", "group", "response", "reward")
+    records = [
+        dict(zip(names, answer)) | {"prompt": ASKS, "length": 9, "finished": True} for answer in answers
+    ]
+    (folder / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return RunFolder(folder)
 
 
@@ -40,14 +41,16 @@ def test_labels_are_the_numbers_of_the_good_answers(good_numbers, labels):
     assert labels_of(ANSWERS, good_numbers) == labels
 
 
-@pytest.mark.parametrize("good_numbers", [";", " , ", "2 and 3"])
-def test_labels_without_a_number_are_refused(good_numbers):
-    with pytest.raises(ValueError, match="write the numbers of the good answers, such as 1, 4, 9, or none"):
-        labels_of(ANSWERS, good_numbers)
+def test_labels_without_a_number_are_refused():
+    for good_numbers in (" , ", "2 and 3"):
+        with pytest.raises(
+            ValueError, match="write the numbers of the good answers, such as 1, 4, 9, or none"
+        ):
+            labels_of(ANSWERS, good_numbers)
 
 
-@pytest.mark.parametrize("rubric", [RUBRIC, {"It's short; für #1 & <ä>!": 1, "True": 2}])
-def test_the_policy_trains_on_the_given_rubric(rubric):
+def test_the_policy_trains_on_the_given_rubric():
+    rubric = RUBRIC | {"It's short; für #1 & <ä>!": 1, "True": 2}
     settings = rubric_environment({"train": "prompts.jsonl"}, {"model": "m"}, rubric)
     composed = compose("grpo", [f"{key}={written(value)}" for key, value in settings.items()], "smoke")
     of_judge = save(composed)["model"]["environments"]["judged"]["args"]["rubric"]
@@ -72,7 +75,7 @@ def test_a_tie_counts_half_in_spite_of_rounding():
     assert right_by([0.9, 0.49999997, 0.1]) == [1, 0.5, 0]
 
 
-def test_fewer_prompts_than_asked_for_are_all_drawn(tmp_path):
+def test_fewer_prompts_than_requested_are_all_drawn(tmp_path):
     answers = [("validation", step, group, GOOD, 1.0) for step in (0, 12) for group in (0, 1)]
     held_out = before_and_after(run_of(tmp_path, *answers))
     assert sorted(held_out.drawn(10)) == sorted(held_out.pairs) and len(held_out.pairs) == 2
@@ -87,10 +90,7 @@ def test_validations_without_rewards_are_refused_with_both_steps_and_a_cure(tmp_
 def test_only_prompts_with_a_good_and_another_response_count(tmp_path):
     """The good response wins in one prompt and ties in another: 0.75. The third prompt has no good response."""
     rewards = {0: (1.0, 0.0), 1: (0.5, 0.5)}
-    answers = [
-        ("train", 1, group, response, reward)
-        for group, of_both in rewards.items()
-        for response, reward in zip((GOOD, OTHER), of_both)
-    ]
-    share = right_within_prompts(run_of(tmp_path, *answers, ("train", 1, 2, OTHER, 0.9)), 1, 1)
-    assert share.value == 0.75
+    answers = [("train", 1, group, GOOD, of_good) for group, (of_good, _) in rewards.items()]
+    answers += [("train", 1, group, OTHER, of_other) for group, (_, of_other) in rewards.items()]
+    run = run_of(tmp_path, *answers, ("train", 1, 2, OTHER, 0.9))
+    assert right_within_prompts(run, 1, 1).value == 0.75

@@ -1,7 +1,5 @@
 """`./lab` with a stand-in for uv that notes how it was called: what is installed when, and what is not."""
 
-import os
-import pty
 import re
 import subprocess
 import sys
@@ -77,17 +75,12 @@ def test_an_environment_whose_python_is_gone_is_made_anew(installed):
 
 
 def test_trl_is_installed_on_demand_and_once(installed):
-    for command, extras in (
-        ("bench", ["bench"]),
-        ("test", ["environments", "exporters", "hub", "json", "site"]),
-    ):
-        assert installed.lab(command)[1] == f"handed over: aligner_lib {command}"
-        calls = installed.installs()
-        assert all("--require-hashes" in call and "--compile-bytecode" not in call for call in calls)
-        locks = [re.findall(r"requirements-\w+\.lock", call) for call in calls]
-        assert locks == [[f"requirements-{extra}.lock"] for extra in extras]
-        installed.lab(command)
-        assert installed.installs() == []
+    assert installed.lab("bench")[1] == "handed over: aligner_lib bench"
+    (call,) = installed.installs()
+    assert "--require-hashes" in call and "--compile-bytecode" not in call
+    assert re.findall(r"requirements-\w+\.lock", call) == ["requirements-bench.lock"]
+    installed.lab("bench")
+    assert installed.installs() == []
 
 
 def test_a_failed_download_is_one_sentence_and_the_next_start_tries_again(clone):
@@ -98,20 +91,8 @@ def test_a_failed_download_is_one_sentence_and_the_next_start_tries_again(clone)
     assert clone.lab("runs")[0] == 0
 
 
-def test_on_a_terminal_uv_says_the_cause_and_no_empty_brackets_follow(clone):
-    ours, terminal = pty.openpty()
-    process = clone.start("runs", stderr=terminal, UV_FAILS="pip install")
-    os.close(terminal)
-    assert process.wait(60) == 1
-    shown = os.read(ours, 10_000).decode()
-    os.close(ours)
-    process.stdout.close()
-    assert shown.count("no route to host") == 1
-    assert "did not finish; check the network" in shown and "()" not in shown
-
-
 def test_simultaneous_first_starts_install_once(clone):
-    for process in [clone.start("runs") for _ in range(3)]:
+    for process in [clone.start("runs") for _ in range(2)]:
         out, err = process.communicate(timeout=60)
         assert out.strip() == "handed over: aligner_lib runs", err
     assert len(clone.installs()) == 3  # two locks and the project
@@ -136,15 +117,6 @@ def test_the_indexes_of_pip_s_file_are_handed_on_to_uv(clone, tmp_path):
     assert all(INDEXES in call for call in clone.installs())
 
 
-@pytest.mark.parametrize(("python", "says"), [("3.12", False), ("3.13", True)])
-def test_an_environment_without_pytriton_says_what_that_costs(clone, python, says):
-    stand_in = Path(clone.environment["PYTHON_STANDIN"])
-    says_its_version = f'if [ "$1" = -c ] && [ $# = 2 ]; then echo {python[2:]}; exit; fi'
-    stand_in.write_text(stand_in.read_text().replace("\n", f"\n{says_its_version}\n", 1))
-    code, _, err = clone.lab("runs")
-    assert code == 0 and ("PPO trains as one job, and everything else works" in err) == says
-
-
 # Takes the place of the module that opens bundles: it refuses a bad file, and brings a uv.
 BUNDLE_MODULE = """
 import os, shutil, sys
@@ -156,34 +128,25 @@ shutil.copy(shutil.which('uv'), sys.argv[2])
 
 @pytest.fixture
 def bundle(clone) -> Path:
-    room = clone.root / "aligner_lib" / "tutorial" / "workshop"
-    room.mkdir(parents=True)
-    for package in (room.parent.parent, room.parent, room):
-        (package / "__init__.py").touch()
-    (room / "bundle.py").write_text(BUNDLE_MODULE)
+    module = clone.root / "aligner_lib" / "tutorial" / "workshop" / "bundle.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(BUNDLE_MODULE)
     file = clone.root / "the bundle.tar"
     file.write_text("{}")
     return file
 
 
-@pytest.mark.parametrize(("command", "joined"), [("setup", False), ("tutorial", True)])
-def test_a_bundle_is_installed_from_without_an_index(clone, bundle, command, joined):
-    words = [f"--bundle={bundle}"] if joined else ["--bundle", bundle]
-    code, out, _ = clone.lab(command, *words)
-    assert (code, out) == (0, f"handed over: aligner_lib {command} {' '.join(map(str, words))}")
+@pytest.mark.parametrize(
+    "words", [["setup", "--bundle", "the bundle.tar"], ["tutorial", "--bundle=the bundle.tar"]]
+)
+def test_a_bundle_is_installed_from_without_an_index(clone, bundle, words):
+    words = [word.replace(bundle.name, str(bundle)) for word in words]
+    assert clone.lab(*words)[:2] == (0, f"handed over: aligner_lib {' '.join(words)}")
     for call in clone.installs():
         assert f"--offline --no-index --find-links {clone.root}/.venv/bundle " in call
     assert not (clone.root / ".venv" / "bundle").exists()
-    clone.lab(command, *words)
+    clone.lab(*words)
     assert clone.installs() == []
-
-
-def test_a_bundle_has_no_cpu_build_of_pytorch_which_is_told_and_noted(clone, bundle):
-    code, _, err = clone.lab("setup", "--bundle", bundle, LAB_TORCH="cpu")
-    assert code == 0 and "a bundle has no CPU build of PyTorch" in err
-    assert (clone.root / ".venv" / "lab.torch").read_text() == "cuda\n"
-    again = clone.lab("setup", "--bundle", bundle, LAB_TORCH="cpu")
-    assert again == (0, f"handed over: aligner_lib setup --bundle {bundle}", "")
 
 
 def test_a_damaged_bundle_installs_nothing(clone, bundle):

@@ -8,8 +8,8 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -71,74 +71,43 @@ def test_prose_names_things_in_cells_of_at_most_250_words(path):
         assert max(lengths.values()) <= MOST_WORDS_IN_A_CELL, f"{path.name}: {lengths}"
 
 
-def docstrings_and_comments(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            yield node.value.value
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.string
+class Texts(NamedTuple):
+    """The words of a module."""
+
+    explanations: str
+    """Docstrings of modules, classes, functions and fields, and comments."""
+    messages: list[str]
+    """The text of each raise statement, without the expressions in the text."""
+    names: list[str]
+    """Variables and arguments."""
 
 
-def test_docstrings_of_classes_and_fields_and_comments_are_read():
-    source = '"""Module."""\nclass A:\n    x: int  # comment\n    """Field."""\nname = "no docstring"\n'
-    assert [*docstrings_and_comments(source)] == ["Module.", "Field.", "# comment"]
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def texts_of(source: str) -> Texts:
+    nodes = list(ast.walk(ast.parse(source)))
+    docstrings = [node.value.value for node in nodes if isinstance(node, ast.Expr) and is_text(node.value)]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline) if "#" in source else []
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    raised = [node.exc for node in nodes if isinstance(node, ast.Raise) and node.exc is not None]
+    messages = [" ".join(part.value for part in ast.walk(error) if is_text(part)) for error in raised]
+    names = [node.id for node in nodes if isinstance(node, ast.Name)]
+    names += [node.arg for node in nodes if isinstance(node, ast.arg)]
+    return Texts("\n".join([*docstrings, *comments]), messages, names)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_docstrings_and_comments_name_things(package):
+def test_docstrings_comments_messages_and_variables_name_things(package):
     texts = {
-        path.relative_to(ROOT).as_posix(): "\n".join(
-            docstrings_and_comments(path.read_text(encoding="utf-8"))
-        )
+        path.relative_to(ROOT).as_posix(): texts_of(path.read_text(encoding="utf-8"))
         for path in sorted((ROOT / package).rglob("*.py"))
     }
-    rates = {path: round(rate(text), 1) for path, text in texts.items() if len(words(text)) >= 80}
-    assert {path: of_file for path, of_file in rates.items() if of_file > MOST_OF_100_WORDS} == {}, (
-        "name the things"
-    )
-
-
-def messages(source: str) -> Iterator[str]:
-    """The text of every raise statement, without the expressions in the text."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Raise) and node.exc is not None:
-            parts = [
-                part.value
-                for part in ast.walk(node.exc)
-                if isinstance(part, ast.Constant) and isinstance(part.value, str)
-            ]
-            yield " ".join(parts)
-
-
-def test_messages_are_read_with_every_part_of_a_text():
-    source = 'raise ValueError(f"size={size}: it is 0; " + "set 1")\nraise\nnote = "no message"\n'
-    assert [text.split() for text in messages(source)] == [["set", "1", "size=", ":", "it", "is", "0;"]]
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_messages_of_errors_name_things(package):
-    texts = [
-        text
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for text in messages(path.read_text(encoding="utf-8"))
-    ]
-    of_all, worst = rate("\n".join(texts)), sorted(texts, key=rate)[-3:]
-    assert of_all <= MOST_OF_100_WORDS, (
-        f"{of_all:.1f} of 100 words in the messages of {package} hide a noun, most in {worst}"
-    )
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_variables_are_named_after_their_content(package):
-    named = {
-        f"{path.relative_to(ROOT).as_posix()}:{node.lineno}": name
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if (name := getattr(node, "arg" if isinstance(node, ast.arg) else "id", "")) in NO_NAMES
-    }
-    assert named == {}
+    explained = {path: of_file.explanations for path, of_file in texts.items()}
+    rates = {path: round(rate(text), 1) for path, text in explained.items() if len(words(text)) >= 80}
+    assert [(path, of_file) for path, of_file in rates.items() if of_file > MOST_OF_100_WORDS] == []
+    messages = [message for of_file in texts.values() for message in of_file.messages]
+    assert rate("\n".join(messages)) <= MOST_OF_100_WORDS, sorted(messages, key=rate)[-3:]
+    unclear = {path: NO_NAMES.intersection(of_file.names) for path, of_file in texts.items()}
+    assert {path: names for path, names in unclear.items() if names} == {}

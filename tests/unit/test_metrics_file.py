@@ -9,22 +9,18 @@ SHARED = """
 share = 0.05
 [section.seconds]
 title = "Seconds"
-metrics = [
-    { names = ["timers/step_time"], unit = "s", definition = "a step" },
-    { names = ["timers/validation_time"], unit = "s", definition = "a validation" },
-]
+metrics = [{ names = ["step_time"], definition = "a step" }, { names = ["val_time"], unit = "s", definition = "a validation" }]
 [chart.margin]
 title = "Margin of another kind"
 lines = [["x", "x"]]
 """
 OWN = """
 include = ["../shared/metrics.toml"]
-sections = ["pairs", { name = "seconds", only = ["timers/validation_time"] }]
+sections = ["pairs", { name = "seconds", only = ["val_time"] }]
 charts = ["margin", "accuracy"]
 alarms = ["not_finite", "kl"]
 [section.pairs]
 title = "Pairs"
-text = "Over the pairs."
 [[section.pairs.metrics]]
 names = ["train/acc", "validation/acc"]
 definition = "share of pairs"
@@ -49,8 +45,8 @@ def test_a_kind_names_its_own_and_included_sections_and_charts(tmp_path):
     declared = declared_in(tmp_path / "own")
     accuracy = Metric(("train/acc", "validation/acc"), "", "share of pairs", "above 0.5", "`model.optim.lr`")
     assert declared["metrics"] == (
-        MetricGroup("Pairs", "Over the pairs.", (accuracy,)),
-        MetricGroup("Seconds", "", (Metric(("timers/validation_time",), "s", "a validation"),)),
+        MetricGroup("Pairs", "", (accuracy,)),
+        MetricGroup("Seconds", "", (Metric(("val_time",), "s", "a validation"),)),
     )
     lines = Line("train", ("train/acc",)), Line("validation", ("validation/acc", "old/acc"))
     assert declared["charts"] == (

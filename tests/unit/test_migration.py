@@ -1,12 +1,11 @@
-"""docs/migration.md keeps its word: each override that it names, with the kind of job that it is for."""
+"""docs/migration.md keeps its word. test_named_settings.py shows the effect of each setting that a row names."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from aligner_lib.config.compose import compose, keys
-from aligner_lib.config.other_names import OTHER_NAMES
+from aligner_lib.config.compose import compose
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.own_files import GivenFiles, trainers_files
 
@@ -21,19 +20,10 @@ def row(name: str) -> str:
     return line
 
 
-# test_named_settings.py shows the effect of each setting that a row names.
-
-
 def test_a_loss_that_is_not_here_is_refused():
     with pytest.raises(ConfigError, match="must be dpo or"):
         compose("dpo", ["model.dpo.preference_loss=rpo_sq"])
     assert "`rpo_sq`" in row("model.dpo.preference_loss")
-
-
-@pytest.mark.parametrize("kind", ["ppo", "grpo"])
-def test_nemo_reinforcers_number_of_printed_samples_names_the_kind_s_own_setting(kind):
-    own = f"model.{kind}.num_val_samples"
-    assert own in keys(kind) and own in OTHER_NAMES["logger.num_val_samples_to_print"]
 
 
 def test_lines_with_both_responses_are_converted_as_the_page_says(tmp_path, monkeypatch):

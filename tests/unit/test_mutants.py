@@ -1,4 +1,4 @@
-"""The yardstick of the tests: what a mutant is, and that a draw is the same again."""
+"""The mistakes that benchmarks/mutants.py plants, and which of them a draw takes."""
 
 import pytest
 
@@ -15,17 +15,12 @@ def changes(source: str) -> set[tuple[str, str]]:
     ("mistake", "source", "mutant"),
     [
         ("sign", "a + b", "(a - b)"),
-        ("sign", "f(-a)", "f((a))"),
         ("unit", "a * b", "(a / b)"),
-        ("unit", "x.mean(0)", "(x.sum(0))"),
         ("off by one", "x[1:n]", "(x[2:n])"),
-        ("off by one", "range(3)", "(range(4))"),
         ("comparison", "a <= b", "(a < b)"),
         ("mask", "loss * mask", "(loss)"),
-        ("mask", "if not ended: stop", "if (ended): stop"),
         ("dropped argument", "f(a, scale=s)", "(f(a))"),
         ("swapped", "kl(p, q)", "(kl(q, p))"),
-        ("swapped", "def f(): return a, b", "def f(): return (b, a)"),
         ("flag", "f(keepdim=True)", "(f(keepdim=False))"),
     ],
 )
@@ -33,20 +28,16 @@ def test_each_mistake_changes_one_expression(mistake, source, mutant):
     assert (mistake, mutant) in changes(source)
 
 
-@pytest.mark.parametrize(
-    "source", ["'a' + b", "folder / name", "raise ValueError(f'{a + b}')", "x: int = 3", "isinstance(a, b)"]
-)
+@pytest.mark.parametrize("source", ["'a' + b", "folder / name", "raise ValueError(f'{a + b}')", "x: int = 3"])
 def test_texts_paths_and_messages_are_left_alone(source):
     assert changes(source) == set()
 
 
 def test_a_draw_takes_every_mistake_equally_often_and_is_the_same_again(tmp_path):
-    room = tmp_path / "data"
-    room.mkdir()
+    (tmp_path / "data").mkdir()
     lines = "a + b", "x[1]", "a < b", "not a", "f(k=v)", "g(a, b)", "h(k=True)", "x.mean()"
-    (room / "m.py").write_text("\n".join(line for line in lines for _ in range(5)) + "\n")
+    (tmp_path / "data" / "m.py").write_text("\n".join(lines * 5) + "\n")
     drawn = draw(16, seed=3, root=tmp_path)
     assert drawn == draw(16, seed=3, root=tmp_path) != draw(16, seed=4, root=tmp_path)
-    assert len({mutant.line for mutant in drawn}) == 16
-    counts = {mistake: sum(mutant.mistake == mistake for mutant in drawn) for mistake in MISTAKES}
-    assert set(counts.values()) <= {1, 2, 3}
+    counts = [sum(mutant.mistake == mistake for mutant in drawn) for mistake in MISTAKES]
+    assert {*counts} <= {1, 2, 3}

@@ -5,7 +5,6 @@ import json
 import threading
 from types import SimpleNamespace
 
-import pytest
 from tornado.httpclient import AsyncHTTPClient
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
@@ -28,27 +27,21 @@ class SlowTokenizer:
         return list(range(10))
 
 
-@pytest.mark.parametrize(
-    ("path", "prompt"),
-    [
-        ("completions", {"prompt": "Hello."}),
-        ("chat/completions", {"messages": [{"role": "user", "content": "Hello."}]}),
-    ],
-)
-def test_others_are_answered_while_a_prompt_is_tokenised(path, prompt):
-    tokenizer, limits = SlowTokenizer(), {"max_position_embeddings": 8, "vocab_size": 100}
+def test_others_are_answered_while_a_prompt_is_tokenised():
+    tokenizer = SlowTokenizer()
     model = SimpleNamespace(name="m", tokenizer=tokenizer, positions=8, writes_plain=True)
-    model.architecture = SimpleNamespace(**limits)
-    request = {"method": "POST", "body": json.dumps({"model": "m"} | prompt), "raise_error": False}
-    request |= {"headers": {"Authorization": "Bearer t"}, "request_timeout": 2 * BOUND_S}
+    model.architecture = SimpleNamespace(max_position_embeddings=8, vocab_size=100)
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello."}]})
+    request = {"method": "POST", "body": body, "headers": {"Authorization": "Bearer t"}}
 
     async def ask() -> tuple[dict, dict]:
         listening, port = bind_unused_port()
         server = HTTPServer(application(Served(model, SimpleNamespace(open=set()), "t")))
         server.add_sockets([listening])
-        client, root = AsyncHTTPClient(), f"http://127.0.0.1:{port}"
-        slow = asyncio.ensure_future(client.fetch(f"{root}/v1/{path}", **request))
-        health = await client.fetch(f"{root}/health")
+        fetch, root = AsyncHTTPClient().fetch, f"http://127.0.0.1:{port}"
+        limits = {"raise_error": False, "request_timeout": 2 * BOUND_S}
+        slow = asyncio.ensure_future(fetch(f"{root}/v1/chat/completions", **request, **limits))
+        health = await fetch(f"{root}/health")
         assert not slow.done()
         tokenizer.may_read.set()
         answer = await slow

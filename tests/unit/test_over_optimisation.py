@@ -30,17 +30,18 @@ def folder(path, records, alarms=()):
 
 def trained(path, last, alarms=()):
     """Validated at steps 0, 2 and `last`; the KL of a response to a training prompt is its step less one, on average."""
-    records = []
-    for step in range(last + 1):
-        if step:
-            for group, part in enumerate((0.25, 0.75)):
-                records.append(answer("train", step, group, 0.0, 0.0, [part * (step - 1), part * (step - 1)]))
-        if step in (0, 2, last):
-            records += [answer("validation", step, i, (2 * i + 1) * step, float(i)) for i in (0, 1)]
+    kl = {0: 0.25, 1: 0.75}  # of a token, by prompt
+    records = [
+        answer("train", step, group, 0.0, 0.0, [kl[group] * (step - 1)] * 2)
+        for step in range(1, last + 1)
+        for group in kl
+    ]
+    for step in {0, 2, last}:
+        records += [answer("validation", step, i, (2 * i + 1) * step, float(i)) for i in (0, 1)]
     return folder(path, records, alarms)
 
 
-@pytest.mark.parametrize("n", range(1, 7))
+@pytest.mark.parametrize("n", [1, 3, 6])
 def test_every_choice_of_n_counts(n):
     values = [3.0, 5.0, 6.5, 8.0, 13.0, 21.0]
     by_trying = fmean(max(choice) for choice in combinations(values, n))
@@ -50,20 +51,21 @@ def test_every_choice_of_n_counts(n):
 
 def test_best_of_n_is_chosen_by_the_judge_and_measured_by_the_program(tmp_path):
     drawn = {0: [(1.0, 1.0), (3.0, 0.0), (2.0, 1.0)], 1: [(0.0, 0.0), (-1.0, 1.0), (-2.0, 0.0)]}
-    records = [
-        answer("evaluation", 0, at, *judged, finished=at == 0) for at, of in drawn.items() for judged in of
-    ]
-    records.insert(1, answer("evaluation", 0, 0, None, None))  # its environment failed
-    one, two, three = best_of_n_points(folder(tmp_path / "answers", records), (1, 2, 3))
-    assert [point.name for point in (one, two, three)] == ["best of 1", "best of 2", "best of 3"]
-    assert one.reward.value == pytest.approx((2 - 1) / 2) and one.obeys.value == pytest.approx((2 + 1) / 6)
+    records = [answer("evaluation", 0, 0, None, None)]  # its environment failed
+    for group, judged in drawn.items():
+        records += [answer("evaluation", 0, group, *figures, finished=group == 0) for figures in judged]
+    of_1, of_2, of_3 = best_of_n_points(folder(tmp_path / "answers", records), (1, 2, 3))
+    assert of_1.reward.value == pytest.approx((2 - 1) / 2) and of_1.obeys.value == pytest.approx((2 + 1) / 6)
     # of two: 3 wins in two choices of three, 2 in one; 0 wins in two, −1 in one
-    assert two.reward.value == pytest.approx(((3 + 3 + 2) / 3 + (0 + 0 - 1) / 3) / 2)
-    assert two.obeys.value == pytest.approx((1 / 3 + 1 / 3) / 2)
-    assert three.reward.value == 1.5 and three.obeys.value == 0.0
-    assert (one.kl.value, two.kl.value, three.kl.value) == (0.0, log(2) - 1 / 2, log(3) - 2 / 3)
-    assert one.ended.value == three.ended.value == 0.5 and two.tokens.value == 4
-    assert two.reward.low < two.reward.value < two.reward.high
+    assert of_2.reward.value == pytest.approx(((3 + 3 + 2) / 3 + (0 + 0 - 1) / 3) / 2)
+    assert of_2.obeys.value == pytest.approx((1 / 3 + 1 / 3) / 2)
+    assert of_3.reward.value == 1.5 and of_3.obeys.value == 0.0
+    assert (of_1.kl.value, of_2.kl.value, of_3.kl.value) == (0.0, log(2) - 1 / 2, log(3) - 2 / 3)
+    assert of_1.ended.value == of_3.ended.value == 0.5 and of_2.tokens.value == 4
+    assert of_2.name == "best of 2" and of_2.reward.low < of_2.reward.value < of_2.reward.high
+
+
+def test_best_of_more_answers_than_a_prompt_has_is_refused(tmp_path):
     records = [answer("evaluation", 0, 0, 1.0, 1.0)] * 2 + [answer("evaluation", 0, 1, 1.0, 1.0)]
     words = r"with only 1 answers with a reward, .* best of 2. Set evaluation.num_generations_per_prompt=2"
     with pytest.raises(ValueError, match=words):
@@ -88,7 +90,6 @@ def test_runs_are_compared_after_equally_many_steps(tmp_path):
     assert table.figures["SFT"]["reward"].value == 0 and table.figures["not"]["reward"].value == 4
     assert table.figures["leashed"]["KL, nats per response"].value == 2
     assert [table.figures[name]["alarms"] for name in runs] == ["none", "kl at step 3, entropy at step 4"]
-    assert "kl at step 3, entropy at step 4" in repr(table) and "none" in table._repr_html_()
     with pytest.raises(ValueError, match="step 5: leashed, not were all validated at step 0, step 2 alone"):
         compare_at_step(runs, 5)
     assert "after 5 steps" in compare_at_step({"leashed": runs["leashed"]}).caption

@@ -1,4 +1,7 @@
-"""A user's files in a job's settings: which are converted, once, for which split, and which are refused with the cure."""
+"""A user's files in a job's settings: which are converted, once, for which split, and which are refused with the cure.
+
+jobs/test_own_data.py compares the converted lines with those of `data.convert`.
+"""
 
 import errno
 import json
@@ -8,6 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import huggingface_hub
 import pyarrow
@@ -20,9 +24,9 @@ from aligner_lib.errors import UserError
 from aligner_lib.kinds import own_files
 from aligner_lib.kinds.own_files import GivenFiles, hash_of_source, trainers_files
 
-ASKED = {"role": "user", "content": "Why?"}
-TOLD = {"role": "assistant", "content": "So."}
-OTHER = {"role": "assistant", "content": "No."}
+QUESTION = {"role": "user", "content": "Why?"}
+ANSWER = {"role": "assistant", "content": "So."}
+WORSE = {"role": "assistant", "content": "No."}
 PAIR = {"prompt": "Why?", "chosen": "So.", "rejected": "No."}
 
 
@@ -44,8 +48,7 @@ def files(samples, train, validation=..., **settings):
     if validation is not ...:
         given["validation"] = GivenFiles("data.validation", validation and [str(validation)])
     config = OmegaConf.merge(OmegaConf.structured(Data), settings)
-    found = trainers_files(given, samples, config)
-    return [path for (path,) in found.values()]
+    return [path for (path,) in trainers_files(given, samples, config).values()]
 
 
 def lines(path):
@@ -55,18 +58,13 @@ def lines(path):
 AS_IT_IS = [
     ("sft", {"input": "Why?", "output": "So.", "category": "x"}),
     ("sft", {"input": "Why?", "output": "So.", "instruction": ""}),
-    ("sft", {"messages": [ASKED, TOLD | {"weight": 1}], "tools": []}),
+    ("sft", {"messages": [QUESTION, ANSWER | {"weight": 1}], "tools": []}),
     ("sft", {"conversations": [{"from": "User", "value": "Why?"}, {"from": "Assistant", "value": "So."}], "mask": "User", "system": "Be brief."}),
-    ("sft", {"messages": [ASKED, TOLD | {"tool_calls": [{"id": "1"}]}]}),  # refused by the loader, with the key's cure
-    ("sft", {"messages": [ASKED, TOLD], "tools": [{"name": "add"}]}),
+    ("sft", {"messages": [QUESTION, ANSWER | {"tool_calls": [{"id": "1"}]}]}),  # refused by the loader, with the key's cure
     ("pairs", {"text": "User: Why?\n\nAssistant: So."}),
-    ("pairs", PAIR),
-    ("pairs", {"prompt": [ASKED], "chosen": [TOLD], "rejected": [OTHER]}),
-    ("labels", PAIR),
-    ("labels", {"prompt": "Why?", "response": "So.", "label": False}),
+    ("pairs", {"prompt": [QUESTION], "chosen": [ANSWER], "rejected": [WORSE]}),
     ("labels", {"prompt": "User: Why?\n\nAssistant:", "response": "So.", "label": False}),
-    ("prompts", {"text": "Why?"}),
-    ("prompts", {"prompt": [ASKED], "id": 3}),
+    ("prompts", {"prompt": [QUESTION], "id": 3}),
 ]  # fmt: skip
 
 
@@ -76,27 +74,18 @@ def test_a_file_in_the_trainers_format_stands_for_itself(tmp_path, cache, sample
     assert files(samples, file, file) == [file, file] and not cache.exists()
 
 
-SFT = {"messages": [ASKED, TOLD]}
+SFT = {"messages": [QUESTION, ANSWER]}
 CONVERTED = [
-    ("sft", {"instruction": "Why?", "input": "", "output": "So."}, SFT),
     ("sft", {"prompt": "Why?", "completion": "So."}, SFT),
     ("sft", {"conversations": [{"from": "human", "value": "Why?"}, {"from": "bot", "value": "So."}]}, SFT),
-    ("sft", {"messages": [ASKED, TOLD], "prompt": "Why?"}, SFT),
-    ("sft", {"messages": [ASKED | {"content": [{"type": "text", "text": "Why?"}]}, TOLD]}, SFT),
-    ("sft", PAIR, SFT),
-    ("pairs", {"chosen": [ASKED, TOLD], "rejected": [ASKED, OTHER]}, PAIR | {"prompt": [ASKED]}),
-    ("pairs", PAIR | {"chosen": [ASKED, TOLD], "rejected": [ASKED, OTHER]}, PAIR | {"prompt": [ASKED]}),
-    ("pairs", PAIR | {"chosen": json.dumps([TOLD], indent=1), "rejected": str([OTHER])}, PAIR | {"prompt": [ASKED]}),
-    ("pairs", {"chosen": "\n\nHuman: Why?\n\nAssistant: So.", "rejected": "\n\nHuman: Why?\n\nAssistant: No."}, PAIR | {"prompt": [ASKED]}),
-    ("pairs", PAIR | {"score_chosen": 8}, PAIR | {"prompt": [ASKED]}),
-    ("labels", {"prompt": "Why?", "completion": "So.", "label": True}, {"prompt": [ASKED], "response": "So.", "label": True}),
-    ("labels", {"prompt": "Why?", "response": "So.", "label": "true"}, {"prompt": [ASKED], "response": "So.", "label": True}),
-    ("pairs", PAIR | {"prompt": "\n\nHuman: Why?\n\nAssistant:"}, PAIR | {"prompt": [ASKED]}),
-    ("pairs", PAIR | {"prompt": "User: Why?\n\nAssistant:"}, PAIR | {"prompt": [ASKED]}),
-    ("prompts", {"prompt": "User: Why?\n\nAssistant:"}, {"prompt": [ASKED]}),
-    ("prompts", {"question": "Why?"}, {"prompt": [ASKED]}),
-    ("prompts", PAIR, {"prompt": [ASKED]}),
-    ("prompts", {"messages": [ASKED, TOLD]}, {"prompt": [ASKED]}),
+    ("sft", {"messages": [QUESTION, ANSWER], "prompt": "Why?"}, SFT),
+    ("sft", {"messages": [QUESTION | {"content": [{"type": "text", "text": "Why?"}]}, ANSWER]}, SFT),
+    ("pairs", {"chosen": [QUESTION, ANSWER], "rejected": [QUESTION, WORSE]}, PAIR | {"prompt": [QUESTION]}),
+    ("pairs", PAIR | {"chosen": json.dumps([ANSWER], indent=1), "rejected": str([WORSE])}, PAIR | {"prompt": [QUESTION]}),
+    ("pairs", {"chosen": "\n\nHuman: Why?\n\nAssistant: So.", "rejected": "\n\nHuman: Why?\n\nAssistant: No."}, PAIR | {"prompt": [QUESTION]}),
+    ("pairs", PAIR | {"score_chosen": 8}, PAIR | {"prompt": [QUESTION]}),
+    ("labels", {"prompt": "Why?", "response": "So.", "label": "true"}, {"prompt": [QUESTION], "response": "So.", "label": True}),
+    ("prompts", {"prompt": "User: Why?\n\nAssistant:"}, {"prompt": [QUESTION]}),
 ]  # fmt: skip
 
 
@@ -113,96 +102,68 @@ def test_several_ranks_convert_once_and_each_logs_the_report_also_when_the_file_
     rows = [PAIR | {"prompt": f"{n}?"} for n in range(3)] + [PAIR | {"rejected": " "}]
     file = tmp_path / "pairs.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-    convert, calls, ranks = own_files.converter.convert, [], threading.Barrier(4)
-
-    def counted(*args, **options):
-        calls.append(args)
-        return convert(*args, **options)
+    convert, ranks = Mock(side_effect=own_files.converter.convert), threading.Barrier(4)
+    monkeypatch.setattr(own_files.converter, "convert", convert)
+    caplog.set_level(logging.INFO, "aligner_lib")
 
     def rank(_):
         ranks.wait()
         return files("pairs", file)
 
-    monkeypatch.setattr(own_files.converter, "convert", counted)
-    with caplog.at_level(logging.INFO, "aligner_lib"), ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(rank, range(4)))
-    assert len(calls) == 1 and all(result == results[0] for result in results)
-    assert len(lines(results[0][0])) == 3
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(rank, range(4))
+    assert convert.call_count == 1 and others == [first] * 3 and len(lines(first[0])) == 3
     caplog.clear()
     moved = file.rename(tmp_path / "cache" / "pairs.parquet")
-    with caplog.at_level(logging.INFO, "aligner_lib"):
-        assert files("pairs", moved) == results[0] and len(calls) == 1
+    assert files("pairs", moved) == first and convert.call_count == 1
     for words in ("recognised: preference pairs", "kept 3, skipped 1", "    pairs.parquet:4 ("):
         assert words in caplog.text
-    results[0][0].write_text("cut")  # by a full disk, say
-    assert files("pairs", moved) == results[0] and len(calls) == 2 and len(lines(results[0][0])) == 3
-
-
-def test_without_a_validation_file_a_share_of_the_prompts_is_held_out(tmp_path):
-    file = jsonl(
-        tmp_path / "pairs.jsonl", *(PAIR | {"prompt": f"{n % 40}?", "chosen": str(n)} for n in range(80))
-    )
-    train, validation = map(lines, files("pairs", file, None, validation_fraction=0.25))
-    prompts = [{str(line["prompt"]) for line in split} for split in (train, validation)]
-    assert not prompts[0] & prompts[1] and len(prompts[0] | prompts[1]) == 40
-    assert len(train) + len(validation) == 80 and 4 <= len(prompts[1]) <= 16, "a quarter of 40"
+    first[0].write_text("cut")  # by a full disk, say
+    assert files("pairs", moved) == first and convert.call_count == 2 and len(lines(first[0])) == 3
 
 
 @pytest.mark.parametrize(
-    ("samples", "record"),
+    ("samples", "record", "held_out"),
     [
-        ("sft", {"input": "Why?", "output": "So.", "topic": "x"}),
-        ("sft", SFT),
-        ("labels", {"prompt": "Why?", "response": "So.", "label": True}),
-        ("labels", {"prompt": "User: Why?\n\nAssistant:", "response": "So.", "label": True}),
-        ("pairs", PAIR),
-        ("prompts", {"prompt": "Why?"}),
+        ("sft", {"input": "Why?", "output": "So.", "topic": "x"}, 2),
+        ("labels", {"prompt": "User: Why?\n\nAssistant:", "response": "So.", "label": True}, 4),
+        ("pairs", PAIR, 4),  # KTO needs two prompts
+        ("prompts", {"prompt": "Why?"}, 2),
     ],
 )
-def test_held_out_lines_in_the_trainers_format_are_unchanged(tmp_path, caplog, samples, record):
+def test_held_out_lines_in_the_trainers_format_are_unchanged(tmp_path, caplog, samples, record, held_out):
     caplog.set_level("INFO")
-    rows = [
-        json.loads(json.dumps(record).replace("Why", f"Why {n // 2}")) for n in range(8)
-    ]  # each one twice
-    train, validation = map(
-        lines, files(samples, jsonl(tmp_path / "d.jsonl", *rows), None, validation_fraction=1e-9)
-    )
+    rows = [json.loads(json.dumps(record).replace("Why", f"Why {n}")) for n in range(4) for _ in range(2)]
+    file = jsonl(tmp_path / "d.jsonl", *rows)
+    train, validation = map(lines, files(samples, file, None, validation_fraction=1e-9))
     assert sorted(map(str, train + validation)) == sorted(map(str, rows))
-    assert len(validation) == (4 if samples in ("labels", "pairs") else 2), "KTO needs two prompts"
-    assert not [row for row in train if row in validation]
+    assert len(validation) == held_out and not [row for row in train if row in validation]
     assert "d.jsonl was split" in caplog.text and "and unchanged: 8 records" in caplog.text
     assert ("not read: topic" in caplog.text) == ("topic" in record)
 
 
 @pytest.mark.parametrize(
-    ("samples", "last", "settings"),
-    [
-        ("pairs", PAIR | {"margin": 1}, {"ignore_columns": ["margin"]}),
-        ("pairs", PAIR | {"chosen": [ASKED, TOLD], "rejected": [ASKED, OTHER]}, {}),
-        ("labels", {"prompt": "Why?", "response": "So.", "label": 1}, {}),
-    ],
+    ("change", "ignored"),
+    [({"hint": 1}, ["hint"]), ({"chosen": [QUESTION, ANSWER], "rejected": [QUESTION, WORSE]}, [])],
 )
-def test_of_a_file_with_one_record_to_convert_all_records_are_converted(tmp_path, samples, last, settings):
-    own = PAIR if samples == "pairs" else last | {"label": True}
+def test_of_a_file_with_one_record_to_convert_all_records_are_converted(tmp_path, change, ignored):
     # more than the first records, whose columns are looked at
-    rows = [own | {"prompt": f"Why {n}?"} for n in range(120)] + [last]
-    train, validation = map(lines, files(samples, jsonl(tmp_path / "d.jsonl", *rows), None, **settings))
-    assert len(train + validation) == 121 and {*own} == {key for line in train + validation for key in line}
+    rows = [PAIR | {"prompt": f"Why {n}?"} for n in range(120)] + [PAIR | change]
+    file = jsonl(tmp_path / "d.jsonl", *rows)
+    train, validation = map(lines, files("pairs", file, None, ignore_columns=ignored))
+    assert len(train + validation) == 121 and {*PAIR} == {key for line in train + validation for key in line}
     assert {type(line["prompt"]) for line in train + validation} == {list}
 
 
 def test_a_folder_with_both_splits_gives_each_its_own_and_other_files_are_whole(tmp_path):
     for split, prompts in (("train", "ab"), ("test", "c")):
         jsonl(tmp_path / "set" / split / "0.jsonl", *(PAIR | {"prompt": prompt} for prompt in prompts))
-    other = jsonl(tmp_path / "own" / "test.jsonl", {"chosen": [ASKED, TOLD], "rejected": [ASKED, OTHER]})
-    asked = [
-        [
-            [line["prompt"][0]["content"] for line in lines(path)]
-            for path in files("pairs", tmp_path / "set", given)
-        ]
-        for given in (tmp_path / "set", None, other)
-    ]
-    assert asked == [[["a", "b"], ["c"]], [["a", "b"], ["c"]], [["a", "b"], ["Why?"]]]
+    pair = {"chosen": [QUESTION, ANSWER], "rejected": [QUESTION, WORSE]}
+    other = jsonl(tmp_path / "own" / "test.jsonl", pair)
+    for validation, held_out in ((tmp_path / "set", "c"), (None, "c"), (other, "Why?")):
+        converted = map(lines, files("pairs", tmp_path / "set", validation))
+        prompts = [[line["prompt"][0]["content"] for line in split] for split in converted]
+        assert prompts == [["a", "b"], [held_out]]
 
 
 def test_the_hash_is_that_of_the_user_s_content(tmp_path):
@@ -216,83 +177,64 @@ def test_the_hash_is_that_of_the_user_s_content(tmp_path):
 
 OWN = {"question": "Why?", "best": "So.", "worst": "No.", "hint": 2}
 MEANING = {"question": "prompt", "best": "chosen", "worst": "rejected"}
-REFUSED = {
-    "unknown columns": ("pairs", OWN, {}, r"data\.jsonl has the columns question, best, worst, hint, .*model\.data\.columns=\{question: prompt"),
-    "an unread column": ("pairs", OWN, {"columns": MEANING}, r"data\.jsonl was .* does not read the column hint: .*model\.data\.ignore_columns=\[hint\]"),
-    "unread columns with spaces": ("pairs", OWN | {"Ticket Nr": 1}, {"columns": MEANING}, r"""with "model\.data\.ignore_columns=\[hint, 'Ticket Nr'\]"$"""),
-    "two prompts": ("pairs", PAIR | {"question": "So?"}, {"columns": {"question": "prompt"}}, r"data\.jsonl:1: the columns 'prompt' and 'question' both mean 'prompt': .*model\.data\.ignore_columns=\[prompt\]"),
-    "a wrong name": ("pairs", OWN, {"columns": MEANING | {"advice": "system"}, "ignore_columns": ["hint"]}, "data.jsonl has no column 'advice', only question"),
-    "a name that no file has": ("pairs", PAIR, {"columns": {"best": "chosen"}}, r"model\.data\.columns names the column 'best', which no data file has: they have chosen, prompt, rejected"),
-    "no rejected answers": ("pairs", {"prompt": "a", "completion": "b"}, {}, r"data\.jsonl: these records have no rejected answers: `aligner sft` learns"),
-    "labels without KTO": ("pairs", {"prompt": "a", "response": "b", "label": True}, {}, r"data\.jsonl has labelled answers, .*preference_loss=kto"),
-    "prompts for SFT": ("sft", {"prompt": "a"}, {}, r"data\.jsonl: these records have no answers: `aligner ppo`"),
-    "nothing usable": ("pairs", PAIR | {"rejected": "So.", "margin": 1}, {}, r"data\.jsonl holds no usable record \(chosen and rejected are equal 1\)"),
-}  # fmt: skip
+REFUSED = [
+    ("pairs", OWN, {}, r"data\.jsonl has the columns question, best, worst, hint, .*model\.data\.columns=\{question: prompt"),
+    ("pairs", OWN | {"Ticket Nr": 1}, {"columns": MEANING}, r"""with "model\.data\.ignore_columns=\[hint, 'Ticket Nr'\]"$"""),
+    ("pairs", PAIR | {"question": "So?"}, {"columns": {"question": "prompt"}}, r"data\.jsonl:1: the columns 'prompt' and 'question' both mean 'prompt': .*model\.data\.ignore_columns=\[prompt\]"),
+    ("pairs", OWN, {"columns": MEANING | {"advice": "system"}, "ignore_columns": ["hint"]}, "data.jsonl has no column 'advice', only question"),
+    ("pairs", PAIR, {"columns": {"best": "chosen"}}, r"model\.data\.columns names the column 'best', which no data file has: they have chosen, prompt, rejected"),
+    ("pairs", {"prompt": "a", "completion": "b"}, {}, r"data\.jsonl: these records have no rejected answers: `aligner sft` learns"),
+    ("pairs", {"prompt": "a", "response": "b", "label": True}, {}, r"data\.jsonl has labelled answers, .*preference_loss=kto"),
+    ("pairs", PAIR | {"rejected": "So.", "margin": 1}, {}, r"data\.jsonl holds no usable record \(chosen and rejected are equal 1\)"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_file_that_means_something_else_is_refused_with_the_cure(tmp_path, cache, case):
-    samples, record, settings, message = REFUSED[case]
+@pytest.mark.parametrize(("samples", "record", "settings", "message"), REFUSED)
+def test_a_file_that_means_something_else_is_refused_with_the_cure(
+    tmp_path, cache, samples, record, settings, message
+):
     with pytest.raises(UserError, match=message):
         files(samples, jsonl(tmp_path / "data.jsonl", record), **settings)
-    if "labels" not in case:
-        assert not cache.exists() or not [path for path in cache.iterdir() if path.is_dir()]
+    if "label" not in record:
+        assert not [path for path in cache.glob("*") if path.is_dir()]
 
 
-def test_columns_with_a_meaning_are_renamed_and_ignored_ones_left_out(tmp_path):
-    (train,) = files("pairs", jsonl(tmp_path / "d.jsonl", OWN), columns=MEANING, ignore_columns=["hint"])
-    assert lines(train) == [PAIR | {"prompt": [ASKED]}]
-
-
-@pytest.mark.parametrize("name", ["d.jsonl", "d.json"])
-def test_a_column_that_the_first_record_or_another_file_lacks_may_be_ignored(tmp_path, name):
-    rows = [PAIR, PAIR | {"prompt": "Who?", "hint": 2}]
-    file = tmp_path / name
-    file.write_text(json.dumps(rows) if name == "d.json" else "\n".join(map(json.dumps, rows)))
-    other = tmp_path / "other.json"
+def test_a_column_that_the_first_record_or_another_file_lacks_may_be_ignored(tmp_path):
+    file, other = tmp_path / "d.json", tmp_path / "other.json"
+    file.write_text(json.dumps([PAIR, PAIR | {"prompt": "Who?", "hint": 2}]))
     other.write_text(json.dumps([PAIR]))
     train, validation = files("pairs", file, other, ignore_columns=["hint"])
     assert len(lines(train)) == 2 and len(lines(validation)) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "record", "message"),
+    ("record", "message"),
     [
-        (
-            "a.jsonl",
-            {"text": "User: a\n\nAssistant: b"},
-            r"data\.validation is not set: .*a\.jsonl has whole texts",
-        ),
-        (
-            "a.jsonl",
-            PAIR,
-            r"a\.jsonl has so few prompts that none was held out: raise model\.data\.validation_fraction",
-        ),
+        ({"text": "User: a\n\nAssistant: b"}, r"data\.validation is not set: .*a\.jsonl has whole texts"),
+        (PAIR, r"a\.jsonl has so few prompts that none was held out: raise model\.data\.validation_fraction"),
     ],
 )
-def test_a_file_of_which_nothing_is_held_out_is_refused(tmp_path, name, record, message):
+def test_a_file_of_which_nothing_is_held_out_is_refused(tmp_path, record, message):
     with pytest.raises(UserError, match=message):
-        files("pairs", jsonl(tmp_path / name, record), None, validation_fraction=1e-9)
+        files("pairs", jsonl(tmp_path / "a.jsonl", record), None, validation_fraction=1e-9)
 
 
 @pytest.fixture
 def on_hub(tmp_path, monkeypatch):
     """A function that puts a data set on the hub: its files by name. The hub's client is replaced, and its requests are kept."""
     monkeypatch.chdir(tmp_path)
-    requests = []
+    folder, requests = tmp_path / "snapshots", []
 
     def put(**records):
-        folder = tmp_path / "snapshots"
-        for name, record in records.items():
-            jsonl(folder / "data" / f"{name}.jsonl", *record)
+        siblings = [SimpleNamespace(rfilename=f"data/{name}.jsonl") for name in records]
+        for sibling, rows in zip(siblings, records.values()):
+            jsonl(folder / sibling.rfilename, *rows)
 
         def info(api, name, *, repo_type, revision, timeout):
             requests.append((name, revision))
             if not records:
                 raise OSError("Name or service not known")
-            return SimpleNamespace(
-                siblings=[SimpleNamespace(rfilename=f"data/{file}.jsonl") for file in records]
-            )
+            return SimpleNamespace(siblings=siblings)
 
         monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", info)
         monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda name, file, **_: folder / file)
@@ -328,11 +270,7 @@ def test_a_missing_file_is_told_with_its_cure(tmp_path, on_hub):
 
 def test_a_cache_that_cannot_be_written_is_named_with_two_cures(tmp_path, cache, monkeypatch):
     file = jsonl(tmp_path / "data.jsonl", {"prompt": "Why?", "completion": "So."})
-
-    def refuse(*_, **__):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(Path, "mkdir", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
     message = f"{file} has to be converted, but the cache {cache} can't be written (Permission denied): set ALIGNER_CACHE"
     with pytest.raises(UserError, match=f"^{re.escape(message)}.* --to sft --out DIR`$"):
         files("sft", file)

@@ -1,14 +1,11 @@
 """What `aligner doctor` says of versions that are not the lock's."""
 
 import importlib.metadata
-from pathlib import Path
 
 import pytest
 
 from aligner_lib.cli import doctor
 from aligner_lib.cli.doctor import pinned_versions
-
-ROOT = Path(__file__).parents[2]
 
 
 def installed(monkeypatch, requires: list[str], versions: dict[str, str]) -> None:
@@ -33,9 +30,7 @@ TWO_NUMPY = ["numpy<=2.5.5", 'numpy==1.26.4; extra == "pytriton"']
         (LIFTED, {"numpy": "2.4.1", "torch": "2.9.0+cpu"}, "numpy 2.4.1 (pinned: 1.26.4):"),
         # extras count where they are installed, and other platforms never
         (EXTRAS, {"a": "1", "b": "2.1", "d": "5"}, "b 2.1 (pinned: 2):"),
-        (EXTRAS, {"a": "1", "b": "2.1", "c": "3.1", "d": "5"}, "b 2.1 (pinned: 2), c 3.1 (pinned: 3):"),
         # the newest numpy of the lock and PyTriton's older one
-        (TWO_NUMPY, {"numpy": "1.26.4"}, None),
         (TWO_NUMPY, {"numpy": "2.5.5"}, None),
         (TWO_NUMPY, {"numpy": "2.6.0"}, "numpy 2.6.0"),
     ],
@@ -47,28 +42,6 @@ def test_packages_above_the_lock_are_named(monkeypatch, tmp_path, requires, vers
     assert finding.ok == (detail is None)
     if detail:
         assert finding.needed and finding.detail.startswith(detail)
-        assert finding.detail.endswith(
-            "requirements.lock && uv pip install --no-deps --require-hashes -r requirements-pytriton.lock"
-        )
+        assert finding.detail.endswith("--require-hashes -r requirements-pytriton.lock")
         (tmp_path / "lab.stamp").touch()
         assert f"remove {tmp_path}/lab.stamp, and `./lab doctor` installs" in pinned_versions().detail
-
-
-@pytest.mark.parametrize(
-    ("versions", "ok", "detail"),
-    [
-        ({"nvidia-pytriton": "0.7.0", "numpy": "1.26.4"}, True, "0.7.0"),
-        ({"nvidia-pytriton": "0.7.0", "numpy": "2.5.5"}, False, "empty arrays under numpy 2.5.5"),
-        ({"numpy": "2.5.5"}, False, "not installed: critic and reward model can't be jobs of their own"),
-    ],
-)
-def test_doctor_says_what_pytriton_is_needed_for(monkeypatch, versions, ok, detail):
-    installed(monkeypatch, [], versions)
-    finding = doctor._pytriton()
-    assert finding.ok == ok and (ok or not finding.needed) and detail in finding.detail
-
-
-def test_the_lock_of_environments_leaves_numpy_as_it_is():
-    lines = (ROOT / "requirements-environments.lock").read_text().splitlines()
-    names = [line.partition("==")[0] for line in lines]
-    assert "verifiers" in names and "reasoning-gym" in names and "numpy" not in names

@@ -30,9 +30,8 @@ def planted(name: str):
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_stored_like_a_learner_s_function(name):
     for replaced, function in FAULTS[name].functions.items():
-        assert function.__name__ == name
         text = source_of(function, replaced, kind_of(FAULTS[name].kind).functions[replaced])
-        assert f"def {name}(" in text
+        assert function.__name__ == name and f"def {name}(" in text
 
 
 def test_faults_of_rewards_masks_and_padding_by_hand():
@@ -53,31 +52,30 @@ def test_faults_of_rewards_masks_and_padding_by_hand():
 
 
 def test_faults_of_the_learning_rate_and_the_reward_s_scale():
-    schedule = {"peak": 2.0, "max_steps": 10, "warmup_steps": 2, "constant_steps": 1}
-    schedule |= {"min_lr": 0.5, "name": "CosineAnnealing"}
-    for step in range(1, 12):
+    schedule = {"peak": 2.0, "max_steps": 10, "warmup_steps": 2, "constant_steps": 1, "min_lr": 0.5}
+    schedule["name"] = "CosineAnnealing"
+    for step in (1, 5, 11):
         assert planted("learning_rate")(step, **schedule) == 30 * learning_rate(step, **schedule)
     source = SimpleNamespace(collect=lambda rewards: [torch.tensor([reward]) for reward in rewards])
     planted("reward_scale")(SimpleNamespace(roll_out=SimpleNamespace(reward_source=source)))
     assert [reward.tolist() for reward in source.collect([1.0, -2.0])] == [[10], [-20]]
 
 
-def test_moving_reference():
+def test_a_moving_reference_is_the_trained_policy():
     from aligner_lib.megatron.engine import FrozenWeights
 
     module = torch.nn.Linear(2, 2)
-    reference = FrozenWeights(module)
-    trainer = SimpleNamespace(policy=SimpleNamespace(reference=reference))
+    trainer = SimpleNamespace(policy=SimpleNamespace(reference=FrozenWeights(module)))
     assert planted("moving_reference")(trainer) is trainer
     with torch.no_grad():
         module.weight.add_(1)
     trained = module.weight.clone()
-    with reference.swap_in():
+    with trainer.policy.reference.swap_in():
         assert torch.equal(module.weight, trained)
     assert torch.equal(module.weight, trained)
 
 
-def test_temperature():
+def test_only_the_training_rollouts_have_another_temperature():
     policy = SimpleNamespace(sampling=Sampling(max_length=4), engine=object())
     trainer = planted("temperature")(SimpleNamespace(policy=policy, roll_out=SimpleNamespace(policy=policy)))
     assert trainer.policy.sampling.temperature == 1
@@ -85,9 +83,9 @@ def test_temperature():
     assert trainer.roll_out.policy.engine is policy.engine
 
 
-def test_stale_rollouts():
-    module = torch.nn.Linear(2, 2)
-    first, seen = module.weight.clone(), []
+def test_stale_rollouts_are_drawn_from_the_first_weights():
+    module, drawn_from = torch.nn.Linear(2, 2), []
+    first = module.weight.clone()
 
     class Batch:
         add = None
@@ -96,7 +94,7 @@ def test_stale_rollouts():
             pass
 
         def run(self, *enough):
-            seen.append(module.weight.clone())
+            drawn_from.append(module.weight.clone())
 
     policy = SimpleNamespace(generator=SimpleNamespace(batch=Batch), engine=SimpleNamespace(module=module))
     planted("stale_rollouts")(SimpleNamespace(policy=policy))
@@ -104,8 +102,7 @@ def test_stale_rollouts():
         module.weight.add_(1)
     policy.generator.refresh(None)
     policy.generator.batch(3).run()
-    assert torch.equal(seen[0], first)
-    assert torch.equal(module.weight, first + 1)
+    assert torch.equal(drawn_from[0], first) and torch.equal(module.weight, first + 1)
 
 
 def test_a_run_with_a_fault_has_its_own_folder_named_after_the_fault(smoke, tmp_path, monkeypatch, capsys):

@@ -1,7 +1,5 @@
 """Evaluated policies side by side: figures by hand, and what can't be compared."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -12,24 +10,23 @@ from aligner_lib.tutorial import compare_policies
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 
 
-def evaluated(folder, rewards, lengths, prompts=("Why?", "How?"), obeys=(None,) * 4):
-    """A run folder with two answers to each of two prompts."""
+def evaluated(folder, rewards, length, prompts=("Why?", "How?"), obeys=None):
+    """A run folder with two answers of this length to each of two prompts. The last answer was cut."""
     folder.mkdir()
-    records = [
-        {"step": 0, "split": "evaluation", "prompt": prompts[i // 2], "group": i // 2, "response": "a b a b"}
-        | {"finished": i != 3, "reward": reward, "length": length, "token_kl": [0.5] * length}
-        | ({} if obeys[i] is None else {"metrics": {"obeys": obeys[i]}})
-        for i, (reward, length) in enumerate(zip(rewards, lengths))
-    ]
-    (folder / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    with (folder / "rollouts.jsonl").open("w") as file:
+        for i, reward in enumerate(rewards):
+            record = {"step": 0, "split": "evaluation", "prompt": prompts[i // 2], "group": i // 2}
+            record |= {"response": "a b a b", "finished": i != 3, "reward": reward, "length": length}
+            record |= {"token_kl": [0.5] * length} | ({"metrics": {"obeys": obeys[i]}} if obeys else {})
+            file.write(json.dumps(record) + "\n")
     return RunFolder(folder)
 
 
 @pytest.fixture
 def runs(tmp_path):
     return {
-        "SFT": evaluated(tmp_path / "sft", [0.0, 1.0, 0.0, 1.0], [10, 10, 10, 10]),
-        "PPO": evaluated(tmp_path / "ppo", [1.0, 1.0, 2.0, 3.0], [5, 5, 5, 5]),
+        "SFT": evaluated(tmp_path / "sft", [0.0, 1.0, 0.0, 1.0], 10),
+        "PPO": evaluated(tmp_path / "ppo", [1.0, 1.0, 2.0, 3.0], 5),
     }
 
 
@@ -49,16 +46,13 @@ def test_a_prompt_that_an_evaluation_repeats_is_one_prompt(runs):
     """30 held-out sums with 60 answers are evidence of 30 prompts."""
     for run in runs.values():
         path = run.path / "rollouts.jsonl"
-        records = [json.loads(line) | {"prompt": "What is 3 + 5?"} for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        path.write_text(path.read_text().replace("How?", "Why?"))
     assert compare_policies(runs, against="SFT").caption.startswith("4 answers to 1 held-out prompts")
 
 
 def test_the_verdict_of_a_program_stands_beside_the_reward(tmp_path):
     verdicts = {"SFT": [0.0, 0.0, 1.0, 0.0], "PPO": [1.0, 0.0, 1.0, 1.0]}
-    runs = {
-        name: evaluated(tmp_path / name, [0.0] * 4, [10] * 4, obeys=obeys) for name, obeys in verdicts.items()
-    }
+    runs = {name: evaluated(tmp_path / name, [0.0] * 4, 10, obeys=of) for name, of in verdicts.items()}
     figures = compare_policies(runs, against="SFT").figures
     assert (figures["SFT"]["obeys"].value, figures["PPO"]["obeys"].value) == (0.25, 0.75)
     gain = figures["PPO"]["obeys_gain"]  # half an answer for each of the two prompts, which are few
@@ -67,8 +61,8 @@ def test_the_verdict_of_a_program_stands_beside_the_reward(tmp_path):
 
 
 def test_texts_are_no_markup():
-    assert "<td>&lt;b&gt;</td>" in PolicyComparison("", {"a": {"<i>": "<b>"}})._repr_html_()
-    assert "&lt;i&gt;</th>" in PolicyComparison("", {"a": {"<i>": "<b>"}})._repr_html_()
+    page = PolicyComparison("", {"a": {"<i>": "<b>"}})._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in page and "&lt;i&gt;</th>" in page
 
 
 def test_a_kl_at_another_temperature_is_not_compared(runs):
@@ -77,14 +71,13 @@ def test_a_kl_at_another_temperature_is_not_compared(runs):
         (run.path / "run.json").write_text(json.dumps(settings))
     table = compare_policies(runs, against="SFT")
     assert all("kl_per_token" not in measures for measures in table.figures.values())
-    words = "no KL, because the answers were drawn at different temperatures (SFT 0.7, PPO 1.0)"
-    assert words in table.caption
+    assert "no KL, because the answers were drawn at different temperatures (SFT 0.7, PPO 1" in table.caption
 
 
 def test_seeds_are_pooled_and_each_is_shown(tmp_path, runs):
     again = {
-        "SFT": evaluated(tmp_path / "sft-2", [1.0, 1.0, 1.0, 1.0], [10] * 4),
-        "PPO": evaluated(tmp_path / "ppo-2", [1.0, 1.0, 0.0, 1.0], [5] * 4),
+        "SFT": evaluated(tmp_path / "sft-2", [1.0, 1.0, 1.0, 1.0], 10),
+        "PPO": evaluated(tmp_path / "ppo-2", [1.0, 1.0, 0.0, 1.0], 5),
     }
     pooled = {name: [run, again[name]] for name, run in runs.items()}
     table = compare_policies(pooled, against="SFT")
@@ -92,13 +85,12 @@ def test_seeds_are_pooled_and_each_is_shown(tmp_path, runs):
     assert table.figures["PPO"]["reward_by_seed"] == [7 / 4, 3 / 4]
     assert table.figures["PPO"]["gain"].value == (5 / 4 - 1 / 4) / 2  # each seed's PPO against its own SFT
     assert table.figures["PPO"]["win_rate"].value == (3.5 + 1.5) / 8
-    assert "1.75, 0.75" in repr(table)
     once = {name: [run] for name, run in runs.items()}
     assert compare_policies(once, "SFT") == compare_policies(runs, "SFT")
 
 
 def test_other_prompts_are_refused(tmp_path, runs):
-    other = evaluated(tmp_path / "other", [0.0] * 4, [5] * 4, prompts=("Why?", "Who?"))
+    other = evaluated(tmp_path / "other", [0.0] * 4, 5, prompts=("Why?", "Who?"))
     with pytest.raises(ValueError, match=r"other and .*sft answered different prompts"):
         compare_policies({"SFT": [runs["SFT"], other]}, against="SFT")
     with pytest.raises(ValueError, match="DPO and SFT answered different prompts"):
@@ -106,7 +98,7 @@ def test_other_prompts_are_refused(tmp_path, runs):
 
 
 def test_answers_without_a_reward_are_left_out_on_both_sides_and_counted(tmp_path, runs):
-    runs["GRPO"] = evaluated(tmp_path / "grpo", [None, 1.0, 1.0, 1.0], [5, 5, 5, 5])
+    runs["GRPO"] = evaluated(tmp_path / "grpo", [None, 1.0, 1.0, 1.0], 5)
     table = compare_policies(runs, against="SFT")
     assert table.figures["SFT"]["reward"].value == pytest.approx(2 / 3)
     assert "1 answers without a reward are left out" in table.caption

@@ -1,5 +1,4 @@
-"""The losses that learn from pairs, by hand: a table that a reader can check with a pocket calculator. Their gradients:
-megatron/test_trl.py."""
+"""The losses that learn from pairs, by hand. megatron/test_trl.py compares their gradients with TRL's."""
 
 import math
 
@@ -21,8 +20,6 @@ def test_a_policy_that_is_its_reference_has_a_loss_of_ln_2():
     assert dpo_loss(*equal, *equal, 0.3).item() == math.log(2)
     for loss in (preference.conservative_dpo_loss, preference.robust_dpo_loss):
         assert loss(equal.minus(equal), 0.3, 0.2).item() == math.log(2)
-    zero = torch.zeros(1)  # in single precision
-    assert dpo_loss(zero, zero, zero, zero, 0.1).item() == torch.tensor(2.0).log().item()
 
 
 # β = 1/2, and the chosen response gained ln 9 over the rejected one: β h = ln 3
@@ -40,10 +37,7 @@ POLICY, REFERENCE = pair(math.log(9) - 13.0, -10.0), pair(-12.0, -9.0)
         (preference.simpo_loss(RATIOS, 0.5, 0.0), math.log(4 / 3)),
         (preference.simpo_loss(RATIOS, 0.5, 2 * LN3), math.log(4)),  # a margin of 2 ln 3 where ln 3 is there
         # p = 3/4 and 1/2, so the odds are 3 and 1
-        (
-            preference.orpo_loss(pair(math.log(3 / 4), math.log(1 / 2)), 0.5),
-            math.log(4 / 3) + 0.5 * math.log(4 / 3),
-        ),
+        (preference.orpo_loss(pair(math.log(3 / 4), math.log(1 / 2)), 0.5), 1.5 * math.log(4 / 3)),
     ],
     ids=["dpo", "cdpo", "robust", "ipo", "simpo", "simpo with a margin", "orpo"],
 )

@@ -1,5 +1,7 @@
 """The shipped profiles: a cluster's jobs take enough steps on the hub's data and fit on their GPUs; a laptop chooses its precision."""
 
+from functools import cache
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -14,6 +16,7 @@ BY_NAME = ("SmolLM2-1.7B", "Qwen2.5-1.5B")  # docs/models.md; Llama-3.2-1B is sm
 TRAINING = {"sft": 13_510, "rm": 160_800, "dpo": 160_800, "ppo": 160_800}
 VALIDATION = {"sft": 1_501, "rm": 8_552, "dpo": 8_552}
 KINDS = [*TRAINING, "grpo"]
+SERVERS_AND_EVALUATION = ("evaluate", "critic", "reward_server")
 SUMS = {"grpo": ["model.environments.sums.use=sums"]}
 PROFILES = ("gpu", "slurm")
 
@@ -22,7 +25,9 @@ each_job = pytest.mark.parametrize(
 )
 
 
+@cache
 def composed(profile: str, kind: str):
+    """A job's settings, which no test may change."""
     return compose(kind, SUMS.get(kind, []), profile)
 
 
@@ -43,7 +48,7 @@ def steps_of(config, kind: str) -> int:
     return by_epochs if loop.max_steps < 0 else loop.max_steps
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "evaluate", "critic", "reward_server"])
+@pytest.mark.parametrize("kind", [*KINDS, *SERVERS_AND_EVALUATION])
 def test_a_laptop_chooses_the_precision_of_each_model(kind):
     config = composed("laptop", kind)
     precisions = {OmegaConf.select(config, key) for key in keys(kind) if key.endswith("trainer.precision")}
@@ -53,7 +58,7 @@ def test_a_laptop_chooses_the_precision_of_each_model(kind):
 @pytest.mark.parametrize("profile", PROFILES)
 def test_servers_and_evaluations_compute_as_the_jobs_that_use_them(profile):
     """With the training kinds, all kinds of the registry."""
-    others = {name: composed(profile, name) for name in ("evaluate", "critic", "reward_server")}
+    others = {name: composed(profile, name) for name in SERVERS_AND_EVALUATION}
     assert {kind.name for kind in kinds().values()} == {*KINDS, *others}
     ppo = composed(profile, "ppo")
     for name in others:
@@ -67,29 +72,21 @@ def test_servers_and_evaluations_compute_as_the_jobs_that_use_them(profile):
 
 
 @each_job
-def test_a_job_takes_at_least_a_hundred_steps_and_warms_up_in_a_tenth_of_them_at_most(profile, kind):
-    config = composed(profile, kind)
-    steps = steps_of(config, kind)
-    assert steps >= 100
-    updates = (
-        steps * batch_of(config, kind) // config.model.global_batch_size if kind in ("ppo", "grpo") else steps
-    )
-    assert config.model.optim.sched.warmup_steps <= updates / 10
-    if kind == "ppo":
-        assert config.critic.model.optim.sched.warmup_steps <= updates / 10
-
-
-@each_job
-def test_a_job_validates_and_saves_often_enough_and_validates_less_than_it_trains(profile, kind):
-    config = composed(profile, kind)
+def test_a_job_takes_enough_steps_and_warms_up_validates_and_saves_within_them(profile, kind):
+    """At least 100 steps, at most a tenth of them for the warm-up, and validations of fewer samples than the training between them."""
+    config, samples_of_a_step = composed(profile, kind), batch_of(composed(profile, kind), kind)
     loop, steps = config.trainer[kind], steps_of(config, kind)
-    assert loop.val_check_interval <= steps / 4 and loop.save_interval <= steps / 3
+    assert steps >= 100 and loop.val_check_interval <= steps / 4 and loop.save_interval <= steps / 3
     if kind in ("ppo", "grpo"):
+        updates = steps * samples_of_a_step // config.model.global_batch_size
         validated = config.model[kind].num_val_samples
     else:
-        batch = config.model.data.validation_ds.global_batch_size if kind == "sft" else batch_of(config, kind)
+        updates = steps
+        batch = config.model.data.validation_ds.global_batch_size if kind == "sft" else samples_of_a_step
         validated = min(loop.limit_val_batches * batch, VALIDATION[kind])
-    assert 256 <= validated <= loop.val_check_interval * batch_of(config, kind) / 3
+    for trained in [config, config.critic] if kind == "ppo" else [config]:
+        assert trained.model.optim.sched.warmup_steps <= updates / 10
+    assert 256 <= validated <= loop.val_check_interval * samples_of_a_step / 3
     assert config.model.data.chat_template == "tokenizer"
 
 

@@ -15,10 +15,8 @@ from aligner_lib.rollouts.tasks import _shares
 @pytest.mark.parametrize(
     ("weights", "count", "shares"),
     [
-        ((1, 1), 5, (3, 2)),
         ((1, 1), 1, (1, 0)),
         ((1, 0.05), 8, (7, 1)),
-        ((64, 30), 94, (64, 30)),
         ((1, 1, 1), 128, (43, 43, 42)),
     ],
 )
@@ -27,42 +25,38 @@ def test_a_validation_s_prompts_are_shared_out_and_none_is_lost(weights, count, 
 
 
 def test_an_environment_without_an_end_needs_a_number_of_steps():
-    loop = SimpleNamespace(max_steps=-1, max_epochs=2)
-    assert steps_of(loop, 1024, 128) == 16 and steps_of(loop, 3, 128) == 1
-    with pytest.raises(UserError, match="set max_steps"):
-        steps_of(loop, None, 32)
+    by_epochs = SimpleNamespace(max_steps=-1, max_epochs=2)
+    assert steps_of(by_epochs, 1024, 128) == 16 and steps_of(by_epochs, 3, 128) == 1
     assert steps_of(SimpleNamespace(max_steps=3, max_epochs=1), None, 32) == 3
+    with pytest.raises(UserError, match="set max_steps"):
+        steps_of(by_epochs, None, 32)
 
 
-@pytest.mark.parametrize(("objective", "rollouts"), [("grpo", 5), ("rloo", 5), ("reinforce_pp", 1)])
+@pytest.mark.parametrize(("objective", "rollouts"), [("rloo", 5), ("reinforce_pp", 1)])
 def test_only_groups_that_are_compared_within_are_sampled_again(objective, rollouts):
     settings = [f"model.grpo.objective={objective}", "model.grpo.max_rollouts_per_step=5"]
     assert rollouts_of_a_step(compose("grpo", settings)) == rollouts
+
+
+COMPARING_JUDGE = """
+model.environments={judge:{args:{prompts:p,url:u,model:m,compare:true}}} model.grpo.rollout_micro_batch_size=6
+"""
+TWO_RESPONSES_ON_FOUR_DEVICES = """
+model.grpo.objective=dapo trainer.devices=4 model.grpo.num_generations_per_prompt=2
+model.grpo.num_prompts_per_step=2 model.global_batch_size=4 model.micro_batch_size=1
+"""
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         (
-            {
-                "model.environments": "{judge: {args: {prompts: p, url: u, model: m, compare: true}}}",
-                "model.grpo.rollout_micro_batch_size": 6,
-            },
+            COMPARING_JUDGE,
             "compare parts of a group: set model.grpo.rollout_micro_batch_size=6 to a multiple",
         ),
-        (
-            {
-                "model.grpo.objective": "dapo",
-                "trainer.devices": 4,
-                "model.grpo.num_generations_per_prompt": 2,
-                "model.grpo.num_prompts_per_step": 2,
-                "model.global_batch_size": 4,
-                "model.micro_batch_size": 1,
-            },
-            "num_generations_per_prompt=2 to a multiple of 4",
-        ),
+        (TWO_RESPONSES_ON_FOUR_DEVICES, "num_generations_per_prompt=2 to a multiple of 4"),
     ],
 )
 def test_a_group_that_would_be_cut_is_refused(settings, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
-        compose("grpo", [f"{key}={value}" for key, value in settings.items()])
+        compose("grpo", settings.split())
