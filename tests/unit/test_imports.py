@@ -59,8 +59,20 @@ def test_megatron_core_is_imported_in_one_sub_package_only():
     assert owners and owners <= set(below("aligner_lib.megatron"))
 
 
+def test_the_device_is_known_in_that_package_only_and_looked_up_each_time():
+    """A copy of the name would not see the device that a test sets."""
+    for name in set(modules()) - {"aligner_lib.megatron.cpu"}:
+        nodes = nodes_of(name)
+        copies = [alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+        assert "DEVICE" not in copies, name
+        if any(isinstance(node, ast.Attribute) and node.attr == "DEVICE" for node in nodes):
+            assert name in below("aligner_lib.megatron"), name
+
+
 def test_every_module_lies_in_a_room_and_no_room_imports_upwards():
     assert {floor(name) for name in below("aligner_lib")} - {"", "__main__"} == set(FLOORS)
+    entries = [path for path in (ROOT / "aligner_lib").iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 16, "a new thing belongs into a room, or is one"
     for place, room in enumerate(FLOORS):
         for name in below(f"aligner_lib.{room}"):
             upwards = {other for other in imported(name) if floor(other) in FLOORS[:place]}
@@ -72,6 +84,17 @@ def test_no_modules_import_each_other(room):
     """A circle that is closed by an import in a function is a circle. A package's front door is excepted."""
     own = set(below(room)) - {room}
     assert_no_circle({name: imported(name) & own - {name} for name in own})
+
+
+@pytest.mark.parametrize("side", LEARNERS)
+def test_no_folders_of_the_learners_side_import_each_other(side):
+    """Each folder imports only folders below it, so that a reader can start at the ground."""
+    own, graph = set(below(side)) - {side}, {}
+    folder = {name: name.removeprefix(f"{side}.").partition(".")[0] for name in own}
+    for name in own:
+        others = {folder[other] for other in imported(name) & own}
+        graph.setdefault(folder[name], set()).update(others - {folder[name]})
+    assert_no_circle(graph)
 
 
 def is_light_module_of_a_kind(name: str) -> bool:
@@ -116,6 +139,16 @@ def test_only_a_job_imports_what_computes_in_a_kind():
     heavy = {name for name in kinds if not is_light_module_of_a_kind(name)}
     importers = {name for name in set(modules()) - kinds if imported(name) & heavy}
     assert importers <= {*below("aligner_lib.jobs"), "aligner_lib.tutorial.displays.objectives"}
+
+
+def test_no_two_classes_have_the_same_name():
+    places: dict[str, list[str]] = {}
+    for name in modules():
+        for node in nodes_of(name):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    assert len(places) > 200
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
 # widgets read runs, judge them by the run's own alarms, ask its kind for charts, have questions and answers from the tutorial,

@@ -106,6 +106,7 @@ def test_docstrings_comments_messages_and_variables_name_things(package):
     }
     explained = {path: of_file.explanations for path, of_file in texts.items()}
     rates = {path: round(rate(text), 1) for path, text in explained.items() if len(words(text)) >= 80}
+    assert rates, f"no docstring of {package} was read"
     assert [(path, of_file) for path, of_file in rates.items() if of_file > MOST_OF_100_WORDS] == []
     messages = [message for of_file in texts.values() for message in of_file.messages]
     assert rate("\n".join(messages)) <= MOST_OF_100_WORDS, sorted(messages, key=rate)[-3:]
