@@ -1,6 +1,5 @@
 """Functions of the user's own in place of the library's, and what is refused before and while a job runs."""
 
-import ast
 import inspect
 import json
 import linecache
@@ -14,8 +13,6 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from aligner_lib.algorithms import ppo
-from aligner_lib.algorithms.policy_gradient import group_advantages
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.function_hashes import hashes_of_functions
 from aligner_lib.config.functions import (
@@ -23,7 +20,6 @@ from aligner_lib.config.functions import (
     LibraryFunction,
     _modules_in,
     own_functions,
-    source_of,
     with_imports,
 )
 from aligner_lib.config.kinds import kinds
@@ -58,14 +54,6 @@ def test_each_declared_function_is_there_read_without_running_it_and_on_the_page
         assert any(f"`{name}`" in row and own in row and parameters in row for row in rows), (kind, name)
 
 
-@pytest.mark.parametrize("kind", [kind.name for kind in kinds().values() if kind.functions])
-def test_each_declared_function_reads_every_argument(kind):
-    for place in kinds()[kind].functions.values():
-        definition = LibraryFunction(place).definition
-        read = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
-        assert {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)} <= read, place
-
-
 def test_a_cell_s_function_travels_as_its_text(lab):
     def mine(ratio, advantages, low, high):
         clipped = ratio.clamp(1 - low, math.inf)
@@ -80,16 +68,6 @@ def test_a_cell_s_function_travels_as_its_text(lab):
     words = lab.commands("ppo", "own", loss=with_a_default)["main"]
     assert f"functions.loss={printed}" in words and "with_a_default" in printed.read_text()
     assert file.read_text() == text
-
-
-def test_a_sweep_takes_functions_along(lab):
-    def mine(chosen_rewards, rejected_rewards):
-        return torch.relu(1 - chosen_rewards + rejected_rewards)
-
-    plan = lab.submit_sweep("rm", "model.optim.lr", [1e-3, 3e-3], loss=mine)
-    for value in ("0.001", "0.003"):
-        file = lab.run(f"rm-lr/lr-{value}").path / "functions" / "loss.py"
-        assert "torch.relu" in file.read_text() and f"functions.loss={file}" in plan.text
 
 
 def with_a_default(ratio, advantages, low, high):
@@ -127,9 +105,12 @@ def short(prompt, response):
     [
         ("ppo", "loss", with_a_global, r"line 3: with_a_global uses 'width', which is not .*with a default"),
         ("ppo", "loss", made_by_another(), "line 2: inner uses 'factor'"),
-        ("ppo", "loss", with_other_arguments, r"\(ratio, advantages, eps\) can't stand in for .* \(too many"),
-        ("ppo", "loss", with_other_arguments, r"write def with_other_arguments\(ratio, advantages, low, "),
-        ("ppo", "loss", lambda ratio, *rest: ratio, "give a function defined with def"),
+        (
+            "ppo",
+            "loss",
+            with_other_arguments,
+            r"can't stand in for .*write def with_other_arguments\(ratio, ",
+        ),
         ("ppo", "loss", print, "give a function defined with def"),
         ("sft", "reward", short, "reward=short: sft has no function of the name"),
         ("dpo", "los", short, r"los=short: dpo has no function of the name.*loss, learning_rate"),
@@ -190,18 +171,9 @@ def test_a_file_may_have_helpers_and_imports(tmp_path):
         FunctionFile.read(f"{file}:mine", SURROGATE)
 
 
-def test_a_function_of_the_library_that_has_helpers_is_imported():
-    place = "aligner_lib.algorithms.policy_gradient:group_advantages"
-    text = "from aligner_lib.algorithms.policy_gradient import group_advantages\n"
-    assert source_of(group_advantages, "advantages", place) == text
-    assert source_of(ppo.clipped_surrogate, "loss", SURROGATE).startswith("from __future__")
-
-
 @pytest.mark.parametrize(
     ("text", "imported"),
     [
-        ("def reward(response):\n    return len(response)\n", []),
-        ("def reward(response):\n    return math.sqrt(len(response))\n", ["math"]),
         ("def reward(response):\n    import torch\n    return torch.ones(1).item()\n", []),
         (
             "def f(x):\n    def g(y):\n        return torch.exp(y) * math.pi\n    return g(x)\n",
@@ -239,16 +211,9 @@ CLIP = LibraryFunction(SURROGATE).parameters
             None,
             "2 functions (f, g): choose a function as FILE.py:f",
         ),
-        (
-            "dpo",
-            "loss",
-            "",
-            "model.dpo.preference_loss=ipo",
-            "model.dpo.preference_loss=ipo selects another loss",
-        ),
+        ("dpo", "loss", "", "model.dpo.preference_loss=ipo", "preference_loss=ipo selects another loss"),
         ("ppo", "normalize", "", "trainer.ppo.normalize_advantages=False", "nothing is normalised"),
         ("grpo", "kl", "", "model.grpo.objective=dapo", "objective=dapo has kl=none"),
-        ("grpo", "loss", "", "model.grpo.objective=cispo", "clipping=stop_gradient"),
     ],
 )
 def test_a_file_that_would_not_be_called_is_refused(tmp_path, kind, name, text, setting, words):
@@ -264,15 +229,13 @@ def test_a_file_that_would_not_be_called_is_refused(tmp_path, kind, name, text, 
         compose(kind, settings)
 
 
-@pytest.mark.parametrize("objective", ["dr_grpo", "rloo", "reinforce_pp"])
-def test_advantages_of_one_s_own_stand_in_for_those_of_any_objective(tmp_path, objective):
+def test_advantages_of_one_s_own_stand_in_for_those_of_an_objective(tmp_path):
     (tmp_path / "own.py").write_text("def f(rewards, group):\n    return rewards")
-    settings = [f"functions.advantages='{tmp_path / 'own.py'}'", f"model.grpo.objective={objective}"]
+    settings = [f"functions.advantages='{tmp_path / 'own.py'}'", "model.grpo.objective=rloo"]
     mine, theirs = objective_of(compose("grpo", settings)), objective_of(compose("grpo", settings[1:]))
     assert mine == replace(theirs, baseline="group_mean", scale="group_std") != theirs
-    told = notices("grpo", compose("grpo", [*settings, "model.grpo.scale=none"]))
-    assert any("model.grpo.scale=none: functions.advantages says what" in line for line in told)
-    assert not any("model.grpo.baseline" in line for line in told)
+    (notice,) = notices("grpo", compose("grpo", [*settings, "model.grpo.scale=none"]))
+    assert "model.grpo.scale=none: functions.advantages says what" in notice
 
 
 def watched(tmp_path, text: str, kind: str = "ppo", name: str = "loss"):
@@ -294,10 +257,8 @@ def mine(ratio, advantages, low, high):
     ("returned", "words"),
     [
         ("(ratio / 0, clipped)", r"line 4\) returns inf at \[0\] \(2 of 2 are not finite\) \(result 1\)"),
-        ("(ratio[:1], clipped)", r"returns float32 \[1\]; float32 \[2\] was expected \(result 1\)"),
-        ("(ratio.double(), clipped)", r"returns float64 \[2\]; float32 \[2\] was expected"),
+        ("(ratio[:1].double(), clipped)", r"returns float64 \[1\]; float32 \[2\] was expected \(result 1\)"),
         ("(ratio.detach(), clipped)", r"returns a result without a gradient: .detach\(\)"),
-        ("ratio", r"returns float32 \[2\]; a tuple of 2: float32 \[2\], float32 \[2\] was expected"),
         ("None", r"returns None \(is a return missing\?\); a tuple"),
         ("1 // 0", r"own.py, line 6\) raises ZeroDivisionError: integer division or modulo by zero"),
         ("(-ratio, advantages.mul_(2))", "changes an input tensor in place"),
@@ -321,16 +282,12 @@ def test_a_right_function_is_used_as_it_is(tmp_path):
 
 
 def test_a_learning_rate_is_a_finite_number(tmp_path):
-    for returned, words in (("'1'", "a number was expected"), ("1e999", "a finite number")):
-        text = f"def mine(step, **rest):\n    return {returned}\n"
-        mine = watched(tmp_path, text, "sft", "learning_rate")
-        with pytest.raises(FunctionError, match=words):
-            mine(1, peak=1.0, max_steps=2, warmup_steps=0, constant_steps=0, min_lr=0.0, name="constant")
+    mine = watched(tmp_path, "def mine(step, **rest):\n    return 1e999\n", "sft", "learning_rate")
+    with pytest.raises(FunctionError, match="a finite number"):
+        mine(1, peak=1.0, max_steps=2, warmup_steps=0, constant_steps=0, min_lr=0.0, name="constant")
 
 
-def test_a_run_is_begun_with_the_text_of_its_functions_and_of_the_files_in_its_environments_arguments(
-    tmp_path,
-):
+def test_a_run_records_hashes_of_its_functions_and_of_its_environments_files(tmp_path):
     own, train = tmp_path / "own.py", tmp_path / "train.jsonl"
     args = {"prompts": {"train": str(train), "validation": str(tmp_path / "missing")}, "lists": [str(train)]}
     environments = {
@@ -338,16 +295,11 @@ def test_a_run_is_begun_with_the_text_of_its_functions_and_of_the_files_in_its_e
         "answers": {"use": "", "args": args},
     }
     config = {"functions": {"loss": f"{own}:f"}, "model": {"environments": environments}}
-    expected = {"functions.loss": "a", "model.environments.short.use": "a"} | dict.fromkeys(
-        ["model.environments.answers.args.prompts.train", "model.environments.answers.args.lists.0"], "p"
-    )
+    of_own = ["functions.loss", "model.environments.short.use"]
+    of_train = [f"model.environments.answers.args.{name}" for name in ("prompts.train", "lists.0")]
     own.write_text("a")
-    train.write_text("p")
-    expected = {key: text_hash(text) for key, text in expected.items()}
-    assert hashes_of_functions(config) == hashes_of_functions(OmegaConf.create(config)) == expected
-    for file, changed in ((own, 2), (train, 2)):
-        file.write_text("b")
-        now = hashes_of_functions(config)
-        assert sum(now[key] != expected[key] for key in expected) == changed
-        expected = now
+    for content in ("p", "q"):
+        train.write_text(content)
+        expected = dict.fromkeys(of_own, text_hash("a")) | dict.fromkeys(of_train, text_hash(content))
+        assert hashes_of_functions(config) == hashes_of_functions(OmegaConf.create(config)) == expected
     assert hashes_of_functions({}) == {}
