@@ -80,6 +80,7 @@ def test_any_text_is_an_override_or_a_config_error(text):
     [
         ("ppo", "model.ppo.ratio_eps=abc", "model.ppo.ratio_eps … 'abc' … float"),
         ("ppo", "model.micro_batch_size=1.5", "model.micro_batch_size … 1.5 … int"),
+        ("ppo", "model.micro_batch_size=null", "model.micro_batch_size … None … int"),
         ("ppo", "model.optim.betas=[a,b]", "model.optim.betas … list[float]"),
         ("ppo", "trainer.ppo.use_absolute_kl=perhaps", "trainer.ppo.use_absolute_kl … 'perhaps' … bool"),
         ("ppo", "trainer.ppo=3", "trainer.ppo … group … gae_lambda"),
@@ -103,6 +104,8 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("rm", "model.data.data_prefix={trian: [a.jsonl]}", "train, validation, test"),
         ("rm", "model.reward_standardization.enabled=true", "enable, mean, std"),
         ("rm", "model.reward_standardization={mean: 0}", "give std, too, or neither"),
+        ("rm", "model.reward_standardization={mean: 0, std: 0}", "above 0"),
+        ("rm", "model.reward_standardization={mean: low, std: 1}", "must be a number"),
         ("rm", "model.rampup_batch_size=[16, 16, 1000]", "set model.global_batch_size"),
         ("ppo", "exp_manager.alarms.kl=nan", "at least 0"),
         *(("rm", f"trainer.rm.limit_val_batches={value}", BATCHES) for value in ("0", "1.5", "0.0", "some")),
@@ -180,7 +183,7 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
         (
             "grpo",
             "model.grpo.objective=reinforce_pp model.grpo.max_rollouts_per_step=3",
-            "max_rollouts_per_step=3: rewards are compared with the batch's mean",
+            "with the batch's mean",
         ),
         ("evaluate", "model.data.data_prefix.train=[a]", "an evaluation reads only data_prefix.validation"),
     ],

@@ -73,6 +73,13 @@ def test_a_step_counts_the_passes_of_its_kind(kind, more, passes):
     assert [flops_of(TINY, model, 5) for model in models] == expected
 
 
+def test_texts_of_sft_are_as_long_as_its_training_data_are_cut():
+    for longest, sequence in (("null", 10), (8, 8)):
+        more = f"model.data.train_ds.max_seq_length={longest}"
+        (model,) = trained_models("sft", compose("sft", [*SETTINGS["sft"], more]))
+        assert model.sequence == sequence
+
+
 def test_seconds_are_operations_by_the_assumed_speed():
     """Two GPUs of 100 TFLOP/s do 100e12 operations a second at half of the peak, and 20e12 at a tenth."""
     speed = Speed(tflops=100, mfu=0.5, generation_mfu=0.1)

@@ -114,10 +114,12 @@ def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
     ("record", "reason"),
     [
         (GOOD | {"output": "  "}, "empty output"),
+        (GOOD | {"input": ""}, "empty input"),
         ({"output": "x"}, "no key 'input'"),
         (GOOD | {"output": 7}, "'output' is not a text"),
         ([GOOD], "not a JSON object"),
         (b"[" * 100_000, "not JSON"),
+        (b"1" * 5_000, "not JSON"),
         (b'{"input": "\\ud83d", "output": "x"}', "'input' contains half a surrogate pair"),
         (b'{"input": "\xff", "output": "x"}', "not UTF-8"),
         ({"messages": MESSAGES["messages"][:-1]}, "the last turn is not the assistant's"),

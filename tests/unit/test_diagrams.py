@@ -1,45 +1,16 @@
-"""The notebooks' diagrams: every part has its place, and a reader of either theme sees it."""
+"""The notebooks' diagrams: each is shown, and its numbers are right."""
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from aligner_lib.tutorial import Diagram
-from aligner_lib.tutorial.displays.diagram import BOX, TOKEN_HEIGHT, diagrams
+from aligner_lib.tutorial.displays.diagram import diagrams
 
 ROOT = Path(__file__).parents[2]
 SHOWN = re.compile(r'^Diagram\("([\w-]+)"\)$', re.MULTILINE)
-WIDTH_OF_A_LETTER = 7.8  # pixels at most, on average, of a letter 14 pixels high
-
-
-def boxes_of(parts: dict) -> list[tuple[str, float, float, float, float]]:
-    """Text, left, top, width and height of each box and each token."""
-    boxes = [(box["text"], *box["at"], *box.get("size", BOX)) for box in parts.get("boxes", ())]
-    for strip in parts.get("tokens", ()):
-        left, top = strip["at"]
-        for number, text in enumerate(strip["texts"]):
-            boxes.append((text, left + (strip["width"] + 4) * number, top, strip["width"], TOKEN_HEIGHT))
-    return boxes
-
-
-def letters(text: str) -> int:
-    """Of the longest line, without the marks of subscripts."""
-    return max(len(re.sub(r"_\{(\w+)\}", r"\1", line)) for line in text.split("\n"))
-
-
-@pytest.mark.parametrize("name", diagrams())
-def test_every_box_lies_inside_holds_its_text_and_touches_no_other(name):
-    diagram = Diagram(name)
-    width, height = diagram.size
-    boxes = boxes_of(diagram.parts)
-    assert boxes
-    for number, (text, left, top, wide, high) in enumerate(boxes):
-        assert left >= 0 and left + wide <= width and top >= 0 and top + high <= height, text
-        assert letters(text) * WIDTH_OF_A_LETTER <= wide, text
-        for other, x, y, of_other, high_other in boxes[number + 1 :]:
-            apart = x >= left + wide or left >= x + of_other or y >= top + high or top >= y + high_other
-            assert apart, (text, other)
 
 
 def test_every_notebook_shows_a_diagram_and_every_diagram_is_shown():
@@ -48,6 +19,8 @@ def test_every_notebook_shows_a_diagram_and_every_diagram_is_shown():
     }
     assert len(shown) == 16 and all(shown.values()), shown
     assert sorted(name for names in shown.values() for name in names) == sorted(diagrams())
+    for diagram in map(Diagram, diagrams()):  # each is drawn, and a screen reader has words
+        assert ElementTree.fromstring(diagram._repr_html_()).get("aria-label") == repr(diagram)
 
 
 def test_the_numbers_and_subscripts_of_a_diagram_are_right():

@@ -22,11 +22,6 @@ OF_NAMES = r"(?:train|val|evaluation)_environments/(?:\*|\w+)/(?:\*|[\w/]+|\w+/\
 METRIC = re.compile(rf"(?:{GROUPS})/[a-z_]+|{OF_NAMES}")
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), path)
-
-
 def python_files(*rooms: str) -> list[Path]:
     return [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
 
@@ -34,7 +29,7 @@ def python_files(*rooms: str) -> list[Path]:
 @cache
 def strings(path: Path) -> set[str]:
     """Every string in a module's code, f-strings with a NUL for what they insert."""
-    nodes = list(ast.walk(tree(path)))
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"), path)))
     inserted = [node for node in nodes if isinstance(node, ast.JoinedStr)]
     inner = {id(part) for node in inserted for part in node.values}
     constants = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in inner)
@@ -95,7 +90,7 @@ def test_the_fields_of_a_run_s_files_are_defined(heading, source):
 def fields_written(path: Path) -> set[str]:
     """Keys of the record that a module builds: its `self._info` or `record`."""
     keys = set()
-    for node in ast.walk(tree(path)):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, (ast.Assign, ast.AugAssign)):
             continue
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target

@@ -76,6 +76,13 @@ def test_only_the_result_in_the_examples_wording_is_right():
         assert environment.step(response) == Step(reward, metrics={"exact": reward}), response
 
 
+def test_the_wording_of_a_sum_is_a_setting():
+    words = {"question": "{a}+{b}=", "answer": "<{sum}>", "instruction": "Add.", "as_turns": False}
+    system, turn = make("sums", low=10, high=19, **words).reset(0)
+    assert system == {"role": "system", "content": "Add."}
+    assert re.fullmatch(r"(1\d\+1\d= <\d\d>\n){2}1\d\+1\d=", turn["content"])
+
+
 # ---- rules of form --------------------------------------------------------------------------------------------------
 
 ABOUT_HONEY = {
@@ -290,6 +297,14 @@ def test_prompts_that_are_drawn_again_are_the_same(here):
     assert [drawn.train(draw, 4) for draw in range(3)] == batches
 
 
+def test_fewer_validation_prompts_than_copies_of_the_model_are_refused(monkeypatch):
+    drawn = tasks({"few": 3}, {"few": 1}, None)
+    drawn.environments["validation"] = drawn.environments["train"]
+    monkeypatch.setattr("aligner_lib.megatron.parallel.dp_size", lambda: 4)
+    with pytest.raises(UserError, match="3 validation prompts leave some of the 4 copies of the model"):
+        drawn.validation(None)
+
+
 def test_a_text_is_written_by_the_template_that_was_chosen(smoke, here):
     from aligner_lib.datasets.chat_template import OWN, encode, use_template
     from aligner_lib.datasets.tokenizer import Tokenizer
@@ -473,14 +488,12 @@ def reward(prompt, response, **fields):
 def test_the_rewards_that_the_settings_name_are_needed_at_the_start_and_in_each_answer(folder):
     (folder / "two.py").write_text(TWO_REWARDS)
     use = str(folder / "two.py")
-    with pytest.raises(
-        UserError, match="e: an answer lacks word, which `rewards` names; it has right, words"
-    ):
+    with pytest.raises(UserError, match="e: an answer lacks word, which `rewards` names; it has right, w"):
         Environments({"e": settings(folder, use=use, rewards={"right": 1, "word": 0.1})}, "train")
     named = settings(folder, use=use, rewards={"right": 1, "words": -0.1})
     with Environments({"e": named}, "train") as pool:
-        both, half = pool.step([Episode("e", 0, ("x y",)), Episode("e", 0, ("half",))])
-    assert both == Step(0.0, metrics={"right": 1, "words": 2, "letters": 3})
+        complete, half = pool.step([Episode("e", 0, ("x y",)), Episode("e", 0, ("half",))])
+    assert complete == Step(0.0, metrics={"right": 1, "words": 2, "letters": 3})
     assert half.reason == "reward_missing" and "lacks words, which `rewards` names; it has right" in half.text
 
 
@@ -607,9 +620,12 @@ def no_instruction(folder):
         (written(TWO_FUNCTIONS), "functions or classes: a, b. Name a function `reward`, or choose a function: use="),
         (written(TWO_FUNCTIONS, ":c"), "mine.py has no c; known functions: a, b"),
         (built("sum"), "use='sum' is unknown: choose from sums, form_rules"),
+        (built("nowhere.py"), "nowhere.py can't be read"),
         (built("sums", digit=2), "there is no args.digit; the environment takes digits, low"),
         (built("sums", digits="two"), "can't be built with args={'digits': 'two'}"),
+        (built("sums", low=5, high=5), "there are 1 different episodes"),
         (built("sums", held_out=1), "held_out=1: the value must be above 0 and below 1"),
+        (built("form_rules", forms=["haiku"]), "there is no haiku; there are sentences"),
         (built("answers"), "args.prompts is needed"),
         (built("answers", prompts={"train": "a.jsonl"}), "{train: FILE, validation: FILE}"),
         (built("reasoning_gym", task="chain_sum"), "pip install reasoning-gym"),

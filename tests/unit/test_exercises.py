@@ -175,18 +175,22 @@ WRONG_GRADIENTS = [
 ]
 # a change of the right result, and the description of the difference
 DESCRIBED = [
-    ("gae", lambda both: both[::-1], "right, but in another order. Return advantages, returns."),
-    ("gae", lambda both: (both[0], -both[1]), "Every value of returns has the other sign."),
+    ("gae", lambda results: results[::-1], "right, but in another order. Return advantages, returns."),
+    ("gae", lambda results: (results[0], -results[1]), "Every value of returns has the other sign."),
     ("perplexity", lambda value: 3 * value, "Every value of perplexity is 3 times the right one."),
     ("perplexity", lambda value: value - 0.5, "Every value of perplexity is the right one minus 0.5."),
     ("next_logprobs", lambda values: pad(values, (1, -1)), "one place too far to the right."),
     ("token_rewards", lambda values: values.mT, "is transposed: its rows should be its columns."),
     ("next_logprobs", lambda values: values.clamp(min=-20), "No value of logprobs is below -20, and"),
     ("dpo_losses", lambda values: -((-values).exp() + 1e-8).log(), "No value of loss is above 18.42,"),
-    ("clipped_loss", lambda both: (both[0].detach(), both[1]), "are right, but loss has no gradient."),
-    ("gae", lambda both: torch.tensor(1.0), "returns one value; it should return 2: advantages, returns."),
-    ("gae", lambda both: torch.stack(both).numpy(), "returns one ndarray of shape [2, "),
-    ("gae", lambda both: None, "Your function returns nothing. Is the return missing?"),
+    (
+        "clipped_loss",
+        lambda results: (results[0].detach(), results[1]),
+        "are right, but loss has no gradient.",
+    ),
+    ("gae", lambda results: torch.tensor(1.0), "returns one value; it should return 2: advantages, returns."),
+    ("gae", lambda results: torch.stack(results).numpy(), "returns one ndarray of shape [2, "),
+    ("gae", lambda results: None, "Your function returns nothing. Is the return missing?"),
     ("bradley_terry", lambda loss: None, ". loss is None. Is the return missing?"),
     ("bradley_terry", lambda loss: (loss, loss), "returns 2 values; it should return one value, loss"),
     ("bradley_terry", lambda loss: torch.zeros(0), "(no elements)"),

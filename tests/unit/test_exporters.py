@@ -287,6 +287,23 @@ def test_a_resumed_run_has_no_point_twice_and_none_of_steps_that_it_took_back(ru
     assert max(step for _, step in tables(run, name)) == 2
 
 
+def test_mlflow_keeps_similar_names_apart_and_shows_settings_that_a_resume_changed(run):
+    pytest.importorskip("mlflow")
+    for steps, metrics, rate in (((1, 2), {"100%": 1.0, "100#": 2.0}, 0.1), ((3,), {}, 0.2), ((4,), {}, 0.1)):
+        names = {"mlflow_logger_kwargs": {"experiment_name": "of-mine"}}
+        config = {"exp_manager": names, "lr": rate, "seed": 1}
+        with RunWriter(run, kind="ppo", config=config, seed=1, hashes={}, max_steps=4) as writer:
+            writer.start(steps[0] - 1)
+            for step in steps:
+                writer.log(step, metrics)
+            writer.finish("stopped")
+        send(run, "mlflow")
+        _, stored = mlflow_run(run)
+        assert stored.data.metrics == {"100_25": 1.0, "100_23": 2.0} and stored.data.params["lr"] == "0.1"
+        changed = {name: value for name, value in stored.data.tags.items() if name.startswith("changed.")}
+        assert changed == ({} if steps == (1, 2) else {"changed.lr": str(rate)})
+
+
 def test_on_a_full_disk_nothing_is_lost_in_silence_and_with_room_all_arrives(run, name, monkeypatch):
     write(run, 0, 60)
     places = {"mlflow": run.parent / "mlruns", "trackio": Path(os.environ["TRACKIO_DIR"])}

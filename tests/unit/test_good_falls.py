@@ -41,6 +41,13 @@ def test_a_validation_is_compared_with_the_first_validation():
     assert change.errors == pytest.approx((6 + 8) / math.sqrt(variance))
 
 
+def test_of_several_validations_on_the_same_prompts_the_last_one_counts():
+    last = [*LAST[:2], LAST[2] | validation(9, 4)]
+    with_an_earlier_one = [LAST[0], LAST[1] | validation(8, 60), LAST[2] | validation(9, 4)]
+    first = [validation(0, 16), FIRST]
+    assert good_fall(first, last) == good_fall(first, with_an_earlier_one)
+
+
 def test_responses_to_the_same_prompt_count_less():
     grouped = [record | {"train_rollouts/prompts": 8} for record in (FIRST, *LAST)]  # four to each prompt
     errors = good_fall([FIRST], LAST).errors
@@ -84,10 +91,10 @@ def test_the_alarm_sounds_where_good_falls_and_the_reward_rises(counts, reward, 
 
 
 def test_a_small_fall_of_very_many_responses_is_no_alarm():
-    last = [step(at, 4400, 1.0, 20_000) for at in (2, 3, 4)]
-    assert good_fall([step(1, 5000, 0.0, 20_000)], last).errors > 3.5
-    assert alarms.active(alarms_of("ppo"), [step(1, 5000, 0.0, 20_000)], last) == []
-    assert alarms.active(alarms_of("ppo"), [step(1, 5000, 0.0, 20_000)], last, Thresholds(good_fall=0.02))
+    first, last = [step(1, 5000, 0.0, 20_000)], [step(at, 4400, 1.0, 20_000) for at in (2, 3, 4)]
+    assert good_fall(first, last).errors > 3.5
+    assert alarms.active(alarms_of("ppo"), first, last) == []
+    assert alarms.active(alarms_of("ppo"), first, last, Thresholds(good_fall=0.02))
 
 
 def test_chance_alone_sounds_in_less_than_2_of_100_runs():

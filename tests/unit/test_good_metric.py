@@ -48,3 +48,16 @@ def test_the_share_of_good_responses_counts_only_those_that_ended():
 def test_without_responses_and_with_a_prompt_that_no_program_can_judge_there_is_no_share():
     assert good_share([(ASKS, GOOD, True), ("User: Hello!\n\nAssistant:", "Hi.", True)]) == {}
     assert good_share([]) == {}
+
+
+def test_a_sentence_that_answers_three_questions_is_no_good_response():
+    """Alone, each of the three is good."""
+    topics = {"How do I sow carrots?": "sow carrots", "Why do cats purr?": "cats purr"}
+    topics["How do I bake bread?"] = "bake bread"
+    answer = "calm {}. People have known this for a very long time."
+    responses = [
+        (f'User: {question} Use the word "calm".\n\nAssistant:', answer.format(topic), True)
+        for question, topic in topics.items()
+    ]
+    assert [good_share([response]) for response in responses] == [{"val_rollouts/good": 1.0}] * 3
+    assert good_share(responses) == {"val_rollouts/good": 0.0}
