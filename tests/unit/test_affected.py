@@ -16,7 +16,6 @@ EVERYTHING = {path for path in sources() if path.rpartition("/")[2].startswith("
         # through `python -m aligner_lib` and a job that is submitted, the forks' preload, and the registry of kinds
         ("aligner_lib/cli/doctor.py", ["unit/test_cli", "slurm/test_slurm_training"], ["jobs/test_loop"]),
         ("aligner_lib/kinds/ppo/trainer.py", ["remote_critic/test_live", "jobs/test_job_layouts"], ["data/test_hh"]),
-        ("aligner_lib/kinds/evaluate/evaluation.py", ["jobs/test_evaluate"], ["data/test_hh"]),
         ("tests/slurm/trainer.py", ["slurm/test_slurm_requeue"], ["slurm/test_slurm_ppo"]),
         # through fixtures of a conftest.py, and of the one above
         ("data/hh.py", ["jobs/test_trained", "remote_critic/test_live"], ["megatron/test_kernels"]),
@@ -31,10 +30,10 @@ EVERYTHING = {path for path in sources() if path.rpartition("/")[2].startswith("
     ],
 )  # fmt: skip
 def test_a_change_reaches(changed, reached, spared):
-    found, unknown = affected({changed})
+    files, unknown = affected({changed})
     assert unknown is None
-    assert found >= {f"tests/{name}.py" for name in [*reached, "unit/test_imports"]}
-    assert not found & {f"tests/{name}.py" for name in spared}
+    assert files >= {f"tests/{name}.py" for name in [*reached, "unit/test_imports"]}
+    assert not files & {f"tests/{name}.py" for name in spared}
 
 
 def test_a_file_with_unknown_readers_reaches_everything_and_no_change_reaches_nothing():

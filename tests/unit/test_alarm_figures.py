@@ -1,11 +1,7 @@
 """How right alarms and `explain` are: the counting, by hand. The runs are `python -m benchmarks.alarms`."""
 
-import gzip
-import json
-
 import pytest
 
-from aligner_lib.run_folder.reader import RunFolder
 from benchmarks import alarms as bench
 from benchmarks.alarms import CHOSEN_ON, STEPS, RunVerdict, Trial, alarm_figures, explained
 
@@ -36,41 +32,18 @@ def test_rates_and_the_share_of_a_run_that_an_alarm_saves():
     assert (endless.false, endless.heard, endless.due, endless.left) == (0, 1, "", 0.5)
     assert 0 < endless.false_rate.high < 0.61  # none of four is not never
     assert (any_.name, any_.false, any_.heard, any_.step) == ("any", 1, 2, 9)
-    head, _, *rows = bench.tables(RUNS).splitlines()
-    assert len(head.split("|")) == len(rows[0].split("|"))
+    _, _, *rows = bench.tables(RUNS).splitlines()
     assert rows[0].startswith("| kl | 1 of 4 |") and rows[0].endswith("| 2 of 3 | 1 of 1 | 9 | 62% |")
-    assert rows[1].endswith("| 1 of 3 | – | 12 | 50% |") and rows[2].startswith("| any |")
 
 
 def test_what_is_named_and_who_is_accused():
     runs = [*RUNS, verdict("healthy-5", off={"repeated": 3}), verdict("healthy-6", seed=CHOSEN_ON)]
-    found = explained(runs)
-    assert found["held_out"] == {
+    explanations = explained(runs)
+    assert explanations["held_out"] == {
         "faults": 2,
         "named": 1,
         "wrong": {"padding-2": "temperature"},
         "healthy": 5,
         "accused": {"healthy-5": ["repeated"]},
     }
-    assert (found["chosen_on"]["faults"], found["chosen_on"]["healthy"]) == (0, 1)
-
-
-def test_a_run_is_judged_by_today_s_rules_and_packed_small(tmp_path):
-    figures = [{"train_rollouts/kl": 0.123456789 * step, "timers/step_time": 1.0} for step in range(60)]
-    records = [{"step": step, "time": float(step)} | record for step, record in enumerate(figures)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    config = {
-        "trainer": {"precision": "32"},
-        "model": {"data": "/a"},
-        "exp_manager": {"explicit_log_dir": "/a"},
-    }
-    info = {"kind": "ppo", "status": "finished", "name": "a", "config": config}
-    (tmp_path / "run.json").write_text(json.dumps(info))
-    run, trial = RunFolder(tmp_path), Trial("a", "ppo", 2)
-    found = bench.judged(trial, run)
-    assert {"kl", "clip_fraction", "not_finite"} < set(found.watched)
-    assert found.alarms == {"kl": 19} and found.steps == 59  # three records beyond the smoke profile's 2 nats
-    bench.pack(run, tmp_path / "a.json.gz")
-    content = json.loads(gzip.decompress((tmp_path / "a.json.gz").read_bytes()))
-    assert content["metrics"][3] == {"time": 0.0, "step": 3, "train_rollouts/kl": 0.37037}
-    assert content["info"]["config"] == {"trainer": {"precision": "32"}, "model": {"data": None}}
+    assert (explanations["chosen_on"]["faults"], explanations["chosen_on"]["healthy"]) == (0, 1)

@@ -162,9 +162,9 @@ def test_the_preference_loss_by_hand():
 
 def test_centering_is_the_mean_square_over_a_text_s_tokens():
     rewards = torch.tensor([[1.0, 2.0], [-3.0, 0.0], [50.0, 4.0]], requires_grad=True)
-    found = centering_loss(rewards, torch.tensor([2, 3]))
-    assert_close(found, torch.tensor([(1 + 9) / 2, (4 + 16) / 3]))
-    found.sum().backward()
+    losses = centering_loss(rewards, torch.tensor([2, 3]))
+    assert_close(losses, torch.tensor([(1 + 9) / 2, (4 + 16) / 3]))
+    losses.sum().backward()
     assert rewards.grad[2, 0] == 0, "padding holds nothing"
 
 

@@ -68,12 +68,6 @@ def test_a_beginning_that_all_rows_share_makes_none_alike():
     assert grouped(rows, 2) == [[3, 0], [1, 2]], "the longest rows first, as of length_grouped"
 
 
-@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 8))
-def test_rows_that_share_nothing_are_grouped_by_their_lengths(lengths, micro_batch_size):
-    rows = [[number + 1] * length for number, length in enumerate(lengths)]
-    assert grouped(rows, micro_batch_size) == length_grouped(lengths, micro_batch_size)
-
-
 def test_samples_of_like_length_share_a_micro_batch_the_longest_first():
     assert longest_first([2, 5, 2, 7]) == [3, 1, 0, 2]
     assert length_grouped([5, 90, 6, 91, 4], 2) == [[3, 1], [2, 0], [4]]

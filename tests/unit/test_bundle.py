@@ -111,8 +111,11 @@ def test_a_foreign_bundle_is_refused_with_the_cure(packed, as_project):
         ("python", "3.99", "LAB_PYTHON=python3.1"),
         ("platform", "linux-sparc", "pack a bundle on "),
         ("lock", "0", "requirements.lock differs here: git checkout"),
-        ("sources", "0", "the code differs here: git checkout"),
-        ("sources", "0", rf"tar -xOf '{packed}' project.tar.gz \| tar -xz && cd aligner-lab$"),
+        (
+            "sources",
+            "0",
+            rf"the code differs here: git checkout.*tar -xOf '{packed}' project.tar.gz \| tar -xz",
+        ),
     ]:
         with pytest.raises(BadBundle, match=cure):
             Bundle(packed).check_fits(as_project | {what: value})
@@ -264,15 +267,6 @@ def test_an_older_model_and_run_are_replaced_by_the_bundle_s(packed, as_project,
     assert not list((tmp_path / "cache").rglob("old")) and not list((tmp_path / "cache").rglob("*.partial"))
 
 
-def test_packing_keeps_files_that_others_have_beside_it(project, wheels, tmp_path):
-    for name in (".out.tar.partial", ".out.tar.partial.json"):
-        (tmp_path / name).write_text("mine")
-    packing.pack("smoke", tmp_path / "out.tar", None, wheels, root=project, echo=lambda _: None)
-    beside = [path for path in tmp_path.iterdir() if path.suffix != ".tar"]
-    assert sorted(path.name for path in beside) == [".out.tar.partial", ".out.tar.partial.json"]
-    assert {path.read_text() for path in beside} == {"mine"}
-
-
 def test_uncommitted_changes_and_runs_of_another_profile_are_not_packed(project, wheels, tutorial, tmp_path):
     copy = shutil.copytree(project, tmp_path / "copy")
     (copy / "data" / "__init__.py").write_text("# changed\n")
@@ -286,20 +280,6 @@ def test_a_folder_of_wheels_without_uv_is_refused(project, tmp_path):
     (tmp_path / "tiny-1.0-py3-none-any.whl").touch()
     with pytest.raises(UserError, match=r"there is no uv-\*\.whl.*pip download --no-deps -d .* 'uv>=0\.8'"):
         packing.pack("smoke", tmp_path / "out.tar", None, tmp_path, root=project)
-
-
-def test_without_pip_and_a_network_the_reason_of_uv_is_told(tmp_path, monkeypatch):
-    uv = tmp_path / "uv"
-    uv.write_text("#!/bin/sh\necho error: >&2; echo no route to host >&2; exit 2\n")
-    uv.chmod(0o755)
-    monkeypatch.setattr(packing.PathFinder, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "_base_executable", "false")
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with (
-        pytest.raises(UserError, match="needs pip, which uv can't install: no route to host"),
-        packing._pip(),
-    ):
-        pass
 
 
 def test_the_part_that_lab_calls_needs_no_package(packed, tmp_path):

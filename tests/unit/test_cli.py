@@ -55,7 +55,7 @@ def test_help_and_version(inside, capsys):
     shown = capsys.readouterr().out
     commands = "tutorial jupyter sft rm ppo serve-critic serve-rm runs show stop doctor test bench model data".split()
     assert all(f" {name} " in shown for name in commands)
-    for name in (*"tutorial sft serve-rm runs undo doctor".split(), "model fetch", "data hh"):
+    for name in ("tutorial", "serve-rm", "model fetch"):
         assert inside(*name.split(), "--help") == 0
         assert "Usage" in capsys.readouterr().out
     assert inside("--version") == 0
@@ -79,17 +79,9 @@ def test_a_job_gets_its_profile_run_folder_and_overrides(inside, recorded_job, c
     assert "lr: 0.0003" in capsys.readouterr().out and recorded_job == []
 
 
-def test_a_job_s_idle_threads_sleep_soon_unless_the_user_chose_otherwise(inside, recorded_job, monkeypatch):
-    for own, turns in (("7", "7"), ("", "1000")):
-        monkeypatch.setenv("GOMP_SPINCOUNT", own)  # so that it is put back after the test
-        if not own:
-            monkeypatch.delenv("GOMP_SPINCOUNT")
-        assert inside("sft") == 0
-        assert os.environ["GOMP_SPINCOUNT"] == turns
+def test_several_processes_start_through_the_launcher(inside, recorded_job, monkeypatch):
+    from torch.distributed.run import parse_args
 
-
-@pytest.mark.parametrize("kind", ["ppo", "serve-critic"])
-def test_several_processes_start_through_the_launcher(inside, recorded_job, monkeypatch, kind):
     started = []
 
     def execv(program, arguments):
@@ -99,29 +91,20 @@ def test_several_processes_start_through_the_launcher(inside, recorded_job, monk
     monkeypatch.setattr(os, "execv", execv)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     overrides = ["trainer.devices=2", "+model.tensor_model_parallel_size=2"]
-    assert inside(kind, "--profile", "smoke", "--run", "r", *overrides) == 0
+    assert inside("ppo", "--profile", "smoke", "--run", "r", *overrides) == 0
     [arguments] = started
-    at = arguments.index("aligner_lib")
-    assert arguments[arguments.index("--nproc-per-node") + 1] == "2"
-    assert arguments[at : at + 6] == ["aligner_lib", kind, "--profile", "smoke", "--run", "r"]
+    # torchrun matches abbreviations of its own options, `--run` among them, anywhere before a `--`
+    launcher = parse_args(arguments[arguments.index("torch.distributed.run") + 1 :])
+    assert (launcher.nproc_per_node, launcher.module, launcher.training_script) == ("2", True, "aligner_lib")
+    handed_over = launcher.training_script_args
+    assert handed_over[:6] == ["ppo", "--profile", "smoke", "--run", "r", "--"]
+    assert set(overrides) <= set(handed_over[6:])
     assert recorded_job == []
     # a rank gets the very command again, and trains
     monkeypatch.setenv("RANK", "0")
-    assert inside(*arguments[at + 1 :]) == 0
+    assert inside(*handed_over) == 0
     [(_, config, profile)] = recorded_job
     assert (profile, config.trainer.devices, config.exp_manager.explicit_log_dir) == ("smoke", 2, "r")
-
-
-def test_the_launcher_hands_our_options_to_us():
-    """torchrun matches abbreviations of its own options, `--run` among them, anywhere before a `--`."""
-    from torch.distributed.run import parse_args
-
-    config = compose("sft", ["trainer.devices=2", "exp_manager.explicit_log_dir=r"])
-    command = torchrun.command("sft", config, "smoke", ["trainer.devices=2"])
-    launcher = parse_args(command[command.index("torch.distributed.run") + 1 :])
-    assert (launcher.nproc_per_node, launcher.module, launcher.training_script) == ("2", True, "aligner_lib")
-    handed_over = ["sft", "--profile", "smoke", "--run", "r", "--", "trainer.devices=2"]
-    assert launcher.training_script_args == handed_over
 
 
 def test_several_nodes_need_a_launcher_for_each(monkeypatch):
@@ -133,14 +116,10 @@ def test_several_nodes_need_a_launcher_for_each(monkeypatch):
     assert not torchrun.needs_launcher(config)
 
 
-PROFILED = "(`aligner profile` takes sft, "
-
-
 @pytest.mark.parametrize(
     ("command", "words"),
     [
         ("ppo trainer.ppo.inital_policy_kl_penalty=0.1", "trainer.ppo.initial_policy_kl_penalty"),
-        ("sft --profile desktop", "laptop"),
         ("data dolly --raw nowhere.jsonl --out o", "nowhere.jsonl"),
         ("data dolly --raw raw.jsonl --out o --strict", "raw.jsonl:2"),
         ("model fetch gpt-5", "smollm2-135m"),
@@ -149,17 +128,15 @@ PROFILED = "(`aligner profile` takes sft, "
         ("cancel none", "no run 'none'"),
         ("runs", "no runs"),
         ("tutorial --only 77", "77"),
-        ("tutorial --profile desktop", "laptop"),
         ("tutorial -p steps", "name=value"),
-        # a file stands in the place of a folder
-        ("data dolly --raw sample --out raw.jsonl", "raw.jsonl"),
-        ("data dolly --raw sample --out raw.jsonl/below", "raw.jsonl"),
-        ("tutorial --profile smoke --out raw.jsonl/below", "raw.jsonl"),
-        ("model fetch smoke", "raw.jsonl"),
-        # aligner profile
         ("profile stf --out o/trace.json", "error: there is no kind of job 'stf'; did you mean sft?"),
-        ("profile stencil --out o/trace.json", f"error: there is no kind of job 'stencil' {PROFILED}"),
-        ("profile evaluate --out o/trace.json", f"evaluate has no steps of training {PROFILED}"),
+        (
+            "profile evaluate --out o/trace.json",
+            "evaluate has no steps of training (`aligner profile` takes sft",
+        ),
+        # a file stands in the place of a folder
+        ("data dolly --raw sample --out raw.jsonl/below", "raw.jsonl"),
+        ("model fetch smoke", "raw.jsonl"),
     ],
 )
 def test_a_user_s_mistake_is_one_sentence_with_the_cure_and_writes_nothing(
@@ -250,7 +227,7 @@ def submitted(tmp_path):
         job.cancel()
 
 
-def test_a_job_that_has_only_been_submitted_is_shown_and_cancelled(inside, submitted, capsys, monkeypatch):
+def test_a_job_that_has_only_been_submitted_is_shown_and_cancelled(inside, submitted, capsys):
     until(lambda: "loading" in submitted.tail(), "the job's first line")
     assert not (submitted.run / "run.json").exists()
     for name in ("runs/deep/er", "deep/er", "er"):
@@ -260,14 +237,6 @@ def test_a_job_that_has_only_been_submitted_is_shown_and_cancelled(inside, submi
         assert "waiting" in capsys.readouterr().out
     assert inside("runs") == 0
     assert re.search(r"^runs/deep/er +– +running ", capsys.readouterr().out, re.MULTILINE)
-
-    def refuse(job):
-        raise RuntimeError("scancel 1: Invalid job id")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cluster.Job, "cancel", refuse)
-        assert inside("cancel", "er") == 2
-    assert "er was not cancelled: scancel 1: Invalid job id" in capsys.readouterr().err
     assert inside("cancel", "er") == 0
     assert capsys.readouterr().out == f"{submitted.run}: CANCELLED\n"
     assert submitted.state == "CANCELLED"
@@ -280,15 +249,6 @@ def test_a_log_is_followed_to_the_job_s_end(inside, tmp_path, capsys):
     assert capsys.readouterr().out == "one\ntwo\n"
 
 
-def test_test_passes_everything_on_to_pytest(inside, monkeypatch):
-    started = []
-    monkeypatch.setattr(os, "execv", lambda program, arguments: started.append((os.getcwd(), arguments)))
-    assert inside("test", "-k", "x or y", "--co", "tests/unit") == 0
-    [(folder, arguments)] = started
-    assert folder == str(ROOT)
-    assert arguments[1:] == ["-m", "pytest", "-k", "x or y", "--co", "tests/unit"]
-
-
 def test_doctor_lists_what_is_there_and_what_is_not(tmp_path):
     """In a process of its own: tests may have put other versions of packages on this one's path."""
     variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "ALIGNER_CACHE": str(tmp_path / "c"), "COLUMNS": "200"}
@@ -298,21 +258,12 @@ def test_doctor_lists_what_is_there_and_what_is_not(tmp_path):
     assert [word for word in words.split("|") if word not in shown] == []
 
 
-@pytest.mark.parametrize(
-    "features, computed",
-    [
-        ("fma avx2", "float32"),
-        ("fma avx2 avx512_bf16", "bf16"),
-        ("amx_bf16 avx512f", "bf16"),
-        (None, "float32"),
-    ],
-)
-def test_doctor_tells_the_precision_of_the_laptop_profile(tmp_path, features, computed):
-    """None: a machine without /proc/cpuinfo, such as a Mac."""
-    processor = tmp_path / "cpuinfo"
-    if features:
+def test_doctor_tells_the_precision_of_the_laptop_profile(tmp_path):
+    processor = tmp_path / "cpuinfo"  # a Mac has none
+    assert "the laptop profile computes in float32" in doctor.bf16_units(processor)
+    for features, precision in (("fma avx2", "float32"), ("avx2 avx512_bf16", "bf16"), ("amx_bf16", "bf16")):
         processor.write_text(f"processor : 0\nflags : {features}\n")
-    assert f"the laptop profile computes in {computed}" in doctor.bf16_units(processor)
+        assert f"the laptop profile computes in {precision}" in doctor.bf16_units(processor)
 
 
 ENDING = """

@@ -11,7 +11,6 @@ from aligner_lib.config.compose import compose, nearest, notices, profiles
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.policy_gradient.settings import recomputes_logprobs
-from aligner_lib.run_folder.alarms import Thresholds
 
 
 @pytest.fixture
@@ -44,10 +43,8 @@ BATCHES = "a number of batches, -1 for all, or a share"
     ("kind", "wrong", "right"),
     [
         ("ppo", "model.ppo.initial_policy_kl_penalty", "trainer.ppo.initial_policy_kl_penalty"),
-        ("ppo", "initial_policy_kl_penalty", "trainer.ppo.initial_policy_kl_penalty"),
         ("ppo", "model.optim.learning_rate", "model.optim has name, lr"),
         ("ppo", "trainer.ppo.loss_clip_val", "critic.model.loss_clip_val"),
-        ("ppo", "exp_manager.alarms.klo", "exp_manager.alarms.kl"),
         ("evaluate", "model.ppo.num_rollout_samples", "model.ppo.num_val_samples"),  # PPO's, which trains
         ("sft", "pretrained_checkpoint.restore_from_path", "the model in model.restore_from_path"),
         ("rm", "model.restore_from_path", "the model in pretrained_checkpoint.restore_from_path"),
@@ -85,50 +82,31 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("ppo", "model.micro_batch_size=1.5", "model.micro_batch_size … 1.5 … int"),
         ("ppo", "model.micro_batch_size=null", "model.micro_batch_size … None … int"),
         ("ppo", "model.optim.betas=[a,b]", "model.optim.betas … list[float]"),
-        ("ppo", "model.activations_checkpoint_granularity=[1]", "str or None"),
         ("ppo", "trainer.ppo.use_absolute_kl=perhaps", "trainer.ppo.use_absolute_kl … 'perhaps' … bool"),
         ("ppo", "trainer.ppo=3", "trainer.ppo … group … gae_lambda"),
-        ("ppo", "model.ppo={ratio_eps: wide}", "model.ppo.ratio_eps … 'wide' … float"),
         # no override at all
         ("ppo", "~model.seed", "write key=value"),
-        ("ppo", "model.seed", "key=value"),
         ("ppo", "model.seed=1,2", "[a, b]"),
         ("ppo", "model.restore_from_path=/a=b", "quotes"),
         ("ppo", "model@there=1", "package"),
-        ("ppo", "=3", "key=value"),
         # values without sense
         ("ppo", "trainer.ppo.max_steps=0", "at least 1, or -1"),
         ("ppo", "model.ppo.ratio_eps=0", "above 0"),
-        ("ppo", "model.mcore_gpt=False", "True"),
         ("ppo", "model.global_batch_size=48", "num_rollout_samples=512 is not divisible"),
         ("rm", "trainer.devices=48", "set a multiple of 48"),
-        (
-            "ppo",
-            "trainer.ppo.prompt_baseline=group_mean",
-            "responses to the same prompt, but a prompt has a single response",
-        ),
+        ("ppo", "trainer.ppo.prompt_baseline=group_mean", "same prompt, but a prompt has a single response"),
         ("ppo", "model.ppo.length_params.max_length=4096", "no room for a prompt"),
         ("ppo", "model.ppo.sampling_params.temperature=0", "use_greedy=True"),
-        ("ppo", "model.ppo.sampling_params.top_p=0", "above 0"),
         ("ppo", "trainer.ppo.gae_lambda=1.5", "between 0 and 1"),
-        ("sft", "trainer.devices=3", "multiple of 3"),
         ("sft", "model.tensor_model_parallel_size=2", "do not divide the 1 processes"),
         ("sft", "trainer.precision=fp16", "bf16 or 32 or auto"),
-        ("sft", "model.optim.name=adam", "distributed_fused_adam"),
         ("sft", "model.optim.betas=[0.9]", "two numbers"),
-        ("rm", "model.data.data_impl=webdataset", "jsonl or mmap"),
-        ("sft", "model.data.chat_template=chatml", "plain or tokenizer"),
-        ("dpo", "model.data.packed_sequence_size=0", "at least 1"),
         ("rm", "model.data.data_prefix={trian: [a.jsonl]}", "train, validation, test"),
         ("rm", "model.reward_standardization.enabled=true", "enable, mean, std"),
         ("rm", "model.reward_standardization={mean: 0}", "give std, too, or neither"),
-        ("rm", "model.reward_standardization={std: 2}", "give mean, too, or neither"),
         ("rm", "model.reward_standardization={mean: 0, std: 0}", "above 0"),
         ("rm", "model.reward_standardization={mean: low, std: 1}", "must be a number"),
-        ("rm", "model.reward_standardization={enable: null}", "true or false"),
         ("rm", "model.rampup_batch_size=[16, 16, 1000]", "set model.global_batch_size"),
-        ("sft", "trainer.distributed_timeout_minutes=0", "above 0"),
-        ("ppo", "exp_manager.alarms.kl=-1", "at least 0"),
         ("ppo", "exp_manager.alarms.kl=nan", "at least 0"),
         *(("rm", f"trainer.rm.limit_val_batches={value}", BATCHES) for value in ("0", "1.5", "0.0", "some")),
     ],
@@ -151,16 +129,13 @@ def test_unknown_kinds_profiles_and_keys_of_profiles_are_refused_with_the_known_
 
 def test_composing_twice_shares_nothing():
     first, second = compose("ppo"), compose("ppo")
-    first.model.ppo.ratio_eps = 0.7
     first.model.optim.betas[0] = 0.5
-    assert second.model.ppo.ratio_eps == 0.2
-    assert compose("ppo").model.optim.betas[0] == 0.9
+    assert second.model.optim.betas[0] == compose("ppo").model.optim.betas[0] == 0.9
 
 
 @pytest.mark.parametrize(
     ("setting", "recomputed"),
     [
-        ("sampling_params.temperature=0.7", False),
         ("length_params.min_length=1", False),
         ("sampling_params.top_k=5", True),
         ("sampling_params.top_p=0.9", True),
@@ -204,16 +179,11 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
         ("ppo", "remote_critic_rm.critic.ip=a critic.model.optim.lr=1e-5", "the critic is a job of its own"),
         ("critic", "exp_manager.resume_if_exists=False", "set this there"),
         ("reward_server", "model.optim.lr=1e-5", "lr=1e-05: a reward model that serves is not trained"),
-        (
-            "grpo",
-            "model.grpo.objective=distill model.grpo.teacher.restore_from_path=a trainer.grpo.overlong_buffer=4",
-            "overlong_buffer=4: the policy learns from a teacher's log-probabilities",
-        ),
         ("grpo", "trainer.grpo.use_absolute_kl=True", None),  # of init_policy_kl, too
         (
             "grpo",
             "model.grpo.objective=reinforce_pp model.grpo.max_rollouts_per_step=3",
-            "max_rollouts_per_step=3: rewards are compared with the batch's mean",
+            "with the batch's mean",
         ),
         ("evaluate", "model.data.data_prefix.train=[a]", "an evaluation reads only data_prefix.validation"),
     ],
@@ -224,15 +194,7 @@ def test_which_settings_have_no_effect_depends_on_the_job(kind, given, notice):
     assert not notice or notice in lines[0]
 
 
-def test_the_limits_of_alarms_are_settings():
-    limits = composition.compose("ppo", ["exp_manager.alarms.kl=1"]).exp_manager.alarms
-    assert Thresholds(**limits) == Thresholds(kl=1.0)
-    assert Thresholds(**composition.compose("sft").exp_manager.alarms) == Thresholds()
-
-
-@pytest.mark.parametrize(
-    ("written", "kept"), [("1.0", 25), ("1", 8), ("-1", 25), ("0.5", 16), ("0.01", 8), ("100", 25)]
-)
+@pytest.mark.parametrize(("written", "kept"), [("1.0", 25), ("1", 8), ("-1", 25), ("0.5", 16), ("0.01", 8)])
 def test_validation_batches_are_limited_by_a_share_or_a_number(written, kept):
     """As in PyTorch Lightning and NeMo: 1.0 is all of them, 1 is one. 25 samples are four batches of 8."""
     from aligner_lib.kinds.inputs import limited

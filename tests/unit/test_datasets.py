@@ -70,7 +70,6 @@ def test_the_longest_paragraph_loses_its_middle_first():
     kept = {
         13: [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12, 13]],
         10: [[1, 2, 3], [4, 5, 6, 10, 11], [12, 13]],
-        6: [[1, 2, 3], [4], [12, 13]],
         5: [[1, 2, 3], [], [12, 13]],
         4: [[1, 3], [], [12, 13]],
         1: [[], [], [12]],
@@ -85,13 +84,8 @@ QUESTION = "What colour was the sky?"
 
 @pytest.mark.parametrize(
     "text",
-    [
-        f"{QUESTION}\n\n{CONTEXT}",
-        f"{CONTEXT}\n\n{CONTEXT}\n\n{QUESTION}",
-        f"{QUESTION} {CONTEXT}",
-        f"{CONTEXT}{QUESTION}",
-    ],
-    ids=["first", "behind two paragraphs", "in one paragraph, first", "in one paragraph, last"],
+    [f"{CONTEXT}\n\n{CONTEXT}\n\n{QUESTION}", f"{QUESTION} {CONTEXT}"],
+    ids=["last", "first, in one paragraph"],
 )
 def test_the_context_is_cut_and_not_the_question(jsonl, styled, text):
     tokenizer, _ = styled
@@ -124,17 +118,14 @@ def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
         ({"output": "x"}, "no key 'input'"),
         (GOOD | {"output": 7}, "'output' is not a text"),
         ([GOOD], "not a JSON object"),
-        (b"{", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"1" * 5_000, "not JSON"),
         (b'{"input": "\\ud83d", "output": "x"}', "'input' contains half a surrogate pair"),
         (b'{"input": "\xff", "output": "x"}', "not UTF-8"),
         ({"messages": MESSAGES["messages"][:-1]}, "the last turn is not the assistant's"),
-        ({"messages": []}, "the last turn is not the assistant's"),
         ({"messages": "hi"}, "'messages' is not a list of turns"),
         ({"messages": [{"role": "critic", "content": "7"}]}, "a turn has the role 'critic'; the roles are"),
         ({"messages": [{"role": "assistant", "content": " "}]}, "an empty answer"),
-        ({"conversations": [{"from": "User"}]}, "no key 'value'"),
         ({"messages": [{"role": "assistant", "content": LONG}]}, "longer than 64 tokens"),
     ],
 )
@@ -146,11 +137,7 @@ def test_a_record_without_anything_to_learn_is_counted_with_its_place(jsonl, tok
     assert line.endswith("(first: data.jsonl:3)")
 
 
-def test_half_a_surrogate_pair_is_left_out_and_a_byte_order_mark_costs_no_record(jsonl, tokenizer):
-    file = jsonl(*({"text": text} for text in ("a \ud83d", "b", "good", "bad")))
-    for load in (load_pairs, load_prompts):
-        samples, report = load([file], tokenizer, 64)
-        assert samples and report.dropped == {"'text' contains half a surrogate pair": 1}
+def test_a_byte_order_mark_costs_no_record(jsonl, tokenizer):
     samples, report = load_sft([jsonl(b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), GOOD)], tokenizer, 64)
     assert len(samples) == 2 and not report.dropped
 
@@ -194,7 +181,6 @@ def test_bad_pairs_are_left_out_and_do_not_shift_the_others(jsonl, tokenizer):
     [
         # in the place of a record; c is the better response, r the worse one
         ("c1 r1 -- r2 c3 r3", ["c1 r1", "c3 r3"], {"empty line": 1}),
-        ("c1 -- c2 r2", ["c2 r2"], {"empty line": 1}),
         ("c1 r1 -- -- c3 r3 -- --", ["c1 r1", "c3 r3"], {"empty line": 1}),
         # between pairs: a line that is added twice shifts nothing
         ("c1 r1 -- c2 r2 -- c3 r3", ["c1 r1", "c3 r3"], {"empty line": 2}),
@@ -202,7 +188,7 @@ def test_bad_pairs_are_left_out_and_do_not_shift_the_others(jsonl, tokenizer):
         (
             "c1 r1 -- c2 r2 c3 r3",
             ["c1 r1"],
-            {"empty line": 1, "the pairs are ambiguous": 1, "without its rejected": 1},
+            dict.fromkeys(["empty line", "ambiguous", "without its rejected"], 1),
         ),
     ],
 )
@@ -211,7 +197,7 @@ def test_an_empty_line_never_pairs_the_wrong_lines(jsonl, tokenizer, lines, kept
     samples, report = load_pairs([jsonl(*records)], tokenizer, 64)
     assert [f"{tokenizer.decode(s.chosen)} {tokenizer.decode(s.rejected)}" for s in samples] == kept
     for reason, count in reasons.items():
-        assert [found for told, found in report.dropped.items() if reason in told] == [count]
+        assert [number for line, number in report.dropped.items() if reason in line] == [count]
     assert report.total == len(samples) + sum(reasons.values())
 
 

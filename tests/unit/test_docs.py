@@ -5,7 +5,6 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -23,29 +22,29 @@ OF_NAMES = r"(?:train|val|evaluation)_environments/(?:\*|\w+)/(?:\*|[\w/]+|\w+/\
 METRIC = re.compile(rf"(?:{GROUPS})/[a-z_]+|{OF_NAMES}")
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), path)
-
-
 def python_files(*rooms: str) -> list[Path]:
     return [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
 
 
-def strings(node: ast.AST, placeholder: str) -> Iterator[str]:
-    """Every string in the code, f-strings with `placeholder` for what they insert."""
-    inner = {id(part) for f in ast.walk(node) if isinstance(f, ast.JoinedStr) for part in f.values}
-    for part in ast.walk(node):
-        if isinstance(part, ast.JoinedStr):
-            yield "".join(v.value if isinstance(v, ast.Constant) else placeholder for v in part.values)
-        elif isinstance(part, ast.Constant) and isinstance(part.value, str) and id(part) not in inner:
-            yield part.value
+@cache
+def strings(path: Path) -> set[str]:
+    """Every string in a module's code, f-strings with a NUL for what they insert."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"), path)))
+    inserted = [node for node in nodes if isinstance(node, ast.JoinedStr)]
+    inner = {id(part) for node in inserted for part in node.values}
+    constants = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in inner)
+    return {node.value for node in constants if isinstance(node.value, str)} | {
+        "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
+        for node in inserted
+    }
 
 
 @cache
 def declared(kind: str) -> frozenset[str]:
     """Every metric that a kind of job declares. tests/jobs compares them with what its runs log."""
-    return frozenset(name for group in kinds()[kind].metrics for one in group.metrics for name in one.names)
+    return frozenset(
+        name for group in kinds()[kind].metrics for metric in group.metrics for name in metric.names
+    )
 
 
 def test_the_page_has_the_kinds_own_definitions():
@@ -68,8 +67,7 @@ def test_a_kind_defines_a_metric_once_and_its_charts_and_alarms_read_its_own(kin
 
 @pytest.mark.parametrize("room", ["aligner_lib", "widgets", "notebooks/src"])
 def test_what_watches_a_run_uses_names_that_are_logged(room):
-    texts = {text for path in python_files(room) for text in strings(tree(path), "{}")}
-    used = {text for text in texts if METRIC.fullmatch(text)}
+    used = {text for path in python_files(room) for text in strings(path) if METRIC.fullmatch(text)}
     assert used, f"{room} uses no metric: is the pattern right?"
     of_users = {name for name in used if any(kind.is_of_users_names(name) for kind in kinds().values())}
     assert used - of_users <= set().union(*map(declared, kinds()))
@@ -91,16 +89,16 @@ def test_the_fields_of_a_run_s_files_are_defined(heading, source):
 
 def fields_written(path: Path) -> set[str]:
     """Keys of the record that a module builds: its `self._info` or `record`."""
-    found = set()
-    for node in ast.walk(tree(path)):
+    keys = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, (ast.Assign, ast.AugAssign)):
             continue
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         if isinstance(target, ast.Subscript) and ast.unparse(target.value) in ("self._info", "record"):
-            found.add(target.slice.value)
+            keys.add(target.slice.value)
         elif ast.unparse(target) in ("self._info", "record") and isinstance(node.value, ast.Dict):
-            found |= {key.value for key in node.value.keys}
-    return found
+            keys |= {key.value for key in node.value.keys}
+    return keys
 
 
 ENTRY = re.compile(r"^### `(.+)`\n((?:(?!^#).*\n?)*)", re.MULTILINE)
@@ -113,10 +111,9 @@ def entries() -> list[tuple[str, str]]:
 
 
 @cache
-def our_messages() -> tuple[str, ...]:
-    ours = python_files("aligner_lib", "data", "cluster", "widgets")
-    scripts = tuple((ROOT / name).read_text() for name in ("lab", "cluster/batch.sh", "cluster/slurm.sh"))
-    return tuple(text for path in ours for text in strings(tree(path), "\0")) + scripts
+def our_messages() -> set[str]:
+    scripts = {(ROOT / name).read_text() for name in ("lab", "cluster/batch.sh", "cluster/slurm.sh")}
+    return scripts.union(*map(strings, python_files("aligner_lib", "data", "cluster", "widgets")))
 
 
 def says(message: str, quoted: str) -> bool:
@@ -131,10 +128,8 @@ def test_a_quoted_message_is_in_the_source(quoted, body):
     assert max(map(len, quoted.split("…"))) >= SHORTEST, f"{quoted!r} says too little"
     assert len(body.split()) >= 8, f"{quoted!r} has no explanation"
     library = LIBRARY.match(body)
-    if library is None:
-        assert any(says(message, quoted) for message in our_messages())
-        return
-    assert any(says(text, quoted) for text in strings(tree(installed(library[1])), "\0"))
+    messages = strings(installed(library[1])) if library else our_messages()
+    assert any(says(message, quoted) for message in messages)
 
 
 def installed(path: str) -> Path:
@@ -176,9 +171,9 @@ def test_the_table_of_objectives_has_the_switches_that_they_are():
         if line.startswith(("| objective", "| `"))
     ]
     head, table = rows[0], {row[0]: row[1:] for row in rows if len(row) == len(rows[0])}
-    assert head[1:] == [one.name for one in fields(Objective)]
+    assert head[1:] == [field.name for field in fields(Objective)]
     del table["objective"]
-    assert table == {name: [str(value) for value in astuple(one)] for name, one in PRESETS.items()}
+    assert table == {name: [str(value) for value in astuple(preset)] for name, preset in PRESETS.items()}
 
 
 def test_every_term_of_the_course_is_explained_where_the_page_says():

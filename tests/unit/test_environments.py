@@ -3,11 +3,9 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from contextlib import suppress
-from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,8 +18,7 @@ from hypothesis import strategies as st
 from aligner_lib.config.compose import compose, load, save
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments import tracebacks
-from aligner_lib.rollouts.environments.answers import final_answer, is_right, number, same_answer
+from aligner_lib.rollouts.environments.answers import is_right, same_answer
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.calculator import LARGEST, calculate, shown
 from aligner_lib.rollouts.environments.form_rules import ASKED, FORMS, TOPICS
@@ -73,7 +70,7 @@ def test_sums_are_split_once_and_all_prompts_share_right_examples():
 def test_only_the_result_in_the_examples_wording_is_right():
     environment = make("sums", low=3, high=4, examples=0, held_out=0.25)  # 3 + 4 or 4 + 3 is in this split
     next(seed for seed in range(3) if sum(numbers_in(last(environment.reset(seed)))) == 7)
-    right, wrong = ("7", " 7\n", "7."), ("7..", "07", "+7", "7!", "3 + 4 = 7", "8", "")
+    right, wrong = ("7", " 7\n", "7."), ("7..", "07", "3 + 4 = 7", "8", "")
     for response in right + wrong:
         reward = float(response in right)
         assert environment.step(response) == Step(reward, metrics={"exact": reward}), response
@@ -123,16 +120,16 @@ def test_every_form_comes_with_every_topic():
     turns = prompts_of(environment)
     pairs = {(instruction_in(turn).form, *topic_of(without_instruction(turn))) for turn in turns}
     assert len(pairs) == len(set(turns)) == environment.size == len(ASKED) * len(environment.topics)
-    for form in FORMS:  # any form of the data may be asked for
-        environment = make("form_rules", forms=[form], topics=["honey", "tea"], held_out=0.5)
-        assert {instruction_in(last(environment.reset(seed))).form for seed in range(50)} == {form}
+    form = next(form for form in FORMS if form not in ASKED)  # any form of the data may be asked for
+    environment = make("form_rules", forms=[form], topics=["honey", "tea"], held_out=0.5)
+    assert {instruction_in(turn).form for turn in prompts_of(environment)} == {form}
 
 
 def test_a_calculator_answers_a_call_and_the_last_number_is_the_answer():
     environment = make("calculator", operations="*", digits=1, turns=2)
     a, b = numbers_in(last(environment.reset(0)))
-    call = environment.step(f"Let me see: <calc>{a} * {b}</calc> that is 99")
-    assert call == Step(done=False, observation=str(a * b))
+    step = environment.step(f"Let me see: <calc>{a} * {b}</calc> that is 99")
+    assert step == Step(done=False, observation=str(a * b))
     assert environment.step(f"{a} times {b} is {a * b}.") == Step(1, metrics={"right": 1, "calls": 1})
     environment.reset(0)
     assert environment.step("<calc>1 / 0</calc>").observation == "error: division by zero"
@@ -140,25 +137,6 @@ def test_a_calculator_answers_a_call_and_the_last_number_is_the_answer():
     environment.reset(0)  # an episode of calls alone ends without a reward
     assert not environment.step("<calc>1</calc>").done
     assert environment.step("<calc>1</calc>") == Step(0, metrics={"right": 0, "calls": 2})
-
-
-@pytest.mark.parametrize(
-    ("problem", "right", "wrong"),
-    [
-        (
-            "45 * 68",
-            ["3060", "3,060", "3060.0", "45 * 68 = 3060."],
-            ["0.3060", "9.3060", "3060 or 5", "none"],
-        ),
-        ("12 - 17", ["-5", "It is \N{MINUS SIGN}5."], ["5", "17-5"]),
-    ],
-)
-def test_an_answer_to_a_problem_is_its_last_number_by_value(problem, right, wrong):
-    environment = make("calculator")
-    environment.reset(0)
-    environment.expression = problem
-    for answer in right + wrong:
-        assert environment.step(answer).reward == (answer in right), answer
 
 
 def test_expressions_have_their_values_and_all_other_texts_are_refused():
@@ -240,20 +218,6 @@ def test_answers_are_compared_as_numbers_and_else_as_texts():
         assert [pair for pair in pairs if judge(*pair) is not verdict] == []
 
 
-@given(st.fractions(max_denominator=10**6))
-def test_a_fraction_is_read_exactly(value):
-    assert number(f"{value.numerator}/{value.denominator}") == value
-    sign = "-" if value < 0 else ""
-    assert number(rf"{sign}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}") == value
-    assert number("9" * 41) is None and number("9" * 40) == Fraction("9" * 40)
-
-
-@given(st.text(alphabet="0123456789\\boxedfrac{}$,.#%/ answeri\n", max_size=80))
-def test_any_text_has_an_answer_that_is_the_same_as_itself_or_empty(text):
-    answer = final_answer(text)
-    assert same_answer(answer, answer) or not re.sub(r"[\s$.]|\\", "", answer)
-
-
 def test_the_fields_of_open_math_instruct_and_of_gsm8k_are_read(tmp_path):
     gsm8k = {"question": "Half of 144?", "answer": "144 / 2 = <<144/2=72>>72\n#### 72"}
     records = [{"problem": "1 + 1?", "expected_answer": 2, "generated_solution": r"It is \boxed{2}."}, gsm8k]
@@ -292,12 +256,8 @@ def test_the_turns_of_a_prompt_keep_their_calls_and_no_turn_loses_content(tmp_pa
     assert result == {"role": "tool", "name": "sky", "content": "blue"}
     for turn, words in (
         (user("Hi") | {"reasoning_content": "Hm."}, "has the key 'reasoning_content', which is not read"),
-        (
-            {"role": "assistant", "content": "Yes."},
-            "p.jsonl:1 can't be used: the last turn of messages is not",
-        ),
+        ({"role": "assistant", "content": "Yes."}, "p.jsonl:1 can't be used: the last turn of messages is"),
         (observed | {"tool_call_id": "2"}, "the tool_call_id '2', but the next call .* has '1'"),
-        ({"role": "user", "content": None}, "not a list of {role, content}"),
     ):
         write_lines(tmp_path / "p.jsonl", [{"messages": [user("Sky?"), asking, turn]}])
         with pytest.raises(UserError, match=words):
@@ -341,22 +301,18 @@ def test_fewer_validation_prompts_than_copies_of_the_model_are_refused(monkeypat
     drawn = tasks({"few": 3}, {"few": 1}, None)
     drawn.environments["validation"] = drawn.environments["train"]
     monkeypatch.setattr("aligner_lib.megatron.parallel.dp_size", lambda: 4)
-    with pytest.raises(
-        UserError, match="3 validation prompts leave some of the 4 copies of the model without a prompt"
-    ):
+    with pytest.raises(UserError, match="3 validation prompts leave some of the 4 copies of the model"):
         drawn.validation(None)
 
 
-def test_a_text_is_written_by_the_template_that_was_chosen(smoke):
-    from aligner_lib.datasets.chat_template import OWN, PLAIN, encode, use_template
+def test_a_text_is_written_by_the_template_that_was_chosen(smoke, here):
+    from aligner_lib.datasets.chat_template import OWN, encode, use_template
     from aligner_lib.datasets.tokenizer import Tokenizer
 
-    text = "User: Hi.\n\nAssistant:"
-    for template, conversation in ((PLAIN, text), (OWN, [user("Hi.")])):
-        tokenizer = use_template(Tokenizer(smoke), template)
-        (task,) = tasks({"a": 1}, {"a": 1}, tokenizer, text).train(0, 1)
-        assert task.conversation == conversation
-        assert list(task.tokens) == list(encode(tokenizer, conversation))
+    tokenizer = use_template(Tokenizer(smoke), OWN)
+    (task,) = tasks({"a": 1}, {"a": 1}, tokenizer, "User: Hi.\n\nAssistant:").train(0, 1)
+    assert task.conversation == [user("Hi.")]
+    assert list(task.tokens) == list(encode(tokenizer, task.conversation))
 
 
 # ---- a file of the user's -------------------------------------------------------------------------------------------
@@ -373,7 +329,11 @@ def own(folder, code, name="", records=PROMPTS):
 TWO_FUNCTIONS = "def a(prompt, response): return 1.0\ndef b(prompt, response): return 2.0\n"
 
 
-def test_a_function_returns_a_reward_alone_or_with_metrics(tmp_path):
+def test_a_function_gets_the_record_s_fields_and_returns_a_reward_alone_or_with_metrics(tmp_path):
+    code = "def reward(prompt, response, target, **fields): return prompt, response, target, fields"
+    environment = own(tmp_path, code)
+    prompt = last(environment.reset(2))
+    assert environment.step("yes").reward == (prompt, "yes", *numbers_in(prompt), {})
     for code, name, step in [
         ("def f(prompt, response): return float(len(response))", "", Step(4.0)),
         ("def f(prompt, response): return {'reward': 3, 'size': 4}", "", Step(3, metrics={"size": 4})),
@@ -385,26 +345,17 @@ def test_a_function_returns_a_reward_alone_or_with_metrics(tmp_path):
         assert environment.step("four") == step
 
 
-def test_a_function_gets_the_prompt_the_response_and_the_record_s_fields(tmp_path):
-    code = "def reward(prompt, response, target, **fields): return prompt, response, target, fields"
-    environment = own(tmp_path, code)
-    prompt = last(environment.reset(2))
-    assert environment.step("yes").reward == (prompt, "yes", *numbers_in(prompt), {})
-
-
-@pytest.mark.parametrize(("arguments", "key"), [("prompt, response", "response"), ("completions", "completions"), ("completions", "prompts")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "key"), [("prompt, response", "response"), ("completions", "completions")]
+)
 def test_no_key_of_any_record_takes_the_place_of_the_response(tmp_path, arguments, key):
     code = f"def reward({arguments}, **fields): return [1.0]"
-    with pytest.raises(
-        UserError, match=f"a record has the key '{key}', which is the name of an argument of reward"
-    ):
+    with pytest.raises(UserError, match=f"a record has the key '{key}', which is the name of an argument"):
         own(tmp_path, code, records=[*PROMPTS, {"prompt": "last", key: "DATASET TEXT"}])
 
 
 def test_a_function_of_lists_reads_a_column_of_responses(tmp_path):
-    code = (
-        "def reward(completions, response): return [other + own for other, own in zip(response, completions)]"
-    )
+    code = "def reward(completions, response): return [response[0] + completions[0]]"
     environment = own(tmp_path, code, records=[{"prompt": f"number {i}", "response": "x"} for i in range(10)])
     environment.reset(0)
     assert environment.step("y").reward == "xy"
@@ -507,10 +458,7 @@ FAILURES = {
     "exit": ("raised", "SystemExit: 0"),
     "nan": ("not_finite", "the reward is nan"),
     "metric": ("not_finite", "length is inf"),
-    "unnamed": (
-        "reward_missing",
-        "an answer lacks `reward`; it has length, which `rewards` may name instead",
-    ),
+    "unnamed": ("reward_missing", "an answer lacks `reward`; it has length, which `rewards` may name"),
     "nothing": ("not_finite", "the reward is None, which is not a number"),
     "die": ("died", "its process ended with exit code 3"),
     "hang": ("timeout", "no answer within 2 s; it was here, the innermost call first:"),
@@ -529,13 +477,6 @@ def test_a_response_that_misbehaves_costs_its_sample_and_no_other(pool):
     assert re.search(r'mine\.py", line \d+ in reward', failures[-1].text)
 
 
-def test_the_limit_of_a_hang_is_the_one_that_faulthandler_names():
-    """A request's limit, or the limit of building in a new process."""
-    rest = '\nThread 0x01 (most recent call first):\n  File "mine.py", line 5 in <module>\n'
-    assert tracebacks.limit_of_dump(f"Timeout (0:02:00)!{rest}") == 120
-    assert tracebacks.limit_of_dump(f"Timeout (0:00:00.500000)!{rest}") == 0.5
-
-
 TWO_REWARDS = """
 def reward(prompt, response, **fields):
     if response == "half":
@@ -544,48 +485,16 @@ def reward(prompt, response, **fields):
 """
 
 
-@pytest.mark.parametrize(
-    ("use", "weights", "words"),
-    [
-        (
-            None,
-            {"right": 1, "word": 0.1},
-            "an answer lacks word, which `rewards` names; it has right, words, letters",
-        ),
-        ("reward_model", {"obeys": 1}, "rewards={'obeys': 1} lacks reward_model, the reward model's score"),
-    ],
-)
-def test_rewards_that_an_environment_lacks_are_refused_at_the_start(folder, use, weights, words):
+def test_the_rewards_that_the_settings_name_are_needed_at_the_start_and_in_each_answer(folder):
     (folder / "two.py").write_text(TWO_REWARDS)
-    changes = {"use": use or str(folder / "two.py"), "rewards": weights}
-    with pytest.raises(UserError, match=re.escape(f"model.environments.e: {words}")):
-        Environments({"e": settings(folder, **changes)}, "train")
-
-
-def test_an_answer_needs_each_of_the_rewards_that_the_settings_name(folder):
-    (folder / "two.py").write_text(TWO_REWARDS)
-    named = settings(folder, use=str(folder / "two.py"), rewards={"right": 1, "words": -0.1})
+    use = str(folder / "two.py")
+    with pytest.raises(UserError, match="e: an answer lacks word, which `rewards` names; it has right, w"):
+        Environments({"e": settings(folder, use=use, rewards={"right": 1, "word": 0.1})}, "train")
+    named = settings(folder, use=use, rewards={"right": 1, "words": -0.1})
     with Environments({"e": named}, "train") as pool:
-        both, one = pool.step([Episode("e", 0, ("x y",)), Episode("e", 0, ("half",))])
-    assert both == Step(0.0, metrics={"right": 1, "words": 2, "letters": 3})
-    assert (one.reason, one.text) == (
-        "reward_missing",
-        "an answer lacks words, which `rewards` names; it has right",
-    )
-
-
-def test_killed_processes_are_replaced_and_both_and_no_more_work(pool):
-    for pid in {int(step.reward) for step in steps(pool, *["pid"] * 8)}:
-        os.kill(pid, signal.SIGKILL)
-    assert steps(pool, *"abc") == [Step(0.0), Step(1.0), Step(2.0)]
-    rounds = []
-
-    def both_answered():  # in one round: the pool may not have noticed yet that a process was killed
-        rounds.append({step.reward for step in steps(pool, *["pid"] * 8)})
-        return len(rounds[-1]) == 2
-
-    until(both_answered, "answers of both processes")
-    assert {step.reward for step in steps(pool, *["pid"] * 16)} <= rounds[-1]
+        complete, half = pool.step([Episode("e", 0, ("x y",)), Episode("e", 0, ("half",))])
+    assert complete == Step(0.0, metrics={"right": 1, "words": 2, "letters": 3})
+    assert half.reason == "reward_missing" and "lacks words, which `rewards` names; it has right" in half.text
 
 
 def test_an_answer_depends_only_on_the_episode_s_seed_and_responses(pool):
@@ -689,11 +598,6 @@ def started(**changes):
     return lambda folder: Environments({"mine": EnvironmentSettings(**changes)}, "train")
 
 
-def response_in_the_records(folder):
-    records = [{"prompt": prompt, "response": "b"} for prompt in "ac"]
-    own(folder, "def reward(prompt, response, **_): return 1.0", records=records)
-
-
 def no_instruction(folder):
     file = write_lines(folder / "p.jsonl", [{"text": "User: Hi.\n\nAssistant:"}] * 2)
     make("instructions", prompts=dict.fromkeys(SPLITS, file))
@@ -702,74 +606,37 @@ def no_instruction(folder):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            prompts_with('{"prompt": "Hi", "text": "Hi"}'),
-            "p.jsonl:3 can't be used: the line has prompt and text",
-        ),
-        (
-            prompts_with('{"question": "Hi", "gold": 2}'),
-            "exactly 1 key: rename the key of the prompt to 'prompt'; the line has question, gold",
-        ),
+        (prompts_with('{"prompt": "Hi", "text": "Hi"}'), "p.jsonl:3 can't be used: the line has prompt and text"),
+        (prompts_with('{"question": "Hi", "gold": 2}'), "rename the key of the prompt to 'prompt'; the line has qu"),
         (prompts_with("Hi,2"), "(char 0); environments read JSON Lines: `aligner data '/"),
-        (prompts_with('{"prompt": 3}'), "prompt is not a text"),
         (prompts_with('{"messages": [{"role": "user"}]}'), "list of {role, content}"),
-        (
-            prompts_with("[1]"),
-            "p.jsonl:3 can't be used: the line is not a JSON object; environments read JSON Lines",
-        ),
-        (prompts_with("["), "(char 1); environments read JSON Lines: `aligner data '/"),
-        (prompts_with('{"prompt": "Hi"'), "p.jsonl:3 can't be used: Expecting ',' delimiter"),
+        (prompts_with("[1]"), "p.jsonl:3 can't be used: the line is not a JSON object; environments read JSON"),
         (no_instruction, "this prompt has no instruction of data/forms.py: 'User: Hi"),
-        (written("x = 1"), "has no function: write a function, for example\n    def reward(prompt, response"),
-        (written("import math\nfrom os.path import join"), "has no function"),  # join is another module's
+        (written("from os.path import join"), "has no function: write a function, for example\n    def reward(pr"),
         (written("def reward(prompt, response:\n  pass"), 'mine.py", line 1\n    def reward(prompt, resp'),
         (written("y = 1\nx = nothing"), 'mine.py", line 2, in <module>\n    x = nothing\n'),
         (written("def reward(response): return 1.0"), "can't be called with prompt, response, target"),
         (written("def reward(prompt, response, size): return 1.0"), "missing a required argument: 'size'"),
-        (
-            written(TWO_FUNCTIONS),
-            "functions or classes: a, b. Name a function `reward`, or choose a function: use=",
-        ),
+        (written(TWO_FUNCTIONS), "functions or classes: a, b. Name a function `reward`, or choose a function: use="),
         (written(TWO_FUNCTIONS, ":c"), "mine.py has no c; known functions: a, b"),
-        (response_in_the_records, "the key 'response', which is the name of an argument of reward: rename"),
         (built("sum"), "use='sum' is unknown: choose from sums, form_rules"),
         (built("nowhere.py"), "nowhere.py can't be read"),
         (built("sums", digit=2), "there is no args.digit; the environment takes digits, low"),
         (built("sums", digits="two"), "can't be built with args={'digits': 'two'}"),
-        (built("sums", digits=4), "more than 1,000,000"),
         (built("sums", low=5, high=5), "there are 1 different episodes"),
-        (built("sums", examples=70), "must be 0 to 69"),
         (built("sums", held_out=1), "held_out=1: the value must be above 0 and below 1"),
-        (built("sums", question="{a}"), "it must contain {b}"),
         (built("form_rules", forms=["haiku"]), "there is no haiku; there are sentences"),
-        (built("calculator", operations="^"), "some of + - *"),
-        (built("guess_the_number", low=3, high=3), "low=3 is not below high=3"),
-        (built("guess_the_number", turns=0), "turns=0: the value must be at least 1"),
         (built("answers"), "args.prompts is needed"),
-        (built("answers", prompts="nowhere.jsonl"), "nowhere.jsonl can't be read"),
         (built("answers", prompts={"train": "a.jsonl"}), "{train: FILE, validation: FILE}"),
         (built("reasoning_gym", task="chain_sum"), "pip install reasoning-gym"),
-        (built("verifiers", taskset="a"), "pip install --no-deps --require-hashes -r requirements-env"),
-        (
-            started(use="sums", args={"digits": 0}),
-            "model.environments.mine: digits=0: the value must be at least 1",
-        ),
+        (started(use="sums", args={"digits": 0}), "model.environments.mine: digits=0: the value must be at least 1"),
         (started(), "model.environments.mine: use='mine' is unknown: choose from sums"),
         (composed(".sums.wieght=2"), "did you mean model.environments.sums.weight?"),
-        (composed("={mine: {wieght: 2}}"), "did you mean model.environments.mine.weight?"),
         (composed(".sums.weight=-1"), "model.environments.sums.weight=-1.0: the value must be at least 0"),
-        (
-            composed("={mine: {processes: 0}}"),
-            "model.environments.mine.processes=0: the value must be at least 1",
-        ),
         (composed(".sums.timeout=long"), "model.environments.sums.timeout takes float"),
-        (composed(".sums=3"), "model.environments.sums is a group of settings (use, weight"),
-        (composed("=3"), "model.environments takes dict[str, EnvironmentSettings]"),
-        (composed(".sums.args=3"), "model.environments.sums.args takes dict[str, Any]"),
     ],
-)
+)  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_value_and_cure(call, words, tmp_path, monkeypatch):
-    for package in ("reasoning_gym", "verifiers"):
-        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(UserError, match=re.escape(words)):
         call(tmp_path)

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,34 +61,26 @@ def test_a_healthy_run_is_not_accused(name):
 
 def test_every_kind_has_a_healthy_run_and_a_fault_without_a_wrong_exact_figure_is_not_seen():
     assert {name.split("-")[1] for name in HEALTHY} == {"sft", "rm", "dpo", "ppo", "grpo"}
-    # notebook 10 shows this fault as the opinion of a colleague who may be wrong
+    # Notebook 10 shows this fault as the opinion of a colleague who may be wrong
     [name] = [name for name, hidden in HUNTED.items() if hidden.fault == UNLISTED.name]
     assert recorded(name).cause is None
 
 
 def test_a_run_whose_checks_hold_tells_its_alarms():
-    found = recorded("no-kl-penalty")
-    assert found.off == [] and not found.is_healthy
-    assert [alarm["name"] for alarm in found.alarms] == ["kl", "reward_hacking"]
-    assert "step 5: Far from the reference" in str(found)
+    explanation = recorded("no-kl-penalty")
+    assert explanation.off == [] and not explanation.is_healthy
+    assert [alarm["name"] for alarm in explanation.alarms] == ["kl", "reward_hacking"]
+    assert "step 5: Far from the reference" in str(explanation)
 
 
-@pytest.mark.parametrize(
-    ("name", "steps", "errors"),
-    [
-        ("ppo-forms-both", {"good_falls": 4, "copied": 6}, 3.65),
-        ("ppo-forms-high-lr", {"good_falls": 4, "copied": 9}, 3.87),
-    ],
-)
-def test_recorded_reward_hacking_is_named_with_its_evidence(name, steps, errors):
-    found = recorded(name)
-    assert {reading.name: reading.step for reading in found.off} == steps
-    copies, fooled = found.likeliest
+def test_recorded_reward_hacking_is_named_with_its_evidence():
+    explanation = recorded("ppo-forms-both")
+    assert {reading.name: reading.step for reading in explanation.off} == {"good_falls": 4, "copied": 6}
+    copies, fooled = explanation.likeliest
     assert (copies.cause.name, fooled.cause.name) == ("copies_prompt", "reward_fooled")
-    for diagnosis, check in ((copies, "copied"), (fooled, "good_falls")):
+    for diagnosis, step in ((copies, 6), (fooled, 4)):
         (evidence,) = diagnosis.evidence_for
-        assert f"at step {steps[check]}" in evidence and diagnosis.evidence_against == []
-    assert f"standard errors is {errors}" in str(found)
+        assert f"at step {step}" in evidence and diagnosis.evidence_against == []
 
 
 def test_every_fault_is_a_cause_and_the_checks_and_places_that_a_cause_names_exist():
@@ -103,41 +94,28 @@ def test_every_fault_is_a_cause_and_the_checks_and_places_that_a_cause_names_exi
             assert re.search(rf"(def|class) {name}\b", (ROOT / path).read_text()), f"{path} has no {name}"
 
 
-@dataclass
-class Run:
-    """A run as `explain` reads it, made by hand. settings: `precision`, `trainer.NAME` and `model.NAME` of its kind."""
+def run_of(records, kind="ppo", settings=(), origin=(), rollouts=(), status="finished", message=""):
+    """A run as `explain` reads it, made by hand.
 
-    records: list[dict]
-    kind: str = "ppo"
-    settings: dict = field(default_factory=dict)
-    status: str = "finished"
-    message: str = ""
-    name: str = "by-hand"
-    rollouts: list[dict] = field(default_factory=list)
-    origin: dict = field(default_factory=dict)
-    """Further fields of run.json."""
-
-    @property
-    def info(self) -> dict:
-        rooms = {"trainer": {"use_absolute_kl": True}, "model": {}}
-        for key, value in self.settings.items():
-            if key != "precision":
-                rooms[key.partition(".")[0]][key.partition(".")[2]] = value
-        config = {
-            "trainer": {"precision": self.settings.get("precision", "32"), self.kind: rooms["trainer"]},
-            "model": {"optim": {"lr": 1e-3}, **rooms["model"], self.kind: rooms["model"]},
-        }
-        info = {"kind": self.kind, "status": self.status, "message": self.message, "config": config}
-        return info | self.origin
-
-    def metrics(self) -> list[dict]:
-        return self.records
-
-    def rollouts_reader(self):
-        return SimpleNamespace(poll=lambda max_bytes: self.rollouts)
-
-    def alarms(self) -> list[dict]:
-        return []
+    settings: `precision`, `trainer.NAME` and `model.NAME` of its kind. origin: further fields of run.json.
+    """
+    rooms = {"trainer": {"use_absolute_kl": True}, "model": {}, "precision": "32"}
+    for key, value in dict(settings).items():
+        room, _, name = key.partition(".")
+        rooms[room] = rooms[room] | {name: value} if name else value
+    config = {
+        "trainer": {"precision": rooms["precision"], kind: rooms["trainer"]},
+        "model": {"optim": {"lr": 1e-3}, **rooms["model"], kind: rooms["model"]},
+    }
+    info = {"kind": kind, "status": status, "message": message, "config": config} | dict(origin)
+    return SimpleNamespace(
+        **info,
+        info=info,
+        name="by-hand",
+        metrics=lambda: records,
+        alarms=lambda: [],
+        rollouts_reader=lambda: SimpleNamespace(poll=lambda max_bytes: list(rollouts)),
+    )
 
 
 def ppo(**changed) -> list[dict]:
@@ -188,7 +166,7 @@ NEEDS_MORE = "mean_loss first_token last_token end_follows_reward advantage_sign
 
 
 def test_figures_that_agree_are_healthy():
-    explanation = explain(Run(ppo()))
+    explanation = explain(run_of(ppo()))
     assert explanation.is_healthy and {check.name for check in explanation.unseen} <= set(NEEDS_MORE)
 
 
@@ -204,22 +182,14 @@ def falls(step, value):
     return 1.0 - value
 
 
-def rises(step, value):
-    return 1 + 0.4 * step
-
-
 def after_warmup(step, value):
     """The learning rate of an actor that waits for its critic during five steps."""
     return value if step > 5 else None
 
 
-def alternating(place):
-    return 0.1 + 0.2 * (-1) ** place
-
-
 def alarms(**limits: float) -> dict:
     """run.json of a run with limits of its own."""
-    return {"config": Run([]).info["config"] | {"exp_manager": {"alarms": limits}}}
+    return {"config": run_of([]).info["config"] | {"exp_manager": {"alarms": limits}}}
 
 
 def rewards_that_fail(share: float, since: int) -> list[dict]:
@@ -229,16 +199,11 @@ def rewards_that_fail(share: float, since: int) -> list[dict]:
     return records
 
 
-def older() -> list[dict]:
-    """A run of before these figures were logged."""
-    return ppo(tokens=None, returns_last=None)
-
-
-def responses(first=0.2, last=None) -> list[dict]:
+def responses(last=None) -> list[dict]:
     """Eight responses a step; the advantage of their last token is the reward minus 1, or last(place)."""
     rewards = [0.3, -0.4, 1.2, 0.8, 0.1, 1.9, -0.6, 0.5]
     return [
-        {"step": step, "split": "train", "reward": reward, "token_advantage": [first, -0.1, end]}
+        {"step": step, "split": "train", "reward": reward, "token_advantage": [0.2, -0.1, end]}
         for step in range(1, 7)
         for place, reward in enumerate(rewards)
         for end in [reward - 1.0 if last is None else last(place)]
@@ -252,24 +217,24 @@ def reward_model(first_loss: float) -> list[dict]:
     return [start, *steps]
 
 
-def sft(*losses: float) -> Run:
+def sft(*losses: float):
     records = ({"train/loss": loss, "train/consumed_samples": step} for step, loss in enumerate(losses))
-    return Run([{"step": step} | record for step, record in enumerate(records)], kind="sft")
+    return run_of([{"step": step} | record for step, record in enumerate(records)], kind="sft")
 
 
 def test_rates_of_other_settings_are_no_fault():
     """Of a branch's parent, of an earlier attempt, and after a user's change: half of model.optim.lr is 1 from step 3 on."""
-    faster = Run(ppo(lr=lambda step, usual: 2e-3 if step < 3 else 1e-3))
-    assert explain(faster).cause.name == "learning_rate"
+    faster = ppo(lr=lambda step, usual: 2e-3 if step < 3 else 1e-3)
+    assert explain(run_of(faster)).cause.name == "learning_rate"
     for origin in ({"parent": {"step": 2}}, {"resumed_at": [1, 2]}, {"resumed_at": [2], "changed_at": [1]}):
-        assert explain(replace(faster, origin=origin)).off == []
+        assert explain(run_of(faster, origin=origin)).off == []
     resumed = {"resumed_at": [2], "changed_at": []}
-    assert [reading.step for reading in explain(Run(ppo(lr=2e-3), origin=resumed)).off] == [3]
+    assert [reading.step for reading in explain(run_of(ppo(lr=2e-3), origin=resumed)).off] == [3]
 
 
+OLDER = ppo(tokens=None, returns_last=None)  # a run of before these figures were logged
 FAR = {"kl": after(2, 2.0), "init_policy_kl": after(2, 2.5), "kl_coef": 0.0}
 STUCK = dict.fromkeys("rewards prompt_lengths entropy rlhf_rewards returns_last".split(), 1.25)
-STALE = {"sampler_mismatch": after(2, 0.2), "sampler_mismatch_max": after(2, 3)}
 HALF_FALLS = {"good": after(2, 0.0), "rewards": falls, "returns_last": falls, "kl_coef": 0.0}
 CUT = {"model.sampling_params": {"top_k": 50}}
 UNSCALED = {"trainer.normalize_advantages": False}
@@ -278,111 +243,100 @@ PENALTY = {"trainer.missing_eos_penalty": 0.5}
 BF16 = {"precision": "bf16"}
 
 
+# Recorded runs, above and in test_unseen_faults.py, break the checks that are missing here.
 @pytest.mark.parametrize(
     ("run", "where", "cause"),
     [
-        (Run(ppo(lr=2e-3)), {"learning_rate": 1}, "learning_rate"),
-        (Run(ppo(grad_norm=after(3, 0.0))), {"gradient": 3}, "nothing_learns"),
-        (Run(ppo(first_ppo_ratio=0.95, clip_fraction=0.05)), {"first_ratio": 1}, "mask_shift"),
-        (Run(ppo(first_ppo_ratio=1.7, clip_fraction=0.8)), {"first_ratio": 1}, "temperature"),
-        (Run(ppo(**STALE)), {"sampler_later": 2}, "stale_rollouts"),
-        (Run(ppo(init_policy_kl=0.0, kl=0.0)), {"reference_rests": 2}, "moving_reference"),
-        (Run(ppo(init_policy_kl=after(1, 0.4), kl_coef=0.0)), {"reference_first": 1}, "wrong_start"),
-        (Run(ppo(rlhf_rewards=rises)), {"kl_penalty": 2, "kl_penalty_sign": 2}, "kl_sign"),
-        (Run(ppo(kl=lambda step, value: -value)), {"kl_positive": 2}, "kl_sign"),
-        (Run(ppo(loss=-0.5, updates=1)), {"mean_loss": 1}, "padding"),
-        (Run(ppo(tokens=190)), {"tokens_learnt": 1}, "stop_token"),  # one of each of 10 responses
-        (Run(ppo(tokens=196)), {"tokens_learnt": 1}, "stop_token"),  # one of each of 4 that end
-        (Run(ppo(tokens=199)), {"tokens_learnt": 1}, "tokens_left_out"),
-        (Run(ppo(learnt_advantages_std=1.2)), {"advantages_scaled": 1}, "padding"),
-        (Run(ppo(learnt_advantages_mean=0.1)), {"advantages_centred": 1}, "padding"),
-        (Run(ppo(returns_last=0.0)), {"reward_at_the_end": 1}, "reward_token"),
-        (Run(ppo(rewards_std=6.0)), {"reward_scale": 1}, "reward_scale"),
-        (Run(ppo(rewards_std=0.06)), {"reward_scale": 1}, "reward_scale"),
-        (Run(ppo(**FAR)), {"first_move": 2}, "learning_rate"),
-        (Run(ppo(**STUCK, kl_coef=0.0)), {"repeated": 2}, "stale_rollouts"),
+        (run_of(ppo(grad_norm=after(3, 0.0))), {"gradient": 3}, "nothing_learns"),
+        (run_of(ppo(init_policy_kl=after(1, 0.4), kl_coef=0.0)), {"reference_first": 1}, "wrong_start"),
+        (run_of(ppo(tokens=196)), {"tokens_learnt": 1}, "stop_token"),  # one of each of 4 that end
+        (run_of(ppo(tokens=199)), {"tokens_learnt": 1}, "tokens_left_out"),
+        (run_of(ppo(kl=lambda step, value: -value)), {"kl_positive": 2}, "kl_sign"),
+        (run_of(ppo(loss=-0.5, updates=1)), {"mean_loss": 1}, "padding"),
+        (run_of(ppo(learnt_advantages_std=1.2)), {"advantages_scaled": 1}, "padding"),
+        (run_of(ppo(learnt_advantages_mean=0.1)), {"advantages_centred": 1}, "padding"),
+        (run_of(ppo(rewards_std=6.0)), {"reward_scale": 1}, "reward_scale"),
+        (run_of(ppo(rewards_std=0.06)), {"reward_scale": 1}, "reward_scale"),
+        (run_of(ppo(**FAR)), {"first_move": 2}, "learning_rate"),
+        (run_of(ppo(**STUCK, kl_coef=0.0)), {"repeated": 2}, "stale_rollouts"),
         # 5 good ones of 10 at step 1, 0 of 30 in the next three, while the reward rises from 0.6 to 0.8 on average
-        (Run(ppo(good=after(2, 0.0))), {"good_falls": 4}, "reward_fooled"),
-        (Run(ppo(**HALF_FALLS)), {}, None),  # the reward falls, too
-        (Run(ppo(copied_from_prompt=after(3, 0.5))), {"copied": 5}, "copies_prompt"),  # 0.5 in three steps
+        (run_of(ppo(good=after(2, 0.0))), {"good_falls": 4}, "reward_fooled"),
+        (run_of(ppo(**HALF_FALLS)), {}, None),  # the reward falls, too
+        (run_of(ppo(copied_from_prompt=after(3, 0.5))), {"copied": 5}, "copies_prompt"),  # 0.5 in three steps
         # a fault explains what follows from it; the consequences do not explain the fault
-        (Run(ppo(lr=2e-3, good=after(2, 0.0))), {"learning_rate": 1, "good_falls": 4}, "learning_rate"),
-        (Run(rewards_that_fail(1.0, since=3)), {"rewards_failed": 3}, "rewards_failed"),
-        (Run(rewards_that_fail(0.05, since=1)), {}, None),
+        (run_of(ppo(lr=2e-3, good=after(2, 0.0))), {"learning_rate": 1, "good_falls": 4}, "learning_rate"),
+        (run_of(rewards_that_fail(1.0, since=3)), {"rewards_failed": 3}, "rewards_failed"),
+        (run_of(rewards_that_fail(0.05, since=1)), {}, None),
         # a run's own limits
-        (Run(ppo(copied_from_prompt=after(3, 0.5)), origin=alarms(copied=0.9)), {}, None),
-        (Run(ppo(good=after(2, 0.0)), origin=alarms(good_errors=9.0)), {}, None),
-        (Run(rewards_that_fail(0.3, since=3), origin=alarms(rewards_failed=0.4)), {}, None),
+        (run_of(ppo(copied_from_prompt=after(3, 0.5)), origin=alarms(copied=0.9)), {}, None),
+        (run_of(ppo(good=after(2, 0.0)), origin=alarms(good_errors=9.0)), {}, None),
+        (run_of(rewards_that_fail(0.3, since=3), origin=alarms(rewards_failed=0.4)), {}, None),
         # settings ask for these figures
-        (Run(ppo(loss=-0.5, updates=2)), {}, None),  # a mean over part of the tokens, at ratios that differ
-        (Run(ppo(loss=-0.5, updates=1), settings={"model.entropy_bonus": 0.1}), {}, None),
-        (Run(ppo(tokens=80), settings=FEWER), {}, None),
-        (Run(ppo(tokens=100), settings={"trainer.max_policy_kl": 0.01}), {}, None),
-        (Run(ppo(tokens=400), settings={"model.rollout_epochs": 2}), {}, None),
-        (Run(ppo(sampler_mismatch=0.3), settings=CUT), {}, None),
-        (Run(ppo(sampler_mismatch=0.01, first_ppo_ratio=1.01), settings=BF16), {}, None),
-        (Run(ppo(first_ppo_ratio=0.95, clip_fraction=0.05), settings=BF16), {"first_ratio": 1}, "mask_shift"),
-        (Run(ppo(learnt_advantages_std=0.3), settings=UNSCALED), {}, None),
-        (Run(ppo(returns_last=less, rlhf_rewards=less), settings=PENALTY), {}, None),
-        (Run(ppo(lr=after(4, 5e-3))), {}, None),  # a person raised it while the run went
-        (Run(ppo(rewards_std=9.0, judged_by_program=1.0)), {}, None),
-        (Run(ppo(kl=0.0, init_policy_kl=0.0, lr=after_warmup)), {}, None),
-        # the advantages of a response's first and last token
-        (Run(older(), rollouts=responses()), {}, None),
-        (Run(older(), rollouts=responses(last=lambda place: 0.0)), {"last_token": 1}, "stop_token"),
-        (Run(older(), rollouts=responses(first=0.0)), {"first_token": 1}, "mask_shift"),
-        (Run(older(), rollouts=responses(last=alternating)), {"end_follows_reward": 1}, "reward_token"),
-        (Run(older(), rollouts=responses(last=lambda place: 0.3)[:16]), {}, None),  # too few to say
-        # other kinds of jobs
-        (Run(reward_model(first_loss=math.log(2)), kind="rm"), {}, None),
-        (Run(reward_model(first_loss=0.9), kind="rm"), {"first_loss": 1}, "wrong_start"),
-        (Run(reward_model(first_loss=math.nan), kind="rm"), {}, None),
-        (sft(3.0, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.2, 2.1, 2.0, 1.9), {}, None),
         (
-            sft(2.0, 2.1, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 5.6, 5.4),
-            {"loss_falls": 11},
-            "learning_rate",
+            run_of(ppo(loss=-0.5, updates=2)),
+            {},
+            None,
+        ),  # a mean over part of the tokens, at ratios that differ
+        (run_of(ppo(loss=-0.5, updates=1), settings={"model.entropy_bonus": 0.1}), {}, None),
+        (run_of(ppo(tokens=80), settings=FEWER), {}, None),
+        (run_of(ppo(tokens=100), settings={"trainer.max_policy_kl": 0.01}), {}, None),
+        (run_of(ppo(tokens=400), settings={"model.rollout_epochs": 2}), {}, None),
+        (run_of(ppo(sampler_mismatch=0.3), settings=CUT), {}, None),
+        (run_of(ppo(sampler_mismatch=0.01, first_ppo_ratio=1.01), settings=BF16), {}, None),
+        (
+            run_of(ppo(first_ppo_ratio=0.95, clip_fraction=0.05), settings=BF16),
+            {"first_ratio": 1},
+            "mask_shift",
         ),
+        (run_of(ppo(learnt_advantages_std=0.3), settings=UNSCALED), {}, None),
+        (run_of(ppo(returns_last=less, rlhf_rewards=less), settings=PENALTY), {}, None),
+        (run_of(ppo(lr=after(4, 5e-3))), {}, None),  # a person raised it while the run went
+        (run_of(ppo(rewards_std=9.0, judged_by_program=1.0)), {}, None),
+        (run_of(ppo(kl=0.0, init_policy_kl=0.0, lr=after_warmup)), {}, None),
+        # the advantages of a response's first and last token
+        (run_of(OLDER, rollouts=responses()), {}, None),
+        (run_of(OLDER, rollouts=responses(last=lambda place: 0.0)), {"last_token": 1}, "stop_token"),
+        (run_of(OLDER, rollouts=responses(last=lambda place: 0.3)[:16]), {}, None),  # too few to say
+        # other kinds of jobs
+        (run_of(reward_model(first_loss=0.9), kind="rm"), {"first_loss": 1}, "wrong_start"),
+        (run_of(reward_model(first_loss=math.nan), kind="rm"), {}, None),
+        (sft(*[2.0] * 3, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 5.6, 5.4), {"loss_falls": 11}, "learning_rate"),
         (sft(2.0, 1.0, 3.0, 2.5, 2.0, 1.5, 3.0, 1.5, 2.0, 3.5, 1.6, 2.4), {}, None),  # noise
     ],
 )
-def test_each_check_breaks_on_its_own_figure(run, where, cause):
+def test_a_check_breaks_on_its_own_figure_and_not_where_the_settings_ask_for_it(run, where, cause):
     explanation = explain(run)
     assert {reading.name: reading.step for reading in explanation.off} == where
     assert (explanation.cause and explanation.cause.name) == cause
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [
-        *({"model.sampling_params": cut} for cut in ({"top_k": 5}, {"top_p": 0.9}, {"use_greedy": True})),
-        {"model.length_params": {"min_length": 4}},
-    ],
+    "setting", [{"model.sampling_params": {"top_p": 0.9}}, {"model.length_params": {"min_length": 4}}]
 )
 def test_a_cut_sampler_whose_logprobs_are_learnt_from_is_the_cause(setting):
     records = ppo(first_ppo_ratio=0.03, clip_fraction=0.9, init_policy_kl=3.49, kl_coef=0.0)
     for record in records:
         del record["train_rollouts/sampler_mismatch_max"]  # which only log-probabilities computed again have
-    explanation = explain(Run(records, settings=setting | {"model.recompute_logprobs": False}))
+    explanation = explain(run_of(records, settings=setting | {"model.recompute_logprobs": False}))
     assert {"first_ratio", "reference_first"} <= {reading.name for reading in explanation.off}
     assert explanation.cause.name == "sampler_cut"
     for recompute in (True, None):
-        healthy = explain(Run(ppo(), settings=setting | {"model.recompute_logprobs": recompute}))
+        healthy = explain(run_of(ppo(), settings=setting | {"model.recompute_logprobs": recompute}))
         assert healthy.is_healthy and healthy.cause is None
 
 
 def test_causes_that_fit_come_first_and_are_all_named():
-    explanation = explain(Run(ppo(first_ppo_ratio=1.7, clip_fraction=0.8)))
+    explanation = explain(run_of(ppo(first_ppo_ratio=1.7, clip_fraction=0.8)))
     assert [diagnosis.cause.name for diagnosis in explanation.diagnoses] == ["temperature", "mask_shift"]
     (against,) = explanation.diagnoses[1].evidence_against
     assert against.startswith("tokens of a response whose passes differ, at the first step is 16 at step 1")
-    explanation = explain(Run(ppo(returns_last=0.0)))
+    explanation = explain(run_of(ppo(returns_last=0.0)))
     assert [diagnosis.cause.name for diagnosis in explanation.likeliest] == ["reward_token", "returns"]
     assert "2 causes fit these figures" in str(explanation)
 
 
 def test_a_cause_that_leaves_figures_unexplained_is_not_named():
-    explanation = explain(Run(ppo(rewards_std=6.0, grad_norm=after(3, 0.0))))
+    explanation = explain(run_of(ppo(rewards_std=6.0, grad_norm=after(3, 0.0))))
     assert {reading.name for reading in explanation.off} == {"gradient", "reward_scale"}
     assert explanation.cause is None and explanation.likeliest == []
     assert "Unknown cause: no known cause explains all of these figures" in str(explanation)
@@ -390,11 +344,10 @@ def test_a_cause_that_leaves_figures_unexplained_is_not_named():
 
 
 def test_runs_that_failed_have_no_figures_or_are_older_say_so():
-    failed = explain(Run(ppo(), status="failed", message="the loss is nan"))
+    failed = explain(run_of(ppo(), status="failed", message="the loss is nan"))
     assert not failed.is_healthy and str(failed).startswith("by-hand failed: the loss is nan")
-    assert "Unknown cause" in str(failed)
-    assert str(explain(Run([]))) == "by-hand has no figures yet."
-    older = recorded("healthy")
+    assert str(explain(run_of([]))) == "by-hand has no figures yet."
+    older = explain(run_of(OLDER))
     assert "train_optim/tokens ÷ response tokens" in {check.figure for check in older.unseen}
     assert "Not visible in this run: " in str(older)
 
@@ -402,6 +355,6 @@ def test_runs_that_failed_have_no_figures_or_are_older_say_so():
 def test_the_command_line_explains_a_run(tmp_path):
     lines = [json.dumps(record) + "\n" for record in ppo(tokens=190)]
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    (tmp_path / "run.json").write_text(json.dumps(Run([]).info))
+    (tmp_path / "run.json").write_text(json.dumps(run_of([]).info))
     shown = CliRunner().invoke(app, ["explain", str(tmp_path)])
     assert shown.exit_code == 0 and "1. The stop token is never trained" in shown.output

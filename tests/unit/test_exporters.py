@@ -1,11 +1,8 @@
 """Exporters: each service's own reader finds the figures of metrics.jsonl, whatever happened on the way."""
 
-import html
 import json
 import math
 import os
-import re
-import shutil
 import sqlite3
 import struct
 import subprocess
@@ -290,18 +287,6 @@ def test_a_resumed_run_has_no_point_twice_and_none_of_steps_that_it_took_back(ru
     assert max(step for _, step in tables(run, name)) == 2
 
 
-def test_tensorboard_shows_each_text_as_it_is_in_a_cell_of_its_own():
-    tensorboard = pytest.importorskip("aligner_lib.run_folder.exporters.tensorboard")
-    from tensorboard.plugin_util import markdown_to_safe_html
-
-    text = "`a | *b* __c__ \\[d](e) \\` ![f](g)\r\n# h <i> &amp; ~~j~~\rk"
-    shown = markdown_to_safe_html(tensorboard._as_markdown([{"one": text, "two": text}]))
-    cells = re.findall("<td>(.*?)</td>", shown)
-    assert [html.unescape(cell.replace("<br>", "\n")) for cell in cells] == [
-        text.replace("\r\n", "\n").replace("\r", "\n")
-    ] * 2
-
-
 def test_mlflow_keeps_similar_names_apart_and_shows_settings_that_a_resume_changed(run):
     pytest.importorskip("mlflow")
     for steps, metrics, rate in (((1, 2), {"100%": 1.0, "100#": 2.0}, 0.1), ((3,), {}, 0.2), ((4,), {}, 0.1)):
@@ -445,8 +430,8 @@ def test_rollouts_that_a_taken_back_step_left_are_not_sent_with_a_later_one(run,
         exporter.catch_up()
         exporter.close()
         writer.finish("finished")
-    told = {step: [row["response"] for row in rows] for step, rows in seen.items()}
-    assert told == {1: ["r1"] * 3, 2: ["r2"] * 3, 3: ["r2"] * 3}
+    responses = {step: [row["response"] for row in rows] for step, rows in seen.items()}
+    assert responses == {1: ["r1"] * 3, 2: ["r2"] * 3, 3: ["r2"] * 3}
 
 
 def test_a_service_that_fails_is_tried_again_while_the_run_goes_on(run, memory, monkeypatch, caplog):
@@ -497,30 +482,6 @@ def test_a_call_that_hangs_ends_the_exporter(run, memory, monkeypatch, caplog):
     assert "sending to Memory takes more than 0.2 s: given up" in caplog.text
 
 
-# A process of the lowest priority would wait for all other work of this machine.
-PRINTS_ITS_PRIORITY = """
-import os, pathlib
-def write_text(path, text):
-    return print(path, text) if path.name == "autogroup" else write(path, text)
-write, pathlib.Path.write_text, os.nice = pathlib.Path.write_text, write_text, print
-"""
-
-
-def test_a_run_s_exporter_has_sent_all_when_the_run_has_ended(run, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(process, "END_SECONDS", forks.BOUND_S)
-    (tmp_path / "sitecustomize.py").write_text(PRINTS_ITS_PRIORITY)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    with closing(process.Exporters()) as exporters, begun(run) as writer:
-        exporters.start(run, ["tensorboard"])
-        for step in (1, 2, 3):
-            log(writer, step, 1.0)
-        writer.finish("finished")
-    assert caplog.text == ""
-    lines = (run / "exporters" / "tensorboard.log").read_text()
-    assert "everything was sent, up to step 3" in lines and "19\n/proc/self/autogroup 19\n" in lines
-    assert_the_same(run, "tensorboard")
-
-
 def test_a_missing_package_is_one_sentence_and_the_run_goes_on(run, monkeypatch, caplog):
     monkeypatch.setattr(services, "find_spec", lambda package: None)
     write(run, 0, 1)
@@ -532,7 +493,9 @@ def test_a_missing_package_is_one_sentence_and_the_run_goes_on(run, monkeypatch,
     assert f"nothing is sent; `aligner log {run} --to wandb` does so later" in caplog.text
 
 
-def test_exporters_without_a_place_a_service_or_a_run_are_refused(run, memory, tmp_path, caplog, monkeypatch):
+def test_exporters_without_a_service_or_a_run_and_beside_another_one_are_refused(
+    run, memory, tmp_path, monkeypatch
+):
     with pytest.raises(UserError, match=r"has no run\.json"):
         send(tmp_path, "tensorboard")
     write(run, 0, 1)
@@ -541,8 +504,3 @@ def test_exporters_without_a_place_a_service_or_a_run_are_refused(run, memory, t
     monkeypatch.setattr(Memory, "send", lambda self, step: send(run, "memory"))
     with pytest.raises(UserError, match=f"process {os.getpid()} is already sending .* to Memory"):
         send(run, "memory")
-    shutil.rmtree(run / "exporters")
-    (run / "exporters").write_text("in the way")
-    with closing(process.Exporters()) as exporters:
-        exporters.start(run, ["tensorboard"])
-    assert "the exporter to TensorBoard can't be started" in caplog.text

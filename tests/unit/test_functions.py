@@ -1,6 +1,5 @@
 """Functions of the user's own in place of the library's, and what is refused before and while a job runs."""
 
-import ast
 import inspect
 import json
 import linecache
@@ -14,8 +13,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from aligner_lib.algorithms import ppo
 from aligner_lib.algorithms.policy_gradient import group_advantages
+from aligner_lib.algorithms.ppo import clipped_surrogate
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.function_hashes import hashes_of_functions
 from aligner_lib.config.functions import (
@@ -58,14 +57,6 @@ def test_each_declared_function_is_there_read_without_running_it_and_on_the_page
         assert any(f"`{name}`" in row and own in row and parameters in row for row in rows), (kind, name)
 
 
-@pytest.mark.parametrize("kind", [kind.name for kind in kinds().values() if kind.functions])
-def test_each_declared_function_reads_every_argument(kind):
-    for place in kinds()[kind].functions.values():
-        definition = LibraryFunction(place).definition
-        read = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
-        assert {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)} <= read, place
-
-
 def test_a_cell_s_function_travels_as_its_text(lab):
     def mine(ratio, advantages, low, high):
         clipped = ratio.clamp(1 - low, math.inf)
@@ -101,15 +92,6 @@ def with_a_global(ratio, advantages, low, high):
     return torch.maximum(-advantages * ratio, -advantages * clipped) * width, clipped
 
 
-def made_by_another():
-    factor = 2
-
-    def inner(ratio, advantages, low, high):
-        return ratio * factor, ratio
-
-    return inner
-
-
 def with_other_arguments(ratio, advantages, eps):
     return ratio, ratio
 
@@ -126,10 +108,7 @@ def short(prompt, response):
     ("kind", "setting", "function", "words"),
     [
         ("ppo", "loss", with_a_global, r"line 3: with_a_global uses 'width', which is not .*with a default"),
-        ("ppo", "loss", made_by_another(), "line 2: inner uses 'factor'"),
-        ("ppo", "loss", with_other_arguments, r"\(ratio, advantages, eps\) can't stand in for .* \(too many"),
-        ("ppo", "loss", with_other_arguments, r"write def with_other_arguments\(ratio, advantages, low, "),
-        ("ppo", "loss", lambda ratio, *rest: ratio, "give a function defined with def"),
+        ("ppo", "loss", with_other_arguments, r"can't stand in for .*write def with_other_arguments\(rat"),
         ("ppo", "loss", print, "give a function defined with def"),
         ("sft", "reward", short, "reward=short: sft has no function of the name"),
         ("dpo", "los", short, r"los=short: dpo has no function of the name.*loss, learning_rate"),
@@ -168,11 +147,9 @@ def test_a_run_that_was_made_with_other_code_begins_anew_and_that_is_said(lab, c
     config = {"functions": {"loss": f"{run / 'functions' / 'loss.py'}"}}
     record = {"config": config, "hashes": hashes_of_functions(config) | {"model": "m"}}
     (run / "run.json").write_text(json.dumps(record))
-    capsys.readouterr()
-    assert anew not in words_with("chosen_rewards") and capsys.readouterr().out == ""
-    assert anew in words_with("rejected_rewards")
+    assert anew not in words_with("chosen_rewards")
+    assert anew in words_with("rejected_rewards") and anew in lab.commands("rm", "own")["main"]
     assert "own was trained with other code (functions.loss): training begins anew" in capsys.readouterr().out
-    assert anew in lab.commands("rm", "own")["main"]
     config["functions"]["loss"] = "elsewhere.py"  # not of a cell: the job compares it itself
     (run / "run.json").write_text(json.dumps(record))
     assert anew not in lab.commands("rm", "own")["main"]
@@ -194,25 +171,20 @@ def test_a_function_of_the_library_that_has_helpers_is_imported():
     place = "aligner_lib.algorithms.policy_gradient:group_advantages"
     text = "from aligner_lib.algorithms.policy_gradient import group_advantages\n"
     assert source_of(group_advantages, "advantages", place) == text
-    assert source_of(ppo.clipped_surrogate, "loss", SURROGATE).startswith("from __future__")
+    assert source_of(clipped_surrogate, "loss", SURROGATE).startswith("from __future__")
 
 
-@pytest.mark.parametrize(
-    ("text", "imported"),
-    [
-        ("def reward(response):\n    return len(response)\n", []),
-        ("def reward(response):\n    return math.sqrt(len(response))\n", ["math"]),
+def test_the_file_of_a_cell_s_reward_imports_what_the_reward_names():
+    for text, imported in (
         ("def reward(response):\n    import torch\n    return torch.ones(1).item()\n", []),
         (
             "def f(x):\n    def g(y):\n        return torch.exp(y) * math.pi\n    return g(x)\n",
             ["math", "torch"],
         ),
-    ],
-)
-def test_the_file_of_a_cell_s_reward_imports_what_the_reward_names(text, imported):
-    written = with_imports(text, _modules_in(text))
-    assert re.findall(r"^import (\w+)$", written, re.MULTILINE) == imported
-    assert written.endswith("\n\n\n" + text)
+    ):
+        written = with_imports(text, _modules_in(text))
+        assert re.findall(r"^import (\w+)$", written, re.MULTILINE) == imported
+        assert written.endswith("\n\n\n" + text)
 
 
 def test_a_judge_s_cache_is_no_input_because_the_run_writes_it(tmp_path):
@@ -227,52 +199,44 @@ CLIP = LibraryFunction(SURROGATE).parameters
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "text", "setting", "words"),
+    ("text", "words"),
     [
-        ("ppo", "loss", f"def f{CLIP}:\n    return x", None, "own.py, line 2: f uses 'x'"),
-        ("ppo", "loss", "def f(ratio, advantages, low, high: return 1", None, "own.py, line 1: "),
-        ("ppo", "loss", "x = 1", None, "own.py has no function: write def clipped_surrogate(ratio, adv"),
-        (
-            "ppo",
-            "loss",
-            "def f(): pass\ndef g(): pass",
-            None,
-            "2 functions (f, g): choose a function as FILE.py:f",
-        ),
-        (
-            "dpo",
-            "loss",
-            "",
-            "model.dpo.preference_loss=ipo",
-            "model.dpo.preference_loss=ipo selects another loss",
-        ),
-        ("ppo", "normalize", "", "trainer.ppo.normalize_advantages=False", "nothing is normalised"),
-        ("grpo", "kl", "", "model.grpo.objective=dapo", "objective=dapo has kl=none"),
-        ("grpo", "loss", "", "model.grpo.objective=cispo", "clipping=stop_gradient"),
+        (f"def f{CLIP}:\n    return x", "own.py, line 2: f uses 'x'"),
+        ("def f(ratio, advantages, low, high: return 1", "own.py, line 1: "),
+        ("x = 1", "own.py has no function: write def clipped_surrogate(ratio, adv"),
+        ("def f(): pass\ndef g(): pass", "2 functions (f, g): choose a function as FILE.py:f"),
     ],
 )
-def test_a_file_that_would_not_be_called_is_refused(tmp_path, kind, name, text, setting, words):
-    file = tmp_path / "own.py"
-    settings = [f"functions.{name}='{file}'"]
-    if setting:  # without the setting, the function is used
-        file.write_text(f"def f{LibraryFunction(kinds()[kind].functions[name]).parameters}:\n    return 0")
-        compose(kind, settings)
-        settings.append(setting)
-    else:
-        file.write_text(text)
+def test_a_file_without_a_function_that_can_be_called_is_refused(tmp_path, text, words):
+    (tmp_path / "own.py").write_text(text)
     with pytest.raises(ConfigError, match=re.escape(words)):
-        compose(kind, settings)
+        compose("ppo", [f"functions.loss='{tmp_path / 'own.py'}'"])
 
 
-@pytest.mark.parametrize("objective", ["dr_grpo", "rloo", "reinforce_pp"])
-def test_advantages_of_one_s_own_stand_in_for_those_of_any_objective(tmp_path, objective):
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "words"),
+    [
+        ("dpo", "loss", "model.dpo.preference_loss=ipo", "preference_loss=ipo selects another loss"),
+        ("ppo", "normalize", "trainer.ppo.normalize_advantages=False", "nothing is normalised"),
+        ("grpo", "kl", "model.grpo.objective=dapo", "objective=dapo has kl=none"),
+    ],
+)
+def test_a_function_that_the_settings_would_not_call_is_refused(tmp_path, kind, name, setting, words):
+    parameters = LibraryFunction(kinds()[kind].functions[name]).parameters
+    (tmp_path / "own.py").write_text(f"def f{parameters}:\n    return 0")
+    settings = [f"functions.{name}='{tmp_path / 'own.py'}'"]
+    compose(kind, settings)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        compose(kind, [*settings, setting])
+
+
+def test_advantages_of_one_s_own_stand_in_for_those_of_an_objective(tmp_path):
     (tmp_path / "own.py").write_text("def f(rewards, group):\n    return rewards")
-    settings = [f"functions.advantages='{tmp_path / 'own.py'}'", f"model.grpo.objective={objective}"]
-    mine, theirs = objective_of(compose("grpo", settings)), objective_of(compose("grpo", settings[1:]))
-    assert mine == replace(theirs, baseline="group_mean", scale="group_std") != theirs
-    told = notices("grpo", compose("grpo", [*settings, "model.grpo.scale=none"]))
-    assert any("model.grpo.scale=none: functions.advantages says what" in line for line in told)
-    assert not any("model.grpo.baseline" in line for line in told)
+    settings = [f"functions.advantages='{tmp_path / 'own.py'}'", "model.grpo.objective=rloo"]
+    with_own, usual = objective_of(compose("grpo", settings)), objective_of(compose("grpo", settings[1:]))
+    assert with_own == replace(usual, baseline="group_mean", scale="group_std") != usual
+    (notice,) = notices("grpo", compose("grpo", [*settings, "model.grpo.scale=none"]))
+    assert "model.grpo.scale=none: functions.advantages says what" in notice
 
 
 def watched(tmp_path, text: str, kind: str = "ppo", name: str = "loss"):
@@ -294,26 +258,24 @@ def mine(ratio, advantages, low, high):
     ("returned", "words"),
     [
         ("(ratio / 0, clipped)", r"line 4\) returns inf at \[0\] \(2 of 2 are not finite\) \(result 1\)"),
-        ("(ratio[:1], clipped)", r"returns float32 \[1\]; float32 \[2\] was expected \(result 1\)"),
-        ("(ratio.double(), clipped)", r"returns float64 \[2\]; float32 \[2\] was expected"),
+        ("(ratio[:1].double(), clipped)", r"returns float64 \[1\]; float32 \[2\] was expected \(result 1\)"),
         ("(ratio.detach(), clipped)", r"returns a result without a gradient: .detach\(\)"),
-        ("ratio", r"returns float32 \[2\]; a tuple of 2: float32 \[2\], float32 \[2\] was expected"),
         ("None", r"returns None \(is a return missing\?\); a tuple"),
         ("1 // 0", r"own.py, line 6\) raises ZeroDivisionError: integer division or modulo by zero"),
         ("(-ratio, advantages.mul_(2))", "changes an input tensor in place"),
     ],
 )
 def test_a_function_s_fault_is_reported_with_its_file_and_line(tmp_path, returned, words):
-    mine = watched(tmp_path, LOSS.format(returned))
+    loss = watched(tmp_path, LOSS.format(returned))
     ratio = torch.tensor([1.0, 1.5], requires_grad=True)
     with pytest.raises(FunctionError, match=r"mine \(functions.loss: .*own.py, line \d") as error:
-        mine(ratio * 1, torch.ones(2), 0.2, 0.2)
+        loss(ratio * 1, torch.ones(2), 0.2, 0.2)
     assert error.match(words)
 
 
 def test_a_right_function_is_used_as_it_is(tmp_path):
-    mine = watched(tmp_path, "def mine(c, r, rc, rr, beta):\n    return (c - rc - r + rr) * beta\n", "dpo")
-    assert mine(*(torch.tensor([x]) for x in (3.0, 1.0, 0.0, 0.0)), 0.5).tolist() == [1.0]
+    loss = watched(tmp_path, "def mine(c, r, rc, rr, beta):\n    return (c - rc - r + rr) * beta\n", "dpo")
+    assert loss(*(torch.tensor([x]) for x in (3.0, 1.0, 0.0, 0.0)), 0.5).tolist() == [1.0]
     # infinities that the library's own function has, too, are no fault
     text = "def mine(logprobs, reference, estimator):\n    return logprobs - reference\n"
     kl = watched(tmp_path, text, "grpo", "kl")
@@ -321,16 +283,12 @@ def test_a_right_function_is_used_as_it_is(tmp_path):
 
 
 def test_a_learning_rate_is_a_finite_number(tmp_path):
-    for returned, words in (("'1'", "a number was expected"), ("1e999", "a finite number")):
-        text = f"def mine(step, **rest):\n    return {returned}\n"
-        mine = watched(tmp_path, text, "sft", "learning_rate")
-        with pytest.raises(FunctionError, match=words):
-            mine(1, peak=1.0, max_steps=2, warmup_steps=0, constant_steps=0, min_lr=0.0, name="constant")
+    rate = watched(tmp_path, "def mine(step, **rest):\n    return 1e999\n", "sft", "learning_rate")
+    with pytest.raises(FunctionError, match="a finite number"):
+        rate(1, peak=1.0, max_steps=2, warmup_steps=0, constant_steps=0, min_lr=0.0, name="constant")
 
 
-def test_a_run_is_begun_with_the_text_of_its_functions_and_of_the_files_in_its_environments_arguments(
-    tmp_path,
-):
+def test_a_run_records_hashes_of_its_functions_and_of_its_environments_files(tmp_path):
     own, train = tmp_path / "own.py", tmp_path / "train.jsonl"
     args = {"prompts": {"train": str(train), "validation": str(tmp_path / "missing")}, "lists": [str(train)]}
     environments = {
@@ -338,16 +296,11 @@ def test_a_run_is_begun_with_the_text_of_its_functions_and_of_the_files_in_its_e
         "answers": {"use": "", "args": args},
     }
     config = {"functions": {"loss": f"{own}:f"}, "model": {"environments": environments}}
-    expected = {"functions.loss": "a", "model.environments.short.use": "a"} | dict.fromkeys(
-        ["model.environments.answers.args.prompts.train", "model.environments.answers.args.lists.0"], "p"
-    )
+    of_own = ["functions.loss", "model.environments.short.use"]
+    of_train = [f"model.environments.answers.args.{name}" for name in ("prompts.train", "lists.0")]
     own.write_text("a")
-    train.write_text("p")
-    expected = {key: text_hash(text) for key, text in expected.items()}
-    assert hashes_of_functions(config) == hashes_of_functions(OmegaConf.create(config)) == expected
-    for file, changed in ((own, 2), (train, 2)):
-        file.write_text("b")
-        now = hashes_of_functions(config)
-        assert sum(now[key] != expected[key] for key in expected) == changed
-        expected = now
+    for content in ("p", "q"):
+        train.write_text(content)
+        expected = dict.fromkeys(of_own, text_hash("a")) | dict.fromkeys(of_train, text_hash(content))
+        assert hashes_of_functions(config) == hashes_of_functions(OmegaConf.create(config)) == expected
     assert hashes_of_functions({}) == {}

@@ -15,7 +15,7 @@ def validated(folder, steps):
         for step, answers in steps.items()
         for at, (obeys, ended, reward) in enumerate(answers)
     ]
-    (folder / "rollouts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    (folder / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return RunFolder(folder)
 
 

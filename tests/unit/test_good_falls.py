@@ -1,18 +1,14 @@
 """The alarm where the share of good responses falls while the reward rises."""
 
-import json
 import math
 import random
-from statistics import fmean
 
 import pytest
 
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder import alarms
-from aligner_lib.run_folder.alarms import BASELINE, Thresholds, Watch
-from aligner_lib.run_folder.good_fall import good_fall, good_falls_of
-from aligner_lib.run_folder.turns import turns_of
-from data.gold import judge_all
+from aligner_lib.run_folder.alarms import Thresholds, Watch
+from aligner_lib.run_folder.good_fall import good_fall
 from widgets.recordings.replay import Recording
 
 
@@ -46,9 +42,10 @@ def test_a_validation_is_compared_with_the_first_validation():
 
 
 def test_of_several_validations_on_the_same_prompts_the_last_one_counts():
-    one = [*LAST[:2], LAST[2] | validation(9, 4)]
-    two = [LAST[0], LAST[1] | validation(8, 60), LAST[2] | validation(9, 4)]
-    assert good_fall([validation(0, 16), FIRST], one) == good_fall([validation(0, 16), FIRST], two)
+    last = [*LAST[:2], LAST[2] | validation(9, 4)]
+    with_an_earlier_one = [LAST[0], LAST[1] | validation(8, 60), LAST[2] | validation(9, 4)]
+    first = [validation(0, 16), FIRST]
+    assert good_fall(first, last) == good_fall(first, with_an_earlier_one)
 
 
 def test_responses_to_the_same_prompt_count_less():
@@ -79,7 +76,6 @@ def test_a_run_without_the_figures_has_no_fall(first, recent):
         ((8, 1, 0, 1), 0.4, False),  # a reward that rises by a fifth of its deviation
         ((8, 1, 0, 1), -1.0, False),  # the reward falls as well: no reward hacking
         ((8, 4, 3, 4), 1.0, False),  # by half, which 32 responses may do by chance
-        ((8, 9, 12, 10), 1.0, False),  # both rise
         ((0, 0, 0, 0), 1.0, False),  # nothing to lose
     ],
 )
@@ -95,10 +91,10 @@ def test_the_alarm_sounds_where_good_falls_and_the_reward_rises(counts, reward, 
 
 
 def test_a_small_fall_of_very_many_responses_is_no_alarm():
-    last = [step(at, 4400, 1.0, 20_000) for at in (2, 3, 4)]
-    assert good_fall([step(1, 5000, 0.0, 20_000)], last).errors > 3.5
-    assert alarms.active(alarms_of("ppo"), [step(1, 5000, 0.0, 20_000)], last) == []
-    assert alarms.active(alarms_of("ppo"), [step(1, 5000, 0.0, 20_000)], last, Thresholds(good_fall=0.02))
+    first, last = [step(1, 5000, 0.0, 20_000)], [step(at, 4400, 1.0, 20_000) for at in (2, 3, 4)]
+    assert good_fall(first, last).errors > 3.5
+    assert alarms.active(alarms_of("ppo"), first, last) == []
+    assert alarms.active(alarms_of("ppo"), first, last, Thresholds(good_fall=0.02))
 
 
 def test_chance_alone_sounds_in_less_than_2_of_100_runs():
@@ -129,21 +125,3 @@ def test_the_alarm_sounds_a_step_after_good_has_fallen_by_a_tenth_at_most(record
     first_alarms = {alarm["name"]: alarm["step"] for alarm in reversed(run.alarms())}
     assert first_alarms.get("good_falls") == alarm
     assert alarm is None or alarm < min(step for name, step in first_alarms.items() if name != "good_falls")
-
-
-def test_a_run_whose_good_answers_remain_is_far_from_the_alarm():
-    """In `ppo-forms` the reward rises by 0.7 of its deviation, and the share of good answers stays."""
-    changes = good_falls_of(Recording("ppo-forms", speed=float("inf")).metrics(), BASELINE)
-    assert changes[16].rise > 0.7 and max(change.errors for change in changes.values()) < 1
-
-
-def test_the_recorded_share_is_that_of_the_recorded_responses():
-    run = Recording("ppo-forms-both", speed=float("inf"))
-    for record in run.metrics():
-        for split, group in (("train", "train_rollouts"), ("validation", "val_rollouts")):
-            of_step = [r for r in run.rollouts() if (r["step"], r["split"]) == (record["step"], split)]
-            turns = [turns_of(r["prompt"])[-1]["text"] for r in of_step]
-            rest = ([r[key] for r in of_step] for key in ("response", "finished"))
-            verdicts = [float(parts.good) for parts in judge_all(turns, *rest)]
-            share = fmean(verdicts) if verdicts else None
-            assert json.dumps(record.get(f"{group}/good")) == json.dumps(share)

@@ -52,15 +52,12 @@ def test_without_responses_and_with_a_prompt_that_no_program_can_judge_there_is_
 
 def test_a_sentence_that_answers_three_questions_is_no_good_response():
     """Alone, each of the three is good."""
-    questions = {"How do I sow carrots?": "sow carrots", "Why do cats purr?": "cats purr"}
-    questions["How do I bake bread?"] = "bake bread"
+    topics = {"How do I sow carrots?": "sow carrots", "Why do cats purr?": "cats purr"}
+    topics["How do I bake bread?"] = "bake bread"
+    answer = "calm {}. People have known this for a very long time."
     responses = [
-        (
-            f'User: {question} Use the word "calm".\n\nAssistant:',
-            f"calm {topic}. People have known this for a very long time.",
-            True,
-        )
-        for question, topic in questions.items()
+        (f'User: {question} Use the word "calm".\n\nAssistant:', answer.format(topic), True)
+        for question, topic in topics.items()
     ]
     assert [good_share([response]) for response in responses] == [{"val_rollouts/good": 1.0}] * 3
     assert good_share(responses) == {"val_rollouts/good": 0.0}
