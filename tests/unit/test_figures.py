@@ -1,6 +1,7 @@
 """Figures in prose are today's: filled in from recorded.json, or listed in measured.toml with what measured them."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -63,3 +64,23 @@ def test_a_typed_figure_is_listed_with_what_measured_it(path):
         "(notebooks/figures.py), or list it in notebooks/measured.toml with what measured it"
     )
     assert listed <= typed, f"notebooks/measured.toml lists what {name} has not: {sorted(listed - typed)}"
+
+
+def test_a_recorded_notebook_replaces_its_own_memory_and_its_card_shows_it(build, tmp_path):
+    recorded, summary = tmp_path / "recorded.json", tmp_path / "summary.json"
+    before = {"seconds": {"03_sft": 9.0, "05_ppo": 5.0}, "memory_gib": {"03_sft": 7.6, "05_ppo": 2.0}}
+    recorded.write_text(json.dumps({"laptop": before}))
+    run = {"profile": "laptop", "seconds": {"03_sft": 8.4}, "memory_gib": {"03_sft": 5.7}}
+    summary.write_text(json.dumps(run))
+    build.record(summary, recorded)
+    after = json.loads(recorded.read_text())["laptop"]
+    assert after["memory_gib"] == {"03_sft": 5.7, "05_ppo": 2.0}
+    assert after["seconds"] == {"03_sft": 8.4, "05_ppo": 5.0}
+    assert build.card("03_sft", {"smoke": after, "laptop": after}).count("| 8 s | 5.7 GiB |") == 2
+
+
+def test_the_tutorial_s_figures_are_those_of_its_notebooks():
+    figures = read_figures(ROOT)["laptop"]
+    seconds = {name: value for name, value in figures["seconds"].items() if name < "09"}
+    assert figures["minutes"] == pytest.approx(sum(seconds.values()) / 60)
+    assert figures["peak_memory_gib"] == max(figures["memory_gib"].values())
