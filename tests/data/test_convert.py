@@ -1,12 +1,9 @@
 """Data of one's own: recognised by its columns, converted without a loss, and refused or left out by name."""
 
-import csv
-import gzip
 import json
 
-import pyarrow
-import pyarrow.parquet
 import pytest
+from format_table import write
 from typer.testing import CliRunner
 
 from aligner_lib.cli.model_data import data as commands
@@ -40,15 +37,10 @@ Q = "What is the sea?"
 RECOGNISED = {
     "pairs of texts": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
     "HH's prompt in a column": ({"prompt": "\n\nHuman: What is the sea?\n\nAssistant:", "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
-    "a system's turn of an implicit prompt": ({"system": "S.", "chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)]}, "preferences", PAIR | {"prompt": [{"role": "system", "content": "S."}, *ASKED]}),
     "turns written as texts": ({"prompt": json.dumps(ASKED, indent=1), "chosen": str([*ASKED, turn(ANSWER)]), "rejected": json.dumps([*ASKED, turn(WORSE)])}, "preferences", PAIR),
     "an answer written as turns": ({"prompt": Q, "response": str([turn(ANSWER)]), "score": 1}, "sft", DIALOGUE),
     "a completion of turns written as a text": ({"prompt": Q, "completion": json.dumps([CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)])}, "sft", {"messages": [*ASKED, CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)]}),
     "an answer with a list that has words after it": ({"prompt": Q, "completion": '[{"role": "admin", "content": "B"}]\nThe list.'}, "sft", {"messages": [*ASKED, turn('[{"role": "admin", "content": "B"}]\nThe list.')]}),
-    "an answer with roles of its own": ({"prompt": Q, "completion": '[{"role": "admin", "content": "B"}]'}, "sft", {"messages": [*ASKED, turn('[{"role": "admin", "content": "B"}]')]}),
-    "an answer in JSON that is no list of turns": ({"prompt": Q, "completion": '[{"name": "B", "from": "P"}]'}, "sft", {"messages": [*ASKED, turn('[{"name": "B", "from": "P"}]')]}),
-    "pandas' index": ({"__index_level_0__": 4, "Unnamed: 0": "4", "prompt": Q, "completion": ANSWER}, "sft", DIALOGUE),
-    "turns of a CSV": ({"messages": json.dumps(DIALOGUE["messages"])}, "sft", DIALOGUE),
     "an answer in the prompt": ({"prompt": [*ASKED, turn(WORSE), *ASKED], "completion": ANSWER}, "sft", {"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}),
     "pairs of turns": ({"prompt": ASKED, "chosen": [turn(ANSWER)], "rejected": [turn(WORSE)]}, "preferences", PAIR),
     "an implicit prompt": ({"chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)]}, "preferences", PAIR),
@@ -59,16 +51,9 @@ RECOGNISED = {
     "labels of a CSV": ({"prompt": Q, "response": ANSWER, "label": "0.0"}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": False}),
     "UltraFeedback's answers": ({"instruction": Q, "completions": [{"response": WORSE, "overall_score": 2}, {"response": ANSWER, "overall_score": 9.5}]}, "preferences", PAIR),
     "a pair for SFT": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "sft", DIALOGUE),
-    "prompt and completion": ({"prompt": Q, "completion": ANSWER}, "sft", DIALOGUE),
     "OpenOrca": ({"id": "niv.1", "system_prompt": "Be brief.", "question": Q, "response": ANSWER}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
-    "OpenOrca without system": ({"id": "niv.1", "system_prompt": "", "question": Q, "response": ANSWER}, "sft", DIALOGUE),
-    "problem and solution": ({"problem": Q, "solution": ANSWER}, "sft", DIALOGUE),
-    "the prompt of a problem": ({"problem": Q, "solution": ANSWER}, "prompts", {"prompt": ASKED}),
     "an instruction's pair": ({"instruction": Q, "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
-    "an instruction's pair with input": ({"instruction": "What is", "input": "the sea?", "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR | {"prompt": [{"role": "user", "content": "What is\n\nthe sea?"}]}),
-    "an instruction beside turns": ({"instruction": Q, "chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)]}, "preferences", PAIR),
     "Orca's pair": ({"system": "Be brief.", "question": Q, "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR | {"prompt": [{"role": "system", "content": "Be brief."}, *ASKED]}),
-    "question and answer": ({"question": Q, "answer": ANSWER}, "sft", DIALOGUE),
     "messages": (DIALOGUE | {"prompt": Q, "id": 3}, "sft", DIALOGUE),
     "calls": ({"tools": json.dumps([ADD["function"]]), "messages": [*ASKED, CALLS | {"content": None}, {"role": "tool", "tool_call_id": "a", "name": "add", "content": ""}, {"role": "tool", "tool_call_id": "b", "content": "4"}, turn(ANSWER)]}, "sft", {"messages": [*ASKED, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": n}}} for n in (1, 2)]}, {"role": "tool", "content": ""}, {"role": "tool", "content": "4"}, turn(ANSWER)], "tools": [ADD]}),
     "parts of a turn": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "the sea?"}, {"type": "text", "text": None}]}, turn(ANSWER)]}, "sft", DIALOGUE),
@@ -78,25 +63,14 @@ RECOGNISED = {
     "Hermes's results in tags": ({"conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": "<tool_call>"}, {"from": "tool", "value": "<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>"}, {"from": "gpt", "value": ANSWER}]}, "sft", {"messages": [*ASKED, turn("<tool_call>"), {"role": "tool", "content": "2\n</tool_response>\n<tool_response>\n3"}, turn(ANSWER)]}),
     "TRL's calls": ({"prompt": [*ASKED, CALLED | {"content": None}, {"role": "tool", "name": "add", "content": "2"}, *ASKED], "completion": [CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)], "tools": [ADD]}, "sft", {"messages": [*ASKED, CALLED | {"weight": 0}, {"role": "tool", "content": "2"}, *ASKED, CALLED, {"role": "tool", "content": "3"}, turn(ANSWER)], "tools": [ADD]}),
     "the prompt of a longer completion": ({"prompt": ASKED, "completion": [turn(WORSE), *ASKED, turn(ANSWER)]}, "prompts", {"prompt": ASKED}),
-    "a system's turn": ({"system": "Be brief.", "conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": ANSWER}]}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
-    "weights in a pair": ({"prompt": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED], "chosen": [turn(ANSWER) | {"weight": 1}], "rejected": WORSE}, "preferences", PAIR | {"prompt": [*ASKED, turn(WORSE), *ASKED]}),
     "weights in an implicit prompt": ({"chosen": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(WORSE)]}, "preferences", PAIR | {"prompt": [*ASKED, turn(WORSE), *ASKED]}),
-    "weights in a prompt": ({"prompt": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED]}, "prompts", {"prompt": [*ASKED, turn(WORSE), *ASKED]}),
     "NeMo-Aligner's conversation": ({"mask": "User", "type": "VALUE_TO_TEXT", "system": "Be brief.", "conversations": [{"from": "User", "value": Q}, {"from": "Assistant", "value": ANSWER}]}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
     "a system's turn twice": ({"system": "Be brief.", "messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
     "a weight": ({"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}, "sft", {"messages": [*ASKED, turn(WORSE) | {"weight": 0}, *ASKED, turn(ANSWER)]}),
     "Alpaca": ({"instruction": "What is", "input": "the sea?", "output": ANSWER}, "sft", {"messages": [{"role": "user", "content": "What is\n\nthe sea?"}, turn(ANSWER)]}),
-    "Alpaca without input": ({"instruction": Q, "input": "", "output": ANSWER}, "sft", DIALOGUE),
-    "a dialogue's prompt": ({"messages": [*ASKED, turn(WORSE), *ASKED, turn(ANSWER)]}, "prompts", {"prompt": [*ASKED, turn(WORSE), *ASKED]}),
-    "a prompt": ({"prompt": Q}, "prompts", {"prompt": ASKED}),
-    "a question": ({"question": Q}, "prompts", {"prompt": ASKED}),
     "a plain prompt": ({"prompt": f" User:{Q} \r\n\r\nAssistant: \n"}, "prompts", {"prompt": ASKED}),
     "a plain prompt of several turns": ({"prompt": f"System: S.\n\nUser: {Q}\n\nAssistant: {WORSE}\n\nUser: {Q}\n\nAssistant:"}, "prompts", {"prompt": [{"role": "system", "content": "S."}, *ASKED, turn(WORSE), *ASKED]}),
-    **{
-        f"not a plain prompt, {why}": ({"prompt": f"{text}\n\nAssistant:"}, "prompts", {"prompt": [{"role": "user", "content": f"{text}\n\nAssistant:"}]})
-        for why, text in {"blank": "User:", "answered": "User: a\n\nAssistant: b", "a late system turn": "User: a\n\nSystem: b\n\nUser: c", "no user": "System: a\n\nAssistant: b"}.items()
-    },
-    "a plain system turn": ({"prompt": "System: S.\n\nAssistant:"}, "prompts", {"prompt": [{"role": "system", "content": "S."}]}),
+    "not a plain prompt, but a late system turn": ({"prompt": "User: a\n\nSystem: b\n\nAssistant:"}, "prompts", {"prompt": [{"role": "user", "content": "User: a\n\nSystem: b\n\nAssistant:"}]}),
     "a question that begins as a plain prompt": ({"prompt": "User: who is it?\n\nAssistant: a word?"}, "prompts", {"prompt": [{"role": "user", "content": "User: who is it?\n\nAssistant: a word?"}]}),
 }  # fmt: skip
 
@@ -129,63 +103,36 @@ def test_neighbours_with_scores_become_a_pair_of_the_best_and_the_worst(tmp_path
     assert "answers joined to the record before, which has the same prompt: 3" in str(conversion)
 
 
-def test_an_empty_value_in_the_first_row_does_not_hide_the_form(tmp_path):
-    rows = [{"prompt": Q, "chosen": chosen, "rejected": WORSE} for chosen in (None, ANSWER)]
-    conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, "preferences", validation_fraction=0)
-    assert lines(conversion) == [PAIR] and "missing key: 1" in str(conversion)
-
-
 @pytest.mark.parametrize(
-    ("answers", "to", "line"),
+    ("rows", "to", "line"),
     [
-        ({"answer": ANSWER}, "sft", {"messages": [*ASKED, turn(ANSWER)]}),
-        ({"chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
+        ([{"prompt": Q, "chosen": text, "rejected": WORSE} for text in (None, ANSWER)], "preferences", PAIR),
+        ([{"question": Q, "answer": answer} for answer in (ANSWER, None)], "sft", DIALOGUE),
     ],
 )
-def test_questions_without_an_answer_do_not_hide_those_with_one(tmp_path, answers, to, line):
-    rows = [{"question": Q} | answers] + [{"question": Q} | dict.fromkeys(answers)] * 2
+def test_an_empty_value_does_not_hide_the_form(tmp_path, rows, to, line):
     conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, to, validation_fraction=0)
-    assert lines(conversion) == [line] and "missing key: 2" in str(conversion)
+    assert lines(conversion) == [line] and "missing key: 1" in str(conversion)
 
 
-@pytest.mark.parametrize("written", [json.dumps, str])  # pandas writes lists as Python does
-def test_turns_in_the_cells_of_a_csv_are_turns(tmp_path, written):
-    row = {"prompt": "[{not a turn", "chosen": written([turn(ANSWER)]), "rejected": written([turn(WORSE)])}
-    _as_csv(tmp_path / "raw.csv", [row])
+def test_turns_in_the_cells_of_a_csv_are_turns(tmp_path):
+    # pandas writes lists as Python does
+    row = {"prompt": "[{not a turn", "chosen": json.dumps([turn(ANSWER)]), "rejected": str([turn(WORSE)])}
+    write(tmp_path / "raw.csv", [row])
     conversion = convert(tmp_path / "raw.csv", tmp_path, "preferences", validation_fraction=0)
     assert lines(conversion) == [PAIR | {"prompt": [{"role": "user", "content": "[{not a turn"}]}]
 
 
-KINDS = {
-    "raw.json": lambda path, rows: path.write_text("\n[" + ",\n".join(map(json.dumps, rows)) + "]\n"),
-    "lines.json": lambda path, rows: jsonl(path, *rows),
-    "raw.csv": lambda path, rows: _as_csv(path, rows),
-    "raw.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("".join(json.dumps(r) + "\n" for r in rows).encode())),
-    "raw.parquet": lambda path, rows: pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path),
-    "raw.arrow": lambda path, rows: _as_arrow(path, rows),
-}  # fmt: skip
-
-
-def _as_csv(path, rows):
-    with path.open("w", newline="", encoding="utf-8-sig") as stream:
-        writer = csv.DictWriter(stream, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _as_arrow(path, rows):
-    table = pyarrow.Table.from_pylist(rows)
-    with pyarrow.ipc.new_stream(str(path), table.schema) as stream:
-        stream.write_table(table)
-
-
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ["a.json", "lines.json", "a.csv", "a.jsonl.gz", "a.parquet", "a.arrow"])
 def test_every_kind_of_file_gives_the_same_lines(tmp_path, name, monkeypatch):
     monkeypatch.setattr("data.readers.CHUNK_CHARACTERS", 7)  # records are longer than what is read at once
     rows = [
         {"prompt": f'A "quoted", {n}\nline', "chosen": f"é{n}", "rejected": "x", "id": n} for n in range(9)
     ]
-    KINDS[name](tmp_path / name, rows)
+    if name == "lines.json":
+        jsonl(tmp_path / name, *rows)
+    else:
+        write(tmp_path / name, rows)
     conversion = convert(tmp_path / name, tmp_path / "out", "preferences", validation_fraction=0)
     assert lines(conversion) == [
         {"prompt": [{"role": "user", "content": row["prompt"]}], "chosen": row["chosen"], "rejected": "x"}
@@ -196,85 +143,46 @@ def test_every_kind_of_file_gives_the_same_lines(tmp_path, name, monkeypatch):
 def test_a_folder_of_datasets_keeps_its_splits_and_a_leak_is_told(tmp_path):
     for split, prompts in (("train", "abc"), ("test", "cd")):
         folder = tmp_path / "set" / split
-        folder.mkdir(parents=True)
-        _as_arrow(
-            folder / "data-00000-of-00001.arrow",
-            [{"prompt": p, "completion": f"{split} {p}"} for p in prompts],
-        )
+        (folder / ".ipynb_checkpoints").mkdir(parents=True)
+        rows = [{"prompt": prompt, "completion": f"{split} {prompt}"} for prompt in prompts]
+        write(folder / "data-00000-of-00001.arrow", rows)
         for name in ("dataset_info.json", "state.json"):
             (folder / name).write_text("{}")
         # a result of Dataset.map, and a copy of Jupyter's
-        _as_arrow(folder / "cache-0ca01d6e40b5e747.arrow", [{"prompt": "mapped", "completion": split}])
-        (folder / ".ipynb_checkpoints").mkdir()
-        jsonl(
-            folder / ".ipynb_checkpoints" / "train-checkpoint.jsonl", {"prompt": "old", "completion": split}
-        )
+        write(folder / "cache-0ca01d6e40b5e747.arrow", [{"prompt": "mapped", "completion": split}])
+        jsonl(folder / ".ipynb_checkpoints/train-checkpoint.jsonl", {"prompt": "old", "completion": split})
     conversion = convert(tmp_path / "set", tmp_path / "out", "sft")
     assert [line["messages"][0]["content"] for line in lines(conversion, "validation")] == ["c", "d"]
     assert "leak: 1 of 2 validation samples" in str(conversion)
 
 
-def test_only_files_named_after_a_split_are_held_out_and_the_report_names_them(tmp_path):
-    names = ("devices", "testimonials", "valuable", "train", "dev-v1", "test_prefs", "validation", "testset")
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for name in names:
-        jsonl(folder / f"{name}.jsonl", {"prompt": name, "completion": "b"})
-    conversion = convert(folder, tmp_path / "out", "sft")
-    held_out = [line["messages"][0]["content"] for line in lines(conversion, "validation")]
-    assert held_out == ["dev-v1", "test_prefs", "testset", "validation"]
-    assert f"held out, by their names: {folder / 'dev-v1.jsonl'}, " in str(conversion)
-
-
 @pytest.mark.parametrize(
-    ("names", "held_out", "doubtful"),
+    ("names", "held_out"),
     [
-        (("art", "dev-ops", "medicine"), [], "dev-ops"),
-        (("data", "test-00000-of-00001"), ["test-00000-of-00001"], ""),
-        (("own", "own_test"), ["own_test"], ""),
-        (("train/art", "train/dev-ops", "test/art"), ["test/art"], ""),
+        ("devices testimonials valuable train dev-v1 test_prefs validation testset",
+         ["dev-v1", "test_prefs", "testset", "validation"]),
+        ("art dev-ops medicine", []),
+        ("data test-00000-of-00001", ["test-00000-of-00001"]),
+        ("own own_test", ["own_test"]),
+        ("own-train own-test", ["own-test"]),
+        ("train/art train/dev-ops test/art", ["test/art"]),
+        ("dev/train dev/validation", ["dev/validation"]),
     ],
-)
-def test_a_topic_is_not_taken_for_a_held_out_split(tmp_path, names, held_out, doubtful):
-    for name in names:
-        path = tmp_path / "set" / f"{name}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        jsonl(path, {"prompt": name, "completion": "b"})
-    conversion = convert(tmp_path / "set", tmp_path / "out", "sft", validation_fraction=0)
-    assert [line["messages"][0]["content"] for line in lines(conversion, "validation")] == held_out
-    warning = f"not held out, because no other file is named train: {tmp_path / 'set' / doubtful}.jsonl"
-    assert (warning in str(conversion)) == bool(doubtful)
-
-
-@pytest.mark.parametrize(
-    "names", [("dev/train", "dev/validation"), ("own-train", "own-test"), ("a/train/part", "a/test/part")]
-)
-def test_a_split_that_names_tell_is_never_mixed(tmp_path, names):
-    for name in names:
+)  # fmt: skip
+def test_files_named_after_a_split_are_held_out_and_a_topic_is_not_taken_for_one(tmp_path, names, held_out):
+    for name in names.split():
         path = tmp_path / "set" / f"{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         jsonl(path, *({"prompt": f"{name} {number}", "completion": "b"} for number in range(9)))
-    conversion = convert(tmp_path / "set", tmp_path / "out", "sft")
-    held_out = {line["messages"][0]["content"].split()[0] for line in lines(conversion, "validation")}
-    assert held_out == {names[1]}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.csv", b"prompt,completion,completion\nhi,one,two\n", "two columns with the name completion"),
-        (
-            "a.json",
-            b'[{"prompt": "a", "completion": "b"}]\n[{"prompt": "c", "completion": "d"}]',
-            "goes on after",
-        ),
-        ("a.json", '[{"prompt": "é", "completion": "b"}]'.encode("latin-1"), "is not UTF-8 text"),
-    ],
-)
-def test_no_column_and_no_list_is_lost_in_silence(tmp_path, name, content, words):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=words):
-        convert(tmp_path / name, tmp_path / "out", "sft")
+    fraction = 0.5 if held_out else 0  # where names tell the split, no prompt of a training file is held out
+    report = convert(tmp_path / "set", tmp_path / "out", "sft", validation_fraction=fraction)
+    prompts = [line["messages"][0]["content"].split()[0] for line in lines(report, "validation")]
+    assert list(dict.fromkeys(prompts)) == held_out
+    if held_out:
+        assert f"held out, by their names: {tmp_path / 'set' / held_out[0]}.jsonl" in str(report)
+    else:
+        doubtful = tmp_path / "set" / "dev-ops.jsonl"
+        assert f"not held out, because no other file is named train: {doubtful}" in str(report)
 
 
 def test_training_files_without_a_usable_record_are_refused(tmp_path):
@@ -282,23 +190,20 @@ def test_training_files_without_a_usable_record_are_refused(tmp_path):
     folder.mkdir()
     for name, completion in (("train", " "), ("test", "b")):
         jsonl(folder / f"{name}.jsonl", {"prompt": "a", "completion": completion})
-    with pytest.raises(
-        DataError, match=r"(?s)no record of the training files is usable.*'completion' is blank"
-    ):
+    with pytest.raises(DataError, match=r"(?s)no record of the training files is usable.*'completion' is bl"):
         convert(folder, tmp_path / "out", "sft")
 
 
 def test_equal_prompts_are_on_one_side_and_the_same_sample_counts_once(tmp_path):
     rows = [{"prompt": f"question {n % 40}", "completion": f"answer {n}"} for n in range(200)]
-    conversion = convert(
-        jsonl(tmp_path / "raw.jsonl", *rows, *rows[:5]), tmp_path, "sft", validation_fraction=0.25
-    )
-    sides = [
+    raw = jsonl(tmp_path / "raw.jsonl", *rows, *rows[:5])
+    conversion = convert(raw, tmp_path, "sft", validation_fraction=0.25)
+    train, validation = (
         {line["messages"][0]["content"] for line in lines(conversion, split)}
         for split in ("train", "validation")
-    ]
-    assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == 40
-    assert 4 <= len(sides[1]) <= 16, "a quarter of 40"
+    )
+    assert not train & validation and len(train | validation) == 40
+    assert 4 <= len(validation) <= 16, "a quarter of 40"
     assert conversion.leaked == 0 and "the same sample again: 5" in str(conversion)
     assert len(conversion.drawn) == 10 and all(record in lines(conversion) for record in conversion.drawn)
 
@@ -311,28 +216,14 @@ def test_any_share_of_few_prompts_leaves_one_on_each_side(tmp_path, fraction):
         conversion = convert(raw, tmp_path / "out", "prompts", validation_fraction=fraction)
         train, validation = (len(lines(conversion, split)) for split in ("train", "validation"))
         assert train + validation == count and train >= 1 and (validation >= 1) == (count > 1)
+        assert ("no validation sample: all samples have the same prompt" in str(conversion)) == (count == 1)
 
 
 @pytest.mark.parametrize(("to", "held_out"), [("preferences", 2), ("sft", 1)])
-def test_of_four_prompts_for_preferences_two_are_held_out_because_kto_compares_prompts(
-    tmp_path, to, held_out
-):
+def test_of_four_prompts_kto_gets_two_held_out_because_it_compares_prompts(tmp_path, to, held_out):
     rows = [{"prompt": f"{n}?", "response": "a", "label": True} for n in range(4)]
     conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, to, validation_fraction=1e-9)
     assert len(lines(conversion, "validation")) == held_out
-
-
-@pytest.mark.parametrize("case", ["pairs of texts", "labels", "prompt and completion", "messages", "Alpaca without input", "a prompt", "HH"])  # fmt: skip
-def test_of_few_rows_one_prompt_is_held_out_in_every_form(tmp_path, case):
-    record, to, _ = RECOGNISED[case]
-    rows = [json.loads(json.dumps(record).replace(Q, f"Question {n // 2}?")) for n in range(4)]
-    for n, row in enumerate(rows):  # two different answers to each question
-        rows[n] = json.loads(json.dumps(row).replace("water", f"water {n}").replace("No", f"No {n}"))
-    conversion = convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path, to, validation_fraction=1e-9)
-    train, validation = (lines(conversion, split) for split in ("train", "validation"))
-    assert len(train) == len(validation) == (1 if case == "a prompt" else 2) and conversion.leaked == 0
-    alone = convert(jsonl(tmp_path / "raw.jsonl", *rows[:2]), tmp_path, to)
-    assert "no validation sample: all samples have the same prompt" in str(alone) and alone.report.kept
 
 
 LEFT_OUT = {
@@ -340,21 +231,28 @@ LEFT_OUT = {
     "a missing answer": ({"prompt": "a", "completion": None}, "missing key", "'completion'"),
     "a blank answer": ({"prompt": "a", "completion": "  "}, "empty text", "'completion'"),
     "half a surrogate": ({"prompt": "a", "completion": "\ud83d"}, "bad UTF-8", "half a surrogate"),
-    "a number": ({"prompt": "a", "completion": 3}, "wrong type", "'completion'"),
     "a critic's turn": ({"prompt": [{"role": "critic", "content": "4"}], "completion": "b"}, "unknown role", "'critic'"),
     "a call": ({"prompt": [ASKED[0] | {"tool_calls": [1]}], "completion": "b"}, "unread key", "'tool_calls'"),
-    "a picture": ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "completion": "b"}, "wrong type", "turn 1"),
     "an answered prompt": ({"prompt": [*ASKED, turn("So.")], "completion": "b"}, "the prompt ends with the assistant's turn", "'prompt'"),
     "two system texts": ({"system": "S.", "system_prompt": "T.", "prompt": "a", "completion": "b"}, "unread key", "system and system_prompt differ"),
     "turns as numpy writes them": ({"prompt": "a", "completion": "[{'content': 'b', 'role': 'user'}\n {'content': 'c', 'role': 'assistant'}]"}, "wrong type", "'completion' is the text of a list of turns, but not JSON: write lists with json.dumps"),
     "half a weight": ({"prompt": [ASKED[0] | {"weight": 0.5}], "completion": "b"}, "wrong type", "weight 0.5"),
+    "a call in prose": ({"messages": [*ASKED, CALLS | {"tool_calls": "add(1)"}]}, "wrong type", "turn 2 of 'messages': 'tool_calls' is str"),
+    "the old form of a call": ({"messages": [*ASKED, turn("b") | {"function_call": {"name": "add"}}]}, "unread key", "'function_call'"),
+    "reasoning": ({"messages": [*ASKED, CALLS | {"reasoning_content": "Hm."}]}, "unread key", "'reasoning_content'"),
+    "results in another order": ({"messages": [*ASKED, CALLS, {"role": "tool", "tool_call_id": "b", "content": "4"}, turn("b")]}, "wrong type", "turn 3 has the tool_call_id 'b'"),
+    "a role's call in prose": ({"messages": [*ASKED, {"role": "function_call", "content": "add(1)"}]}, "wrong type", "turn 2 of 'messages' has the role 'function_call', but its text is not the JSON of a call: 'add(1)'"),
+    "tools twice": ({"messages": [{"role": "system", "content": "You have <tools>[]</tools>"}, *ASKED, turn("b")], "tools": [ADD]}, "unread key", "use --ignore tools"),
+    "tools in prose": ({"messages": [*ASKED, turn("b")], "tools": "add"}, "wrong type", "not JSON"),
+    "a tool without a name": ({"messages": [*ASKED, turn("b")], "tools": [{"type": "function"}]}, "wrong type", "a tool is {'type'"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", LEFT_OUT)
 def test_a_record_that_would_lose_something_is_left_out_by_name(tmp_path, case):
     record, reason, detail = LEFT_OUT[case]
-    raw = jsonl(tmp_path / "raw.jsonl", {"prompt": "a", "completion": "b"}, record)
+    good = DIALOGUE if "messages" in record else {"prompt": "a", "completion": "b"}
+    raw = jsonl(tmp_path / "raw.jsonl", good, record)
     conversion = convert(raw, tmp_path, "sft", validation_fraction=0)
     assert conversion.report.skipped == {reason: 1}
     assert detail in str(conversion) and "raw.jsonl:2" in str(conversion)
@@ -362,34 +260,13 @@ def test_a_record_that_would_lose_something_is_left_out_by_name(tmp_path, case):
         convert(raw, tmp_path, "sft", strict=True)
 
 
-BAD_TOOLS = {
-    "a call in prose": ([*ASKED, CALLS | {"tool_calls": "add(1)"}], {}, "wrong type", "turn 2 of 'messages': 'tool_calls' is str"),
-    "a user's call": ([CALLS | {"role": "user"}, turn("b")], {}, "unread key", "'tool_calls'"),
-    "the old form": ([*ASKED, turn("b") | {"function_call": {"name": "add"}}], {}, "unread key", "'function_call'"),
-    "reasoning": ([*ASKED, CALLS | {"reasoning_content": "Hm."}], {}, "unread key", "'reasoning_content'"),
-    "results in another order": ([*ASKED, CALLS, {"role": "tool", "tool_call_id": "b", "content": "4"}, turn("b")], {}, "wrong type", "turn 3 has the tool_call_id 'b'"),
-    "a role's call in prose": ([*ASKED, {"role": "function_call", "content": "add(1)"}], {}, "wrong type", "turn 2 of 'messages' has the role 'function_call', but its text is not the JSON of a call: 'add(1)'"),
-    "tools twice": ([{"role": "system", "content": "You have <tools>[]</tools>"}, *ASKED, turn("b")], {"tools": [ADD]}, "unread key", "use --ignore tools"),
-    "tools in prose": ([*ASKED, turn("b")], {"tools": "add"}, "wrong type", "not JSON"),
-    "a tool without a name": ([*ASKED, turn("b")], {"tools": [{"type": "function"}]}, "wrong type", "a tool is {'type'"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD_TOOLS)
-def test_a_conversation_whose_tools_would_be_lost_is_left_out_by_name(tmp_path, case):
-    turns, more, reason, detail = BAD_TOOLS[case]
-    raw = jsonl(tmp_path / "raw.jsonl", DIALOGUE, {"messages": turns} | more)
-    conversion = convert(raw, tmp_path, "sft", validation_fraction=0)
-    assert conversion.report.skipped == {reason: 1} and detail in str(conversion)
-
-
 def test_tools_of_a_parquet_file_have_no_fields_of_other_tools_and_prompts_hold_none(tmp_path):
-    def told(name, **arguments):
+    def record(name, **arguments):
         call = {"type": "function", "function": {"name": name, "arguments": arguments}}
         return {"tools": [{"type": "function", "function": {"name": name}}], "messages": [*ASKED, turn("") | {"tool_calls": [call]}]}  # fmt: skip
 
-    rows = [told("add", a=1), told("halve", b=2)]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "raw.parquet")
+    rows = [record("add", a=1), record("halve", b=2)]
+    write(tmp_path / "raw.parquet", rows)
     assert lines(convert(tmp_path / "raw.parquet", tmp_path, "sft", validation_fraction=0)) == rows
     with pytest.raises(DataError, match="which prompts cannot hold: use --to sft"):
         convert(tmp_path / "raw.parquet", tmp_path, "prompts")
@@ -409,12 +286,7 @@ REFUSED = {
     "unread columns to quote": ([{"prompt": "a", "completion": "b", "Ticket Nr": 1, "Tags": 2}], "sft", "--ignore 'Ticket Nr,Tags'$"),
     "an unread column": ([{"prompt": "a", "chosen": "b", "rejected": "c", "tools": [1]}], "sft", r"does not read the column tools; SFT keeps the tools of conversations.*--ignore tools"),
     "two answers of a question": ([{"question": "a", "answer": "b", "response": "c"}], "sft", "recognised as prompts and answers, which does not read the column response: .*--ignore response"),
-    "two prompts of an answer": ([{"prompt": "a", "question": "b", "response": "c"}], "sft", "does not read the column question: .*--ignore question"),
-    "a question beside an instruction": ([{"instruction": "a", "question": "b", "response": "c"}], "sft", "does not read the column instruction: .*--ignore instruction"),
-    "a problem in turns, too": ([{"problem": "a", "solution": "b", "messages": [*ASKED, turn("b")]}], "sft", "does not read the column messages: .*--ignore messages"),
-    "two prompts of a pair": ([{"prompt": "a", "instruction": "b", "chosen": "c", "rejected": "d"}], "preferences", "does not read the column prompt: .*--ignore prompt"),
     "no answers": ([{"prompt": "a"}], "sft", "have no answers"),
-    "no rejected answers": ([{"prompt": "a", "completion": "b"}], "preferences", "no rejected answers"),
     "no usable record": ([{"prompt": "a", "completion": "b"}, {"prompt": 3, "completion": "b"}], "text", "to='text'"),
     "turns in prose": ([{"messages": "User: hello"}], "prompts", "'messages' is a text, but must be a list of turns in JSON"),
     "another prompt": ([{"prompt": "Why?", "chosen": [*ASKED, turn("a")], "rejected": [*ASKED, turn("b")]}], "preferences", "different prompts .*do not contain 'prompt'"),
@@ -435,82 +307,58 @@ def test_a_data_set_that_means_something_else_is_refused_with_the_cure(tmp_path,
     assert not list((tmp_path / "out").glob("*.jsonl"))
 
 
-@pytest.mark.parametrize("columns", [{"question": "prompt"}, {"title": "prompt", "question": "prompt"}])
-def test_two_columns_with_the_same_meaning_are_refused(tmp_path, columns):
-    title = "title" if "title" in columns else "prompt"
-    rows = [
-        {"completion": "b", "question": "Why?"},
-        {"completion": "b", "question": "So?", title: "On water"},
-    ]
-    with pytest.raises(
-        DataError,
-        match=rf"raw.jsonl:2: the columns 'question' and '{title}' both mean 'prompt'.*--ignore {title}",
-    ):
+@pytest.mark.parametrize("title", ["prompt", "title"])
+def test_two_columns_with_the_same_meaning_are_refused(tmp_path, title):
+    columns = {"title": "prompt", "question": "prompt"} if title == "title" else {"question": "prompt"}
+    rows = [{"completion": "b", "question": "Why?"}, {"completion": "b", "question": "So?", title: "Water"}]
+    message = f"raw.jsonl:2: the columns 'question' and '{title}' both mean 'prompt'.*--ignore {title}"
+    with pytest.raises(DataError, match=message):
         convert(jsonl(tmp_path / "raw.jsonl", *rows), tmp_path / "out", "sft", columns=columns)
     assert not list((tmp_path / "out").glob("*.jsonl"))
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "content", "message"),
     [
-        ("raw.json", '"prompt"', "is neither a list of records"),
-        ("raw.json", '[{"prompt": "a"}, {"prompt"', "is not JSON after record 1"),
-        ("raw.json", "", "neither a list"),
-        ("raw.json", "[]", "holds no readable record: give a file with at least one record"),
+        ("raw.json", b'"prompt"', "is neither a list of records"),
+        ("raw.json", b'[{"prompt": "a"}, {"prompt"', "is not JSON after record 1"),
+        ("raw.json", b'[{"prompt": "a"}]\n[{"prompt": "c"}]', "goes on after its list of 1 records"),
+        ("raw.json", '[{"prompt": "é"}]'.encode("latin-1"), "is not UTF-8 text"),
+        ("raw.json", b"[]", "holds no readable record: give a file with at least one record"),
+        ("raw.json", b'{\n "data": []\n}', "no readable record; .*: write each record in one line, or all"),
+        ("raw.jsonl", b"[1, 2]", "no readable record; the first: .*: a record must have named columns"),
         (
-            "raw.json",
-            '{\n "data": []\n}',
-            "no readable record; the first: .*: write each record in one line, or all records as a list",
+            "raw.jsonl",
+            '{"prompt": "Größe?"}'.encode("utf-16"),
+            "no readable record.*: save the file as UTF-8",
         ),
-        ("raw.jsonl", "[1, 2]", "no readable record; the first: .*: a record must have named columns"),
-        ("raw.csv", "prompt,completion\na\n", "fewer cells than the header's 2"),
-        ("raw.arrow", "x", "cannot be read as an Arrow stream"),
-        ("raw.txt", "x", "has an unknown ending|is not a file|ends in"),
+        ("raw.csv", b"prompt,completion\na\n", "fewer cells than the header's 2"),
+        ("raw.csv", b"prompt,completion,completion\nhi,a,b\n", "two columns with the name completion"),
+        ("raw.csv", 'prompt\n"Größe?"\n'.encode("latin-1"), "is not UTF-8 text .*: save"),
+        ("raw.arrow", b"x", "cannot be read as an Arrow stream"),
+        ("raw.txt", b"x", "has an unknown ending|is not a file|ends in"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_place(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
+def test_a_damaged_file_is_refused_with_its_place_and_nothing_is_lost_in_silence(
+    tmp_path, name, content, message
+):
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         convert(tmp_path / name, tmp_path / "out", "prompts")
 
 
-@pytest.mark.parametrize(("encoding", "message"), [("utf-16", "no readable record.*: save the file as UTF-8"), ("latin-1", "is not UTF-8 text .*: save")])  # fmt: skip
-def test_a_file_in_another_encoding_is_refused(tmp_path, encoding, message):
-    name = "raw.csv" if encoding == "latin-1" else "raw.jsonl"
-    (tmp_path / name).write_text('prompt\n"Größe?"\n', encoding=encoding)
-    with pytest.raises(DataError, match=message):
-        convert(tmp_path / name, tmp_path / "out", "prompts")
-
-
-@pytest.mark.parametrize("delimiter", [";", "\t"])
-def test_a_csv_of_a_spreadsheet_may_have_other_characters_between_its_cells(tmp_path, delimiter):
-    rows = ["prompt", "completion"], ['"a, b; c"', '"d; e"']
-    (tmp_path / "raw.csv").write_text("\n".join(map(delimiter.join, rows)))
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ('prompt;completion\n"a, b; c";"d; e"', "a, b; c", "d; e"),
+        ('prompt\tcompletion\n"a, b; c"\td', "a, b; c", "d"),
+        (", prompt, completion,\n0,a,b,\n", "a", "b"),  # with pandas' index and blanks
+    ],
+)
+def test_a_spreadsheets_table_may_have_other_characters_between_its_cells(tmp_path, text, first, last):
+    (tmp_path / "raw.csv").write_text(text)
     conversion = convert(tmp_path / "raw.csv", tmp_path / "out", "sft", validation_fraction=0)
-    assert [turn["content"] for turn in lines(conversion)[0]["messages"]] == ["a, b; c", "d; e"]
-
-
-def test_a_csv_may_have_blanks_in_its_header_and_pandas_index(tmp_path):
-    (tmp_path / "raw.csv").write_text(", prompt, completion,\n0,a,b,\n1,c,d,\n")
-    conversion = convert(tmp_path / "raw.csv", tmp_path / "out", "sft", validation_fraction=0)
-    assert [line["messages"][0]["content"] for line in lines(conversion)] == ["a", "c"]
-
-
-def test_a_column_that_the_first_record_lacks_may_be_named_and_a_column_that_no_record_has_may_not(tmp_path):
-    rows = [{"prompt": f"{n}?", "completion": "b"} | ({"s": "S."} if n else {}) for n in range(3)]
-    rows += [{"prompt": f"{n}?", "completion": "b"} for n in range(200)] + [
-        {"prompt": "x", "completion": "b", "late": 1}
-    ]
-    raw = jsonl(tmp_path / "raw.jsonl", *rows)
-    conversion = convert(raw, tmp_path / "a", "sft", columns={"s": "system"}, ignore=["late"])
-    assert (
-        conversion.columns == ("prompt", "completion", "s", "late")
-        and not conversion.report.skipped[Reason.UNREAD_KEY]
-    )
-    for names in ({"columns": {"no": "system"}}, {"ignore": ["no"]}):
-        with pytest.raises(DataError, match=r"raw\.jsonl has no column 'no', only prompt, completion, s"):
-            convert(raw, tmp_path / "b", "sft", **names)
-    assert not list((tmp_path / "b").glob("*.jsonl"))
+    assert [turn["content"] for turn in lines(conversion)[0]["messages"]] == [first, last]
 
 
 def test_a_tsv_has_tabs_between_its_cells_whatever_its_texts_have(tmp_path):
@@ -519,13 +367,24 @@ def test_a_tsv_has_tabs_between_its_cells_whatever_its_texts_have(tmp_path):
     assert [line["prompt"][0]["content"] for line in lines(conversion)] == ["a, b; c", "d, e"]
 
 
+def test_a_column_that_the_first_record_lacks_may_be_named_and_a_column_that_no_record_has_may_not(tmp_path):
+    rows = [{"prompt": f"{n}?", "completion": "b"} for n in range(200)]
+    rows[1]["s"], rows[-1]["late"] = "S.", 1
+    raw = jsonl(tmp_path / "raw.jsonl", *rows)
+    conversion = convert(raw, tmp_path / "a", "sft", columns={"s": "system"}, ignore=["late"])
+    assert conversion.columns == ("prompt", "completion", "s", "late")
+    assert not conversion.report.skipped[Reason.UNREAD_KEY]
+    for names in ({"columns": {"no": "system"}}, {"ignore": ["no"]}):
+        with pytest.raises(DataError, match=r"raw\.jsonl has no column 'no', only prompt, completion, s"):
+            convert(raw, tmp_path / "b", "sft", **names)
+    assert not list((tmp_path / "b").glob("*.jsonl"))
+
+
 def test_the_source_is_never_replaced(tmp_path):
     source = jsonl(tmp_path / "train.jsonl", {"prompt": "a", "completion": "b"})
     text = source.read_text()
     for raw in (source, tmp_path):
-        with pytest.raises(
-            DataError, match=r"train\.jsonl is data to convert, .* give another folder as --out"
-        ):
+        with pytest.raises(DataError, match=r"train\.jsonl is data to convert, .* another folder as --out"):
             convert(raw, tmp_path / "folder" / "..", "sft", validation_fraction=0)
     assert source.read_text() == text
 
@@ -537,22 +396,13 @@ def test_no_form_hides_another():
 
 
 def test_the_command_renames_ignores_and_shows_what_is_learnt(tmp_path, smoke):
-    raw = jsonl(
-        tmp_path / "raw.jsonl",
-        *({"question": f"{n}?", "best": f"yes {n}", "worst": "no", "margin": 2} for n in range(12)),
+    rows = ({"question": f"{n}?", "best": f"yes {n}", "worst": "no", "margin": 2} for n in range(12))
+    raw = jsonl(tmp_path / "raw.jsonl", *rows)
+    options = (
+        "--map question=prompt,best=chosen,worst=rejected --ignore margin --validation-fraction 0".split()
     )
-    options = [
-        "--map",
-        "question=prompt,best=chosen,worst=rejected",
-        "--ignore",
-        "margin",
-        "--validation-fraction",
-        "0",
-    ]
-    result = CliRunner().invoke(
-        commands,
-        [str(raw), "--to", "preferences", "--out", str(tmp_path), *options, "--tokenizer", str(smoke)],
-    )
+    options += ["--to", "preferences", "--out", str(tmp_path), "--tokenizer", str(smoke)]
+    result = CliRunner().invoke(commands, [str(raw), *options])
     assert result.exit_code == 0, result.output
     assert "ignored as you asked: margin" in result.output and "sample 10 of 10" in result.output
     assert "tokens of a sample: median " in result.output and "characters" not in result.output

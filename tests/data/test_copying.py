@@ -1,5 +1,7 @@
 """The share of a response that is copied from its prompt."""
 
+from statistics import fmean
+
 import pytest
 
 from aligner_lib.config.kinds import alarms_of
@@ -13,21 +15,16 @@ PROMPT = 'How do I sow carrots? The word "fact" has to appear in your answer.'
 @pytest.mark.parametrize(
     ("response", "share"),
     [
-        ('The word "fact" has to appear in your answer.', 1.0),
         ("THE WORD FACT, has to appear!", 1.0),  # neither case nor punctuation counts
         ("Sow them in May. In fact, the word fact is in here.", 0.0),  # three words in a row at most
         ("Fine: the word fact has to appear.", 6 / 7),
         ("In May, do I sow carrots? Yes.", 4 / 7),
-        ("Carrots.", 0.0),
+        ("Yes, how do I sow carrots? The word.", 7 / 8),  # overlapping phrases count each word once
         ("", 0.0),
     ],
 )
 def test_words_in_four_or_more_words_in_a_row_of_the_prompt_count_as_copied(response, share):
     assert copied_share(PROMPT, response) == pytest.approx(share)
-
-
-def test_overlapping_phrases_count_each_word_once():
-    assert copied_share("a b c d e f", "x a b c d e f y") == 6 / 8
 
 
 @pytest.mark.parametrize(
@@ -58,7 +55,5 @@ def test_the_alarm_sounds_in_the_recorded_runs_whose_responses_are_echoes(record
     for record in run.metrics():
         rows = [r for r in run.rollouts() if (r["step"], r["split"]) == (record["step"], "train")]
         if rows:
-            shares = [copied_share(row["prompt"], row["response"]) for row in rows]
-            assert record["train_rollouts/copied_from_prompt"] == pytest.approx(
-                sum(shares) / len(shares), abs=1e-6
-            )
+            share = fmean(copied_share(row["prompt"], row["response"]) for row in rows)
+            assert record["train_rollouts/copied_from_prompt"] == pytest.approx(share, abs=1e-6)

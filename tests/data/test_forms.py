@@ -1,8 +1,8 @@
 """Instructions that a program checks: read back from any prompt, obeyed by hand-made answers and missed by others."""
 
 import json
-import random
 from collections import Counter
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -44,7 +44,7 @@ def instruction(key: tuple[str, ...]) -> Instruction:
 
 
 @pytest.mark.parametrize("key", BY_HAND, ids="-".join)
-def test_by_hand(key):
+def test_an_answer_holds_its_instruction(key):
     good, bad = BY_HAND[key]
     assert instruction(key).holds(good) and not instruction(key).holds(bad)
     assert not instruction(key).holds("  ")
@@ -52,29 +52,24 @@ def test_by_hand(key):
 
 
 @st.composite
-def asked(draw) -> tuple[str, Instruction]:
+def instructions(draw) -> Instruction:
     form = draw(st.sampled_from(sorted(FORMS)))
     gaps = {
-        name: draw(
-            st.from_regex(values, fullmatch=True) if isinstance(values, str) else st.sampled_from(values)
-        )
-        for name, values in dict(FORMS[form].gaps).items()
+        name: draw(st.from_regex(gap, fullmatch=True) if isinstance(gap, str) else st.sampled_from(gap))
+        for name, gap in dict(FORMS[form].gaps).items()
     }
-    wanted = Instruction(form, tuple(sorted(gaps.items())))
-    wording = wanted.worded(draw(st.sampled_from(FORMS[form].wordings)))
-    question = draw(st.sampled_from([topic.question for topic in load_topics()]))
-    before = draw(st.sampled_from(["", "User: Hi! Use no capital letters.\n\nAssistant: hello.\n\n"]))
-    text = draw(st.sampled_from([f"{question} {wording}", f"{wording} {question}"]))
-    return f"{before}User: {text}\n\nAssistant:", wanted
+    return Instruction(form, tuple(sorted(gaps.items())))
 
 
-@given(asked())
-def test_an_instruction_is_read_back_from_its_prompt(case):
-    prompt, wanted = case
-    assert instruction_in(prompt) == wanted
+@given(instructions(), st.sampled_from(load_topics()), st.booleans(), st.data())
+def test_an_instruction_is_read_back_from_its_prompt(instruction, topic, is_first, data):
+    wording = instruction.worded(data.draw(st.sampled_from(FORMS[instruction.form].wordings)))
+    text = f"{wording} {topic.question}" if is_first else f"{topic.question} {wording}"
+    earlier_turns = "User: Hi! Use no capital letters.\n\nAssistant: hello.\n\n" if is_first else ""
+    assert instruction_in(f"{earlier_turns}User: {text}\n\nAssistant:") == instruction
 
 
-def test_a_prompt_without_one():
+def test_a_prompt_without_an_instruction_is_refused():
     assert instruction_in("User: Why do cats purr?\n\nAssistant:") is None
     with pytest.raises(ValueError, match=r"the prompt contains no instruction of data/forms\.py"):
         obeys("User: Why do cats purr?\n\nAssistant:", "Because.")
@@ -83,16 +78,14 @@ def test_a_prompt_without_one():
 # ---- the bundled pairs -----------------------------------------------------------------------------------------------
 
 
+@cache
 def pairs(split: str) -> list:
-    return [
-        parse_pair(json.loads(line)) for line in (SAMPLES / f"forms-{split}.jsonl").read_text().splitlines()
-    ]
+    lines = (SAMPLES / f"forms-{split}.jsonl").read_text().splitlines()
+    return [parse_pair(json.loads(line)) for line in lines]
 
 
-def gold(pair) -> tuple[bool, bool]:
-    return obeys(pair.chosen.prompt, pair.chosen.response), obeys(
-        pair.rejected.prompt, pair.rejected.response
-    )
+def gold(pair) -> tuple[bool, ...]:
+    return tuple(obeys(side.prompt, side.response) for side in (pair.chosen, pair.rejected))
 
 
 def test_exactly_one_answer_obeys_and_the_test_labels_say_which():
@@ -105,9 +98,9 @@ def test_exactly_one_answer_obeys_and_the_test_labels_say_which():
 
 def test_splits_are_disjoint():
     train, test = pairs("train"), pairs("test")
-    prompts = [{pair.chosen.prompt for pair in of} for of in (train, test)]
-    assert [len(one) for one in prompts] == [len(train), len(test)] and not prompts[0] & prompts[1]
-    answers = [{side.response for pair in of for side in pair} for of in (train, test)]
+    prompts = [{pair.chosen.prompt for pair in split} for split in (train, test)]
+    assert [*map(len, prompts)] == [len(train), len(test)] and not prompts[0] & prompts[1]
+    answers = [{side.response for pair in split for side in pair} for split in (train, test)]
     assert not answers[0] & answers[1]
 
 
@@ -120,11 +113,5 @@ def test_what_is_better_cannot_be_seen_from_the_answer_alone():
              "a list": lambda text: text.startswith("- "), "a title": lambda text: text.startswith("<<"),
              "capitals": str.isupper, "small letters": str.islower}  # fmt: skip
     for name, has in marks.items():
-        counts = Counter(side for pair in train for side, one in enumerate(pair) if has(one.response))
+        counts = Counter(side for pair in train for side, answer in enumerate(pair) if has(answer.response))
         assert 0.4 < counts[0] / sum(counts.values()) < 0.75, (name, counts)
-
-
-def test_noise_is_a_parameter():
-    topics = load_topics()[:6]
-    records = verifiable.preference_records(topics, random.Random(1), noise=1.0)
-    assert {gold(parse_pair(record)) for record in records} == {(False, True)}

@@ -15,10 +15,11 @@ TASK = Path(__file__).parents[2] / "data" / "lm_eval" / "forms.yaml"
 
 
 class Loader(yaml.SafeLoader):
-    """Reads `!function module.name` as lm-eval does: a function of module.py beside the task."""
+    """Reads the task as lm-eval does."""
 
 
-def _function(loader: yaml.Loader, node: yaml.Node):
+def function_beside_the_task(loader: yaml.Loader, node: yaml.Node):
+    """`!function module.name`: a function of module.py."""
     module, _, name = loader.construct_scalar(node).rpartition(".")
     spec = importlib.util.spec_from_file_location(module, TASK.parent / f"{module}.py")
     loaded = importlib.util.module_from_spec(spec)
@@ -26,7 +27,7 @@ def _function(loader: yaml.Loader, node: yaml.Node):
     return getattr(loaded, name)
 
 
-Loader.add_constructor("!function", _function)
+Loader.add_constructor("!function", function_beside_the_task)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_a_question_is_what_the_user_wrote(task, docs):
 
 def test_its_judge_is_the_forms_own(task, docs):
     """Of every pair one answer obeys; and each answer judged as another question's, where either may."""
-    (metric,) = (one["metric"] for one in task["metric_list"])
+    (metric,) = (entry["metric"] for entry in task["metric_list"])
     pairs = [parse_pair(doc) for doc in docs]
     for doc, pair, other in zip(docs, pairs, pairs[1:] + pairs[:1], strict=True):
         assert task["process_results"](doc, [pair.chosen.response]) == {metric: 1.0}
@@ -62,9 +63,3 @@ def test_its_judge_is_the_forms_own(task, docs):
         assert task["process_results"](doc, [""]) == {metric: 0.0}
         judged = task["process_results"](doc, [other.chosen.response])
         assert judged == {metric: float(obeys(pair.chosen.prompt, other.chosen.response))}
-
-
-def test_answers_are_the_likeliest_and_end_with_the_stop_token_alone(task):
-    """Unset, lm-eval's `until` is an empty line: answers with a title or a postscript would lose it."""
-    settings = task["generation_kwargs"]
-    assert settings["until"] == [] and not settings["do_sample"] and settings["temperature"] == 0

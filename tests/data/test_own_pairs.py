@@ -3,11 +3,13 @@
 import json
 import random
 from collections import Counter
+from functools import cache
 
 import pytest
 
 from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, shares
 from benchmarks.cheats import BOUND
+from benchmarks.cheats import pairs as pairs_of_sample
 from data.forms import has_word, instruction_in
 from data.gold import judge
 from data.hh import parse_pair
@@ -19,14 +21,14 @@ from data.sample_text.own_pairs import (
     fault_of,
     is_turned,
     own_pairs,
-    prompts_of,
-    raw_records,
     without_item,
     write_pairs,
 )
+from data.sample_text.own_pairs import prompts_of as all_prompts_of
 from data.sample_text.topics import load_topics
 from data.sources import SAMPLES
 
+prompts_of = cache(all_prompts_of)
 TURN = 'How do I sow carrots? Use the word "damp".'
 OTHER = 'Why do cats purr? Use the word "content".'
 GOOD = "To sow carrots, scatter the seeds thinly in the row. Keep the soil damp."
@@ -58,41 +60,24 @@ def test_a_word_that_is_asked_for_is_of_the_topic_and_not_in_its_question():
     for topic in load_topics():
         words = drawn.asked_words(topic)
         assert len(words) >= 3, topic.clause
-        assert not [
-            word for word in words if has_word(topic.question, word) or not has_word(topic.text, word)
-        ]
-
-
-READS_ITS_PROMPT = "what was asked for, the topic and a sentence"
+        assert not any(has_word(topic.question, word) or not has_word(topic.text, word) for word in words)
 
 
 def test_every_instruction_is_a_request():
     """Where a number "has to appear in your answer", policies wrote that it does."""
-    assert {form: len(drawn.requests(form)) for form in drawn.ASKED} == {
-        "first_word": 2,
-        "includes": 2,
-        "last_words": 2,
-        "postscript_word": 4,
-        "this_number": 3,
-    }
     turns = [*prompts_of("train"), *prompts_of("test"), *(record["instruction"] for record in sft())]
-    assert not [
-        turn for turn in turns if "has to appear in" in turn or " must " in turn or " should close " in turn
-    ]
+    demands = (" must ", "has to appear in", " should close ")
+    assert not [turn for turn in turns if any(demand in turn for demand in demands)]
 
 
-@pytest.mark.parametrize("name", sorted(cheating_answers([TURN]).keys() - {READS_ITS_PROMPT}))
-def test_no_policy_that_does_not_read_its_prompt_is_good(name):
+def test_no_policy_that_does_not_read_its_prompt_is_good():
+    """What was asked for before a constant sentence is good alone for three forms of five, which ask for nothing else."""
     turns = prompts_of("test")
-    assert shares(turns, cheating_answers(turns)[name])["good"].value == 0
-
-
-def test_what_was_asked_for_before_a_constant_sentence_wins_three_prompts_of_five_alone_and_none_beside_the_others():
-    """Three forms of five ask for nothing else."""
-    turns = prompts_of("test")
-    figures = shares(turns, cheating_answers(turns)[READS_ITS_PROMPT])
-    assert figures["good_alone"].value == pytest.approx(0.6, abs=0.01)
-    assert figures["good"].value == 0
+    for name, answers in cheating_answers(turns).items():
+        figures = shares(turns, answers)
+        assert figures["good"].value == 0, name
+        if name == "what was asked for, the topic and a sentence":
+            assert figures["good_alone"].value == pytest.approx(0.6, abs=0.01)
 
 
 def test_no_constant_is_good_for_many_prompts():
@@ -108,9 +93,9 @@ def sft() -> list[dict]:
 
 
 def test_written_answers_obey_and_nearly_all_are_good():
-    asked = [record for record in sft() if record["category"] == "instruction_following"]
-    verdicts = [judge(record["instruction"], record["response"], True) for record in asked]
-    assert len(asked) == 5 * 140 and all(verdict.obeys for verdict in verdicts)
+    records = [record for record in sft() if record["category"] == "instruction_following"]
+    verdicts = [judge(record["instruction"], record["response"], True) for record in records]
+    assert len(records) == 5 * 140 and all(verdict.obeys for verdict in verdicts)
     assert sum(verdict.good for verdict in verdicts) >= 0.9 * len(verdicts)
 
 
@@ -124,11 +109,10 @@ def test_the_better_answer_is_good_and_the_worse_one_is_not():
 
 
 def test_every_fault_occurs_and_a_program_sees_it():
-    found = {pair.fault: fault_of(pair.turn, pair.rejected) for pair in pairs() if pair.turn == TURN}
-    assert found.keys() == SHARES.keys()
-    seen_as_themselves = ("form", "echo", "off_topic", "repeated", "cut", "unasked")
-    assert all(found[fault] == fault for fault in seen_as_themselves), found
-    assert found["constant"] == "off_topic" and found["item"] == found["missing"] == "form"
+    seen = {pair.fault: fault_of(pair.turn, pair.rejected) for pair in pairs() if pair.turn == TURN}
+    assert seen.keys() == SHARES.keys()
+    others = {"constant": "off_topic", "item": "form", "missing": "form"}
+    assert seen == {fault: others.get(fault, fault) for fault in seen}
 
 
 @pytest.mark.parametrize(
@@ -146,55 +130,36 @@ def test_what_was_asked_for_can_be_left_out(form, item, text, rest):
 
 
 @pytest.mark.parametrize(
-    "finished, text", [(True, HONEST), (False, GOOD)], ids=["of another form", "cut by the limit"]
+    ("finished", "text"), [(True, HONEST), (False, GOOD)], ids=["of another form", "cut by the limit"]
 )
-def test_where_the_policy_has_no_good_answer_a_written_one_is_the_better(finished, text):
+def test_where_the_policy_has_no_good_answer_a_good_written_one_is_the_better(finished, text):
     few = own_pairs({TURN: [PolicyAnswer(text, finished)]}, {TURN: WRITTEN}, random.Random(0), 60)
     assert {pair.chosen for pair in few} == {WRITTEN}
     assert {pair.fault for pair in few} >= {"echo", "cut", "repeated", "constant"}
+    assert own_pairs({TURN: [PolicyAnswer(text, finished)]}, {TURN: HONEST}, random.Random(0), 60) == []
 
 
-def test_a_prompt_without_any_good_answer_gets_no_pair():
-    assert own_pairs({TURN: [PolicyAnswer(HONEST, True)]}, {TURN: HONEST}, random.Random(0), 60) == []
-
-
-def test_an_instruction_is_repeated_in_place_of_what_it_asks_for():
-    """A reward model that never saw this pays for the words of the instruction."""
-    repeated = {pair.rejected for pair in pairs() if pair.turn == TURN and pair.fault == "echo"}
-    assert f'{HONEST} Use the word "damp".' in repeated
-
-
-def test_a_better_answer_is_worse_with_its_instruction_behind_it():
-    """Where only answers without what was asked for ended so, PPO's policies put the instruction behind their best answers."""
-    echoes = {(pair.chosen, pair.rejected) for pair in pairs() if pair.turn == TURN}
-    assert (GOOD, f'{GOOD} Use the word "damp".') in echoes
-
-
-def test_noise_turns_so_many_pairs_round():
-    some = pairs()
-    good = [record["chosen"].endswith(GOOD) for record in raw_records(some, random.Random(1), 0.25)]
-    of_turn = [pair.chosen == GOOD for pair in some]
-    assert 0.6 < sum(good) / sum(of_turn) < 0.9
+def test_an_instruction_is_repeated_in_place_of_what_it_asks_for_and_behind_a_better_answer():
+    """A reward model that never saw the first pays for the words of the instruction; without the second, PPO's policies put the
+    instruction behind their best answers."""
+    of_turn = [pair for pair in pairs() if pair.turn == TURN]
+    echo = 'Use the word "damp".'
+    assert f"{HONEST} {echo}" in {pair.rejected for pair in of_turn if pair.fault == "echo"}
+    assert (GOOD, f"{GOOD} {echo}") in {(pair.chosen, pair.rejected) for pair in of_turn}
 
 
 def test_the_file_is_in_hh_s_raw_format_with_one_pair_for_each_held_out_prompt(tmp_path):
     path = write_pairs(ANSWERS, "test", tmp_path)
-    read = [parse_pair(json.loads(line)) for line in path.read_text().splitlines()]
+    prompts = [parse_pair(json.loads(line)).chosen.prompt for line in path.read_text().splitlines()]
     assert path.name == "drawn-test.jsonl"
-    assert sorted(pair.chosen.prompt for pair in read) == sorted(
-        f"User: {turn}\n\nAssistant:" for turn in ANSWERS
-    )
+    assert sorted(prompts) == sorted(f"User: {turn}\n\nAssistant:" for turn in ANSWERS)
 
 
 # ---- the bundled pairs -----------------------------------------------------------------------------------------------
 
 
 def bundled(split: str) -> list[tuple[str, str, str]]:
-    records = [json.loads(line) for line in (SAMPLES / f"drawn-{split}.jsonl").read_text().splitlines()]
-    cut = [
-        [record[side].rpartition("\n\nAssistant: ") for side in ("chosen", "rejected")] for record in records
-    ]
-    return [(chosen[0].rpartition("Human: ")[2], chosen[2], rejected[2]) for chosen, rejected in cut]
+    return pairs_of_sample(split, "drawn")
 
 
 def test_bundled_pairs_ask_the_prompts_of_their_split():
@@ -208,19 +173,3 @@ def test_no_held_out_label_is_turned_and_a_tenth_of_the_others_is():
     held_out, training = ([is_turned(*pair) for pair in bundled(split)] for split in ("test", "train"))
     assert not any(held_out)
     assert abs(sum(training) / len(training) - NOISE) < 0.05
-
-
-def test_what_a_prompt_asks_for_is_no_fault():
-    """Of each form, more of the better answers than of the worse ones do as they are asked."""
-    for form in drawn.ASKED:
-        asked = [pair for pair in bundled("train") if instruction_in(pair[0]).form == form]
-        better, worse = (
-            sum(judge(turn, sides[side], True).obeys for turn, *sides in asked) / len(asked)
-            for side in (0, 1)
-        )
-        assert better > 0.9 and worse < 0.65, form
-
-
-def test_bundled_faults_are_mixed():
-    faults = Counter(fault_of(turn, rejected) for turn, _, rejected in bundled("test"))
-    assert min(faults[fault] for fault in ("form", "echo", "cut", "off_topic", "repeated")) >= 5

@@ -11,40 +11,21 @@ from data.squad import format_squad
 
 
 def record(context="The Seine flows through Paris. ", question=" What flows?", texts=("The Seine", "Seine")):
-    starts = [0] * len(texts)
-    return {"id": "1", "title": "Paris", "context": context, "question": question,
-            "answers": {"text": list(texts), "answer_start": starts}}  # fmt: skip
+    answers = {"text": list(texts), "answer_start": [0] * len(texts)}
+    return {"id": "1", "title": "Paris", "context": context, "question": question, "answers": answers}
 
 
 def test_a_question_follows_its_paragraph_and_the_first_answer_counts(write_raw, tmp_path):
     report = format_squad(write_raw([record()]), tmp_path / "out", "train")
-    [line] = (tmp_path / "out/train.jsonl").read_text().splitlines()
-    assert json.loads(line) == {
-        "input": "The Seine flows through Paris.\n\nWhat flows?",
-        "output": "The Seine",
-    }
+    line = json.loads((tmp_path / "out/train.jsonl").read_text())
+    assert line == {"input": "The Seine flows through Paris.\n\nWhat flows?", "output": "The Seine"}
     assert report.written == {tmp_path / "out/train.jsonl": 1}
 
 
-def test_the_hubs_parquet_is_read_as_well(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record()] * 3), tmp_path / "raw.parquet")
-    assert format_squad(tmp_path / "raw.parquet", tmp_path, "validation").kept == 3
-
-
 def test_what_has_no_answer_is_counted(write_raw, tmp_path):
-    raw = write_raw(
-        [
-            record(),
-            record(texts=()),
-            record(question=" "),
-            record() | {"answers": "The Seine"},
-            {"context": "a", "question": "b"},
-            record(context="a" * 50),
-        ]
-    )
+    bad = [record(texts=()), record(question=" "), record() | {"answers": "The Seine"}]
+    bad += [{"context": "a", "question": "b"}, record(context="a" * 50)]
+    raw = write_raw([record(), *bad])
     report = format_squad(raw, tmp_path, "train", max_chars=60)
     assert report.kept == 1
     once = (Reason.WRONG_TYPE, Reason.MISSING_KEY, Reason.OVERLONG)

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
+from tiny_llama import ARCH, random_weights, write_hf
 
 from aligner_lib.models import fetch
 
@@ -13,6 +14,12 @@ NOWHERE = "http://127.0.0.1:9"  # the discard port: nobody answers
 def smoke(tmp_path_factory) -> Path:
     """The smoke model, made anew; its tokenizer serves the other tiny models."""
     return fetch("smoke", cache=tmp_path_factory.mktemp("cache"), progress=False)
+
+
+@pytest.fixture
+def hf(tmp_path, smoke) -> Path:
+    """A Hugging Face folder of the tiny model, in one file."""
+    return write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
 
 
 @pytest.fixture

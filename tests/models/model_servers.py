@@ -21,7 +21,7 @@ class Files:
         self.tokens: list[str] = []  # Authorization headers
         self.cut: dict[str, int] = {}
         self.hang = False  # keep the cut connection open until `release`
-        self.started, self.release = threading.Event(), threading.Event()
+        self.release = threading.Event()
         self.requests: list[tuple[str, str, str]] = []  # (method, path, Range header)
 
     def put(self, path: str, body: bytes | str, **headers: str) -> None:
@@ -36,40 +36,32 @@ def serve(files: Files):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_HEAD(self):
-            self._answer(with_body=False)
-
         def do_GET(self):
-            self._answer(with_body=True)
-
-        def _answer(self, with_body: bool):
             path = self.path.partition("?")[0]
             span = self.headers.get("Range", "")
             files.requests.append((self.command, path, span))
             files.tokens.append(self.headers.get("Authorization", ""))
             if path in files.refused:
-                self._refuse(*files.refused[path])
-                return
-            if path not in files.content:
+                status, code = files.refused[path]
+                self._begin(status, {"X-Error-Code": code}, 0)
+            elif path not in files.content:
                 self.send_error(404)
-                return
-            body, headers = files.content[path]
-            start = int(span.removeprefix("bytes=").split("-")[0]) if span else 0
-            self.send_response(206 if span else 200)
-            if span:
-                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-            for name, value in {"Content-Type": "text/html", **headers}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body) - start))
-            self.end_headers()
-            if with_body:
-                self._send(path, body[start:])
+            else:
+                body, headers = files.content[path]
+                start = int(span.removeprefix("bytes=").split("-")[0]) if span else 0
+                place = {"Content-Range": f"bytes {start}-{len(body) - 1}/{len(body)}"} if span else {}
+                self._begin(
+                    206 if span else 200, {"Content-Type": "text/html", **headers, **place}, len(body) - start
+                )
+                if self.command == "GET":
+                    self._send(path, body[start:])
 
-        def _refuse(self, status: int, code: str):
+        do_HEAD = do_GET
+
+        def _begin(self, status: int, headers: dict[str, str], length: int):
             self.send_response(status)
-            if code:
-                self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "0")
+            for name, value in {**headers, "Content-Length": str(length)}.items():
+                self.send_header(name, value)
             self.end_headers()
 
         def _send(self, path: str, body: bytes):
@@ -77,7 +69,6 @@ def serve(files: Files):
             self.wfile.write(body[: len(body) - cut])
             if cut:
                 self.wfile.flush()
-                files.started.set()
                 if files.hang:
                     files.release.wait(60)
                 self.close_connection = True
@@ -125,9 +116,8 @@ def put_in_index(files: Files, wheel: Path, package: str) -> str:
     """Give a wheel out in a simple index; returns its path on the server."""
     path = f"/files/{wheel.name}"
     files.put(path, wheel.read_bytes(), Content_Type="application/octet-stream")
-    files.put(
-        f"/simple/{package}/", f'<!DOCTYPE html><html><body><a href="{path}">{wheel.name}</a></body></html>'
-    )
+    link = f'<a href="{path}">{wheel.name}</a>'
+    files.put(f"/simple/{package}/", f"<!DOCTYPE html><html><body>{link}</body></html>")
     return path
 
 
@@ -147,6 +137,6 @@ def put_on_hub(files: Files, folder: Path, repo: str, revision: str, **card: str
     info = {"id": repo, "modelId": repo, "sha": revision, "siblings": siblings, "tags": [], "private": False}
     info["cardData"] = card
     json_type = {"Content_Type": "application/json"}
-    for asked in ("", f"/revision/{revision}", "/revision/main"):
-        files.put(f"/api/models/{repo}{asked}", json.dumps(info), **json_type)
+    for of_revision in ("", f"/revision/{revision}", "/revision/main"):
+        files.put(f"/api/models/{repo}{of_revision}", json.dumps(info), **json_type)
     files.put(f"/api/models/{repo}/tree/{revision}", json.dumps(entries), **json_type)

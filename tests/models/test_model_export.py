@@ -7,11 +7,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from safetensors.torch import load_file, save_file
-from tiny_llama import ARCH, assert_same_bits, random_weights, write_hf
+from tiny_llama import ARCH, assert_same_bits, random_weights, read_json, update_json, write_hf
 from tiny_tokenizers import STYLES
 
 from aligner_lib.datasets.chat_template import encode, render, use_template
@@ -22,21 +19,15 @@ from aligner_lib.models.adapters import Adapter, AdapterRecord
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.export import Options, export
 from aligner_lib.models.export.trained import Trained
-from aligner_lib.models.families import FAMILIES
 from aligner_lib.models.merge import merge
 from aligner_lib.models.peft_folder import name_of_base
 from aligner_lib.models.resolve import resolve
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.models.stream import StoredArrays, cast
+from aligner_lib.models.stream import StoredArrays
 from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter, read_header
 
 TIED = dataclasses.replace(ARCH, tied_embeddings=True)
 SCALAR = dataclasses.replace(ARCH, head="scalar")
-
-
-@pytest.fixture
-def hf(tmp_path, smoke):
-    return write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
 
 
 @pytest.fixture
@@ -47,14 +38,6 @@ def model(hf, tmp_path):
 def tensors_of(folder) -> dict[str, torch.Tensor]:
     """The tensors of a folder's files."""
     return {name: t for path in folder.glob("*.safetensors") for name, t in load_file(path).items()}
-
-
-def read_json(path) -> dict:
-    return json.loads(path.read_text())
-
-
-def update_json(path, changes: dict) -> None:
-    path.write_text(json.dumps(read_json(path) | changes))
 
 
 def rewrite_weight(model, name: str, change) -> None:
@@ -98,8 +81,7 @@ def test_import_export_import_gives_the_same_bits(tmp_path, smoke, arch, shard_b
 
 
 @pytest.mark.parametrize(
-    ("wide", "config_dtype"),
-    [("norm", "bfloat16"), ("embed_tokens", "float32"), ("layers.1.mlp.down_proj", "float32")],
+    ("wide", "config_dtype"), [("norm", "bfloat16"), ("layers.1.mlp.down_proj", "float32")]
 )
 def test_dtypes_are_kept_weight_by_weight(tmp_path, smoke, wide, config_dtype):
     """Some weights in float32 among others in bfloat16, which have an odd size: the wider stay aligned. transformers loads a
@@ -121,25 +103,11 @@ def test_dtypes_are_kept_weight_by_weight(tmp_path, smoke, wide, config_dtype):
     assert read_json(tmp_path / "out/config.json")["torch_dtype"] == config_dtype
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_another_dtype_is_torch_s_rounding(tmp_path, model, hf, dtype):
-    export(model, "hf", tmp_path / "out", Options(dtype=dtype))
-    expected = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors_of(hf).items()}
+def test_another_dtype_is_torch_s_rounding(tmp_path, model, hf):
+    export(model, "hf", tmp_path / "out", Options(dtype="float16"))
+    expected = {name: tensor.half() for name, tensor in tensors_of(hf).items()}
     assert_same_bits(tensors_of(tmp_path / "out"), expected)
-    assert read_json(tmp_path / "out/config.json")["torch_dtype"] == dtype
-
-
-FINITE_OR_INFINITE = st.floats(width=32, allow_nan=False, allow_infinity=True)
-
-
-@given(arrays.arrays(np.float32, st.integers(1, 20), elements=FINITE_OR_INFINITE))
-def test_casting_to_and_from_bfloat16_is_torch_s(values):
-    expected = torch.from_numpy(values).bfloat16()
-    if torch.isinf(expected).sum() > np.isinf(values).sum():
-        return  # the last half step below infinity, which is rounded up
-    bits = cast(values, "F32", "BF16")
-    assert np.array_equal(bits, expected.view(torch.uint16).numpy())
-    assert np.array_equal(cast(bits, "BF16", "F32"), expected.float().numpy())
+    assert read_json(tmp_path / "out/config.json")["torch_dtype"] == "float16"
 
 
 def test_blocks_of_several_ranks_are_read_as_whole_tensors(tmp_path):
@@ -172,26 +140,24 @@ def test_adapters_are_merged_into_their_base_or_exported_for_peft(tmp_path, hf, 
     write_store(adapted / "weights", tensors)
 
     export(adapted, "hf", tmp_path / "out")
-    update_json(model / "source.json", HUB)
+    update_json(model / "source.json", **HUB)
     export(merge(adapted, tmp_path / "merged"), "hf", tmp_path / "expected")
     assert_licensed(tmp_path / "expected")
     card = (tmp_path / "expected/README.md").read_text()
     assert "\n# merged\n" in card and "Adapters are merged into the weights of " in card
-    assert name_of_base(tmp_path / "merged") is None, (
-        "adapters of the merged model are none of the hub's model"
+    assert name_of_base(tmp_path / "merged") is None, "its adapters would not be the hub's model's"
+    exported, expected, base = (
+        tensors_of(folder) for folder in (tmp_path / "out", tmp_path / "expected", hf)
     )
-    found, expected, base = (tensors_of(folder) for folder in (tmp_path / "out", tmp_path / "expected", hf))
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, atol=1e-6, rtol=0)
-    names = [name for name in base if not torch.equal(found[name], base[name])]
+    torch.testing.assert_close(exported, expected, atol=1e-6, rtol=0)
+    names = [name for name in base if not torch.equal(exported[name], base[name])]
     changed = {name.removeprefix("model.layers.1.") for name in names}
     parts = {f"self_attn.{part}_proj.weight" for part in "qkv"}
     assert changed == parts | {f"mlp.{part}_proj.weight" for part in ("gate", "up")}
 
     export(adapted, "peft", tmp_path / "peft")
-    held = load_file(tmp_path / "peft/adapter_model.safetensors")
-    assert held["base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"].shape == (4, 64)
+    adapters = load_file(tmp_path / "peft/adapter_model.safetensors")
+    assert adapters["base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"].shape == (4, 64)
 
 
 # ---- what goes with them --------------------------------------------------------------------------------------------
@@ -203,55 +169,47 @@ TURNS = [
 ]
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_transformers_tokenises_as_here(tmp_path, model, style):
+def test_transformers_tokenises_as_here(tmp_path, model):
     from transformers import AutoTokenizer
 
-    STYLES[style](model)
-    export(model, "hf", tmp_path / "out")
-    theirs, ours = AutoTokenizer.from_pretrained(tmp_path / "out"), Tokenizer(model)
-    for text in ("User: How are you?\n\nAssistant:", " I am well, 北京 😀.", "a  b"):
-        assert theirs(text).input_ids == ours.encode(text)
+    for name, make_style in STYLES.items():
+        make_style(model)
+        export(model, "hf", tmp_path / name)
+        theirs, ours = AutoTokenizer.from_pretrained(tmp_path / name), Tokenizer(model)
+        for text in ("User: How are you?\n\nAssistant:", " I am well, 北京 😀.", "a  b"):
+            assert theirs(text).input_ids == ours.encode(text), name
 
 
 @pytest.mark.parametrize(
-    ("trained_on", "expected"),
-    [(None, "<|im_start|>user"), ("plain", "User: Hi.\n\nAssistant: Hello.\n\nUser: Why?\n\nAssistant:")],
+    ("trained_on", "style", "bos", "expected"),
+    [
+        (None, None, "", "<|im_start|>user\nHi."),
+        ("plain", None, "", "User: Hi.\n\nAssistant: Hello.\n\nUser: Why?\n\nAssistant:"),
+        ("plain", "llama_3", "<s>", "User: Hi."),  # only the post-processor names the BOS token
+    ],
 )
-def test_the_template_that_a_model_has_learnt_from_goes_along(tmp_path, model, trained_on, expected):
+def test_the_template_that_a_model_has_learnt_from_goes_along(
+    tmp_path, model, trained_on, style, bos, expected
+):
     """The tokenizer's own; or plain texts, where its own would ask the model in a form that it has not learnt."""
     from transformers import AutoTokenizer
 
+    if style:
+        STYLES[style](model)
+        update_json(model / "tokenizer_config.json", bos_token=None)
     ours = Tokenizer(model)
     if trained_on:
         (model / "template.json").write_text(json.dumps({"chat_template": trained_on}))
         ours = use_template(ours, trained_on)
     export(model, "hf", tmp_path / "out")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
-    for messages in (TURNS[:1], TURNS):
-        text = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        assert text == render(ours, messages)
-    assert expected in text
-
-
-def test_an_exported_plain_prompt_has_the_bos_token_also_when_only_the_post_processor_names_it(
-    tmp_path, model
-):
-    from transformers import AutoTokenizer
-
-    STYLES["llama_3"](model)
-    update_json(model / "tokenizer_config.json", {"bos_token": None})
-    (model / "template.json").write_text(json.dumps({"chat_template": "plain"}))
-    ours = use_template(Tokenizer(model), "plain")
-    export(model, "hf", tmp_path / "out")
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     text = theirs.apply_chat_template(TURNS, add_generation_prompt=True, tokenize=False)
-    assert text == f"<s>{render(ours, TURNS)}"
+    assert text == bos + render(ours, TURNS) and expected in text
     assert theirs(text, add_special_tokens=False).input_ids == encode(ours, TURNS)
 
 
 def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_path, hf):
-    """Stop tokens in config.json alone are imported, too: transformers looks there where the other file is missing."""
+    """The settings are the model's own; after a run with rollouts, those of the rollouts."""
     from transformers import GenerationConfig
 
     came_with = {"temperature": 0.6, "top_p": 0.9, "do_sample": True, "eos_token_id": [0, 1]}
@@ -263,30 +221,26 @@ def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_p
     assert written == came_with | {"eos_token_id": [2, 0, 1], "pad_token_id": 2, "bos_token_id": 0}
     assert Tokenizer(model).eos_id == 2 and Tokenizer(model).stop_ids == (2, 0, 1)
     assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == [2, 0, 1]
-    update_json(model / "generation_config.json", {"repetition_penalty": 1.1})
+    update_json(model / "generation_config.json", repetition_penalty=1.1)
     sampling = {"use_greedy": False, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
     rollouts = {"sampling_params": sampling, "length_params": {"max_length": 12}}
     export(started_from(model, model, {"grpo": rollouts}).folder, "hf", tmp_path / "run")
     of_rollouts = {"do_sample": True, "max_new_tokens": 12, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
     ids = {"eos_token_id": [2, 0, 1], "pad_token_id": 2, "bos_token_id": 0}
     assert read_json(tmp_path / "run/generation_config.json") == of_rollouts | ids
-    update_json(settings, {"eos_token_id": [2, 5000]})
+    update_json(settings, eos_token_id=[2, 5000])
     with pytest.raises(ValueError, match=r"hf/generation_config\.json: eos_token_id contains 5000"):
-        import_hf(hf, tmp_path / "large")
-    settings.unlink()
-    update_json(hf / "config.json", {"eos_token_id": [1, 2]})
-    assert Tokenizer(import_hf(hf, tmp_path / "without")).stop_ids == (2, 1)
+        import_hf(hf, tmp_path / "other")
 
 
 def test_a_card_tells_what_is_known_and_leaves_the_rest_open(tmp_path, model):
-    export(model, "hf", tmp_path / "out")
+    trained = started_from(model, model, reward_model="a", **{"model_answers.jsonl": "b"})
+    export(trained.folder, "hf", tmp_path / "out")
     card = (tmp_path / "out/README.md").read_text()
     assert f"{ARCH.num_parameters:,} parameters" in card
     assert "# license: not known" in card and "Fill in the licence" in card
     assert str(tmp_path) not in card
-    update_json(model / "source.json", HUB)
-    export(model, "hf", tmp_path / "again")
-    assert_licensed(tmp_path / "again")
+    assert "| --- | --- |\n| model_answers.jsonl | `b` |\n\n" in card, "each data file of the run"
 
 
 HUB = {"origin": "hub someone/their-model c0ffee", "license": "apache-2.0"}
@@ -303,12 +257,11 @@ def sft(tmp_path, model):
     folder = tmp_path / "sft"
     for step, length in (("step_000010", 10), ("step_000020", 20)):
         checkpoint = shutil.copytree(model, folder / "checkpoints" / step)
-        update_json(checkpoint / "tokenizer_config.json", {"model_max_length": length})
+        update_json(checkpoint / "tokenizer_config.json", model_max_length=length)
     records = [{"step": 10, "validation/loss": 1}, {"step": 20, "validation/loss": 2}]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    return write_run(
-        folder, "sft", {"exp_manager": {"checkpoint_callback_params": {"save_best": "validation/loss"}}}, {}
-    )
+    saving = {"checkpoint_callback_params": {"save_best": "validation/loss"}}
+    return write_run(folder, "sft", {"exp_manager": saving}, {})
 
 
 def write_run(folder, kind: str, config: dict, hashes: dict):
@@ -335,23 +288,12 @@ def test_a_run_s_origin_is_the_checkpoint_from_which_it_started(tmp_path, sft, m
     archive = tmp_path / "start.nemo"
     export(model, "nemo", archive)
     of_archive = resolve(archive)
-    for start, expected in (
-        (sft, first),
-        (sft, second),
-        (f"{sft}@best", first),
-        (archive, of_archive),
-    ):
+    starts = ((sft, first), (sft, second), (f"{sft}@best", first), (archive, of_archive))
+    for start, expected in starts:
         assert started_from(start, expected).origin().folder == expected
     other = started_from(sft, model)
     assert other.origin() == "sft", "no checkpoint has the hash of this starting model"
     assert started_from("smoke", first).origin() == "smoke", "an export creates and downloads no model"
-
-
-def test_a_card_lists_each_data_file_of_its_run(tmp_path, model):
-    trained = started_from(model, model, reward_model="a", **{"model_answers.jsonl": "b"})
-    export(trained.folder, "hf", tmp_path / "out")
-    card = (tmp_path / "out/README.md").read_text()
-    assert "| --- | --- |\n| model_answers.jsonl | `b` |\n\n" in card
 
 
 # ---- reward models --------------------------------------------------------------------------------------------------
@@ -361,8 +303,7 @@ def test_a_card_lists_each_data_file_of_its_run(tmp_path, model):
 def reward_model(tmp_path, smoke):
     """A classifier's weights, imported; then with a bias and a scale as training gives them."""
     source = write_hf(tmp_path / "hf", SCALAR, random_weights(SCALAR), smoke)
-    classifier = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "x"}}
-    update_json(source / "config.json", classifier)
+    update_json(source / "config.json", architectures=["LlamaForSequenceClassification"], num_labels=1)
     folder = import_hf(source, tmp_path / "model")
     rewrite_weight(folder, "value_head.bias", lambda bias: bias + 0.25)
     RewardScale(mean=1.5, std=0.5).save(folder)
@@ -385,46 +326,31 @@ def test_a_reward_s_scale_is_in_head_and_constant_and_rewards_come_back_the_same
 
 
 def test_scores_are_read_before_a_padding_that_is_not_the_stop_token(tmp_path, reward_model):
-    import transformers
+    from transformers import AutoTokenizer
 
-    # a reward model of Granite is refused: transformers has no class for it
-    classifiers = {name: hasattr(transformers, family.classifier) for name, family in FAMILIES.items()}
-    assert [name for name, there in classifiers.items() if not there] == ["granite"]
     path, whole = reward_model / "tokenizer_config.json", read_json(reward_model / "tokenizer_config.json")
-    for number, (names, expected) in enumerate(
-        (
-            ({"pad_token": "<|im_end|>", "unk_token": "<|endoftext|>"}, 0),  # the stop token would be hidden
-            ({"pad_token": "<|im_start|>"}, 1),
-            ({"bos_token": None}, 0),  # no name at all: the first special token that does not stop
-        )
-    ):
+    cases = (
+        ({"pad_token": "<|im_end|>", "unk_token": "<|endoftext|>"}, 0),  # the stop token would be hidden
+        ({"pad_token": "<|im_start|>"}, 1),
+        ({"bos_token": None}, 0),  # no name at all: the first special token that does not stop
+    )
+    for number, (names, expected) in enumerate(cases):
         path.write_text(json.dumps(whole | names))
         out = tmp_path / f"out{number}"
         export(reward_model, "hf", out)
         config = read_json(out / "config.json")
         assert config["pad_token_id"] == expected != config["eos_token_id"]
-        assert transformers.AutoTokenizer.from_pretrained(out).pad_token_id == expected
-
-
-def test_a_vocabulary_without_another_special_token_scores_one_text_at_a_time(tmp_path, reward_model):
+        assert AutoTokenizer.from_pretrained(out).pad_token_id == expected
     added = read_json(reward_model / "tokenizer.json")["added_tokens"]
     stop = [token for token in added if token["content"] == "<|im_end|>"]
-    update_json(reward_model / "tokenizer.json", {"added_tokens": stop})
-    update_json(reward_model / "tokenizer_config.json", {"bos_token": "<|im_end|>"})
-    notes = export(reward_model, "hf", tmp_path / "out")
-    assert read_json(tmp_path / "out/config.json")["pad_token_id"] is None
+    update_json(reward_model / "tokenizer.json", added_tokens=stop)
+    update_json(path, bos_token="<|im_end|>", pad_token=None)
+    notes = export(reward_model, "hf", tmp_path / "without")
+    assert read_json(tmp_path / "without/config.json")["pad_token_id"] is None
     assert "score one text at a time" in notes[1]
 
 
 # ---- whole or not at all --------------------------------------------------------------------------------------------
-
-
-def test_what_is_there_is_not_written_over(tmp_path, model):
-    (tmp_path / "out").mkdir()
-    for to in ("hf", "nemo"):
-        with pytest.raises(ValueError, match=r"out exists already: remove .*, or choose another name"):
-            export(model, to, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 def too_large(model):
@@ -434,25 +360,21 @@ def too_large(model):
 
 
 def other_shapes(model):
-    update_json(model / "model.json", {"ffn_hidden_size": 100})
+    update_json(model / "model.json", ffn_hidden_size=100)
 
 
 def no_weights(model):
     next((model / "weights").iterdir()).unlink()
 
 
+TOO_LARGE = r"model\.norm\.weight: values up to 70000 are too large for F16; choose"
 SHAPES = r"linear_fc1\.weight in .* has shape \[192, 64\]; model\.json says \[200, 64\]"
 
 
 @pytest.mark.parametrize(
     ("spoil", "to", "dtype", "message"),
     [
-        (
-            too_large,
-            "hf",
-            "float16",
-            r"model\.norm\.weight: values up to 70000 are too large for F16; choose",
-        ),
+        (too_large, "hf", "float16", TOO_LARGE),
         (no_weights, "hf", None, "no weights in"),
         (other_shapes, "hf", None, SHAPES),
         (None, "peft", None, "has no adapters: .*--to hf"),

@@ -4,17 +4,26 @@ import dataclasses
 import errno
 import json
 import os
+import resource
 import shutil
-import subprocess
 import sys
+from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
-from sparse_models import peak_bytes
 from tiny_families import stored
-from tiny_llama import ARCH, assert_same_bits, hf_config, random_weights, write_gguf, write_hf
+from tiny_llama import (
+    ARCH,
+    assert_same_bits,
+    hf_config,
+    random_weights,
+    read_json,
+    update_json,
+    write_gguf,
+    write_hf,
+)
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import families, import_hf, model_hash
@@ -37,34 +46,36 @@ def test_a_model_saved_by_transformers_is_read(tmp_path, smoke):
     """In its shards, with progress; nothing is left beside it. test_model_export: to the bit and back, also tied."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    model, hf, seen = LlamaForCausalLM(LlamaConfig(**hf_config(ARCH))), tmp_path / "hf", []
+    model, hf, progress_counts = LlamaForCausalLM(LlamaConfig(**hf_config(ARCH))), tmp_path / "hf", []
     write_hf(hf, ARCH, {}, smoke)
     (hf / "model.safetensors").unlink()
     model.save_pretrained(hf, max_shard_size="100KB")
     assert (hf / "model.safetensors.index.json").exists()
-    out = import_hf(hf, tmp_path / "model", progress=lambda done, total: seen.append((done, total)))
+    out = import_hf(
+        hf, tmp_path / "model", progress=lambda done, total: progress_counts.append((done, total))
+    )
     assert Architecture.load(out) == ARCH
     assert_same_bits(back_to_hf(out, ARCH), model.state_dict())
     assert check_store(out / "weights") > 0
     total = len(list(weights(ARCH)))
-    assert seen == [(done, total) for done in range(1, total + 1)]
+    assert progress_counts == [(done, total) for done in range(1, total + 1)]
     assert Tokenizer(out).encode("Hello, 2024!") == Tokenizer(smoke).encode("Hello, 2024!")
-    assert json.loads((out / "source.json").read_text())["hash"] == model_hash(out)
+    assert read_json(out / "source.json")["hash"] == model_hash(out)
     assert {path.name for path in tmp_path.iterdir()} == {"hf", "model"}
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_1"])
 def test_gguf_weights_equal_their_own_dequantisation(tmp_path, smoke, kind):
     kind = gguf.GGMLQuantizationType[kind]
     tensors = random_weights(ARCH)
     out = import_hf(write_gguf(tmp_path / "m.gguf", ARCH, tensors, smoke, kind), tmp_path / "model")
     assert Architecture.load(out) == ARCH
-    for name, found in back_to_hf(out, ARCH).items():
-        stored = kind if found.dim() == 2 else gguf.GGMLQuantizationType.F32
+    for name, tensor in back_to_hf(out, ARCH).items():
+        stored_kind = kind if tensor.dim() == 2 else gguf.GGMLQuantizationType.F32
         # quantisation is row by row, so that it commutes with the order of rows
-        expected = gguf.dequantize(gguf.quantize(tensors[name], stored), stored).astype(np.float32)
-        assert found.dtype == torch.float32
-        np.testing.assert_array_equal(found.numpy(), expected.reshape(found.shape), err_msg=name)
+        expected = gguf.dequantize(gguf.quantize(tensors[name], stored_kind), stored_kind).astype(np.float32)
+        assert tensor.dtype == torch.float32
+        np.testing.assert_array_equal(tensor.numpy(), expected.reshape(tensor.shape), err_msg=name)
 
 
 def test_gguf_weights_equal_transformers(tmp_path, smoke):
@@ -91,7 +102,6 @@ ABSENT = object()
     [
         ({UP: ABSENT}, {}, f"1 weights are missing, the first: {UP}"),
         ({BIAS: np.zeros(64, np.float32)}, {}, f"1 weights do not belong to the model, the first: {BIAS}"),
-        ({}, {"num_hidden_layers": 3}, r"9 weights are missing, the first: model\.layers\.2"),
         ({}, {"intermediate_size": 100}, r"has shape \[96, 64\], but the configuration says \[100, 64\]"),
         ({}, {"vocab_size": 1000}, r"gives .* the id 1023, but .* only for the ids below 1000: take the"),
         ({NORM: np.ones(64, np.int8)}, {}, f"{NORM} is I8; only F64, F32, F16, BF16 can be read"),
@@ -100,8 +110,6 @@ ABSENT = object()
         ({}, {"num_attention_heads": ABSENT}, r"config\.json has no 'num_attention_heads'"),
         ({}, {"tie_word_embeddings": True}, r"ties lm_head\.weight to the embedding .* but the two differ"),
         ({}, {"num_hidden_layers": "2"}, r"config\.json: num_hidden_layers is .*, but must be an "),
-        ({}, {"rms_norm_eps": "1e-5"}, r"config\.json: rms_norm_eps is .*, but must be a "),
-        ({}, {"rope_theta": None}, r"config\.json: rope_theta is .*, but must be a "),
         ({}, {"rope_scaling": "linear"}, r"config\.json: rope_scaling is .*, but must be a"),
         ({}, {"rope_parameters": {"rope_theta": "x"}}, r"rope_parameters: rope_theta is .*, but must be a "),
     ],
@@ -119,39 +127,37 @@ def test_unfit_models_are_refused(tmp_path, smoke, tensors, config, message):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
 
 
-def test_a_stored_copy_of_a_tied_head_and_rotary_buffers_are_no_leftovers(tmp_path, smoke):
-    tensors = random_weights(TIED)
-    extra = {
-        "lm_head.weight": tensors["model.embed_tokens.weight"].copy(),
-        "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32),
-    }
-    source = write_hf(tmp_path / "hf", TIED, {**tensors, **extra}, smoke)
-    assert_same_bits(back_to_hf(import_hf(source, tmp_path / "model"), TIED), tensors)
+NEOX = dataclasses.replace(
+    ARCH,
+    **{"num_query_groups": ARCH.num_attention_heads, "family": "gpt_neox", "normalization": "layer"},
+    **{"activation": "gelu", "parallel_residual": True, "qkv_bias": True, "proj_and_mlp_bias": True},
+)
+LEFTOVERS = {
+    "lm_head.weight": random_weights(TIED)["model.embed_tokens.weight"],
+    "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32),
+}
+# Pythia's published files hold a mask of bools for each layer, and the number that masks a score
+NEOX_LEFTOVERS = {
+    "gpt_neox.layers.0.attention.bias": np.tri(8, dtype=bool)[None, None],
+    "gpt_neox.layers.0.attention.masked_bias": np.array(-1e9, np.float32),
+    "gpt_neox.layers.0.attention.rotary_emb.inv_freq": np.ones(2, np.float32),
+}
 
 
-def test_pythia_s_causal_masks_are_no_leftovers(tmp_path, smoke):
-    """Its published files hold a mask of bools for each layer, and the number that masks a score."""
-    neox = dataclasses.replace(
-        dataclasses.replace(ARCH, num_query_groups=ARCH.num_attention_heads, family="gpt_neox"),
-        **{"normalization": "layer", "activation": "gelu", "parallel_residual": True},
-        **{"qkv_bias": True, "proj_and_mlp_bias": True},
-    )
-    tensors = random_weights(neox)
-    extra = {
-        "gpt_neox.layers.0.attention.bias": np.tri(8, dtype=bool)[None, None],
-        "gpt_neox.layers.0.attention.masked_bias": np.array(-1e9, np.float32),
-        "gpt_neox.layers.0.attention.rotary_emb.inv_freq": np.ones(2, np.float32),
-    }
-    source = write_hf(tmp_path / "hf", neox, {**tensors, **extra}, smoke)
-    (source / "config.json").write_text(json.dumps(families.to_hf(neox)))
-    assert_same_bits(back_to_hf(import_hf(source, tmp_path / "model"), neox), tensors)
+@pytest.mark.parametrize(
+    ("arch", "leftovers"), [(TIED, LEFTOVERS), (NEOX, NEOX_LEFTOVERS)], ids=["llama", "pythia"]
+)
+def test_copies_and_buffers_that_are_no_weights_are_left_out(tmp_path, smoke, arch, leftovers):
+    tensors = random_weights(arch)
+    source = write_hf(tmp_path / "hf", arch, {**tensors, **leftovers}, smoke)
+    (source / "config.json").write_text(json.dumps(families.to_hf(arch)))
+    assert_same_bits(back_to_hf(import_hf(source, tmp_path / "model"), arch), tensors)
 
 
-def test_added_tokens_for_which_the_embedding_has_no_row_are_left_out(tmp_path, smoke, caplog):
+def test_added_tokens_for_which_the_embedding_has_no_row_are_left_out(tmp_path, smoke, hf, caplog):
     """As Gemma 3's text models have them; a stop token without a row is an error."""
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
-    paths = source / "tokenizer.json", source / "tokenizer_config.json"
-    stored, config = (json.loads(path.read_text()) for path in paths)
+    paths = hf / "tokenizer.json", hf / "tokenizer_config.json"
+    stored, config = map(read_json, paths)
     image = stored["added_tokens"][0] | {"content": "<image>", "id": 1024}
     stored["added_tokens"].append(image)
     own = config | {"extra_special_tokens": {"eoi_token": config["eos_token"]}, "added_tokens_decoder": {}}
@@ -162,17 +168,18 @@ def test_added_tokens_for_which_the_embedding_has_no_row_are_left_out(tmp_path, 
     }
     paths[0].write_text(json.dumps(stored))
     paths[1].write_text(json.dumps(config | naming))
-    out = import_hf(source, tmp_path / "model")
+    out = import_hf(hf, tmp_path / "model")
     assert Tokenizer(out).hash == Tokenizer(smoke).hash and Tokenizer(out).config == own
     assert "the tokenizer's '<image>' can't be used in texts" in caplog.text
     paths[1].write_text(json.dumps(config | {"eos_token": "<image>"}))
     with pytest.raises(ValueError, match=r"gives '<image>' the id 1024, .* below 1024: take the tokenizer"):
-        import_hf(source, tmp_path / "other")
+        import_hf(hf, tmp_path / "other")
 
 
 CONFIG, TOKENIZER, SETTINGS = "config.json", "tokenizer.json", "tokenizer_config.json"
 SECOND, INDEX = "model-00002-of-00002.safetensors", "model.safetensors.index.json"
 LARGE_STOP = ('"model_type"', '"eos_token_id": [2, 5000], "model_type"')
+NO_SUCH_STOP = r"hf/config\.json: eos_token_id contains 5000, .* the tokenizer in .*hf: correct the id"
 OTHER_NORM = ('"model.norm.weight"', '"x"')
 
 
@@ -183,19 +190,12 @@ def test_missing_and_spoilt_files_are_named(tmp_path, smoke):
         (CONFIG, None, "has no config.json"),
         (CONFIG, "[]", r"config\.json is not a JSON object: download the file again"),
         (CONFIG, "[" * 100_000, r"config\.json is not JSON"),
-        (
-            CONFIG,
-            LARGE_STOP,
-            r"hf/config\.json: eos_token_id contains 5000, .* the tokenizer in .*hf: correct the id",
-        ),
+        (CONFIG, LARGE_STOP, NO_SUCH_STOP),
         (TOKENIZER, None, "has neither a tokenizer.json nor"),
         (TOKENIZER, "[]", r"tokenizer\.json can't be read"),
-        (SETTINGS, "null", r"tokenizer_config\.json is not a JSON object"),
         (SETTINGS, '{"eos_token": {"id": 5}}', r"names no eos_token"),
         (SECOND, None, f"is incomplete: .* names {SECOND}"),
         (INDEX, None, "has neither model.safetensors nor"),
-        (INDEX, "[]", r"index\.json is not a JSON object"),
-        (INDEX, "{}", r"index\.json has no weight_map"),
         (INDEX, '{"weight_map": {"w": 1}}', r"index\.json has no weight_map"),
         (INDEX, OTHER_NORM, r"disagree on 2 weights"),
     ):
@@ -223,17 +223,13 @@ def tensor(start: object, end: object, shape: object = (2,), dtype: object = "F3
 HOSTILE_HEADERS = {
     "overlap": header_of({"a": tensor(0, 8), "b": tensor(0, 8), "c": tensor(8, 16)}),
     "hole": header_of({"a": tensor(0, 4, [1]), "b": tensor(8, 16)}),
-    "negative": header_of({"a": tensor(-8, 0), "b": tensor(0, 16, [4])}),
     "backwards": header_of({"a": tensor(16, 0), "b": tensor(0, 16, [4])}),
     "beyond the file": header_of({"a": tensor(0, 1 << 40, [1 << 38])}),
-    "no offsets": header_of({"a": {"dtype": "F32", "shape": [4]}}),
     "no dtype": header_of({"a": {"shape": [4], "data_offsets": [0, 16]}}),
     "fractions": header_of({"a": tensor(0.0, 16.0, [4])}),
-    "truth values": header_of({"a": tensor(False, 16, [True, 4])}),
     "negative shape": header_of({"a": tensor(0, 16, [-2, -2])}),
     "another shape": header_of({"a": tensor(0, 16, [1 << 40, 1 << 40])}),
     "no object": header_of({"a": [0, 16]}),
-    "a list": header_of([]),
     "nested": (200_000).to_bytes(8, "little") + b"[" * 200_000,
     "a long header": (1 << 26).to_bytes(8, "little") + b"[" + b"[]," * ((1 << 26) // 3) + b"0",
 }
@@ -241,66 +237,52 @@ SIZES = (
     "num_hidden_layers hidden_size num_attention_heads num_key_value_heads intermediate_size vocab_size "
     "max_position_embeddings head_dim"
 ).split()
-HOSTILE_SIZES = [(name, value) for name in SIZES for value in (10**9, 10**30, -1, 0, True, 2.0, "2")]
+HOSTILE_SIZES = [(name, 10**9) for name in SIZES]
+HOSTILE_SIZES += [("hidden_size", value) for value in (10**30, -1, 0, True, 2.0, "2")]
 
-WITHIN_100_MB = """
-import json, resource, sys
-from pathlib import Path
-from aligner_lib.datasets import tokenizer
-from aligner_lib.models import import_hf
-from aligner_lib.models.convert import fit_tokenizer
-in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (in_use + 100_000_000,) * 2)
-for folder in sys.argv[1:]:
+
+def refuse_within_100_mb(folder, words: str = "") -> None:
+    """The import ends with one sentence, in little more memory than this process has."""
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + 100_000_000, before[1]))
     try:
-        import_hf(Path(folder), Path(folder, "out"))
-        print(json.dumps([Path(folder).name, "imported", ""]))
-    except BaseException as error:
-        print(json.dumps([Path(folder).name, type(error).__name__, str(error)]))
-"""
+        with pytest.raises(ValueError, match=rf"^(?=.*({words})).{{20,500}}$"):
+            import_hf(folder, folder / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the process's size from /proc")
-def test_hostile_headers_and_sizes_are_refused_in_a_sentence_within_100_mb(tmp_path, smoke):
-    good = write_hf(tmp_path / "good", ARCH, random_weights(ARCH), smoke)
-    folders = []
-    for name, content in HOSTILE_HEADERS.items():
-        folders.append(shutil.copytree(good, tmp_path / f"header {name}"))
-        (folders[-1] / "model.safetensors").write_bytes(content)
+def test_hostile_headers_and_sizes_are_refused_in_a_sentence_within_100_mb(tmp_path, hf):
+    for name, header in HOSTILE_HEADERS.items():
+        folder = shutil.copytree(hf, tmp_path / f"header {name}")
+        (folder / "model.safetensors").write_bytes(header)
+        refuse_within_100_mb(folder, r"is damaged|at most \d+ can be read")
     for key, value in HOSTILE_SIZES:
-        folders.append(shutil.copytree(good, tmp_path / f"{key} {value}"))
-        config = json.loads((good / "config.json").read_text())
-        (folders[-1] / "config.json").write_text(json.dumps(config | {key: value}))
-    words = [sys.executable, "-c", WITHIN_100_MB, *map(str, folders)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(results) == len(folders), done.stderr
-    for name, error, message in results:
-        one_sentence = 20 < len(message) < 500 and "\n" not in message
-        assert error == "ValueError" and one_sentence, (name, error, message)
+        folder = shutil.copytree(hf, tmp_path / f"{key} {value}")
+        update_json(folder / "config.json", **{key: value})
+        refuse_within_100_mb(folder)
 
 
-@pytest.mark.parametrize(("form", "cuts"), [("safetensors", (4, 100, -1)), ("gguf", (3, 1000, -5000))])
-def test_a_cut_file_is_damaged(tmp_path, smoke, form, cuts):
-    if form == "gguf":
-        source = path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
-    else:
-        source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
-        path = source / "model.safetensors"
-    whole = path.read_bytes()
-    for length in cuts:
-        path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=r"is damaged|is not a complete GGUF file"):
-            import_hf(source, tmp_path / "model")
+def test_a_cut_file_is_damaged(tmp_path, smoke, hf):
+    for source, path, message in (
+        (hf, hf / "model.safetensors", "is damaged"),
+        (tmp_path / "m.gguf", tmp_path / "m.gguf", "is not a complete GGUF file"),
+    ):
+        write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
+        whole = path.read_bytes()
+        for length in (3, 1000, -1000):
+            path.write_bytes(whole[:length])
+            with pytest.raises(ValueError, match=message):
+                import_hf(source, tmp_path / "model")
 
 
 @pytest.mark.parametrize(
     ("fields", "factor"),
     [
         ({"factor": 2.5}, 2.5),  # llama.cpp's default type is linear
-        ({"factor": 2.5, "type": "linear"}, 2.5),
         ({"factor": 2.5, "type": "none"}, None),
-        ({"factor": 1.0}, None),
         ({"type": "linear"}, None),
     ],
 )
@@ -315,21 +297,14 @@ def test_a_gguf_file_s_linear_scaling_is_read(tmp_path, smoke, fields, factor):
 
 
 EXTRA = "model.layers.2.mlp.up_proj.weight"
+SCALED = {"rope_freqs.weight": np.ones(8, np.float32)}
 
 
 @pytest.mark.parametrize(
     ("tensors", "fields", "message"),
     [
-        (
-            {},
-            {"llama.rope.scaling.type": "yarn"},
-            "rope scaling yarn is not supported in GGUF files: fetch the",
-        ),
-        (
-            {"rope_freqs.weight": np.ones(8, np.float32)},
-            {},
-            r"rope scaling llama3 \(rope_freqs\.weight\) is not",
-        ),
+        ({}, {"llama.rope.scaling.type": "yarn"}, "yarn is not supported in GGUF files: fetch the"),
+        (SCALED, {}, r"rope scaling llama3 \(rope_freqs\.weight\) is not"),
         ({EXTRA: np.zeros((96, 64), np.float32)}, {}, f"1 weights do not belong .*, the first: {EXTRA}"),
     ],
 )
@@ -350,9 +325,9 @@ def test_an_unknown_pre_tokenizer_is_refused_and_cured_by_the_models_own_tokeniz
     assert (out / "tokenizer.json").read_bytes() == (smoke / "tokenizer.json").read_bytes()
 
 
-def test_what_exists_is_left_alone_and_what_is_no_model_is_refused(tmp_path, smoke):
-    with pytest.raises(ValueError, match="exists already"):
-        import_hf(write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke), smoke)
+def test_what_exists_is_left_alone_and_what_is_no_model_is_refused(tmp_path, smoke, hf):
+    with pytest.raises(ValueError, match=r"exists already: remove .*, or choose another name"):
+        import_hf(hf, smoke)
     out = tmp_path / "new" / "model.nemo"
     out.parent.mkdir()
     with pytest.raises(ValueError, match="exists already"), whole_or_absent(out, "--out") as path:
@@ -366,11 +341,10 @@ def test_what_exists_is_left_alone_and_what_is_no_model_is_refused(tmp_path, smo
         open_source(tmp_path / "weights.bin")
 
 
-def test_a_failed_import_leaves_nothing_of_its_own(tmp_path, smoke):
+def test_a_failed_import_leaves_nothing_of_its_own(tmp_path, hf):
     notes = tmp_path / "model.partial" / "notes.txt"  # the user's
     notes.parent.mkdir()
     notes.write_text("kept")
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
     full = r"disk is full: free space for .*/model, or .* \(--out;"
     for error, expected, message in (
         (KeyboardInterrupt(), KeyboardInterrupt, ""),
@@ -382,18 +356,8 @@ def test_a_failed_import_leaves_nothing_of_its_own(tmp_path, smoke):
                 raise error
 
         with pytest.raises(expected, match=message):
-            import_hf(source, tmp_path / "model", progress=progress)
+            import_hf(hf, tmp_path / "model", progress=progress)
         assert {path.name for path in tmp_path.iterdir()} == {"hf", "model.partial"}
-    import_hf(source, tmp_path / "model")
+    import_hf(hf, tmp_path / "model")
     assert notes.read_text() == "kept"
     assert {path.name for path in tmp_path.iterdir()} == {"hf", "model.partial", "model"}
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-def test_memory_of_a_gguf_import_stays_within_one_and_a_half_models(tmp_path, smoke):
-    """The whole process's peak, interpreter and libraries included, for a model of 126 MB (float32)."""
-    sizes = {"hidden_size": 512, "ffn_hidden_size": 2048, "num_attention_heads": 8, "kv_channels": 64}
-    arch = dataclasses.replace(ARCH, num_layers=8, **sizes)
-    kind = gguf.GGMLQuantizationType.Q8_0
-    source = write_gguf(tmp_path / "m.gguf", arch, random_weights(arch), smoke, kind)
-    assert peak_bytes(("import", source, tmp_path / "model"))[0] <= 1.5 * 4 * arch.num_parameters

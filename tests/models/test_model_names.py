@@ -3,9 +3,8 @@
 import dataclasses
 
 import numpy as np
+import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny_llama import ARCH, random_weights
 
 from aligner_lib.models.architecture import Architecture
@@ -38,6 +37,7 @@ def test_query_key_value_rows_are_interleaved_by_group_and_the_gate_comes_before
 
 SWITCHES = [
     {},
+    {"family": "qwen3", "qk_norm": True, "tied_embeddings": True},
     {"family": "qwen2", "qkv_bias": True},
     {"family": "phi3"},
     {
@@ -45,35 +45,28 @@ SWITCHES = [
         **{"qkv_bias": True, "proj_and_mlp_bias": True},
     },
     {"family": "gemma3", "post_norms": True, "qk_norm": True},
-    {
-        **{"family": "olmo2", "pre_norms": False, "post_norms": True},
-        **{"qk_norm": True, "qk_norm_over_heads": True},
-    },
+    {"family": "olmo2", "pre_norms": False, "post_norms": True, "qk_norm_over_heads": True, "qk_norm": True},
     {"family": "nemo_gpt", "normalization": "layer", "activation": "squared_relu"},
 ]
 
 
-@given(
-    groups=st.integers(1, 3),
-    queries=st.integers(1, 3),
-    head=st.sampled_from([2, 4]),
-    tied=st.booleans(),
-    switches=st.sampled_from(SWITCHES),
-)
-def test_to_hf_undoes_to_megatron_for_arrays_and_tensors(groups, queries, head, tied, switches):
-    arch = Architecture(1, 6, groups * queries, groups, 10, 12, 8, head, tied_embeddings=tied, **switches)
+@pytest.mark.parametrize("switches", SWITCHES, ids=lambda switches: switches.get("family", "llama"))
+def test_to_hf_undoes_to_megatron_for_arrays_and_tensors(switches):
+    # 6 heads of size 2 in 3 groups
+    arch = Architecture(1, 6, 6, 3, 10, 12, 8, 2, **switches)
     tensors = random_weights(arch)
     for weight in weights(arch):
         parts = [tensors[name] for name in weight.hf]
         fused = to_megatron(weight, parts, arch)
-        assert fused.shape == weight.shape
         of_torch = to_megatron(weight, [torch.from_numpy(part) for part in parts], arch)
+        assert fused.shape == weight.shape
         np.testing.assert_array_equal(of_torch.numpy(), fused)
-        shapes, back = hf_shapes(weight, arch), to_hf(weight, fused, arch)
-        for shape, found, other, part in zip(shapes, back, to_hf(weight, of_torch, arch), parts, strict=True):
-            assert found.shape == shape
-            np.testing.assert_array_equal(found, part)
-            assert torch.equal(other, torch.from_numpy(part))
+        shapes = hf_shapes(weight, arch)
+        backs = to_hf(weight, fused, arch), to_hf(weight, of_torch, arch)
+        for shape, array, tensor, part in zip(shapes, *backs, parts, strict=True):
+            assert array.shape == shape
+            np.testing.assert_array_equal(array, part)
+            assert torch.equal(tensor, torch.from_numpy(part))
 
 
 def test_a_scalar_head_is_a_classifiers_score_and_its_bias_has_no_counterpart():

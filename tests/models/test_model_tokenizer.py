@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_llama import ARCH, random_weights, write_gguf, write_hf
+from tiny_llama import ARCH, random_weights, read_json, update_json, write_gguf, write_hf
 from tiny_tokenizers import STYLES, gpt2, llama_2, llama_3
 
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -32,19 +32,14 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module", params=STYLES)
-def folder(request, tmp_path_factory):
-    return STYLES[request.param](tmp_path_factory.mktemp(request.param))
+def tokenizer(request, tmp_path_factory) -> Tokenizer:
+    return Tokenizer(STYLES[request.param](tmp_path_factory.mktemp(request.param)))
 
 
-@pytest.fixture(scope="module")
-def tokenizer(folder) -> Tokenizer:
-    return Tokenizer(folder)
-
-
-def test_texts_and_ids_are_those_of_transformers(folder, tokenizer):
+def test_texts_and_ids_are_those_of_transformers(tokenizer):
     from transformers import AutoTokenizer
 
-    reference = AutoTokenizer.from_pretrained(folder)
+    reference = AutoTokenizer.from_pretrained(tokenizer.folder)
     for text in TEXTS:
         ids = tokenizer.encode(text)
         assert ids == reference.encode(text), text
@@ -81,20 +76,19 @@ def test_a_character_of_several_tokens_stands_at_the_last_of_them(tmp_path):
 
 
 def test_bos_is_as_the_configuration_says(tmp_path):
-    for number, (make, add_bos_token, expected) in enumerate(
-        (
-            *((gpt2, None, []), (gpt2, False, []), (gpt2, True, [1])),
-            *((llama_3, None, [1]), (llama_3, False, []), (llama_3, True, [1])),  # None: the post-processor's
-        )
+    # None: as the post-processor says
+    for make, add_bos_token, expected in (
+        *((gpt2, None, []), (gpt2, True, [1])),
+        *((llama_3, None, [1]), (llama_3, False, []), (llama_3, True, [1])),
     ):
-        folder = make(tmp_path / str(number))
-        rewrite(folder, lambda stored, config, to=add_bos_token: config.update(add_bos_token=to))
+        folder = make(tmp_path / f"{make.__name__} {add_bos_token}")
+        update_json(folder / "tokenizer_config.json", add_bos_token=add_bos_token)
         tokenizer = Tokenizer(folder)
         assert tokenizer.bos_ids == expected
         assert tokenizer.encode("Hello") == expected + tokenizer.encode_parts(["Hello"])[0]
-    rewrite(folder, lambda stored, config: config.update(bos_token=None))
+    update_json(folder / "tokenizer_config.json", bos_token=None)
     assert Tokenizer(folder).bos_ids == [1], "without a BOS token, the post-processor decides"
-    rewrite(folder, lambda stored, config: config.update(bos_token="<begin>"))
+    update_json(folder / "tokenizer_config.json", bos_token="<begin>")
     with pytest.raises(ValueError, match=r"the BOS token '<begin>' is not in the vocabulary"):
         Tokenizer(folder).encode("a")
 
@@ -143,7 +137,7 @@ def test_tokens_with_a_name_and_added_stop_tokens_are_special_whatever_their_fla
 
 
 def test_the_hash_is_of_what_the_tokenizer_does(tmp_path):
-    folders = {name: make(tmp_path / name) for name, make in STYLES.items()}
+    folders = {"gpt2": gpt2(tmp_path / "gpt2")}
     changes = {
         "BOS": lambda stored, config: config.update(add_bos_token=True),
         "stop token": lambda stored, config: config.update(eos_token="<unk>"),
@@ -169,7 +163,7 @@ def test_the_hash_is_of_what_the_tokenizer_does(tmp_path):
 
 def rewrite(folder, change) -> None:
     paths = folder / "tokenizer.json", folder / "tokenizer_config.json"
-    contents = [json.loads(path.read_text()) for path in paths]
+    contents = [read_json(path) for path in paths]
     change(*contents)
     for path, content in zip(paths, contents):
         path.write_text(json.dumps(content, indent=1))
@@ -178,42 +172,16 @@ def rewrite(folder, change) -> None:
 # ---- from a GGUF file -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def original(smoke) -> Tokenizer:
-    return Tokenizer(smoke)
-
-
-@pytest.fixture(scope="module")
-def gguf_file(tmp_path_factory, smoke):
-    return write_gguf(tmp_path_factory.mktemp("gguf") / "m.gguf", ARCH, random_weights(ARCH), smoke)
-
-
-@pytest.fixture(scope="module")
-def rebuilt(gguf_file) -> Tokenizer:
-    return Tokenizer(import_hf(gguf_file, gguf_file.with_name("model")))
-
-
-def test_the_ids_are_the_original_s_and_transformers(rebuilt, original, gguf_file):
-    """transformers 5 reads a GGUF's vocabulary and merges, but not which pre-tokenizer it names: it is given SmolLM's."""
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-    from transformers import AutoTokenizer
-
+def test_a_tokenizer_rebuilt_from_a_gguf_file_is_the_one_it_was_made_with(tmp_path, smoke):
+    source = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
+    rebuilt, original = Tokenizer(import_hf(source, tmp_path / "model")), Tokenizer(smoke)
+    assert rebuilt.eos_id == 2
     for key in ("eos_token", "bos_token", "chat_template"):
         assert rebuilt.config[key] == original.config[key]
-    assert rebuilt.eos_id == 2
-    reference = AutoTokenizer.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
-    pieces = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
-    reference.backend_tokenizer.pre_tokenizer = pieces
     for text in TEXTS:
         ids = rebuilt.encode(text)
-        assert ids == original.encode(text) == reference.encode(text, add_special_tokens=False)
-
-
-@given(st.text())
-def test_any_text_comes_back(rebuilt, original, text):
-    ids = rebuilt.encode(text)
-    assert ids == original.encode(text)
-    assert rebuilt._tokenizer.decode(ids, skip_special_tokens=False) == text
+        assert ids == original.encode(text), text
+        assert rebuilt.decode(ids, special_tokens=True) == text
 
 
 DIGITS = {
@@ -229,8 +197,7 @@ DIGITS = {
 
 
 @pytest.mark.parametrize(
-    ("pre", "adds_bos", "ids"),
-    [("gpt-2", False, [0, 2, 0]), ("gpt-2", True, [3, 0, 2, 0]), ("smollm", False, [0, 0, 1, 0])],
+    ("pre", "adds_bos", "ids"), [("gpt-2", True, [3, 0, 2, 0]), ("smollm", False, [0, 0, 1, 0])]
 )
 def test_a_gguf_file_says_whether_digits_stay_apart_and_a_text_begins_with_bos(tmp_path, pre, adds_bos, ids):
     """A vocabulary that could join 1 and 2; the text is 1121."""
@@ -238,55 +205,41 @@ def test_a_gguf_file_says_whether_digits_stay_apart_and_a_text_begins_with_bos(t
     write_tokenizer(metadata.get, tmp_path / "m.gguf", tmp_path)
     assert Tokenizer(tmp_path).encode("1121") == ids
     assert Tokenizer(tmp_path).encode("1121<end>") == [*ids, 3]
-    text = Tokenizer(tmp_path).decode(ids)
-    assert text == "1121", "a file that names no unknown token has none"
-
-
-def test_a_chat_template_of_its_own_file_moves_into_the_configuration(tmp_path, smoke):
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
-    config = json.loads((source / "tokenizer_config.json").read_text())
-    (source / "chat_template.jinja").write_text(config.pop("chat_template"))
-    (source / "tokenizer_config.json").write_text(json.dumps(config))
-    out = import_hf(source, tmp_path / "model")
-    assert Tokenizer(out).config["chat_template"] == Tokenizer(smoke).config["chat_template"]
+    assert Tokenizer(tmp_path).decode(ids) == "1121", "a file that names no unknown token has none"
 
 
 def test_tokens_listed_only_in_the_configuration_are_added_as_in_transformers(tmp_path, smoke, caplog):
+    """A chat template in a file of its own moves into the configuration."""
     from transformers import AutoTokenizer
 
     arch = replace(ARCH, vocab_size=1026)
     source = write_hf(tmp_path / "hf", arch, random_weights(arch), smoke)
     listed = {"1024": {"content": "<tool>"}, "1025": {"content": "<end>", "special": True}}
-    rewrite(source, lambda stored, config: config.update(added_tokens_decoder=listed))
-    tokenizer, reference = (
-        Tokenizer(import_hf(source, tmp_path / "model")),
-        AutoTokenizer.from_pretrained(source),
-    )
+    update_json(source / "tokenizer_config.json", added_tokens_decoder=listed, chat_template=None)
+    (source / "chat_template.jinja").write_text("a template")
+    tokenizer = Tokenizer(import_hf(source, tmp_path / "model"))
+    assert tokenizer.config["chat_template"] == "a template"
+    reference = AutoTokenizer.from_pretrained(source)
     ids = tokenizer.encode("a<tool>b<end>")
     assert ids == reference.encode("a<tool>b<end>") and {1024, 1025} <= {*ids}
     assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=True) == "a<tool>b"
 
-    def list_one_of_the_vocabulary(stored, config):
-        stored["added_tokens"] = [token for token in stored["added_tokens"] if token["id"]]
-        config["added_tokens_decoder"] = {"0": {"content": "<|endoftext|>", "special": True}, **listed}
-
-    rewrite(source, list_one_of_the_vocabulary)
-    assert Tokenizer(import_hf(source, tmp_path / "one")).encode("a<tool>b<end>") == ids
-    rewrite(source, lambda stored, config: config.update(added_tokens_decoder={"1025": listed["1025"]}))
+    # a listed token that the vocabulary has already
+    of_vocabulary = {"0": {"content": "<|endoftext|>", "special": True}}
+    stored = [token for token in read_json(source / "tokenizer.json")["added_tokens"] if token["id"]]
+    update_json(source / "tokenizer.json", added_tokens=stored)
+    update_json(source / "tokenizer_config.json", added_tokens_decoder=of_vocabulary | listed)
+    assert Tokenizer(import_hf(source, tmp_path / "again")).encode("a<tool>b<end>") == ids
+    update_json(source / "tokenizer_config.json", added_tokens_decoder={"1025": listed["1025"]})
     assert Tokenizer(import_hf(source, tmp_path / "other")).vocab_size == 1024
-    assert (
-        "cannot give '<end>' the id 1025 of tokenizer_config.json: the import leaves out the token"
-        in caplog.text
-    )
+    assert "cannot give '<end>' the id 1025 of tokenizer_config.json: the import leaves out" in caplog.text
 
 
 @pytest.mark.parametrize(("eos", "stop_ids"), [(1, (2, 1)), ([2, 1], (2, 1)), (5000, (2,)), (None, (2,))])
-def test_without_generation_config_the_stop_tokens_are_config_json_s(tmp_path, smoke, eos, stop_ids):
+def test_without_generation_config_the_stop_tokens_are_config_json_s(tmp_path, hf, eos, stop_ids):
     """A single id that is no token is left over from another tokenizer."""
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"eos_token_id": eos}))
-    assert Tokenizer(import_hf(source, tmp_path / "model")).stop_ids == stop_ids
+    update_json(hf / "config.json", eos_token_id=eos)
+    assert Tokenizer(import_hf(hf, tmp_path / "model")).stop_ids == stop_ids
 
 
 # what transformers 5.23 gave for SmolLM2's GGUF file, digits apart; whichever source it was fetched from gives the same
@@ -302,9 +255,7 @@ SMOLLM2_IDS = {
 def test_smollm2_is_itself(smollm2):
     tokenizer, arch = Tokenizer(smollm2), Architecture.load(smollm2)
     assert {text: tokenizer.encode(text) for text in SMOLLM2_IDS} == SMOLLM2_IDS
-    assert tokenizer.config["eos_token"] == "<|im_end|>"
     assert tokenizer.vocab_size == arch.vocab_size == 49152
-    assert "<|im_start|>" in tokenizer.config["chat_template"]
     assert arch.num_parameters == 134_515_008
     assert (arch.rotary_base, arch.norm_epsilon, arch.tied_embeddings) == (100_000.0, 1e-5, True)
     assert resolve("smollm2-135m") == smollm2

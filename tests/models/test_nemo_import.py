@@ -12,8 +12,7 @@ import pytest
 import torch
 import yaml
 from omegaconf import OmegaConf
-from sparse_models import peak_bytes
-from tiny_llama import assert_same_bits
+from tiny_llama import assert_same_bits, read_json, update_json
 from tiny_nemo import (
     APEX,
     CONFIG,
@@ -90,7 +89,6 @@ DERIVED = {
         (nemo_s(APEX, "model.module."), GPT_2B, CONFIG, 4, 1),
         (nemo_s(TRANSFORMER_ENGINE, "model."), GPT_2B, CONFIG, 2, 2),
         # Megatron Core's names, which NeMo wrote between the two layouts
-        ("model.{}".format, LLAMA, LLAMA_CONFIG, 1, 1),
         ("model.{}".format, LLAMA, LLAMA_CONFIG, 2, 2),
     ],
 )
@@ -103,12 +101,12 @@ def test_gpt_2b_s_layouts_and_names(place, rename, arch, config, tp, pp):
 
 
 def test_a_tar_is_imported_with_progress_and_nothing_is_left_beside_the_model(place):
-    tensors, seen = random_weights(GPT_2B), []
+    tensors, progress_counts = random_weights(GPT_2B), []
     archive = pack(write_old(place / "folder", tensors, tp=2), place / "GPT-2B-001_bf16_tp2.nemo", "w:gz")
-    out = import_nemo(archive, place / "model", progress=lambda *counts: seen.append(counts))
+    out = import_nemo(archive, place / "model", progress=lambda *counts: progress_counts.append(counts))
     assert_holds(out, GPT_2B, tensors)
-    assert seen == [(done, len(tensors)) for done in range(1, len(tensors) + 1)]
-    assert json.loads((out / "source.json").read_text())["imported_from"] == str(archive)
+    assert progress_counts == [(done, len(tensors)) for done in range(1, len(tensors) + 1)]
+    assert read_json(out / "source.json")["imported_from"] == str(archive)
     names = {"folder", archive.name, "model", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in place.iterdir()} == names
 
@@ -193,37 +191,27 @@ def stacks(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: torch.stack(group) if ".layers." in name else group[0] for name, group in groups.items()}
 
 
-@pytest.mark.parametrize("tp", [1, 3])
-def test_zarr_with_stacked_layers(place, tp):
+def test_zarr_with_stacked_layers(place):
     """Chunks of a rank's shape; with three ranks the last ones reach beyond the tensor."""
     tensors = random_weights(LLAMA)
     tensors["decoder.final_layernorm.weight"] = tensors["decoder.final_layernorm.weight"].float()
     folder = only_settings(place / "folder", LLAMA_CONFIG)
     for name, tensor in stacks(tensors).items():
         stacked = name.startswith("decoder.layers")
-        inside = [math.ceil(tensor.shape[stacked] / tp), *tensor.shape[1 + stacked :]]
+        inside = [math.ceil(tensor.shape[stacked] / 3), *tensor.shape[1 + stacked :]]
         write_zarr(folder, "model." + name, tensor, (1, *inside) if stacked else tuple(inside))
     (folder / "model_weights/metadata.json").write_text('{"sharded_backend": "zarr"}')
     (folder / "model_weights/common.pt").write_bytes(b"not read")
-    assert_holds(import_nemo(pack(folder, place / "x.nemo"), place / "model"), LLAMA, tensors)
-
-
-def test_a_zarr_array_that_megatron_did_not_write(place):
-    folder = only_settings(place / "folder", LLAMA_CONFIG)
-    for name, tensor in stacks(random_weights(LLAMA)).items():
-        write_zarr(folder, "model." + name, tensor, tuple(tensor.shape))
+    assert_holds(import_nemo(pack(folder, place / "x.nemo"), place / "right"), LLAMA, tensors)
+    # arrays that Megatron did not write
     header = folder / "model_weights/model.embedding.word_embeddings.weight/.zarray"
-    whole = json.loads(header.read_text())
+    whole_header = read_json(header)
     for change, message in (
         ({"compressor": {"id": "blosc"}}, "is compressed, or not in C order"),
-        ({"order": "F"}, "is compressed, or not in C order"),
-        ({"chunks": [0, 64]}, "is not a zarr array"),
         ({"shape": [1 << 40, 64]}, "has more than 65536 chunks"),
-        ({"shape": [-1, 64]}, "is not a zarr array"),
         ({"dtype": "|O"}, "weights must be F64, F32, F16, BF16"),
-        ({"chunks": [2048, 64]}, "has 131072 bytes: the file is damaged, or compressed"),
     ):
-        header.write_text(json.dumps(whole | change))
+        header.write_text(json.dumps(whole_header | change))
         refuse(folder, message)
 
 
@@ -251,35 +239,13 @@ def test_unfit_weights_are_refused(place, name, tensor, message):
 
 def test_ranks_that_are_missing_or_disagree_are_refused(place):
     folder = write_old(place / "four", random_weights(GPT_2B), tp=2, pp=2)
-    for rank, message in (
-        (
-            "tp_rank_01_pp_rank_001",
-            "weights of 3 ranks; 2 tensor- times 2 pipeline-parallel ranks are needed",
-        ),
-        ("tp_rank_01_pp_rank_000", "has shape"),
-    ):
-        (folder / rank / "model_weights.ckpt").unlink()
-        refuse(folder, message)
+    (folder / "tp_rank_01_pp_rank_001" / "model_weights.ckpt").unlink()
+    refuse(folder, "weights of 3 ranks; 2 tensor- times 2 pipeline-parallel ranks are needed")
     folder = write_old(place / "two", random_weights(GPT_2B), tp=2)
     path = folder / "mp_rank_01" / "model_weights.ckpt"
     state, norm = torch.load(path), "model.language_model.encoder.final_layernorm.weight"
-    for changed, message in (
-        (state | {norm: state[norm] + 1}, r"final_layernorm\.weight differs between tensor-parallel ranks"),
-        ({name: state[name] for name in state if name != norm}, "ranks have different weights"),
-    ):
-        torch.save(changed, path)
-        refuse(folder, message)
-
-
-def test_the_same_bytes_as_many_weights(place):
-    """A file that unfolds: every layer of fifty is the first one's storage."""
-    tensors = random_weights(GPT_2B)
-    layer = {name: tensor for name, tensor in tensors.items() if ".layers.0." in name}
-    for number in range(50):
-        tensors |= {name.replace(".0.", f".{number}.", 1): tensor for name, tensor in layer.items()}
-    folder = write_old(place / "folder", tensors, {**CONFIG, "num_layers": 50}, layers=50)
-    assert (folder / "model_weights.ckpt").stat().st_size < 1 << 20
-    refuse(folder, r"its weights would take .*: the archive is made to fill a disk")
+    torch.save(state | {norm: state[norm] + 1}, path)
+    refuse(folder, r"final_layernorm\.weight differs between tensor-parallel ranks")
 
 
 def test_code_in_the_weights_is_not_run_and_no_weights_are_no_model(place):
@@ -307,12 +273,10 @@ def architecture_of(config: dict) -> Architecture:
     ("change", "expected"),
     [
         ({}, {}),
-        ({"kv_channels": 32}, {"kv_channels": 32}),
         ({"rotary_percentage": None}, {"rotary_fraction": 1.0}),
         ({"ffn_hidden_size": "${multiply:4, ${.hidden_size}}"}, {"ffn_hidden_size": 256}),
         ({"activation": "squared-relu"}, {"activation": "squared_relu"}),
         ({"normalization": "layernorm"}, {"zero_centered_norm": False}),
-        ({"normalization": "rmsnorm"}, {**RMS, "family": "llama"}),
         ({"normalization": "rmsnorm", "qkv_bias": True}, {**RMS, "family": "qwen2", "qkv_bias": True}),
         ({"seq_len_interpolation_factor": 2}, {"rope_scaling": RopeScaling("linear", 2.0)}),
         ({"scale_positional_embedding": True}, {"rope_scaling": RopeScaling("llama3", 8.0)}),
@@ -328,23 +292,15 @@ def test_settings_become_an_architecture(change, expected):
     ("change", "message"),
     [
         ({"qk_layernorm": True}, "qk_layernorm is true, which is only supported with normalization: rmsnorm"),
-        ({"bias": True}, "bias is true, for all linear layers"),
         ({"bias": None}, "bias is true"),  # NeMo's default
         ({"activation": "gelu"}, "activation is 'gelu', but must be one of fast-swiglu"),
         ({"activation": None}, "has no activation"),
         ({"activation": "geglu"}, "activation geglu is supported only with openai_gelu"),
         ({"position_embedding_type": None}, "position_embedding_type is 'learned_absolute'; only rope"),
-        ({"transformer_block_type": "post_ln"}, "transformer_block_type is 'post_ln'; only pre_ln"),
         ({"num_moe_experts": 8}, "num_moe_experts is 8; only None"),
-        ({"megatron_legacy": True}, "megatron_legacy is True; only False"),
-        ({"normalization": "batchnorm"}, "normalization is 'batchnorm', but must be one of rmsnorm"),
-        ({"num_layers": None}, "num_layers is None, but must be an integer above 0"),
         ({"num_layers": 1 << 30}, "num_layers is 1073741824; at most 10000 are supported"),
-        ({"num_layers": "4"}, "num_layers is '4', but must be an integer above 0"),
         ({"hidden_size": True}, "hidden_size is True, but must be an integer above 0"),
-        ({"rotary_percentage": "half"}, "rotary_percentage is 'half', but must be a number"),
         ({"layernorm_epsilon": "nan"}, "layernorm_epsilon is 'nan', but must be a number"),
-        ({"rotary_percentage": 0.2}, r"rotary_fraction=0\.2 of a head"),
         ({"ffn_hidden_size": "${oc.env:HOME}"}, r"is '\$\{oc\.env:HOME\}', an unknown reference"),
         ({"mcore_customization_config": {"x": 1}}, "is only supported for name: megatron_gemma2"),
         ({"share_embeddings_and_output_weights": "yes"}, "must be true or false"),
@@ -360,11 +316,9 @@ def test_settings_that_are_not_computed_are_named(change, message):
     ("text", "message"),
     [
         ("[1, 2]", "contains no settings"),
-        ("a: [", "is not plain YAML"),
         ("!!python/object/apply:os.system ['true']", "is not plain YAML"),
         ("a: &a [x]\nb: [*a, *a]", "has YAML aliases"),
         ("[" * 10_000, "or is nested too deep"),
-        ("a: \x00", "is not plain YAML"),
     ],
 )
 def test_a_file_that_is_no_settings(text, message):
@@ -374,16 +328,10 @@ def test_a_file_that_is_no_settings(text, message):
 
 GEMMA_2 = {
     **{"family": "gemma2", "zero_centered_norm": True, "post_norms": True, "activation": "geglu"},
-    **{
-        "embedding_scale": 8.0,
-        "attention_scale": 24**-0.5,
-        "attention_softcap": 50.0,
-        "logits_softcap": 30.0,
-    },
-    **{"sliding_window": 16, "sliding_layers": (0, 2), "tied_embeddings": True},
+    **{"embedding_scale": 8.0, "attention_scale": 24**-0.5, "attention_softcap": 50.0},
+    **{"logits_softcap": 30.0, "sliding_window": 16, "sliding_layers": (0, 2), "tied_embeddings": True},
 }
 WRITTEN = {
-    "llama": LLAMA,
     "llama 3": replace(LLAMA, rope_scaling=RopeScaling("llama3", 8.0), kv_channels=32),
     "long llama": replace(LLAMA, rope_scaling=RopeScaling("linear", 4.0), tied_embeddings=True),
     "mistral": replace(LLAMA, family="mistral", sliding_window=16, sliding_layers=(0, 1, 2, 3)),
@@ -391,7 +339,6 @@ WRITTEN = {
     "qwen3": replace(LLAMA, family="qwen3", qk_norm=True),
     "gemma": replace(LLAMA, family="gemma", zero_centered_norm=True, activation="geglu", embedding_scale=8.0),
     "gemma2": replace(LLAMA, **GEMMA_2),
-    "gpt": GPT_2B,
     "nemotron": replace(GPT_2B, activation="squared_relu"),
     "reward model": replace(LLAMA, head="scalar", tied_embeddings=True),
 }
@@ -403,24 +350,7 @@ def test_settings_are_written_and_read_back(name):
     config = nemo_config(arch, {}, "BF16", RewardScale(1.0, 2.0))
     read = NemoConfig.parse(yaml.safe_dump(config).encode(), "model_config.yaml")
     assert read.architecture(arch.vocab_size, arch.head) == arch
-    if arch.head == "scalar":
-        assert read.reward_scale() == RewardScale(1.0, 2.0)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"nope_layers": (3,)},
-        {"logits_softcap": 30.0},
-        {"sliding_window": 8, "sliding_layers": (1,)},
-        {"embedding_scale": 3.0},
-        {"attention_scale": 0.5},
-    ],
-)
-def test_what_nemo_has_no_key_for_is_not_written(change):
-    message = f"has no key for .*{[*change][-1]}=.*: export the model with --to hf"
-    with pytest.raises(ValueError, match=message):
-        nemo_config(replace(LLAMA, **change), {}, "F32", RewardScale())
+    assert read.reward_scale() == (RewardScale(1.0, 2.0) if arch.head == "scalar" else RewardScale())
 
 
 # ---- tokenizers -----------------------------------------------------------------------------------------------------
@@ -433,16 +363,13 @@ def with_tokenizer(folder, **section):
 def test_a_tokenizer_that_the_archive_only_names(tmp_path):
     huggingface = with_tokenizer(tmp_path / "huggingface", **CONFIG["tokenizer"])
     refuse(huggingface, r"library='huggingface', type='nobody/knows'\. Put the model's tokenizer\.json")
-    model = f"nemo:{'a' * 32}_x.model"
-    refuse(
-        with_tokenizer(tmp_path / "sentencepiece", library="sentencepiece", model=model),
-        "but the archive has no such file",
-    )
+    absent = with_tokenizer(tmp_path / "absent", library="sentencepiece", model=f"nemo:{'a' * 32}_x.model")
+    refuse(absent, "but the archive has no such file")
 
 
 def test_gpt_2_s_vocabulary_and_merges(tmp_path, smoke):
     """library: megatron, with two artifacts under NeMo's names."""
-    stored = json.loads((smoke / "tokenizer.json").read_text())["model"]
+    stored = read_json(smoke / "tokenizer.json")["model"]
     files = {"vocab_file": f"{'a' * 32}_vocab.json", "merge_file": f"{'b' * 32}_merges.txt"}
     section = {key: f"nemo:{name}" for key, name in files.items()}
     folder = with_tokenizer(tmp_path / "folder", library="megatron", type="GPT2BPETokenizer", **section)
@@ -462,19 +389,13 @@ def test_a_sentencepiece_model(tmp_path):
     name = f"{'2' * 32}_mt_nlg_256k.model"
     section = {"library": "sentencepiece", "type": None, "sentencepiece_legacy": False}
     folder = with_tokenizer(tmp_path / "folder", model=f"nemo:{name}", **section)
+    options = {"vocab_size": 300, "hard_vocab_limit": False, "byte_fallback": True, "minloglevel": 2}
     with (folder / name).open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(LINES * 4),
-            model_writer=file,
-            vocab_size=300,
-            hard_vocab_limit=False,
-            byte_fallback=True,
-            minloglevel=2,
-        )
+        lines = iter(LINES * 4)
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=file, **options)
     out = import_nemo(pack(folder, tmp_path / "x.nemo"), tmp_path / "model")
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(folder / name))
     assert Tokenizer(out).encode(LINES[0]) == theirs.encode(LINES[0])
-    assert Tokenizer(out).eos_id == theirs.eos_id()
     assert export(str(out), "nemo", tmp_path / "back.nemo") == []
     again = import_nemo(tmp_path / "back.nemo", tmp_path / "again")
     assert (again / "tokenizer.model").read_bytes() == (folder / name).read_bytes()
@@ -493,27 +414,21 @@ def test_restore_from_path_imports_an_archive_once(place, monkeypatch):
     made = (first / "source.json").stat().st_mtime_ns
     again = place / "elsewhere/mcore_gpt.nemo"
     again.parent.mkdir()
-    files = archive, *(place / name for name in ("tokenizer.json", "tokenizer_config.json"))
-    for file in files:
-        shutil.copy(file, again.parent)
+    shutil.copy(archive, again)
+    put_tokenizer(place, again.parent)
     assert resolve(str(archive)) == resolve(again) == first
-    of_tokenizer = again.with_name("tokenizer_config.json")
-    config = json.loads(of_tokenizer.read_text())
-    of_tokenizer.write_text(json.dumps(config | {"model_max_length": 7}))
-    assert Tokenizer(resolve(again)).config["model_max_length"] == 7, "the files beside the archive count"
-    shutil.copy(files[2], of_tokenizer)
     assert (first / "source.json").stat().st_mtime_ns == made
+    update_json(again.with_name("tokenizer_config.json"), model_max_length=7)
+    assert Tokenizer(resolve(again)).config["model_max_length"] == 7, "the files beside the archive count"
     (first / "weights").joinpath("rank00000_00000.safetensors").write_bytes(b"")
     assert resolve(archive) == first, "one that is damaged is made anew"
     StoreReader(first / "weights")
     write_old(place / "other", random_weights(GPT_2B, seed=1))
     assert resolve(pack(place / "other", archive)) != first
     assert resolve(place / "folder") != first
-    with pytest.raises(ValueError, match=r"x\.nemo does not exist"):
-        resolve(place / "x.nemo")
     # all kinds of job ask `model_folder` for the models that they start from
     config = OmegaConf.create({"model": {"restore_from_path": str(again), "encoder_seq_length": 128}})
-    assert model_folder(config, "model.restore_from_path", "lm") == first
+    assert model_folder(config, "model.restore_from_path", "lm") == resolve(again)
     with pytest.raises(UserError, match=r"restore_from_path=.*mcore_gpt\.nemo is a language model"):
         model_folder(config, "model.restore_from_path", "scalar")
 
@@ -534,9 +449,6 @@ def test_export_gives_back_the_same_model_from_an_archive_and_from_its_folder(tm
     (two / "generation_config.json").write_text('{"eos_token_id": [2, 0]}')
     export(two, "nemo", tmp_path / "two.nemo")
     assert Tokenizer(import_model(tmp_path / "two.nemo", tmp_path / "two_model")).stop_ids == (2, 0)
-    (tmp_path / "folder/generation_config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"folder: generation_config\.json is not a JSON object"):
-        import_model(tmp_path / "folder", tmp_path / "damaged")
 
 
 def test_the_commands_export_in_another_dtype_and_import(tmp_path, smoke):
@@ -549,16 +461,3 @@ def test_the_commands_export_in_another_dtype_and_import(tmp_path, smoke):
         assert done.exit_code == 0, done.output
     tensors = {name: tensor.bfloat16() for name, tensor in whole(smoke).items()}
     assert_holds(tmp_path / "model", Architecture.load(smoke), tensors)
-
-
-def test_memory_stays_at_about_one_weight(place):
-    """Three times the layers, 25 MiB more, and the same peak, after the import and after the export behind it."""
-    peaks, sizes = [], {"hidden_size": 256, "ffn_hidden_size": 704}
-    for layers in (4, 12):
-        arch = replace(GPT_2B, num_layers=layers, kv_channels=64, **sizes)
-        config = {**CONFIG, "num_layers": layers, **sizes}
-        folder = write_old(place / f"{layers}", random_weights(arch, torch.float32), config, layers=layers)
-        archive, model = pack(folder, place / f"{layers}.nemo"), place / f"model{layers}"
-        peaks.append(peak_bytes(("import", archive, model), ("nemo", model, place / f"back{layers}.nemo")))
-    for few, many in zip(*peaks, strict=True):
-        assert many - few < 8 << 20, peaks

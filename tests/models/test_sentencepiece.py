@@ -1,11 +1,9 @@
 """SentencePiece's models, converted: the ids that `sentencepiece` and `transformers` give."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_llama import ARCH, random_weights, write_hf
+from tiny_llama import update_json
 from tiny_tokenizers import LINES
 
 from aligner_lib.datasets import chat_template
@@ -39,7 +37,7 @@ TEXTS = [
     "aaaaaaa ttttttt      eeeee",
     "",
 ]
-CHARACTERS = st.text(st.sampled_from(" \n\taehilnoprstuwyHS,.ñ北😀\u200b½"))
+CHARACTERS = st.sampled_from(TEXTS) | st.text(st.sampled_from(" \n\taehilnoprstuwyHS,.ñ北😀\u200b½"))
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -70,11 +68,6 @@ def tokenizer(folder) -> Tokenizer:
     return Tokenizer(folder)
 
 
-def test_a_text_has_sentencepieces_ids(tokenizer, processor):
-    for text in TEXTS:
-        assert tokenizer.encode(text) == processor.encode(text), text
-
-
 @given(CHARACTERS)
 def test_any_text_has_sentencepieces_ids_and_they_its_text(tokenizer, processor, text):
     ids = processor.encode(text)
@@ -87,26 +80,20 @@ TEMPLATE = "{% for m in messages %}{{ bos_token + '[INST] ' + m['content'] + ' [
 
 
 @pytest.fixture
-def llama_2(tmp_path, smoke):
+def llama_2(hf):
     """As Llama 2's repository was before it had a tokenizer.json, with a token of its own added."""
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
-    (source / "tokenizer.json").unlink()
-    trained(source, KINDS["llama_2"])
-    size = sentencepiece.SentencePieceProcessor(model_file=str(source / "tokenizer.model")).piece_size()
-    config = {
-        "tokenizer_class": "LlamaTokenizer",
-        "add_bos_token": True,
-        "bos_token": "<s>",
-        "eos_token": {"__type": "AddedToken", "content": "</s>"},
-        "unk_token": "<unk>",
-        "chat_template": TEMPLATE,
-        "added_tokens_decoder": {
-            str(i): {"content": token, "special": True}
-            for i, token in [(0, "<unk>"), (1, "<s>"), (2, "</s>"), (size, "<pad>")]
-        },
-    }
-    (source / "tokenizer_config.json").write_text(json.dumps(config))
-    return source
+    (hf / "tokenizer.json").unlink()
+    trained(hf, KINDS["llama_2"])
+    size = sentencepiece.SentencePieceProcessor(model_file=str(hf / "tokenizer.model")).piece_size()
+    tokens = {0: "<unk>", 1: "<s>", 2: "</s>", size: "<pad>"}
+    update_json(
+        hf / "tokenizer_config.json",
+        **{"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "chat_template": TEMPLATE},
+        **{"bos_token": "<s>", "unk_token": "<unk>"},
+        eos_token={"__type": "AddedToken", "content": "</s>"},
+        added_tokens_decoder={str(i): {"content": token, "special": True} for i, token in tokens.items()},
+    )
+    return hf
 
 
 def test_a_folder_with_sentencepieces_model_alone_is_imported_as_in_transformers(llama_2, tmp_path):
@@ -131,27 +118,10 @@ def test_without_a_configuration_the_models_own_tokens_are_taken(llama_2, tmp_pa
     assert tokenizer.encode("Hello") == [1, *tokenizer.encode_parts(["Hello"])[0]]
 
 
-def test_added_tokens_with_a_name_are_special_and_a_bos_of_null_is_none(llama_2, tmp_path):
-    """added_tokens.json, the oldest form, has no flags."""
-    config, added = json.loads((llama_2 / "tokenizer_config.json").read_text()), {}
-    *_, size = config.pop("added_tokens_decoder")
-    for token in ("<pad>", "<end>", "<tool>"):
-        added[token] = int(size) + len(added)
-    (llama_2 / "added_tokens.json").write_text(json.dumps(added))
-    names = {"pad_token": {"content": "<pad>"}, "additional_special_tokens": ["<end>"]}
-    (llama_2 / "special_tokens_map.json").write_text(json.dumps(names))
-    (llama_2 / "tokenizer_config.json").write_text(json.dumps(config | {"bos_token": None}))
-    tokenizer = Tokenizer(import_hf(llama_2, tmp_path / "model"))
-    special = [token for token, token_id in added.items() if token_id in tokenizer.special_ids]
-    assert special == ["<pad>", "<end>"]
-    assert tokenizer.bos_ids == []
-
-
 def test_a_model_that_can_t_be_converted_is_told(llama_2, tmp_path):
-    path, config = llama_2 / "tokenizer.model", llama_2 / "tokenizer_config.json"
-    whole, settings = path.read_bytes(), json.loads(config.read_text())
-    other_id = {"700": {"content": "<pad>", "special": True}}
-    config.write_text(json.dumps(settings | {"added_tokens_decoder": other_id}))
+    path = llama_2 / "tokenizer.model"
+    whole, other_id = path.read_bytes(), {"700": {"content": "<pad>", "special": True}}
+    update_json(llama_2 / "tokenizer_config.json", added_tokens_decoder=other_id)
     with pytest.raises(ValueError, match=r"gives '<pad>' the id 700, but the vocabulary gives \d+"):
         import_hf(llama_2, tmp_path / "model")
     for content, message in (

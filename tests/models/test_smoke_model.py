@@ -4,7 +4,6 @@ import math
 import subprocess
 import sys
 
-import jinja2
 import pytest
 import torch
 
@@ -27,9 +26,10 @@ def test_of_two_processes_one_makes_the_model_of_the_same_bytes(tmp_path, smoke)
     assert output.count("made on this machine") == 1
     assert sorted(path.name for path in (tmp_path / "models").iterdir()) == [".smoke.lock", "smoke"]
     assert model_hash(tmp_path / "models/smoke") == model_hash(smoke)
-    for path in sorted(smoke.rglob("*.*")):
-        other = tmp_path / "models/smoke" / path.relative_to(smoke)
-        assert other.read_bytes() == path.read_bytes(), path.name
+    for path in smoke.rglob("*.*"):
+        assert (tmp_path / "models/smoke" / path.relative_to(smoke)).read_bytes() == path.read_bytes(), (
+            path.name
+        )
 
 
 def test_initial_weights_are_megatrons(smoke):
@@ -57,6 +57,3 @@ def test_the_tokenizer_fills_the_vocabulary_and_knows_the_chat_tokens(smoke):
     assert "".join(tokenizer.tokens(ids)) == text
     assert [tokenizer.encode(token) for token in SPECIAL_TOKENS] == [[0], [1], [2]]
     assert len(ids) < len(text) / 1.8, "merges were learned"
-    template = jinja2.Template(tokenizer.config["chat_template"])
-    rendered = template.render(messages=[{"role": "user", "content": "Hello"}], add_generation_prompt=True)
-    assert rendered == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"

@@ -36,12 +36,22 @@ def random_weights(arch: Architecture, seed: int = 0) -> dict[str, np.ndarray]:
     return {name: random.normal(0, 0.05, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def assert_same_bits(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor | np.ndarray]) -> None:
-    assert found.keys() == expected.keys()
+def assert_same_bits(
+    tensors: dict[str, torch.Tensor], expected: dict[str, torch.Tensor | np.ndarray]
+) -> None:
+    assert tensors.keys() == expected.keys()
     for name, tensor in expected.items():
         tensor = torch.as_tensor(tensor)
-        assert found[name].dtype == tensor.dtype, name
-        assert torch.equal(found[name], tensor), name
+        assert tensors[name].dtype == tensor.dtype, name
+        assert torch.equal(tensors[name], tensor), name
+
+
+def read_json(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def update_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(read_json(path) | changes))
 
 
 def hf_config(arch: Architecture) -> dict:

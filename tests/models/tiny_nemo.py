@@ -96,12 +96,8 @@ def old_name(name: str, layer_names: dict[str, str] = APEX) -> str:
 
 
 ROWS = (
-    "embeddings.weight",
-    "output_layer.weight",
-    "linear_qkv.weight",
-    "linear_qkv.bias",
-    "fc1.weight",
-    "fc1_2.weight",
+    *("embeddings.weight", "output_layer.weight", "linear_qkv.weight", "linear_qkv.bias"),
+    *("fc1.weight", "fc1_2.weight"),
 )
 
 
