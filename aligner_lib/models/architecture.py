@@ -145,9 +145,9 @@ class Architecture:
             raise ValueError(
                 f"{self.num_attention_heads} heads cannot share {self.num_query_groups} key/value heads evenly"
             )
-        if not 0 < self.rotary_fraction <= 1 or self.rotary_channels % 2:
+        if not 0 < self.rotary_fraction <= 1 or self.rotary_channels % 2 or not self.rotary_channels:
             raise ValueError(
-                f"rotary_fraction={self.rotary_fraction} of a head's {self.kv_channels} values is not an even number"
+                f"rotary_fraction={self.rotary_fraction} of a head's {self.kv_channels} values is no even number above 0"
             )
         if bool(self.sliding_layers) != bool(self.sliding_window):
             raise ValueError(

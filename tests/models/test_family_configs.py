@@ -147,7 +147,8 @@ def test_what_the_other_library_does_not_compute_is_not_written(write, arch, mes
     ("switches", "message"),
     [
         ({"activation": "relu"}, "activation is 'relu', but must be 'swiglu' or"),
-        ({"rotary_fraction": 0.375}, "rotary_fraction=0.375 of a head's 8 values is not an even number"),
+        ({"rotary_fraction": 0.375}, "rotary_fraction=0.375 of a head's 8 values is no even number above 0"),
+        ({"rotary_fraction": 0.1}, "rotary_fraction=0.1 of a head's 8 values is no even number above 0"),
         ({"sliding_window": 5}, "must be set together"),
         ({"nope_layers": (6,)}, r"there are no layers \[6\] in a model of 6"),
         ({"num_query_groups": 3}, "4 heads cannot share 3"),
