@@ -44,8 +44,8 @@ def refused(jobs, here):
 )
 def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, refused, host, reason, capfd):
     port = free_port()
-    message = rf"the critic at {host}:{port} {reason}.*, and 1 s are over .*serve-critic"
-    refused("absent", port, message, remote_critic_rm__timeout=1, remote_critic_rm__critic__ip=host)
+    message = rf"the critic at {host}:{port} {reason}.*, and 3 s are over .*serve-critic"
+    refused("absent", port, message, remote_critic_rm__timeout=3, remote_critic_rm__critic__ip=host)
     assert jobs.run_folder("absent").status == "failed"
     assert "waiting," in capfd.readouterr().err
 
