@@ -148,8 +148,8 @@ class _FromNumbers(TorchFunctionMode):
         if function not in (torch.tensor, torch.as_tensor) or isinstance(args[0], torch.Tensor):
             return function(*args, **kwargs)
         numbers = tree_map(lambda x: x.item() if isinstance(x, DeviceTensor) else x, args[0])
-        made = function(numbers, **kwargs | {"device": "cpu"})
-        return made.to(kwargs.get("device"))
+        tensor = function(numbers, **kwargs | {"device": "cpu"})
+        return tensor.to(kwargs.get("device"))
 
 
 def _execute(operator, args: tuple, kwargs: dict):
@@ -161,18 +161,18 @@ def _execute(operator, args: tuple, kwargs: dict):
             return result
     leaves, structure = tree_flatten((args, kwargs))
     on_device = [leaf for leaf in leaves if isinstance(leaf, DeviceTensor)]
-    wanted = kwargs.get("device")
+    target_device = kwargs.get("device")
     is_copy = operator in (aten._to_copy.default, aten.copy_.default)
     if on_device and not is_copy:
         _check_devices(operator, leaves)
-    to_device = wanted == DEVICE if wanted is not None else bool(on_device)
+    to_device = target_device == DEVICE if target_device is not None else bool(on_device)
     if not to_device and not on_device:
         return operator(*args, **kwargs)
 
     wrappers = {id(leaf.held): leaf for leaf in on_device}
     held = [leaf.held if isinstance(leaf, DeviceTensor) else leaf for leaf in leaves]
     plain_args, plain_kwargs = tree_unflatten(held, structure)
-    if to_device and wanted is not None:
+    if to_device and target_device is not None:
         plain_kwargs = plain_kwargs | {"device": torch.device("cpu")}
     result = operator(*plain_args, **plain_kwargs)
     _count(operator, args, to_device, result)

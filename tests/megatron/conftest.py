@@ -37,7 +37,7 @@ def measured(starts, tmp_path_factory) -> Path:
 
     out = tmp_path_factory.mktemp("layouts")
     figures = {run: layouts.measure(run, starts, None, out / "one" / run) for run in layouts.RUNS}
-    figures["kernels"] = layouts.kernels()
+    layouts.step_in_bf16(starts, out / "one" / "bf16")
     forks.write_json(out / "one.json", figures)
     forks.run_ranks(2, layouts.measure_all, starts, out / "one", out, folder=out)
     return out

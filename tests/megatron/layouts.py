@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
-import torch.distributed as dist
 from forks import write_json
 from tiny import Samples, loss_of, new_engine
 
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.generate import Sampling, generate
-from aligner_lib.megatron.logprobs import gather_vocab, logprobs_and_entropy, token_logprobs
+from aligner_lib.megatron.logprobs import token_logprobs
 from aligner_lib.megatron.lora import LoRA
 from aligner_lib.models.adapters import Adapter
 from aligner_lib.rollouts.policy import hf_weights
@@ -34,6 +32,7 @@ LAYERS = {
 LORA = LoRA(LAYERS, seed=7)
 RUNS = ("untied", "tied", "scalar", "tied_lora", "scalar_lora")  # one of tiny.MODELS, or adapters to it
 UNFROZEN = 3  # of 4 layers: the fewest of which each of two pipeline stages has one
+BF16_RATE = 1e-4  # a fifth of half a step of bf16's grid between 1/8 and 1/4, in which a weight of N(0, 0.15) often lies
 MAPPED = 102  # seed of the batch that is not trained on
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [15, 16], [17]]
 SAMPLING = {
@@ -60,7 +59,7 @@ def measure_all(starts: Path, saved: Path, out: Path) -> None:
             run: measure(run, starts, saved / run, out / layout / run, sequence_parallel=shared)
             for run in RUNS
         }
-        figures["kernels"] = kernels()
+        step_in_bf16(starts, out / layout / "bf16", sequence_parallel=shared)
         if parallel.is_first_rank():
             write_json(out / f"{layout}.json", figures)
 
@@ -69,14 +68,13 @@ def measure(run: str, starts: Path, saved: Path | None, out: Path, **numerics) -
     """Training from a start, saved to `out` after STEPS; the steps after that, also from the checkpoint `saved`."""
     name, lora = model_and_adapters(run)
     engine = new_engine(name, starts / name, lora=lora, **numerics)
-    evaluated = engine.evaluate(_mine(MAPPED, MICRO_BATCH), loss_of(name))
+    evaluated = engine.evaluate(_batches_of_rank(MAPPED, MICRO_BATCH), loss_of(name))
     figures = {"evaluated": evaluated, "mapped": mapped(engine, name)}
     if name == "untied":
         batch = Samples.draw(GLOBAL_BATCH, MAPPED)
         figures["kept"] = (
             kept_bytes(engine.module, batch.tokens, batch.lengths) if parallel.pp_size() == 1 else None
         )
-        figures["broadcast"] = broadcast_to_draw(engine.module)
     figures["steps"] = train(engine, name, range(STEPS))
     engine.save(out)
     parallel.barrier()
@@ -95,6 +93,12 @@ def measure(run: str, starts: Path, saved: Path | None, out: Path, **numerics) -
     return figures
 
 
+def step_in_bf16(starts: Path, out: Path, **numerics) -> None:
+    engine = new_engine("tied", starts / "tied", bf16=True, **numerics)
+    engine.train_step(_batches_of_rank(0, 3), loss_of("tied"), BF16_RATE)
+    engine.save(out)
+
+
 def model_and_adapters(run: str) -> tuple[str, LoRA | None]:
     name, _, adapters = run.partition("_")
     return name, LORA if adapters else None
@@ -111,7 +115,8 @@ def continued(run: str, saved: Path, starts: Path, **numerics) -> list[dict]:
 
 def train(engine, name: str, steps: range, micro_batch: int = MICRO_BATCH) -> list[dict]:
     return [
-        engine.train_step(_mine(step, micro_batch), loss_of(name), lr=1e-3 / (step + 1)) for step in steps
+        engine.train_step(_batches_of_rank(step, micro_batch), loss_of(name), lr=1e-3 / (step + 1))
+        for step in steps
     ]
 
 
@@ -139,45 +144,7 @@ def generated(module, sampling: Sampling) -> list:
     return _in_order(parallel.gather_over_dp([[r.tokens, r.finished] for r in responses]))
 
 
-def broadcast_to_draw(module) -> list:
-    """Shape and dtype of each tensor that is broadcast while one batch is generated; None for a pickled object."""
-    seen = []
-
-    def noted(work, describe):
-        return lambda what, *args, **more: (seen.append(describe(what)), work(what, *args, **more))[1]
-
-    tensors = noted(dist.broadcast, lambda tensor: [list(tensor.shape), str(tensor.dtype)])
-    objects = noted(dist.broadcast_object_list, lambda _: None)
-    with patch.object(dist, "broadcast", tensors), patch.object(dist, "broadcast_object_list", objects):
-        generate(module, PROMPTS[:3], [0, 1, 2], Sampling(max_length=4, greedy=True), stop_ids=[STOP])
-    return seen
-
-
-def kernels() -> dict:
-    """The split log-probabilities, entropies and gradients, as the largest distance from torch's own."""
-    generator = torch.Generator().manual_seed(0)
-    whole = (4 * torch.randn(9, 32, generator=generator)).requires_grad_()
-    targets = torch.randint(0, 32, (9,), generator=generator)
-    weights = torch.randn(2, 9, generator=generator)
-    every = whole.log_softmax(dim=-1)
-    expected = every[torch.arange(9), targets], -(every.exp() * every).sum(dim=-1)
-    (weights[0] * expected[0] + weights[1] * expected[1]).sum().backward()
-
-    part = 32 // parallel.tp_size()
-    columns = slice(parallel.tp_rank() * part, (parallel.tp_rank() + 1) * part)
-    mine = whole.detach()[:, columns].clone().requires_grad_()
-    logprobs, entropy = logprobs_and_entropy(mine * 1, targets, parallel.tp_group())
-    (weights[0] * logprobs + weights[1] * entropy).sum().backward()
-    distances = {
-        "logprobs": logprobs - expected[0],
-        "entropy": entropy - expected[1],
-        "gradient": mine.grad - whole.grad[:, columns],
-        "gathered": gather_vocab(mine.detach(), parallel.tp_group()) - whole,
-    }
-    return {name: distance.abs().max().item() for name, distance in distances.items()}
-
-
-def _mine(step: int, micro_batch: int) -> list[Samples]:
+def _batches_of_rank(step: int, micro_batch: int) -> list[Samples]:
     return Samples.draw(GLOBAL_BATCH, step).micro_batches(micro_batch, parallel.dp_rank(), parallel.dp_size())
 
 

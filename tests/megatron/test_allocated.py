@@ -42,8 +42,8 @@ def allocate(out: Path) -> None:
             )
             for role, arch in MODELS.items()
         }
-        found = {role: bytes_of(engine) for role, engine in engines.items()}
-        forks.write_json(out / f"{name}-{parallel.rank()}.json", found)
+        bytes_of_roles = {role: bytes_of(engine) for role, engine in engines.items()}
+        forks.write_json(out / f"{name}-{parallel.rank()}.json", bytes_of_roles)
 
 
 def bytes_of(engine) -> dict[str, int]:

@@ -1,14 +1,12 @@
 """Frozen weights beside a model that trains: the model gets its own back, in the memory where the optimizer writes."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tiny
 import torch
 
 from aligner_lib.datasets.batches import TokenBatch
-from aligner_lib.datasets.samples import PairSample
 from aligner_lib.errors import ConfigError
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.records import CriticExperience
@@ -163,32 +161,6 @@ def test_frozen_layers_are_computed_once_for_values_rewards_and_epochs(starts):
     # two micro batches a rollout: once in place of values, rewards and two epochs
     assert len(passes) == 4 and len(all_passes) == 16
     assert not torch.allclose(numbers[0], numbers[4][:, : numbers[0].shape[1]], atol=1e-3)
-
-
-def test_frozen_layers_are_computed_once_for_all_validations_of_a_run(starts):
-    """Beside a trainer whose validations compute them each time: the figures are the same to the bit."""
-    from aligner_lib.kinds.rm.trainer import RewardModelTrainer
-
-    lengths = [(4, 6), (7, 5), (9, 8), (5, 6)]
-    *pairs, learnt = [PairSample([1, a, *range(3, 1 + a)], [1, a, *range(9, 7 + b)]) for a, b in lengths]
-
-    def figures(once: bool) -> tuple[list[dict[str, float]], int]:
-        engine = tiny.new_engine("scalar", starts / "scalar", num_layers_unfrozen=1)
-        if not once:
-            engine.module.frozen_outputs = None
-        passes: list[int] = []  # of the lowest layer
-        engine.module.decoder.layers[0].register_forward_hook(lambda *_: passes.append(1))
-        sizes = dict.fromkeys(("global_batch_size", "micro_batch_size", "validation_micro_batch_size"), 2)
-        data = {"train": [learnt], "validation": pairs, "tokenizer": SimpleNamespace(pad_id=0)}
-        trainer = RewardModelTrainer(engine, **data, **sizes, lr_schedule=lambda step: 1e-2, seed=0)
-        validations = [trainer.validate(0)]
-        trainer.engine.train_step([trainer.collate([learnt])], trainer.loss, 1e-2)
-        return validations + [trainer.validate(1)], len(passes)
-
-    (validations, passes), (expected, all_passes) = figures(once=True), figures(once=False)
-    assert validations == expected and validations[0] != validations[1]
-    # two micro batches of each validation, and one of the step
-    assert (all_passes, passes) == (5, 3)
 
 
 def test_a_critic_begins_in_the_units_of_rewards(starts):

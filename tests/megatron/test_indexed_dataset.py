@@ -1,7 +1,5 @@
 """Token files against Megatron's own reader and writer: equal to the byte."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,8 +12,6 @@ from aligner_lib.datasets.indexed_dataset import (
     files_of_prefix,
     write_index,
 )
-from aligner_lib.datasets.tokenize_files import tokenize_file
-from aligner_lib.datasets.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +50,6 @@ def test_the_files_are_theirs_to_the_byte(theirs, tmp_path_factory, documents, v
         theirs, folder / "theirs", documents, vocab_size
     )
     assert list(IndexedDataset(folder / "theirs")) == documents
-
-
-def test_the_bundled_comparisons_are_theirs_to_the_byte(theirs, formatted, smoke, tmp_path):
-    tokenizer, source = Tokenizer(smoke), formatted / "train_comparisons.jsonl"
-    made = tokenize_file(source, tmp_path / "ours", tokenizer, append_eod=True, workers=2)
-    texts = [json.loads(line)["text"] for line in source.read_text().splitlines()]
-    documents = [[*tokenizer.encode(text), tokenizer.eos_id] for text in texts]
-    both = tuple(path.read_bytes() for path in files_of_prefix(made.prefix))
-    assert both == build(theirs, tmp_path / "theirs", documents, tokenizer.vocab_size)
-    read = theirs.IndexedDataset(str(made.prefix))
-    assert [read[i].tolist() for i in range(len(read))] == documents
 
 
 def test_documents_of_several_sequences_are_read_whole(theirs, tmp_path):

@@ -30,14 +30,14 @@ def assert_same_steps(got: list[dict], expected: list[dict]) -> None:
 def test_compared_steps_and_responses_are_worth_comparing(figures, run):
     """Else equality would say little: losses move, gradients are clipped, and responses differ. In one process a checkpoint
     goes on to the bit."""
-    one = figures["one"][run]
-    assert len({round(step["loss"], 3) for step in one["steps"]}) == STEPS
-    assert min(step["grad_norm"] for step in one["steps"]) > (0.05 if "lora" in run else CLIP)
+    alone = figures["one"][run]
+    assert len({round(step["loss"], 3) for step in alone["steps"]}) == STEPS
+    assert min(step["grad_norm"] for step in alone["steps"]) > (0.05 if "lora" in run else CLIP)
     for kind in ("greedy", "sampled") if "scalar" not in run else ():
-        responses = [tokens for tokens, _ in one[kind]]
+        responses = [tokens for tokens, _ in alone[kind]]
         assert len({tuple(tokens) for tokens in responses}) == len(responses)
         assert max(len(set(tokens)) for tokens in responses) > 3
-    assert one["after_loading"] == one["more_steps"]
+    assert alone["after_loading"] == alone["more_steps"]
 
 
 @each_run
@@ -50,14 +50,13 @@ def test_losses_gradient_norms_and_predictions_are_those_of_one_process(figures,
     for kind in ("mapped", "learnt"):
         for row, expected in zip(ours[kind], theirs[kind], strict=True):
             assert row == pytest.approx(expected, abs=CLOSE, rel=CLOSE)
-    assert max(figures[layout]["kernels"].values()) < CLOSE, "the split kernels are torch's"
 
 
 @each_layout
 def test_the_last_layers_alone_learn_the_same_in_every_layout(figures, measured, layout):
-    one = figures["one"]["scalar"]
-    assert_same_steps(figures[layout]["scalar"]["top_layers"], one["top_layers"])
-    assert one["top_layers"][0]["grad_norm"] < one["steps"][0]["grad_norm"] - 1e-3
+    alone = figures["one"]["scalar"]
+    assert_same_steps(figures[layout]["scalar"]["top_layers"], alone["top_layers"])
+    assert alone["top_layers"][0]["grad_norm"] < alone["steps"][0]["grad_norm"] - 1e-3
     names = {
         where: [StoreReader(measured / where / "scalar" / "top_layers" / part).names() for part in PARTS]
         for where in (layout, "one")
@@ -76,13 +75,10 @@ def test_sequence_parallel_ranks_keep_half_of_what_tensor_parallel_ones_keep_twi
 
 
 @each_layout
-def test_responses_are_those_of_one_process_and_ranks_share_only_draws(figures, layout):
+def test_responses_are_those_of_one_process(figures, layout):
     for run in ("untied", "tied", "tied_lora"):
         for kind in ("greedy", "sampled"):
             assert figures[layout][run][kind] == figures["one"][run][kind], (run, kind)
-    # at each of 4 tokens, of a batch of 3, ids and log-probabilities: no logits, nothing pickled
-    expected = [] if layout == "dp2" else [[[2, 3], "torch.float64"]] * 4
-    assert figures[layout]["untied"]["broadcast"] == expected
 
 
 PARTS = ("weights", "optimizer")
@@ -115,9 +111,9 @@ def test_checkpoints_and_exports_hold_each_value_once(measured, smoke, tmp_path,
     if "lora" not in run:
         Tokenizer(smoke).save(checkpoint)
         export(checkpoint, "hf", tmp_path / "out")
-        found, expected = load_file(tmp_path / "out/model.safetensors"), stored_tensors(checkpoint)
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[key], expected[key]) for key in found)
+        exported, expected = load_file(tmp_path / "out/model.safetensors"), stored_tensors(checkpoint)
+        assert exported.keys() == expected.keys()
+        assert all(torch.equal(exported[key], expected[key]) for key in exported)
 
 
 @pytest.mark.parametrize("run", ["untied", "tied", "tied_lora"])
@@ -137,12 +133,6 @@ def test_a_name_that_the_model_has_not_is_refused(starts, one_process):
     assert "decoder.final_layernorm.weight" in whole.names
     with pytest.raises(KeyError, match=r"no weight output_layer\.weight"):
         whole.read("output_layer.weight")
-
-
-def test_a_checkpoint_holds_float32_weights_and_adam_s_two_moments(measured):
-    paths = [path for part in PARTS for path in (measured / "one" / "untied" / part).glob("*.safetensors")]
-    values = 3 * 4 * ARCHITECTURE.num_parameters
-    assert values < sum(path.stat().st_size for path in paths) < 1.2 * values  # and headers
 
 
 def test_a_scalar_model_starts_from_a_language_model_with_a_head_of_zeros_or_a_drawn_one(starts, one_process):

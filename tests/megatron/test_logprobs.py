@@ -56,15 +56,14 @@ def test_without_gradients_the_numbers_are_the_same(monkeypatch, rows):
     assert torch.equal(both[0], logprobs)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probabilities_alone_and_their_gradients_are_those_of_divided_logits(temperature):
+def test_log_probabilities_alone_and_their_gradients_are_those_of_divided_logits():
     logits, targets = (
         torch.randn(4, 7, generator=torch.Generator().manual_seed(0)),
         torch.tensor([0, 6, 3, 3]),
     )
     leaves = [logits.clone().requires_grad_() for _ in range(2)]
-    ours = token_logprobs(leaves[0] * 1, targets, None, temperature)
-    torchs = by_torch(leaves[1] / temperature, targets)[0]
+    ours = token_logprobs(leaves[0] * 1, targets, None, 0.7)
+    torchs = by_torch(leaves[1] / 0.7, targets)[0]
     (ours.sum() + torchs.sum()).backward()
     assert_close(ours, torchs)
     assert_close(leaves[0].grad, leaves[1].grad)
@@ -83,11 +82,3 @@ def test_huge_logits_stay_finite():
     logprobs, entropy = logprobs_and_entropy(torch.tensor([[1e4, -1e4, 0.0]]), torch.tensor([1]))
     assert logprobs.item() == -2e4
     assert entropy.item() == 0
-
-
-def test_a_second_backward_is_refused():
-    logits = torch.zeros(1, 2, requires_grad=True)
-    logprobs = token_logprobs(logits * 1, torch.tensor([0])).sum()
-    logprobs.backward(retain_graph=True)
-    with pytest.raises(AssertionError, match="one backward only"):
-        logprobs.backward()

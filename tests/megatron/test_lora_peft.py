@@ -56,8 +56,8 @@ def logits(engine: Engine, tokens: torch.Tensor) -> torch.Tensor:
     return engine.module.logits(hidden.transpose(0, 1).flatten(0, 1)).view(*tokens.shape, -1)
 
 
-def assert_logits(found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-4) -> None:
-    torch.testing.assert_close(found, expected, atol=atol, rtol=0)
+def assert_logits(ours: torch.Tensor, expected: torch.Tensor, atol: float = 1e-4) -> None:
+    torch.testing.assert_close(ours, expected, atol=atol, rtol=0)
 
 
 def draw_b(model: torch.nn.Module, half: str, seed: int) -> None:
@@ -176,29 +176,30 @@ def test_adapters_of_stacked_matrices_go_back_as_they_came(family, smoke, tokens
     )
 
 
-@pytest.mark.parametrize("init", ["pissa", "olora"])
 def test_adapters_that_changed_their_base_are_read_once_peft_has_made_them_plain(
-    twins, twin, tokens, init, tmp_path
+    twins, twin, tokens, tmp_path
 ):
     """As peft writes them they belong to another base, and are refused."""
     peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj"], init_lora_weights=init)
+    config = peft.LoraConfig(
+        r=3, lora_alpha=6, target_modules=["q_proj", "v_proj"], init_lora_weights="pissa"
+    )
     theirs, initial = peft.get_peft_model(twin, config).eval(), str(tmp_path / "initial")
     theirs.peft_config["default"].init_lora_weights = True  # which of them is the start, as peft's guide says
     theirs.save_pretrained(initial)
-    theirs.peft_config["default"].init_lora_weights = init
+    theirs.peft_config["default"].init_lora_weights = "pissa"
     for key, parameter in theirs.named_parameters():
         if "lora_B" in key:
             parameter.data.add_(0.1)
     expected = theirs(tokens).logits
     theirs.save_pretrained(tmp_path / "as_it_is")
-    with pytest.raises(ValueError, match=f"init_lora_weights={init}"):
+    with pytest.raises(ValueError, match="init_lora_weights=pissa"):
         engine_with(twins[0], tmp_path / "as_it_is")
     theirs.save_pretrained(tmp_path / "plain", path_initial_model_for_weight_conversion=initial)
     assert_logits(logits(engine_with(twins[0], tmp_path / "plain"), tokens), expected, atol=1e-3)
 
 
-@pytest.mark.parametrize(("base", "revision"), [(None, "abc"), ("org/one", "abc"), ("mine", None)])
+@pytest.mark.parametrize(("base", "revision"), [(None, "abc"), ("mine", None)])
 def test_an_export_pins_the_revision_of_its_base_on_the_hub(adapted, tmp_path, base, revision):
     folder = shutil.copytree(adapted[1], tmp_path / "checkpoint")
     record = json.loads((folder / "adapter.json").read_text())
@@ -266,31 +267,21 @@ def changed(exported, folder, config: dict | None = None, tensors=None):
 
 
 @pytest.mark.parametrize(
-    ("config", "change", "words"),
+    ("config", "change", "message"),
     [
         ({"use_dora": True}, None, "use_dora=True, but only use_dora=False can be read"),
-        ({"alora_invocation_tokens": [5]}, None, r"alora_invocation_tokens=\[5\], but only alora_invocation_tokens=None"),
-        ({"use_qalora": True}, None, "use_qalora=True, but only use_qalora=False can be read"),
         ({"lora_alpha": 0}, None, r"adapter_config\.json gives the adapter of .* lora_alpha=0, .*: write the lora_alpha"),
-        ({"bias": "all"}, None, "bias=all, but only bias=none can be read"),
-        ({"init_lora_weights": "pissa_niter_4"}, None, "=pissa_niter_4: .*path_initial_model_for_weight_conv"),
         ({"peft_type": "IA3"}, None, "peft_type=IA3; only LORA can be read"),
         (None, lambda t: t | {"base_model.model.lm_head.weight": torch.zeros(2)}, "not a part of a linear layer's adapter"),
         (None, lambda t: {k.replace("q_proj", "query"): v for k, v in t.items()}, r"adapts model\.layers\.0\.self_attn\.query"),
         (None, lambda t: {k: v for k, v in t.items() if "layers.3" not in k}, "in 3 of 4 layers"),
         (None, lambda t: {k: v[:, :-1].contiguous() if "q_proj.lora_A" in k else v for k, v in t.items()}, "another model"),
-        (None, lambda t: {"x.lora_A.weight": torch.zeros(1, 2), "x.lora_B.weight": torch.zeros(2, 1)}, "adapts x"),
     ],
-    ids=["dora", "alora", "qalora", "no alpha", "bias", "pissa", "ia3", "a head", "another name", "some layers", "another shape", "none of these"],
+    ids=["dora", "no alpha", "ia3", "a head", "another name", "some layers", "another shape"],
 )  # fmt: skip
-def test_what_can_t_be_read_is_refused(exported, twins, tmp_path, config, change, words):
-    with pytest.raises(ValueError, match=words):
+def test_what_can_t_be_read_is_refused(exported, twins, tmp_path, config, change, message):
+    with pytest.raises(ValueError, match=message):
         adapter_layers(changed(exported, tmp_path / "peft", config, change), Architecture.load(twins[0]))
-
-
-def test_adapters_of_mica_are_read_because_they_keep_the_base(exported, twins, tmp_path):
-    arch, mica = Architecture.load(twins[0]), {"init_lora_weights": "mica"}
-    assert adapter_layers(changed(exported, tmp_path / "peft", mica), arch) == adapter_layers(exported, arch)
 
 
 def test_what_has_no_adapters_is_not_exported(twins, adapted, tmp_path):

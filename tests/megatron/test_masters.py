@@ -3,11 +3,11 @@
 from contextlib import nullcontext
 from pathlib import Path
 
-import forks
 import pytest
 import tiny
 import torch
-from layouts import in_each_layout
+from layouts import BF16_RATE as RATE
+from layouts import LAYOUTS
 from simulated_accelerator import simulated_accelerator
 
 from aligner_lib.megatron.masters import HALF_STEP, between_the_steps
@@ -15,8 +15,6 @@ from aligner_lib.models.stream import StoredArrays
 from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
-
-RATE = 1e-4  # a fifth of half a step of bf16's grid between 1/8 and 1/4, in which a weight of N(0, 0.15) often lies
 
 
 def weights_of(engine) -> dict[str, torch.Tensor]:
@@ -129,25 +127,11 @@ def test_resume_reproduces_the_next_steps_bit_for_bit(copies, tmp_path, on_devic
         assert all(torch.equal(masters[name].cpu(), value.cpu()) for name, value in kept.items())
 
 
-def train_in_bf16(start, out) -> None:
-    """A step on each rank of a layout."""
-    from aligner_lib.megatron import parallel
-
-    for layout in in_each_layout("dp2", "tp2", "pp2"):
-        engine = tiny.new_engine("tied", start, bf16=True)
-        samples = tiny.Samples.draw(7, 0).micro_batches(3, parallel.dp_rank(), parallel.dp_size())
-        engine.train_step(samples, tiny.language_loss, RATE)
-        engine.save(out / layout)
-
-
-def test_any_layout_writes_masters_that_one_process_and_an_export_read(starts, tmp_path):
-    forks.run_ranks(2, train_in_bf16, starts / "tied", tmp_path, folder=tmp_path)
-    one = tiny.new_engine("tied", starts / "tied", bf16=True)
-    train_step(one)
-    one.save(tmp_path / "one")
-    expected = StoreReader(tmp_path / "one" / "weights")
-    for layout in ("dp2", "tp2", "pp2"):
-        store, arrays = (reader(tmp_path / layout / "weights") for reader in (StoreReader, StoredArrays))
+def test_any_layout_writes_masters_that_one_process_and_an_export_read(measured):
+    expected = StoreReader(measured / "one" / "bf16" / "weights")
+    for layout in LAYOUTS:
+        folder = measured / layout / "bf16"
+        store, arrays = (reader(folder / "weights") for reader in (StoreReader, StoredArrays))
         assert store.names() == expected.names()
         for name in store.names():
             values = store.read_whole(name)
@@ -156,9 +140,9 @@ def test_any_layout_writes_masters_that_one_process_and_an_export_read(starts, t
             # Adam's first step is the rate in every weight, whose gradients are rounded differently in each layout
             torch.testing.assert_close(values, expected.read_whole(name), atol=2.5 * RATE, rtol=0)
             assert (values - expected.read_whole(name)).abs().median() < 0.01 * RATE
-        again, norm = tiny.new_engine("tied", bf16=True), "decoder.final_layernorm.weight"
-        again.load(tmp_path / layout, with_optimizer=True)
-        assert torch.equal(masters_of(again)[norm], store.read_whole(norm))
+        resumed, norm = tiny.new_engine("tied", bf16=True), "decoder.final_layernorm.weight"
+        resumed.load(folder, with_optimizer=True)
+        assert torch.equal(masters_of(resumed)[norm], store.read_whole(norm))
 
 
 def share(shown: torch.Tensor, expected: torch.Tensor) -> float:

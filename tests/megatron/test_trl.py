@@ -159,8 +159,8 @@ def assert_same(ours: Computed, theirs: Computed) -> None:
 
 def assert_same_figures(ours: Computed, theirs: Computed) -> None:
     for name in TRL_FIGURES:
-        found, expected = (fmean(side.figures[name]) for side in (ours, theirs))
-        assert found == pytest.approx(expected, rel=CLOSE), name
+        computed, expected = (fmean(side.figures[name]) for side in (ours, theirs))
+        assert computed == pytest.approx(expected, rel=CLOSE), name
 
 
 # ---- pairs ----------------------------------------------------------------------------------------------------------
@@ -186,15 +186,15 @@ def test_with_a_reference(sides, ours, theirs):
     batches = [PAIRS] if theirs["loss_type"] in ("sigmoid", "robust") else [[pair] for pair in PAIRS]
     batches = [collate(batch) for batch in batches]
     expected = trl_gradient(sides, DPOConfig, DPOTrainer, batches, weights=theirs, chosen=" b", rejected=" c")
-    found, figures = our_gradient(sides, as_pairs(PAIRS), **ours), expected.figures
+    computed, figures = our_gradient(sides, as_pairs(PAIRS), **ours), expected.figures
     if theirs["loss_type"] in ("ipo", "sigmoid_norm"):
         for side in ("chosen", "rejected"):
             sums = zip(figures[f"rewards_{side}_mean"], PAIRS, strict=True)
             figures[f"rewards_{side}_mean"] = [value / len(pair[f"{side}_ids"]) for value, pair in sums]
         sides_of_pairs = zip(figures["rewards_chosen_mean"], figures["rewards_rejected_mean"])
         figures["acc"] = [float(chosen > rejected) for chosen, rejected in sides_of_pairs]
-    assert_same(found, expected)
-    assert_same_figures(found, expected)
+    assert_same(computed, expected)
+    assert_same_figures(computed, expected)
 
 
 def padded(pairs: list[dict]) -> dict[str, torch.Tensor]:
@@ -225,9 +225,9 @@ def test_without_a_reference(sides, module, name, pairs, ours, theirs):
     classes = getattr(trl, f"{name}Config"), getattr(trl, f"{name}Trainer")
     batches, texts = [padded(pairs)], {"chosen": " b", "rejected": " c"}
     expected = trl_gradient(sides, *classes, batches, reference=False, weights=theirs, **texts)
-    found = our_gradient(sides, as_pairs(pairs), **ours)
-    assert_same(found, expected)
-    assert_same_figures(found, expected)
+    computed = our_gradient(sides, as_pairs(pairs), **ours)
+    assert_same(computed, expected)
+    assert_same_figures(computed, expected)
 
 
 # ---- labels ---------------------------------------------------------------------------------------------------------

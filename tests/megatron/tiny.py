@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -53,8 +54,8 @@ class Samples(TokenBatch):
 
     def micro_batches(self, size: int, rank: int = 0, ranks: int = 1) -> list[Samples]:
         """This rank's share in micro batches of at most `size`."""
-        mine = self.rows(share_of_rank(range(self.size), rank, ranks))
-        return [mine.rows(group) for group in length_grouped(mine.lengths.tolist(), size)]
+        share = self.rows(share_of_rank(range(self.size), rank, ranks))
+        return [share.rows(group) for group in length_grouped(share.lengths.tolist(), size)]
 
 
 def new_engine(
@@ -78,15 +79,16 @@ def randomize(model, seed: int) -> None:
         parameter.data.copy_(noise if parameter.dim() > 1 else 1 + noise)
 
 
-def language_loss(model, batch: Samples, hidden):
-    """Weighted negative log-likelihood, and the entropy as a metric."""
+def language_loss(model, batch: Samples, hidden, entropy_bonus: float = 0.0):
+    """Weighted negative log-likelihood less an entropy bonus, and the entropy as a metric."""
     from aligner_lib.megatron.engine import LossTerms
     from aligner_lib.megatron.logprobs import selected_logprobs
 
     logprobs, entropy = selected_logprobs(
         model, batch.tokens, hidden, batch.weights.bool(), with_entropy=True
     )
-    return LossTerms(-logprobs.sum(), batch.weights.sum(), {"entropy": entropy.sum()})
+    loss = -(logprobs + entropy_bonus * entropy).sum()
+    return LossTerms(loss, batch.weights.sum(), {"entropy": entropy.sum().detach()})
 
 
 def value_loss(model, batch: Samples, hidden):
@@ -99,4 +101,4 @@ def value_loss(model, batch: Samples, hidden):
 
 
 def loss_of(name: str):
-    return value_loss if name == "scalar" else language_loss
+    return value_loss if name == "scalar" else partial(language_loss, entropy_bonus=0.2)

@@ -31,19 +31,10 @@ def short(run_once, rm):
 def remote_jobs(jobs):
     """Five steps of PPO as two jobs: run(name, actor's settings, critic's settings, …) gives both run folders."""
 
-    def run(name: str, actor: dict, critic: dict, ranks: int = 1, critic_ranks: int = 1):
-        server = Critic(jobs, f"{name}_critic").start(ranks=critic_ranks, **critic)
-        run_actor(jobs, name, server, ranks, **(STEPS | actor))
+    def run(name: str, actor: dict, critic: dict, actor_ranks: int = 1):
+        server = Critic(jobs, f"{name}_critic").start(**critic)
+        run_actor(jobs, name, server, actor_ranks, **(STEPS | actor))
         server.until_it_ended()
         return jobs.run_folder(name), server
 
     return run
-
-
-@pytest.fixture(scope="session")
-def live_critic(jobs):
-    """A critic with default settings, but for one that has no effect in it; it waits for an actor."""
-    critic = Critic(jobs, "live").start(exp_manager__resume_if_exists=False).until_it_serves()
-    yield critic
-    critic.process.terminate()
-    critic.until_it_ended()

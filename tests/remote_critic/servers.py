@@ -93,8 +93,8 @@ class Critic:
         assert self.process.exitcode is None, self.log
         return self
 
-    def until_it_ended(self, bound_s: float = forks.BOUND_S) -> Critic:
-        forks.until(lambda: self.process.exitcode is not None, f"the end of {self.name}", bound_s)
+    def until_it_ended(self) -> Critic:
+        forks.until(lambda: self.process.exitcode is not None, f"the end of {self.name}")
         return self
 
     def children(self) -> list[psutil.Process]:
@@ -198,12 +198,9 @@ def child_of(pid: int, name: str) -> psutil.Process | None:
     return None
 
 
-def _kill_child(name: str) -> Callable:
-    def fault(result: object) -> object:
-        child_of(os.getpid(), name).kill()
-        return result
-
-    return fault
+def _kill_tritonserver(result: object) -> object:
+    child_of(os.getpid(), "bin/tritonserver").kill()
+    return result
 
 
 def _stop_tritonserver(result: object) -> object:
@@ -215,17 +212,10 @@ def _error(_: object) -> None:
     raise KeyError("a fault in the critic's code")
 
 
-def _nan(result: list) -> list:
-    result[0][0, 2] = float("nan")  # a command's first request may have a single sample
-    return result
-
-
 FAULTS = {
     "kill": _kill,
     "stop": _stop,
     "stopped tritonserver": _stop_tritonserver,
-    "tritonserver": _kill_child("bin/tritonserver"),
-    "stub": _kill_child("model-store/status"),
+    "tritonserver": _kill_tritonserver,
     "error": _error,
-    "nan": _nan,
 }

@@ -75,19 +75,6 @@ def test_without_its_actor_the_critic_ends_and_both_go_on_together_to_the_unbrok
     assert figures(run)[:5] == figures(in_process)[:5]
     assert steps(critic.run) == list(range(1, 13))
 
-    # a critic of another run is refused
-    stranger = Critic(jobs, "stranger").start()
-    before = run.info
-    with pytest.raises(AssertionError):
-        run_actor(jobs, "ends", stranger, **(steps_to(7) | KEEP))
-    assert (
-        "the server has no checkpoint after 4 train steps (its checkpoints: none)"
-        in jobs.log("ends").read_text()
-    )
-    assert run.info == before  # the finished run is as it was
-    stranger.until_it_ended()
-    assert stranger.run.status == "stopped" and "ended before it began" in stranger.run.info["message"]
-
 
 def go_on(jobs, critic, last: int):
     critic.start(**KEEP)

@@ -1,4 +1,7 @@
-"""PPO as two jobs gives the figures of PPO in one process, whatever the layouts, micro batches and padding."""
+"""PPO as two jobs gives the figures of PPO in one process, whatever the layouts, micro batches and padding.
+
+An actor of data-parallel ranks, and a critic of several ranks: test_faults.py.
+"""
 
 import forks
 import pytest
@@ -8,14 +11,15 @@ from smoke_jobs import assert_same_run
 
 pytestmark = pytest.mark.remote_critic
 
-TP2 = {"model__tensor_model_parallel_size": 2}
+PADDED = {"remote_critic_rm__pad_to_length": 160}
 PP2 = {"model__pipeline_model_parallel_size": 2}
 
 
 def test_every_metric_is_the_one_process_s(remote_jobs, in_process):
-    """Two jobs of one process each; the critic with another micro batch, the requests padded to one length."""
-    padded, small = {"remote_critic_rm__pad_to_length": 160}, {"trainer__ppo__inference_micro_batch_size": 3}
-    actor, server = remote_jobs("two", padded, small)
+    """The actor has two pipeline stages, the critic another micro batch, and the requests are padded to one length."""
+    actor, server = remote_jobs(
+        "two", PADDED | PP2, {"trainer__ppo__inference_micro_batch_size": 3}, actor_ranks=2
+    )
     critic = server.run
     assert_same_run(actor, in_process)
     records = actor.metrics()[1:]
@@ -32,12 +36,6 @@ def test_every_metric_is_the_one_process_s(remote_jobs, in_process):
     # both keep the checkpoints that belong together
     assert [path.name for path in actor.checkpoints()] == ["step_000005"]
     assert [path.name for path in critic.checkpoints()] == ["step_000008", "step_000010"]
-
-
-def test_layouts_of_four_processes(remote_jobs, short):
-    """A critic of two tensor-parallel ranks, and an actor of two data-parallel ones alone: test_faults.py."""
-    run, _ = remote_jobs("layouts", TP2 | PP2 | TWO_STEPS, PP2, ranks=4, critic_ranks=4)
-    assert_same_run(run, short)
 
 
 def test_both_on_a_device_that_is_not_the_cpu(jobs, short):

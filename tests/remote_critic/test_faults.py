@@ -10,22 +10,19 @@ import forks
 import psutil
 import pytest
 from forks import BOUND_S, until
-from servers import STEPS as SHORT
-from servers import Critic, actor_settings, child_of, run_actor, start_actor
+from servers import STEPS, Critic, actor_settings, child_of, run_actor, start_actor
 from smoke_jobs import checkpoint_files, figures, run_smoke_job, steps
 
 pytestmark = pytest.mark.remote_critic
 
-STEPS = {"trainer__ppo__max_steps": 8}
-SAID = re.compile(r"^(?:interrupted|going on) after step .*", re.MULTILINE)
+MESSAGE = re.compile(r"^(?:interrupted|going on) after step .*", re.MULTILINE)
 SAVED_EVERY = 2  # steps
-# What happens to the critic, and when (see servers.Faults); each of the 8 steps has two train steps.
+# What happens to the critic, and when (see servers.Faults); each of the 5 steps has two train steps.
 STARTS = [
     {"train": (2, "kill")},  # taken, and never answered; while it computes rewards: test_remote_settings
-    {"save": (8, "tritonserver")},  # named, and the actor is not told
-    {"values": (2, "stub")},
+    {"save": (4, "tritonserver")},  # named, and the actor is not told
     # let go on twice; and the last save of all: written, and never named
-    {"values": (2, "stop"), "train": (14, "stopped tritonserver"), "save": (16, "kill")},
+    {"values": (2, "stop"), "train": (7, "stopped tritonserver"), "save": (10, "kill")},
 ]
 BLOWS = [blow for faults in STARTS for _, blow in faults.values()]
 
@@ -38,16 +35,16 @@ def battered(jobs):
     run, log, seen = jobs.run_folder("battered"), jobs.log("battered"), []
     for faults in STARTS:
         critic.start(faults)
-        for work, (_, blow) in faults.items():
+        for command, (_, blow) in faults.items():
             until(lambda: _struck(critic, blow) or actor.exitcode is not None, blow)  # noqa: B023
-            until(lambda: _waits(log) or actor.exitcode is not None, f"{blow} noticed")
+            until(lambda: _interruption(log) or actor.exitcode is not None, f"{blow} noticed")
             assert actor.exitcode is None, log.read_text()
             seen.append(
                 SimpleNamespace(
-                    work=work,
+                    command=command,
                     blow=blow,
                     pid=critic.process.pid,
-                    message=_waits(log),
+                    message=_interruption(log),
                     checkpoint=run.latest_checkpoint() and run.latest_checkpoint().name,
                     critic=critic.run.status,
                     reason=critic.run.info["message"],
@@ -55,7 +52,7 @@ def battered(jobs):
             )
             if paused := _paused(critic, blow):
                 paused.resume()
-                until(lambda: not _waits(log), f"{blow} over")
+                until(lambda: not _interruption(log), f"{blow} over")
     critic.start()
     actor.join(BOUND_S)
     critic.until_it_ended()
@@ -75,10 +72,10 @@ def _paused(critic: Critic, blow: str) -> psutil.Process | None:
     return child_of(critic.process.pid, "bin/tritonserver") if blow == "stopped tritonserver" else None
 
 
-def _waits(log: Path) -> str | None:
-    """What the actor said last, if it is that it was interrupted, and not that it goes on."""
-    said = SAID.findall(log.read_text())
-    return said[-1] if said and said[-1].startswith("interrupted") else None
+def _interruption(log: Path) -> str | None:
+    """The actor's last message, if it is that it was interrupted, and not that it goes on."""
+    messages = MESSAGE.findall(log.read_text())
+    return messages[-1] if messages and messages[-1].startswith("interrupted") else None
 
 
 def test_every_blow_is_noticed_and_both_go_back_to_their_newest_common_checkpoint(battered):
@@ -89,22 +86,19 @@ def test_every_blow_is_noticed_and_both_go_back_to_their_newest_common_checkpoin
         assert "the critic at 127.0.0.1" in blow.message, blow
         step = int(re.match(r"interrupted after step (\d+)", blow.message)[1])
         # a checkpoint that was interrupted was never complete
-        lost = SAVED_EVERY if blow.work == "save" else step % SAVED_EVERY
-        assert back == step - lost, blow
+        newest = step - 1 if blow.command == "save" else step
+        assert back == newest - newest % SAVED_EVERY, blow
         assert blow.checkpoint == (f"step_{back:06d}" if back else None), blow
-        if blow.blow in ("tritonserver", "stub"):
+        if blow.blow == "tritonserver":
             assert blow.critic == "failed"
             assert "a process of PyTriton's server ended" in blow.reason
 
 
-def test_the_run_is_the_unbroken_one_s_to_the_bit_and_nothing_is_left_of_any_server(battered, jobs):
-    unbroken = jobs.run("ppo", "unbroken", **STEPS)
-    assert battered.run.status == unbroken.status == "finished", battered.log
-    assert figures(battered.run) == figures(unbroken)
-    assert steps(battered.critic.run) == list(range(1, 17)), (
-        "two train steps in each of 8, none lost or repeated"
-    )
-    ours, theirs = checkpoint_files(battered.run), checkpoint_files(unbroken)
+def test_the_run_is_the_unbroken_one_s_to_the_bit_and_nothing_is_left_of_any_server(battered, in_process):
+    assert battered.run.status == in_process.status == "finished", battered.log
+    assert figures(battered.run) == figures(in_process)
+    assert steps(battered.critic.run) == list(range(1, 11)), "no train step is lost or repeated"
+    ours, theirs = checkpoint_files(battered.run), checkpoint_files(in_process)
     ours |= {f"critic/{name}": value for name, value in checkpoint_files(battered.critic.run).items()}
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if ours[name] != theirs[name]] == []
@@ -116,42 +110,47 @@ def test_the_run_is_the_unbroken_one_s_to_the_bit_and_nothing_is_left_of_any_ser
 
 # ---- several ranks --------------------------------------------------------------------------------------------------
 
-TP2 = {"model__tensor_model_parallel_size": 2}
+KILLED = {"train": (7, "kill")}  # in the fourth step
+PP2 = {"model__pipeline_model_parallel_size": 2}
+
+
+def assert_figures_of_one_process(run, in_process) -> None:
+    for ours, theirs in zip(figures(run), figures(in_process), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
 
 
 def test_a_killed_second_rank_is_noticed_and_a_stopped_actor_goes_on_with_the_next_critic(jobs, in_process):
-    critic = Critic(jobs, "ranks_critic").start({"train": (7, "kill")}, ranks=2, **TP2)
-    actor = start_actor(jobs, "ranks", critic, **SHORT)
+    """The ranks are pipeline stages, of which the second one alone has values."""
+    critic = Critic(jobs, "ranks_critic").start(KILLED, ranks=2, **PP2)
+    actor = start_actor(jobs, "ranks", critic, **STEPS)
     run, log = jobs.run_folder("ranks"), jobs.log("ranks")
-    until(lambda: critic.other_ranks[0].exitcode is not None or actor.exitcode is not None, "the blow")
-    until(lambda: _waits(log) or actor.exitcode is not None, "the blow noticed")
+    until(lambda: critic.other_ranks[0].exitcode is not None or actor.exitcode is not None, "the kill")
+    until(lambda: _interruption(log) or actor.exitcode is not None, "the kill noticed")
     critic.until_it_ended()
     assert "it has lost one of its ranks in" in critic.run.info["message"]
     run.request_stop()
     actor.join(BOUND_S)
     assert actor.exitcode == 0, log.read_text()
     assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000002")
-    critic.start(ranks=2, **TP2)
-    run_actor(jobs, "ranks", critic, **SHORT)
+    critic.start(ranks=2, **PP2)
+    run_actor(jobs, "ranks", critic, **STEPS)
     critic.until_it_ended()
     assert run.status == "finished", log.read_text()
-    for ours, theirs in zip(figures(run), figures(in_process), strict=True):
-        assert ours == pytest.approx({name: theirs[name] for name in ours}, rel=1e-5, abs=1e-5)
+    assert_figures_of_one_process(run, in_process)
     assert steps(critic.run) == list(range(1, 11))
 
 
-def test_an_actor_of_two_ranks_goes_back_as_one(jobs, in_process):
-    critic = Critic(jobs, "actor_ranks_critic").start({"train": (7, "kill")})
-    settings = actor_settings(jobs, "actor_ranks", critic, trainer__devices=2, **SHORT)
+def test_actor_and_critic_of_two_data_parallel_ranks_go_back_together(jobs, in_process):
+    critic = Critic(jobs, "actor_ranks_critic").start(KILLED, ranks=2)
+    settings = actor_settings(jobs, "actor_ranks", critic, trainer__devices=2, **STEPS)
     ranks = forks.start_ranks(2, run_smoke_job, "ppo", settings, folder=jobs.logs("actor_ranks"))
-    until(lambda: critic.process.exitcode is not None or ranks[0].exitcode is not None, "the blow")
-    critic.start()
+    until(lambda: critic.process.exitcode is not None or ranks[0].exitcode is not None, "the kill")
+    critic.start(ranks=2)
     forks.finish_ranks(ranks, jobs.logs("actor_ranks"))
     critic.until_it_ended()
     run, log = jobs.run_folder("actor_ranks"), (jobs.logs("actor_ranks") / "rank0.log").read_text()
     assert run.status == "finished"
     assert "interrupted after step 3" in log
     assert "going on after step 2" in log
-    for ours, theirs in zip(figures(run), figures(in_process), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
+    assert_figures_of_one_process(run, in_process)
     assert steps(critic.run) == list(range(1, 11))

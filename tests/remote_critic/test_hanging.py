@@ -1,18 +1,16 @@
-"""A server that answers and works no more: one of its ranks hangs, and the threads that tell its status don't."""
+"""The actor's connection to a server that hangs, fails or does not fit: the server is a fake whose status is given."""
 
-import os
-import signal
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 from forks import until
-from servers import Critic
 
 from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import connection, discovery, hang_detection, serialization
 from aligner_lib.remote_critic.connection import Endpoint, Lost, ServerConnection
 from aligner_lib.remote_critic.connections import ServerConnections
+from aligner_lib.remote_critic.errors import Refusal, in_words
 from aligner_lib.remote_critic.pytriton_client import ServerUnreachable
 
 pytestmark = pytest.mark.remote_critic
@@ -64,6 +62,15 @@ def test_what_is_overdue(doing, seconds, longest, gone):
     assert (reason is not None) == gone
 
 
+@pytest.mark.parametrize(
+    ("longest", "seconds", "new_longest"),
+    [(None, 700.0, 700.0), (3.0, 2.0, 3.0), (3.0, 5.0, 5.0), (3.0, 300.0, 6.0), (0.5, 300.0, 3.0)],
+)
+def test_a_pause_at_most_doubles_the_time_that_a_command_may_take(longest, seconds, new_longest):
+    """Beyond what half a minute allows anyway: after a pause, the watch still notices a server that hangs."""
+    assert hang_detection.longest_with(longest, seconds) == new_longest
+
+
 def test_a_call_to_a_server_that_hangs_is_lost_and_no_new_connection_is_made(fake):
     linked, status = fake
     call = linked.call("train", {})
@@ -106,64 +113,32 @@ def test_an_answer_is_waited_for_as_long_as_the_settings_say(fake):
     impatient.close("the test is over")
 
 
+def test_a_refusal_that_no_answer_brings_reaches_the_waiting_call(fake):
+    linked, status = fake
+    call = linked.call("train", {})
+    status["refusal"] = in_words(Refusal("it failed in train"))
+    with pytest.raises(Refusal, match="the critic at here:1: it failed in train"):
+        linked.wait_for(call)
+
+
 BOTH = ["values", "rewards"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "gives", "longest", "words"),
+    ("required", "status_of_server", "longest", "message"),
     [
-        (
-            BOTH,
-            BOTH,
-            129,
-            "encoder_seq_length=129 is beyond the 128 positions of .*, which has /runs/rm: set",
-        ),
-        (
-            ["rewards"],
-            ["values"],
-            128,
-            "gives values, but no rewards: the server is of another kind; check its port$",
-        ),
-        (
-            ["values"],
-            ["rewards"],
-            128,
-            "gives rewards, but no values: .* of another kind; check its port, and",
-        ),
+        (BOTH, {}, 129, "encoder_seq_length=129 is beyond the 128 positions of .*, which has /runs/rm: set"),
+        (["rewards"], {"gives": ["values"]}, 128, "gives values, but no rewards: .* of another kind; check its port$"),
+        (["values"], {"gives": ["rewards"]}, 128, "gives rewards, but no values: .* of another kind; check its port, and"),
+        (BOTH, {"tokenizer": "other"}, 128, r"here:1, which has /runs/rm, has another tokenizer than the policy in /policy"),
     ],
-)
-def test_a_server_that_does_not_fit_is_refused(fake, asked, gives, longest, words):
+    ids=["too long", "no rewards", "no values", "another tokenizer"],
+)  # fmt: skip
+def test_a_server_that_does_not_fit_is_refused(fake, required, status_of_server, longest, message):
     _, status = fake
-    status |= {"gives": gives, "positions": 128, "tokenizer": "same", "model": "/runs/rm"}
-    at, tokenizer = Endpoint("critic", "here", 1, None), SimpleNamespace(hash="same")
-    servers = ServerConnections({at: {*asked}}, tokenizer, "run", 10.0, 10.0, longest_sample=longest)
-    with pytest.raises(UserError, match=words):
+    status |= {"gives": BOTH, "positions": 128, "tokenizer": "same", "model": "/runs/rm"} | status_of_server
+    endpoint = Endpoint("critic", "here", 1, None)
+    tokenizer = SimpleNamespace(hash="same", folder="/policy")
+    servers = ServerConnections({endpoint: {*required}}, tokenizer, "run", 10.0, 10.0, longest_sample=longest)
+    with pytest.raises(UserError, match=message):
         servers.reach(lambda: None, lambda: False)
-
-
-def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
-    monkeypatch.setattr(hang_detection, "OVERDUE_S", 2.0)
-    critic = Critic(jobs, "hanging")
-    critic.start(ranks=2, model__tensor_model_parallel_size=2)
-    critic.until_it_serves()
-    linked = ServerConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "hanging#1")
-    linked.connect()
-    (second,) = critic.other_ranks
-    os.kill(second.pid, signal.SIGSTOP)
-    try:
-        until(lambda: linked.lost, "the actor to notice")
-        assert "hangs" in linked.lost
-    finally:
-        os.kill(second.pid, signal.SIGCONT)
-    until(lambda: _connects(linked), "the critic to go on")
-    critic.run.request_stop()
-    critic.until_it_ended()
-    assert critic.run.status == "stopped"
-
-
-def _connects(linked: ServerConnection) -> bool:
-    try:
-        linked.connect()
-    except ServerUnreachable:
-        return False
-    return True

@@ -1,12 +1,11 @@
-"""One live server, asked directly: padding, batching, refusals, the token."""
+"""One live server, without an actor: batching, refusals, the token."""
 
 import stat
 
 import pytest
 import torch
 from forks import until
-from servers import actor_settings
-from smoke_jobs import run_smoke_job, with_other_tokenizer
+from servers import Critic
 
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.errors import UserError
@@ -20,8 +19,12 @@ LENGTHS = [30, 11, 17]
 
 
 @pytest.fixture(scope="module")
-def critic(live_critic):
-    return live_critic
+def critic(jobs):
+    """A critic with default settings; it waits for an actor."""
+    critic = Critic(jobs, "live").start().until_it_serves()
+    yield critic
+    critic.process.terminate()
+    critic.until_it_ended()
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +59,6 @@ def counts(link: ServerConnection) -> dict:
     return serialization.value_of(answer)["counts"]
 
 
-def test_padding_changes_no_value(link):
-    rewards = scores(link, "rewards", 32)
-    assert torch.allclose(rewards, scores(link, "rewards", 160), rtol=0, atol=1e-6)
-    assert rewards.abs().min() > 0
-    short, long = scores(link, "values", 32), scores(link, "values", 160)
-    for row, length in enumerate(LENGTHS):
-        assert torch.allclose(short[row, : length - 1], long[row, : length - 1], rtol=0, atol=1e-6)
-
-
 def test_requests_of_one_shape_are_answered_together_and_each_gets_its_own(link):
     alone, before = scores(link, "rewards", 32), counts(link)["merged"]
 
@@ -83,7 +77,7 @@ def test_requests_of_one_shape_are_answered_together_and_each_gets_its_own(link)
     until(together, "two requests to meet")
 
 
-def test_what_cannot_be_answered_is_told(link, critic, jobs):
+def test_a_request_that_cannot_be_answered_is_refused(link, critic, jobs):
     unknown = serialization.pack_tokens(batch(), 32)
     unknown["tokens"][2, 5] = 1 << 40
     for kind in ("values", "rewards"):
@@ -105,20 +99,6 @@ def test_what_cannot_be_answered_is_told(link, critic, jobs):
 
 def problem(answer: dict) -> Exception:
     return from_words(answer["problem"][0, 0].decode())
-
-
-def test_a_server_tells_what_has_no_effect_in_it(critic):
-    words = "note: exp_manager.resume_if_exists=False: a critic goes on, begins anew and saves with its actor"
-    assert words in critic.log
-
-
-def test_a_server_whose_model_has_another_tokenizer_is_refused(critic, jobs, here, tmp_path):
-    folder = with_other_tokenizer(jobs.model, tmp_path / "other")
-    which = rf"127.0.0.1:{critic.port}, which has {jobs.reward_model}"
-    words = rf"^the critic at {which}.*, has another tokenizer than the policy in {folder}, "
-    settings = {"pretrained_checkpoint__restore_from_path": f"'{folder}'"}
-    with pytest.raises(UserError, match=words):
-        run_smoke_job("ppo", actor_settings(jobs, "tokens", critic, **settings))
 
 
 # ---- safe -----------------------------------------------------------------------------------------------------------
@@ -145,7 +125,7 @@ def test_whatever_can_be_closed_is_closed_without_the_token(critic):
     from tritonclient.utils import InferenceServerException
 
     client = grpc.InferenceServerClient(f"127.0.0.1:{critic.port}")
-    for ask in (
+    for request in (
         client.get_server_metadata,
         client.get_model_repository_index,
         lambda: client.unload_model("train"),
@@ -155,5 +135,5 @@ def test_whatever_can_be_closed_is_closed_without_the_token(critic):
         client.get_system_shared_memory_status,
     ):
         with pytest.raises(InferenceServerException, match="protocol is restricted"):
-            ask()
+            request()
     client.close()

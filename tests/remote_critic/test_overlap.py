@@ -15,7 +15,7 @@ from aligner_lib.datasets.samples import PromptSample
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 
 
-class Told(Future):
+class NotedFuture(Future):
     """A result that notes when it is waited for."""
 
     def __init__(self, events: list[str], name: str, value: object):
@@ -28,33 +28,47 @@ class Told(Future):
         return super().result(timeout)
 
 
-class FakeRewardSource:
+class FakeCritic:
+    """Critic and reward model, which note each request."""
+
     def __init__(self, events: list[str]):
         self.events = events
 
+    def _request(self, name: str, value: object) -> NotedFuture:
+        self.events.append(f"request {name}")
+        return NotedFuture(self.events, name, value)
+
     def score(self, rollouts):
-        self.events.append("ask for rewards")
-        return Told(self.events, "rewards", torch.ones(rollouts.size))
+        return self._request("rewards", torch.ones(rollouts.size))
 
-    def collect(self, asked):
-        return [scores.result() for scores in asked]
-
-
-class FakeCritic(FakeRewardSource):
     def values(self, rollouts):
-        self.events.append("ask for values")
-        return Told(self.events, "values", torch.zeros(rollouts.tokens[:, 1:].shape))
+        return self._request("values", torch.zeros(rollouts.tokens[:, 1:].shape))
 
     def train(self, experience, lr):
-        self.events.append("ask to train")
-        return Told(self.events, "training", {"loss": 1.0, "grad_norm": 1.0})
+        return self._request("training", {"loss": 1.0, "grad_norm": 1.0})
+
+    def collect(self, scores):
+        return [score.result() for score in scores]
 
 
-class FakeBatch:
-    """Answers as many prompts at a time as it has rows."""
+class FakePolicy:
+    """Answers each prompt with one token, and notes what it does. It is its own engine and batch of generation."""
 
-    def __init__(self, events: list[str], rows: int):
-        self.events, self.rows, self.waiting = events, rows, []
+    computes_in_bf16, steps = False, 0
+    sampling = SimpleNamespace(max_length=1, temperature=1.0)
+    tokenizer = SimpleNamespace(
+        pad_id=0, eos_id=2, stop_ids=[2], decode=lambda ids, **_: str(ids), tokens=list
+    )
+
+    def __init__(self, events: list[str]):
+        self.events, self.engine, self.waiting = events, self, []
+
+    def refresh_generator(self):
+        pass  # it is the policy's own module
+
+    def batch(self, rows):
+        self.rows = rows
+        return self
 
     def add(self, prompt, seed, sampling):
         from aligner_lib.megatron.generate import Response
@@ -63,32 +77,13 @@ class FakeBatch:
         return self.waiting[-1]
 
     def run(self, enough):
+        """Answer as many prompts as there are rows."""
         self.events.append("generate")
         for response in self.waiting[: self.rows]:
             response.tokens, response.logprobs = [2], [0.0]
             response.finished = response.is_over = True
         del self.waiting[: self.rows]
         assert enough()
-
-
-class FakePolicy:
-    """Answers each prompt with one token, and notes what it does."""
-
-    computes_in_bf16 = False
-    tokenizer = SimpleNamespace(
-        pad_id=0, eos_id=2, stop_ids=[2], decode=lambda ids, **_: str(ids), tokens=list
-    )
-
-    def __init__(self, events: list[str]):
-        self.events = events
-        self.engine = SimpleNamespace(train_step=self.train_step, steps=0)
-        self.sampling = SimpleNamespace(max_length=1, temperature=1.0)
-
-    def refresh_generator(self):
-        pass  # it is the policy's own module
-
-    def batch(self, rows):
-        return FakeBatch(self.events, rows)
 
     def logprobs(self, rollouts):
         self.events.append("log-probabilities")
@@ -121,7 +116,7 @@ def trainer_of(events: list[str], **settings):
     policy, critic = FakePolicy(events), FakeCritic(events)
     return PPOTrainer(
         policy=policy,
-        roll_out=RolloutCollector(policy, FakeRewardSource(events), seed=1, longest=8, value_model=critic),
+        roll_out=RolloutCollector(policy, critic, seed=1, longest=8, value_model=critic),
         tasks=FileTasks([prompt] * 4, [prompt] * 2, seed=1),
         objective=PRESETS["ppo"],
         lr_schedule=schedule,
@@ -146,12 +141,12 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
     events: list[str] = []
     trainer_of(events).step(1)
     assert events == [
-        *("generate", "ask for values") * 2,
-        *("ask for rewards",) * 2,
+        *("generate", "request values") * 2,
+        *("request rewards",) * 2,
         *("log-probabilities", "the reference's"),
         *("wait for values",) * 2,
         *("wait for rewards",) * 2,
-        *("ask to train",) * 2,
+        *("request training",) * 2,
         *("train",) * 2,
         *("wait for training",) * 2,
     ]
@@ -172,7 +167,7 @@ def test_the_critic_learns_from_a_rollout_as_often_as_it_is_told(epochs, of_crit
     trainer.critic_lr_schedule = lambda number: numbers.append(number) or 0.1
     trainer.step(1)
     trainer.step(2)
-    assert events.count("ask to train") == 2 * of_critic and events.count("train") == 2 * of_actor
+    assert events.count("request training") == 2 * of_critic and events.count("train") == 2 * of_actor
     assert numbers == [*range(1, 2 * of_critic + 1)], "one rate an update, over the whole run"
     whole = trainer.global_batches
     trainer.global_batches = lambda experience: whole(experience)[:1]  # failures cost the step a batch

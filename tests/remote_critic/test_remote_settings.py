@@ -1,7 +1,8 @@
-"""No setting of PPO as several jobs is silent: see tests/jobs/test_settings.py."""
+"""PPO as three jobs, critic and reward model apart. No setting of theirs is silent: see tests/jobs/test_settings.py."""
 
 import json
 import re
+from types import SimpleNamespace
 
 import documents
 import forks
@@ -14,22 +15,17 @@ from smoke_jobs import assert_same_run, run_smoke_job
 pytestmark = pytest.mark.remote_critic
 
 KINDS = ("ppo", "critic", "reward_server")
-TWO_SERVERS = {"trainer__ppo__combine_rm_and_critic_server": False}
+ADDRESS = "127.0.0.2"  # this machine's, and not the default one
+CRITIC = {"trainer__ppo__combine_rm_and_critic_server": False, "trainer__ppo__address": ADDRESS}
 
 
 @pytest.fixture(scope="module")
-def servers(jobs) -> dict[str, Critic]:
+def apart(jobs):
+    """An actor, its critic, and a reward model that is killed and started again. By kind their `settings` and which of them
+    each job read."""
     critic, rewards = Critic(jobs, "apart_critic"), Critic(jobs, "apart_rewards", kind="reward_server")
     for server in (critic, rewards):
         server.reads = jobs.out / f"reads_{server.kind}.json"
-    return {server.kind: server for server in (critic, rewards)}
-
-
-@pytest.fixture(scope="module")
-def read(jobs, servers):
-    """kind → the settings of its job and which of them it read: an actor, its critic, and a reward model that is killed
-    and started again."""
-    critic, rewards = servers["critic"], servers["reward_server"]
     settings = actor_settings(
         jobs,
         "apart",
@@ -43,47 +39,44 @@ def read(jobs, servers):
         remote_critic_rm__reward_model__ip="127.0.0.1",
         remote_critic_rm__reward_model__port=rewards.port,
     )
-    critic.start(**TWO_SERVERS).until_it_serves()
+    critic.start(**CRITIC).until_it_serves()
+    listening = critic.listening()
     rewards.start({"rewards": (3, "kill")}).until_it_serves()
     out, log = jobs.out / "reads_ppo.json", jobs.log("apart")
     actor = forks.start(record_reads, run_smoke_job, "ppo", settings, out, log=log)
-    forks.until(lambda: rewards.process.exitcode is not None or actor.exitcode is not None, "the blow")
+    forks.until(lambda: rewards.process.exitcode is not None or actor.exitcode is not None, "the kill")
     rewards.start()
     forks.finish(actor, log)
-    for server in servers.values():
+    for server in (critic, rewards):
         forks.finish(server.process, jobs.log(server.name))
-    of_kinds = {
-        "ppo": settings,
-        "critic": critic.settings(**TWO_SERVERS),
-        "reward_server": rewards.settings(),
-    }
-    return {
-        kind: (of_kind, json.loads((jobs.out / f"reads_{kind}.json").read_text()))
-        for kind, of_kind in of_kinds.items()
-    }
-
-
-def test_a_reward_model_of_its_own_that_is_killed_and_started_again(jobs, servers, read, short):
-    words = (
-        rf"^interrupted after step \d+.*: the reward model at 127\.0\.0\.1:{servers['reward_server'].port}"
+    return SimpleNamespace(
+        critic=critic,
+        rewards=rewards,
+        listening=listening,
+        settings={"ppo": settings, "critic": critic.settings(**CRITIC), "reward_server": rewards.settings()},
+        reads={kind: json.loads((jobs.out / f"reads_{kind}.json").read_text()) for kind in KINDS},
     )
-    assert re.search(words, jobs.log("apart").read_text(), re.MULTILINE)
+
+
+def test_a_reward_model_of_its_own_that_is_killed_and_started_again(jobs, apart, short):
+    message = rf"^interrupted after step \d+.*: the reward model at 127\.0\.0\.1:{apart.rewards.port}"
+    assert re.search(message, jobs.log("apart").read_text(), re.MULTILINE)
     assert_same_run(jobs.run_folder("apart"), short)
-    for server in servers.values():
+    for server in (apart.critic, apart.rewards):
         assert server.run.status == "finished", server.log
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_setting_is_silent(read, kind):
-    settings, reads = read[kind]
-    assert silent(kind, settings, reads) == []
-
-
-@pytest.mark.parametrize(("kind", "overrides"), [c for c in documents.TAKEN if c[0] in KINDS])
-def test_every_setting_of_the_documents_is_read_or_told(read, kind, overrides):
-    assert_read_or_told(kind, overrides, read[kind][1])
+def test_a_server_listens_on_the_address_of_its_setting_alone(apart):
+    assert apart.listening == {(ADDRESS, apart.critic.port)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_setting_that_parity_and_migration_name_is_read_or_told(read, kind):
-    assert_read_or_told(kind, named_settings.together(kind), read[kind][1])
+def test_no_setting_is_silent(apart, kind):
+    assert silent(kind, apart.settings[kind], apart.reads[kind]) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_of_the_documents_is_read_or_told(apart, kind):
+    commands = [overrides for of_kind, overrides in documents.TAKEN if of_kind == kind]
+    for overrides in [*commands, named_settings.together(kind)]:
+        assert_read_or_told(kind, overrides, apart.reads[kind])

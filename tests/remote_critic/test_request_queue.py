@@ -1,7 +1,6 @@
-"""The request_queue alone, without a server: no train step is taken twice, none is skipped, and requests keep to one actor."""
+"""The request queue alone, without a server: no train step is taken twice, none is skipped, and requests keep to one actor."""
 
 import threading
-import time
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -9,15 +8,15 @@ import pytest
 import torch
 from forks import until
 
+from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words
-from aligner_lib.remote_critic.hang_detection import longest_with, overdue
+from aligner_lib.remote_critic.hang_detection import overdue
 from aligner_lib.remote_critic.session import ActorSession
 from aligner_lib.rollouts.records import CriticExperience
+from cluster.record import write_json
 
 pytestmark = pytest.mark.remote_critic
-
-ACTOR = {"actor": "run#1"}
 
 
 class FakeShelf:
@@ -62,7 +61,7 @@ class FakeWorker:
 
 @pytest.fixture
 def request_queue(tmp_path):
-    """A request_queue whose orders are obeyed, until the test ends."""
+    """A request queue whose commands are executed, until the test ends."""
     from aligner_lib.remote_critic.command_loop import serve
     from aligner_lib.remote_critic.request_queue import RequestQueue
     from aligner_lib.remote_critic.session import ServiceEnd
@@ -73,7 +72,7 @@ def request_queue(tmp_path):
         return ServiceEnd("stopped", "") if over.is_set() else None
 
     def work():
-        with suppress(Exception):  # the actor is told of it
+        with suppress(Exception):  # the actor gets its message
             serve(FakeWorker(), request_queue, end, tmp_path)
 
     loop = threading.Thread(target=work)
@@ -105,10 +104,10 @@ def train(request_queue, number: int, lr: float = 0.5, actor: str = "run#1") -> 
 
 
 def result_of(answer: dict) -> dict:
-    said = serialization.value_of(answer)
-    if "problem" in said:
-        raise from_words(said["problem"])
-    return said["result"]
+    content = serialization.value_of(answer)
+    if "problem" in content:
+        raise from_words(content["problem"])
+    return content["result"]
 
 
 def test_a_train_step_is_neither_repeated_nor_skipped(request_queue):
@@ -126,21 +125,38 @@ def test_a_global_batch_without_a_reward_is_a_step_without_metrics(request_queue
     assert (request_queue.updates, request_queue.checkpoints.logged) == (1, [])
 
 
-def test_the_status_tells_for_how_long_the_order_goes_on_and_how_long_its_kind_took_before(
+def test_the_status_says_how_long_a_command_takes_and_how_long_its_kind_took_before(
     request_queue, monkeypatch
 ):
     assert request_queue.status()["longest_s"].keys() <= {"begin"}
     begun, go_on = threading.Event(), threading.Event()
     monkeypatch.setattr(FakeWorker, "train", lambda *_: begun.set() or (go_on.wait(30) and {"loss": 1.0}))
-    asked = threading.Thread(target=train, args=(request_queue, 1))
-    asked.start()
+    actor = threading.Thread(target=train, args=(request_queue, 1))
+    actor.start()
     assert begun.wait(30)
     assert request_queue.status()["doing"] == "train"
     until(lambda: request_queue.status()["doing_s"] >= 0.3, "three tenths of a second", bound_s=30)
     go_on.set()
-    asked.join(30)
-    until(lambda: request_queue.status()["doing"] == "idle", "the end of the order", bound_s=30)
+    actor.join(30)
+    until(lambda: request_queue.status()["doing"] == "idle", "the end of the command", bound_s=30)
     assert request_queue.status()["longest_s"]["train"] >= 0.25  # the status is rounded to tenths
+
+
+def test_a_rank_that_takes_no_more_commands_is_overdue(request_queue, monkeypatch):
+    """The main thread waits for the rank in a collective operation, and other threads still answer with the status."""
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def wait_for_the_rank(command):
+        blocked.set()
+        go_on.wait(30)
+        return command
+
+    monkeypatch.setattr(parallel, "from_first_rank", wait_for_the_rank)
+    assert blocked.wait(30)
+    request_queue._turn -= 31.0
+    assert "hangs: nothing followed 'idle'" in overdue(request_queue.status())
+    go_on.set()
+    until(lambda: overdue(request_queue.status()) is None, "the next command", bound_s=30)
 
 
 def test_what_cannot_be_trained_on_is_refused(request_queue):
@@ -154,14 +170,14 @@ def test_what_cannot_be_trained_on_is_refused(request_queue):
 
 
 @pytest.mark.parametrize(
-    ("note", "kind", "words"),
+    ("note", "kind", "message"),
     [
         (None, NotReady, "it has lost one of its ranks in train: their logs in"),
         ('{"words": "it failed with KeyError: 7"}', Refusal, "its rank 3: it failed with KeyError: 7"),
     ],
 )
 def test_another_rank_s_end_is_told_with_its_reason_if_it_left_one(
-    request_queue, tmp_path, monkeypatch, note, kind, words
+    request_queue, tmp_path, monkeypatch, note, kind, message
 ):
     def fail(*_):
         if note is not None:
@@ -169,27 +185,12 @@ def test_another_rank_s_end_is_told_with_its_reason_if_it_left_one(
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
 
     monkeypatch.setattr(FakeWorker, "train", fail)
-    with pytest.raises(kind, match=words) as raised:
+    with pytest.raises(kind, match=message) as raised:
         train(request_queue, 1)
     assert type(raised.value) is kind
-    with pytest.raises(kind, match=words):  # and so is whoever asks later
+    with pytest.raises(kind, match=message):  # later requests get it, too
         ask(request_queue, "begin")
-    request_queue.answer_status([(ACTOR, {})])  # the service waits until the actor has read its status
-
-
-def test_a_pause_does_not_blind_the_watch_and_a_slower_kind_is_soon_allowed_for(request_queue):
-    train(request_queue, 1)
-    until(lambda: request_queue.status()["doing"] == "idle", "the end of the order", bound_s=30)
-    request_queue.longest["train"] = 0.5
-    # as if the process had been stopped meanwhile
-    request_queue.doing, request_queue._turn = "train", time.monotonic() - 300.0
-    request_queue._now("idle")
-    assert request_queue.longest["train"] == 3.0  # twice what half a minute allows
-    assert overdue({"doing": "train", "doing_s": 61.0, "longest_s": request_queue.longest})
-    assert longest_with(None, 700.0) == 700.0  # the first of its kind
-    assert longest_with(3.0, 2.0) == 3.0
-    assert longest_with(3.0, 5.0) == 5.0
-    assert longest_with(3.0, 300.0) == 6.0
+    request_queue.answer_status([({"actor": "run#1"}, {})])  # the service waits until the actor has read it
 
 
 def test_a_save_is_of_the_steps_that_the_actor_counts_and_going_back_forgets_what_came_later(request_queue):
@@ -214,16 +215,22 @@ def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(requ
     assert train(request_queue, 1, actor="run#2")["grad_norm"] == 1.0
 
 
-def test_a_fault_is_told_in_a_sentence(request_queue, monkeypatch, capsys):
-    monkeypatch.setattr(serialization, "unpack_experience", lambda *_: 1 / 0)
-    words = r"it failed in answering with ZeroDivisionError: division by zero \(test_request_queue"
-    with pytest.raises(Refusal, match=words):
-        train(request_queue, 1)
-    assert "Traceback" in capsys.readouterr().err
-
-
-def test_what_is_asked_after_the_end_is_for_the_next_server(request_queue):
+def test_a_request_after_the_end_is_for_the_next_server(request_queue):
     request_queue.close(NotReady("it is over"))
     request_queue.close(Refusal("and over again"))
     with pytest.raises(NotReady, match="it is over"):
         train(request_queue, 1)
+
+
+@pytest.mark.parametrize(
+    ("started", "status", "message"),
+    [(0.0, "finished", "is done"), (2.0, "stopped", "ended before it began: see the actor's log")],
+)
+def test_a_service_ends_with_its_actor_also_with_one_that_was_refused(tmp_path, started, status, message):
+    """A refused attempt leaves the run.json of the actor's earlier start in place."""
+    session = ActorSession(600)
+    session.welcome("run#1", str(tmp_path), owner=None)
+    heartbeat = {"time": session._welcomed + 1.0 - started}
+    write_json(tmp_path / "run.json", {"status": "finished", "heartbeat": heartbeat})
+    end = session.should_exit()
+    assert end.status == status and message in end.message

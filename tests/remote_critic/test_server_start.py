@@ -1,15 +1,11 @@
-"""A server that can't start is cleared away like one that did."""
+"""A server that can't start is cleared away like one that did, and its remains are told from what others own."""
 
 import os
-import platform
-import signal
+import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
-from forks import until
 
 from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import pytriton_cleanup, pytriton_server
@@ -19,36 +15,30 @@ from cluster.rendezvous import free_port
 
 pytestmark = pytest.mark.remote_critic
 
-
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
-def test_a_failed_start_ends_its_processes_and_is_told_with_tritonserver_s_log(
+def test_a_failed_start_ends_its_own_processes_alone_and_is_told_with_tritonserver_s_log(
     pytriton, tmp_path, monkeypatch
 ):
     from pytriton.client.exceptions import PyTritonClientTimeoutError
 
-    server, begun = PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []), []
+    with subprocess.Popen(SLEEP) as unrelated:
+        server, started = PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []), []
 
-    def run():
-        begun.append(subprocess.Popen(SLEEP))
-        raise PyTritonClientTimeoutError("Waiting for server to be ready timed out.")
+        def run():
+            started.append(subprocess.Popen(SLEEP))
+            raise PyTritonClientTimeoutError("Waiting for server to be ready timed out.")
 
-    monkeypatch.setattr(server._triton, "run", run)
-    with pytest.raises(UserError, match=rf"at 127.0.0.1:\d+ .* {tmp_path}/job/tritonserver.log"):
-        server.start()
-    server.stop()
-    assert begun[0].wait(10) < 0
+        monkeypatch.setattr(server._triton, "run", run)
+        with pytest.raises(UserError, match=rf"at 127.0.0.1:\d+ .* {tmp_path}/job/tritonserver.log"):
+            server.start()
+        server.stop()
+        assert started[0].wait(10) < 0
+        assert unrelated.poll() is None
+        unrelated.kill()
     assert not (tmp_path / "pytriton").exists()
     assert not (tmp_path / "job" / "pytriton.json").exists()
-
-
-def test_a_server_that_was_never_started_can_be_stopped_and_ends_no_other_child(pytriton, tmp_path):
-    with subprocess.Popen(SLEEP) as another:
-        PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []).stop()
-        assert another.poll() is None
-        another.kill()
-    assert not (tmp_path / "pytriton").exists()
 
 
 @pytest.mark.parametrize("mark, stays", [("started at another time", True), (None, False)])
@@ -77,28 +67,8 @@ def test_a_link_in_the_workspace_s_place_leads_to_a_folder_that_a_server_made_or
     assert target.exists() == stays and not (tmp_path / "run" / "pytriton").is_symlink()
 
 
-HALF_GONE = """
-import ctypes, socket, threading
-listening = socket.create_server(("127.0.0.1", 0))
-threading.Thread(target=threading.Event().wait).start()
-print(listening.getsockname()[1], flush=True)
-ctypes.CDLL(None).syscall(60, 0)  # exit: of this thread alone
-"""
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="calls exit by x86_64's number of it")
-def test_a_process_whose_first_thread_is_gone_still_has_its_port_and_is_waited_for(monkeypatch):
-    """A killed server looks like a zombie before its last thread is gone."""
-    monkeypatch.setattr(pytriton_server, "PORT_S", 0.0)
-    process = subprocess.Popen([sys.executable, "-c", HALF_GONE], stdout=subprocess.PIPE, text=True)
-    port, seen = int(process.stdout.readline()), psutil.Process(process.pid)
-    until(lambda: seen.status() == psutil.STATUS_ZOMBIE, "the first thread's end")
-    with pytest.raises(UserError, match="can't be used"):
-        pytriton_server.check_port("127.0.0.1", port)
-    assert pytriton_cleanup.is_alive(seen)
-    monkeypatch.setattr(pytriton_server, "PORT_S", 60.0)
-    with ThreadPoolExecutor() as pool:
-        checked = pool.submit(pytriton_server.check_port, "127.0.0.1", port)
-        pytriton_cleanup.end([process.pid], signal.SIGKILL, 10.0)
-        checked.result()
-    assert process.wait() is not None and not pytriton_cleanup.is_alive(seen)
+def test_a_port_is_waited_for_while_the_server_that_has_it_ends(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as predecessor:
+        monkeypatch.setattr(pytriton_server.time, "sleep", lambda _: predecessor.close())
+        pytriton_server.check_port(*predecessor.getsockname())
+        assert predecessor.fileno() == -1, "the port was in use at first"

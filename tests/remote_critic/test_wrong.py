@@ -1,14 +1,13 @@
 """What is wrong is said in one sentence that names value, place and cure; the actor prints the critic's reason once."""
 
 import os
-import signal
 import socket
 import sys
 
 import forks
 import pytest
 from forks import until
-from servers import Critic, actor_settings, serve, start_actor
+from servers import Critic, actor_settings, serve
 from smoke_jobs import run_smoke_job
 
 from aligner_lib.config.compose import compose
@@ -25,17 +24,13 @@ pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 TP2 = {"model__tensor_model_parallel_size": 2}
 
 
-def nobody(jobs, port: int) -> Critic:
-    return Critic(jobs, "nobody", port=port)
-
-
 @pytest.fixture
 def refused(jobs, here):
-    """refused(run, port, words, **settings): an actor of a critic at that port is refused with these words."""
+    """refused(run, port, message, **settings): an actor of a critic at that port is refused with this message."""
 
-    def run(name: str, port: int, words: str, **settings: object) -> None:
-        with pytest.raises(UserError, match=words):
-            run_smoke_job("ppo", actor_settings(jobs, name, nobody(jobs, port), **settings))
+    def run(name: str, port: int, message: str, **settings: object) -> None:
+        with pytest.raises(UserError, match=message):
+            run_smoke_job("ppo", actor_settings(jobs, name, Critic(jobs, "nobody", port=port), **settings))
 
     return run
 
@@ -49,8 +44,8 @@ def refused(jobs, here):
 )
 def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, refused, host, reason, capfd):
     port = free_port()
-    words = rf"the critic at {host}:{port} {reason}.*, and 3 s are over .*serve-critic"
-    refused("absent", port, words, remote_critic_rm__timeout=3, remote_critic_rm__critic__ip=host)
+    message = rf"the critic at {host}:{port} {reason}.*, and 3 s are over .*serve-critic"
+    refused("absent", port, message, remote_critic_rm__timeout=3, remote_critic_rm__critic__ip=host)
     assert jobs.run_folder("absent").status == "failed"
     assert "waiting," in capfd.readouterr().err
 
@@ -58,29 +53,16 @@ def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, refused, h
 def test_another_program_at_the_port_is_told(refused):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        words = rf"the critic at 127.0.0.1:{port} listens, but has not published its token"
-        refused("other", port, words, remote_critic_rm__timeout=1)
-
-
-def test_an_actor_that_waits_for_its_critic_can_be_stopped(jobs):
-    """By a signal; by the control file: test_faults.py."""
-    run, log = jobs.run_folder("waits"), jobs.log("waits")
-    actor = start_actor(jobs, "waits", nobody(jobs, free_port()), remote_critic_rm__timeout=120)
-    until(lambda: (log.exists() and "waiting, " in log.read_text()) or actor.exitcode is not None, "a wait")
-    os.kill(actor.pid, signal.SIGTERM)
-    actor.join(30)
-    actor.kill()
-    assert actor.exitcode == 0, log.read_text()
-    assert run.status == "stopped"
-    assert run.info["message"] == "stopped on request while it waited for the critic"
+        message = rf"the critic at 127.0.0.1:{port} listens, but has not published its token"
+        refused("other", port, message, remote_critic_rm__timeout=1)
 
 
 def test_a_port_that_is_taken_is_told(jobs, monkeypatch):
     monkeypatch.setattr("aligner_lib.remote_critic.pytriton_server.PORT_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         critic = Critic(jobs, "taken", port=taken.getsockname()[1])
-        words = rf"port {critic.port} of 127.0.0.1 can't be used \(Address already in use\)"
-        with pytest.raises(UserError, match=words):
+        message = rf"port {critic.port} of 127.0.0.1 can't be used \(Address already in use\)"
+        with pytest.raises(UserError, match=message):
             serve("critic", critic.settings(), {})
     assert not critic.run.path.exists()
 
@@ -88,12 +70,10 @@ def test_a_port_that_is_taken_is_told(jobs, monkeypatch):
 def test_an_address_of_another_machine_is_told(jobs):
     """And one of every network is refused."""
     critic = Critic(jobs, "foreign")
-    every = "would open the server to every network"
-    for address, words in [
-        ("192.0.2.1", rf"port {critic.port} of 192.0.2.1 can't be used"),
-        *((address, every) for address in ("0.0.0.0", "::", "0")),
-    ]:
-        with pytest.raises(UserError, match=words):
+    messages = {"192.0.2.1": rf"port {critic.port} of 192.0.2.1 can't be used"}
+    messages |= dict.fromkeys(("0.0.0.0", "::", "0"), "would open the server to every network")
+    for address, message in messages.items():
+        with pytest.raises(UserError, match=message):
             serve("critic", critic.settings(trainer__ppo__address=f"'{address}'"), {})
 
 
@@ -126,10 +106,20 @@ def test_numpy_2_is_told(monkeypatch):
         pytriton_server.check_numpy()
 
 
-def command(words: list[str]) -> None:
-    """`aligner …`, as its user sees it: without the traceback that the tests' processes add."""
+def command_that_asks_an_ended_critic(words: list[str]) -> None:
+    """`aligner …`, as its user sees it: without the traceback that the tests' processes add. Values after a train step are
+    requested from the critic only when it is gone."""
     from aligner_lib.cli.main import main
+    from aligner_lib.remote_critic.client import RemoteCritic
 
+    request_values = RemoteCritic.values
+
+    def values(self, rollouts):
+        if self.updates:
+            until(lambda: self.critic.lost, "the critic's end")
+        return request_values(self, rollouts)
+
+    RemoteCritic.values = values
     sys.argv = ["aligner", *words]
     try:
         main()
@@ -138,45 +128,21 @@ def command(words: list[str]) -> None:
         os._exit(end.code)
 
 
-def command_that_asks_an_ended_critic(words: list[str]) -> None:
-    """The same, where values after a train step are asked of the critic only when it is gone."""
-    from aligner_lib.remote_critic.client import RemoteCritic
-
-    ask_for_values = RemoteCritic.values
-
-    def values(self, rollouts):
-        if self.updates:
-            until(lambda: self.critic.lost, "the critic's end")
-        return ask_for_values(self, rollouts)
-
-    RemoteCritic.values = values
-    command(words)
-
-
-FAULT_IN_TRAIN = 'on its rank 1: it failed in train with KeyError: "a fault in the critic\'s code"'
-
-
-@pytest.mark.parametrize(
-    ("name", "run", "ranks", "faults", "words"),
-    [
-        # the first rank finds the fault between two requests, and no request's answer tells it
-        ("late", command_that_asks_an_ended_critic, 2, {"train": (1, "error")}, FAULT_IN_TRAIN),
-        # in the answer to a request; of another rank's fault: test_request_queue.py
-        ("nan", command, 1, {"values": (2, "nan")}, "the value of sample 0 of "),
-    ],
-)
-def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, name, run, ranks, faults, words):
-    critic = Critic(jobs, f"{name}_critic").start(faults, ranks, **(TP2 if ranks == 2 else {}))
-    settings = actor_settings(jobs, name, critic, trainer__ppo__max_steps=3)
-    actor = forks.start(run, ["ppo", "--profile", "smoke", *settings], log=jobs.log(name))
+def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs):
+    """The first rank finds the second one's fault between two requests, and no request's answer tells it."""
+    critic = Critic(jobs, "late_critic").start({"train": (1, "error")}, ranks=2, **TP2)
+    settings = actor_settings(jobs, "late", critic, trainer__ppo__max_steps=3)
+    actor = forks.start(
+        command_that_asks_an_ended_critic, ["ppo", "--profile", "smoke", *settings], log=jobs.log("late")
+    )
     actor.join(forks.BOUND_S)
-    folder, log = jobs.run_folder(name), jobs.log(name).read_text()
-    assert (actor.exitcode, folder.status) == (2, "failed"), log
-    assert f"the critic at 127.0.0.1:{critic.port}: {words}" in folder.info["message"], log
-    assert log.count(words) == 1, log
+    run, log = jobs.run_folder("late"), jobs.log("late").read_text()
+    assert (actor.exitcode, run.status) == (2, "failed"), log
+    reason = 'on its rank 1: it failed in train with KeyError: "a fault in the critic\'s code"'
+    assert f"the critic at 127.0.0.1:{critic.port}: {reason}" in run.info["message"], log
+    assert log.count(reason) == 1, log
     assert "PyTritonClient" not in log
     critic.until_it_ended()
-    if ranks > 1:
-        log_of_rank = (jobs.logs(critic.name) / "rank1.log").read_text()
-        assert "Traceback" in log_of_rank and "a fault in the critic's code" in log_of_rank
+    log_of_rank = (jobs.logs(critic.name) / "rank1.log").read_text()
+    assert "Traceback" in log_of_rank and "a fault in the critic's code" in log_of_rank
     assert not (critic.run.path / "pytriton").exists()

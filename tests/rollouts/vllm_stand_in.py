@@ -6,9 +6,7 @@ It is not vLLM: it shows that the client speaks the protocol, and that weights a
 from __future__ import annotations
 
 import json
-import queue
 import threading
-from concurrent.futures import Future
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -24,7 +22,6 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import to_megatron, weights
 from aligner_lib.rollouts.generators.vllm_worker import PolicyWeights
 
-GATHER_S = 0.005  # requests that come so soon after one another are generated together
 BOUND_S = 120.0
 
 
@@ -69,47 +66,37 @@ class VllmStandIn:
         self.tokenizer = Tokenizer(folder)
         self.worker = Worker(Architecture.load(folder), rounded)
         self.api_key, self.until, self.hangs = api_key, until, hangs
-        self.asked: list[dict] = []  # completions
+        self.completions: list[dict] = []  # their requests
         self.caches_reset = 0
-        self._queue: queue.Queue[tuple[dict, Future] | None] = queue.Queue()
-        self._closed = threading.Event()
+        self._one_at_a_time, self._closed = threading.Lock(), threading.Event()
         self._http = _Server(("127.0.0.1", 0), partial(_Handler, self))
-        self._threads = [
-            threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True),
-            threading.Thread(target=self._generate_all, daemon=True),
-        ]
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._http.server_port}"
 
     def __enter__(self) -> VllmStandIn:
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_) -> None:
         self._closed.set()
-        self._queue.put(None)
         self._http.shutdown()
         self._http.server_close()
-        for thread in self._threads:
-            thread.join(BOUND_S)
-
-    # -- what it answers ------------------------------------------------------------------------------------------
+        self._thread.join(BOUND_S)
 
     def answer(self, path: str, body: dict) -> dict | None:
         """None: there is no answer, and the connection ends."""
         if path == "/v1/completions":
-            self.asked.append(body)
-            if self.until is not None and len(self.asked) > self.until:
+            self.completions.append(body)
+            if self.until is not None and len(self.completions) > self.until:
                 return None
             if self.hangs:
                 self._closed.wait(BOUND_S)
                 return None
-            done: Future[Response] = Future()
-            self._queue.put((body, done))
-            response = done.result(BOUND_S)
+            with self._one_at_a_time:
+                response = self._generate(body)
             choice = {
                 "token_ids": response.tokens,
                 "logprobs": {"token_logprobs": response.logprobs},
@@ -123,42 +110,18 @@ class VllmStandIn:
         self.caches_reset += 1
         return {}
 
-    def _generate_all(self) -> None:
-        while (first := self._queue.get()) is not None:
-            batch = [first]
-            while True:
-                try:
-                    batch.append(self._queue.get(timeout=GATHER_S))
-                except queue.Empty:
-                    break
-            batch = [one for one in batch if one is not None]
-            bodies = [body for body, _ in batch]
-            assert len({json.dumps(_sampling_part(body)) for body in bodies}) == 1, (
-                "one rollout, one sampling"
-            )
-            try:
-                responses = generate(
-                    self.worker.module,
-                    [body["prompt"] for body in bodies],
-                    [body["seed"] for body in bodies],
-                    _sampling(bodies[0]),
-                    stop_ids=bodies[0]["stop_token_ids"],
-                    decode=partial(
-                        self.tokenizer.decode,
-                        special_tokens=not bodies[0]["skip_special_tokens"],
-                        continues=True,
-                    ),
-                )
-            except Exception as error:
-                for _, done in batch:
-                    done.set_exception(error)
-                continue
-            for (_, done), response in zip(batch, responses):
-                done.set_result(response)
-
-
-def _sampling_part(body: dict) -> dict:
-    return {name: value for name, value in body.items() if name not in ("prompt", "seed")}
+    def _generate(self, body: dict) -> Response:
+        special_tokens = not body["skip_special_tokens"]
+        decode = partial(self.tokenizer.decode, special_tokens=special_tokens, continues=True)
+        (response,) = generate(
+            self.worker.module,
+            [body["prompt"]],
+            [body["seed"]],
+            _sampling(body),
+            stop_ids=body["stop_token_ids"],
+            decode=decode,
+        )
+        return response
 
 
 def _sampling(body: dict) -> Sampling:

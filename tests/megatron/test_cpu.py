@@ -1,0 +1,33 @@
+"""What a process on a CPU does differently: its threads, and parts of torch that it replaces."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from aligner_lib.megatron import cpu
+
+
+@pytest.mark.parametrize(
+    ("hidden_sizes", "threads"),
+    [([96], [1]), ([256, 64], [1, 1]), ([96, 576], [1, 4]), ([576, 96], [4, 4])],
+)
+def test_a_process_has_one_thread_until_its_first_wide_model(monkeypatch, hidden_sizes, threads):
+    before, counted = torch.get_num_threads(), []
+    torch.set_num_threads(4)
+    monkeypatch.setattr(cpu, "_THREADS", 4)
+    monkeypatch.setattr(cpu, "_widest", 0)
+    for hidden_size in hidden_sizes:
+        cpu.fit_threads(hidden_size)
+        counted.append(torch.get_num_threads())
+    torch.set_num_threads(before)
+    assert counted == threads
+
+
+def test_a_group_of_one_rank_calls_no_collective():
+    calls, whole = [], torch.arange(4.0)
+    collect = cpu._unless_alone(lambda output, input, **_: calls.append(output))
+    collect(whole[:2], whole, group=SimpleNamespace(size=lambda: 1))
+    assert calls == []
+    collect(whole[:2], whole, group=SimpleNamespace(size=lambda: 2))
+    assert len(calls) == 1
