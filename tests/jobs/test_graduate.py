@@ -391,10 +391,6 @@ def test_a_refusal_names_what_lacks_and_the_cure(kind, to, words, run_of, smoke,
             "ratio=sequence with normalizer=tokens",
         ),
         (
-            {"model.environments.judged": EnvironmentSettings("reward_model")},
-            "asks no program beside a reward model",
-        ),
-        (
             {"model.environments.e.use": "judge", "model.environments.e.args.compare": True},
             r"environments\.e\.args\.compare=true compares",
         ),
@@ -407,6 +403,14 @@ def test_a_refusal_names_what_lacks_and_the_cure(kind, to, words, run_of, smoke,
 def test_what_verl_would_compute_otherwise_is_refused(changes, words, run_of, tmp_path):
     with pytest.raises(UserError, match=words):
         graduation_of(run_of("dr_grpo"), "verl", tmp_path, changes)
+
+
+def test_a_reward_model_beside_programs_is_refused(run_of, tmp_path):
+    run = run_of("dr_grpo")
+    args = run.info["config"]["model"]["environments"]["e"]["args"]
+    judged = EnvironmentSettings("reward_model", args=args)
+    with pytest.raises(UserError, match="asks no program beside a reward model"):
+        graduation_of(run, "verl", tmp_path, {"model.environments.judged": judged})
 
 
 def test_the_files_in_an_environments_arguments_are_copied_and_other_texts_stay(tmp_path):
