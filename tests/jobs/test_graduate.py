@@ -419,12 +419,6 @@ def test_the_files_in_an_environments_arguments_are_copied_and_other_texts_stay(
     assert copied == args | {"prompts": "environments/1_test_graduate.py"}
 
 
-def test_a_run_with_adapters_tells_trl_s_reference(run_of, tmp_path):
-    changes = {"model.peft.peft_scheme": "lora"}
-    differences = graduation_of(run_of("dpo"), "trl", tmp_path, changes).differences
-    assert "TRL's reference is the model without the new adapters: with --begin end model/" in differences[-1]
-
-
 def test_texts_that_are_read_differently_are_counted(smoke):
     tokenizer = Tokenizer(smoke)
     ids = tokenizer.encode("abc") + [tokenizer.eos_id]

@@ -99,13 +99,3 @@ def test_auto_takes_the_faster_precision_says_why_and_keeps_it_in_a_resumed_run(
     monkeypatch.setattr(precision, "faster_precision", lambda: {"bf16": "32", "32": "bf16"}[computed])
     choose_precision("ppo", resumed)
     assert resumed.trainer.precision == computed
-
-
-@pytest.mark.parametrize("remote", [False, True])
-def test_a_critic_in_the_actors_job_is_named_and_a_remote_one_is_not(tmp_path, machine, logged, remote):
-    machine(has_cuda=False, has_units=False)
-    elsewhere = ["remote_critic_rm.critic.ip=localhost"] if remote else []
-    log_notices("ppo", job_in(tmp_path, "32", "critic.trainer.precision=bf16", *elsewhere), None)
-    notices = [line for line in logged if WITHOUT_UNITS in line]
-    assert [line.partition(": ")[0] for line in notices] == ["note"] * (not remote)
-    assert all("critic.trainer.precision=bf16: " in line for line in notices)
