@@ -26,12 +26,6 @@ sft, dpo, ppo, grpo, evaluate = map(whole_run, WHOLE_RUNS)
 
 
 @pytest.fixture(scope="session")
-def kto(jobs) -> RunFolder:
-    """A KTO run on DPO's pairs, taken apart."""
-    return jobs.run("dpo", "kto", model__dpo__preference_loss="kto")
-
-
-@pytest.fixture(scope="session")
 def rm_further(jobs, rm) -> RunFolder:
     """A step of a reward model that begins as the run `rm` ended."""
     begin = {"pretrained_checkpoint__restore_from_path": f"'{rm.path}'"}

@@ -14,6 +14,12 @@ from aligner_lib.datasets.load import load_labelled, load_preferences
 from aligner_lib.datasets.tokenizer import Tokenizer
 
 
+@pytest.fixture(scope="module")
+def kto(jobs):
+    """A KTO run on DPO's pairs, taken apart."""
+    return jobs.run("dpo", "kto", model__dpo__preference_loss="kto")
+
+
 def logged(run) -> set[str]:
     return {name for record in run.metrics() for name in record} - {"step", "time"}
 
