@@ -12,6 +12,7 @@ from pathlib import Path
 import forks
 import pytest
 
+from aligner_lib.run_folder.branch import begin_branch
 from aligner_lib.run_folder.reader import RunFolder
 
 # metrics that are missing on a CPU
@@ -20,6 +21,8 @@ ON_A_GPU = {"memory/peak"}
 UNEXPORTED = {"exp_manager.create_tensorboard_logger": False}
 # and the timers: wall-clock seconds; how samples are shared out between micro batches and ranks
 VARYING = {"time", "train/step_time", "train/padding"}
+# all checkpoints stay, so that SmokeJobs.go_on can begin at any of them
+ALL_CHECKPOINTS = {"exp_manager__checkpoint_callback_params__save_top_k": 9}
 
 
 # The runs of tests/jobs/conftest.py: what differs from SmokeJobs' settings. An evaluation reads the settings for which
@@ -64,6 +67,11 @@ class SmokeJobs:
 
     def start(self, kind: str, run: str, **more: object):
         return forks.start(self.work, kind, self.settings(kind, run, **more), log=self.log(run))
+
+    def go_on(self, kind: str, parent: RunFolder, step: int, run: str, **more: object) -> RunFolder:
+        """Resume another run from its checkpoint of a step, which it has kept, in a folder of its own."""
+        assert begin_branch(parent, self.out / run, step) == step
+        return self.run(kind, run, **more)
 
     def run_ranks(self, kind: str, run: str, ranks: int, **more: object) -> RunFolder:
         """Run a job to its end as so many ranks of one layout."""
@@ -207,15 +215,10 @@ def prepare_smoke_job(kind: str, settings: list[str]):
 
 
 def run_on_mapped_samples(cache: Path, kind: str, settings: list[str]) -> None:
-    """A job whose data files count as large, so that their samples are mapped."""
+    """A job whose data files count as large, so that their samples are mapped, in a cache of its own."""
     from aligner_lib.kinds import mapped_data
 
     mapped_data.LARGE_BYTES = 0
-    run_with_cache(kind, settings, cache)
-
-
-def run_with_cache(kind: str, settings: list[str], cache: Path) -> None:
-    """A job whose converted data lies in a cache of its own."""
     os.environ["ALIGNER_CACHE"] = str(cache)
     run_smoke_job(kind, settings)
 
@@ -240,6 +243,28 @@ def assert_same_run(ours: RunFolder, theirs: RunFolder, within: float = 1e-5) ->
     for record, expected in zip(figures(ours), figures(theirs), strict=True):
         assert record == pytest.approx(expected, abs=within, rel=within)
     assert responses(ours) == responses(theirs)
+
+
+def assert_same_first_steps(ours: RunFolder, whole: RunFolder) -> None:
+    """A run of a few steps has the figures of the whole run's first steps, to the bit."""
+    records = figures(ours)
+    assert len(records) > 1
+    for record, expected in zip(records, figures(whole)):
+        assert record.items() >= expected.items()  # ours has validated after its last step, too
+
+
+def assert_same_to_the_bit(ours: RunFolder, theirs: RunFolder) -> None:
+    """Figures, rollouts, weights and optimizer states are the same."""
+    assert ours.status == theirs.status == "finished"
+    assert figures(ours) == figures(theirs)
+    assert ours.rollouts() == theirs.rollouts()
+    our_files, their_files = checkpoint_files(ours), checkpoint_files(theirs)
+    assert {
+        "weights/rank00000_00000.safetensors",
+        "optimizer/rank00000_00000.safetensors",
+    } <= our_files.keys()
+    assert our_files.keys() == their_files.keys()
+    assert [name for name in our_files if our_files[name] != their_files[name]] == []
 
 
 def responses(run: RunFolder) -> list[tuple]:

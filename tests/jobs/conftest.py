@@ -3,6 +3,8 @@ import pytest
 from settings_reads import record_reads
 from smoke_jobs import WHOLE_RUNS, SmokeJobs, run_smoke_job
 
+from aligner_lib.run_folder.reader import RunFolder
+
 
 @pytest.fixture(scope="session")
 def jobs(smoke, formatted, rm, tmp_path_factory) -> SmokeJobs:
@@ -21,3 +23,35 @@ def whole_run(kind: str):
 
 
 sft, dpo, ppo, grpo, evaluate = map(whole_run, WHOLE_RUNS)
+
+
+@pytest.fixture(scope="session")
+def rm_further(jobs, rm) -> RunFolder:
+    """A step of a reward model that begins as the run `rm` ended."""
+    begin = {"pretrained_checkpoint__restore_from_path": f"'{rm.path}'"}
+    return jobs.run("rm", "rm_further", trainer__rm__max_steps=1, **begin)
+
+
+TWO_REWARDS = """
+def reward(prompt, response):
+    return {"vowels": sum(map(response.count, "aeiou")), "short": float(len(response) < 40), "length": len(response)}
+"""
+
+
+@pytest.fixture(scope="session")
+def gdpo_settings(tmp_path_factory) -> dict[str, object]:
+    """Two steps of GDPO, whose environments have two rewards and one."""
+    file = tmp_path_factory.mktemp("reward") / "two.py"
+    file.write_text(TWO_REWARDS)
+    return {
+        "trainer__grpo__max_steps": 2,
+        "model__grpo__objective": "gdpo",
+        "model__environments__e__use": f"'{file}'",
+        "model__environments__e__rewards": "{vowels: 1, short: 0.5}",
+        "model__environments__sums__use": "sums",
+    }
+
+
+@pytest.fixture(scope="session")
+def gdpo(jobs, gdpo_settings) -> RunFolder:
+    return jobs.run("grpo", "gdpo", **gdpo_settings)

@@ -3,22 +3,22 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import forks
 import pytest
-from smoke_jobs import figures, steps
+from smoke_jobs import ALL_CHECKPOINTS, figures, steps
+from typer.testing import CliRunner
 
+from aligner_lib.cli.main import app
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.jobs import branch as branch_jobs
 from aligner_lib.jobs.branch import branch_command, parents_settings
 from aligner_lib.run_folder.branch import begin_branch
 from aligner_lib.run_folder.reader import RunFolder
 
-AT = 3
-FASTER = "model.optim.lr=0.01"
+FORK = 3
 
 
 def run_command(words: list[str]) -> None:
@@ -29,45 +29,45 @@ def run_command(words: list[str]) -> None:
 
 
 @pytest.fixture
-def branch(monkeypatch, tmp_path):
-    """branch(parent, child, at, *overrides): as the command makes it, with forks in place of its processes."""
-    log = tmp_path / "log"
+def in_forks(monkeypatch, tmp_path):
+    """`aligner branch` in this process, with forks in place of the processes that it starts or becomes."""
 
     def run(words: list[str]) -> SimpleNamespace:
-        forks.run(run_command, words[3:], log=log)  # behind `python -m aligner_lib`
+        forks.run(run_command, words[3:], log=tmp_path / "log")  # behind `python -m aligner_lib`
         return SimpleNamespace(returncode=0)
 
+    replaced = SimpleNamespace(environ=os.environ, execv=lambda _, words: run(words))
     monkeypatch.setattr(branch_jobs, "subprocess", SimpleNamespace(run=run))
-    monkeypatch.setattr(
-        branch_jobs, "os", SimpleNamespace(environ=os.environ, execv=lambda _, words: run(words))
-    )
+    monkeypatch.setattr(branch_jobs, "os", replaced)
 
-    def go_on(parent: RunFolder, child, at: int, *overrides: str) -> RunFolder:
-        branch_jobs.go_on(parent, at, child, list(overrides))
+
+@pytest.fixture
+def branch(in_forks):
+    """branch(parent, child, step, *overrides): the branch's run."""
+
+    def go_on(parent: RunFolder, child, step: int, *overrides: str) -> RunFolder:
+        branch_jobs.go_on(parent, step, child, list(overrides))
         return RunFolder(child)
 
     return go_on
 
 
-def texts(run: RunFolder) -> list[tuple]:
-    """Every drawn response with its place and its reward."""
+def drawn_responses(run: RunFolder) -> list[tuple]:
     return [
         (record["step"], record["split"], record["prompt"], record["response"], record["reward"])
         for record in run.rollouts()
     ]
 
 
-@pytest.mark.parametrize("kind", ["ppo", "grpo"])
-def test_an_unchanged_branch_is_its_parent_to_the_bit(branch, request, kind, tmp_path):
+def test_an_unchanged_branch_is_its_parent_to_the_bit(branch, grpo, tmp_path):
     """The parent kept its last checkpoint alone, so the first steps are computed again."""
-    parent = request.getfixturevalue(kind)
-    child = branch(parent, tmp_path / "same", AT)
+    child = branch(grpo, tmp_path / "same", FORK)
     assert child.status == "finished"
-    assert figures(child) == figures(parent)
-    assert texts(child) == texts(parent)
-    origin = {"run": str(parent.path), "name": parent.name, "step": AT}
-    assert child.info["parent"] == origin | {"created": parent.info["created"]}
-    assert child.info["resumed_at"] == [AT]
+    assert figures(child) == figures(grpo)
+    assert drawn_responses(child) == drawn_responses(grpo)
+    origin = {"run": str(grpo.path), "name": grpo.name, "step": FORK}
+    assert child.info["parent"] == origin | {"created": grpo.info["created"]}
+    assert child.info["resumed_at"] == [FORK]
 
 
 def test_a_changed_branch_differs_from_the_fork_on_also_as_a_task_of_slurm(
@@ -75,76 +75,71 @@ def test_a_changed_branch_differs_from_the_fork_on_also_as_a_task_of_slurm(
 ):
     for name, value in {"RANK": "0", "WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
-    child = branch(ppo, tmp_path / "changed", AT, "trainer.ppo.initial_policy_kl_penalty=3.0")
+    child = branch(ppo, tmp_path / "changed", FORK, "trainer.ppo.initial_policy_kl_penalty=3.0")
     assert "RANK" not in os.environ, "the branch's jobs start their ranks"
-    had, has = ({row["step"]: row for row in figures(run)} for run in (ppo, child))
-    assert {step: had[step] for step in range(AT + 1)} == {step: has[step] for step in range(AT + 1)}
-    assert all(had[step] != has[step] for step in range(AT + 2, max(had) + 1))
-    first = [row for row in texts(ppo) if row[0] == AT + 1 and row[1] == "train"]
-    assert first == [row for row in texts(child) if row[0] == AT + 1 and row[1] == "train"], (
+    of_parent, of_child = figures(ppo), figures(child)
+    assert of_child[: FORK + 1] == of_parent[: FORK + 1]
+    later = list(zip(of_child, of_parent, strict=True))[FORK + 2 :]
+    assert later and all(ours != theirs for ours, theirs in later)
+    first = [row for row in drawn_responses(ppo) if row[:2] == (FORK + 1, "train")]
+    assert first == [row for row in drawn_responses(child) if row[:2] == (FORK + 1, "train")], (
         "the policy that draws in the first step after the fork is the parent's"
     )
 
 
-def test_the_command_goes_on_from_a_kept_checkpoint(jobs, tmp_path):
-    parent = jobs.run(
-        "sft", "sft_kept", trainer__sft__max_steps=6, exp_manager__checkpoint_callback_params__save_top_k=9
-    )
+def test_the_command_goes_on_from_a_kept_checkpoint(jobs, in_forks, tmp_path):
+    parent = jobs.run("sft", "sft_kept", trainer__sft__max_steps=6, **ALL_CHECKPOINTS)
     child = tmp_path / "child"
     assert begin_branch(parent, child, 4) == 4
     assert [path.name for path in RunFolder(child).checkpoints()] == ["step_000004"]
     assert begin_branch(parent, tmp_path / "between", 5) == 4
     same = tmp_path / "same"
-    words = [sys.executable, "-m", "aligner_lib", "branch", str(parent.path), "--at", "4", "--run", str(same)]
-    result = subprocess.run(words, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = CliRunner().invoke(app, ["branch", str(parent.path), "--at", "4", "--run", str(same)])
+    assert result.exit_code == 0, result.output
     assert figures(RunFolder(same)) == figures(parent)
+    assert begin_branch(parent, same, 4) == 4, "a finished branch is not begun again"
 
 
 def test_what_cannot_be_branched_is_refused_before_anything_is_written(branch, sft, ppo, tmp_path):
-    child = tmp_path / "child"
-    last = steps(sft)[-1]
+    child, last = tmp_path / "child", steps(sft)[-1]
     with pytest.raises(UserError, match=f"at={last + 1}: .* has the steps 0 to {last}"):
         begin_branch(sft, child, last + 1)
     with pytest.raises(UserError, match=r"is not a run, because run\.json is missing"):
         begin_branch(RunFolder(tmp_path / "nothing"), child, 1)
     with pytest.raises(ConfigError, match=r"trainer\.sft\.max_stpes"):
         branch_command(sft, 1, child, {"trainer.sft.max_stpes": 3})
-    assert not child.exists()
     with pytest.raises(UserError, match=r"would train .*child from step 0, .* choose another folder"):
         branch(sft, child, 1, "exp_manager.resume_if_exists=false")
     assert not child.exists()
     begin_branch(sft, child, 1)
     with pytest.raises(UserError, match="is a run already, but not the branch of sft"):
         begin_branch(sft, child, 2)
-    changed = tmp_path / "changed"
-    changed.mkdir()
-    (changed / "run.json").write_text('{"kind": "sft", "heartbeat": {"step": 9}, "changed_at": [5]}')
-    with pytest.raises(
-        UserError, match=r"changed after step 5, .* so the steps 1 to 6 can't be computed again"
-    ):
-        begin_branch(RunFolder(changed), tmp_path / "fork", 6)
-    assert begin_branch(RunFolder(changed), tmp_path / "fork", 5) == 0
-    assert (
-        RunFolder(tmp_path / "fork").info["changed_at"] == []
-    )  # the steps up to the change are computed again
     (tmp_path / "two_jobs" / "critic").mkdir(parents=True)
     shutil.copy(ppo.path / "run.json", tmp_path / "two_jobs")
     with pytest.raises(UserError, match="ran as several jobs"):
         parents_settings(RunFolder(tmp_path / "two_jobs"))
 
 
+def test_steps_behind_a_change_during_the_run_are_not_computed_again(tmp_path):
+    parent, child = RunFolder(tmp_path / "parent"), tmp_path / "child"
+    parent.path.mkdir()
+    (parent.path / "run.json").write_text('{"kind": "sft", "heartbeat": {"step": 9}, "changed_at": [5]}')
+    with pytest.raises(
+        UserError, match=r"changed parent after step 5, .* so the steps 1 to 6 can't be computed again"
+    ):
+        begin_branch(parent, child, 6)
+    assert begin_branch(parent, child, 5) == 0
+    assert RunFolder(child).info["changed_at"] == [], "the steps up to the change are computed again"
+
+
 def test_a_branch_of_a_parent_that_was_begun_anew_begins_anew(tmp_path):
     parent, child, info = tmp_path / "parent", tmp_path / "child", {"kind": "sft", "heartbeat": {"step": 9}}
-    for number, (created, old) in enumerate(((1.0, []), (1.0, []), (2.0, ["old-1"]))):
-        parent.mkdir(exist_ok=True)
+    parent.mkdir()
+    for created, old in ((1.0, []), (1.0, []), (2.0, ["old-1"])):
         (parent / "run.json").write_text(json.dumps(info | {"created": created}))
         begin_branch(RunFolder(parent), child, 5)
         assert RunFolder(child).info["parent"]["created"] == created
         assert [path.name for path in child.glob("old-*")] == old
-        assert (child / "metrics.jsonl").exists() == (number == 1)
-        (child / "metrics.jsonl").write_text("{}\n")
-    assert RunFolder(child / "old-1").info["parent"]["created"] == 1.0
     alive = {"status": "running", "host": os.uname().nodename, "pid": os.getpid()}
     (child / "run.json").write_text(json.dumps(RunFolder(child).info | alive))
     (parent / "run.json").write_text(json.dumps(info | {"created": 3.0}))
@@ -153,18 +148,24 @@ def test_a_branch_of_a_parent_that_was_begun_anew_begins_anew(tmp_path):
 
 
 def test_a_branch_that_was_stopped_before_its_fork_goes_on_there_with_the_same_command(
-    branch, sft, tmp_path, monkeypatch
+    sft, tmp_path, monkeypatch
 ):
-    """Its first job is asked to stop at once: the changed settings must not begin before the fork."""
-    child, run = tmp_path / "child", branch_jobs.subprocess.run
+    """Jobs that only count stand in for the branch's. The changed settings must not begin before the fork."""
+    child, jobs, stops = tmp_path / "child", [], [1, FORK]
 
-    def stop_after_one_step(words):
-        return run([word.replace(f"stop_after={AT}", "stop_after=1") for word in words])
+    def run(words: list[str]) -> SimpleNamespace:
+        jobs.append(words)
+        if stops:
+            checkpoint = child / "checkpoints" / f"step_{stops.pop(0):06d}"
+            shutil.copytree(sft.latest_checkpoint(), checkpoint)
+        return SimpleNamespace(returncode=0)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(branch_jobs.subprocess, "run", stop_after_one_step)
-        assert steps(branch(sft, child, AT, FASTER)) == [0, 1]
-    changed = branch(sft, child, AT, FASTER)
-    had, has = figures(sft), figures(changed)
-    assert changed.status == "finished" and has[: AT + 1] == had[: AT + 1] and has[-1] != had[-1]
-    assert begin_branch(sft, child, AT) == AT, "a finished branch is not begun again"
+    replaced = SimpleNamespace(environ=os.environ, execv=lambda _, words: run(words))
+    monkeypatch.setattr(branch_jobs, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(branch_jobs, "os", replaced)
+    for _ in range(2):
+        branch_jobs.go_on(sft, FORK, child, ["model.optim.lr=0.01"])
+    up_to_the_fork, again, rest = jobs
+    assert up_to_the_fork == again and f"exp_manager.stop_after={FORK}" in again
+    assert "model.optim.lr=0.01" not in again and rest[-1] == "model.optim.lr=0.01"
+    assert not any("stop_after" in word for word in rest)

@@ -19,22 +19,13 @@ def mixed(jobs, tmp_path_factory):
     """The reward model judges conversations and forms, a program sums."""
     forms = tmp_path_factory.mktemp("forms")
     format_hh("forms", forms, "test")
-    files, of_forms = (
-        f"{{train: '{folder}/test_prompts.jsonl', validation: '{folder}/test_prompts.jsonl'}}"
-        for folder in (jobs.formatted, forms)
-    )
-    return jobs.run(
-        "evaluate",
-        "evaluate_mixed",
-        model__environments__conversations__use="reward_model",
-        model__environments__conversations__args__prompts=files,
-        model__environments__forms__use="reward_model",
-        model__environments__forms__args__prompts=of_forms,
-        model__environments__sums__use="sums",
-        model__environments__sums__args__examples=0,
-        model__ppo__num_val_samples=12,
-        evaluation__num_generations_per_prompt=2,
-    )
+    settings = {"model__environments__sums__use": "sums", "model__environments__sums__args__examples": 0}
+    for name, folder in {"conversations": jobs.formatted, "forms": forms}.items():
+        file = f"'{folder}/test_prompts.jsonl'"
+        settings[f"model__environments__{name}__use"] = "reward_model"
+        settings[f"model__environments__{name}__args__prompts"] = f"{{train: {file}, validation: {file}}}"
+    settings |= {"model__ppo__num_val_samples": 12, "evaluation__num_generations_per_prompt": 2}
+    return jobs.run("evaluate", "evaluate_mixed", **settings)
 
 
 def test_more_answers_change_none_of_the_first_ones(evaluate, jobs):
@@ -51,49 +42,47 @@ def test_more_answers_change_none_of_the_first_ones(evaluate, jobs):
     assert any(first["response"] != second["response"] for first, second, _ in groups.values())
 
 
-def test_several_policies_in_one_job_are_evaluated_as_each_alone(evaluate, sft, jobs):
+def test_a_policy_after_another_one_is_evaluated_as_alone(evaluate, sft, jobs):
     """The policy after another one has its own weights, and both have the first reference."""
     policies = f"{{sft: '{sft.path}', same: '{jobs.model}'}}"
     several = jobs.run("evaluate", "evaluate_several", evaluation__policies=policies)
-    alone = jobs.run("evaluate", "evaluate_sft", policy__restore_from_path=f"'{sft.path}'")
     assert several.info["message"] == "evaluated sft, same" and several.metrics() == []
-    for name, expected in {"sft": alone, "same": evaluate}.items():
-        part = RunFolder(several.path / name)
-        assert_same_run(part, expected, within=0)
-        assert part.info["hashes"] == expected.info["hashes"]
-        assert several.info["hashes"][f"policies.{name}"] == part.info["hashes"]["model"]
+    of_sft, same = (RunFolder(several.path / name) for name in ("sft", "same"))
+    assert_same_run(same, evaluate, within=0)
+    assert same.info["hashes"] == evaluate.info["hashes"]
+    assert of_sft.metrics()[0]["evaluation/kl"] != 0 == same.metrics()[0]["evaluation/kl"]
+    for run in (of_sft, same):
+        assert several.info["hashes"][f"policies.{run.name}"] == run.info["hashes"]["model"]
 
 
-def test_a_stop_request_ends_an_evaluation_before_the_next_policy_with_which_the_next_attempt_goes_on(
-    jobs, monkeypatch
+def test_a_stopped_evaluation_of_several_policies_goes_on_with_those_that_are_not_evaluated(
+    jobs, here, monkeypatch
 ):
-    evaluated, last = run_module._evaluate, "a"
+    """Runs without a model stand in for the evaluations. What was evaluated with other settings is evaluated again."""
+    name, evaluated = "evaluate_stopped", []
+    run = jobs.run_folder(name)
 
-    def stop_after(kind, config, *rest):
-        evaluated(kind, config, *rest)
-        if config.exp_manager.explicit_log_dir.endswith(f"/{last}"):
-            jobs.run_folder("evaluate_stopped").request_stop()
+    def evaluate(kind, config, profile, job):
+        with run_module.opened_run(kind, config, profile, job, resume=False) as part:
+            part.finish("finished", run_module.EVALUATED)
+            evaluated.append(part.path.name)
+        if evaluated[-1] == stop_after:
+            run.request_stop()
 
-    def attempts() -> dict[str, int]:
-        """How often each policy's evaluation was begun again."""
-        return {name: RunFolder(run.path / name).info["resumed"] for name in ("a", "b")}
-
-    monkeypatch.setattr(run_module, "_evaluate", stop_after)
+    monkeypatch.setattr(run_module, "_evaluate", evaluate)
     policies = f"{{a: '{jobs.model}', b: '{jobs.model}'}}"
-    settings = jobs.settings("evaluate", "evaluate_stopped", evaluation__policies=policies)
-    run_smoke_job("evaluate", settings)
-    run = jobs.run_folder("evaluate_stopped")
-    assert (run.status, run.info["message"]) == ("stopped", "evaluated a")
-    assert not (run.path / "b").exists()
-    last = "neither"
-    run_smoke_job("evaluate", settings)
-    assert (run.status, run.info["message"], attempts()) == ("finished", "evaluated a, b", {"a": 0, "b": 0})
-    last = "a"  # of a finished evaluation, which begins anew
-    run_smoke_job("evaluate", settings)
-    assert (run.status, run.info["message"], attempts()) == ("stopped", "evaluated a", {"a": 1, "b": 0})
-    last = "neither"
-    run_smoke_job("evaluate", [*settings, "evaluation.num_generations_per_prompt=2"])
-    assert attempts() == {"a": 2, "b": 1}, "with other settings, nothing is evaluated yet"
+    settings = jobs.settings("evaluate", name, evaluation__policies=policies)
+    for stop_after, more, expected in (
+        ("a", [], ["a"]),
+        (None, [], ["b"]),
+        ("a", [], ["a"]),  # a finished evaluation begins anew
+        (None, ["evaluation.num_generations_per_prompt=2"], ["a", "b"]),
+    ):
+        evaluated.clear()
+        run_smoke_job("evaluate", settings + more)
+        assert evaluated == expected
+        assert run.status == ("stopped" if stop_after else "finished")
+        assert run.info["message"] == ("evaluated a" if stop_after else "evaluated a, b")
 
 
 def test_a_policy_that_is_none_is_told_before_any_is_evaluated(jobs, rm):

@@ -2,14 +2,15 @@
 
 import os
 import signal
+import subprocess
 
 import forks
 import psutil
 import pytest
-from smoke_jobs import figures, first_steps, run_smoke_job
+from smoke_jobs import assert_same_first_steps, first_steps
 
 from aligner_lib.config.compose import compose
-from aligner_lib.run_folder.exporters import process, tail
+from aligner_lib.run_folder.exporters import process
 from aligner_lib.run_folder.reader import RunFolder
 
 assert compose("sft").exp_manager.create_tensorboard_logger, "on by default (docs/parity.md)"
@@ -17,9 +18,28 @@ STEPS = 8
 SHORT = first_steps("sft", STEPS) | {"exp_manager__create_tensorboard_logger": True}
 
 
-def run_with_short_wait(settings: list[str]) -> None:
-    process.END_SECONDS = 0.5
-    run_smoke_job("sft", settings)
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGKILL, "has ended before the run"),
+        (signal.SIGSTOP, "is still sending, and goes on by itself"),
+    ],
+)
+def test_a_killed_and_a_hanging_exporter_do_not_hold_up_their_run(
+    tmp_path, monkeypatch, caplog, number, words
+):
+    """A process that sleeps stands in for the exporter."""
+    sleeping = subprocess.Popen(["sleep", str(forks.BOUND_S)], stdin=subprocess.PIPE)
+    monkeypatch.setattr(process, "END_SECONDS", 0.1)
+    monkeypatch.setattr(process, "_start", lambda run, name: sleeping)
+    monkeypatch.setattr(process.logger, "handlers", [caplog.handler])
+    exporters = process.Exporters()
+    exporters.start(tmp_path, ["tensorboard"])
+    sleeping.send_signal(number)
+    exporters.close()
+    assert words in caplog.text
+    sleeping.kill()
+    sleeping.wait()
 
 
 def exporter_of(run: RunFolder) -> psutil.Process:
@@ -41,34 +61,6 @@ def assert_tensorboard_has_the_losses(run: RunFolder) -> None:
     assert [event.value for event in exported()] == pytest.approx(losses)
 
 
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (signal.SIGKILL, "has ended before the run"),
-        (signal.SIGSTOP, "is still sending, and goes on by itself"),
-    ],
-)
-def test_a_killed_and_a_hanging_exporter_are_nothing_to_their_run(jobs, sft, number, words):
-    name = f"exported_{number.name}"
-    run, log = jobs.run_folder(name), jobs.log(name)
-    trainer = forks.start(run_with_short_wait, jobs.settings("sft", name, **SHORT), log=log)
-    forks.until(run.metrics, "the run begins")
-    os.kill(trainer.pid, signal.SIGSTOP)  # on a busy machine it would end before its exporter has begun
-    exporter = exporter_of(run)
-    assert exporter.nice() == 19
-    exporter.send_signal(number)
-    os.kill(trainer.pid, signal.SIGCONT)
-    forks.finish(trainer, log)
-    assert run.status == "finished"
-    assert figures(run) == figures(sft)[: STEPS + 1]
-    assert words in log.read_text()
-    if exporter.is_running():
-        exporter.kill()
-        exporter.wait(10)
-    tail.follow(run, "tensorboard", until_over=False)
-    assert_tensorboard_has_the_losses(run)
-
-
 def test_a_killed_run_s_exporter_ends_by_itself_and_the_next_one_goes_on(jobs, sft):
     name = "exported_killed"
     run = jobs.run_folder(name)
@@ -76,10 +68,11 @@ def test_a_killed_run_s_exporter_ends_by_itself_and_the_next_one_goes_on(jobs, s
     forks.until(lambda: run.latest_checkpoint() and len(run.metrics()) > 4, "steps are done")
     os.kill(trainer.pid, signal.SIGSTOP)  # its end would be the exporter's
     exporter = exporter_of(run)
+    assert exporter.nice() == 19
     trainer.kill()
     trainer.join()
     psutil.wait_procs([exporter], timeout=30)
     assert not exporter.is_running()
     again = jobs.run("sft", name, **SHORT)
-    assert figures(again) == figures(sft)[: STEPS + 1]
+    assert_same_first_steps(again, sft)
     assert_tensorboard_has_the_losses(again)

@@ -16,7 +16,7 @@ from aligner_lib.megatron.generate import ContinuousBatch, Sampling
 
 jsonschema = pytest.importorskip("jsonschema")
 ROWS = 4
-ASKED = {"messages": [{"role": "user", "content": "How do I bake bread?"}], "model": "model"}
+QUESTION = {"messages": [{"role": "user", "content": "How do I bake bread?"}], "model": "model"}
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -46,7 +46,7 @@ def answers(served, *requests):
     async def run():
         thread = GenerationThread(served.module, ROWS, served.tokenizer.stop_ids)
         thread.start()
-        both = [Answer(served, thread, read(ChatRequest, ASKED | request)) for request in requests]
+        both = [Answer(served, thread, read(ChatRequest, QUESTION | request)) for request in requests]
         for generation in (generation for answer in both for generation in answer.generations):
             thread.begin(generation)
 
@@ -121,7 +121,7 @@ def test_a_schema_that_cannot_be_kept_is_refused_by_the_part(served, case):
 def test_without_the_library_and_with_tools_the_request_is_refused_with_the_cure(served, monkeypatch):
     tool = {"type": "function", "function": {"name": "add"}}
     with pytest.raises(ApiError, match=r"response_format with tools .*tool_choice=none"):
-        read(ChatRequest, ASKED | {"tools": [tool], "response_format": {"type": "json_object"}})
+        read(ChatRequest, QUESTION | {"tools": [tool], "response_format": {"type": "json_object"}})
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(ApiError, match=r"the package llguidance, .*pip install -e '\.\[json\]'"):
         json_tokenizer(served.tokenizer)

@@ -1,11 +1,18 @@
 """Every kind of job with adapters: what it trains from, what it leaves, and what else can be begun from that."""
 
-import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
-from smoke_jobs import assert_same_run, checkpoint_files, figures, prepare_smoke_job
+from smoke_jobs import (
+    ALL_CHECKPOINTS,
+    assert_same_run,
+    assert_same_to_the_bit,
+    checkpoint_files,
+    figures,
+    prepare_smoke_job,
+)
 from typer.testing import CliRunner
 
 from aligner_lib.cli.main import app
@@ -28,16 +35,16 @@ def lora(prefix: str = "") -> dict[str, object]:
     }
 
 
-SHORT = {"sft": 8, "rm": 6, "dpo": 2, "grpo": 2, "ppo": 3}  # steps
+SHORT = {"sft": 8, "rm": 4, "dpo": 2, "grpo": 1, "ppo": 3}  # steps
 
 
 @pytest.fixture(scope="module")
 def trained(jobs):
-    """trained(kind): a run with adapters of SFT; of the others one that starts from that one."""
-    done = {}
+    """trained(kind): a run with adapters of SFT; of the others a run that starts from that run."""
+    runs = {}
 
-    def settings(kind: str, steps: int) -> dict[str, object]:
-        more = lora() | {f"trainer__{kind}__max_steps": steps}
+    def settings(kind: str) -> dict[str, object]:
+        more = lora() | ALL_CHECKPOINTS | {f"trainer__{kind}__max_steps": SHORT[kind]}
         if kind == "dpo":
             more |= {"model__micro_batch_size": 4}
         if kind != "sft":
@@ -47,11 +54,10 @@ def trained(jobs):
             more["critic__pretrained_checkpoint__restore_from_path"] = f"'{run('rm').path}'"
         return more
 
-    def run(kind: str, name: str | None = None, steps: int | None = None, **more):
-        name = name or f"lora_{kind}"
-        if name not in done or more:
-            done[name] = jobs.run(kind, name, **settings(kind, steps or SHORT[kind]) | more)
-        return done[name]
+    def run(kind: str):
+        if kind not in runs:
+            runs[kind] = jobs.run(kind, f"lora_{kind}", **settings(kind))
+        return runs[kind]
 
     run.settings = settings
     return run
@@ -75,8 +81,9 @@ def test_each_kind_trains_adapters(trained, jobs, kind):
 
 
 def test_learning_shows(trained):
-    losses = [record["validation/loss"] for record in figures(trained("sft")) if "validation/loss" in record]
-    assert losses[-1] < losses[0] - 0.05  # of a model with random weights, most of which stay
+    """In a model with random weights, most of which stay."""
+    _, losses = trained("sft").series("validation/loss")
+    assert losses[-1] < losses[0] - 0.05
     assert figures(trained("rm"))[-1]["train/loss"] < 0.693
 
 
@@ -92,17 +99,6 @@ def test_the_policy_begins_as_its_reference_and_a_checkpoint_is_small(trained, j
 
 
 # ---- what else takes such a checkpoint ------------------------------------------------------------------------------
-
-
-def test_an_evaluation_of_a_run_with_adapters(trained, jobs):
-    run = jobs.run(
-        "evaluate",
-        "lora_evaluate",
-        pretrained_checkpoint__restore_from_path=f"'{trained('sft').path}'",
-        critic__pretrained_checkpoint__restore_from_path=f"'{trained('rm').path}'",
-        policy__restore_from_path=f"'{trained('ppo').path}'",
-    )
-    assert abs(figures(run)[0]["evaluation/kl"]) > 0
 
 
 def test_full_fine_tuning_goes_on_from_adapters(trained, jobs):
@@ -147,26 +143,18 @@ def test_the_command_merges(trained, tmp_path):
 # ---- gone, changed, moved -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def moved(jobs, trained, tmp_path):
-    """A checkpoint of adapters on a base of its own: (checkpoint, base)."""
-    base = shutil.copytree(jobs.model, tmp_path / "base")
+def test_adapters_whose_base_is_gone_or_another_model_by_now_are_refused(jobs, trained, tmp_path):
+    base, elsewhere = shutil.copytree(jobs.model, tmp_path / "base"), tmp_path / "elsewhere"
     checkpoint = shutil.copytree(trained("sft").latest_checkpoint(), tmp_path / "checkpoint")
-    AdapterRecord(base, model_hash(base), AdapterRecord.load(checkpoint).layers).save(checkpoint)
+    record = AdapterRecord(base, model_hash(base), AdapterRecord.load(checkpoint).layers)
+    record.save(checkpoint)
     assert resolve(checkpoint) == checkpoint
-    return checkpoint, base
-
-
-def test_adapters_whose_base_is_gone_or_another_model_by_now_are_refused(moved, tmp_path):
-    checkpoint, base = moved
-    before, elsewhere = model_hash(checkpoint), tmp_path / "elsewhere"
+    before = model_hash(checkpoint)
     base.rename(elsewhere)
     words = r"holds adapters \(LoRA\) of the model in .*base, which is gone: put the model back"
     with pytest.raises(ValueError, match=words):
         resolve(checkpoint)
-    record = json.loads((checkpoint / "adapter.json").read_text())
-    record["base"]["path"] = str(elsewhere)
-    (checkpoint / "adapter.json").write_text(json.dumps(record))
+    replace(record, base=elsewhere).save(checkpoint)
     assert resolve(checkpoint) == checkpoint
     assert model_hash(checkpoint) == before  # it is the same model
     file = next((elsewhere / "weights").iterdir())
@@ -188,21 +176,15 @@ def test_adapters_of_another_model_are_not_begun_with(jobs, trained, here):
 # ---- again, and elsewhere -------------------------------------------------------------------------------------------
 
 
-def test_a_run_goes_on_to_the_bit(trained):
-    """PPO's, which has adapters of a policy and of a critic: ended after two steps, and begun again."""
-    unbroken, name = trained("ppo"), "lora_ppo_broken"
-    trained("ppo", name, steps=2)
-    dropped = {"model__peft__lora_tuning__adapter_dropout": 0.0}
-    run = trained("ppo", name, **dropped)
-    assert run.info["resumed"] == 1
-    assert figures(run)[-1] == figures(unbroken)[-1]
-    ours, theirs = checkpoint_files(run), checkpoint_files(unbroken)
-    assert ours.keys() == theirs.keys()
-    assert [name for name in ours if ours[name] != theirs[name]] == []
+def test_a_run_goes_on_to_the_bit(trained, jobs):
+    """PPO's, which has adapters of a policy and of a critic, from the checkpoint of its second step."""
+    resumed = jobs.go_on("ppo", trained("ppo"), 2, "lora_ppo_resumed", **trained.settings("ppo"))
+    assert resumed.info["resumed_at"] == [2]
+    assert_same_to_the_bit(resumed, trained("ppo"))
 
 
 def test_two_processes_learn_what_one_does(trained, jobs):
     """Every layout of an engine with adapters: megatron/test_lora.py."""
     layout = {"model__tensor_model_parallel_size": 2, "model__sequence_parallel": True}
-    two = jobs.run_ranks("dpo", "lora_two", 2, **trained.settings("dpo", SHORT["dpo"]) | layout)
+    two = jobs.run_ranks("dpo", "lora_two", 2, **trained.settings("dpo") | layout)
     assert_same_run(two, trained("dpo"))

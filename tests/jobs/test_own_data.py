@@ -2,11 +2,10 @@
 
 import logging
 
-import forks
 import pyarrow
 import pyarrow.parquet
 import pytest
-from smoke_jobs import assert_same_run, first_steps, prepare_smoke_job, run_with_cache
+from smoke_jobs import prepare_smoke_job
 
 from aligner_lib.models.hash import file_hash
 from data import convert
@@ -26,34 +25,29 @@ def written(path, rows: list[dict]):
     return path
 
 
-def test_a_job_trains_on_a_user_s_file_and_goes_on_with_the_same_lines(jobs, tmp_path, cache):
+def test_a_user_s_file_is_converted_once_as_aligner_data_would(jobs, tmp_path, cache, caplog):
     rows = [{"question": f"What is {n}?", "best": f"The number {n}.", "worst": "No idea."} for n in range(48)]
     source = written(tmp_path / "my_pairs.parquet", rows)
-    two = first_steps("rm", 2) | {"model__global_batch_size": 8, "trainer__rm__val_check_interval": 1}
-    own = two | {
-        "model__data__data_prefix__train": f"['{source}']",
-        "model__data__data_prefix__validation": "null",
-        "model__data__columns": "{question: prompt, best: chosen, worst: rejected}",
-        "model__data__validation_fraction": 0.25,
-    }
-    for more in ({"exp_manager__stop_after": 1}, {}):
-        forks.run(
-            run_with_cache,
-            "rm",
-            jobs.settings("rm", "user_file", **own, **more),
-            cache,
-            log=jobs.log("user_file"),
-        )
-    run, log = jobs.run_folder("user_file"), jobs.log("user_file").read_text()
-    assert "recognised: preference pairs" in log and "read 48 records, kept 48" in log
-    assert len([path for path in (cache / "data").iterdir() if path.is_dir()]) == 1
-    assert run.info["hashes"].keys() == {"model", "my_pairs.parquet"}
-    assert run.info["hashes"]["my_pairs.parquet"] == file_hash(source)
-
+    settings = jobs.settings(
+        "rm",
+        "user_file",
+        model__data__data_prefix__train=f"['{source}']",
+        model__data__data_prefix__validation="null",
+        model__data__columns="{question: prompt, best: chosen, worst: rejected}",
+        model__data__validation_fraction=0.25,
+        model__global_batch_size=8,
+    )
+    with caplog.at_level(logging.INFO, "aligner_lib"):
+        for _ in range(2):  # as the run begins, and as it goes on
+            job = prepare_smoke_job("rm", settings)
+            job.close()
+    assert "recognised: preference pairs" in caplog.text and "read 48 records, kept 48" in caplog.text
+    assert job.hashes.keys() == {"model", "my_pairs.parquet"}
+    assert job.hashes["my_pairs.parquet"] == file_hash(source)
+    (folder,) = (path for path in (cache / "data").iterdir() if path.is_dir())
     by_hand = convert(source, tmp_path / "by_hand", "preferences", columns=MEANING, validation_fraction=0.25)
-    splits = dict(zip(("train", "validation"), by_hand.paths))
-    data = {f"model__data__data_prefix__{split}": f"['{path}']" for split, path in splits.items()}
-    assert_same_run(run, jobs.run("rm", "own_by_hand", **two, **data), within=0)
+    for path in by_hand.paths:
+        assert (folder / path.name).read_bytes() == path.read_bytes()
 
 
 ROW = {"prompt": "What is 7?", "response": "A number."}

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 
 import forks
 import pytest
-from tiny_tokenizers import STYLES
 
 from aligner_lib.datasets.chat_template import encode
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -140,12 +139,13 @@ def test_a_completion_is_what_the_model_generates(client, complete, smoke, gener
 
 
 def test_a_chat_s_prompt_is_written_by_the_model_s_template(chat, smoke, generated):
+    """The message in one piece, and in parts as OpenAI's clients may send it."""
     tokenizer = Tokenizer(smoke)
     prompt = encode(tokenizer, QUESTION)
     expected = tokenizer.decode(generated(prompt, 3, max_length=12).tokens, continues=True)
     parts = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}]
-    for messages, longest in ((QUESTION, {"max_completion_tokens": 12}), (parts, {"max_tokens": 12})):
-        answer = chat(seed=3, messages=messages, **longest)
+    for messages in (QUESTION, parts):
+        answer = chat(seed=3, messages=messages, max_completion_tokens=12)
         message = answer.choices[0].message
         assert (message.role, message.content) == ("assistant", expected)
         assert answer.usage.prompt_tokens == len(prompt)
@@ -212,7 +212,7 @@ def test_a_chat_s_logprobs(chat):
 
 
 def test_an_echo_has_the_prompt_s_logprobs(complete, smoke, here):
-    """lm-eval asks like this for the likelihood of a text; the reference is a forward pass of one row."""
+    """lm-eval sends this request for the likelihood of a text; the reference is a forward pass of one row."""
     import torch
 
     from aligner_lib.jobs.inference import load_engine
@@ -271,41 +271,6 @@ def test_a_completion_s_stop_token_has_a_logprob_and_no_text(smoke):
     assert [token["logprob"] for token in choice["logprobs"]["content"]] == [-1.0]
 
 
-def test_tokens_that_a_stop_string_removes_have_no_logprobs(smoke):
-    """Of a, a, a, b the stop string aab leaves the first a, which is sent when the third arrives."""
-    one, two = (Tokenizer(smoke).encode(letter)[0] for letter in "ab")
-
-    async def choices():
-        answer = answer_to(smoke, CompletionRequest, prompt=PROMPT, logprobs=0, stop="aab", stream=True)
-        give(answer.generations[0], *map(DrawnToken, (one, one, one, two)))
-        return [part["choices"][0] async for part in answer.parts()]
-
-    parts = asyncio.run(choices())
-    assert [part["text"] for part in parts] == ["a", ""]
-    assert [part["logprobs"]["tokens"] for part in parts] == [["a"], []]
-
-
-@pytest.mark.parametrize("style", ["gpt2", "llama_2"])
-def test_the_offsets_of_an_echo_are_places_in_its_text(tmp_path, style):
-    """The text is without the prompt's special token, and without the space that SentencePiece writes first."""
-    tokenizer = Tokenizer(STYLES[style](tmp_path))
-    prompt = [tokenizer.eos_id, *tokenizer.encode("hello people")[len(tokenizer.bos_ids) :]]
-
-    async def logprobs(prompt, alternatives):
-        return [(-1.0, ())] * (len(prompt) - 1)
-
-    async def echoed():
-        answer = answer_to(tokenizer.folder, CompletionRequest, prompt=prompt, logprobs=0, echo=True)
-        answer._thread.prompt_logprobs = logprobs
-        give(answer.generations[0], ResponseEnd(False))
-        return (await answer.whole())["choices"][0]
-
-    choice = asyncio.run(echoed())
-    offsets, tokens = choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"]
-    assert choice["text"] == "hello people" and offsets[:2] == [0, 0]
-    assert [choice["text"].find(token, at) for at, token in zip(offsets[2:], tokens[2:])] == offsets[2:]
-
-
 def test_each_choice_ends_at_its_stop_string_and_an_error_ends_all(smoke):
     tokens = [DrawnToken(token) for token in Tokenizer(smoke).encode("now stop and")]
 
@@ -339,12 +304,10 @@ COMPLETIONS, CHAT = "completions", "chat/completions"
 # (path, fields or the whole body, the field that the error names, words of the error)
 REFUSED = [
     (COMPLETIONS, {"prompt": ""}, "prompt", "empty"),
-    (COMPLETIONS, {"prompt": 5}, "prompt", "prompt"),
     (COMPLETIONS, {"prompt": [1 << 20]}, "prompt", "token id 1048576 is not in the vocabulary"),
     (COMPLETIONS, {"prompt": "a \ud800"}, "prompt", "character 2 of a text in prompt is '\\ud800'"),
     (COMPLETIONS, {"prompt": [[]] * 20_000}, "prompt", "20000 parts, but only 16384 are allowed"),
     (COMPLETIONS, {"prompt": [1] * 300_000}, "prompt", "more than 262144 token ids"),
-    (COMPLETIONS, {"model": "\udfff"}, "model", "half of a surrogate pair"),
     (COMPLETIONS, {"temperature": 3}, "temperature", "less than or equal to 2 (it is 3)"),
     (COMPLETIONS, {"best_of": 3}, "best_of", "best_of=3 is not supported here"),
     (COMPLETIONS, {"tempreature": 1}, "tempreature", "there is no field 'tempreature'"),
@@ -354,9 +317,7 @@ REFUSED = [
     (CHAT, turn(role="wizard"), "messages", "(it is 'wizard')"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs=true"),
     (CHAT, {"response_format": {"type": "json_schema"}}, "response_format", "needs json_schema"),
-    (CHAT, {"response_format": {"type": "xml"}}, "response_format", "'json_object'"),
     (CHAT, b"{", None, "the body is not JSON"),
-    (CHAT, b"[1]", None, "the body is list"),
 ]
 
 
@@ -374,17 +335,18 @@ def test_an_invalid_request_is_refused_with_the_field_and_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("path", "token", "status", "kind", "param", "words"),
+    ("path", "token", "status", "param", "words"),
     [
-        ("completions", TOKEN, 404, "invalid_request_error", "model", "there is no model 'gpt-9' here"),
-        ("answers", TOKEN, 404, "invalid_request_error", None, "there is no /v1/answers"),
-        ("completions", "", 401, "authentication_error", None, "the token is missing"),
-        ("completions", "another", 401, "authentication_error", None, "the token is missing or wrong"),
+        ("completions", TOKEN, 404, "model", "there is no model 'gpt-9' here"),
+        ("answers", TOKEN, 404, None, "there is no /v1/answers"),
+        ("completions", "", 401, None, "the token is missing"),
+        ("completions", "another", 401, None, "the token is missing or wrong"),
     ],
 )
-def test_an_unknown_model_an_unknown_path_and_a_wrong_token(server, path, token, status, kind, param, words):
+def test_an_unknown_model_an_unknown_path_and_a_wrong_token(server, path, token, status, param, words):
     answered, answer = server.post(path, {"model": "gpt-9", "prompt": "Hello."}, token)
     error = answer["error"]
+    kind = "authentication_error" if status == 401 else "invalid_request_error"
     assert (answered, error["type"], error["param"]) == (status, kind, param)
     assert words in error["message"]
 
@@ -398,8 +360,7 @@ def test_fields_without_effect_are_accepted(server, smoke):
     assert status == 200, answer
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize(("token", "status"), [(TOKEN, 413), ("another", 401)])
+@pytest.mark.parametrize(("token", "status", "chunked"), [(TOKEN, 413, True), ("another", 401, False)])
 def test_a_body_that_is_too_large_is_refused_when_all_of_it_has_come(server, token, status, chunked):
     """A client that still sends reads no answer: its connection would be reset."""
     connection = http.client.HTTPConnection(*server.address, timeout=forks.BOUND_S)
@@ -446,19 +407,6 @@ def test_twenty_clients_at_once_each_get_their_own_answer(complete, smoke, gener
 
 # a request whose answers take as long as the context allows
 ENDLESS = {"prompt": "On and on.", "max_tokens": 480, "n": ROWS}
-
-
-def test_others_are_answered_while_a_megabyte_is_tokenised(server, smoke):
-    """With the interpreter's lock held by the tokeniser, two or three are: before it begins, and when it has ended."""
-    body = {"model": str(smoke), "prompt": "How do I bake bread? " * 50_000}
-    with concurrent.futures.ThreadPoolExecutor(1) as other:
-        long = other.submit(server.post, "completions", body)
-        answered = 0
-        while not long.done():
-            server.open_responses()
-            answered += 1
-    assert long.result()[1]["error"]["code"] == "context_length_exceeded"
-    assert answered > 10
 
 
 def test_a_request_of_many_answers_does_not_make_another_wait(server, complete):
@@ -524,7 +472,6 @@ def test_a_signal_ends_the_server_and_the_answers_under_way(smoke, tmp_path):
     [
         ("no such model", None, None, r"port {port} of 127.0.0.1 can't be used \(Address already in use\)"),
         ("smoke", 99999, None, "there is no port 99999: give --port from 1 to 65535"),  # 34463 in 16 bits
-        ("smoke", -1, None, "there is no port -1: give --port from 1 to 65535"),
         ("smoke", 0, "", "the token is empty"),
         ("a reward model", 0, None, "is a reward model or a critic"),
     ],

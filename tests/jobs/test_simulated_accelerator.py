@@ -1,4 +1,4 @@
-"""Every kind of job on a device that is not the CPU: the CPU's figures, no tensor on the wrong side, and what is copied."""
+"""Jobs on a device that is not the CPU: the CPU's figures, no tensor on the wrong side, and what is copied."""
 
 import shutil
 
@@ -6,35 +6,31 @@ import forks
 import pytest
 from device_jobs import BATCH, MOMENTS, WEIGHTS, read_steps, run_on_device, table
 from simulated_accelerator import TO_CPU, TO_DEVICE, simulated_accelerator
-from smoke_jobs import assert_same_run, figures, first_steps, steps
+from smoke_jobs import figures, first_steps, responses
 
 from aligner_lib.models.tensor_store import StoreReader
 from aligner_lib.run_folder.reader import RunFolder
 
-STEPS = 4  # with a validation after the last one, and two checkpoints
-OFFLOADED = {"model__ppo__offload_adam_states": True, "critic__model__offload_adam_states": True}
+
+def run_there(jobs, kind: str, steps: int, **more: object) -> RunFolder:
+    """The first steps of the kind's run on the device."""
+    name = f"{kind}_on_device"
+    settings = jobs.settings(kind, name, **first_steps(kind, steps), **more)
+    forks.run(run_on_device, kind, settings, jobs.out / f"{name}.json", log=jobs.log(name))
+    return jobs.run_folder(name)
 
 
-def start_on_device(jobs, kind: str, run: str, **more: object):
-    return forks.start(
-        run_on_device, kind, jobs.settings(kind, run, **more), jobs.out / f"{run}.json", log=jobs.log(run)
-    )
+def assert_same_figures(run: RunFolder, whole: RunFolder, steps: int) -> None:
+    records = figures(run)
+    assert len(records) == steps + 1
+    for record, expected in zip(records, figures(whole)):
+        ours = {name: record[name] for name in expected}  # it has validated after its last step, too
+        assert ours == pytest.approx(expected, abs=1e-5, rel=1e-5)
 
 
 def test_the_first_steps_of_a_reward_model_are_the_cpu_s(jobs, rm):
-    """Of SFT: test_gpu_benchmark.py."""
-    forks.finish(
-        start_on_device(jobs, "rm", "rm_on_device", **first_steps("rm", STEPS)), jobs.log("rm_on_device")
-    )
-    run = jobs.run_folder("rm_on_device")
-    assert run.status == "finished" and steps(run) == list(range(STEPS + 1))
-    for record, expected in zip(figures(run), figures(rm)):
-        assert record == pytest.approx(expected, abs=1e-5, rel=1e-5)
-
-
-def test_an_evaluation_has_the_cpu_s_figures(jobs, evaluate):
-    forks.finish(start_on_device(jobs, "evaluate", "evaluate_on_device"), jobs.log("evaluate_on_device"))
-    assert_same_run(jobs.run_folder("evaluate_on_device"), evaluate)
+    """Of SFT: test_bf16.py."""
+    assert_same_figures(run_there(jobs, "rm", 2), rm, 2)
 
 
 def test_a_talk_there_is_the_cpu_s(smoke, rm, here):
@@ -50,23 +46,23 @@ def test_a_talk_there_is_the_cpu_s(smoke, rm, here):
     assert copies.seen
 
 
+STEPS = 4  # with a validation after the last one, and two checkpoints
+OFFLOADED = {"model__ppo__offload_adam_states": True, "critic__model__offload_adam_states": True}
+
+
 @pytest.fixture(scope="module")
 def ppo_on_device(jobs) -> RunFolder:
     """A PPO run that was stopped on the way and went on, its moments on the CPU while nothing is trained."""
-    run = jobs.run_folder("ppo_on_device")
-    process = start_on_device(jobs, "ppo", "ppo_on_device", **OFFLOADED)
-    forks.until(lambda: process.exitcode is not None or 3 in steps(run), "step 3")
-    run.request_stop()
-    forks.finish(process, jobs.log("ppo_on_device"))
+    run = run_there(jobs, "ppo", STEPS, exp_manager__stop_after=3, **OFFLOADED)
     assert run.status == "stopped"
     shutil.copy(jobs.out / "ppo_on_device.json", jobs.out / "ppo_before_its_stop.json")
-    forks.finish(start_on_device(jobs, "ppo", "ppo_on_device", **OFFLOADED), jobs.log("ppo_on_device"))
-    return run
+    return run_there(jobs, "ppo", STEPS, **OFFLOADED)
 
 
 def test_ppo_saved_and_resumed_has_the_cpu_s_figures(ppo_on_device, ppo):
-    assert ppo_on_device.info["resumed"] == 1
-    assert_same_run(ppo_on_device, ppo)
+    assert (ppo_on_device.info["resumed"], ppo_on_device.status) == (1, "finished")
+    assert_same_figures(ppo_on_device, ppo, STEPS)
+    assert responses(ppo_on_device) == [response for response in responses(ppo) if response[0] <= STEPS]
 
 
 def bytes_of_weights(checkpoint) -> int:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from smoke_jobs import ON_A_GPU, first_steps, prepare_smoke_job, rewards_of
+from smoke_jobs import ALL_CHECKPOINTS, ON_A_GPU, first_steps, prepare_smoke_job, rewards_of
 from tiny_tokenizers import STYLES, llama_2
 
 from aligner_lib.config.compose import load
@@ -21,7 +21,6 @@ from aligner_lib.jobs import inference
 from aligner_lib.jobs.inference import answering, as_prompt, load_engine, scoring, tokenizer_of
 from aligner_lib.models import resolve
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.models.tensor_store import StoreReader
 from aligner_lib.run_folder.explain import explain
 from aligner_lib.tutorial.comparison.frozen_features import hidden_states
 
@@ -76,14 +75,8 @@ def scale_of(record: dict) -> RewardScale:
 
 def test_a_checkpoint_has_the_scale_of_its_own_weights_also_between_validations(jobs, rm):
     assert RewardScale.load(rm.latest_checkpoint()) == scale_of(rm.metrics()[-1])
-    apart = jobs.run(
-        "rm",
-        "rm_apart",
-        **first_steps("rm", 4),
-        trainer__rm__val_check_interval=3,
-        trainer__rm__save_interval=2,
-        exp_manager__checkpoint_callback_params__save_top_k=9,
-    )
+    intervals = {"trainer__rm__val_check_interval": 3, "trainer__rm__save_interval": 2}
+    apart = jobs.run("rm", "rm_apart", **first_steps("rm", 4), **intervals, **ALL_CHECKPOINTS)
     (measured,) = (record for record in rm.metrics() if record["step"] == 4)
     assert RewardScale.load(apart.path / "checkpoints" / "step_000004") == scale_of(measured)
 
@@ -116,13 +109,18 @@ def test_the_actor_takes_two_optimiser_steps_a_rollout(ppo):
 
 @pytest.fixture(scope="module")
 def sampled(jobs):
-    """One step of PPO with groups of four responses, at another temperature, with a price for a missing end."""
+    """Three steps of PPO, the critic's own and two with an update of the actor: groups of four responses, at another
+    temperature, with a price for a missing end, and without cut responses in the loss."""
     return jobs.run(
         "ppo",
         "ppo_sampled",
-        trainer__ppo__critic_warmup_steps=0,
-        trainer__ppo__max_steps=1,
+        trainer__ppo__max_steps=3,
+        trainer__ppo__critic_warmup_steps=1,
         trainer__ppo__missing_eos_penalty=2.5,
+        trainer__ppo__mask_truncated_responses=True,
+        model__global_batch_size=16,
+        model__optim__lr=0.003,
+        model__optim__sched__warmup_steps=1,
         model__ppo__num_generations_per_prompt=4,
         model__ppo__sampling_params__temperature=0.7,
         model__ppo__sampling_params__top_p=0.9,
@@ -130,9 +128,9 @@ def sampled(jobs):
 
 
 def test_at_another_temperature_the_ratio_is_1_too_and_that_is_said(jobs, sampled):
-    first = sampled.metrics()[1]
-    assert first["train_optim/first_ppo_ratio"] == pytest.approx(1.0, abs=1e-5)
-    assert first["train_rollouts/init_policy_kl"] == 0
+    before_any_update = sampled.metrics()[2]
+    assert before_any_update["train_optim/first_ppo_ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert before_any_update["train_rollouts/init_policy_kl"] == 0
     log = jobs.log("ppo_sampled").read_text()
     assert "greedy" not in log and "min_length" not in log
     assert "temperature is 0.7: the compared log-probabilities are scaled by the temp" in log
@@ -156,6 +154,14 @@ def test_responses_to_one_prompt_are_a_group_and_a_missing_end_costs_the_penalty
     assert penalised != rewards
 
 
+def test_cut_responses_may_be_masked_and_the_actor_s_schedule_is_of_its_own_updates(sampled):
+    assert sampled.series("train_optim/lr") == ([2, 3], pytest.approx([0.0015, 0.003]))
+    assert sampled.series("train_optim/optim_step") == ([2, 3], [1, 2])
+    responses = records(sampled, step=2)
+    assert_normalized([a for r in responses if r["finished"] for a in r["token_advantage"]])
+    assert {a for r in responses if not r["finished"] for a in r["token_advantage"]} == {0.0}
+
+
 def test_sampling_that_parts_from_the_log_probabilities_is_told(jobs, caplog):
     settings = {
         "model__ppo__sampling_params__use_greedy": True,
@@ -166,26 +172,6 @@ def test_sampling_that_parts_from_the_log_probabilities_is_told(jobs, caplog):
     assert "min_length=2: stop tokens are barred from the first tokens" in caplog.text
 
 
-def test_cut_responses_may_be_masked_and_the_actor_s_schedule_is_of_its_own_updates(jobs):
-    """Five steps of which the critic has two for itself, one update in each of the others."""
-    masked = jobs.run(
-        "ppo",
-        "ppo_masked",
-        trainer__ppo__max_steps=5,
-        trainer__ppo__critic_warmup_steps=2,
-        trainer__ppo__mask_truncated_responses=True,
-        model__global_batch_size=16,
-        model__optim__lr=0.003,
-        model__optim__sched__warmup_steps=2,
-        model__optim__sched__min_lr=0.0005,
-    )
-    assert masked.series("train_optim/lr") == ([3, 4, 5], pytest.approx([0.001, 0.002, 0.003]))
-    assert masked.series("train_optim/optim_step") == ([3, 4, 5], [1, 2, 3])
-    responses = records(masked, step=3)
-    assert_normalized([a for r in responses if r["finished"] for a in r["token_advantage"]])
-    assert {a for r in responses if not r["finished"] for a in r["token_advantage"]} == {0.0}
-
-
 def records(run, step: int) -> list[dict]:
     """The training's responses of a step."""
     return [r for r in run.rollouts() if r["step"] == step and r["split"] == "train"]
@@ -194,29 +180,6 @@ def records(run, step: int) -> list[dict]:
 def assert_normalized(advantages: list[float]) -> None:
     assert sum(advantages) / len(advantages) == pytest.approx(0, abs=1e-3)
     assert sum(a * a for a in advantages) / len(advantages) == pytest.approx(1, abs=1e-3)
-
-
-def test_an_update_in_which_nothing_counts_is_no_update(jobs):
-    """Responses of one token that never end, and only what ends is learnt from: no metric, no step, the same weights."""
-    run = jobs.run(
-        "ppo",
-        "ppo_nothing",
-        trainer__ppo__max_steps=2,
-        trainer__ppo__critic_warmup_steps=0,
-        trainer__ppo__mask_truncated_responses=True,
-        model__ppo__length_params__max_length=1,
-        model__ppo__length_params__min_length=1,
-        model__ppo__sampling_params__end_strings="[]",
-        model__ppo__sampling_params__top_k=1,
-    )
-    assert not any(name.startswith("train_optim/") for record in run.metrics() for name in record)
-    assert run.metrics()[2]["critic/loss"] > 0
-    assert {alarm["name"] for alarm in run.alarms()} <= {"endless"}
-    kept = run.latest_checkpoint()
-    assert json.loads((kept / "optimizer" / "steps.json").read_text()) == 0
-    trained, start = (StoreReader(folder / "weights") for folder in (kept, jobs.model))
-    for name in start.names():
-        assert torch.equal(trained.read_whole(name), start.read_whole(name)), name
 
 
 def test_rollout_records_agree_with_the_metrics(ppo):
@@ -359,31 +322,16 @@ def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout_and_a_cut_answer_s
     assert score("Hello.", str(cut)) != pytest.approx(rollout, abs=1e-3)  # a text is taken to be complete
 
 
-def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here):
-    from aligner_lib.megatron.generate import Sampling
-    from aligner_lib.rollouts.policy import Policy
-
-    tokenizer, engine = Tokenizer(smoke), load_engine(smoke)
-    prompt = tokenizer.encode("User: Hello.\n\nAssistant:")
-    with torch.no_grad():  # after this prompt nothing is likelier than the stop token
-        hidden = engine.module.eval()(torch.tensor([prompt]))[-1, 0]
-        engine.module.output_layer.weight.zero_()[tokenizer.eos_id] = hidden
-    policy = Policy(engine, tokenizer, Sampling(max_length=4, greedy=True), forward_micro_batch_size=1)
-    rollouts = policy.rollout([prompt], [0], [0])
-    assert rollouts.tokens.tolist() == [[*prompt, tokenizer.eos_id]]
-    assert (rollouts.finished.tolist(), rollouts.lengths.tolist()) == ([True], [len(prompt) + 1])
-
-
 def test_hidden_states_of_both_answers_are_those_of_each_text_alone(smoke, here):
+    prompts = ["User: Hello.\n\nAssistant:", "User: How are you?\n\nAssistant:"]
+    answers = {"chosen": ["Good day to you.", "Well."], "rejected": ["No.", "I do not say."]}
     pairs = [
-        {"prompt": "User: Hello.\n\nAssistant:", "chosen": "Good day to you.", "rejected": "No."},
-        {"prompt": "User: How are you?\n\nAssistant:", "chosen": "Well.", "rejected": "I do not say."},
+        {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+        for prompt, chosen, rejected in zip(prompts, *answers.values())
     ]
-    sides = hidden_states(smoke, pairs)
-    for name, (states, lengths) in zip(("chosen", "rejected"), sides, strict=True):
-        for row, pair in enumerate(pairs):
-            (alone, (length, _)), _ = hidden_states(
-                smoke, [pair | {"chosen": pair[name], "rejected": pair[name]}] * 2
-            )
+    for name, (states, lengths) in zip(answers, hidden_states(smoke, pairs), strict=True):
+        for row, (prompt, answer) in enumerate(zip(prompts, answers[name])):
+            same = {"prompt": prompt, "chosen": answer, "rejected": answer}
+            (alone, (length, _)), _ = hidden_states(smoke, [same] * 2)
             assert lengths[row] == length
             torch.testing.assert_close(states[row, :length], alone[0, :length], rtol=1e-4, atol=1e-5)
