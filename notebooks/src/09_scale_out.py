@@ -17,7 +17,7 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "auto"  # auto: Slurm if available, else this machine · local · slurm · print or print:NAME: scripts only
+where = "auto"  # auto: Slurm if available, else this machine · local · slurm · print: scripts only
 gpus_per_node = 0  # 0: processes on CPUs; on one machine, 2 or more for several ranks
 
 # %%
