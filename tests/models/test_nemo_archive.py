@@ -18,7 +18,7 @@ from aligner_lib.models.nemo.archive import BadArchive, NemoArchive
 from aligner_lib.models.nemo.pickled import Call, External, Global, read_pickle, write_pickle
 from aligner_lib.models.nemo.source import import_nemo
 from aligner_lib.models.nemo.torch_file import TorchFile
-from aligner_lib.models.nemo.window import Window
+from aligner_lib.models.nemo.window import MAX_READ, Window
 
 CONFIG = ("./model_config.yaml", b"num_layers: 2\n")
 PACKED = pytest.mark.parametrize("mode", ["w", "w:gz"])
@@ -58,8 +58,10 @@ def test_the_files_of_a_tar(tmp_path, mode):
         assert archive.names() == ["model_config.yaml", "model_weights/0.0"]
         assert archive.read("model_config.yaml") == CONFIG[1]
         with archive.open("model_weights/0.0") as file:
-            assert (file.seek(100), file.read(3)) == (100, bytes([100, 101, 102]))
-            assert (file.seek(-2, io.SEEK_END), file.read()) == (198, bytes([198, 199]))
+            assert file.seek(100) == 100
+            assert file.read(3) == bytes([100, 101, 102])
+            assert file.seek(-2, io.SEEK_END) == 198
+            assert file.read() == bytes([198, 199])
             assert file.part(10, 20).read() == bytes(range(10, 30))
             with pytest.raises(ValueError, match=r"bytes 190 to 210 of a file with 200 bytes"):
                 file.part(190, 20)
@@ -68,26 +70,43 @@ def test_the_files_of_a_tar(tmp_path, mode):
     assert [path.name for path in tmp_path.iterdir()] == ["x.nemo"]
 
 
-def test_a_folder_with_the_model_in_another_folder(tmp_path):
+def test_a_folder_and_an_archive_with_one_folder_in_it(tmp_path):
     inside = tmp_path / "model" / "GPT-2B"
     inside.mkdir(parents=True)
     (inside / "model_config.yaml").write_bytes(CONFIG[1])
+    assert NemoArchive(inside).read("model_config.yaml") == CONFIG[1]
     assert NemoArchive(tmp_path / "model").names() == ["model_config.yaml"]
-    assert NemoArchive(tmp_path / "model").read("model_config.yaml") == CONFIG[1]
+    (tmp_path / "model" / "model_config.yaml").touch()
+    assert NemoArchive(tmp_path / "model").names() == ["GPT-2B/model_config.yaml", "model_config.yaml"]
+
+
+def test_a_window_lends_no_more_than_a_bound(tmp_path):
+    (tmp_path / "sparse").touch()
+    with (tmp_path / "sparse").open("r+b") as file:
+        file.truncate(1 << 40)
+        with pytest.raises(ValueError, match="bytes at once"):
+            Window(file, 0, 1 << 40).read()
+        assert len(Window(file, 0, 1 << 40).read(MAX_READ)) == MAX_READ
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
+LINK, DEVICE = "'w' is a link", "'w' is a device or a pipe"
 # entries beside the settings
 HOSTILE = {
     "absolute": ([("/tmp/owned", b"x")], "'/tmp/owned' is an absolute name"),
     "up": ([("../owned", b"x")], r"'\.\./owned' leads out of the archive"),
+    "up inside": ([("a/../../owned", b"x")], "leads out of the archive"),
     "drive": ([("C:/owned", b"x")], "is an absolute name"),
     "backslash": ([("a\\..\\owned", b"x")], "is an absolute name"),
     "symbolic link": ([(member("w", tarfile.SYMTYPE, "/etc/passwd"), b"")], "'w' is a link to '/etc/passwd'"),
-    "hard link": ([(member("w", tarfile.LNKTYPE, "model_config.yaml"), b"")], "'w' is a link"),
-    "pipe": ([(member("w", tarfile.FIFOTYPE), b"")], "'w' is a device or a pipe"),
+    "link inside": ([(member("w", tarfile.SYMTYPE, "model_config.yaml"), b"")], LINK),
+    "hard link": ([(member("w", tarfile.LNKTYPE, "model_config.yaml"), b"")], LINK),
+    "device": ([(member("w", tarfile.CHRTYPE), b"")], DEVICE),
+    "block device": ([(member("w", tarfile.BLKTYPE), b"")], DEVICE),
+    "pipe": ([(member("w", tarfile.FIFOTYPE), b"")], DEVICE),
     "sparse": ([(member("w", tarfile.GNUTYPE_SPARSE), b"")], "'w' is a sparse file"),
+    "twice": ([CONFIG], "'model_config.yaml' is there twice"),
     "twice in other words": ([("model_config.yaml", b"")], "is there twice"),
     "case": ([("Model_Config.yaml", b"")], "in upper and in lower case"),
     "composed": ([("\u00e9", b""), ("e\u0301", b"")], "is there twice"),
@@ -96,6 +115,7 @@ HOSTILE = {
     "over a folder": ([("w/0", b"x"), ("w", b"")], "as a file and a folder"),
     "deep": ([("a/" * 20 + "b", b"")], "is not a name of a model's file"),
     "control characters": ([("a\x1b[2J", b"")], "is not a name of a model's file"),
+    "not UTF-8": ([("a\udcff", b"")], "is not a name of a model's file"),
     "too many": ([(f"f{i}", b"") for i in range(10)], "more than 10 files"),
 }
 
@@ -116,16 +136,19 @@ def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> bytes:
 
 def pax(size: str) -> bytes:
     """An archive whose member has a size of its own in an extended header."""
-    info = member("w")
+    info, packed = member("w"), io.BytesIO()
     info.pax_headers = {"size": size}
-    return header("model_config.yaml") + info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member("model_config.yaml"))
+        tar.addfile(info)
+    return packed.getvalue()
 
 
 def tar_of(*names: str) -> bytes:
     return b"".join(map(header, names)) + bytes(1024)
 
 
-CLAIMING = header("model_config.yaml") + header("w", size=1 << 50) + bytes(1024)
+CLAIMS = "bytes, more than the archive can hold"
 
 
 @pytest.mark.parametrize(
@@ -135,10 +158,11 @@ CLAIMING = header("model_config.yaml") + header("w", size=1 << 50) + bytes(1024)
         (b"x" * 3000, "is not a complete tar"),
         (tar_of("model_weights.ckpt"), "has no model_config.yaml"),
         (tar_of("a/model_config.yaml", "b/model_config.yaml"), "has several model_config.yaml"),
-        (CLAIMING, f"claims {1 << 50} bytes, more than the archive can hold"),
-        (pax("-5"), "claims -5 bytes, more than the archive can hold"),
+        (header("model_config.yaml") + header("w", size=1 << 50) + bytes(1024), f"claims {1 << 50} {CLAIMS}"),
+        (pax("-5"), f"claims -5 {CLAIMS}"),
+        (pax("9" * 25), f"claims {'9' * 25} {CLAIMS}"),
     ],
-    ids=["empty", "no tar", "no settings", "two settings", "claimed size", "negative size"],
+    ids=["empty", "no tar", "no settings", "two settings", "claimed size", "negative size", "long size"],
 )
 def test_a_damaged_tar_is_refused(tmp_path, content, message):
     (tmp_path / "x.nemo").write_bytes(content)
@@ -155,15 +179,24 @@ def test_a_long_name_of_a_gigabyte_is_not_read(tmp_path):
 
 
 def test_a_bomb_is_refused_before_anything_is_written_and_behind_the_end(tmp_path, monkeypatch):
-    """20 MiB of zeros in 20 KiB: a thousandfold, where weights shrink by less than two."""
-    monkeypatch.setattr(archive_module, "SMALL", 1 << 20)
-    path = tmp_path / "x.nemo"
-    path.write_bytes(gzip.compress(tar_of("model_config.yaml") + bytes(8 << 20)))
-    refuse(path, "is cut off or damaged")
-    packed = pack(path, [CONFIG, ("model_weights.ckpt", bytes(20 << 20))], "w:gz")
-    assert packed.stat().st_size < 1 << 15
+    """100 MiB of zeros in 100 KiB: a thousandfold, where weights shrink by less than two."""
+    path, end = tmp_path / "x.nemo", gzip.compress(tar_of("model_config.yaml") + bytes(8 << 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_module, "SMALL", 1 << 20)
+        path.write_bytes(end)
+        refuse(path, "is cut off or damaged")
+    packed = pack(path, [CONFIG, ("model_weights.ckpt", bytes(100 << 20))], "w:gz")
+    assert packed.stat().st_size < 1 << 18
     monkeypatch.setattr(archive_module, "_inflated", None)
     refuse(packed, "made to fill a disk")
+
+
+def test_no_room_for_a_gzip_tar(tmp_path, monkeypatch):
+    path = pack(tmp_path / "x.nemo", [CONFIG], "w:gz")
+    full = archive_module.shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(archive_module.shutil, "disk_usage", lambda folder: full)
+    with pytest.raises(archive_module.DiskFull, match="has less room: free space there"):
+        NemoArchive(path, scratch=tmp_path)
 
 
 @PACKED
@@ -172,7 +205,7 @@ def test_wherever_it_is_cut_it_is_refused(tmp_path, mode):
     whole = path.read_bytes()
     # a plain tar is filled up with zeros; the first block of them is its end
     end = len(whole) if mode == "w:gz" else 512 * (1 + 1 + 1 + 2) + 512
-    for length in {*range(0, end, 413), end - 1}:
+    for length in {*range(0, end, 113), end - 1}:
         path.write_bytes(whole[:length])
         refuse(path, "")
 
@@ -195,6 +228,19 @@ def test_a_damaged_tar_is_read_or_refused(tmp_path_factory, data):
     except BadArchive:
         pass
     assert [path.name for path in folder.iterdir()] == ["x.nemo"]
+
+
+@given(st.lists(st.text("aAbB./\\:\u0131\u0130 \n", max_size=8), max_size=5))
+def test_names_that_are_accepted_are_distinct_places_inside(tmp_path_factory, names):
+    folder = tmp_path_factory.mktemp("names")
+    try:
+        archive = NemoArchive(pack(folder / "x.nemo", [CONFIG, *((name, b"") for name in names)]))
+    except BadArchive:
+        return
+    found = archive.names()
+    assert len({name.casefold() for name in found}) == len(found)
+    for name in found:
+        assert (folder / "root" / name).resolve().is_relative_to(folder / "root")
 
 
 def test_a_link_out_of_a_folder_an_empty_folder_and_nothing(tmp_path):
@@ -238,7 +284,9 @@ def torch_file(path: Path, content: bytes) -> TorchFile:
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, protocol):
     dangerous = pickle.dumps({"model.x": Evil(tmp_path / "owned")}, protocol)
-    with pytest.raises(ValueError, match="which weights do not need: nothing of the pickle was run"):
+    with pytest.raises(
+        ValueError, match=r"contains '.*', which weights do not need: nothing of the pickle was run"
+    ):
         torch_file(tmp_path / "w.ckpt", torch_zip(dangerous))
     assert not (tmp_path / "owned").exists()
     pickle.loads(dangerous)
@@ -249,10 +297,13 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, protocol):
     ("content", "message"),
     [
         (b"", "w.ckpt is refused: BadZipFile"),
+        (b"x" * 100, "w.ckpt is refused: BadZipFile"),
         (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + b"x" * 50, "saved by torch before 1.6"),
         (torch_zip(b""), "its pickle is damaged"),
+        (torch_zip(b"\x80\x02}"), "its pickle is damaged"),
         (torch_zip(b"\x80\x02."), "its pickle is damaged"),
         (torch_zip(b"\x80\x02(."), "a mark where a value should be"),
+        (torch_zip(b"\x80\x02]\x86."), "its pickle is damaged"),
         (torch_zip(b"\x80\x02KEh\x05."), "its pickle is damaged"),
         (torch_zip(b"(ios\nsystem\n."), "has the opcode INST"),
         (torch_zip(pickle.dumps({}, 2), byteorder=b"big"), "big-endian"),
@@ -273,11 +324,9 @@ def weight_of(path: Path, stored: bytes, size=4, start=0, shape=(4,), strides=(1
 
 @pytest.mark.parametrize(
     ("start", "shape", "strides"),
-    [
-        *((0, (5,), (1,)), (2, (3,), (1,)), (-1, (2,), (1,)), (0, (True,), (1,))),
-        *((0, (1 << 40,), (0,)), (0, (2,), (1, 1)), (0, (2, 2), (3, 1))),
-    ],
-)
+    [(0, (5,), (1,)), (2, (3,), (1,)), (-1, (2,), (1,)), (0, (1 << 40,), (0,)), (0, (2, 2), (1, 0)),
+     (0, (2,), (1, 1)), (0, (-1,), (1,)), (0, (True,), (1,)), (0, (2, 2), (3, 1))],
+)  # fmt: skip
 def test_a_tensor_beyond_its_storage_is_refused(tmp_path, start, shape, strides):
     with pytest.raises(ValueError, match="reaches beyond its storage"):
         weight_of(tmp_path / "w.ckpt", bytes(16), 4, start, shape, strides).state_dict()

@@ -461,3 +461,30 @@ def test_the_commands_export_in_another_dtype_and_import(tmp_path, smoke):
         assert done.exit_code == 0, done.output
     tensors = {name: tensor.bfloat16() for name, tensor in whole(smoke).items()}
     assert_holds(tmp_path / "model", Architecture.load(smoke), tensors)
+
+
+def test_the_same_bytes_as_many_weights(place):
+    """A file that unfolds: every layer of fifty is the first one's storage."""
+    tensors = random_weights(GPT_2B)
+    layer = {name: tensor for name, tensor in tensors.items() if ".layers.0." in name}
+    for number in range(50):
+        tensors |= {name.replace(".0.", f".{number}.", 1): tensor for name, tensor in layer.items()}
+    folder = write_old(place / "folder", tensors, {**CONFIG, "num_layers": 50}, layers=50)
+    assert (folder / "model_weights.ckpt").stat().st_size < 1 << 20
+    refuse(folder, r"its weights would take .*: the archive is made to fill a disk")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nope_layers": (3,)},
+        {"logits_softcap": 30.0},
+        {"sliding_window": 8, "sliding_layers": (1,)},
+        {"embedding_scale": 3.0},
+        {"attention_scale": 0.5},
+    ],
+)
+def test_what_nemo_has_no_key_for_is_not_written(change):
+    message = f"has no key for .*{[*change][-1]}=.*: export the model with --to hf"
+    with pytest.raises(ValueError, match=message):
+        nemo_config(replace(LLAMA, **change), {}, "F32", RewardScale())
