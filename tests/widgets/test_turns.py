@@ -29,7 +29,7 @@ def test_gemma_s_model_and_hh_s_human_are_the_assistant_and_the_user():
         assert turns_of(prompt) == [{"role": "user", "text": "Why?"}, {"role": "assistant", "text": "So."}]
 
 
-@pytest.mark.parametrize("prompt", ["The user\nuser\nis <|odd|>", "", "Why?"])
+@pytest.mark.parametrize("prompt", ["The user\nuser\nis <|odd|>", ""])
 def test_a_prompt_without_a_template_is_one_turn(prompt):
     assert turns_of(prompt) == [{"role": "", "text": prompt}]
 
