@@ -32,12 +32,14 @@ def test_settings_are_drawn_as_they_were_and_measurements_are_smoothed():
 
 
 def test_names_become_charts_and_charts_stay():
-    mine = chart("Mine", "train/loss")
-    single, together, same = charts_for([], "sft", ["train/loss", ["train/loss", "validation/loss"], mine])
+    own_chart = chart("Mine", "train/loss")
+    single, together, same = charts_for(
+        [], "sft", ["train/loss", ["train/loss", "validation/loss"], own_chart]
+    )
     assert single.hint.startswith("Falls") and [line.label for line in single.lines] == ["loss"]
     assert together.title == "loss"
     assert [line.label for line in together.lines] == ["train/loss", "validation/loss"]
-    assert same is mine
+    assert same is own_chart
 
 
 def test_dollar_signs_in_names_are_no_formulas(tmp_path):

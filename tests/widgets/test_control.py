@@ -120,8 +120,8 @@ def test_a_button_that_cannot_write_its_request_says_why(run, monkeypatch, butto
         raise OSError(number, os.strerror(number), str(self))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    said = press(run, button)["said"]
-    assert "The request was not written" in said and cure in said and os.strerror(number) in said
+    sentence = press(run, button)["said"]
+    assert "The request was not written" in sentence and cure in sentence and os.strerror(number) in sentence
 
 
 def test_a_full_disk_leaves_no_half_a_request(run):
