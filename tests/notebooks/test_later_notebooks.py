@@ -30,7 +30,7 @@ def test_scaling_out_runs_without_a_cluster(trained):
 
 @runs_notebooks
 def test_the_capstone_s_loop_learns_and_its_functions_train_in_the_trainer(trained):
-    assert_solutions_pass(trained, "11")
+    assert_solutions_pass(trained, "11", "token_rewards", "gae", "clipped_loss")
     run = info_of(trained / "runs" / "capstone")
     assert run["status"] == "finished"
     assert set(run["config"]["functions"]) == {"token_rewards", "advantages", "loss"}
@@ -62,7 +62,7 @@ def test_notebooks_that_play_recordings_or_print_scripts_train_nothing(tmp_path)
     run_tutorial(tmp_path, "--only", "09,10,12,13", "-p", "where=print", "-p", "gpus_per_node=8")
     text = (tmp_path / "notebooks" / "09_scale_out.ipynb").read_text()
     assert all(script in text for script in PRINTED_SCRIPTS)
-    assert_solutions_pass(tmp_path, "10", "12", "13")
+    assert_solutions_pass(tmp_path, "13")
     summary = summary_of(tmp_path)
     assert summary["attack"]["naive"]["good"] < summary["attack"]["naive"]["reward"], "the judge is fooled"
     assert summary["judge"].keys() == {"before", "after"}
