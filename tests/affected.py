@@ -27,8 +27,8 @@ READERS = {
     ],
     "tests/extending/": ["tests/extending/test_extending.py"],
     "notebooks/": [
+        "tests/notebooks/test_later_notebooks.py",
         "tests/notebooks/test_notebooks.py",
-        "tests/notebooks/test_scale_out.py",
         "tests/slurm/test_slurm_notebooks.py",
         "tests/unit/test_exercises.py",
         "tests/widgets/test_shipped_recordings.py",
@@ -54,20 +54,22 @@ CODE = re.compile(r"\b(?:import|from|-m) ([\w.]+)(?: import (\w+))?|\b(\w+(?:\.\
 def affected(changed: set[str]) -> tuple[set[str], str | None]:
     """The test files that a change of these files can reach; where that is every one, the file that it is for."""
     everything = {path for path in sources() if Path(path).name.startswith("test_")}
-    causes, found = set(), set(READ_EVERYTHING) if changed else set()
+    causes, reached_tests = set(), set(READ_EVERYTHING) if changed else set()
     for path in changed:
         readers = next((files for name, files in READERS.items() if path.startswith(name)), None)
         if path in everything or re.fullmatch(r"tests/.*conftest\.py", path):
-            found |= {test for test in everything if test.startswith(path.removesuffix("conftest.py"))}
+            reached_tests |= {
+                test for test in everything if test.startswith(path.removesuffix("conftest.py"))
+            }
         elif path in sources() and not path.startswith("notebooks/"):
             causes.add(path)
         elif readers is not None:
-            found |= set(readers)
+            reached_tests |= set(readers)
         elif package := _package_of(path):
             causes |= {source for source in sources() if Path(source).parent == package}
         elif not path.startswith("tests/") or not Path(path).name.startswith("test_"):
             return everything, path
-    return found | {test for test in everything if reached(test) & causes}, None
+    return reached_tests | {test for test in everything if reached(test) & causes}, None
 
 
 def changed_since(ref: str) -> set[str]:
@@ -96,13 +98,13 @@ def _package_of(path: str) -> Path | None:
 @cache
 def sources() -> dict[str, str]:
     """Every Python file of the project, and the name it is imported by."""
-    found = {str(path.relative_to(ROOT)): name for name, path in modules().items()}
+    names = {str(path.relative_to(ROOT)): name for name, path in modules().items()}
     for path in sorted((ROOT / "benchmarks").glob("*.py")):
         name = f"benchmarks.{path.stem}".removesuffix(".__init__")
-        found[str(path.relative_to(ROOT))] = name
+        names[str(path.relative_to(ROOT))] = name
     for room in ("tests", "notebooks"):  # whose folders are on the path: their files are modules of one word
-        found |= {str(path.relative_to(ROOT)): path.stem for path in sorted((ROOT / room).rglob("*.py"))}
-    return found
+        names |= {str(path.relative_to(ROOT)): path.stem for path in sorted((ROOT / room).rglob("*.py"))}
+    return names
 
 
 @cache
@@ -114,10 +116,10 @@ def _paths() -> dict[str, str]:
 @cache
 def _scripts() -> dict[str, list[str]]:
     """Files by the name that they are started by."""
-    found = defaultdict(list)
+    by_name = defaultdict(list)
     for path in sources():
-        found[Path(path).name].append(path)
-    return {name: paths for name, paths in found.items() if name != "__init__.py"}
+        by_name[Path(path).name].append(path)
+    return {name: paths for name, paths in by_name.items() if name != "__init__.py"}
 
 
 @cache
@@ -137,20 +139,20 @@ def _next(node: str) -> frozenset[str]:
     if fixture:
         return frozenset(_fixtures(path)[fixture])
     nodes = list(ast.walk(_tree(path)))
-    found = set(_mentioned(nodes, path))
+    files = set(_mentioned(nodes, path))
     if path == REGISTRY:  # imports the kinds of job by name
-        found |= {
+        files |= {
             source for source in sources() if re.fullmatch(r"aligner_lib/kinds/\w+/settings\.py", source)
         }
     if path in READERS["notebooks/"]:
-        found |= {source for source in sources() if source.startswith("notebooks/src/")}
+        files |= {source for source in sources() if source.startswith("notebooks/src/")}
     if path.startswith("tests/"):
         words = _asked_for(nodes)
         for above in Path(path).parents:
             conftest = f"{above}/conftest.py"
             if conftest in sources():
-                found |= {f"{conftest}::{name}" for name in _fixtures(conftest).keys() & words}
-    return frozenset(found)
+                files |= {f"{conftest}::{name}" for name in _fixtures(conftest).keys() & words}
+    return frozenset(files)
 
 
 @cache
@@ -205,13 +207,13 @@ def _mentioned(nodes: list[ast.AST], path: str) -> Iterator[str]:
 
 def _files(*names: str) -> set[str]:
     """The files of these modules, and of the packages that they lie in; a name may go on behind the module's."""
-    found = set()
+    their_files = set()
     for parts in (name.split(".") for name in names):
         for length in range(1, len(parts) + 1):
             if path := _paths().get(".".join(parts[:length])):
-                found.add(path)
-                found |= _lazy_files(".".join(parts[:length]), *parts[length : length + 1])
-    return found
+                their_files.add(path)
+                their_files |= _lazy_files(".".join(parts[:length]), *parts[length : length + 1])
+    return their_files
 
 
 def _lazy_files(package: str, name: str = "") -> set[str]:

@@ -17,20 +17,8 @@ def _commands(text: str) -> list[tuple[str, str]]:
     return [tuple(line.split(maxsplit=1)) for line in lines]
 
 
-# NeMo-Aligner's RLHF tutorial
+# NeMo-Aligner's RLHF tutorial. Its commands for SFT and the reward model without Slurm set nothing that those with Slurm don't.
 TUTORIAL = _commands("""
-train_gpt_sft trainer.precision=bf16 trainer.num_nodes=1 trainer.devices=8 trainer.sft.max_steps=-1
-    trainer.sft.limit_val_batches=40 trainer.sft.val_check_interval=1000 model.megatron_amp_O2=True
-    model.restore_from_path=/path/to/your/mcore_gpt.nemo model.optim.lr=5e-6 model.answer_only_loss=True
-    model.data.num_workers=0 model.data.train_ds.micro_batch_size=1 model.data.train_ds.global_batch_size=128
-    model.data.train_ds.file_path=/path/to/databricks-dolly-15k.jsonl
-    model.data.validation_ds.micro_batch_size=1 model.data.validation_ds.global_batch_size=128
-    model.data.validation_ds.file_path=/path/to/databricks-dolly-15k.jsonl exp_manager.create_wandb_logger=True
-    exp_manager.explicit_log_dir=/results exp_manager.wandb_logger_kwargs.project=sft_run
-    exp_manager.wandb_logger_kwargs.name=dolly_sft_run
-    exp_manager.checkpoint_callback_params.save_nemo_on_train_end=True exp_manager.resume_if_exists=True
-    exp_manager.resume_ignore_no_checkpoint=True exp_manager.create_checkpoint_callback=True
-    exp_manager.checkpoint_callback_params.monitor=validation_loss
 train_gpt_sft trainer.precision=bf16 trainer.num_nodes=${SLURM_JOB_NUM_NODES} trainer.devices=8
     trainer.sft.max_steps=-1 trainer.sft.limit_val_batches=40 trainer.sft.val_check_interval=1000
     trainer.sft.save_interval=50 model.megatron_amp_O2=True
@@ -44,11 +32,6 @@ train_gpt_sft trainer.precision=bf16 trainer.num_nodes=${SLURM_JOB_NUM_NODES} tr
     exp_manager.create_checkpoint_callback=True
     exp_manager.checkpoint_callback_params.save_nemo_on_train_end=True
     exp_manager.checkpoint_callback_params.monitor=validation_loss
-train_reward_model trainer.num_nodes=1 trainer.devices=8 ++model.micro_batch_size=1
-    ++model.global_batch_size=512 ++model.data.data_impl=jsonl
-    pretrained_checkpoint.restore_from_path=/path/to/megatron_gpt_sft.nemo "model.data.data_prefix=SPLITS"
-    exp_manager.create_wandb_logger=False exp_manager.wandb_logger_kwargs.project=rm_training
-    exp_manager.wandb_logger_kwargs.name=rm_training exp_manager.explicit_log_dir=/results
 train_reward_model trainer.num_nodes=${SLURM_JOB_NUM_NODES} trainer.devices=8
     pretrained_checkpoint.restore_from_path='${PRETRAINED_CHECKPOINT_NEMO_FILE}'
     "++model.data.data_prefix=SPLITS" ++model.micro_batch_size=1 ++model.global_batch_size=512
@@ -124,18 +107,13 @@ KINDS = {
     "run_sft": "sft",
     "run_grpo_math": "grpo",
 }
-VARIABLES = {
-    "SLURM_JOB_NUM_NODES": "4",
-    "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1",
-    "SLURM_JOB_NUM_NODES_HET_GROUP_1": "1",
-    "CRITIC_PORT": "5567",
-    "host_critic": "node001",
-    "NUM_ACTOR_NODES": "2",
-    "PROJECT": "ppo_run",
-    "NAME": "2p_ppo",
-    "CRITIC_NAME": "2p_ppo_critic",
-    "ACTOR_NAME": "2p_ppo_actor",
-}
+VARIABLES = dict(
+    variable.split("=")
+    for variable in """
+SLURM_JOB_NUM_NODES=4 SLURM_JOB_NUM_NODES_HET_GROUP_0=1 SLURM_JOB_NUM_NODES_HET_GROUP_1=1 NUM_ACTOR_NODES=2
+CRITIC_PORT=5567 host_critic=node001 PROJECT=ppo_run NAME=2p_ppo CRITIC_NAME=2p_ppo_critic ACTOR_NAME=2p_ppo_actor
+""".split()
+)
 
 
 def overrides(words: str) -> list[str]:

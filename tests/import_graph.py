@@ -12,12 +12,12 @@ ROOMS = ("aligner_lib", "widgets", "cluster", "data")
 @cache
 def modules() -> dict[str, Path]:
     """Every module of the project by its name."""
-    found = {}
+    by_name = {}
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+            by_name[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return by_name
 
 
 @cache

@@ -118,10 +118,10 @@ def effects(kind: str) -> dict[str, bool]:
         return {name: not any(f"{key_of(name)}=" in line for line in lines) for name in names}
 
     alone = [name for name in VALUES if has(kind, name) and name in ALONE]
-    found = outcome([name for name in VALUES if has(kind, name) and name not in ALONE], together(kind))
+    have_effect = outcome([name for name in VALUES if has(kind, name) and name not in ALONE], together(kind))
     for name in alone:
-        found |= outcome([name], [override(name)])
-    return found
+        have_effect |= outcome([name], [override(name)])
+    return have_effect
 
 
 # ---- the pages -------------------------------------------------------------------------------------------------------
@@ -183,13 +183,13 @@ IDLE = ("a name only", "names only", "taken, and told", "taken by name, and told
 @cache
 def claims() -> dict[str, tuple[str, set[str], str]]:
     """Setting → (what its row of parity says it is here, the jobs that it is for, the row's first cell)."""
-    found = {}
+    claimed = {}
     for row in rows("parity"):
         theirs = set(re.findall(r"`([^`]+)`", row[FIRST]))
         if "jobs" in row and not theirs & OTHER_NAMES.keys() and not row[FIRST].startswith("`--"):
             for name in named(row[FIRST]) or named(row["here"])[:1]:
-                found[name] = row["here"], kinds_of(row["jobs"]), row[FIRST]
-    return found
+                claimed[name] = row["here"], kinds_of(row["jobs"]), row[FIRST]
+    return claimed
 
 
 def says_no_effect(words: str) -> bool:

@@ -29,20 +29,8 @@ WHOLE = {(composition.__name__, name) for name in ("compose", "overridden", "not
 }
 WHOLE.add(("aligner_lib.jobs.runtime", "log_notices"))
 WORDS = "other selective full uniform constant".split()
-VALUES = (
-    True,
-    False,
-    1,
-    2,
-    3,
-    64,
-    0.5,
-    *WORDS,
-    [0.5, 0.5],
-    ["other"],
-    {"other": {"use": "sums"}},
-    {"other": "x"},
-)
+VALUES = (True, False, 1, 2, 3, 64, 0.5, *WORDS)
+VALUES += ([0.5, 0.5], ["other"], {"other": {"use": "sums"}}, {"other": "x"})
 
 
 @contextmanager
@@ -117,7 +105,7 @@ def silent(kind: str, settings: list[str], reads: Reads) -> list[str]:
     Of a setting with few values each is tried, and such a setting is written with the values that tell nothing.
     """
     usual, defaults = composition.compose(kind, settings, "smoke"), composition._defaults(kind, "smoke")
-    bounds, found, changed = bounds_of(kind), [], copy.deepcopy(usual)
+    bounds, silent_keys, changed = bounds_of(kind), [], copy.deepcopy(usual)
     for key in composition.keys(kind):
         if is_read(key, reads):
             continue
@@ -126,11 +114,11 @@ def silent(kind: str, settings: list[str], reads: Reads) -> list[str]:
         for values in [(value,) for value in choices] or [VALUES]:
             is_changed = take_another_value(kind, changed, key, bound, values)
             if is_changed and not names(validation.notices(kind_of(kind), changed, defaults), key):
-                found.append(key if values is VALUES else f"{key}={values[0]}")
+                silent_keys.append(key if values is VALUES else f"{key}={values[0]}")
             # a copy of all settings for each of them would take longer
             OmegaConf.update(changed, key, OmegaConf.select(usual, key), merge=False)
     assert changed == usual
-    return found
+    return silent_keys
 
 
 def names(lines: list[str], key: str) -> bool:
@@ -147,23 +135,23 @@ def bounds_of(kind: str) -> dict:
 def take_another_value(kind: str, config: DictConfig, key: str, bound, values: tuple) -> bool:
     """Give this setting an unusual one of the values. False where all that are unusual are refused, with words on what
     to write."""
-    now, said = copy.deepcopy(OmegaConf.select(config, key)), False
+    now, explained = copy.deepcopy(OmegaConf.select(config, key)), False
     for value in sorted(values, key=lambda value: type(value) is not type(now)):  # likelier to be taken
         is_same_type = type(value) is type(now)
         if is_same_type and value == now:
             continue
         if is_same_type and bound and not bound.holds(value):
-            said = True  # a check of all settings would say so, and take longer
+            explained = True  # a check of all settings would say so, and take longer
             continue
         try:
             composition.overridden(config, kind, [f"{key}={written(value)}"])
         except ConfigError as error:
             OmegaConf.update(config, key, now, merge=False)
-            said = said or (f"{key}=" in str(error) and "must be" in str(error))
+            explained = explained or (f"{key}=" in str(error) and "must be" in str(error))
             continue
         if OmegaConf.select(config, key) != now:
             return True
-    assert said or values is not VALUES, f"{key}: no value to try"
+    assert explained or values is not VALUES, f"{key}: no value to try"
     return False
 
 

@@ -54,6 +54,16 @@ class Batch:
         until((self.run / "up").exists, "the trainer's start")
         return process
 
+    def run_next_attempt(self) -> None:
+        """The job's next attempt, whose component has nothing to do."""
+        self.start("component main true").wait(60)
+
+    def preempt(self, time: str = "2026-01-01T00:00:00") -> None:
+        """A job that Slurm preempts: its processes get SIGTERM."""
+        (self.folder / "job").write_text(f"JobState=RUNNING PreemptTime={time}\n")
+        self.start("component main bash -c 'kill -TERM $$'").wait(60)
+        (self.folder / "job").unlink()
+
     def notice(self, **options) -> None:
         """A whole job that got the scheduler's notice while it ran."""
         process = self.start_waiting("control/stop", **options)
@@ -72,9 +82,9 @@ class Batch:
         return (self.run / "job" / "001" / "batch.log").read_text()
 
     @property
-    def outcome(self) -> dict | None:
+    def outcome(self) -> dict:
         path = self.run / "job" / "001" / "exit.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return json.loads(path.read_text()) if path.exists() else {}
 
     @property
     def is_requeued(self) -> bool:
@@ -92,29 +102,28 @@ def batch(tmp_path):
 
 def test_after_a_notice_the_job_is_queued_again_and_takes_back_the_notice_but_not_the_users_stop(batch):
     batch.notice()
-    assert (batch.folder / "requeued").read_text() == "requeue 7\n" and batch.outcome is None
+    assert (batch.folder / "requeued").read_text() == "requeue 7\n" and not batch.outcome
     assert batch.stop.exists()
-    batch.start("component main true").wait(60)
+    batch.run_next_attempt()
     assert not batch.stop.exists()
     batch.stop.touch()
-    batch.start("component main true").wait(60)
+    batch.run_next_attempt()
     assert batch.stop.exists()
 
 
 def test_being_queued_again_ends_the_script_and_scontrol_before_its_answer(batch):
     """Slurm grants the request and sends SIGTERM to everything in the job, scontrol included."""
     batch.notice(TERM_ALL="1")
-    assert batch.is_requeued and batch.outcome is None and "queued again" in batch.log
+    assert batch.is_requeued and not batch.outcome and "queued again" in batch.log
 
 
-def test_a_trainer_that_dies_of_a_signal_after_a_notice_is_queued_again(batch):
-    batch.notice(then="kill -9 $$")
-    assert batch.is_requeued
-
-
-def test_a_trainer_that_fails_on_its_way_out_is_not_queued_again(batch):
-    batch.notice(then="exit 3")
-    assert not batch.is_requeued and batch.outcome["returncode"] == 3
+@pytest.mark.parametrize(("then", "returncode"), [("kill -9 $$", None), ("exit 3", 3)])
+def test_after_a_notice_a_trainer_that_a_signal_ends_is_queued_again_and_one_that_fails_is_not(
+    batch, then, returncode
+):
+    batch.notice(then=then)
+    assert batch.is_requeued == (returncode is None)
+    assert batch.outcome.get("returncode") == returncode
 
 
 def test_a_run_that_finished_meanwhile_is_not_queued_again(batch):
@@ -124,10 +133,18 @@ def test_a_run_that_finished_meanwhile_is_not_queued_again(batch):
     assert not batch.stop.exists(), "the stop that the notice asked for is taken back"
 
 
-def test_a_run_that_the_user_is_stopping_is_not_queued_again(batch):
+@pytest.mark.parametrize("stopped", ["before the notice", "after the notice"])
+def test_a_run_that_the_user_stops_is_not_queued_again_and_keeps_its_stop(batch, stopped):
     process = batch.start_waiting("go")
-    batch.stop.touch()
-    batch.signal_and_end(process, signal.SIGUSR2, "gave notice")
+    if stopped == "before the notice":
+        batch.stop.touch()
+        batch.signal_and_end(process, signal.SIGUSR2, "gave notice")
+    else:
+        process.send_signal(signal.SIGUSR2)
+        until(batch.stop.exists, "the notice's stop")
+        RunFolder(batch.run).request_stop()
+        (batch.run / "go").touch()
+        process.wait(60)
     assert not batch.is_requeued and batch.outcome["returncode"] == 0
     assert batch.stop.exists()
 
@@ -143,49 +160,25 @@ def test_the_bound_on_requeues(batch):
     assert not batch.is_requeued and "queued again 2 times" in batch.outcome["note"]
 
 
-def test_a_stop_that_the_user_requests_after_the_notice_is_kept_and_ends_the_requeues(batch):
-    process = batch.start_waiting("go")
-    process.send_signal(signal.SIGUSR2)
-    until(batch.stop.exists, "the notice's stop")
-    RunFolder(batch.run).request_stop()
-    (batch.run / "go").touch()
-    process.wait(60)
-    assert not batch.is_requeued and batch.outcome["returncode"] == 0
-    assert batch.stop.exists()
-
-
-@pytest.mark.parametrize("taken", ["noticed", "preempted"])
+@pytest.mark.parametrize("taken", [Batch.notice, Batch.preempt])
 def test_a_stop_that_the_user_requests_while_the_job_waits_in_the_queue_is_kept(batch, taken):
-    if taken == "noticed":
-        batch.notice()
-    else:
-        (batch.folder / "job").write_text("JobState=RUNNING PreemptTime=2026-01-01T00:00:00\n")
-        batch.start("component main bash -c 'kill -TERM $$'").wait(60)
-        (batch.folder / "job").unlink()
-    assert batch.is_requeued
+    taken(batch)
+    assert batch.is_requeued and not batch.outcome
     record.request_stop(batch.run)
-    batch.start("component main true").wait(60)
+    batch.run_next_attempt()
     assert batch.stop.exists() and batch.outcome["returncode"] == 0
 
 
-@pytest.mark.parametrize(("time", "code"), [("None", 143), ("2026-01-01T00:00:00", None)])
-def test_preemption_is_known_by_its_time_and_not_by_the_signal(batch, time, code):
-    (batch.folder / "job").write_text(f"JobState=RUNNING PreemptTime={time}\n")
-    batch.start("component main bash -c 'kill -TERM $$'").wait(60)
-    assert (batch.outcome or {}).get("returncode") == code
-    assert batch.is_requeued == (code is None)
-
-
-@pytest.mark.parametrize("ends", ["finished", "stopped by the user"])
-def test_a_preempted_run_that_finished_or_that_the_user_stops_is_not_queued_again(batch, ends):
-    (batch.folder / "job").write_text("JobState=RUNNING PreemptTime=2026-01-01T00:00:00\n")
+@pytest.mark.parametrize("ends", ["by a signal of another", "finished", "stopped by the user"])
+def test_a_job_that_is_not_preempted_or_whose_run_is_over_is_not_queued_again(batch, ends):
+    """Preemption is known by its time and not by the signal."""
     if ends == "finished":
         (batch.run / "run.json").write_text('{"status": "finished"}')
-    else:
+    elif ends == "stopped by the user":
         batch.stop.touch()
-    batch.start("component main bash -c 'kill -TERM $$'").wait(60)
+    batch.preempt(*["None"] * (ends == "by a signal of another"))
     assert not batch.is_requeued and batch.outcome["returncode"] == 143
-    assert batch.stop.exists() == (ends != "finished")
+    assert batch.stop.exists() == (ends == "stopped by the user")
 
 
 @pytest.mark.parametrize(("reason", "word"), [("TimeLimit", "TIMEOUT"), ("None", "CANCELLED")])
@@ -193,7 +186,7 @@ def test_the_schedulers_end_is_remembered(batch, reason, word):
     (batch.folder / "job").write_text(f"JobState=COMPLETING Reason={reason}")
     batch.signal_and_end(batch.start_waiting("go"), signal.SIGTERM, "ends the job")
     assert (batch.run / "job" / "001" / "taken").read_text() == f"{word}\n"
-    assert batch.outcome is None
+    assert not batch.outcome
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,13 @@ def machine(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write(root, files):
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-
-
-def test_a_whole_machine_is_used_whole(machine):
-    assert usable_cores({}, machine) == 8
-
-
-def test_an_affinity_lowers_the_number(machine, monkeypatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5, 6})
-    assert usable_cores({}, machine) == 3
+OLD_CGROUP = {
+    "proc/self/cgroup": "5:memory:/x\n3:cpu,cpuacct:/job",
+    "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "50000",
+    "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000",
+    "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+    "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+}
 
 
 @pytest.mark.parametrize(
@@ -36,29 +30,24 @@ def test_an_affinity_lowers_the_number(machine, monkeypatch):
         ({"proc/self/cgroup": "0::/job", "sys/fs/cgroup/job/cpu.max": "250000 100000"}, 3),  # 2.5, rounded up
         ({"proc/self/cgroup": "0::/a/job", "sys/fs/cgroup/a/cpu.max": "200000 100000"}, 2),  # the parent's
         ({"proc/self/cgroup": "0::/job", "sys/fs/cgroup/job/cpu.max": "max 100000"}, 8),
-        (
-            {
-                "proc/self/cgroup": "5:memory:/x\n3:cpu,cpuacct:/job",
-                "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "50000",
-                "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-            },
-            1,
-        ),
+        (OLD_CGROUP, 1),
     ],
 )
 def test_the_limits_of_cgroups_of_both_versions_lower_the_number(machine, files, cores):
-    write(machine, files)
+    for name, text in files.items():
+        (machine / name).parent.mkdir(parents=True, exist_ok=True)
+        (machine / name).write_text(text)
     assert usable_cores({}, machine) == cores
 
 
-def test_lab_threads_lowers_the_number_and_is_refused_unless_it_is_one(machine):
-    assert usable_cores({"LAB_THREADS": "2"}, machine) == 2
-    assert usable_cores({"LAB_THREADS": "99"}, machine) == 8
+def test_affinity_and_lab_threads_lower_the_number_and_lab_threads_is_a_number(machine, monkeypatch):
+    for value, cores in {"2": 2, "99": 8}.items():
+        assert usable_cores({"LAB_THREADS": value}, machine) == cores
     for value in ("0", "two", "-1"):
         with pytest.raises(ValueError, match=f"LAB_THREADS={value}"):
             usable_cores({"LAB_THREADS": value}, machine)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5, 6})
+    assert usable_cores({}, machine) == 3
 
 
 @pytest.mark.parametrize(
@@ -66,7 +55,6 @@ def test_lab_threads_lowers_the_number_and_is_refused_unless_it_is_one(machine):
     [
         ({}, 1, None),  # torch's own number: one for each physical core
         ({}, 2, "4"),
-        ({"SLURM_CPUS_ON_NODE": "16"}, 4, "2"),
         ({"SLURM_CPUS_ON_NODE": "2"}, 1, "2"),  # not the 8 of the whole machine
         ({"SLURM_CPUS_ON_NODE": "2"}, 8, "1"),
         ({"LAB_THREADS": "3"}, 1, "3"),

@@ -7,31 +7,18 @@ from urllib.error import URLError
 
 import pytest
 
+from cluster import rendezvous
 from cluster.rendezvous import announce, announced, free_port, open_url
 
 
-@pytest.fixture(autouse=True)
-def node(monkeypatch):
-    monkeypatch.setenv("SLURMD_NODENAME", "gpu07")
-
-
-def test_what_is_announced_is_found(tmp_path):
+def test_the_last_announcement_counts_and_outside_of_slurm_the_host_is_loopback(tmp_path, monkeypatch):
     assert announced(tmp_path, "critic") is None
-    announce(tmp_path, "critic", port=5567)
-    assert announced(tmp_path, "critic") == {"host": "gpu07", "port": 5567}
-
-
-def test_the_last_announcement_counts(tmp_path, monkeypatch):
-    announce(tmp_path, "critic", port=5567)
-    monkeypatch.setenv("SLURMD_NODENAME", "gpu08")
-    announce(tmp_path, "critic", port=5568)
-    assert announced(tmp_path, "critic") == {"host": "gpu08", "port": 5568}
-
-
-def test_outside_of_slurm_the_host_is_loopback(tmp_path, monkeypatch):
-    monkeypatch.delenv("SLURMD_NODENAME")
-    announce(tmp_path, "critic", port=1)
-    assert announced(tmp_path, "critic")["host"] == "127.0.0.1"
+    for node, host, port in (("gpu07", "gpu07", 5567), ("gpu08", "gpu08", 5568), ("", "127.0.0.1", 1)):
+        monkeypatch.setenv("SLURMD_NODENAME", node)
+        if not node:
+            monkeypatch.delenv("SLURMD_NODENAME")
+        announce(tmp_path, "critic", port=port)
+        assert announced(tmp_path, "critic") == {"host": host, "port": port}
 
 
 def test_a_server_on_this_machine_is_reached_without_a_proxy(monkeypatch):
@@ -45,8 +32,6 @@ def test_a_server_on_this_machine_is_reached_without_a_proxy(monkeypatch):
 
 
 def test_a_free_port_is_none_that_a_connection_could_take(monkeypatch):
-    from cluster import rendezvous
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_port()))
         port = taken.getsockname()[1]

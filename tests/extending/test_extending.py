@@ -1,7 +1,6 @@
 """Each example of docs/extending.md at its extension point, and run for real."""
 
 import csv
-import importlib.util
 import json
 import os
 import subprocess
@@ -19,21 +18,13 @@ from aligner_lib.run_folder.writer import RunWriter
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+ON_THE_PATH = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)])}
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
-
-
-@pytest.fixture(scope="module")
-def build():
-    """notebooks/build.py, which is a script."""
-    spec = importlib.util.spec_from_file_location("build_notebooks", ROOT / "notebooks" / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.setenv("PYTHONPATH", ON_THE_PATH["PYTHONPATH"])
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------
@@ -109,8 +100,7 @@ def grpo(smoke, formatted, tmp_path_factory) -> RunFolder:
     start = "import reinforce_group; from aligner_lib.cli.main import main; main()"
     command = [sys.executable, "-c", start, "grpo", "--profile", "smoke", "--run", str(folder / "run")]
     command += [f"{key}={value}" for key, value in settings.items()]
-    path = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | ON_THE_PATH)
     assert done.returncode == 0, done.stderr
     return RunFolder(folder / "run")
 
@@ -201,9 +191,8 @@ def _log(folder: Path, name: str, values: dict[int, float]) -> None:
 def test_an_exporter_sends_each_step_once(tmp_path, monkeypatch):
     known = services.ServiceEntry("CSV", "csv", "csv", "csv_exporter:CsvFile")
     monkeypatch.setitem(services.SERVICES, "csv", known)
-    assert "csv" not in services.requested(
-        {"create_tensorboard_logger": True}
-    )  # a job without the new settings
+    # a job without the new settings
+    assert "csv" not in services.requested({"create_tensorboard_logger": True})
     for steps in (range(3), range(3, 5)):
         _log(tmp_path / "run", "train/loss", {step: 1 / (step + 1) for step in steps})
         tail.follow(RunFolder(tmp_path / "run"), "csv", until_over=False)
@@ -281,7 +270,9 @@ def test_a_quiz_s_questions_are_read(tmp_path, monkeypatch):
     assert question.choices[0].text == "The uniform one"
 
 
-def test_a_notebook_is_built_and_its_cells_run(build, exercise, tmp_path, monkeypatch):
+def test_a_notebook_is_built_and_its_cells_run(exercise, tmp_path, monkeypatch):
+    import build
+
     monkeypatch.setitem(build.FURTHER, "20", ("20_entropy", "entropy"))
     monkeypatch.chdir(tmp_path)
     for solved in (False, True):

@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 
 import forks
+import outputs
 import pytest
 from pages import external_references
-from tutorial_runs import ROOT, run_tutorial, runs_notebooks
+from tutorial_runs import ROOT, assert_solutions_pass, info_of, run_tutorial, runs_notebooks, summary_of
 
 from aligner_lib.tutorial.execution.run_notebooks import LAST_OF_THE_WAY
 from aligner_lib.tutorial.exercises.registry import exercises
@@ -42,12 +43,12 @@ def test_notebooks_equal_the_output_of_build():
 def test_a_solved_notebook_differs_from_the_learner_s_in_solutions_and_paths_only():
     for learners, solved in zip(NOTEBOOKS, SOLVED):
         pair = (json.loads(path.read_text())["cells"] for path in (learners, solved))
-        for one, other in zip(*pair, strict=True):
-            if one["metadata"].get("tags") == ["exercise"]:
-                assert other["metadata"]["tags"] == ["solution"] and one["source"] != other["source"]
+        for cell, answer in zip(*pair, strict=True):
+            if cell["metadata"].get("tags") == ["exercise"]:
+                assert answer["metadata"]["tags"] == ["solution"] and cell["source"] != answer["source"]
             else:
-                same = {"source": other["source"].replace("../../", "../")}
-                assert one == other | same | ({"outputs": []} if "outputs" in other else {})
+                same = {"source": answer["source"].replace("../../", "../")}
+                assert cell == answer | same | ({"outputs": []} if "outputs" in answer else {})
         assert 'out = "../../runs/tutorial"' in "".join(cell["source"] for cell in cells(solved, "code"))
 
 
@@ -63,14 +64,11 @@ def test_a_committed_notebook_has_literal_parameters_and_short_cells(path):
         assert "".join(cell["source"]).count("\n") < 25
 
 
-EXECUTED = [
-    path for path in SOLVED if (ROOT / "notebooks" / "src" / "outputs" / f"{path.stem}.json").exists()
-]
 PLACE = re.compile(r"/(tmp|home|root|work|Users)/|/dev/shm")
 PICTURE = re.compile(r'"image/png": "[^"]*"')
 
 
-@pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SOLVED, ids=lambda path: path.stem)
 def test_the_outputs_of_a_solved_notebook_are_small_and_name_no_place(path):
     text = PICTURE.sub("", path.read_text())
     assert path.stat().st_size < 600_000 and not PLACE.search(text)
@@ -83,49 +81,35 @@ def test_the_outputs_of_a_solved_notebook_are_small_and_name_no_place(path):
             assert not [kind for kind in output.get("data", {}) if "widget" in kind]
 
 
-def test_solved_notebooks_have_outputs():
-    assert set(EXECUTED) == set(SOLVED)
-
-
-def test_outputs_without_a_kernel_are_kept_and_others_are_not(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
-    from outputs import key, static
-
+def test_outputs_without_a_kernel_are_kept_and_others_are_not():
     widget = {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "Quiz()"}
     table = {"text/html": "<table></table>", "text/plain": "table"}
     large = {"text/html": "x" * 200_000, "text/plain": "table"}
+    number = {"text/plain": "2"}
 
     def shown(data: dict) -> dict | None:
-        output = static({"output_type": "display_data", "metadata": {}, "data": data})
+        output = outputs.static({"output_type": "display_data", "metadata": {}, "data": data})
         return output and output["data"]
 
     assert shown(widget) is None and shown(large) is None
-    assert shown(table) == shown(widget | table) == table and shown({"text/plain": "2"}) == {
-        "text/plain": "2"
-    }
-    assert static({"output_type": "stream", "name": "stderr", "text": ["a warning"]}) is None
-    assert static({"output_type": "stream", "name": "stdout", "text": ["a", "b"]})["text"] == "ab"
-    assert key("a = 1\n") == key("a = 1") != key("a = 2")
+    assert shown(table) == shown(widget | table) == table and shown(number) == number
+    assert outputs.static({"output_type": "stream", "name": "stderr", "text": ["a warning"]}) is None
+    assert outputs.static(printed("a", "b"))["text"] == "ab"
+    assert outputs.key("a = 1\n") == outputs.key("a = 1") != outputs.key("a = 2")
 
 
-def test_printed_text_is_one_output_whatever_pieces_the_kernel_sent(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
-    from outputs import _joined
+def printed(*pieces: str) -> dict:
+    return {"output_type": "stream", "name": "stdout", "text": [*pieces]}
 
-    first, second = ({"output_type": "stream", "name": "stdout", "text": text} for text in ("a\n", "b\n"))
-    table = {"output_type": "display_data", "data": {}}
-    assert [output.get("text") for output in _joined([first, second, table, dict(first, text="c")])] == [
-        "a\nb\n",
-        None,
-        "c",
-    ]
+
+def test_printed_text_is_one_output_whatever_pieces_the_kernel_sent():
+    first, second, third = (printed() | {"text": text} for text in ("a\n", "b\n", "c"))
+    joined = outputs._joined([first, second, {"output_type": "display_data", "data": {}}, third])
+    assert [output.get("text") for output in joined] == ["a\nb\n", None, "c"]
 
 
 def test_places_and_the_host_leave_texts_and_no_picture(monkeypatch):
     """A host named vm stood in a picture's base 64, which could not be read afterwards."""
-    monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
-    import outputs
-
     monkeypatch.setattr(outputs.socket, "gethostname", lambda: "vm")
     data = {"image/png": "iVBO/vm+/home/a", "text/plain": ["vm: /home/a/runs", "vmstat"]}
     assert outputs._without({"/home/a": "~"}, {"data": data}) == {
@@ -156,10 +140,9 @@ def tutorial(tmp_path_factory) -> Path:
 
 @runs_notebooks
 def test_the_smoke_tutorial_reaches_its_figures(tutorial):
-    summary = json.loads((tutorial / "summary.json").read_text())
-    assert summary["profile"] == "smoke" and list(summary["seconds"]) == [
-        path.stem for path in NOTEBOOKS if path.stem < "09"
-    ]
+    summary = summary_of(tutorial)
+    assert summary["profile"] == "smoke"
+    assert list(summary["seconds"]) == [path.stem for path in NOTEBOOKS if path.stem < "09"]
     assert summary["peak_memory_gib"] <= 2
     assert summary["sft"]["val_loss_after"] <= 0.7 * summary["sft"]["val_loss_before"]
     assert summary["rm"]["first_loss"] == pytest.approx(math.log(2), abs=1e-6)
@@ -173,32 +156,15 @@ def test_the_smoke_tutorial_reaches_its_figures(tutorial):
 
 @runs_notebooks
 def test_every_solution_passes_in_its_notebook_and_trains_where_it_can(tutorial):
-    shown = "".join(path.read_text() for path in sorted((tutorial / "notebooks").glob("*.ipynb")))
-    on_the_way = [name for name, one in exercises().items() if one.notebook <= LAST_OF_THE_WAY]
-    assert all(f"✓ {name}: passed" in shown for name in on_the_way)
+    for number in {exercise.notebook for exercise in exercises().values()}:
+        if number <= LAST_OF_THE_WAY:
+            assert_solutions_pass(tutorial, number)
     trained = [exercise.trains for exercise in exercises().values() if exercise.trains]
     for kind in {kind for kind, _ in trained}:
         folder = tutorial / "runs" / kind
-        functions = json.loads((folder / "run.json").read_text())["config"]["functions"]
+        functions = info_of(folder)["config"]["functions"]
         names = [name for of_kind, name in trained if of_kind == kind]
         assert functions == {name: str(folder / "functions" / f"{name}.py") for name in names}
-
-
-@runs_notebooks
-def test_the_capstone_s_loop_learns_and_its_functions_train_in_the_trainer(tmp_path):
-    run_tutorial(tmp_path, "--only", "11")
-    shown = (tmp_path / "notebooks" / "11_capstone.ipynb").read_text()
-    names = ("rollout", "token_rewards", "gae", "clipped_loss", "update", "ppo_step")
-    assert all(f"✓ {name}: passed" in shown for name in names)
-    run = json.loads((tmp_path / "runs" / "capstone" / "run.json").read_text())
-    assert run["status"] == "finished"
-    assert set(run["config"]["functions"]) == {"token_rewards", "advantages", "loss"}
-    toy = json.loads((tmp_path / "summary.json").read_text())["capstone"]
-    assert toy["held"]["score"][0] > toy["score_before"] + 2 and toy["held"]["kl"][1] < 6
-    assert toy["values"][0] > 0.9 * toy["best"]
-    assert toy["held"]["sentences"][0] > 0.7 and toy["held"]["texts"][0] > 32
-    assert toy["free"]["score"][0] > 9.9 and toy["free"]["sentences"][1] == 0
-    assert toy["free"]["kl"][0] > 40 and toy["free"]["texts"][1] < 5  # "the" or "a", and ten times "happy"
 
 
 @runs_notebooks
@@ -212,8 +178,8 @@ def test_the_report_opens_offline_and_contains_the_pictures(tutorial):
 def test_executed_notebooks_are_small_and_show_the_monitor_as_a_picture(tutorial):
     for path in (tutorial / "notebooks").glob("*.ipynb"):
         assert path.stat().st_size < 1_200_000, path.name
-    outputs = [o for cell in cells(tutorial / "notebooks/05_ppo.ipynb", "code") for o in cell["outputs"]]
-    words = [output.get("metadata", {}).get("image/png", {}).get("alt", "") for output in outputs]
+    shown = [o for cell in cells(tutorial / "notebooks/05_ppo.ipynb", "code") for o in cell["outputs"]]
+    words = [output.get("metadata", {}).get("image/png", {}).get("alt", "") for output in shown]
     assert any("finished" in alt or "KL" in alt for alt in words)
 
 
@@ -224,6 +190,6 @@ def test_ppo_with_a_remote_critic(tutorial):
     text = (tutorial / "notebooks" / "05_ppo.ipynb").read_text()
     assert "train steps · values for" in text  # the line that follows the critic
     run = tutorial / "runs" / "ppo"
-    actor, critic = (json.loads((path / "run.json").read_text()) for path in (run, run / "critic"))
+    actor, critic = info_of(run), info_of(run / "critic")
     assert (actor["status"], critic["status"], critic["kind"]) == ("finished", "finished", "critic")
     assert critic["message"].endswith("is done")

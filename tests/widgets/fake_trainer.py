@@ -137,14 +137,14 @@ def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0
                 run.log_rollouts(rollouts(step, metrics, chance))
             if validate and step % validate == 0:
                 run.log_rollouts(validation_rollouts(step, metrics, chance))
-            asked = run.requests(CONTROLS)
-            controls |= asked.changes
-            if asked.stop or asked.checkpoint:
+            requests = run.requests(CONTROLS)
+            controls |= requests.changes
+            if requests.stop or requests.checkpoint:
                 tmp_dir = run.checkpoint_tmp_dir(step)
                 (tmp_dir / "weights").write_text("fake")
                 run.accept_checkpoint(tmp_dir, step, keep=2, check=lambda folder: None)
             run.acknowledge()
-            if asked.stop:
+            if requests.stop:
                 run.finish("stopped")
                 return
         run.finish("finished")

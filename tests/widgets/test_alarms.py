@@ -8,8 +8,15 @@ import pytest
 from run_folders import write_run
 
 from aligner_lib.config import kinds
-from aligner_lib.run_folder import alarms
-from aligner_lib.run_folder.alarms import Thresholds, Watch, active, as_record, metrics_read, stale
+from aligner_lib.run_folder.alarms import (
+    BY_PROGRAM,
+    Thresholds,
+    Watch,
+    active,
+    as_record,
+    metrics_read,
+    stale,
+)
 from aligner_lib.run_folder.reader import RunFolder, flatten
 from aligner_lib.run_folder.writer import RunWriter
 from widgets.runs.alarms import Alarms
@@ -53,11 +60,9 @@ def validated_without_rewards(share: float, step: int) -> list[dict]:
     ("recent", "names"),
     [
         (records(3, 20, rollouts__kl=0.4), ["kl"]),
-        (records(3, 20, rollouts__entropy=0.2), ["entropy"]),
         (records(3, 20, rollouts__entropy=0.0), ["entropy"]),
         (records(3, 20, optim__clip_fraction=0.5), ["clip_fraction"]),
         (records(3, 20, optim__first_ppo_ratio=1.1), ["first_ratio"]),
-        (records(3, 20, **{ENDED: 0.1}), ["endless"]),
         (records(3, 20, **{ENDED: 0.0}), ["endless"]),
         (records(3, 20, rollouts__rewards_failed=0.2), ["rewards_failed"]),
         (records(3, 20, **NO_REWARD), ["rewards_failed"]),
@@ -74,23 +79,13 @@ def validated_without_rewards(share: float, step: int) -> list[dict]:
     ],
 )
 def test_each_alarm_sounds_on_its_own_figures(recent, names):
-    found = active(PPO, records(5), recent)
-    assert [(alarm.name, alarm.step) for alarm in found] == [(name, 22) for name in names]
-    assert set(names) <= {rule.name for rule in PPO}
+    alarms = active(PPO, records(5), recent)
+    assert [(alarm.name, alarm.step) for alarm in alarms] == [(name, 22) for name in names]
 
 
 def test_a_loss_that_is_no_number_is_an_alarm_at_its_first_step():
     (alarm,) = active(PPO, records(5), records(3, 20, optim__loss=math.nan))
     assert (alarm.name, alarm.step) == ("not_finite", 20)
-
-
-def test_the_meaning_of_an_alarm_has_its_figures():
-    kl, hacking = active(PPO, records(4), records(3, 20, **HACKING))
-    assert "0.40 nats a token" in kl.meaning and "25% shorter and the KL 0.40" in hacking.meaning
-    (failed,) = active(PPO, records(5), last_of_three(rollouts__rewards_failed=1.0))
-    assert "100%" in failed.meaning
-    (groups,) = active(GRPO, records(5), records(3, 20, rollouts__groups_alike=1.0, rollouts__rewards=0.25))
-    assert "In 100% of the groups all rewards are equal (their mean is 0.25)" in groups.meaning
 
 
 @pytest.mark.parametrize(
@@ -104,20 +99,23 @@ def test_the_meaning_of_an_alarm_has_its_figures():
     ],
 )
 def test_groups_that_are_all_alike_are_an_alarm(recent, limits, sounds):
-    found = active(GRPO, records(5, rollouts__groups_alike=0.5), recent, limits)
-    assert [alarm.name for alarm in found] == ["groups_alike"] * sounds
+    alarms = active(GRPO, records(5, rollouts__groups_alike=0.5), recent, limits)
+    assert [alarm.name for alarm in alarms] == ["groups_alike"] * sounds
 
 
 @pytest.mark.parametrize(("by_program", "names"), [(0.5, {"kl", "entropy"}), (1.0, set())])
 def test_a_program_s_reward_may_be_won_far_from_the_reference(by_program, names):
     """A task with one right answer ends there: the alarms on gaming a reward model stay silent."""
-    now = {"train_rollouts/kl": 1.1, "train_rollouts/entropy": 0.1, alarms.BY_PROGRAM: by_program}
-    found = active(PPO, records(4), [record | now for record in records(3, 18)])
-    assert {alarm.name for alarm in found} == names
+    now = {"train_rollouts/kl": 1.1, "train_rollouts/entropy": 0.1, BY_PROGRAM: by_program}
+    alarms = active(PPO, records(4), [record | now for record in records(3, 18)])
+    assert {alarm.name for alarm in alarms} == names
 
 
 def test_thresholds_are_the_callers():
-    assert active(PPO, records(5), records(3, 20, rollouts__kl=0.4), Thresholds(kl=0.5)) == []
+    recent = records(3, 20, rollouts__kl=0.4)
+    assert active(PPO, records(5), recent, Thresholds(kl=0.5)) == []
+    (alarm,) = active(PPO, records(5), recent, Thresholds(kl=0.3))
+    assert "0.40 nats a token" in alarm.meaning
     assert stale(100.0, 7) is None
     assert stale(130.0, 7).name == "stale_heartbeat" and "130 s" in stale(130.0, 7).meaning
 
@@ -128,10 +126,10 @@ def test_thresholds_are_the_callers():
 def supervised(*validations: float, train: float) -> list[dict]:
     """A record a step: the training loss falls evenly from 2.0 to `train`, every fifth step is validated."""
     steps = 5 * len(validations)
-    found = [{"step": i, "train/loss": 2.0 + (train - 2.0) * i / steps} for i in range(1, steps + 1)]
+    records = [{"step": i, "train/loss": 2.0 + (train - 2.0) * i / steps} for i in range(1, steps + 1)]
     for i, loss in enumerate(validations):
-        found[5 * i + 4]["validation/loss"] = loss
-    return found
+        records[5 * i + 4]["validation/loss"] = loss
+    return records
 
 
 def heard(records: list[dict], limits: Thresholds | None = None, kind: str = "sft") -> list[tuple[str, int]]:
@@ -198,22 +196,22 @@ def test_what_an_alarm_advises_is_a_setting_of_the_kind(kind):
     """The last parts of settings' names, as `initial_policy_kl_penalty`: each kind has them in a group of its own."""
     settings = {part for name in flatten(asdict(kinds.kinds()[kind].schema())) for part in name.split(".")}
     recent = records(3, 20, **{"rollouts__entropy": 0.1, ENDED: 0.1} | HACKING)
-    found = active(kinds.alarms_of(kind), records(5), recent)
-    advised = {word for alarm in found for word in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", alarm.control)}
-    assert len(found) == 4 and {"initial_policy_kl_penalty", "missing_eos_penalty"} <= advised <= settings
+    alarms = active(kinds.alarms_of(kind), records(5), recent)
+    advised = {word for alarm in alarms for word in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", alarm.control)}
+    assert len(alarms) == 4 and {"initial_policy_kl_penalty", "missing_eos_penalty"} <= advised <= settings
 
 
 def test_metrics_are_all_that_the_rules_read():
-    asked = set()
+    read = set()
 
     class Record(dict):
         def __contains__(self, metric):
-            asked.add(metric)
+            read.add(metric)
             return super().__contains__(metric)
 
     recent = records(3, 20, **HACKING, rollouts__groups_alike=1.0)
     active(GRPO, [Record(r) for r in records(4)], [Record(r) for r in recent])
-    assert sorted(asked) == sorted(metrics_read(GRPO))
+    assert sorted(read) == sorted(metrics_read(GRPO))
 
 
 # ---- whole runs, and a monitor that comes late ------------------------------------------------------------------------
@@ -253,12 +251,10 @@ def test_a_monitor_hears_of_overfitting_since_the_same_step(tmp_path):
 
 @pytest.mark.parametrize("odd", [math.nan, 1.7e308])
 def test_a_nan_of_a_step_that_a_resumed_run_repeats_and_a_sum_without_a_float_are_no_alarm(tmp_path, odd):
-    path = write_run(tmp_path, {"train/loss": [1.0, odd, odd]})
-    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines = [{"step": step, "time": step, "train/loss": loss} for step, loss in enumerate([1.0, odd, odd])]
     if math.isnan(odd):
-        lines += [line.replace("NaN", "1.0") for line in lines[1:]]
-    (path / "metrics.jsonl").write_text("".join(lines))
-    assert monitored(path) == []
+        lines += [line | {"train/loss": 1.0} for line in lines[1:]]
+    assert monitored(write_run(tmp_path, lines)) == []
 
 
 def test_a_monitor_takes_the_limits_that_the_run_was_given(tmp_path):

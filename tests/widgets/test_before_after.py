@@ -6,20 +6,16 @@ from widgets.completions.before_after import BeforeAfter, question
 
 
 def test_the_first_held_out_prompts_are_shown_with_both_answers_and_whether_they_are_good():
+    """16 of 64 answers are good before, 15 after, and more obey: see tests/data/test_good_answers.py."""
     answers = BeforeAfter("ppo-forms", live=lambda text: f"live <{text[:7]}>")
     prompts, before, after, *_ = zip(*answers.shown)
     assert prompts[0].startswith("Can you tell me how to s") and prompts[1].startswith("For a quiz, I need")
-    assert {one["step"] for one in before} == {0} and {one["step"] for one in after} == {answers.last_step}
+    assert {answer["step"] for answer in before} == {0}
+    assert {answer["step"] for answer in after} == {answers.last_step}
+    assert len(answers.pairs) == 64 and [sum(side) for side in answers.good] == [16, 15]
     page = answers._repr_html_()
     assert "live &lt;Can you&gt;" in page and "✗ To sow carrots" in page and "✓ &quot;Sow carrots" in page
     assert "live <Can you>" in repr(answers)
-    assert "before training" not in BeforeAfter("ppo-forms")._repr_html_(), "no model, no column for it"
-
-
-def test_the_counts_are_of_all_prompts_of_the_recording():
-    """16 of 64 answers are good before, 15 after, and more obey: see tests/data/test_good_answers.py."""
-    answers = BeforeAfter("ppo-forms", most=1)
-    assert len(answers.pairs) == 64 and [sum(side) for side in answers.good] == [16, 15]
 
 
 def test_a_recording_without_two_validations_is_refused():

@@ -2,13 +2,13 @@
 
 import builtins
 import io
-import json
 import shutil
 import threading
 from pathlib import Path
 
 import pytest
 from forks import until
+from run_folders import write_lines
 
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.jsonl import JsonlReader
@@ -19,16 +19,24 @@ SEATS = 9
 HEALTHY = {"train_rollouts/kl": 0.01, "train_rollouts/rewards": 0.1}
 
 
-def write_lines(path: Path, *records: dict) -> None:
-    with open(path, "a") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
-
-
-def begin(folder: Path, name: str = "ppo") -> RunWriter:
+def begin(seat: Path, name: str = "ppo") -> RunWriter:
     settings = {"config": {}, "seed": 1, "hashes": {}, "max_steps": 12, "alarms": alarms_of("ppo")}
-    run = RunWriter(folder / "runs" / name, kind="ppo", **settings)
+    run = RunWriter(seat / "runs" / name, kind="ppo", **settings)
     run.start(0)
     return run
+
+
+def look_for_runs(followed: Followed, seat: Path) -> None:
+    """A seat's folders are searched now and then; its next look does."""
+    followed.seats[seat].searched = float("-inf")
+
+
+def row_of(seat: Path, *progress: dict) -> dict:
+    """The row of a seat with this progress."""
+    seat.mkdir()
+    write_lines(seat / "progress.jsonl", progress)
+    (row,) = Followed(seat.parent).poll()
+    return row
 
 
 @pytest.fixture
@@ -36,7 +44,7 @@ def room(tmp_path):
     """Workspaces, each with a PPO run after its first step and a long history of metrics."""
     runs = [begin(tmp_path / f"seat-{number:02d}") for number in range(SEATS)]
     for run in runs:
-        (run.path / "metrics.jsonl").write_text('{"step": 0, "time": 1.0}\n' * 20_000)
+        (run.path / "metrics.jsonl").write_text('{"step": 0, "time": 1.0}\n' * 5_000)
         run.log(1, HEALTHY)
     yield tmp_path, runs
     for run in runs:
@@ -51,13 +59,13 @@ def test_every_seat_s_news_reach_the_table(room):
         for number, run in enumerate(runs):
             run.log(2, HEALTHY | ({"train_rollouts/kl": float("nan")} if number == 7 else {}))
             exercise = {"what": "exercise", "name": "gae", "passed": number != 3}
-            write_lines(run.path.parents[1] / "progress.jsonl", exercise)
+            write_lines(run.path.parents[1] / "progress.jsonl", [exercise])
 
-        def shown() -> bool:
+        def all_are_shown() -> bool:
             rows = classroom.view["rows"]
             return {row["step"] for row in rows} == {2} and sum(r["exercises"] for r in rows) == SEATS - 1
 
-        until(shown, "every seat's second step and exercise")
+        until(all_are_shown, "every seat's second step and exercise")
         rows = classroom.view["rows"]
         assert [row["seat"] for row in rows if row["alarms"]] == ["seat-07"]
         assert rows[7]["alarms"][0].endswith("(step 2)")
@@ -70,22 +78,21 @@ def test_every_seat_s_news_reach_the_table(room):
 def test_a_look_reads_small_files_and_no_metrics(room, monkeypatch):
     followed = Followed(room[0])
     followed.poll()
-    opened, read = [], []
-    real, here = io.open, threading.get_ident()
+    opened = []
+    open_file, this_thread = io.open, threading.get_ident()
 
-    def counting(path, *arguments, **options):
-        file = real(path, *arguments, **options)
-        if threading.get_ident() == here:  # the runs' heartbeats write in threads of their own
-            opened.append(Path(str(path)).name)
-            read.append(Path(str(path)).stat().st_size)
+    def recording_open(path, *arguments, **options):
+        file = open_file(path, *arguments, **options)
+        if threading.get_ident() == this_thread:  # the runs' heartbeats write in threads of their own
+            opened.append(Path(str(path)))
         return file
 
-    monkeypatch.setattr(builtins, "open", counting)
-    monkeypatch.setattr(io, "open", counting)
+    monkeypatch.setattr(builtins, "open", recording_open)
+    monkeypatch.setattr(io, "open", recording_open)
     followed.poll()
     needed = {"run.json", "alarms.jsonl"}
-    assert needed <= set(opened) <= needed | {"progress.jsonl", "stat"}
-    assert len(opened) <= 6 * SEATS and sum(read) <= 10_000 * SEATS
+    assert needed <= {path.name for path in opened} <= needed | {"progress.jsonl", "stat"}
+    assert len(opened) <= 6 * SEATS and sum(path.stat().st_size for path in opened) <= 10_000 * SEATS
 
 
 def test_the_newest_run_and_a_name_that_was_given(tmp_path):
@@ -97,13 +104,17 @@ def test_the_newest_run_and_a_name_that_was_given(tmp_path):
         assert (row["seat"], row["name"], row["run"], row["status"]) == ("seat 1", "", "sft", "running")
         first.finish("finished")
     (seat / "participant.json").write_text('{"name": "Ada"}')
-    followed.seats[seat].searched = float("-inf")
+    look_for_runs(followed, seat)
     with begin(seat, "rm") as second:
         (row,) = followed.poll()
         assert (row["name"], row["run"]) == ("Ada", "rm")
         second.finish("failed", "no space")
     (row,) = followed.poll()
     assert (row["status"], row["message"]) == ("failed", "no space")
+    shutil.rmtree(second.path)
+    look_for_runs(followed, seat)
+    (row,) = followed.poll()
+    assert (row["run"], row["status"]) == ("sft", "finished")
 
 
 def test_a_damaged_seat_hides_no_other(tmp_path):
@@ -133,64 +144,37 @@ def test_a_seat_that_cannot_be_entered_hides_no_other(tmp_path, monkeypatch):
 
     for reader, name in ((Path, "is_dir"), (JsonlReader, "poll")):
         monkeypatch.setattr(reader, name, refused(getattr(reader, name)))
-    rows = Followed(tmp_path).poll()
-    assert [(row["seat"], row["unread"]) for row in rows] == [
-        ("seat 1", "PermissionError: not yours"), ("seat-b", ""),
-    ]  # fmt: skip
-
-
-def test_seats_with_one_folder_name_have_a_number_each(tmp_path):
-    for group in ("morning", "evening"):
-        (tmp_path / group / "seat-1").mkdir(parents=True)
-    rows = Followed(tmp_path, "*/seat-*").poll()
-    assert [(row["seat"], row["number"]) for row in rows] == [("seat-1", 1), ("seat-1", 2)]
+    rows = [(row["seat"], row["unread"]) for row in Followed(tmp_path).poll()]
+    assert rows == [("seat 1", "PermissionError: not yours"), ("seat-b", "")]
 
 
 def test_an_alarm_of_a_step_that_a_resumed_run_repeats_is_gone(tmp_path):
     alarms = [{"name": name, "title": name, "step": step} for name, step in (("kl", 2), ("entropy", 5))]
     with begin(tmp_path / "seat-a") as run:
-        write_lines(run.path / "alarms.jsonl", *alarms)
+        write_lines(run.path / "alarms.jsonl", alarms)
         followed = Followed(tmp_path)
         assert followed.poll()[0]["alarms"] == ["kl (step 2)", "entropy (step 5)"]
         run.rewind(3)
         assert followed.poll()[0]["alarms"] == ["kl (step 2)"]
 
 
-def test_a_removed_run_gives_way_to_the_newest_that_is_left(tmp_path):
-    seat = tmp_path / "seat-a"
-    for name in ("sft", "rm"):
-        with begin(seat, name) as run:
-            run.finish("finished")
-    followed = Followed(tmp_path)
-    assert followed.poll()[0]["run"] == "rm"
-    shutil.rmtree(run.path)
-    followed.seats[seat].searched = float("-inf")
-    (row,) = followed.poll()
-    assert (row["run"], row["status"]) == ("sft", "finished")
-
-
 def test_quizzes_count_questions_not_tries(tmp_path):
-    (tmp_path / "seat-a").mkdir()
     answer = {"what": "answer", "quiz": "03", "question": "mask"}
     tries = [answer | {"right": right} for right in (False, True)]
     other = answer | {"question": "loss", "right": False}
     damaged = {"what": "attack", "hacks": "many"}, {"time": "noon"}  # they hide no other record
-    write_lines(tmp_path / "seat-a" / "progress.jsonl", *damaged, *tries, other, {"what": "new"})
-    (row,) = Followed(tmp_path).poll()
+    row = row_of(tmp_path / "seat-a", *damaged, *tries, other, {"what": "new"})
     assert (row["right"], row["answered"]) == (1, 2)
 
 
-def test_the_newest_attack_on_a_judge_is_shown(tmp_path):
-    lines = [{"hacks": 2, "first_minutes": 3.14}, {"hacks": 0, "first_minutes": None}]
-    of_solved_notebook = {"hacks": 9, "first_minutes": None, "solved": True}
-    for number, expected in enumerate(("2 hacks, first after 3.1 min", "0 hacks")):
-        (tmp_path / f"seat-{number}").mkdir()
-        records = [
-            json.dumps({"what": "attack", "time": 1.0} | line)
-            for line in [*lines[: number + 1], of_solved_notebook]
-        ]
-        (tmp_path / f"seat-{number}" / "progress.jsonl").write_text("\n".join(records) + "\n")
-        assert Followed(tmp_path).poll()[number]["attack"] == expected
+@pytest.mark.parametrize(
+    ("number", "shown"), [(1, "2 hacks, first after 3.1 min"), (2, "0 hacks")], ids=["hacked", "unhacked"]
+)
+def test_the_newest_attack_on_a_judge_is_shown(tmp_path, number, shown):
+    attacks = [{"hacks": 2, "first_minutes": 3.14}, {"hacks": 0, "first_minutes": None}][:number]
+    attacks.append({"hacks": 9, "first_minutes": None, "solved": True})  # the solved notebook's
+    row = row_of(tmp_path / "seat-0", *({"what": "attack", "time": 1.0} | attack for attack in attacks))
+    assert row["attack"] == shown
 
 
 def test_an_empty_folder_and_one_that_is_not_there(tmp_path):

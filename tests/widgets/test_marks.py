@@ -1,9 +1,7 @@
 """Marks on a run's charts: a setting that was changed, not a schedule."""
 
-import json
-
 import pytest
-from run_folders import write_run
+from run_folders import change_info, write_run
 
 from aligner_lib.run_folder.reader import RunFolder
 from widgets.runs.marks import changes, marks
@@ -29,15 +27,12 @@ def test_a_schedule_is_no_change(tmp_path, rates):
     assert changes(series_of(tmp_path, train__lr=rates)) == []
 
 
-def test_alarms_and_checkpoints_stand_where_their_steps_are(tmp_path):
+def test_alarms_checkpoints_and_resumes_stand_where_their_steps_are(tmp_path):
     series = series_of(tmp_path, train__loss=[3.0, 2.0, 1.0])
     (tmp_path / "checkpoints" / "step_000002").mkdir(parents=True)
-    found = marks(RunFolder(tmp_path), series, [(3, "Not a number")], series.axis("step"))
-    assert found == [[2.0, "checkpoint", "checkpoint, step 2"], [3.0, "alarm", "Not a number, step 3"]]
-
-
-def test_a_resume_is_marked_where_its_checkpoint_is(tmp_path):
-    series = series_of(tmp_path, train__loss=[3.0, 2.0, 1.0])
-    info = {"resumed_at": [2, 5]}  # a replay has not reached step 5 yet
-    (tmp_path / "run.json").write_text(json.dumps(info))
-    assert marks(RunFolder(tmp_path), series, [], series.axis("step")) == [[2.0, "resume", "resumed, step 2"]]
+    change_info(tmp_path, resumed_at=[1, 5])  # a replay has not reached step 5 yet
+    assert marks(RunFolder(tmp_path), series, [(3, "Not a number")], series.axis("step")) == [
+        [1.0, "resume", "resumed, step 1"],
+        [2.0, "checkpoint", "checkpoint, step 2"],
+        [3.0, "alarm", "Not a number, step 3"],
+    ]

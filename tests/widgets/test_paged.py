@@ -5,16 +5,9 @@ import json
 import pytest
 from run_folders import write_run
 
-from widgets import Chat, Completions, JobPanel, Pairs
+from widgets import Completions, JobPanel, Pairs
 
 PAIRS = [{"prompt": f"p{i}", "chosen": "c" * (i + 1), "rejected": "r"} for i in range(7)]
-
-
-@pytest.fixture
-def completions(healthy):
-    widget = Completions(healthy)
-    yield widget
-    widget.close()
 
 
 def completions_of(folder, *records) -> Completions:
@@ -23,13 +16,12 @@ def completions_of(folder, *records) -> Completions:
     return widget
 
 
-def test_the_latest_step_is_shown_first(completions):
+def test_the_latest_step_is_first_every_query_is_answered_and_a_bad_one_does_no_harm(healthy):
+    completions = Completions(healthy)
+    completions.close()
     assert completions.page["step"] == 60 and completions.page["latest"]
     assert [row["step"] for row in completions.page["rows"]] == [60] * 4
     assert "tokens" not in completions.page["rows"][0], "tokens travel only when they are coloured"
-
-
-def test_every_query_is_answered_and_a_bad_one_does_no_harm(completions):
     completions.query = {"step": 7, "sort": "best reward", "colour": "KL", "beside": True}
     rows = completions.page["rows"]
     assert [row["reward"] for row in rows] == sorted((row["reward"] for row in rows), reverse=True)
@@ -43,8 +35,8 @@ def test_every_query_is_answered_and_a_bad_one_does_no_harm(completions):
 
 
 def test_of_validation_the_steps_that_have_it_are_offered(tmp_path):
-    rollouts = [{"step": s, "split": "train", "prompt": "p", "response": "r"} for s in (1, 2, 3)]
-    widget = completions_of(tmp_path, *rollouts, {**rollouts[1], "split": "validation"})
+    rollouts = [{"step": step, "split": "train", "prompt": "p", "response": "r"} for step in (1, 2, 3)]
+    widget = completions_of(tmp_path, *rollouts, rollouts[1] | {"split": "validation"})
     assert widget.page["asked"]["split"] == "validation", "held-out prompts come first"
     assert widget.page["steps"] == [2] and [row["split"] for row in widget.page["rows"]] == ["validation"]
     widget.query = {"split": ""}
@@ -73,16 +65,6 @@ def test_a_page_has_one_scale_which_neither_the_end_token_nor_an_outlier_takes(t
     assert [row["weights"][-1] for row in widget.page["rows"]] == [9.0, 0.5]
 
 
-def test_both_sides_are_coloured_on_one_scale_which_is_symmetric_with_negative_weights(tmp_path):
-    widget = completions_of(tmp_path, coloured("p", [0.0, 0.0, 0.0]), coloured("p", [-0.4, 0.2, 0.0], step=2))
-    widget.query = {"colour": "KL"}
-    (row,) = widget.page["rows"]
-    assert (row["weights"], row["beside"]["weights"]) == ([-0.4, 0.2], [0.0, 0.0])
-    assert row["beside"]["step"] == 1
-    scale = widget.page["scale"]
-    assert scale["least"] == -scale["most"] and 0.35 < scale["most"] <= 0.4
-
-
 def test_what_is_not_there_is_said(tmp_path):
     widget = completions_of(tmp_path, coloured("p", [0.1, 0.2], split="validation", tokens=[]))
     assert widget.page["note"] == "The run's first answer to this prompt: none came before it."
@@ -90,10 +72,8 @@ def test_what_is_not_there_is_said(tmp_path):
     assert widget.page["scale"] is None and "have no KL of their tokens" in widget.page["note"]
     widget.query = {"step": 7}
     assert widget.page["note"].startswith("Step 7 has no validation completions; these are of step 1.")
-
-
-def test_a_run_without_completions_says_why(tmp_path):
-    assert completions_of(tmp_path).page["note"].endswith("has no completions: sft does not generate.")
+    empty = completions_of(tmp_path / "empty")
+    assert empty.page["note"].endswith("has no completions: sft does not generate.")
 
 
 def test_another_run_as_reference_stands_beside_and_one_without_answers_says_so(tmp_path, healthy, gaming):
@@ -132,38 +112,26 @@ def test_responses_to_one_prompt_are_together_the_best_first(tmp_path):
     page = completions_of(tmp_path, *GROUPS).page
     assert page["can_group"] and (page["all"], page["total"], page["size"]) == (12, 3, 3)
     first, alike, _ = page["rows"]
-    assert [one["reward"] for one in first["members"]] == [1.0, 0.5, 0.0, None]
-    assert [one["advantage"] for one in first["members"]] == [0.5, 0.0, -0.5, 0.0]
+    assert [response["reward"] for response in first["members"]] == [1.0, 0.5, 0.0, None]
+    assert [response["advantage"] for response in first["members"]] == [0.5, 0.0, -0.5, 0.0]
     assert (first["best"], first["worst"], first["mean"]) == (1.0, 0.0, 0.5)
     assert alike["best"] == alike["worst"] == 0.25
     for words in ("1 of these responses have no reward", "environment_failures.txt"):
         assert words in page["note"]
 
 
-@pytest.mark.parametrize(
-    ("sort", "prompts"),
-    [
-        ("best reward", ["p0", "p2", "p1"]),
-        ("worst reward", ["p0", "p2", "p1"]),
-        ("written", ["p0", "p1", "p2"]),
-    ],
-)
-def test_a_group_is_where_its_first_response_is(tmp_path, sort, prompts):
+def test_orders_of_groups_and_of_responses_and_a_choice_of_environments_and_failures(tmp_path):
+    """A group stands where its first response does. Responses without a reward are last."""
     widget = completions_of(tmp_path, *GROUPS)
-    widget.query = {"sort": sort}
-    assert [row["prompt"] for row in widget.page["rows"]] == prompts
-
-
-@pytest.mark.parametrize("sort", ["best reward", "worst reward"])
-def test_responses_without_a_reward_are_last_in_every_order(tmp_path, sort):
-    widget = completions_of(tmp_path, *GROUPS[:4])
-    widget.query = {"together": False, "sort": sort}
-    rewards = [row["reward"] for row in widget.page["rows"]]
-    assert rewards == [*sorted([0.0, 0.5, 1.0], reverse=sort == "best reward"), None]
-
-
-def test_an_environment_and_what_failed_can_be_asked_for(tmp_path):
-    widget = completions_of(tmp_path, *GROUPS)
+    orders = {"best reward": "p0 p2 p1", "worst reward": "p0 p2 p1", "written": "p0 p1 p2"}
+    for sort, prompts in orders.items():
+        widget.query = {"sort": sort}
+        assert [row["prompt"] for row in widget.page["rows"]] == prompts.split()
+    single = completions_of(tmp_path / "one group", *GROUPS[:4])
+    of_rewards = {"best reward": [1.0, 0.5, 0.0, None], "worst reward": [0.0, 0.5, 1.0, None]}
+    for sort, rewards in of_rewards.items():
+        single.query = {"together": False, "sort": sort}
+        assert [row["reward"] for row in single.page["rows"]] == rewards
     assert widget.page["environments"] == ["sums", "form"] and widget.page["can_fail"]
     widget.query = {"environment": "form"}
     assert [row["prompt"] for row in widget.page["rows"]] == ["p1"]
@@ -179,13 +147,7 @@ def test_a_run_with_groups_begins_with_them_and_its_held_out_prompts_are_single(
     assert not widget.page["can_group"] and [row["reward"] for row in widget.page["rows"]] == [1.0, 0.0]
 
 
-def test_the_table_of_groups_has_every_response_and_why_one_has_no_reward(tmp_path):
-    html = completions_of(tmp_path, *GROUPS).table()._repr_html_()
-    assert "groups 1 to 3 of 3" in html and html.count("<tr>") == 1 + 12
-    assert "failed: timeout" in html and "advantage" in html
-
-
-# ---- pairs, chat, panel ---------------------------------------------------------------------------------------------
+# ---- pairs, panel ---------------------------------------------------------------------------------------------------
 
 
 def test_pairs_by_margin_and_disagreement():
@@ -207,18 +169,6 @@ def test_pairs_from_a_comparisons_file(tmp_path):
     file.write_text(json.dumps({"text": texts[0]}))
     with pytest.raises(ValueError, match="1 lines; pairs need an even number"):
         Pairs(file)
-
-
-def test_a_model_that_fails_does_not_silence_the_others():
-    chat = Chat(
-        {"good": str.upper, "bad": lambda prompt: 1 / 0}, score=lambda prompt, response: len(response)
-    )
-    good, bad = chat.ask("hello")
-    assert good == {"text": "HELLO", "reward": 5.0, "error": ""}
-    assert bad["error"] == "ZeroDivisionError: division by zero"
-    assert len(chat.turns) == 1 and not chat.busy
-    chat.ask("again")
-    assert [turn["prompt"] for turn in chat.turns] == ["hello", "again"]
 
 
 def test_a_panel_tells_of_a_scheduler_that_does_not_answer(healthy):

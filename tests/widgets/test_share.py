@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from run_folders import write_run
 from typer.testing import CliRunner
 
 from aligner_lib.cli.main import app
@@ -26,23 +27,17 @@ MARKUP = "</script><img src=x onerror=alert(1)> & <b>bold</b>"
 def a_run(
     folder: Path, response: str = "Cats purr.", status: str = "finished", split: str = "train", **info
 ) -> Path:
-    """A run folder of two steps with two responses each, of which the second was never over."""
-    folder.mkdir(parents=True)
+    """A run folder of two steps with two responses each."""
     config = {"trainer": {"precision": "32"}, "exp_manager": {"explicit_log_dir": str(folder)}}
     about = {"name": "mine", "kind": "ppo", "status": status, "host": socket.gethostname(), "config": config}
-    (folder / "run.json").write_text(json.dumps(about | info))
-    records, rollouts = [], []
-    for step in (1, 2):
-        records.append({"step": step, "time": 100.0 + step, "train_rollouts/rewards": 0.5 * step})
-        for number in (0, 1):
-            rollouts.append(
-                {"step": step, "split": split, "prompt": f"User: Why {number}?\n\nAssistant:", "length": 2}
-                | {"response": response, "reward": float(number), "finished": True, "tokens": ["a", "b"]}
-                | {"token_kl": [0.123456789, -1.0]}
-            )
-    for name, lines in (("metrics", records), ("rollouts", rollouts), ("alarms", [])):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+    rollouts = [
+        {"step": step, "split": split, "prompt": f"User: Why {number}?\n\nAssistant:", "length": 2}
+        | {"response": response, "reward": float(number), "finished": True, "tokens": ["a", "b"]}
+        | {"token_kl": [0.123456789, -1.0]}
+        for step in (1, 2)
+        for number in (0, 1)
+    ]
+    return write_run(folder, {"train_rollouts/rewards": [0.5, 1.0]}, rollouts, **about | info)
 
 
 DATA = re.compile(r'<script type="text/plain" id="content">([\w+/=]*)</script>')
@@ -65,9 +60,8 @@ def test_the_page_has_figures_responses_and_settings_of_the_run(tmp_path):
     assert [row["train_rollouts/rewards"] for row in rows["rows"]] == [0.5, 1.0]
     [texts] = content["texts"]
     assert [prompt["turns"][-1]["text"] for prompt in texts["prompts"]] == ["Why 0?", "Why 1?"]
-    assert [(one["step"], one["prompt"], one["first"]) for one in texts["records"]] == [
-        (1, 0, 0), (1, 1, 1), (2, 0, 0), (2, 1, 1),
-    ]  # fmt: skip
+    places = [(record["step"], record["prompt"], record["first"]) for record in texts["records"]]
+    assert places == [(1, 0, 0), (1, 1, 1), (2, 0, 0), (2, 1, 1)]
     assert texts["records"][0]["token_kl"] == [0.1235, -1.0]
     assert "<th>trainer.precision</th><td>32</td>" in page.read_text()
 
@@ -75,12 +69,11 @@ def test_the_page_has_figures_responses_and_settings_of_the_run(tmp_path):
 @pytest.mark.parametrize("opened", [Path, Recording])
 def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: Path("/home/Jane Doe"))
-    told = (
-        f"ValueError: {tmp_path}/data/mine.jsonl:3 is empty; see '{Path.home()}/notes' and https://a.org/b/c"
-    )
-    told += f" in {Path.home()}, file://{Path.home()}/notes, {Path.home().as_uri()}"
-    told += f", sqlite:///{tmp_path}/a.db or file://machine-7/srv/mine"
-    page = write_page(opened(a_run(tmp_path / "run", message=told)), tmp_path / "run.html")
+    home = Path.home()
+    message = f"ValueError: {tmp_path}/data/mine.jsonl:3 is empty; see '{home}/notes' and https://a.org/b/c"
+    message += f" in {home}, file://{home}/notes, {home.as_uri()}"
+    message += f", sqlite:///{tmp_path}/a.db or file://machine-7/srv/mine"
+    page = write_page(opened(a_run(tmp_path / "run", message=message)), tmp_path / "run.html")
     shown = DATA.sub("", page.read_text()) + json.dumps(content_of(page), ensure_ascii=False)
     assert "…/mine.jsonl:3 is empty" in shown and "https://a.org/b/c" in shown
     of_machine = (str(tmp_path), socket.gethostname(), f"/{getpass.getuser()}/")
@@ -105,15 +98,12 @@ def test_a_run_that_goes_on_is_shown_as_it_was(tmp_path):
 
 def test_an_evaluation_has_a_page(tmp_path):
     page = write_page(a_run(tmp_path / "run", split="evaluation", kind="evaluate"), tmp_path / "run.html")
-    assert {one["split"] for one in content_of(page)["texts"][0]["records"]} == {"evaluation"}
+    assert {record["split"] for record in content_of(page)["texts"][0]["records"]} == {"evaluation"}
 
 
-def test_a_run_of_the_tutorial_is_less_than_a_megabyte(tmp_path):
-    assert write_page(Recording("ppo-drawn"), tmp_path / "run.html").stat().st_size < 5e5
-
-
-def test_nothing_is_loaded_from_elsewhere(tmp_path):
-    page = write_page([Recording("ppo-forms"), Recording("ppo-forms-both")], tmp_path / "runs.html")
+def test_a_page_of_two_runs_of_the_tutorial_is_small_and_loads_nothing_from_elsewhere(tmp_path):
+    page = write_page([Recording("hunt-01"), Recording("hunt-02")], tmp_path / "runs.html")
+    assert page.stat().st_size < 5e5
     assert not re.search(r'(?:src|href)="|url\((?!#)|@import|fetch\(', page.read_text())
 
 

@@ -51,22 +51,8 @@ def alarms_in(recording: Recording) -> dict[str, int]:
 
 
 def test_they_are_those_that_the_notebooks_play_and_small():
-    assert shipped() == sorted(
-        [
-            "attacked-mended",
-            "attacked-naive",
-            "grpo-forms",
-            "healthy",
-            "judged-rubric",
-            "no-kl-penalty",
-            "ppo-drawn",
-            "ppo-forms",
-            "ppo-sums",
-            "ppo-titles",
-            "sft-forms-answers",
-        ]
-        + [*PAIRED, *HEALTHY, *HUNTED]
-    )
+    played = {"healthy", "no-kl-penalty", "ppo-titles", *MADE_WITH, *HEALTHY, *HUNTED}
+    assert shipped() == sorted(played)
     assert all((SHIPPED / f"{name}{PACKED}").stat().st_size < 300_000 for name in shipped())
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     assert f"recordings/*{PACKED}" in data["widgets"], "an installed copy has them, too"
@@ -77,9 +63,6 @@ def test_the_healthy_run_is_quiet_and_gets_better():
     assert alarms_in(run) == {} and run.alarms() == [] and run.status == "finished"
     validation = [r["val_rollouts/rewards"] for r in run.metrics() if "val_rollouts/rewards" in r]
     assert validation[-1] > validation[0] + 0.5
-    first = next(record for record in run.metrics() if record["step"] == 1)
-    assert first["train_rollouts/kl"] == 0
-    assert first["train_optim/first_ppo_ratio"] == pytest.approx(1, abs=1e-5)
 
 
 def test_the_run_without_a_penalty_sets_off_the_alarms():
@@ -123,7 +106,7 @@ def test_it_has_the_settings_that_would_make_it_again(name):
     assert {key: had[key] for key in both} == {key: now[key] for key in both}
 
 
-def answers(run: Recording, split: str, step: int) -> list[dict]:
+def answers_of(run: Recording, split: str, step: int) -> list[dict]:
     return [r for r in run.rollouts() if (r["split"], r["step"]) == (split, step)]
 
 
@@ -133,15 +116,14 @@ def answers(run: Recording, split: str, step: int) -> list[dict]:
 @pytest.mark.parametrize("name", PAIRED)
 def test_paired_runs_begin_with_the_same_answers(name):
     """Of the same policy, to the same prompts, in the same order, judged alike: up to the first update nothing differs."""
-    held, broken = whole(PAIRED[name]), whole(name)
     counts = (64, 32) if PAIRED[name] == "ppo-forms" else (256, 16)  # as many as were recorded
     for split, step, count in zip(("validation", "train"), (0, 1), counts):
-        one, other = (
-            [[r["prompt"], r["response"], r["metrics"]] for r in answers(run, split, step)]
-            for run in (held, broken)
+        before, changed = (
+            [[r["prompt"], r["response"], r["metrics"]] for r in answers_of(whole(run), split, step)]
+            for run in (PAIRED[name], name)
         )
-        assert one == other and len(one) == count
-    first, other = (run.metrics()[0]["val_rollouts/rewards"] for run in (held, broken))
+        assert before == changed and len(before) == count
+    first, other = (whole(run).metrics()[0]["val_rollouts/rewards"] for run in (PAIRED[name], name))
     assert other == pytest.approx(first)
 
 
@@ -151,12 +133,12 @@ def test_the_sixteen_answers_are_the_same_policy_s_to_the_same_prompts():
     config = flatten(sixteen.info["config"])
     assert sixteen.info["kind"] == "evaluate"
     assert {key: config[key] for key in SIXTEEN_ANSWERS} == SIXTEEN_ANSWERS
-    drawn: dict[int, list[dict]] = {}
-    for one in sixteen.rollouts():
-        drawn.setdefault(one["group"], []).append(one)
+    drawn: dict[int, list[str]] = {}
+    for answer in sixteen.rollouts():
+        drawn.setdefault(answer["group"], []).append(answer["response"])
     assert len(drawn) == 32 and {len(of_prompt) for of_prompt in drawn.values()} == {16}
-    validated = answers(whole("ppo-forms"), "validation", 0)
-    assert [one["response"] for one in validated[:32]] == [drawn[at][0]["response"] for at in range(32)]
+    validated = answers_of(whole("ppo-forms"), "validation", 0)[:32]
+    assert [answer["response"] for answer in validated] == [drawn[prompt][0] for prompt in range(32)]
 
 
 def test_best_of_n_gets_more_of_both_and_no_less_than_the_leashed_run_at_twice_the_kl():
@@ -181,18 +163,17 @@ def test_the_high_rate_gets_more_reward_than_anybody_by_repeating_what_was_asked
     assert hacking.obeys.value < min(best.obeys.value, leashed[-1].obeys.value)
     assert hacking.kl.value > 2 * leashed[-1].kl.value
     assert alarms_in(run) == {"good_falls": 4, "kl": 5, "reward_hacking": 8, "copies_prompt": 9}
-    best_rewarded = max(answers(run, "train", 9), key=lambda r: r["reward"])
+    best_rewarded = max(answers_of(run, "train", 9), key=lambda r: r["reward"])
     assert best_rewarded["response"] == "Your last sentence must be a question."
-    validated = answers(run, "validation", 8)
+    validated = answers_of(run, "validation", 8)
     echoes = [r["response"].strip(". ").lower() in r["prompt"].lower() for r in validated]
     assert sum(echoes) > len(echoes) / 2
 
 
 @pytest.mark.parametrize("name", ["healthy", "no-kl-penalty", "ppo-forms", *PAIRED])
 def test_every_step_has_its_texts(name):
-    run = whole(name)
-    steps = {record["step"] for record in run.metrics() if record["step"]}
-    trained = [rollout for rollout in run.rollouts() if rollout["split"] == "train"]
+    steps = {record["step"] for record in whole(name).metrics() if record["step"]}
+    trained = [rollout for rollout in whole(name).rollouts() if rollout["split"] == "train"]
     assert {rollout["step"] for rollout in trained} >= steps
     assert all(len(rollout["tokens"]) == len(rollout["token_kl"]) for rollout in trained)
 

@@ -7,59 +7,43 @@ import pytest
 from aligner_lib.tutorial.comparison.drawn_prompts import draw_prompts
 from widgets import SideBySide
 
-TURNS = [
-    f'{question} Use the word "damp".'
-    for question in ("How do I sow carrots?", "How do cats sleep?", "Why is bread <soft>?")
-]
+QUESTIONS = ("How do I sow carrots?", "How do cats sleep?", "Why is bread <soft>?")
+TURNS = [f'{question} Use the word "damp".' for question in QUESTIONS]
 
 
 def evaluation(*answers: str, template: str = "User: {}\n\nAssistant:") -> SimpleNamespace:
+    common = {
+        "step": 0,
+        "split": "evaluation",
+        "environment": "conversations",
+        "finished": True,
+        "reward": 0.5,
+    }
     records = [
-        {
-            "step": 0,
-            "split": "evaluation",
-            "environment": "conversations",
-            "group": group,
-            "prompt": template.format(turn),
-            "response": answer,
-            "finished": True,
-            "reward": 0.5,
-        }
+        common | {"group": group, "prompt": template.format(turn), "response": answer}
         for group, (turn, answer) in enumerate(zip(TURNS, answers))
     ]
     of_sums = records[0] | {"environment": "sums"}
     return SimpleNamespace(metrics_reader=None, rollouts=lambda: [*records, of_sums])
 
 
-RUNS = {
-    "SFT": evaluation(
-        "Sow carrots when the soil is damp.", "Cats sleep.", "<b>Soft bread</b> is damp inside."
-    ),
-    "PPO": evaluation(
-        'Use the word "damp".',
-        "Cats sleep in damp beds.",
-        "",
-        template="<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
-    ),
-}
+CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+OF_SFT = ("Sow carrots when the soil is damp.", "Cats sleep.", "<b>Soft bread</b> is damp inside.")
+OF_PPO = ('Use the word "damp".', "Cats sleep in damp beds.", "")
+RUNS = {"SFT": evaluation(*OF_SFT), "PPO": evaluation(*OF_PPO, template=CHATML)}
 
 
 def test_the_draw_is_the_seed_s_and_every_policy_answers_the_same_prompts():
-    drawn = draw_prompts(RUNS, "conversations", seed=0, n=2)
     reversed_runs = dict(reversed(RUNS.items()))
-    assert [prompt.turn for prompt in drawn] == [
-        prompt.turn for prompt in draw_prompts(reversed_runs, "conversations", seed=0, n=2)
-    ]
+    drawn, again = (draw_prompts(runs, "conversations", seed=0, n=2) for runs in (RUNS, reversed_runs))
+    assert [prompt.turn for prompt in drawn] == [prompt.turn for prompt in again]
     assert len(drawn) == 2 and all(list(prompt.answers) == ["SFT", "PPO"] for prompt in drawn)
 
 
-def test_every_part_of_the_judgement_is_marked_the_failed_ones_first():
+def test_every_part_of_the_judgement_is_marked_and_an_answer_is_text_and_never_markup():
     text = repr(SideBySide(draw_prompts(RUNS, "conversations", seed=0)))
     assert "good · reward +0.50\n            ✓ obeys ✓ ended ✓ own words" in text
     assert "not good · reward +0.50\n            ✗ obeys ✗" in text and "✗ own words" in text
-
-
-def test_an_answer_is_text_and_never_markup():
     html = SideBySide(draw_prompts(RUNS, "conversations", seed=0))._repr_html_()
     assert "<b>" not in html and "&lt;b&gt;" in html and "(empty)" in html
 

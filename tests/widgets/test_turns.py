@@ -6,21 +6,21 @@ from aligner_lib.run_folder.turns import turns_of
 from widgets import Chat, Pairs, show_completions
 from widgets.frontend.table import PromptCell
 
-ASKED = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And <b>then</b>?")]
+TURNS = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And <b>then</b>?")]
 TEMPLATES = {
-    "ChatML": "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in ASKED)
+    "ChatML": "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in TURNS)
     + "<|im_start|>assistant\n",
-    "ChatML without its marks": "".join(f"{role}\n{text}\n" for role, text in ASKED) + "assistant\n",
+    "ChatML without its marks": "".join(f"{role}\n{text}\n" for role, text in TURNS) + "assistant\n",
     "Llama 3": "<|begin_of_text|>"
-    + "".join(f"<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>" for role, text in ASKED),
-    "NeMo": "\n".join(f"<extra_id_1>{role.title()}\n{text}" for role, text in ASKED),
-    "plain": "\n\n".join(f"{role.title()}: {text}" for role, text in ASKED) + "\n\nAssistant:",
+    + "".join(f"<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>" for role, text in TURNS),
+    "NeMo": "\n".join(f"<extra_id_1>{role.title()}\n{text}" for role, text in TURNS),
+    "plain": "\n\n".join(f"{role.title()}: {text}" for role, text in TURNS) + "\n\nAssistant:",
 }
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_turns_are_read_out_of_the_template(template):
-    assert [(turn["role"], turn["text"]) for turn in turns_of(TEMPLATES[template])] == ASKED
+    assert [(turn["role"], turn["text"]) for turn in turns_of(TEMPLATES[template])] == TURNS
 
 
 def test_gemma_s_model_and_hh_s_human_are_the_assistant_and_the_user():
@@ -29,7 +29,7 @@ def test_gemma_s_model_and_hh_s_human_are_the_assistant_and_the_user():
         assert turns_of(prompt) == [{"role": "user", "text": "Why?"}, {"role": "assistant", "text": "So."}]
 
 
-@pytest.mark.parametrize("prompt", ["The user\nuser\nis <|odd|>", "", "Why?"])
+@pytest.mark.parametrize("prompt", ["The user\nuser\nis <|odd|>", ""])
 def test_a_prompt_without_a_template_is_one_turn(prompt):
     assert turns_of(prompt) == [{"role": "", "text": prompt}]
 

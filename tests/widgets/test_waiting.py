@@ -42,16 +42,9 @@ def failed(run) -> RunFolder:
     return run
 
 
-@pytest.fixture
-def finished(run) -> RunFolder:
-    attempt(run, "finished")
-    return run
-
-
-def job_of(state: str, submitted: float) -> SimpleNamespace:
-    return SimpleNamespace(
-        state=state, record=SimpleNamespace(submitted=submitted), tail=lambda: "ImportError: no torch"
-    )
+def job_of(state: str, submitted: float = 0.0) -> SimpleNamespace:
+    submission = SimpleNamespace(submitted=submitted)
+    return SimpleNamespace(state=state, record=submission, tail=lambda: "ImportError: no torch")
 
 
 def heading(monitor: Monitor) -> dict:
@@ -63,11 +56,8 @@ def heading(monitor: Monitor) -> dict:
 # ---- verdicts -------------------------------------------------------------------------------------------------------
 
 
-def test_finished(healthy):
+def test_a_finished_and_a_stopped_run_name_their_last_step(healthy, run):
     assert verdict(RunFolder(healthy)) == "healthy finished after step 60."
-
-
-def test_stopped_names_its_step(run):
     attempt(run, "stopped", steps=1)
     assert verdict(run).startswith("run was stopped after step 1")
 
@@ -77,7 +67,7 @@ def test_failed_gives_the_runs_own_message(failed):
     with pytest.raises(RunFailed, match=message):
         verdict(failed)
     with pytest.raises(RunFailed, match=r"the loss is NaN(.|\n)*The end of its log:\nImportError: no torch"):
-        verdict(failed, job_of("FAILED", 0.0))
+        verdict(failed, job_of("FAILED"))
 
 
 def test_a_process_that_was_killed_is_lost(run):
@@ -89,16 +79,18 @@ def test_a_process_that_was_killed_is_lost(run):
 
 
 def test_a_job_that_died_before_its_run_began(run):
-    job = SimpleNamespace(state="FAILED", tail=lambda: "no such partition")
+    job = job_of("FAILED")
     assert list(until_over([run], job, timeout=None)) == []
-    with pytest.raises(RunLost, match="no such partition"):
+    with pytest.raises(RunLost, match="no torch"):
         verdict(run, job)
 
 
-def test_a_failed_job_is_no_success_whatever_the_folder_says(finished):
-    words = r"its job failed, .*finished after step 0(.|\n)*ImportError: no torch"
-    with pytest.raises(RunFailed, match=words):
-        verdict(finished, job_of("FAILED", finished.info["heartbeat"]["time"] + 1))
+def test_a_failed_job_is_no_success_whatever_the_folder_says(run):
+    attempt(run, "finished")
+    with pytest.raises(
+        RunFailed, match=r"its job failed, .*finished after step 0(.|\n)*ImportError: no torch"
+    ):
+        verdict(run, job_of("FAILED", run.info["heartbeat"]["time"] + 1))
 
 
 def test_a_folder_that_is_deleted_while_it_is_watched_is_reported_and_ends_the_wait(run):
@@ -127,14 +119,14 @@ def test_a_stopped_run_whose_job_is_queued_again_is_not_over(run):
     attempt(run, "stopped")
     states = {"PENDING": False, "RUNNING": False, "FINISHED": True, "CANCELLED": True}
     assert {state: is_over(run, SimpleNamespace(state=state)) for state in states} == states
+
+
+def test_a_finished_run_does_not_end_the_wait_for_a_newer_job(run):
     attempt(run, "finished")
+    ended = run.info["heartbeat"]["time"]
     assert is_over(run, SimpleNamespace(state="RUNNING"))
-
-
-def test_a_finished_run_does_not_end_the_wait_for_a_newer_job(finished):
-    ended = finished.info["heartbeat"]["time"]
-    assert is_over(finished, job_of("RUNNING", ended - 1))
-    assert not is_over(finished, job_of("PENDING", ended + 1))
+    assert is_over(run, job_of("RUNNING", ended - 1))
+    assert not is_over(run, job_of("PENDING", ended + 1))
 
 
 def test_waiting_is_bounded(run):
@@ -143,16 +135,16 @@ def test_waiting_is_bounded(run):
 
 
 def test_looking_goes_on_after_an_error_of_the_file_system(caplog):
-    closed, seen = threading.Event(), []
+    closed, looks = threading.Event(), []
 
     def look() -> None:
-        seen.append(len(seen))
-        if len(seen) < 4:
+        looks.append(len(looks))
+        if len(looks) < 4:
             raise OSError(116, "Stale file handle")
         closed.set()
 
     keep_looking(closed, 0.001, look)
-    assert seen == [0, 1, 2, 3]
+    assert looks == [0, 1, 2, 3]
     messages = [record.getMessage() for record in caplog.records]
     assert messages == ["can't read: OSError: [Errno 116] Stale file handle"]
 
@@ -178,6 +170,16 @@ def test_a_job_that_was_submitted_again_does_not_show_the_old_failure(failed):
         monitor.close()
 
 
+def statuses_without_a_job(run: RunFolder) -> tuple[str, str]:
+    """The statuses in a monitor and in a panel that know the run folder alone."""
+    monitor, panel = Monitor(run), JobPanel(run)
+    try:
+        return heading(monitor)["status"], panel.view["status"]
+    finally:
+        monitor.close()
+        panel.close()
+
+
 def test_without_the_jobs_handle_the_folders_record_of_the_submission_counts(failed):
     """The record is of a local job that was submitted after the failure and lives: this process."""
     folder = record.new_submission_folder(failed.path)
@@ -191,29 +193,14 @@ def test_without_the_jobs_handle_the_folders_record_of_the_submission_counts(fai
         submitted=time.time() + 1,
     )
     record.write(failed.path, handle)
-    later = shown_without_a_job(failed)
-    assert (later["heading"]["status"], later["panel"]["status"]) == ("waiting", "waiting")
-    assert "submitted again" in later["heading"]["message"] and "submitted again" in later["panel"]["said"]
-    assert later["panel"]["message"] == "" and not is_over(failed, None)
+    assert statuses_without_a_job(failed) == ("waiting", "waiting") and not is_over(failed, None)
 
     handle.submitted = 0.0  # the failure is of this submission's attempt
     record.write(failed.path, handle)
-    assert shown_without_a_job(failed)["heading"]["status"] == "failed"
+    assert statuses_without_a_job(failed) == ("failed", "failed")
 
     handle.submitted = time.time() + 1
     record.write(failed.path, handle)
     (folder / "exit.json").write_text(json.dumps({"returncode": 1}))
     assert failed.latest_job().state.final, "the job ended without an attempt of its own"
-    ended = shown_without_a_job(failed)
-    assert (ended["heading"]["status"], ended["panel"]["status"]) == ("failed", "failed")
-    assert is_over(failed, None)
-
-
-def shown_without_a_job(run: RunFolder) -> dict[str, dict]:
-    """What a monitor and a panel say that know the run folder alone."""
-    monitor, panel = Monitor(run), JobPanel(run)
-    try:
-        return {"heading": heading(monitor), "panel": panel.view}
-    finally:
-        monitor.close()
-        panel.close()
+    assert statuses_without_a_job(failed) == ("failed", "failed") and is_over(failed, None)
