@@ -3,7 +3,7 @@
 import pytest
 
 from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_prompts, load_sft
-from aligner_lib.datasets.record_keys import UnreadKey
+from aligner_lib.datasets.record_keys import UnreadKey, needs_conversion
 from aligner_lib.datasets.tokenizer import Tokenizer
 
 TURNS = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
@@ -71,3 +71,19 @@ def test_a_value_that_changes_nothing_is_no_reason_to_refuse(jsonl, tokenizer):
     ]
     samples, report = load_sft(jsonl(*records), tokenizer, 512)
     assert (len(samples), report.ignored_keys()) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("turn", "needed"),
+    [
+        ({"role": "human", "content": "Hello."}, True),
+        (
+            {"role": "human", "content": "Hello.", "function_call": {"name": "add"}},
+            False,
+        ),  # no form has the key
+        ({"role": "tool", "content": "5"}, False),
+    ],
+    ids=["another project's role", "a key that no form reads", "a tool's result"],
+)
+def test_turns_that_a_conversion_can_mend_are_converted(turn, needed):
+    assert needs_conversion({"messages": [turn, *TURNS]}, "sft") == needed
