@@ -76,14 +76,14 @@ def test_a_value_that_changes_nothing_is_no_reason_to_refuse(jsonl, tokenizer):
 @pytest.mark.parametrize(
     ("turn", "needed"),
     [
-        ({"role": "human", "content": "Hello."}, True),
+        ({"role": "speaker", "content": "Hello."}, True),
         (
-            {"role": "human", "content": "Hello.", "function_call": {"name": "add"}},
+            {"role": "speaker", "content": "Hello.", "function_call": {"name": "add"}},
             False,
         ),  # no form has the key
         ({"role": "tool", "content": "5"}, False),
     ],
-    ids=["another project's role", "a key that no form reads", "a tool's result"],
+    ids=["an unknown role", "a key that no form reads", "a tool's result"],
 )
 def test_turns_that_a_conversion_can_mend_are_converted(turn, needed):
     assert needs_conversion({"messages": [turn, *TURNS]}, "sft") == needed
