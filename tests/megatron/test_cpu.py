@@ -10,12 +10,12 @@ from aligner_lib.megatron import cpu
 
 @pytest.mark.parametrize(
     ("hidden_sizes", "threads"),
-    [([96], [1]), ([256, 64], [1, 1]), ([96, 576], [1, 4]), ([576, 96], [4, 4])],
+    [([96], [1]), ([256, 64], [1, 1]), ([576], [4]), ([96, 576], [1, 4]), ([576, 96], [4, 4])],
 )
 def test_a_process_has_one_thread_until_its_first_wide_model(monkeypatch, hidden_sizes, threads):
+    """Then it has the number of threads that it had before the first narrow model."""
     before, counted = torch.get_num_threads(), []
     torch.set_num_threads(4)
-    monkeypatch.setattr(cpu, "_THREADS", 4)
     monkeypatch.setattr(cpu, "_widest", 0)
     for hidden_size in hidden_sizes:
         cpu.fit_threads(hidden_size)

@@ -149,7 +149,7 @@ def test_a_run_that_was_made_with_other_code_begins_anew_and_that_is_said(lab, c
     (run / "run.json").write_text(json.dumps(record))
     assert anew not in words_with("chosen_rewards")
     assert anew in words_with("rejected_rewards") and anew in lab.commands("rm", "own")["main"]
-    assert "own was trained with other code (functions.loss): training begins anew" in capsys.readouterr().out
+    assert "own was trained with other code (functions.loss): the printed job" in capsys.readouterr().out
     config["functions"]["loss"] = "elsewhere.py"  # not of a cell: the job compares it itself
     (run / "run.json").write_text(json.dumps(record))
     assert anew not in lab.commands("rm", "own")["main"]
