@@ -52,7 +52,7 @@ MOUNT = """async ({id, name, esm, css, state}) => {
     (window.takers ??= {})[id] = take;
     take({state, messages: []});
     const url = URL.createObjectURL(new Blob([esm], {type: "text/javascript"}));
-    const found = (await import(url)).default, widget = typeof found === "function" ? await found() : found;
+    const exported = (await import(url)).default, widget = typeof exported === "function" ? await exported() : exported;
     const el = document.body.appendChild(document.createElement("div"));
     await widget.initialize?.({model});
     await widget.render({model, el});

@@ -40,6 +40,7 @@ class Lab:
         self.folder = folder
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir(parents=True)
+        self.log = folder / "server.log"
         self.token = secrets.token_hex(8)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -49,26 +50,27 @@ class Lab:
         settings.mkdir()
         (settings / "overrides.json").write_text(json.dumps(QUIET))
         (settings / "page_config.json").write_text(json.dumps({"disabledExtensions": DISABLED}))
-        # it lives as long as the server
-        self._log = open(self.folder / "server.log", "w")
+        root = f"--ServerApp.root_dir={self.notebooks}"
+        return self.start(
+            "jupyterlab", root, f"--LabApp.app_settings_dir={settings}", "--LabApp.extension_manager=readonly"
+        )
+
+    def start(self, module: str, *more: str) -> Lab:
+        """Start the server with `python -m module`, and wait until it answers."""
         options = [
             f"--ServerApp.port={self.port}",
             "--ServerApp.port_retries=0",
             f"--IdentityProvider.token={self.token}",
-            f"--ServerApp.root_dir={self.notebooks}",
-            f"--LabApp.app_settings_dir={settings}",
-            "--LabApp.extension_manager=readonly",
             "--LabApp.expose_app_in_browser=True",
             "--ServerApp.allow_root=True",
             "--no-browser",
         ]
-        command = [sys.executable, "-m", "jupyterlab", *options]
-        self.process = subprocess.Popen(command, env=self.environment(), stdout=self._log, stderr=self._log)
-        return self.await_answer()
-
-    def await_answer(self) -> Lab:
+        command = [sys.executable, "-m", *module.split(), *more, *options]
+        with self.log.open("w") as file:
+            streams = {"stdout": file, "stderr": file}
+            self.process = subprocess.Popen(command, env=self.environment(), cwd=ROOT, **streams)
         try:
-            wait_for(self._answers, f"JupyterLab did not come up; see {self._log.name}")
+            wait_for(self._answers, f"JupyterLab did not come up; see {self.log}")
         except BaseException:
             self.__exit__()
             raise
@@ -80,7 +82,6 @@ class Lab:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.process.kill()
-        self._log.close()
 
     def environment(self) -> dict[str, str]:
         """Nothing of the user's Jupyter, and this checkout importable."""
@@ -98,11 +99,8 @@ class Lab:
         nbformat.write(notebook(*cells), path)
         return path
 
-    def server_log(self) -> str:
-        return (self.folder / "server.log").read_text()
-
     def _answers(self) -> bool:
-        assert self.process.poll() is None, f"JupyterLab ended; see {self._log.name}"
+        assert self.process.poll() is None, f"JupyterLab ended; see {self.log}"
         try:
             with urllib.request.urlopen(f"{self.url}/api?token={self.token}", timeout=2):
                 return True
@@ -237,8 +235,8 @@ def notebook(*cells: str):
 def wait_for(condition, message: str = "it did not happen"):
     """What the condition gives, as soon as it gives something true. Raises TimeoutError."""
     deadline = time.monotonic() + BOUND_S
-    while not (found := condition()):
+    while not (value := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(message)
         time.sleep(0.05)
-    return found
+    return value

@@ -1,10 +1,8 @@
 """`./lab jupyter` as a learner meets it: notebook 00 open, no question, and only notebooks in the list of files."""
 
-import subprocess
-import sys
 from contextlib import ExitStack
 
-from lab import BOUND_S, ROOT, Lab
+from lab import BOUND_S, Lab
 
 
 def test_it_opens_notebook_00_without_a_question_and_lists_the_notebooks_alone(tmp_path, browser):
@@ -30,17 +28,4 @@ class LabAsLearnersStartIt(Lab):
     """The command `aligner jupyter`, with a HOME of its own."""
 
     def __enter__(self):
-        self._log = open(self.folder / "server.log", "w")
-        options = ["--ServerApp.allow_root=True", "--ServerApp.port_retries=0", "--no-browser"]
-        options += [f"--ServerApp.port={self.port}", f"--IdentityProvider.token={self.token}"]
-        command = [
-            sys.executable,
-            "-m",
-            "aligner_lib",
-            "jupyter",
-            *options,
-            "--LabApp.expose_app_in_browser=True",
-        ]
-        streams = {"stdout": self._log, "stderr": self._log}
-        self.process = subprocess.Popen(command, env=self.environment(), cwd=ROOT, **streams)
-        return self.await_answer()
+        return self.start("aligner_lib jupyter")

@@ -10,9 +10,8 @@ import time
 import pytest
 from run_folders import write_run
 
-from widgets import Chat, Classroom, Completions, JobPanel, Monitor, Pairs, Quiz
+from widgets import Chat, Classroom, Completions, JobPanel, Monitor, Pairs
 
-WIDTHS = pytest.mark.parametrize("width", [838, 360])
 PAIR = {"prompt": "p", "chosen": "c", "rejected": "r"}
 ALIVE = {"status": "running", "host": "another machine", "max_steps": 12}
 
@@ -40,38 +39,26 @@ def room(tmp_path):
     return Classroom(tmp_path)
 
 
-def test_a_page_has_one_style_sheet_and_a_later_widget_does_not_undo_an_earlier_one_s(show, room):
-    desk = show(room)
-    aligned = "() => getComputedStyle(document.querySelector('.lab-classroom tbody td')).textAlign"
-    assert desk.page.evaluate(aligned) == "left"
-    desk.show(Pairs([PAIR]))
-    desk.show(Quiz("03"))
-    assert desk.page.evaluate(aligned) == "left"
-    sheets = "() => [...document.styleSheets].filter((s) => [...s.cssRules].some((r) => r.selectorText === '.lab-widget')).length"
-    assert desk.page.evaluate(sheets) == 1
-
-
-@WIDTHS
-def test_the_classroom_fits_its_column(show, room, width):
-    desk = show(room, width=width)
-    scroll = desk.page.locator(".lab-classroom .lab-scroll")
-    assert scroll.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
-    assert desk.overflow() == []
-    name, alarm = "Ada Countess of Lovelace · seat-01", "Reward hacking? (step 5)"
-    for text in (name, "model.micro_batch_size", alarm, "4/12"):
-        box = desk.page.get_by_text(text).last.bounding_box()
-        assert box["x"] >= 0 and box["x"] + box["width"] <= width, text
-
-
-@WIDTHS
-def test_every_widget_fits_its_column(show, healthy, width):
+def test_a_page_has_one_style_sheet_and_every_widget_fits_a_phone(show, room, healthy):
     pairs = Pairs([{"prompt": "a question " * 20, "chosen": "c" * 90, "rejected": "r"}], scores=[(1, 0)])
-    desk = show(Monitor([healthy] * 2), Completions(healthy), Chat({"a": str.upper}), pairs, width=width)
-    desk.page.locator(".lab-chart").first.wait_for()
+    desk = show(room, Monitor([healthy] * 2), Completions(healthy), Chat({"a": str.upper}), pairs, width=360)
+    page = desk.page
+    page.locator(".lab-chart").first.wait_for()
     assert desk.overflow() == []
+    assert page.locator(".lab-classroom .lab-scroll").evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
+    for text in (
+        "Ada Countess of Lovelace · seat-01",
+        "model.micro_batch_size",
+        "Reward hacking? (step 5)",
+        "4/12",
+    ):
+        box = page.locator(".lab-classroom").get_by_text(text).last.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 360, text
+    sheets = "() => [...document.styleSheets].filter((s) => [...s.cssRules].some((r) => r.selectorText === '.lab-widget')).length"
+    assert page.evaluate(sheets) == 1
 
 
-def test_the_reward_is_large_verdicts_are_marks_and_arabic_begins_on_the_right(show, tmp_path):
+def test_verdicts_are_marks_and_arabic_begins_on_the_right(show, tmp_path):
     record = {"step": 1, "prompt": "p", "response": "مرحبا بالعالم", "reward": 0.5, "length": 3}
     judged = [{"exact": 1.0, "words": 3.0}, {"exact": 0.0, "words": 1.0}]
     rollouts = [record | {"metrics": metrics} for metrics in judged]
@@ -81,9 +68,6 @@ def test_the_reward_is_large_verdicts_are_marks_and_arabic_begins_on_the_right(s
     assert page.locator(".lab-verdict").all_inner_texts() == ["✓ exact", "✗ exact"]
     first = page.locator(".lab-box").first
     assert first.locator(".lab-figures").inner_text().split() == ["tokens", "3", "words", "3"]
-    size = "(e) => parseFloat(getComputedStyle(e).fontSize)"
-    sizes = [first.locator(where).evaluate(size) for where in (".lab-reward b", ".lab-text", ".lab-figures")]
-    assert sizes[0] > sizes[1] > sizes[2]
     assert first.locator(".lab-text").evaluate("(e) => getComputedStyle(e).direction") == "rtl"
 
 
@@ -115,7 +99,7 @@ def test_completions_are_text_and_all_of_the_history(show, healthy):
     page.get_by_label("find text").fill("boil an egg")
     page.get_by_text("1 to 8 of 120").wait_for()
     page.get_by_label("sorted by").select_option("best reward")
-    desk.wait(lambda: len(found := rewards(page)) == 8 and found == sorted(found, reverse=True))
+    desk.wait(lambda: len(shown := rewards(page)) == 8 and shown == sorted(shown, reverse=True))
     page.get_by_text("first answer · step 1").first.wait_for()
     page.get_by_label("first answer beside it").uncheck()
     page.get_by_text("first answer · step 1").first.wait_for(state="detached")
@@ -163,14 +147,14 @@ def test_the_responses_to_a_prompt_are_beside_each_other(show, tmp_path):
     desk.wait(lambda: cards.count() == 8)
 
 
-ASKED = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And then?")]
-CHATML = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in ASKED)
+TURNS = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And then?")]
+CHATML = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in TURNS)
 
 
 def test_a_prompt_is_shown_as_turns_with_the_system_s_folded(show):
     turns = show(Pairs([PAIR | {"prompt": CHATML}])).page.locator(".lab-turn").all()
     shown = [(turn.get_attribute("data-role"), turn.locator(".lab-text").text_content()) for turn in turns]
-    assert shown == ASKED
+    assert shown == TURNS
     assert [turn.locator(".lab-text").is_visible() for turn in turns] == [False, True, True, True]
 
 
@@ -219,17 +203,6 @@ def test_the_panel_cancels_at_the_second_press_and_has_no_button_for_a_run_that_
     assert "It ends after this step" not in panel.inner_text()
 
 
-def test_seats_with_one_folder_name_have_a_row_each(show, tmp_path):
-    for group, step in (("morning", 3), ("evening", 7)):
-        seat(tmp_path / group, 1, "running", step)
-    rows = show(Classroom(tmp_path, "*/seat-*")).page.locator(".lab-classroom tbody tr")
-    rows.nth(1).wait_for()
-    assert [("7/12" in text, "3/12" in text) for text in rows.all_inner_texts()] == [
-        (True, False),
-        (False, True),
-    ]
-
-
 def test_who_may_need_help_comes_first_and_news_arrive(show, tmp_path):
     """Thirty seats, of which one has failed, one has an alarm and a name, and the others train."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
@@ -249,5 +222,5 @@ def test_who_may_need_help_comes_first_and_news_arrive(show, tmp_path):
     desk.wait(ada_first, "the seat that began anew is still first")
     page.get_by_label("first").select_option("seat")
     desk.wait(lambda: rows.nth(0).inner_text().startswith("seat-00"))
-    found = axe.Axe().run(page, context=".lab-widget").response["violations"]
-    assert [fault["id"] for fault in found if fault["impact"] in ("serious", "critical")] == []
+    violations = axe.Axe().run(page, context=".lab-widget").response["violations"]
+    assert [fault["id"] for fault in violations if fault["impact"] in ("serious", "critical")] == []

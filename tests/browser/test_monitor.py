@@ -22,40 +22,11 @@ def watched(page, trainer, request):
     return start
 
 
-def stop_button(page):
-    return page.page.get_by_role("button", name="Stop after this step")
-
-
-def test_a_reloaded_page_has_all_points_and_texts_follows_the_run_and_asks_nobody_else(page, watched):
-    run = watched("from widgets import Completions\nCompletions(monitor.runs[0])", points=20)
-    step = page.page.locator(".lab-paged .lab-step output")
-    first = step.inner_text()
-    wait_for(lambda: step.inner_text() != first, "the completions show no new step")
-    page.save()
-    page.reload()
-    page.page.wait_for_selector(".lab-monitor")
-    before = len(run.metrics())
-    page.wait_for_points(before)
-    assert page.points() == list(range(1, len(page.points()) + 1))
-    page.wait_for_points(before + 5)
-    page.page.get_by_text(", the latest").wait_for()
-    assert page.page.locator(".lab-paged .lab-card").count() == 4
-    assert page.beyond() == []
-
-
-def test_restart_does_not_touch_the_job(page, watched):
+def test_a_restart_is_said_a_reloaded_page_shows_the_picture_and_running_the_cells_again_shows_the_same_run(
+    page, watched
+):
     run = watched()
     pid = run.info["pid"]
-    page.restart_kernel()
-    page.run_all()
-    count = len(run.metrics())
-    page.wait_for_points(count + 5)
-    assert page.points()[:count] == list(range(1, count + 1))
-    assert run.status == "running" and run.info["pid"] == pid and run.info["resumed"] == 0
-
-
-def test_a_monitor_without_its_kernel_says_so_and_a_reloaded_page_shows_the_picture(page, watched):
-    run = watched()
     notice = page.page.locator(".lab-monitor > .lab-lost:not(.lab-unanswered)")
     assert not notice.is_visible()
     page.restart_kernel()
@@ -69,7 +40,11 @@ def test_a_monitor_without_its_kernel_says_so_and_a_reloaded_page_shows_the_pict
     page.page.get_by_text("This is how things were when the notebook was saved.").wait_for()
     assert page.page.locator(".jp-OutputArea-output img").is_visible()
     assert not page.page.get_by_text("model not found").is_visible()
-    assert run.status == "running"
+    page.run_all()
+    count = len(run.metrics())
+    page.wait_for_points(count + 5)
+    assert page.points()[:count] == list(range(1, count + 1))
+    assert run.status == "running" and run.info["pid"] == pid and run.info["resumed"] == 0
 
 
 def test_a_kernel_that_dies_is_noticed(page, watched, tmp_path):
@@ -81,28 +56,21 @@ def test_a_kernel_that_dies_is_noticed(page, watched, tmp_path):
     assert page.page.locator(".lab-body[inert]").count() == 1
 
 
-def test_stop_during_await_ends_the_run_with_a_checkpoint(page, watched):
-    run = watched("await monitor")
-    stop_button(page).click()
-    wait_for(lambda: run.status == "stopped", "the run did not stop")
-    assert run.latest_checkpoint() is not None
-    page.page.get_by_text("was stopped after step").wait_for()
-
-
-def test_a_blocking_cell_delays_stop_and_not_the_chart(page, watched, tmp_path):
+def test_a_blocking_cell_delays_a_button_and_not_the_chart_and_stop_during_await_ends_the_run(
+    page, watched, tmp_path
+):
     go_on = tmp_path / "go on"
-    run = watched(f"import os, time\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.05)")
-    stop_button(page).click()
+    blocking = f"import os, time\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.05)"
+    run = watched(blocking, "await monitor")
+    page.page.get_by_role("button", name="Change settings").click()
+    page.page.get_by_role("button", name="Checkpoint now").click()
     page.wait_for_points(len(page.points()) + 5)
     go_on.touch()
+    checkpoint = wait_for(run.latest_checkpoint, "no checkpoint was saved")
+    page.page.get_by_role("button", name="Stop after this step").click()
     wait_for(lambda: run.status == "stopped", "the run did not stop")
-
-
-def test_a_failure_is_raised_in_the_awaiting_cell_and_shown_in_the_monitor(page, watched):
-    watched("await monitor", kind="sft", steps=20, seconds=0.05, fail_at=7)
-    page.page.get_by_text("RunFailed").first.wait_for()
-    assert "lower the learning rate" in page.page.locator(".lab-message").inner_text()
-    assert page.page.locator(".lab-state").inner_text() == "failed"
+    assert run.latest_checkpoint() != checkpoint
+    page.page.get_by_text("was stopped after step").wait_for()
 
 
 def test_enter_in_a_knob_s_field_changes_the_run_and_opens_no_cell(page, watched):
@@ -122,9 +90,12 @@ def test_enter_in_a_knob_s_field_changes_the_run_and_opens_no_cell(page, watched
     page.page.get_by_role("button", name="Change settings").wait_for(state="hidden")
 
 
-def test_buttons_work_after_a_reload_and_from_each_of_two_tabs(page, watched):
+def test_a_reloaded_page_and_a_second_tab_have_all_points_and_texts_and_their_buttons_work(page, watched):
     """With `./lab jupyter`'s settings; JupyterLab's own left the monitor deaf in three of four reloads."""
-    run = watched()
+    run = watched("from widgets import Completions\nCompletions(monitor.runs[0])", points=20)
+    step = page.page.locator(".lab-paged .lab-step output")
+    first = step.inner_text()
+    wait_for(lambda: step.inner_text() != first, "the completions show no new step")
 
     def check_checkpoint_button(tab) -> None:
         before = run.latest_checkpoint()
@@ -140,12 +111,17 @@ def test_buttons_work_after_a_reload_and_from_each_of_two_tabs(page, watched):
     for _ in range(2):
         page.reload()
         page.page.wait_for_selector(".lab-monitor")
-        page.wait_for_points(3)
+        page.wait_for_points(len(run.metrics()))
+        points = page.points()
+        assert points == list(range(1, len(points) + 1))
         check_checkpoint_button(page)
+    page.page.get_by_text(", the latest").wait_for()
+    assert page.page.locator(".lab-paged .lab-card").count() == 4
     second = Page(page.page.context.new_page(), page.lab)
     second.open(page.notebook).page.wait_for_selector(".lab-monitor")
     second.wait_for_points(3)
     for tab in (second, page):
         check_checkpoint_button(tab)
     assert not page.page.get_by_text("The connection from this page").is_visible()
+    assert page.beyond() == []
     second.page.close()

@@ -9,9 +9,10 @@ from widgets.frontend.widget import text_of
 from widgets.recordings.replay import Recording
 from widgets.share.page import _texts, write_page
 
+ORDERS = [{"sort": sort} for sort in SORTS] + [{"colour": colour} for colour in COLOURS]
 QUERIES = [
-    {"sort": sort, "colour": colour, "split": split, "together": together}
-    for sort, colour, split, together in itertools.product(SORTS, COLOURS, ("train", "validation"), (True, False))
+    order | {"split": split, "together": together}
+    for order, split, together in itertools.product(ORDERS, ("train", "validation"), (True, False))
 ] + [
     {},
     {"step": 5}, {"step": -1}, {"step": 3, "split": "validation"}, {"step": 10**6},
@@ -42,7 +43,7 @@ def open_page(browser, tmp_path):
     assert not errors
 
 
-def of_kernel(run, query: dict) -> dict:
+def kernel_answer(run, query: dict) -> dict:
     """The kernel's answer, without what the page keeps once: a row's prompt."""
     page = CompletionPages(run).find(query)
     for row in page["rows"]:
@@ -52,23 +53,23 @@ def of_kernel(run, query: dict) -> dict:
     return page
 
 
-def assert_same(mine, theirs, where: str) -> None:
+def assert_same(of_page, of_kernel, where: str) -> None:
     """The page's answer has all that the kernel's has; numbers of tokens have four digits there."""
-    assert type(mine) is type(theirs) or isinstance(theirs, float), where
-    if isinstance(theirs, dict):
-        for key, value in theirs.items():
-            assert key in mine or value is None, f"{where}.{key}"
-            assert_same(mine.get(key), value, f"{where}.{key}")
-    elif isinstance(theirs, list):
-        assert len(mine) == len(theirs), where
-        for place, pair in enumerate(zip(mine, theirs)):
+    assert type(of_page) is type(of_kernel) or isinstance(of_kernel, float), where
+    if isinstance(of_kernel, dict):
+        for key, value in of_kernel.items():
+            assert key in of_page or value is None, f"{where}.{key}"
+            assert_same(of_page.get(key), value, f"{where}.{key}")
+    elif isinstance(of_kernel, list):
+        assert len(of_page) == len(of_kernel), where
+        for place, pair in enumerate(zip(of_page, of_kernel)):
             assert_same(*pair, f"{where}[{place}]")
-    elif isinstance(theirs, float):
-        assert mine == pytest.approx(theirs, rel=2e-3, abs=1e-6), where
+    elif isinstance(of_kernel, float):
+        assert of_page == pytest.approx(of_kernel, rel=2e-3, abs=1e-6), where
     elif where.endswith(".scale.beyond"):
-        assert abs(mine - theirs) <= 1, f"{where}: rounding moves a token at most over the percentile"
+        assert abs(of_page - of_kernel) <= 1, f"{where}: rounding moves a token at most over the percentile"
     else:
-        assert mine == theirs, where
+        assert of_page == of_kernel, where
 
 
 @pytest.mark.parametrize("name", ["ppo-drawn", "grpo-forms"])
@@ -82,12 +83,12 @@ def test_queries_are_answered_as_by_the_kernel(browser, name):
         [_texts(run), QUERIES],
     )
     page.close()
-    found = 0
-    for query, mine in zip(QUERIES, answers, strict=True):
-        theirs = of_kernel(run, query)
-        found += theirs["total"]
-        assert_same(mine, theirs, str(query))
-    assert found > 100
+    rows = 0
+    for query, of_page in zip(QUERIES, answers, strict=True):
+        expected = kernel_answer(run, query)
+        rows += expected["total"]
+        assert_same(of_page, expected, str(query))
+    assert rows > 100
 
 
 def test_charts_axes_numbers_and_responses_work_without_a_kernel(open_page):

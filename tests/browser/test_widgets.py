@@ -42,8 +42,8 @@ def test_every_widget_is_accessible_reached_by_tab_and_uncut_at_800_pixels(page,
     faults = {}
     for theme in ("JupyterLab Dark", "JupyterLab Light"):
         page.theme(theme)
-        found = axe.Axe().run(page.page, context=".lab-widget").response["violations"]
-        serious = [fault for fault in found if fault["impact"] in ("serious", "critical")]
+        violations = axe.Axe().run(page.page, context=".lab-widget").response["violations"]
+        serious = [fault for fault in violations if fault["impact"] in ("serious", "critical")]
         faults[theme] = [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in serious]
     assert faults == {theme: [] for theme in faults}
     controls = page.page.evaluate(f"() => (window.controls = ({REACH})()).length")
@@ -59,49 +59,43 @@ def test_every_widget_is_accessible_reached_by_tab_and_uncut_at_800_pixels(page,
 
 TABLES = """
 from IPython.display import HTML, display
-from widgets import compare_runs, show_completions
+from widgets import compare_runs, explore, show_completions
 display(HTML("<p id='formula'>$x^2$</p>"), show_completions({run!r}), compare_runs([{run!r}, {run!r}]))
+explore({healthy!r})
 """
 
 
-def test_static_tables_are_readable_in_jupyterlab_and_dollars_are_no_formula(page, tmp_path):
+def test_tables_are_readable_in_jupyterlab_dollars_are_no_formula_and_a_plot_keeps_its_height(
+    page, healthy, tmp_path
+):
     text = "It costs $5 at first, and $10 later. " * 4
     record = {"step": 1, "prompt": "Why $5 and not $10?", "response": text, "reward": 0.5, "length": 3}
     run = write_run(tmp_path / "$5 or $10", {"train/loss": [2.0]}, [record])
-    page.lab.write("tables.ipynb", TABLES.format(run=str(run)))
+    page.lab.write("tables.ipynb", TABLES.format(run=str(run), healthy=str(healthy)))
     page.open("tables.ipynb").run_all()
-    page.page.locator("#formula mjx-container").wait_for(state="attached")  # MathJax has been here
-    table, compared = page.page.locator("table.lab-table").all()
-    assert page.page.locator("table.lab-table mjx-container").count() == 0
+    notebook, page = page, page.page
+    page.locator("#formula mjx-container").wait_for(state="attached")  # MathJax has been here
+    table, compared = page.locator("table.lab-table").all()
+    assert page.locator("table.lab-table mjx-container").count() == 0
     cells = table.locator("tbody td")
     assert cells.nth(0).inner_text() == "Why $5 and not $10?" and cells.nth(1).inner_text() == text
     style = "(e) => { const s = getComputedStyle(e); return [s.textAlign, s.verticalAlign]; }"
     assert [cells.nth(i).evaluate(style) for i in (0, 1)] == [["start", "top"]] * 2
     assert cells.nth(2).evaluate(style) == ["right", "top"]
-    assert {one.evaluate("(e) => getComputedStyle(e).tableLayout") for one in (table, compared)} == {"auto"}
     widths = [cell.bounding_box()["width"] for cell in cells.all()]
     assert widths[1] > 2 * widths[2], "a text has more room than a number"
     assert "$5 or $10 − $5 or $10" in compared.inner_text()
 
-
-def test_a_finished_run_is_explored_offline_and_its_plot_keeps_its_height(page, healthy):
-    page.lab.write("explore.ipynb", f"from widgets import explore\nexplore({str(healthy)!r})")
-    page.open("explore.ipynb").run_all()
-    drag = page.page.locator(".jp-RenderedPlotly .nsewdrag").first
+    drag = page.locator(".jp-RenderedPlotly .nsewdrag").first
     drag.wait_for()
     x = "() => document.querySelector('.jp-RenderedPlotly').calcdata[0].map(point => point.x)"
-    assert page.page.evaluate(x) == list(range(1, 121))
+    assert page.evaluate(x) == list(range(1, 121))
     drag.hover(position={"x": 120, "y": 60})
-    page.page.locator(".hoverlayer .legend, .hoverlayer .hovertext").first.wait_for()
-    assert page.beyond() == []
-    plot = page.page.locator(".jp-RenderedPlotly .svg-container")
+    page.locator(".hoverlayer .legend, .hoverlayer .hovertext").first.wait_for()
+    assert notebook.beyond() == []
+    plot = page.locator(".jp-RenderedPlotly .svg-container")
     width, height = (plot.bounding_box()[side] for side in ("width", "height"))
     assert height > 300
-    page.page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
-    wait_for(lambda: plot.bounding_box()["width"] != width, "the plot did not take the room")
+    page.set_viewport_size({"width": 900, "height": 700})
+    wait_for(lambda: plot.bounding_box()["width"] < width, "the plot did not follow the window")
     assert plot.bounding_box()["height"] == height
-    wide = plot.bounding_box()["width"]
-    page.page.set_viewport_size({"width": 900, "height": 700})
-    wait_for(lambda: plot.bounding_box()["width"] < wide, "the plot did not follow the window")
-    assert plot.bounding_box()["height"] == height
-    page.page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")

@@ -1,5 +1,6 @@
 """A real Slurm cluster in each worker, without accounting; a second one, with it, on demand."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "cluster"), str(TESTS / "jobs")]  # processes_help, smoke_jobs
+sys.path.insert(0, str(TESTS / "cluster"))  # processes_help
 
 from slurm_cluster import SlurmCluster, missing_tools, names_resolve
 from smoke_jobs import SmokeJobs
@@ -44,29 +45,34 @@ def accounting_cluster():
     yield from _cluster("accounts", accounting=True)
 
 
+@contextlib.contextmanager
+def _in_use(cluster: SlurmCluster):
+    """Slurm's commands reach this cluster, which is idle before and after."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(cluster.conf))
+        yield cluster
+        cluster.drain_jobs()
+
+
 @pytest.fixture
-def slurm(plain_cluster, monkeypatch):
-    """The cluster without accounting, idle before and after."""
-    monkeypatch.setenv("SLURM_CONF", str(plain_cluster.conf))
-    yield plain_cluster
-    plain_cluster.drain_jobs()
+def slurm(plain_cluster):
+    """The cluster without accounting."""
+    with _in_use(plain_cluster) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
 def whole_module(plain_cluster):
     """The cluster without accounting for what one module's tests look at together. Ask for it before `slurm`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", str(plain_cluster.conf))
-        yield plain_cluster
-        plain_cluster.drain_jobs()
+    with _in_use(plain_cluster) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def accounts(accounting_cluster, monkeypatch):
-    """The cluster with accounting, idle before and after."""
-    monkeypatch.setenv("SLURM_CONF", str(accounting_cluster.conf))
-    yield accounting_cluster
-    accounting_cluster.drain_jobs()
+def accounts(accounting_cluster):
+    """The cluster with accounting."""
+    with _in_use(accounting_cluster) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -15,15 +15,14 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 from filelock import FileLock
+from processes_help import until
 
-from cluster import Job
+from cluster import Job, processes
 from cluster.rendezvous import free_port
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -87,17 +86,8 @@ StorageUser=root
 
 
 def missing_tools(accounting: bool = False) -> list[str]:
-    wanted = TOOLS + (ACCOUNTING_TOOLS if accounting else ())
-    return [tool for tool in wanted if shutil.which(tool) is None]
-
-
-def wait_for(condition: Callable[[], object], what: str, bound_s: float = 120.0):
-    deadline, pause = time.monotonic() + bound_s, threading.Event()
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        pause.wait(0.05)
-    raise AssertionError(f"not within {bound_s} s: {what}")
+    needed = TOOLS + (ACCOUNTING_TOOLS if accounting else ())
+    return [tool for tool in needed if shutil.which(tool) is None]
 
 
 class SlurmCluster:
@@ -122,7 +112,7 @@ class SlurmCluster:
         for node in NODES:
             self.start_node(node)
         try:
-            wait_for(lambda: self.tool("sinfo", "-h", "-o", "%T %D") == f"idle {len(NODES)}", "idle nodes")
+            until(lambda: self.tool("sinfo", "-h", "-o", "%T %D") == f"idle {len(NODES)}", "idle nodes")
         except AssertionError as error:
             logs = [f"{path.name}: {path.read_text()[-1500:]}" for path in (self.folder / "log").iterdir()]
             raise AssertionError(
@@ -146,7 +136,7 @@ class SlurmCluster:
 
     def start_controller(self) -> None:
         self._daemon("slurmctld", ["slurmctld", "-D", "-f", str(self.conf)])
-        wait_for(lambda: self.tool("scontrol", "ping").endswith("is UP"), "slurmctld")
+        until(lambda: self.tool("scontrol", "ping").endswith("is UP"), "slurmctld")
 
     def start_node(self, node: str) -> None:
         self._daemon(node, ["slurmd", "-D", "-f", str(self.conf), "-N", node])
@@ -168,13 +158,14 @@ class SlurmCluster:
     def set_node(self, node: str, state: str) -> None:
         """Set a node's state; asked again where a busy controller does not answer."""
         command = ("scontrol", "update", f"nodename={node}", f"state={state}", "reason=test")
-        wait_for(lambda: self.succeeds(*command), f"{node} to be set to {state}")
+        until(lambda: self.succeeds(*command), f"{node} to be set to {state}")
 
-    def told(self, job: Job) -> str:
-        """What Slurm and the job's log tell about a job that does not get on."""
+    def describe(self, job: Job) -> str:
+        """Queue, nodes, processes and logs, for the message about a job that does not get on."""
         lines = [self.tool("squeue", "--all"), self.tool("sinfo", "--Node", "--long")]
-        lines += [(job.folder / "batch.log").read_text(), self.log()[-4000:]]
-        return "\n".join(lines)
+        lines += [self.tool("scontrol", "show", "job", job.id), str(processes.of_job(str(job.folder)))]
+        log = self.folder / "log" / "slurmctld.log"
+        return "\n".join([*lines, (job.folder / "batch.log").read_text(), log.read_text()[-5000:]])
 
     def power_cut(self, node: str, job_id: str) -> None:
         """Kill the node's daemon, and the job's step daemons with all their children. The job has this node alone."""
@@ -192,17 +183,14 @@ class SlurmCluster:
         """Cancel what is left, bring every node back, and wait until the cluster is idle again."""
         self.tool("scancel", "--user", "root", "--full")
         self.tool("scancel", "--user", "root")
-        wait_for(lambda: not self.tool("squeue", "-h"), "an empty queue")
+        until(lambda: not self.tool("squeue", "-h"), "an empty queue")
         for node in NODES:
             if node not in self.daemons:
                 self.start_node(node)
             if "idle" not in self.tool("sinfo", "-h", "-n", node, "-p", "debug", "-o", "%T"):
                 # refused where the node has come back by itself in the meantime
                 self.tool("scontrol", "update", f"nodename={node}", "state=resume")
-        wait_for(lambda: self.tool("sinfo", "-h", "-p", "debug", "-o", "%T %D") == "idle 4", "idle nodes")
-
-    def log(self, name: str = "slurmctld") -> str:
-        return (self.folder / "log" / f"{name}.log").read_text()
+        until(lambda: self.tool("sinfo", "-h", "-p", "debug", "-o", "%T %D") == "idle 4", "idle nodes")
 
     # The parts
 
@@ -259,7 +247,7 @@ class SlurmCluster:
         paths |= {"log-file": self.folder / "log" / "munged.log", "seed-file": run / "munged.seed"}
         options = [f"--{name}={path}" for name, path in paths.items()]
         self._daemon("munged", ["munged", "--foreground", "--force", *options])
-        wait_for((run / "munge.sock").exists, "munge's socket")
+        until((run / "munge.sock").exists, "munge's socket")
 
     def _start_accounting(self) -> None:
         data, sock = self.folder / "mysql", self.folder / "run" / "mysql.sock"
@@ -270,15 +258,15 @@ class SlurmCluster:
         )
         options = [f"--datadir={data}", f"--socket={sock}", "--user=root", "--skip-networking"]
         self._daemon("mariadbd", ["mariadbd", "--no-defaults", *options, "--innodb-buffer-pool-size=64M"])
-        wait_for(sock.exists, "the database's socket")
+        until(sock.exists, "the database's socket")
         sql = ["mariadb", "--no-defaults", f"--socket={sock}", "--user=root"]
         sql += ["-e", "create database slurm_acct_db"]
-        wait_for(lambda: subprocess.run(sql, capture_output=True).returncode == 0, "the database")
+        until(lambda: subprocess.run(sql, capture_output=True).returncode == 0, "the database")
         conf = self.folder / "slurmdbd.conf"
         conf.write_text(_DATABASE_CONF.format(folder=self.folder, port=self.database_port, host=self._host))
         conf.chmod(0o600)
         self._daemon("slurmdbd", ["slurmdbd", "-D"], MYSQL_UNIX_PORT=str(sock))
-        wait_for(lambda: self.succeeds("sacctmgr", "-i", "add", "cluster", self.name), "slurmdbd")
+        until(lambda: self.succeeds("sacctmgr", "-i", "add", "cluster", self.name), "slurmdbd")
         self.tool("sacctmgr", "-i", "add", "account", "course", f"cluster={self.name}")
         self.tool("sacctmgr", "-i", "add", "user", "root", "account=course", f"cluster={self.name}")
 

@@ -2,29 +2,39 @@
 
 import pytest
 from processes_help import until
-from runs_help import critic, last_step, losses, trainer, unbroken_losses
+from runs_help import (
+    BOUND_S,
+    batch_log,
+    critic,
+    gate,
+    gated,
+    losses,
+    states_until_the_end,
+    submit_and_reach,
+    trainer,
+    unbroken_losses,
+)
 
-from cluster import Job, JobFailed, Resources, State, submit
+from cluster import Job, JobFailed, Resources, State, SubmissionRefused, processes, submit
 
-BOUND_S = 300
 SHARES = {
     "critic": Resources(nodes=1, gpus_per_node=2, tasks_per_node=1, time="5", linger_s=20),
     "actor": Resources(nodes=2, gpus_per_node=8, tasks_per_node=1, time="5", linger_s=20),
 }
 
 
-def ppo(run, steps, *options):
-    return {"critic": critic(run), "actor": trainer(run, steps, "--critic", *options)}
+def ppo(run, steps: int) -> dict[str, list[str]]:
+    """The actor waits at step 2."""
+    return {"critic": critic(run), "actor": gated(run, steps, 2, "--critic")}
 
 
-def test_both_components_run_meet_and_end(slurm, run, tmp_path):
-    job = submit(ppo(run, 3, "--gate", tmp_path / "gate", 2), run, "slurm", SHARES)
-    until(lambda: last_step(run) == 2, "step 2")
+def test_both_components_run_meet_and_end(slurm, run):
+    job = submit_and_reach(2, ppo(run, 3), run, SHARES)
     status = job.status
     assert status.state == State.RUNNING
     assert len(status.nodes) == 3
     assert job.gpus == 18
-    (tmp_path / "gate").touch()
+    gate(run).touch()
     assert job.wait(BOUND_S) == State.FINISHED
     assert losses(run) == unbroken_losses(3)
     assert f"critic at {status.nodes[0]}" in job.log_path.read_text()
@@ -33,16 +43,13 @@ def test_both_components_run_meet_and_end(slurm, run, tmp_path):
     assert ports["critic"].split(":")[1] != ports["actor"].split(":")[1]
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_a_cancel_of_the_job_or_of_one_component_takes_both(slurm, run, tmp_path, by_hand):
-    job = submit(ppo(run, 3, "--gate", tmp_path / "never", 2), run, "slurm", SHARES)
-    until(lambda: last_step(run) == 2, "step 2")
-    if by_hand:
-        slurm.tool("scancel", f"{job.id}+1")
-    else:
-        job.cancel()
+def test_a_cancel_of_one_component_takes_both_with_all_their_processes(slurm, run):
+    job = submit_and_reach(2, ppo(run, 3), run, SHARES)
+    assert any(process.name() == "sleep" for process in processes.of_job(str(job.folder)))
+    slurm.tool("scancel", f"{job.id}+1")
     assert job.wait(BOUND_S) == State.CANCELLED
     until(lambda: not slurm.tool("squeue", "-h"), "an empty queue")
+    until(lambda: not processes.of_job(str(job.folder)), lambda: f"no orphan: {slurm.describe(job)}")
 
 
 def test_a_critic_that_fails_ends_the_actor_and_is_named(slurm, run):
@@ -53,74 +60,39 @@ def test_a_critic_that_fails_ends_the_actor_and_is_named(slurm, run):
     assert "critic rank 0" in str(failure.value)
 
 
-def test_an_actor_that_fails_ends_the_critic(slurm, run):
-    job = submit(ppo(run, 3, "--fail-at", 2), run, "slurm", SHARES)
-    with pytest.raises(JobFailed, match="loss is nan at step 2"):
-        job.wait(BOUND_S)
-    until(lambda: not slurm.tool("squeue", "-h"), "an empty queue")
-
-
-def set_down(slurm, job, node):
-    slurm.set_node(node, "down")
-
-
-def cut_power(slurm, job, node):
-    slurm.power_cut(node, job.id)
-
-
-@pytest.mark.parametrize(
-    ("component", "fault"), [("critic", set_down), ("actor", set_down), ("critic", cut_power)]
-)
-def test_a_lost_node_requeues_both(slurm, run, tmp_path, component, fault):
+@pytest.mark.parametrize("lost", ["the actor's node is set down", "the critic's node loses its power"])
+def test_a_lost_node_requeues_both(slurm, run, lost):
     """The critic's node also runs the batch script; Slurm itself queues only that component again."""
-    gate = tmp_path / "gate"
-    job = submit(ppo(run, 5, "--gate", gate, 2), run, "slurm", SHARES)
-    until(lambda: last_step(run) == 2, "step 2")
-    nodes = until(lambda: job.nodes, "the nodes")
-    fault(slurm, job, nodes[0] if component == "critic" else nodes[1])
+    job = submit_and_reach(2, ppo(run, 5), run, SHARES)
+    critic_node, actor_node, _ = until(lambda: job.nodes, "the nodes")
+    if lost.startswith("the actor"):
+        slurm.set_node(actor_node, "down")
+    else:
+        slurm.power_cut(critic_node, job.id)
     until(
-        lambda: "attempt 1 of job" in (job.folder / "batch.log").read_text(),
-        lambda: f"the next attempt: {slurm.told(job)}",
+        lambda: "attempt 1 of job" in batch_log(job),
+        lambda: f"the next attempt: {slurm.describe(job)}",
         BOUND_S,
     )
-    gate.touch()
-    seen = set()
-
-    def ended():
-        seen.add(job.state)
-        return job.state.final
-
-    until(ended, "the end", BOUND_S)
+    gate(run).touch()
+    seen = states_until_the_end(job)
     assert job.wait() == State.FINISHED
     assert not seen & {State.FAILED, State.CANCELLED}
     assert losses(run) == unbroken_losses(5)
     assert job.log_path.read_text().count("critic at") == 2  # found anew, not the old announcement
 
 
-def test_requeue_of_a_hetjob_checkpoints_first(slurm, run, tmp_path):
-    gate = tmp_path / "gate"
-    job = submit(
-        ppo(run, 5, "--gate", gate, 2), run, "slurm", {n: s.but(linger_s=1) for n, s in SHARES.items()}
-    )
-    until(lambda: last_step(run) == 2, "step 2")
+def test_requeue_of_a_hetjob_checkpoints_first(slurm, run):
+    shares = {name: share.but(linger_s=1) for name, share in SHARES.items()}
+    job = submit_and_reach(2, ppo(run, 5), run, shares)
     job.requeue()
-    until(lambda: "attempt 1 of job" in (job.folder / "batch.log").read_text(), "the next attempt")
-    gate.touch()
+    until(lambda: "attempt 1 of job" in batch_log(job), "the next attempt")
+    gate(run).touch()
     assert Job.attach(run).wait(BOUND_S) == State.FINISHED
     assert "stopping for control/stop at step 2" in job.log_path.read_text()
     assert losses(run) == unbroken_losses(5)
 
 
-def test_accounting_tells_both_components(accounts, run):
-    from cluster.queue import accounted_state
-
-    job = submit(ppo(run, 1), run, "slurm", SHARES, name="ppo")
-    assert job.wait(BOUND_S) == State.FINISHED
-    until(lambda: accounted_state(job.id, "ppo", job.record.submitted) == "COMPLETED", "sacct's word")
-
-
 def test_a_component_that_can_never_start_is_refused(slurm, run):
-    from cluster.scheduler import SubmissionRefused
-
     with pytest.raises(SubmissionRefused, match="actor: gpu:16 on a node"):
         submit(ppo(run, 1), run, "slurm", {**SHARES, "actor": Resources(gpus_per_node=16)})

@@ -2,21 +2,26 @@
 
 import json
 import signal
-import subprocess
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from processes_help import python, until
-from runs_help import last_step, losses, trainer, unbroken_losses
+from runs_help import (
+    BOUND_S,
+    SHORT,
+    batch_log,
+    critic,
+    gate,
+    gated,
+    losses,
+    states_until_the_end,
+    submit_and_reach,
+    trainer,
+    unbroken_losses,
+)
 
-from cluster import Job, JobFailed, Resources, RunBusy, State, submit
-from cluster.queue import QUEUE
-from cluster.scheduler import SubmissionRefused
-
-ROOT = Path(__file__).parents[2]
-SHORT = Resources(time="5")
-BOUND_S = 180
+from cluster import Job, JobFailed, Resources, RunBusy, State, SubmissionRefused, check, submit
+from cluster.queue import QUEUE, accounted_state
 
 # Rank 0 listens on MASTER_PORT, the others connect to MASTER_ADDR and say who they are.
 RENDEZVOUS = """
@@ -26,11 +31,11 @@ rank, size, local, local_size, host, port = (os.environ[name] for name in names)
 me = f"{rank}/{size} {local}/{local_size} {os.environ['SLURMD_NODENAME']}"
 if rank == "0":
     server = socket.create_server((host, int(port)))
-    seen = [me]
-    while len(seen) < int(size):
+    ranks = [me]
+    while len(ranks) < int(size):
         connection, _ = server.accept()
-        seen.append(connection.makefile().read())
-    print(*sorted(seen), sep="\\n")
+        ranks.append(connection.makefile().read())
+    print(*sorted(ranks), sep="\\n")
 else:
     for _ in range(1000):
         try:
@@ -45,11 +50,11 @@ else:
 def test_ranks_on_two_nodes_meet_at_the_masters_address(slurm, run):
     job = submit(python(RENDEZVOUS), run, "slurm", Resources(nodes=2, tasks_per_node=2, time="5"))
     assert job.wait(BOUND_S) == State.FINISHED
-    launch, *seen = job.log_path.read_text().splitlines()
+    launch, *ranks = job.log_path.read_text().splitlines()
     assert "4 ranks, rendezvous at n" in launch
-    first, second = seen[0].split()[-1], seen[2].split()[-1]
+    first, second = ranks[0].split()[-1], ranks[2].split()[-1]
     assert first != second
-    assert seen == [f"0/4 0/2 {first}", f"1/4 1/2 {first}", f"2/4 0/2 {second}", f"3/4 1/2 {second}"]
+    assert ranks == [f"0/4 0/2 {first}", f"1/4 1/2 {first}", f"2/4 0/2 {second}", f"3/4 1/2 {second}"]
 
 
 def test_gpus_are_asked_for_and_seen(slurm, run):
@@ -60,16 +65,15 @@ def test_gpus_are_asked_for_and_seen(slurm, run):
     assert job.gpus == 4
 
 
-def test_a_running_job_tells_where_it_runs_and_how_old_its_heartbeat_is(slurm, run, tmp_path):
-    job = submit(trainer(run, 3, "--gate", tmp_path / "gate", 2), run, "slurm", Resources(nodes=2, time="5"))
-    until(lambda: last_step(run) == 2, "step 2")
+def test_a_running_job_tells_where_it_runs_and_how_old_its_heartbeat_is(slurm, run):
+    job = submit_and_reach(2, gated(run, 3, 2), run, Resources(nodes=2, time="5"))
     assert job.state == State.RUNNING
     assert len(job.nodes) == 2 and set(job.nodes) <= {"n1", "n2", "n3", "n4"}
     assert 0 <= job.heartbeat_age < BOUND_S
     assert "heartbeat" in job._repr_html_()
     with pytest.raises(RunBusy):
         submit(["true"], run, "slurm")
-    (tmp_path / "gate").touch()
+    gate(run).touch()
     assert job.wait(BOUND_S) == State.FINISHED
     assert losses(run) == unbroken_losses(3)
 
@@ -87,9 +91,8 @@ def test_a_failed_rank_gives_its_exception_and_its_last_lines(slurm, run):
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_a_cancel_ends_the_job_and_is_no_failure(slurm, run, tmp_path, by_hand):
-    job = submit(trainer(run, 2, "--gate", tmp_path / "never", 1), run, "slurm", SHORT)
-    until(lambda: last_step(run) == 1, "step 1")
+def test_a_cancel_ends_the_job_and_is_no_failure(slurm, run, by_hand):
+    job = submit_and_reach(1, gated(run, 2, 1), run)
     if by_hand:
         slurm.tool("scancel", job.id)
     else:
@@ -98,24 +101,14 @@ def test_a_cancel_ends_the_job_and_is_no_failure(slurm, run, tmp_path, by_hand):
     assert job.wait(BOUND_S) == Job.attach(run).state == State.CANCELLED
 
 
-def test_the_users_stop_ends_the_run_for_good(slurm, run, tmp_path):
-    job = submit(trainer(run, 9, "--gate", tmp_path / "never", 2), run, "slurm", SHORT)
-    until(lambda: last_step(run) == 2, "step 2")
+def test_the_users_stop_ends_the_run_for_good(slurm, run):
+    job = submit_and_reach(2, gated(run, 9, 2), run)
     job.stop()
     assert job.wait(BOUND_S) == State.FINISHED
     assert json.loads((run / "run.json").read_text())["status"] == "stopped"
     again = submit(trainer(run, 4), run, "slurm", SHORT)  # submitted again, it goes on
     again.wait(BOUND_S)
     assert losses(run) == unbroken_losses(4)
-
-
-def test_a_pending_job_says_why(slurm, run):
-    for node in ("n1", "n2", "n3", "n4"):
-        slurm.set_node(node, "drain")
-    job = submit(["true"], run, "slurm", SHORT)
-    until(lambda: job.reason, "a reason")
-    assert job.state == State.PENDING
-    assert job.cancel() == State.CANCELLED
 
 
 def test_a_held_job_says_how_to_let_it_go(slurm, run):
@@ -129,15 +122,14 @@ def test_a_held_job_says_how_to_let_it_go(slurm, run):
 def test_a_job_that_waits_for_nodes_says_when_it_will_start(slurm, run, tmp_path):
     """Behind a job that has all nodes for ten minutes."""
     whole = Resources(nodes=4, exclusive=True, time="10")
-    first = submit(trainer(run, 2, "--gate", tmp_path / "never", 1), run, "slurm", whole)
-    until(lambda: first.state == State.RUNNING, "the first job's start")
+    submit_and_reach(1, gated(run, 2, 1), run, whole)
     second = submit(["true"], tmp_path / "second", "slurm", whole)
     estimate = until(lambda: second.start_estimate, "an estimate")
     minutes = (datetime.fromisoformat(estimate) - datetime.now()).total_seconds() / 60
     assert 8 < minutes < 11
     assert second.status.reason in ("Resources", "Priority")
     assert f"estimated start {estimate}" in second._repr_html_()
-    second.cancel()
+    assert second.cancel() == State.CANCELLED
 
 
 def test_the_notebook_kernels_variables_stay_behind(slurm, run, monkeypatch):
@@ -152,27 +144,15 @@ def test_the_notebook_kernels_variables_stay_behind(slurm, run, monkeypatch):
     assert job.tail(1) == "None None /cache it's $HOME"
 
 
-def test_another_process_reattaches_from_the_run_folder_alone(slurm, run, tmp_path):
-    submit(trainer(run, 3, "--gate", tmp_path / "gate", 1), run, "slurm", SHORT)
-    code = (
-        f"from cluster import Job; job = Job.attach({str(run)!r}); print(job.wait(180)); print(job.tail(1))"
-    )
-    other = subprocess.Popen(python(code), cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    until(lambda: last_step(run) == 1, "step 1")
-    (tmp_path / "gate").touch()
-    assert other.communicate(timeout=BOUND_S)[0].splitlines() == ["FINISHED", "resumed at step 0"]
-
-
-def test_the_controllers_restart_disturbs_no_run(slurm, run, tmp_path):
-    job = submit(trainer(run, 3, "--gate", tmp_path / "gate", 1), run, "slurm", SHORT)
-    until(lambda: last_step(run) == 1, "step 1")
+def test_the_controllers_restart_disturbs_no_run(slurm, run):
+    job = submit_and_reach(1, gated(run, 3, 1), run)
     slurm.kill("slurmctld", signal.SIGTERM)
     QUEUE.forget(job.id)  # ask now
     assert job.state == State.UNKNOWN
     assert "does not answer" in job.reason
     slurm.start_controller()
     until(lambda: job.state == State.RUNNING, "the controller's answer")
-    (tmp_path / "gate").touch()
+    gate(run).touch()
     assert job.wait(BOUND_S) == State.FINISHED
     assert losses(run) == unbroken_losses(3)
 
@@ -181,9 +161,7 @@ def test_the_controllers_restart_disturbs_no_run(slurm, run, tmp_path):
     ("resources", "words"),
     [
         (Resources(partition="nope"), "partition 'nope' does not exist; there are debug, urgent"),
-        (Resources(nodes=9), "9 such nodes are more than any partition has"),
-        (Resources(gpus_per_node=9), "gpu:9 on a node is more than any node offers"),
-        (Resources(gpus_per_node=1, gpu_type="h100"), "gpu:h100:1 on a node"),
+        (Resources(account="nope"), "account 'nope'; yours are course"),
         (Resources(qos="nope"), "Slurm refused the job"),
         (Resources(sbatch={"no-such-flag": 1}), "no-such-flag"),
     ],
@@ -195,19 +173,8 @@ def test_what_cannot_run_is_refused_at_submission(accounts, run, resources, word
     assert not (run / "job" / "job.json").exists()
 
 
-def test_a_wrong_account_is_refused_with_the_right_ones(accounts, run):
-    with pytest.raises(SubmissionRefused, match="account 'nope'; yours are course"):
-        submit(["true"], run, "slurm", Resources(account="nope"))
-
-
-def test_without_slurm_the_message_says_so(run, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(SubmissionRefused, match="not on the machine's PATH"):
-        submit(["true"], run, "slurm")
-
-
 def test_two_clusters_with_the_same_job_ids_are_not_mixed(slurm, accounts, run, tmp_path, monkeypatch):
-    there = submit(trainer(run, 2, "--gate", tmp_path / "gate", 1), run, "slurm", SHORT)
+    there = submit(gated(run, 2, 1), run, "slurm", SHORT)
     monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
     slurm.tool("scontrol", "update", f"FirstJobId={there.id}")
     here = None
@@ -221,20 +188,39 @@ def test_two_clusters_with_the_same_job_ids_are_not_mixed(slurm, accounts, run, 
     assert "cluster accounts" in elsewhere.reason
     monkeypatch.setenv("SLURM_CONF", str(accounts.conf))
     until(lambda: elsewhere.state == State.RUNNING, "the start over there")
-    (tmp_path / "gate").touch()
+    gate(run).touch()
     assert elsewhere.wait(BOUND_S) == State.FINISHED
 
 
 def test_accounting_remembers_what_the_queue_has_forgotten(accounts, run, tmp_path):
-    from cluster.queue import accounted_state
-
-    job = submit(trainer(run, 2, "--gate", tmp_path / "never", 1), run, "slurm", SHORT, name="sft")
-    until(lambda: last_step(run) == 1, "step 1")
+    assert "ok    accounting: sacct answers" in map(str, check(shared=tmp_path, probe=False))
+    job = submit_and_reach(1, gated(run, 2, 1), run, name="sft")
     accounts.tool("scancel", job.id)
     submitted = job.record.submitted
-    until(lambda: accounted_state(job.id, "sft", submitted) == "CANCELLED", "sacct's word")
+    until(lambda: accounted_state(job.id, "sft", submitted) == "CANCELLED", "sacct's answer")
     assert accounted_state(job.id, "another", submitted) == ""
     assert accounted_state(job.id, "sft", submitted + 3600) == ""  # an older job with this id
+
+
+def test_accounting_tells_both_components(accounts, run):
+    commands = {"critic": critic(run), "actor": trainer(run, 1, "--critic")}
+    job = submit(commands, run, "slurm", {"critic": SHORT, "actor": SHORT}, name="ppo")
+    assert job.wait(BOUND_S) == State.FINISHED
+    until(lambda: accounted_state(job.id, "ppo", job.record.submitted) == "COMPLETED", "sacct's answer")
+
+
+def test_a_run_that_loses_its_node_goes_on_at_another_and_never_looks_failed(accounts, run):
+    """sacct says NODE_FAIL for some seconds, while Slurm has queued the job again."""
+    job = submit_and_reach(2, gated(run, 4, 2), run, Resources(time="5", exclusive=True))
+    (lost_node,) = until(lambda: job.nodes, "the node")
+    accounts.set_node(lost_node, "down")
+    gate(run).touch()
+    seen = states_until_the_end(job)
+    assert job.wait(BOUND_S) == State.FINISHED
+    assert losses(run) == unbroken_losses(4)
+    assert not seen & {State.FAILED, State.CANCELLED}
+    first, second = [line.split()[-1] for line in batch_log(job).splitlines() if " on n" in line]
+    assert first == lost_node != second
 
 
 def test_print_shows_a_script_that_slurm_takes_and_sends_nothing(slurm, run, tmp_path, capsys):

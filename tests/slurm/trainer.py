@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("steps", type=int)
     parser.add_argument("--gate", nargs=2, help="wait at step AT until FILE exists")
     parser.add_argument("--fail-at", type=int, default=-1)
-    parser.add_argument("--critic", action="store_true", help="find the critic first, and say so at the end")
+    parser.add_argument("--critic", action="store_true", help="find the critic first, and print its host")
     args = parser.parse_args()
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append("SIGTERM"))
@@ -36,22 +36,22 @@ def main() -> None:
 
 def wait_for(condition):
     deadline = time.monotonic() + BOUND_S
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return found
+    return value
 
 
 def critic_host(run: Path) -> str | None:
     """Where the critic of this very attempt is: an earlier one's announcement is still there."""
     from cluster.rendezvous import announced
 
-    said = announced(run, "critic")
-    return said["host"] if said and said["attempt"] == os.environ["ALIGNER_JOB_ATTEMPT"] else None
+    critic = announced(run, "critic")
+    return critic["host"] if critic and critic["attempt"] == os.environ["ALIGNER_JOB_ATTEMPT"] else None
 
 
 def train(args, stop: list[str]) -> None:
-    checkpoint = args.run / "checkpoint.json"
+    checkpoint, control = args.run / "checkpoint.json", args.run / "control" / "stop"
     if args.critic:
         print("critic at", wait_for(lambda: critic_host(args.run)), flush=True)
     state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "seed": 1}
@@ -59,40 +59,32 @@ def train(args, stop: list[str]) -> None:
     while state["step"] < args.steps:
         if state["step"] == args.fail_at:
             raise ValueError(f"loss is nan at step {state['step']}")
-        step(args.run, state)
+        # a chain: a lost or a repeated step changes all that follow
+        state = {"step": state["step"] + 1, "seed": state["seed"] * 48271 % 2147483647}
+        with (args.run / "metrics.jsonl").open("a") as file:
+            record = {"step": state["step"], "time": time.time(), "train/loss": state["seed"]}
+            file.write(json.dumps(record) + "\n")
         write(checkpoint, state)
-        heartbeat(args.run, "running", state["step"])
+        write_status(args.run, "running", state["step"])
         if args.gate and state["step"] == int(args.gate[1]):
-            wait_for(lambda: Path(args.gate[0]).exists() or stop or stopping(args.run))
-        if stop or stopping(args.run):
+            wait_for(lambda: Path(args.gate[0]).exists() or stop or control.exists())
+        if stop or control.exists():
             print("stopping for", stop or "control/stop", "at step", state["step"], flush=True)
-            return heartbeat(args.run, "stopped", state["step"])
+            return write_status(args.run, "stopped", state["step"])
     if args.critic:
         (args.run / "critic-stop").touch()
-    heartbeat(args.run, "finished", state["step"])
+    write_status(args.run, "finished", state["step"])
 
 
-def stopping(run: Path) -> bool:
-    return (run / "control" / "stop").exists()
-
-
-def step(run: Path, state: dict) -> None:
-    # a chain: a lost or a repeated step changes all that follow
-    state["seed"] = state["seed"] * 48271 % 2147483647
-    state["step"] += 1
-    record = {"step": state["step"], "time": time.time(), "train/loss": state["seed"]}
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(record) + "\n")
-
-
-def heartbeat(run: Path, status: str, step: int) -> None:
+def write_status(run: Path, status: str, step: int) -> None:
     write(run / "run.json", {"status": status, "heartbeat": {"time": time.time(), "step": step}})
 
 
 def write(path: Path, value: dict) -> None:
-    tmp_dir = path.with_suffix(".tmp_dir")
-    tmp_dir.write_text(json.dumps(value))
-    tmp_dir.replace(path)
+    """The whole file or none of it, whenever the process is killed."""
+    tmp_file = path.with_suffix(".tmp")
+    tmp_file.write_text(json.dumps(value))
+    tmp_file.replace(path)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ EVERYTHING = {path for path in sources() if path.rpartition("/")[2].startswith("
         # through `python -m aligner_lib` and a job that is submitted, the forks' preload, and the registry of kinds
         ("aligner_lib/cli/doctor.py", ["unit/test_cli", "slurm/test_slurm_training"], ["jobs/test_loop"]),
         ("aligner_lib/kinds/ppo/trainer.py", ["remote_critic/test_live", "jobs/test_job_layouts"], ["data/test_hh"]),
-        ("tests/slurm/trainer.py", ["slurm/test_slurm_requeue"], ["slurm/test_slurm_ppo"]),
+        ("tests/slurm/trainer.py", ["slurm/test_slurm_requeue"], ["slurm/test_slurm_profile"]),
         # through fixtures of a conftest.py, and of the one above
         ("data/hh.py", ["jobs/test_trained", "remote_critic/test_live"], ["megatron/test_kernels"]),
         ("tests/jobs/conftest.py", ["jobs/test_loop"], ["remote_critic/test_live"]),
