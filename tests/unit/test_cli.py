@@ -20,6 +20,7 @@ from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
 from aligner_lib.jobs import torchrun
 from aligner_lib.run_folder.writer import RunWriter
+from cluster.logs import exception_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -149,6 +150,13 @@ def test_a_user_s_mistake_is_one_sentence_with_the_cure_and_writes_nothing(
     error = capsys.readouterr().err
     assert words in error and error.startswith("error: ") and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "raw.jsonl"] and Path("raw.jsonl").read_text() == record
+
+
+def test_a_rank_s_mistake_has_the_form_that_a_failed_job_shows(inside, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "3")
+    assert inside("show", "ghost") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error (rank 3): ") and exception_line(error) == error.strip()
 
 
 def test_a_librarys_error_keeps_its_traceback(inside, monkeypatch):
