@@ -51,6 +51,11 @@ def test_the_end_gives_incomplete_characters_and_strips_a_space_on_request(token
     assert "".join(parts) == "Yes. No."
 
 
+@pytest.mark.parametrize(("text", "piece"), [("aab", "aaab"), ("ababc", "abababc"), ("aaab", "aabaaaab")])
+def test_a_stop_string_may_begin_inside_a_broken_beginning_of_it(text, piece):
+    assert StopString(text).read(f"{piece} and more") == len(piece)
+
+
 @given(st.lists(WORDS), st.text(st.sampled_from("ab北"), min_size=1, max_size=4))
 def test_what_may_begin_a_stop_string_is_the_longest_end_that_does(pieces, text):
     stop, read = StopString(text), ""
