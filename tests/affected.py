@@ -47,7 +47,12 @@ READ_EVERYTHING = {
     f"tests/unit/test_{name}.py"
     for name in ("docs", "imports", "migration", "named_settings", "parity", "setup")
 }
-REGISTRY = "aligner_lib/config/kinds.py"
+BY_NAME = {
+    "aligner_lib/config/kinds.py": r"aligner_lib/kinds/\w+/settings\.py",
+    "aligner_lib/rollouts/environments/registry.py": r"aligner_lib/rollouts/environments/\w+\.py",
+    "aligner_lib/tutorial/exercises/registry.py": r"aligner_lib/tutorial/exercises/notebook_\w+\.py",
+}
+"""By registry: the files that the registry imports by names that it puts together."""
 CODE = re.compile(r"\b(?:import|from|-m) ([\w.]+)(?: import (\w+))?|\b(\w+(?:\.\w+)+)")
 
 
@@ -140,10 +145,8 @@ def _next(node: str) -> frozenset[str]:
         return frozenset(_fixtures(path)[fixture])
     nodes = list(ast.walk(_tree(path)))
     files = set(_mentioned(nodes, path))
-    if path == REGISTRY:  # imports the kinds of job by name
-        files |= {
-            source for source in sources() if re.fullmatch(r"aligner_lib/kinds/\w+/settings\.py", source)
-        }
+    if path in BY_NAME:
+        files |= {source for source in sources() if re.fullmatch(BY_NAME[path], source)}
     if path in READERS["notebooks/"]:
         files |= {source for source in sources() if source.startswith("notebooks/src/")}
     if path.startswith("tests/"):

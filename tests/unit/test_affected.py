@@ -1,7 +1,7 @@
 """`./lab test --since REF` runs what a change can reach: by import, in a string, through a fixture, as a file."""
 
 import pytest
-from affected import READERS, affected, changed_since, sources
+from affected import READ_EVERYTHING, READERS, affected, changed_since, reached, sources
 
 EVERYTHING = {path for path in sources() if path.rpartition("/")[2].startswith("test_")}
 
@@ -43,3 +43,10 @@ def test_a_file_with_unknown_readers_reaches_everything_and_no_change_reaches_no
     assert {test for tests in READERS.values() for test in tests} <= EVERYTHING
     with pytest.raises(ValueError, match="no-such-commit"):
         changed_since("no-such-commit")
+
+
+def test_every_module_of_the_product_is_reached_by_a_test():
+    product = ("aligner_lib/", "cluster/", "data/", "widgets/")
+    tests = EVERYTHING - READ_EVERYTHING
+    known = set().union(*map(reached, tests)) | {"data/lm_eval/forms_task.py"}  # lm_eval imports the task
+    assert [path for path in sources() if path.startswith(product) and path not in known] == []
