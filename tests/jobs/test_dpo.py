@@ -11,6 +11,7 @@ from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.kinds import kinds
 from aligner_lib.datasets.chat_template import use_template
 from aligner_lib.datasets.load import load_labelled, load_preferences
+from aligner_lib.datasets.samples import content_hash
 from aligner_lib.datasets.tokenizer import Tokenizer
 
 
@@ -189,6 +190,16 @@ def test_a_label_s_sample_has_the_next_response_to_another_prompt_beside_it(smok
     samples, _ = load_labelled([file], tokenizer, max_length=25)
     lengths = [len(row) for sample in samples for row in sample.rows]
     assert len(lengths) == 4 and max(lengths) == 25, "an unrelated response is cut"
+
+
+def test_a_label_s_content_is_found_again_in_a_file_of_another_order(smoke, jsonl):
+    """Its unrelated response is another one there; the warning about overlap compares contents."""
+    records = labelled(("A:", "one", True), ("B:", "two", False), ("C:", "three", True))
+    hashes = []
+    for lines in (records, records[::-1]):
+        samples, _ = load_labelled([jsonl(lines)], Tokenizer(smoke), max_length=50)
+        hashes.append(set(map(content_hash, samples)))
+    assert hashes[0] == hashes[1] and len(hashes[0]) == 3
 
 
 def test_a_prompt_s_text_is_one_turn_of_a_label_as_of_a_pair(smoke, jsonl):

@@ -92,9 +92,12 @@ JUDGE, POLICY = f"critic.{RESTORE}", "policy.restore_from_path"
         ("sft", "model.restore_from_path", "null", r"is not set: give it as .*=…, a run folder, a model"),
         ("sft", "model.restore_from_path", "/nowhere/model", "/nowhere/model"),
         ("sft", "model.restore_from_path", "'{rm}'", REWARD_MODEL),
+        ("ppo", RESTORE, "'{rm}'", REWARD_MODEL),
         ("ppo", JUDGE, "'{smoke}'", LANGUAGE_MODEL),
         ("ppo", JUDGE, "null", r"critic\.pretrained_checkpoint\.restore_from_path"),
+        ("evaluate", RESTORE, "'{rm}'", REWARD_MODEL),
         ("evaluate", POLICY, "'{rm}'", REWARD_MODEL),
+        ("evaluate", JUDGE, "'{smoke}'", LANGUAGE_MODEL),
         # a critic in a job of its own: tests/remote_critic/test_hanging.py
         ("sft", "model.data.train_ds.max_seq_length", 513, POSITIONS),
         ("ppo", "model.encoder_seq_length", 513, POSITIONS),
@@ -104,11 +107,12 @@ JUDGE, POLICY = f"critic.{RESTORE}", "policy.restore_from_path"
         ("ppo", JUDGE, "'{short}'", "encoder_seq_length=160 is beyond the 100 positions of {short}"),
         ("ppo", RESTORE, "'{other}'", "the reward model in {rm}.* than the policy in {other}, "),
         ("evaluate", POLICY, "'{other}'", "the reference in {smoke} .* the policy in {other}, "),
+        ("evaluate", JUDGE, "'{judge}'", "the reward model in {judge} .* the policy in {smoke}, "),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_a_run_begins(jobs, rm, unusable, kind, key, value, words):
     places = {"tmp": unusable, "rm": rm.path, "smoke": jobs.model, "key": key}
-    places |= {name: unusable / name for name in ("short", "other")}
+    places |= {name: unusable / name for name in ("short", "other", "judge")}
     value = value.format(**places) if isinstance(value, str) else value
     with pytest.raises((UserError, ValueError, FileNotFoundError), match=words.format(**places)):
         run_smoke_job(kind, jobs.settings(kind, "refused", **{key: value}))
@@ -117,10 +121,11 @@ def test_what_cannot_be_used_is_refused_before_a_run_begins(jobs, rm, unusable, 
 
 @pytest.fixture(scope="module")
 def unusable(jobs, rm, tmp_path_factory):
-    """A folder with no samples, a reward model of 100 positions, and a model with another tokenizer."""
+    """A folder with no samples, a reward model of 100 positions, and models with other tokenizers."""
     folder = tmp_path_factory.mktemp("unusable")
     (folder / "empty.jsonl").touch()
     with_other_tokenizer(jobs.model, folder / "other")
+    with_other_tokenizer(rm.latest_checkpoint(), folder / "judge")
     shutil.copytree(rm.latest_checkpoint(), folder / "short")
     model = folder / "short" / "model.json"
     model.write_text(json.dumps(json.loads(model.read_text()) | {"max_position_embeddings": 100}))
@@ -139,10 +144,22 @@ def test_samples_as_long_as_the_model_s_positions_are_taken_and_cut_ones_are_in_
     assert re.search(r"^validation: 5 of 64 samples cut: ", log, re.MULTILINE)
 
 
-def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(jobs):
-    settings = jobs.settings("ppo", "few", model__ppo__num_val_samples=1, trainer__devices=1)
-    config = compose("ppo", settings, profile="smoke")
-    build = load(kind_of("ppo").build)
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [
+        ("sft", {"model__data__validation_ds__file_path": "{single}"}),
+        ("rm", {"model__data__data_prefix__validation": "[{single}]"}),
+        ("ppo", {"model__ppo__num_val_samples": 1}),
+    ],
+)
+def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(jobs, tmp_path, kind, limit):
+    name, lines = ("test_comparisons", 2) if kind == "rm" else ("validation", 1)
+    single = tmp_path / "single.jsonl"
+    texts = (jobs.formatted / f"{name}.jsonl").read_text().splitlines(keepends=True)
+    single.write_text("".join(texts[:lines]))
+    limit = {key: str(value).format(single=single) for key, value in limit.items()}
+    config = compose(kind, jobs.settings(kind, "few", **limit, trainer__devices=1), profile="smoke")
+    build = load(kind_of(kind).build)
     build(config)
     config.trainer.devices = 2
     words = r"1 validation samples leave some of the 2 copies of the model without a sample"

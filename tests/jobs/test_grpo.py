@@ -304,6 +304,8 @@ def test_an_environment_that_gives_no_prompt_at_all_ends_the_run_with_its_words(
 
 # ---- settings -------------------------------------------------------------------------------------------------------
 
+DISTILL = {"model__grpo__objective": "distill", "model__grpo__teacher__restore_from_path": "t"}
+
 
 @pytest.mark.parametrize(
     ("changed", "words"),
@@ -317,7 +319,12 @@ def test_an_environment_that_gives_no_prompt_at_all_ends_the_run_with_its_words(
             r"normalize_then_sum with baseline=leave_one_out, scale=none, kl=\w+: .* set model\.grpo\.baseline=group_mean",
         ),
         ({"model__environments__e__rewards": "{a: 0.0}"}, "finite weights, not all 0"),
+        ({"model__environments__e__rewards": "{reward: 1}"}, "`reward` is the name of their weighted sum"),
         ({"model__grpo__objective": "distill"}, r"set model\.grpo\.teacher\.restore_from_path"),
+        (
+            DISTILL | {"model__grpo__kl": "reward"},
+            r"kl=reward with baseline=teacher: .* set model\.grpo\.kl=k1, k2, k3 or none",
+        ),
         (
             {"model__grpo__baseline": "batch_mean", "model__grpo__scale": "group_std"},
             r"scale=group_std with baseline=batch_mean: .* set model\.grpo\.scale=batch_std or none",

@@ -177,13 +177,15 @@ def test_a_setting_that_was_edited_between_two_attempts_replaces_the_change(tmp_
 
 
 def test_a_change_is_undone_from_the_checkpoint_before_it(tmp_path):
-    """The change makes the run fail; the checkpoint before it outlives later ones, and a new start goes on from there."""
+    """The change, requested twice, makes the run fail; the checkpoint before it outlives later ones, and a new start goes on
+    from there."""
 
     def undo_too_early():
         with pytest.raises(UserError, match="stop the run first"):
             undo_change(RunFolder(tmp_path))
 
-    at = {2: undo_too_early, 3: change(tmp_path, weight=1000), 7: fail}
+    ask = change(tmp_path, weight=1000)
+    at = {2: undo_too_early, 3: ask, 5: ask, 7: fail}
     with pytest.raises(RuntimeError):
         go(tmp_path, Counter(at), keep_checkpoints=1)
     run = RunFolder(tmp_path)
@@ -315,8 +317,10 @@ def test_a_wait_in_vain_ends_the_run_and_keeps_its_checkpoint(tmp_path):
     assert run.series("train/total")[0] == [1, 2, 3]
 
 
-def test_an_interrupted_run_that_was_asked_to_stop_does_not_wait(tmp_path):
-    run = go(tmp_path, Counter({4: lambda: (stop(tmp_path)(), raise_once()())}))
+@pytest.mark.parametrize("how", ["control file", "SIGTERM"])
+def test_an_interrupted_run_that_was_asked_to_stop_does_not_wait(tmp_path, how):
+    ask = stop(tmp_path) if how == "control file" else lambda: os.kill(os.getpid(), signal.SIGTERM)
+    run = go(tmp_path, Counter({4: lambda: (ask(), raise_once()())}))
     assert (run.status, checkpoints(run)) == ("stopped", [2])
     assert run.info["message"] == "stopped after step 3 of 7, as asked; its checkpoint is of step 2"
     again = Counter()

@@ -183,8 +183,10 @@ def test_a_run_goes_on_to_the_bit(trained, jobs):
     assert_same_to_the_bit(resumed, trained("ppo"))
 
 
-def test_two_processes_learn_what_one_does(trained, jobs):
-    """Every layout of an engine with adapters: megatron/test_lora.py."""
+@pytest.mark.parametrize("kind", ["dpo", "grpo"])
+def test_two_processes_learn_what_one_does(trained, jobs, kind):
+    """Every layout of an engine with adapters: megatron/test_lora.py. The first of GRPO's two ranks, which are a single copy
+    of the model, asks the environment for both."""
     layout = {"model__tensor_model_parallel_size": 2, "model__sequence_parallel": True}
-    two = jobs.run_ranks("dpo", "lora_two", 2, **trained.settings("dpo") | layout)
-    assert_same_run(two, trained("dpo"))
+    two = jobs.run_ranks(kind, f"lora_two_{kind}", 2, **trained.settings(kind) | layout)
+    assert_same_run(two, trained(kind))

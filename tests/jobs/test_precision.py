@@ -1,8 +1,10 @@
 """trainer.precision: bf16 where the machine has units for it, else float32; the job says so, and run.json records it."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from aligner_lib.config.compose import compose
 from aligner_lib.jobs.runtime import OURS, choose_precision, log_notices, open_run
@@ -99,3 +101,29 @@ def test_auto_takes_the_faster_precision_says_why_and_keeps_it_in_a_resumed_run(
     monkeypatch.setattr(precision, "faster_precision", lambda: {"bf16": "32", "32": "bf16"}[computed])
     choose_precision("ppo", resumed)
     assert resumed.trainer.precision == computed
+
+
+def test_the_probe_times_both_precisions_in_turn_so_that_a_busy_machine_slows_down_both(monkeypatch):
+    clock, rounds = [0.0], []
+
+    def layer_like(dtype):
+        def compute():
+            rounds.append(dtype)
+            clock[0] += {torch.bfloat16: 1.0, torch.float32: 2.0}[dtype]
+
+        return compute
+
+    monkeypatch.setattr(precision, "_layer_like", layer_like)
+    monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    assert precision.probe.__wrapped__() == {"bf16": 1.0, "32": 2.0}
+    assert rounds == [torch.bfloat16, torch.float32] * (1 + precision.FEWEST_ROUNDS)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_critic_in_the_actors_job_is_named_and_a_remote_one_is_not(tmp_path, machine, logged, remote):
+    machine(has_cuda=False, has_units=False)
+    elsewhere = ["remote_critic_rm.critic.ip=localhost"] if remote else []
+    log_notices("ppo", job_in(tmp_path, "32", "critic.trainer.precision=bf16", *elsewhere), None)
+    notices = [line for line in logged if WITHOUT_UNITS in line]
+    assert len(notices) == (not remote)
+    assert all(line.startswith("note: critic.trainer.precision=bf16: ") for line in notices)

@@ -2,8 +2,10 @@
 
 from collections import defaultdict
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 ONE_STEP = {
     "trainer__ppo__max_steps": 1,
@@ -42,3 +44,17 @@ def test_values_advantages_and_the_critic_s_loss_begin_from_the_baseline(jobs):
     of_global_batches = [over_tokens(losses, slice(8)), over_tokens(losses, slice(8, 16))]
     assert metrics["critic/loss"] == pytest.approx(fmean(of_global_batches), rel=1e-4)
     assert metrics["train_rollouts/explained_variance"] != 0
+
+
+@pytest.mark.parametrize(
+    ("baseline", "expected"), [("none", [0, 0, 0, 0]), ("group_mean", [2, 2, 5, 5]), ("leave_one_out", [3, 1, 6, 4])]
+)  # fmt: skip
+def test_a_group_s_mean_has_the_response_s_own_reward_in_it_and_without_a_baseline_there_is_none(
+    here, baseline, expected
+):
+    from aligner_lib.kinds.ppo.trainer import PPOTrainer
+
+    trainer = PPOTrainer.__new__(PPOTrainer)
+    trainer.loop = SimpleNamespace(prompt_baseline=baseline)
+    rollouts = SimpleNamespace(group=torch.tensor([0, 0, 1, 1]))
+    assert trainer.prompt_baseline(rollouts, torch.tensor([1.0, 3.0, 4.0, 6.0])).tolist() == expected

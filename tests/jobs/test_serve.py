@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import forks
 import pytest
+from tiny_tokenizers import llama_2
 
 from aligner_lib.datasets.chat_template import encode
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -271,6 +272,40 @@ def test_a_completion_s_stop_token_has_a_logprob_and_no_text(smoke):
     assert [token["logprob"] for token in choice["logprobs"]["content"]] == [-1.0]
 
 
+def test_tokens_that_a_stop_string_removes_have_no_logprobs(smoke):
+    """Of a, a, a, b the stop string aab leaves the first a, which is sent when the third arrives."""
+    a, b = (Tokenizer(smoke).encode(letter)[0] for letter in "ab")
+
+    async def choices():
+        answer = answer_to(smoke, CompletionRequest, prompt=PROMPT, logprobs=0, stop="aab", stream=True)
+        give(answer.generations[0], *map(DrawnToken, (a, a, a, b)))
+        return [part["choices"][0] async for part in answer.parts()]
+
+    parts = asyncio.run(choices())
+    assert [part["text"] for part in parts] == ["a", ""]
+    assert [part["logprobs"]["tokens"] for part in parts] == [["a"], []]
+
+
+def test_the_offsets_of_an_echo_are_places_in_its_text(tmp_path):
+    """The text is without the prompt's special token, and without the space that SentencePiece writes first."""
+    tokenizer = Tokenizer(llama_2(tmp_path))
+    prompt = [tokenizer.eos_id, *tokenizer.encode("hello people")[len(tokenizer.bos_ids) :]]
+
+    async def logprobs(prompt, alternatives):
+        return [(-1.0, ())] * (len(prompt) - 1)
+
+    async def echoed():
+        answer = answer_to(tokenizer.folder, CompletionRequest, prompt=prompt, logprobs=0, echo=True)
+        answer._thread.prompt_logprobs = logprobs
+        give(answer.generations[0], ResponseEnd(False))
+        return (await answer.whole())["choices"][0]
+
+    choice = asyncio.run(echoed())
+    offsets, tokens = choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"]
+    assert choice["text"] == "hello people" and offsets[:2] == [0, 0]
+    assert [choice["text"].find(token, at) for at, token in zip(offsets[2:], tokens[2:])] == offsets[2:]
+
+
 def test_each_choice_ends_at_its_stop_string_and_an_error_ends_all(smoke):
     tokens = [DrawnToken(token) for token in Tokenizer(smoke).encode("now stop and")]
 
@@ -318,6 +353,7 @@ REFUSED = [
     (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs=true"),
     (CHAT, {"response_format": {"type": "json_schema"}}, "response_format", "needs json_schema"),
     (CHAT, b"{", None, "the body is not JSON"),
+    (CHAT, b"[1]", None, "the body is list"),
 ]
 
 

@@ -137,6 +137,28 @@ def test_a_scheduler_s_warning_while_servers_are_reached_reaches_the_run():
     assert warned.is_set()
 
 
+def test_a_scheduler_s_warning_ends_a_run_that_waits_for_its_critic():
+    """By the control file: test_faults.py."""
+    from aligner_lib.remote_critic.client import RemoteRewardModel
+    from aligner_lib.trainers.loop import stop_signals
+
+    def reach(work, stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return None if stop() else {"updates": 0}
+
+    ends = []
+    critic = SimpleNamespace(where=SimpleNamespace(service="critic"))
+    writer = SimpleNamespace(stop_requested=False, finish=lambda *end: ends.append(end))
+    waiting = SimpleNamespace(servers=SimpleNamespace(reach=reach, first=critic), writer=writer)
+    with (
+        stop_signals(),
+        pytest.raises(SystemExit) as end_of_job,
+    ):  # stop_signals: pytest itself outlives the signal
+        RemoteRewardModel.reach(waiting)
+    assert end_of_job.value.code == 0
+    assert ends == [("stopped", "stopped on request while it waited for the critic")]
+
+
 def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_actor_s():
     events: list[str] = []
     trainer_of(events).step(1)

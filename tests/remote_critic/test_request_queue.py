@@ -1,6 +1,7 @@
 """The request queue alone, without a server: no train step is taken twice, none is skipped, and requests keep to one actor."""
 
 import threading
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -191,6 +192,16 @@ def test_another_rank_s_end_is_told_with_its_reason_if_it_left_one(
     with pytest.raises(kind, match=message):  # later requests get it, too
         ask(request_queue, "begin")
     request_queue.answer_status([({"actor": "run#1"}, {})])  # the service waits until the actor has read it
+
+
+def test_a_pause_of_the_process_does_not_blind_the_watch(request_queue):
+    """hang_detection's rule for the longest time: test_hanging.py."""
+    train(request_queue, 1)
+    until(lambda: request_queue.status()["doing"] == "idle", "the end of the command", bound_s=30)
+    request_queue.longest["train"] = 0.5
+    request_queue.doing, request_queue._turn = "train", time.monotonic() - 300.0
+    request_queue._now("idle")
+    assert request_queue.longest["train"] == 3.0
 
 
 def test_a_save_is_of_the_steps_that_the_actor_counts_and_going_back_forgets_what_came_later(request_queue):

@@ -1,11 +1,13 @@
 """A server that can't start is cleared away like one that did, and its remains are told from what others own."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 
 import pytest
+from forks import until
 
 from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import pytriton_cleanup, pytriton_server
@@ -39,6 +41,39 @@ def test_a_failed_start_ends_its_own_processes_alone_and_is_told_with_tritonserv
         unrelated.kill()
     assert not (tmp_path / "pytriton").exists()
     assert not (tmp_path / "job" / "pytriton.json").exists()
+
+
+TRITONSERVER = """
+import subprocess, time
+stub = subprocess.Popen(["sleep", "600"])
+print(stub.pid, flush=True)
+stub.wait()
+time.sleep(600)
+"""
+
+
+def test_a_stub_that_died_is_a_problem_of_the_server(pytriton, tmp_path, monkeypatch):
+    """PyTriton does not notice it. A stub is a child of tritonserver, which lives on."""
+    server, started = PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []), []
+
+    def run():
+        words = [sys.executable, "-c", TRITONSERVER]
+        started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+        started.append(int(started[0].stdout.readline()))
+
+    monkeypatch.setattr(server._triton, "run", run)
+    monkeypatch.setattr(server._triton, "is_alive", lambda: True)
+    server.start()
+    tritonserver, stub = started
+    with tritonserver:
+        assert server.problem() is None
+        os.kill(stub, signal.SIGKILL)
+        try:
+            problem = until(server.problem, "the end of the stub", bound_s=30)
+        finally:
+            server.stop()
+            tritonserver.kill()
+    assert problem == f"a process of PyTriton's server ended (pid {stub})"
 
 
 @pytest.mark.parametrize("mark, stays", [("started at another time", True), (None, False)])
