@@ -63,3 +63,9 @@ def test_its_judge_is_the_forms_own(task, docs):
         assert task["process_results"](doc, [""]) == {metric: 0.0}
         judged = task["process_results"](doc, [other.chosen.response])
         assert judged == {metric: float(obeys(pair.chosen.prompt, other.chosen.response))}
+
+
+def test_answers_are_the_likeliest_and_end_with_the_stop_token_alone(task):
+    """Unset, lm-eval's `until` is an empty line: answers with a title or a postscript would lose it."""
+    settings = task["generation_kwargs"]
+    assert settings["until"] == [] and not settings["do_sample"] and settings["temperature"] == 0

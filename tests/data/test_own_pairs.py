@@ -21,6 +21,7 @@ from data.sample_text.own_pairs import (
     fault_of,
     is_turned,
     own_pairs,
+    raw_records,
     without_item,
     write_pairs,
 )
@@ -146,6 +147,12 @@ def test_an_instruction_is_repeated_in_place_of_what_it_asks_for_and_behind_a_be
     echo = 'Use the word "damp".'
     assert f"{HONEST} {echo}" in {pair.rejected for pair in of_turn if pair.fault == "echo"}
     assert (GOOD, f"{GOOD} {echo}") in {(pair.chosen, pair.rejected) for pair in of_turn}
+
+
+def test_noise_turns_so_many_pairs_round():
+    as_drawn = pairs()
+    good = [record["chosen"].endswith(GOOD) for record in raw_records(as_drawn, random.Random(1), 0.25)]
+    assert 0.6 < sum(good) / sum(pair.chosen == GOOD for pair in as_drawn) < 0.9
 
 
 def test_the_file_is_in_hh_s_raw_format_with_one_pair_for_each_held_out_prompt(tmp_path):

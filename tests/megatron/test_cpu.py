@@ -31,3 +31,10 @@ def test_a_group_of_one_rank_calls_no_collective():
     assert calls == []
     collect(whole[:2], whole, group=SimpleNamespace(size=lambda: 2))
     assert len(calls) == 1
+
+
+def test_megatron_has_no_real_triton(one_process):
+    """PyTorch's CPU build has no Triton, which Megatron 0.19 imports without a condition."""
+    from megatron.core.inference.contexts import fused_kv_append_kernel
+
+    assert not hasattr(fused_kv_append_kernel.triton, "__file__")

@@ -241,6 +241,21 @@ def test_a_short_response_does_not_wait_for_another_share_s_long_ones(model):
         assert response.tokens == expected.tokens
 
 
+def test_a_batch_that_nobody_waits_for_holds_no_rows(model):
+    batch = ContinuousBatch(model, 4, stop_ids=[UNSAID])
+    for _ in range(2):
+        for prompt in PROMPTS:
+            batch.add(prompt, 0, GREEDY)
+        batch.run()
+        assert batch._cache.max_batch_size == 0 and not batch._computed
+    responses = [batch.add([5, 6], seed, GREEDY) for seed in range(6)]
+    with generating(model):
+        batch.step()
+        for response in responses:
+            batch.cancel(response)
+    assert batch._cache.max_batch_size == 0 and not batch._computed and not batch
+
+
 @pytest.mark.parametrize(("rows", "decoded"), [(2, 2), (None, 8)])
 def test_a_group_s_prompt_is_computed_once_also_where_the_group_is_larger_than_the_rows(model, rows, decoded):
     prompts = [[5, 6, 7, 8]] * 5 + [[9, 4]] * 3

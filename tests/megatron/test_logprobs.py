@@ -82,3 +82,11 @@ def test_huge_logits_stay_finite():
     logprobs, entropy = logprobs_and_entropy(torch.tensor([[1e4, -1e4, 0.0]]), torch.tensor([1]))
     assert logprobs.item() == -2e4
     assert entropy.item() == 0
+
+
+def test_a_second_backward_is_refused():
+    logits = torch.zeros(1, 2, requires_grad=True)
+    logprobs = token_logprobs(logits * 1, torch.tensor([0])).sum()
+    logprobs.backward(retain_graph=True)
+    with pytest.raises(AssertionError, match="one backward only"):
+        logprobs.backward()

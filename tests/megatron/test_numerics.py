@@ -69,6 +69,17 @@ def test_the_setting_reaches_the_model(starts):
     assert engine.module.config.recompute_granularity == "selective"
 
 
+@pytest.mark.parametrize("offloads", [True, False])
+def test_the_setting_of_adam_s_moments_reaches_the_critic(starts, offloads, monkeypatch):
+    from aligner_lib.config.compose import compose
+    from aligner_lib.kinds import build_models
+
+    monkeypatch.setattr(build_models, "Tokenizer", lambda folder: None)  # these models have none
+    config = compose("critic", [f"model.offload_adam_states={offloads}"], profile="smoke")
+    critic, _ = build_models.build_critic(config, starts / "scalar", judges=False)
+    assert critic.engine.offloads_adam is offloads
+
+
 def test_a_chunk_that_leaves_layers_over_is_refused(starts):
     uneven = Numerics(recompute_granularity="full", recompute_num_layers=3)
     with pytest.raises(ValueError, match="activations_checkpoint_num_layers=3 does not divide the 4 layers"):

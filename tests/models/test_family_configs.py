@@ -35,7 +35,7 @@ def read(model_type: str, **settings) -> Architecture:
     ("model_type", "settings", "expected"),
     [
         ("llama", {"rope_scaling": LLAMA_3}, {"rope_scaling": RopeScaling("llama3", 8.0, 1.0, 4.0, 8192)}),
-        ("llama", {"rope_scaling": {"type": "linear", "factor": 2}}, {"rope_scaling": RopeScaling("linear", 2.0)}),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2}}, {"rope_scaling": RopeScaling("linear", 2.0), "tied_embeddings": False}),
         ("qwen3", {"rope_scaling": YARN}, {"rope_scaling": YARN_READ, "kv_channels": 128, "qk_norm": True}),
         ("qwen3", {"rope_scaling": YARN | NULLS}, {"rope_scaling": YARN_READ}),  # null means the default
         ("mistral", {}, {"sliding_window": 4096, "sliding_layers": ALL_LAYERS}),
@@ -49,9 +49,9 @@ def read(model_type: str, **settings) -> Architecture:
         ("granite", GRANITE | {"logits_scaling": 8}, {"embedding_scale": 12.0, "attention_scale": 1 / 64}),
         ("granite", {}, {"attention_scale": 1.0, "residual_scale": 1.0}),  # and not 1 / √8, as in Llama
         ("olmo2", {"num_key_value_heads": None}, {"pre_norms": False, "num_query_groups": 4, "norm_epsilon": 1e-5}),
-        ("gemma", {"head_dim": 16, "hidden_act": "gelu"}, {"embedding_scale": 32**0.5, "activation": "geglu"}),
+        ("gemma", {"head_dim": 16, "hidden_act": "gelu"}, {"embedding_scale": 32**0.5, "activation": "geglu", "tied_embeddings": True}),
         ("gemma2", {"query_pre_attn_scalar": 64}, {"sliding_layers": (0, 2, 4), "attention_scale": 0.125}),
-        ("gemma2", {}, {"sliding_window": 4096, "attention_softcap": 50.0, "logits_softcap": 30.0}),
+        ("gemma2", {}, {"tied_embeddings": True, "embedding_scale": 32**0.5, "kv_channels": 256, "sliding_window": 4096, "attention_softcap": 50.0, "logits_softcap": 30.0}),
         ("gpt_neox", PYTHIA, {"rotary_channels": 2, "num_query_groups": 4, "parallel_residual": True}),
         ("gpt_neox", PYTHIA | {"use_parallel_residual": False}, {"parallel_residual": False, "activation": "gelu"}),
         ("gpt_neox", PYTHIA | {"hidden_act": "gelu_fast"}, {"activation": "gelu_tanh"}),  # GPT-NeoX-20B's
@@ -102,6 +102,7 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
         ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0]}}, "'su' .*factors for short texts"),
         ("phi3", {"rope_scaling": YARN}, "'yarn', but transformers' Phi-3 has only 'default', and 'longrope'"),
         ("phi3", {"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75; only 1 can be read"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu can be read here"),
         ("olmo2", {"attention_bias": True}, "attention_bias is true, which the importer does not support"),
         ("qwen3", {"rope_scaling": YARN | {"truncate": False}}, "truncate is false"),
         ("qwen3", {"rope_scaling": YARN | {"factor": 0}}, "factor is 0.0, but must be at least 1"),

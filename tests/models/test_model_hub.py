@@ -146,3 +146,13 @@ def test_without_the_hub_another_way_is_named_and_paths_are_no_names(net, tmp_pa
 def test_what_holds_no_safetensors_is_refused_with_what_to_do(held, message):
     with pytest.raises(UserError, match=message):
         check_files("a/b", held)
+
+
+def test_pickles_are_not_even_downloaded(files, folder, refused):
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    files.content.clear()
+    put_on_hub(files, folder, REPO, COMMIT)
+    refused("as pickles", UserError)
+    assert not [path for _, path, _ in files.requests if "/resolve/" in path]

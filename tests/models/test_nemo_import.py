@@ -208,6 +208,8 @@ def test_zarr_with_stacked_layers(place):
     whole_header = read_json(header)
     for change, message in (
         ({"compressor": {"id": "blosc"}}, "is compressed, or not in C order"),
+        ({"order": "F"}, "is compressed, or not in C order"),
+        ({"chunks": [2048, 64]}, r"has \d+ bytes: the file is damaged, or compressed"),
         ({"shape": [1 << 40, 64]}, "has more than 65536 chunks"),
         ({"dtype": "|O"}, "weights must be F64, F32, F16, BF16"),
     ):
@@ -244,8 +246,13 @@ def test_ranks_that_are_missing_or_disagree_are_refused(place):
     folder = write_old(place / "two", random_weights(GPT_2B), tp=2)
     path = folder / "mp_rank_01" / "model_weights.ckpt"
     state, norm = torch.load(path), "model.language_model.encoder.final_layernorm.weight"
-    torch.save(state | {norm: state[norm] + 1}, path)
-    refuse(folder, r"final_layernorm\.weight differs between tensor-parallel ranks")
+    for changed, message in (
+        (state | {norm: state[norm] + 1}, r"final_layernorm\.weight differs between tensor-parallel ranks"),
+        (state | {norm: state[norm][1:]}, "the tensor-parallel ranks have shards of different shapes"),
+        ({name: state[name] for name in state if name != norm}, "ranks have different weights"),
+    ):
+        torch.save(changed, path)
+        refuse(folder, message)
 
 
 def test_code_in_the_weights_is_not_run_and_no_weights_are_no_model(place):
@@ -292,6 +299,7 @@ def test_settings_become_an_architecture(change, expected):
     ("change", "message"),
     [
         ({"qk_layernorm": True}, "qk_layernorm is true, which is only supported with normalization: rmsnorm"),
+        ({"bias": True}, "bias is true, for all linear layers"),
         ({"bias": None}, "bias is true"),  # NeMo's default
         ({"activation": "gelu"}, "activation is 'gelu', but must be one of fast-swiglu"),
         ({"activation": None}, "has no activation"),

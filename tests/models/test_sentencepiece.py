@@ -1,9 +1,11 @@
 """SentencePiece's models, converted: the ids that `sentencepiece` and `transformers` give."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_llama import update_json
+from tiny_llama import read_json, update_json
 from tiny_tokenizers import LINES
 
 from aligner_lib.datasets import chat_template
@@ -116,6 +118,24 @@ def test_without_a_configuration_the_models_own_tokens_are_taken(llama_2, tmp_pa
     tokenizer = Tokenizer(import_hf(llama_2, tmp_path / "model"))
     assert (tokenizer.bos_ids, tokenizer.eos_id) == ([1], 2)
     assert tokenizer.encode("Hello") == [1, *tokenizer.encode_parts(["Hello"])[0]]
+
+
+def test_added_tokens_with_a_name_are_special_and_a_bos_of_null_is_none(llama_2, tmp_path):
+    """added_tokens.json, the oldest form, has no flags."""
+    config = read_json(llama_2 / "tokenizer_config.json")
+    *_, size = config.pop("added_tokens_decoder")
+    added = {token: int(size) + number for number, token in enumerate(("<pad>", "<end>", "<tool>"))}
+    names = {"pad_token": {"content": "<pad>"}, "additional_special_tokens": ["<end>"]}
+    for name, content in (
+        ("added_tokens.json", added),
+        ("special_tokens_map.json", names),
+        ("tokenizer_config.json", config | {"bos_token": None}),
+    ):
+        (llama_2 / name).write_text(json.dumps(content))
+    tokenizer = Tokenizer(import_hf(llama_2, tmp_path / "model"))
+    special = [token for token, token_id in added.items() if token_id in tokenizer.special_ids]
+    assert special == ["<pad>", "<end>"]
+    assert tokenizer.bos_ids == []
 
 
 def test_a_model_that_can_t_be_converted_is_told(llama_2, tmp_path):

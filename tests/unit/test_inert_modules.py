@@ -1,4 +1,4 @@
-"""Inert modules stand in for packages during an import, and leave no trace. See also megatron/test_megatron_import.py."""
+"""Inert modules stand in for packages during an import, and leave no trace. See also megatron/test_cpu.py."""
 
 import importlib
 import sys
