@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,11 @@ class Cause:
     name: str
     title: str
     breaks: tuple[tuple[str, ...], ...]
+    _: KW_ONLY
     holds: tuple[str, ...] = ()
     brings: tuple[str, ...] = ()
-    meaning: str = ""
-    knob: str = ""
+    meaning: str
+    knob: str
     """The setting or the place in the code to look at."""
 
 
