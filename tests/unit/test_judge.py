@@ -387,6 +387,10 @@ def test_a_reward_function_for_trl_s_messages_gets_messages_with_conversational(
     question, (first, second) = environment.records[0].question, environment.step_all([0, 0], ["x", ""])
     assert (first.reward, second.reward) == (len(question) + 1, len(question))
     assert environment.records[0].prompt == [{"role": "user", "content": question}], "the prompt stays"
+    without = make(reward_file(CONVERSATIONAL), prompts=prompts)
+    with pytest.raises(TypeError, match="string indices must be integers") as error:
+        without.step_all([0], ["x"])
+    assert error.value.__notes__[0].endswith("give args.conversational=true.")
 
 
 SOME_REWARDS = """
