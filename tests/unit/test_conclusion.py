@@ -16,7 +16,8 @@ def test_a_gain_a_loss_and_neither_are_called_so():
         "DPO": {"good_gain": Estimate(0.02, -0.05, 0.09), "gain": Estimate(0.2, 0.1, 0.3)},
         "GRPO": {"good_gain": Estimate(-0.2, -0.3, -0.1), "gain": Estimate(-0.2, -0.3, -0.1)},
     }
-    good, reward, warning, seeds = conclusion(PolicyComparison("", figures), "SFT").splitlines()
+    figures["GRPO"]["right_sums_gain"] = Estimate(0.7, 0.6, 0.8)
+    good, reward, sums, warning, seeds = conclusion(PolicyComparison("", figures), "SFT").splitlines()
     assert good == (
         "The share of good answers, compared with SFT: a gain is shown for PPO (+0.15, +0.05 to +0.24); "
         "neither gain nor loss is shown for DPO (+0.02, -0.05 to +0.09, the interval includes 0); "
@@ -24,6 +25,9 @@ def test_a_gain_a_loss_and_neither_are_called_so():
     )
     assert reward.startswith(
         "The mean reward, compared with SFT: a gain is shown for PPO (+0.20, +0.10 to +0.30), DPO"
+    )
+    assert sums == (
+        "The share of right sums, compared with SFT: a gain is shown for GRPO (+0.70, +0.60 to +0.80)."
     )
     assert warning.startswith("The reward of DPO is higher without a gain of good answers that is shown")
     assert seeds == ONE_SEED

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -495,6 +496,19 @@ def test_the_rewards_that_the_settings_name_are_needed_at_the_start_and_in_each_
         complete, half = pool.step([Episode("e", 0, ("x y",)), Episode("e", 0, ("half",))])
     assert complete == Step(0.0, metrics={"right": 1, "words": 2, "letters": 3})
     assert half.reason == "reward_missing" and "lacks words, which `rewards` names; it has right" in half.text
+
+
+def test_a_reward_model_s_environment_needs_a_weight_for_its_score(folder):
+    without = settings(folder, use="reward_model", rewards={"obeys": 1})
+    words = "model.environments.e: rewards={'obeys': 1} lacks reward_model, the reward model's score"
+    with pytest.raises(UserError, match=words):
+        Environments({"e": without}, "train")
+
+
+def test_killed_processes_are_replaced(pool):
+    for pid in {int(step.reward) for step in steps(pool, *["pid"] * 8)}:
+        os.kill(pid, signal.SIGKILL)  # the kernel's killer of processes, as memory runs out
+    assert steps(pool, *"abc") == [Step(0.0), Step(1.0), Step(2.0)]
 
 
 def test_an_answer_depends_only_on_the_episode_s_seed_and_responses(pool):

@@ -219,6 +219,7 @@ def test_a_file_without_a_function_that_can_be_called_is_refused(tmp_path, text,
         ("dpo", "loss", "model.dpo.preference_loss=ipo", "preference_loss=ipo selects another loss"),
         ("ppo", "normalize", "trainer.ppo.normalize_advantages=False", "nothing is normalised"),
         ("grpo", "kl", "model.grpo.objective=dapo", "objective=dapo has kl=none"),
+        ("grpo", "loss", "model.grpo.objective=cispo", "clipping=stop_gradient"),
     ],
 )
 def test_a_function_that_the_settings_would_not_call_is_refused(tmp_path, kind, name, setting, words):

@@ -19,6 +19,7 @@ from aligner_lib.rollouts.environments.base import NoVerdict, Step
 from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
+from aligner_lib.tutorial.judging.served import PrintedProgress
 
 RUBRIC = {"It is true.": 3, "It is short.": 1}
 NO_SERVER = "http://127.0.0.1:9"
@@ -308,6 +309,22 @@ def test_the_time_limit_counts_the_comparisons_of_each_response(compared_at_once
     assert seconds == 4 * 2 + waits * 10
 
 
+@pytest.mark.parametrize(
+    ("verdict", "concurrency", "times"), [("text", 1, 1), ("logprobs", 1, 2), ("logprobs", 2, 1)]
+)
+def test_the_time_limit_counts_the_requests_of_each_criterion(prompts, verdict, concurrency, times):
+    judge = judge_at(NO_SERVER, prompts, verdict=verdict, concurrency=concurrency)
+    assert judge.waiting_seconds == times * judge.endpoint.longest_wait
+
+
+def test_a_long_wait_for_the_judge_prints_how_many_requests_are_done(capsys):
+    clock = iter([0, 0, 5, 21, 30, 40, 50])  # created, then the answers 1 to 6
+    on_answer = PrintedProgress(lambda: next(clock))
+    for done in range(1, 7):
+        on_answer(done, 6)
+    assert capsys.readouterr().out == "3 of 6 requests to the judge are done\n"
+
+
 @pytest.fixture
 def reward_file(tmp_path):
     """A function that writes a reward file, and returns the file's path."""
@@ -348,8 +365,11 @@ def test_a_reward_function_of_lists_or_an_async_one_judges_all_responses_togethe
     assert [step.reward for step in steps] == [10, 11, 12]
 
 
-def test_a_reward_function_of_lists_draws_from_generators_that_the_seeds_determine(reward_file, prompts):
-    text = "import random\ndef reward(completions):\n    return [random.random() for _ in completions]"
+@pytest.mark.parametrize("module", ["random", "numpy.random"])
+def test_a_reward_function_of_lists_draws_from_generators_that_the_seeds_determine(
+    reward_file, prompts, module
+):
+    text = f"import {module}\ndef reward(completions):\n    return [{module}.random() for _ in completions]"
     environment = make(reward_file(text), prompts=prompts)
     first, again, other = [worker.judge(environment, "train", [0, n], "ab") for n in (1, 1, 2)]
     assert first == again != other
@@ -367,6 +387,10 @@ def test_a_reward_function_for_trl_s_messages_gets_messages_with_conversational(
     question, (first, second) = environment.records[0].question, environment.step_all([0, 0], ["x", ""])
     assert (first.reward, second.reward) == (len(question) + 1, len(question))
     assert environment.records[0].prompt == [{"role": "user", "content": question}], "the prompt stays"
+    without = make(reward_file(CONVERSATIONAL), prompts=prompts)
+    with pytest.raises(TypeError, match="string indices must be integers") as error:
+        without.step_all([0], ["x"])
+    assert error.value.__notes__[0].endswith("give args.conversational=true.")
 
 
 SOME_REWARDS = """

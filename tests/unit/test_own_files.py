@@ -122,6 +122,15 @@ def test_several_ranks_convert_once_and_each_logs_the_report_also_when_the_file_
     assert files("pairs", moved) == first and convert.call_count == 2 and len(lines(first[0])) == 3
 
 
+def test_without_a_validation_file_a_share_of_the_prompts_is_held_out(tmp_path):
+    rows = [PAIR | {"prompt": f"{n % 40}?", "chosen": str(n)} for n in range(80)]
+    file = jsonl(tmp_path / "pairs.jsonl", *rows)
+    train, validation = map(lines, files("pairs", file, None, validation_fraction=0.25))
+    trained, held_out = ({str(line["prompt"]) for line in split} for split in (train, validation))
+    assert not trained & held_out and len(trained | held_out) == 40 and len(train + validation) == 80
+    assert 7 <= len(held_out) <= 13, "about a quarter of 40"
+
+
 @pytest.mark.parametrize(
     ("samples", "record", "held_out"),
     [

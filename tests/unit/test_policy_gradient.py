@@ -246,6 +246,7 @@ PLAIN = {"scale": "none", "normalizer": "tokens", "kl": "none"}
     [
         # a response of one token with an advantage of 0.5, one of three tokens with -0.5; four tokens in the batch
         ({}, 1.0, [0.5 / 4, -0.5 / 4]),
+        ({"normalizer": "constant"}, 1.0, [0.5 / 16, -0.5 / 16]),  # two responses times 8
         ({}, 1.3, [0, -1.3 * 0.5 / 4]),  # likelier already: no more; but back it may go
         ({"clip_high": 0.4}, 1.3, [1.3 * 0.5 / 4, -1.3 * 0.5 / 4]),
         ({"clipping": "stop_gradient"}, 1.3, [1.2 * 0.5 / 4, -1.2 * 0.5 / 4]),
@@ -257,7 +258,7 @@ def test_what_a_token_s_log_probability_is_moved_by(switches, ratio, expected):
     advantages, log_ratio_to_reference = torch.tensor([0.5, -0.5, -0.5, -0.5]), torch.full((4,), 0.2).double()
     rows, lengths, objective = torch.tensor([0, 1, 1, 1]), torch.tensor([1, 3]), Objective(**PLAIN | switches)
     weights = pg.token_gradient_weights(
-        advantages, log_ratio_to_reference, rows, lengths, objective, kl_coef=0.1, ratio=ratio
+        advantages, log_ratio_to_reference, rows, lengths, objective, kl_coef=0.1, constant=8, ratio=ratio
     )
     assert weights.tolist() == pytest.approx([expected[0], *[expected[1]] * 3], rel=1e-6)
 

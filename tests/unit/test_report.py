@@ -193,6 +193,16 @@ def test_a_record_without_an_interval_is_read_as_it_was_written(tmp_path):
     assert recorded_evaluation(older) is None
 
 
+CHATML = "system\nYou are a helpful AI assistant\nuser\nWhy?\nassistant\n"
+
+
+@pytest.mark.parametrize("prompt", [CHATML, "user\nWhy?\nassistant", "Why?\n\nAssistant:"])
+def test_a_prompt_is_shown_without_its_template(tmp_path, prompt):
+    records = [record | {"prompt": prompt} for step in (0, 6) for record in answers(step, 0.0)]
+    write_run(tmp_path / "ppo", [], records)
+    assert '<p class="prompt">Why?</p>' in summary_section({}, tmp_path)
+
+
 def test_an_answer_without_a_reward_is_in_no_comparison(tmp_path):
     before, (first, second) = answers(0, 0.0, 0.0), answers(6, 1.0, 2.0)
     write_run(tmp_path / "ppo", [], [*before, first, second | {"reward": None, "failure": "timeout"}])

@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -329,14 +330,25 @@ def test_a_run_has_its_own_thresholds(tmp_path):
 # ---- the end --------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_records_are_on_the_disk_when_the_run_has_ended(tmp_path, monkeypatch):
+@pytest.mark.parametrize("end", [None, RuntimeError("no")])
+def test_the_last_records_are_on_the_disk_when_the_run_has_ended(tmp_path, monkeypatch, end):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
     with suppress(RuntimeError), writer(tmp_path) as run:
         run.start(0)
         run.log(1, {"train/loss": 1.0})
-        raise RuntimeError("no")
+        if end:
+            raise end
     assert {os.path.basename(path) for path in synced} >= {"metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"}
+
+
+@pytest.mark.parametrize("call", ["pathlib.Path.write_text", "os.fsync"])
+def test_a_full_disk_at_the_end_still_lets_the_first_error_through(tmp_path, monkeypatch, call):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(RuntimeError, match="the first error"), writer(tmp_path) as run:
+        run.start(0)
+        monkeypatch.setattr(call, Mock(side_effect=full))
+        raise RuntimeError("the first error")
 
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
@@ -481,6 +493,16 @@ def test_a_resumed_run_keeps_its_checkpoints_and_sets_aside_later_ones(tmp_path)
             run.start(start)
         assert names(run.folder) == kept
     assert weights(tmp_path / "old-1" / "checkpoints" / "step_000024") == "whole"
+
+
+def test_a_checkpoint_that_a_user_renamed_is_kept_and_is_not_resumed_from(tmp_path):
+    (tmp_path / "checkpoints" / "step_000012-v2").mkdir(parents=True)
+    run = writer(tmp_path)
+    checkpoint(run, 2)
+    assert names(run.folder) == ["step_000002"]
+    checkpoint(run, 4)  # and the outdated checkpoint is removed
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["step_000004", "step_000012-v2"]
 
 
 # ---- finding runs, and their data -----------------------------------------------------------------------------------

@@ -97,6 +97,7 @@ ONLY_0_TO_49 = "but the model knows only 0 to 49"
         ("tokens", "lengths", lambda old: old * [[1], [0]], r"sample 1 of 2 has length 0"),
         ("tokens", "lengths", lambda old: old + [[0], [1]], r"sample 1 of 2 has length 5"),
         ("experience", "returns", lambda old: np.where(AT_1_2, np.nan, old), "returns of sample 1 of 2 at token 2 is nan"),
+        ("experience", "values", lambda old: np.where(AT_1_2, np.nan, old), "values of sample 1 of 2 at token 2 is nan"),
         ("experience", "returns", lambda old: old[:, :2], r"returns has shape \[2, 2\], but tokens require \[2, 3\]"),
         ("experience", "response_mask", lambda old: old[:1], r"mask has shape \[1, 3\], but tokens require \[2, 3\]"),
     ],

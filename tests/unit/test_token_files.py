@@ -105,6 +105,7 @@ CUT_OFF = r"describes .*cut off or belongs to another data set"
     ("which", "change", "words"),
     [
         ("bin", lambda old: old[:-2], CUT_OFF),
+        ("bin", lambda old: old + b"\0\0", CUT_OFF),
         ("bin", lambda old: b"", r"has 0 bytes"),
         ("idx", lambda old: old[:-8], r"cut off or was written twice"),
         ("idx", lambda old: old + old, r"cut off or was written twice"),

@@ -296,11 +296,21 @@ def test_tools_that_cannot_be_used_end_the_start(tmp_path, tools, reward, words)
 
 
 def test_the_calculator_and_the_search_are_tools():
-    *worked, question = make("tool_calculator", digits=3, operations="+", examples=1).reset(3)
+    calculator = make("tool_calculator", digits=3, operations="+", examples=1)
+    *worked, question = calculator.reset(3)
     assert [turn["role"] for turn in worked] == ["user", "assistant", "tool", "assistant"]
     assert worked[2]["content"] == worked[3]["content"]
     a, b = map(int, question["content"].removeprefix("What is ").rstrip("?").split(" + "))
     assert min(a, b) >= 100 and max(a, b) < 1000
+    for answer, is_right in ((a + b, 1.0), (a - b, 0.0)):
+        calculator.reset(3)
+        step = calculator.step(calling("calculator", expression=f"{a} + {b}"))
+        assert step.observation[0]["content"] == str(a + b)
+        assert calculator.step(f"It is {answer}.").metrics == {
+            "right": is_right,
+            "calls": 1,
+            "failed_calls": 0,
+        }
     search = make("search")
     (question,) = search.reset(0)
     text = search.step(calling("search", query=question["content"])).observation[0]["content"]

@@ -31,10 +31,22 @@ def clone(tmp_path):
     return clone
 
 
+def lock_the_cpu_build(clone) -> None:
+    (clone.root / "requirements-cpu.lock").write_text("torch==9.9+cpu \\\n    --hash=sha256:0\n")
+
+
+def test_a_machine_without_a_gpu_gets_the_cpu_build_whose_hash_is_locked(clone):
+    lock_the_cpu_build(clone)
+    assert clone.lab("runs")[0] == 0
+    cpu, rest, *_ = clone.installs()
+    assert "--torch-backend cpu --require-hashes -r " in cpu and "requirements-cpu.lock" in cpu
+    assert "--require-hashes -r " in rest and "lab.requirements" in rest
+
+
 @pytest.mark.parametrize("program", ["nvidia-smi", "sbatch", None])
 def test_a_machine_that_may_use_a_gpu_or_has_no_locked_cpu_build_gets_the_locks_build(clone, program):
     if program:
-        (clone.root / "requirements-cpu.lock").write_text("torch==9.9+cpu \\\n    --hash=sha256:0\n")
+        lock_the_cpu_build(clone)
         clone.write_program(clone.tools / program, "#!/bin/sh\n")
     clone.lab("runs")
     assert "--torch-backend cpu" not in " ".join(clone.installs())

@@ -1,6 +1,7 @@
 """What a notebook's cell becomes: commands with the profile's files, on any resources."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.tutorial import Workspace
 from aligner_lib.tutorial.workspace.earlier_runs import RequestedRun, _other_jobs
 from cluster import Resources, RunBusy, State
+from data.forms import instruction_in
 
 FOUR = {f"model.data.{name}_ds.micro_batch_size": 4 for name in ("train", "validation")}
 SFT_OF_12_STEPS = {
@@ -183,6 +185,14 @@ def test_a_finished_ppo_begins_anew_with_its_critic_in_another_job(tmp_path):
     assert (_other_jobs(run, whole), _other_jobs(run, split)) == ([], ["critic"])
     (run.path / "critic").mkdir()
     assert (_other_jobs(run, whole), _other_jobs(run, split)) == (["critic"], [])
+
+
+@pytest.mark.parametrize(("profile", "has_forms"), [("smoke", False), ("laptop", True)])
+def test_the_sample_is_the_profile_s(tmp_path, capsys, profile, has_forms):
+    """A random model can't read an instruction: smoke's pairs are of manners."""
+    files = Workspace(tmp_path, profile).conversations()["model.environments.conversations.args.prompts"]
+    first = json.loads(Path(files["validation"]).read_text().splitlines()[0])["text"]
+    assert bool(instruction_in(first)) == has_forms
 
 
 def test_another_data_set_is_formatted_anew(tmp_path, capsys):
