@@ -1,5 +1,6 @@
 """How a monitor says that a run has ended, and how."""
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -105,6 +106,21 @@ def test_a_folder_that_is_deleted_while_it_is_watched_is_reported_and_ends_the_w
     finally:
         monitor.close()
     assert RunFolder(run.path).status == "waiting", "a folder that was never there is a run to come"
+
+
+def test_awaiting_a_monitor_waits_for_the_run_and_raises_its_failure(run):
+    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
+        writer.start(0)
+        writer.log(1, {"train/loss": 1.0})
+        monitor = Monitor(run)
+        try:
+            with pytest.raises(TimeoutError):
+                asyncio.run(monitor.wait_async(timeout=0))
+            writer.finish("failed", "the loss is NaN")
+            with pytest.raises(RunFailed, match="the loss is NaN"):
+                asyncio.run(monitor.wait_async())
+        finally:
+            monitor.close()
 
 
 # ---- when a run is over -----------------------------------------------------------------------------------------------
