@@ -9,6 +9,7 @@ from run_folders import write_run
 
 from widgets import curves, explore
 from widgets.figures.explorer import PLOTLY
+from widgets.figures.palette import pen
 
 
 def test_two_runs_share_charts_each_is_in_the_legend_once_and_nothing_is_loaded(healthy, gaming):
@@ -45,6 +46,11 @@ def test_values_that_vary_by_less_than_the_least_height_of_their_axis_are_flat_h
     for flat in (layout.yaxis2.range, kl.get_ylim()):
         assert flat == pytest.approx((-0.005, 0.005))
     assert layout.yaxis3.range is None and loss.get_ylim()[1] - loss.get_ylim()[0] < 0.3
+
+
+def test_eighteen_runs_have_pens_of_their_own():
+    assert len({pen(run) for run in range(18)}) == 18
+    assert len({(pen(run).dash, pen(run).marker) for run in range(18)}) == 18, "in greyscale"
 
 
 def test_an_unknown_axis(healthy):

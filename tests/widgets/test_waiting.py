@@ -16,6 +16,7 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 from cluster import processes, record
 from widgets import JobPanel, Monitor
+from widgets.figures.static_figure import LivePicture
 from widgets.frontend.wire import unpack
 from widgets.runs.waiting import RunFailed, RunLost, keep_looking, until_over, verdict
 
@@ -121,6 +122,22 @@ def test_awaiting_a_monitor_waits_for_the_run_and_raises_its_failure(run):
                 asyncio.run(monitor.wait_async())
         finally:
             monitor.close()
+
+
+def test_a_picture_is_sent_before_another_thread_draws_a_later_one(monkeypatch):
+    """Else the picture of an earlier step could be sent last, and would stay in the notebook."""
+    picture, free = LivePicture([], SimpleNamespace(series=[]), threading.RLock()), []
+    picture._handles = [SimpleNamespace(update=lambda *_, **__: None)]
+
+    def draw_while_another_thread_tries():
+        other = threading.Thread(target=lambda: free.append(picture._sending.acquire(blocking=False)))
+        other.start()
+        other.join()
+        return [("picture", {})]
+
+    monkeypatch.setattr(picture, "_outputs", draw_while_another_thread_tries)
+    picture.draw()
+    assert free == [False]
 
 
 # ---- when a run is over -----------------------------------------------------------------------------------------------
