@@ -203,6 +203,17 @@ def test_the_panel_cancels_at_the_second_press_and_has_no_button_for_a_run_that_
     assert "It ends after this step" not in panel.inner_text()
 
 
+def test_seats_with_one_folder_name_have_a_row_each(show, tmp_path):
+    for group, step in (("morning", 3), ("evening", 7)):
+        seat(tmp_path / group, 1, "running", step)
+    rows = show(Classroom(tmp_path, "*/seat-*")).page.locator(".lab-classroom tbody tr")
+    rows.nth(1).wait_for()
+    assert [("7/12" in text, "3/12" in text) for text in rows.all_inner_texts()] == [
+        (True, False),
+        (False, True),
+    ]
+
+
 def test_who_may_need_help_comes_first_and_news_arrive(show, tmp_path):
     """Thirty seats, of which one has failed, one has an alarm and a name, and the others train."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")

@@ -3,12 +3,14 @@
 import re
 import time
 
+from lab import ROOT
 from run_folders import write_run
 
 from aligner_lib.run_folder.alarms import Thresholds
 from widgets import Monitor, Recording
 
 NAN = float("nan")
+PENS = ROOT / "widgets" / "monitor" / "pens.js"
 STORE = "document.querySelector('.lab-monitor').lab.store"
 
 
@@ -135,7 +137,8 @@ def test_a_nan_is_marked_the_line_is_broken_and_the_rest_stays(show, tmp_path):
     chart.locator(".lab-gap").first.wait_for(state="attached")
     titles = chart.locator(".lab-gap title").all_text_contents()
     assert titles == ["loss: NaN at 20 s", "loss: 1e300 at 40 s"]
-    assert chart.locator(".lab-line").get_attribute("d").count("M") == 3
+    strokes = re.findall("[ML]", chart.locator(".lab-line").get_attribute("d"))
+    assert "".join(strokes) == "MLMML", "five points in three pieces"
     assert chart.locator(".lab-band").get_attribute("d").count("Z") == 1
     assert "NaN" not in chart.locator(".lab-plot").inner_html().replace("loss: NaN", "")
     labels = [float(text) for text in chart.locator(".lab-grid text[dy]").all_text_contents()]
@@ -157,6 +160,17 @@ def test_a_resume_is_a_mark_on_the_chart_and_a_last_value_of_nan_is_said(show, t
     assert mark.locator("path").bounding_box()["width"] > 4
 
 
+def test_a_change_of_settings_is_a_mark_on_every_chart_and_rounding_is_no_mountain(show, tmp_path):
+    metrics = {"train_optim/lr": [1e-5, 1e-5, 2e-6, 2e-6], "train_rollouts/kl": [1e-8, 3e-8, 0.0, 2e-8]}
+    charts = show(Monitor(write_run(tmp_path / "run", metrics, kind="ppo"))).page.locator(".lab-chart")
+    charts.first.locator(".lab-mark").wait_for(state="attached")
+    titles = [chart.locator(".lab-mark title").all_text_contents() for chart in charts.all()]
+    assert all(title == ["learning rate 1e-05 → 2e-06, step 3"] for title in titles)
+    line = charts.filter(has_text="KL to the reference").locator(".lab-raw").get_attribute("d")
+    heights = [float(y) for y in re.findall(r"[ML]\S+ (\S+?)(?=L|$)", line)]
+    assert len(heights) == 4 and max(heights) - min(heights) < 1, "of 128 pixels"
+
+
 # ---- several runs ---------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +179,9 @@ def test_several_runs_share_charts_and_alarms_name_theirs(show, healthy, gaming)
     assert (desk.points("0/0/0")[-1], desk.points("1/0/0")[-1]) == (120, 60)
     alarms = desk.page.locator(".lab-alarm").all_inner_texts()
     assert len(alarms) >= 2 and all("gaming, since step" in text for text in alarms)
+    pen_of = f"(run) => {{ {PENS.read_text()} return Object.values(penOf(run, 0, true)); }}"
+    pens = [desk.page.evaluate(pen_of, run) for run in range(18)]
+    assert len({tuple(pen) for pen in pens}) == 18, "two runs are drawn alike"
 
 
 def test_two_runs_have_a_legend_and_a_table_of_differences(show, tmp_path):
@@ -220,6 +237,16 @@ def test_a_page_whose_messages_do_not_arrive_says_so(show, tmp_path):
     assert "Kernel Comms over subshells: Disabled" in notice.inner_text()
     page.wait_for_function("(button) => !button.disabled", arg=stop.element_handle())
     assert page.locator(".lab-body[inert]").count() == 0
+
+
+def test_stop_that_cannot_be_written_says_so(show, tmp_path):
+    run = write_run(tmp_path / "run", {"train/loss": [2.0, 1.0]}, **RUNNING)
+    (run / "control").touch()  # a file in the folder's place
+    page = show(Monitor(run)).page
+    stop = page.get_by_role("button", name="Stop after this step")
+    stop.click()
+    page.get_by_text("The request was not written").wait_for()
+    assert stop.is_enabled()
 
 
 def test_a_recording_plays(show, tmp_path):

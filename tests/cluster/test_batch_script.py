@@ -189,6 +189,16 @@ def test_the_schedulers_end_is_remembered(batch, reason, word):
     assert not batch.outcome
 
 
+@pytest.mark.parametrize("components", ["1", "2"])
+def test_of_a_job_that_slurm_has_queued_again_the_script_queues_the_other_components(batch, components):
+    """Slurm itself queues only the component that lost its node."""
+    (batch.folder / "job").write_text("JobState=PENDING Reason=BeginTime")
+    process = batch.start_waiting("go", SLURM_HET_SIZE=components)
+    batch.signal_and_end(process, signal.SIGTERM, "ends the job")
+    assert (batch.run / "job" / "001" / "taken").read_text() == "REQUEUED\n"
+    assert batch.is_requeued == (components == "2") and not batch.outcome
+
+
 @pytest.mark.parametrize(
     ("critic", "actor", "outcome"),
     [

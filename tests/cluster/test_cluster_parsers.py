@@ -11,6 +11,7 @@ from cluster import logs, queue
 from cluster.hostlist import expand
 from cluster.launch import from_slurm, master_port
 from cluster.queue import parse_sacct, parse_squeue
+from cluster.states import status_at_end
 from cluster.sweep import last_values
 
 
@@ -94,6 +95,7 @@ def test_a_truncated_log_is_read_anew(tmp_path):
     ("text", "line"),
     [
         ("[rank1]: torch.OutOfMemoryError: no memory\nbye", "torch.OutOfMemoryError: no memory"),
+        ("KeyboardInterrupt\n", "KeyboardInterrupt"),
         ("ValueError: first\nRuntimeError: second\n", "RuntimeError: second"),
         ("all is well: no Error here\n", ""),
         ("loading\nerror: there is no profile 'x'\n", "error: there is no profile 'x'"),
@@ -124,3 +126,7 @@ def test_a_job_that_squeue_never_answered_for_is_not_missing(monkeypatch):
     for _ in range(2):
         with pytest.raises(queue.Unreachable, match="no route"):
             of_process.entries("2")
+
+
+def test_a_real_time_signal_without_a_name_has_its_number():
+    assert status_at_end({"returncode": -35}).reason == "ended by signal 35"

@@ -41,6 +41,7 @@ def test_a_hetjobs_file_shares_what_stands_above_its_components(tmp_path):
         ({"container_mounts": ["/a:/a"]}, "without a container_image: set container_image"),
         ({"gpus_per_node": 2, "tasks_per_node": 4}, "ranks cannot share a GPU"),
         ({"time": "3:29"}, "the job would be stopped as soon as it starts: set a time of 4 minutes or more"),
+        ({"linger_s": "60"}, "linger_s='60' must be a whole number"),
         ({"sbatch": {"signal": "B:USR1@60"}}, "is the notice before the time limit: set signal_delay_s"),
         ({"sbatch": {"ntasks_per_node": 4}}, "sbatch.ntasks_per_node follows from tasks_per_node"),
         ({"sbatch": {"cpus-per-task": 4}}, "sbatch.cpus-per-task has a key of its own: set cpus_per_task"),

@@ -88,6 +88,15 @@ def test_a_loss_that_is_no_number_is_an_alarm_at_its_first_step():
     assert (alarm.name, alarm.step) == ("not_finite", 20)
 
 
+def test_the_meaning_of_an_alarm_has_its_figures():
+    _, hacking = active(PPO, records(4), records(3, 20, **HACKING))
+    assert "25% shorter and the KL 0.40" in hacking.meaning
+    (failed,) = active(PPO, records(5), last_of_three(rollouts__rewards_failed=1.0))
+    assert "100%" in failed.meaning
+    (groups,) = active(GRPO, records(5), records(3, 20, rollouts__groups_alike=1.0, rollouts__rewards=0.25))
+    assert "In 100% of the groups all rewards are equal (their mean is 0.25)" in groups.meaning
+
+
 @pytest.mark.parametrize(
     ("recent", "limits", "sounds"),
     [

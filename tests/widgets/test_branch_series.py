@@ -51,6 +51,18 @@ def test_a_branch_goes_on_from_its_parent_s_tokens_and_time_not_from_the_clock(t
     assert open_feed(child, ["train/tokens"]).series[0].axis("tokens").tolist() == [10, 20, 20, 30, 40]
 
 
+def test_a_branch_of_a_branch_leaves_out_the_pauses_before_both(tmp_path):
+    """Steps take 1 s. The child starts at 99 s after step 2, and the grandchild at 999 s after step 3."""
+    at, before = enumerate((1, 2, 100, 1000), 1), None
+    places, runs = [*at], []
+    for name, created, steps in (("parent", 0, 2), ("child", 99, 3), ("grandchild", 999, 4)):
+        origin = {"parent": {"run": str(before), "name": before.name, "step": steps - 1}} if before else {}
+        before = write_run(tmp_path / name, steps_at(*places[:steps]), created=created, **origin)
+        runs.append(RunFolder(before))
+    # the first step after a pause has the time of the step before
+    assert [list(series.axis("time")) for series in open_feed(runs, ["a"]).series] == [[0, 1], [1, 1], [1, 1]]
+
+
 def test_a_branch_beside_another_run_is_whole_and_its_parent_is_known_through_a_link(tmp_path):
     origin = {"run": str(tmp_path / "parent"), "name": "parent", "step": 2}
     write_run(tmp_path / "parent", steps_at((1, 1), (2, 2)))

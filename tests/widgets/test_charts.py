@@ -3,6 +3,7 @@
 import pytest
 from run_folders import write_lines, write_run
 
+from aligner_lib.config.kinds import charts_of
 from aligner_lib.run_folder.reader import RunFolder
 from widgets import chart
 from widgets.figures.static_figure import curves
@@ -105,3 +106,11 @@ def test_a_chart_of_the_reader_s_may_name_all_environments(tmp_path):
     bullets = chart("Bullets", ("train", "train_environments/*/form/bullets"))
     metrics = {"train_environments/a/form/bullets": 1.0, "train_environments/a/x": 1}
     assert lines_of(feed_of(tmp_path, metrics, charts=[bullets])) == {"Bullets": ["a, train"]}
+
+
+def test_every_chart_of_a_measurement_has_a_least_height():
+    for kind in ("sft", "rm", "dpo", "ppo", "grpo"):
+        without = {chart.title for chart in charts_of(kind) if not chart.least}
+        assert without <= {"Learning rate", "*"}, (
+            kind
+        )  # a schedule, and metrics of the user's own, of any size

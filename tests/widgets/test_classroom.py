@@ -148,6 +148,13 @@ def test_a_seat_that_cannot_be_entered_hides_no_other(tmp_path, monkeypatch):
     assert rows == [("seat 1", "PermissionError: not yours"), ("seat-b", "")]
 
 
+def test_seats_with_one_folder_name_have_a_number_each(tmp_path):
+    for group in ("morning", "evening"):
+        (tmp_path / group / "seat-1").mkdir(parents=True)
+    rows = Followed(tmp_path, "*/seat-*").poll()
+    assert [(row["seat"], row["number"]) for row in rows] == [("seat-1", 1), ("seat-1", 2)]
+
+
 def test_an_alarm_of_a_step_that_a_resumed_run_repeats_is_gone(tmp_path):
     alarms = [{"name": name, "title": name, "step": step} for name, step in (("kl", 2), ("entropy", 5))]
     with begin(tmp_path / "seat-a") as run:

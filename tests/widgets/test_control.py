@@ -9,6 +9,7 @@ import pytest
 from run_folders import change_info, write_run
 
 from aligner_lib.run_folder.reader import RunFolder
+from widgets import Monitor
 from widgets.runs import control
 
 RUNNING = {
@@ -43,6 +44,7 @@ def test_changes_add_up_until_the_run_has_carried_them_out(run):
     ("change", "words"),
     [
         ({"kl_coef": float("nan")}, "set a number of at least 0"),
+        ({"kl_coef": float("inf")}, "set a number of at least 0"),
         ({"kl_coef": -0.1}, "set a number of at least 0"),
         ({"lr": 1e-6}, "does not take 'lr' while it runs; it obeys stop, checkpoint, kl_coef"),
         ({"temperature": 2.0}, "'temperature' is no control of a run; there are kl_coef, lr"),
@@ -129,6 +131,21 @@ def test_a_full_disk_leaves_no_half_a_request(run):
     (run.path / "control" / ".set.json").symlink_to("/dev/full")
     assert "The disk is full" in press(run, set_to("0.05"))["said"]
     assert control.pending(run)["set"] == {}
+
+
+def test_stop_in_a_monitor_names_every_run_that_could_not_be_asked(tmp_path, monkeypatch):
+    runs = [write_run(tmp_path / name, **RUNNING) for name in ("first", "second")]
+    for run in runs:
+        (run / "control").touch()  # a file in the folder's place: no request can be written
+    monitor, sent = Monitor(runs), []
+    monitor.close()
+    monkeypatch.setattr(monitor, "send", lambda content, buffers=None: sent.append(content))
+    monitor._on_message(monitor, {"kind": "stop"}, [])
+    [sentence] = [content["said"] for content in sent if content["kind"] == "stop"]
+    assert all(
+        f"The request was not written, and the run goes on as before ({run}" in sentence for run in runs
+    )
+    assert sent[-1] == {"kind": "answer"}
 
 
 @pytest.mark.parametrize("metric", ["train/lr", "train_optim/lr"])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from run_folders import write_run
 
-from widgets import explore
+from widgets import curves, explore
 from widgets.figures.explorer import PLOTLY
+from widgets.figures.palette import pen
 
 
 def test_two_runs_share_charts_each_is_in_the_legend_once_and_nothing_is_loaded(healthy, gaming):
@@ -30,6 +31,26 @@ def test_a_long_line_keeps_its_spike_and_is_told_in_words_where_plotly_is_not(tm
     assert len(explorer.figure.data[0].x) <= 2000 and max(explorer.figure.data[0].y) == 9
     data = explorer._repr_mimebundle_()
     assert len(json.dumps(data[PLOTLY])) < 200_000 and "Loss" in data["text/plain"]
+
+
+def test_values_that_vary_by_less_than_the_least_height_of_their_axis_are_flat_here_and_in_the_picture(
+    tmp_path,
+):
+    """Else a chart would show rounding as mountains. The last line varies by more."""
+    values = {"train/acc": [0.50, 0.51], "validation/kl": [0.0, 1e-8], "train/loss": [0.7, 0.5]}
+    run = write_run(tmp_path, values, kind="dpo")
+    layout = explore(run, [*values]).figure.layout
+    accuracy, kl, loss = curves(run, [*values]).figure.axes
+    for flat in (layout.yaxis.range, accuracy.get_ylim()):
+        assert flat == pytest.approx((0.48, 0.53))
+    for flat in (layout.yaxis2.range, kl.get_ylim()):
+        assert flat == pytest.approx((-0.005, 0.005))
+    assert layout.yaxis3.range is None and loss.get_ylim()[1] - loss.get_ylim()[0] < 0.3
+
+
+def test_eighteen_runs_have_pens_of_their_own():
+    assert len({pen(run) for run in range(18)}) == 18
+    assert len({(pen(run).dash, pen(run).marker) for run in range(18)}) == 18, "in greyscale"
 
 
 def test_an_unknown_axis(healthy):

@@ -120,6 +120,14 @@ def test_a_value_that_no_chart_can_draw_leaves_the_others_and_is_named(tmp_path)
     assert finite({"a": [float("inf")]}) == {"a": ["inf"]}
 
 
+def test_runs_that_end_with_nan_send_nothing_new(tmp_path):
+    """A NaN differs from itself, and the table of two runs would be sent again and again."""
+    feed = open_feed([write_run(tmp_path / name, {"train/loss": [1.0, float("nan")]}) for name in ("a", "b")])
+    feed.snapshot()
+    feed.poll()
+    assert feed.update() is None
+
+
 def test_a_run_that_is_added_has_the_limits_of_the_others(tmp_path):
     runs = [write_run(tmp_path / name, {"train_rollouts/kl": [0.4] * 8}, kind="ppo") for name in ("a", "b")]
     feed = open_feed(runs[0], limits=Thresholds(kl=0.5))

@@ -65,6 +65,15 @@ def test_a_page_has_one_scale_which_neither_the_end_token_nor_an_outlier_takes(t
     assert [row["weights"][-1] for row in widget.page["rows"]] == [9.0, 0.5]
 
 
+def test_both_sides_are_coloured_on_one_scale(tmp_path):
+    first, later = coloured("p", [-0.4, 0.2, 0.0]), coloured("p", [0.0, 0.1, 0.0], step=2)
+    widget = completions_of(tmp_path, first, later)
+    widget.query = {"colour": "KL"}
+    (row,) = widget.page["rows"]
+    assert (row["weights"], row["beside"]["weights"]) == ([0.0, 0.1], [-0.4, 0.2])
+    assert 0.35 < widget.page["scale"]["most"] <= 0.4 and widget.page["scale"]["least"] < -0.35
+
+
 def test_what_is_not_there_is_said(tmp_path):
     widget = completions_of(tmp_path, coloured("p", [0.1, 0.2], split="validation", tokens=[]))
     assert widget.page["note"] == "The run's first answer to this prompt: none came before it."

@@ -1,5 +1,6 @@
 """How a monitor says that a run has ended, and how."""
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 from cluster import processes, record
 from widgets import JobPanel, Monitor
+from widgets.figures.static_figure import LivePicture
 from widgets.frontend.wire import unpack
 from widgets.runs.waiting import RunFailed, RunLost, keep_looking, until_over, verdict
 
@@ -105,6 +107,37 @@ def test_a_folder_that_is_deleted_while_it_is_watched_is_reported_and_ends_the_w
     finally:
         monitor.close()
     assert RunFolder(run.path).status == "waiting", "a folder that was never there is a run to come"
+
+
+def test_awaiting_a_monitor_waits_for_the_run_and_raises_its_failure(run):
+    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
+        writer.start(0)
+        writer.log(1, {"train/loss": 1.0})
+        monitor = Monitor(run)
+        try:
+            with pytest.raises(TimeoutError):
+                asyncio.run(monitor.wait_async(timeout=0))
+            writer.finish("failed", "the loss is NaN")
+            with pytest.raises(RunFailed, match="the loss is NaN"):
+                asyncio.run(monitor.wait_async())
+        finally:
+            monitor.close()
+
+
+def test_a_picture_is_sent_before_another_thread_draws_a_later_one(monkeypatch):
+    """Else the picture of an earlier step could be sent last, and would stay in the notebook."""
+    picture, free = LivePicture([], SimpleNamespace(series=[]), threading.RLock()), []
+    picture._handles = [SimpleNamespace(update=lambda *_, **__: None)]
+
+    def draw_while_another_thread_tries():
+        other = threading.Thread(target=lambda: free.append(picture._sending.acquire(blocking=False)))
+        other.start()
+        other.join()
+        return [("picture", {})]
+
+    monkeypatch.setattr(picture, "_outputs", draw_while_another_thread_tries)
+    picture.draw()
+    assert free == [False]
 
 
 # ---- when a run is over -----------------------------------------------------------------------------------------------
