@@ -124,6 +124,16 @@ def test_awaiting_a_monitor_waits_for_the_run_and_raises_its_failure(run):
             monitor.close()
 
 
+def test_a_picture_outside_ipython_has_no_handles_and_raises_nothing(monkeypatch):
+    monkeypatch.setattr("IPython.display.display", lambda *_, **__: None)
+    feed = SimpleNamespace(series=[])
+    picture = LivePicture([], feed, threading.RLock())
+    monkeypatch.setattr(picture, "_seen", lambda: ["changed"])
+    picture.show()
+    assert picture.draw() is False
+    picture.show()
+
+
 def test_a_picture_is_sent_before_another_thread_draws_a_later_one(monkeypatch):
     """Else the picture of an earlier step could be sent last, and would stay in the notebook."""
     picture, free = LivePicture([], SimpleNamespace(series=[]), threading.RLock()), []

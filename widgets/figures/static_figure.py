@@ -288,7 +288,8 @@ class LivePicture:
                 display(data, metadata=metadata, raw=True, display_id=id)
                 for (data, metadata), id in zip(self._outputs(), ids)
             ]
-            self._handles = self._handles or handles
+            # outside IPython, `display` prints the description and returns no handle
+            self._handles = self._handles or [handle for handle in handles if handle is not None]
 
     def draw(self) -> bool:
         """Redraw the picture if the data have changed. Returns whether there is anything to draw yet."""
