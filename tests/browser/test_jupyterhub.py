@@ -102,7 +102,7 @@ mount --bind {folder}/homes homes
 
 def _closed(path: Path) -> Path | None:
     """The outermost folder above a path that other accounts may not enter."""
-    return next((one for one in reversed(path.parents) if not one.stat().st_mode & 0o001), None)
+    return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001), None)
 
 
 def make_accounts(folder: Path) -> None:
