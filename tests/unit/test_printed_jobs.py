@@ -48,7 +48,8 @@ def test_a_branch_has_a_gpu_for_each_process_of_its_own_settings_and_one_node(la
     cluster = Workspace(tmp_path, "slurm", where="print")
     assert cluster.branch("large", at=4).gpus == 8
     assert cluster.branch("large", at=4, **{"trainer.devices": 4}).gpus == 4
-    with pytest.raises(ValueError, match=r"trainer\.num_nodes=2: a branch is one task on one node"):
-        cluster.branch("large", at=4, **{"trainer.num_nodes": 2})
     four = Resources(tasks_per_node=1, gpus_per_node=4)
+    for resources in (None, four):
+        with pytest.raises(ValueError, match=r"trainer\.num_nodes=2: a branch is one task on one node"):
+            cluster.branch("large", at=4, resources=resources, **{"trainer.num_nodes": 2})
     assert cluster.branch("large", at=4, resources=four).gpus == 4

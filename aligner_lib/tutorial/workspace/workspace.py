@@ -255,6 +255,12 @@ class Workspace:
                 f"resources={resources!r} ask for {tasks} tasks, but a branch is one task, which starts the processes of "
                 f"{parent.name}: set nodes=1 and tasks_per_node=1, and gpus_per_node to the number of GPUs"
             )
+        trainer = (parent.info.get("config") or {}).get("trainer") or {}
+        if (nodes := settings.get("trainer.num_nodes", trainer.get("num_nodes", 1))) > 1:
+            raise ValueError(
+                f"trainer.num_nodes={nodes}: a branch is one task on one node. Give the branch trainer.num_nodes=1, and "
+                "trainer.devices as the number of processes on the node"
+            )
         if recorded_runs.is_recorded(parent):
             raise UserError(
                 f"{parent.name} is a recorded run, whose checkpoints hold no optimizer, so it can't be continued: train it here "
@@ -430,14 +436,7 @@ class Workspace:
     def _one_task(self, parent: RunFolder, settings: Mapping[str, object]) -> Resources:
         """A single task and, with a profile for GPUs, a GPU for each process of a branch. settings: the branch's own."""
         trainer = (parent.info.get("config") or {}).get("trainer") or {}
-        nodes, processes = (
-            settings.get(f"trainer.{name}", trainer.get(name, 1)) for name in ("num_nodes", "devices")
-        )
-        if nodes > 1:
-            raise ValueError(
-                f"trainer.num_nodes={nodes}: a branch is one task on one node. Give the branch trainer.num_nodes=1, and "
-                "trainer.devices as the number of processes on the node"
-            )
+        processes = settings.get("trainer.devices", trainer.get("devices", 1))
         return Resources(1, 1, processes if self.profile in ON_GPUS else 0)
 
     def _critic_and_actor(self, settings: Mapping[str, object]) -> dict[str, Resources]:
