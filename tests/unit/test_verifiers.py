@@ -7,12 +7,12 @@ import pytest
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments.registry import make
 
-vf = pytest.importorskip("verifiers.v1")
-
 
 @pytest.fixture(autouse=True)
-def tasks(monkeypatch):
+def vf(monkeypatch):
+    """The library. Its import takes seconds, which a worker without these tests need not spend."""
     monkeypatch.syspath_prepend(str(Path(__file__).with_name("verifiers_tasks")))
+    return pytest.importorskip("verifiers.v1")
 
 
 def called(name, arguments):
@@ -67,7 +67,7 @@ def test_an_environment_answers_each_turn_of_its_agent():
     assert [environment.step("sun").done for _ in range(3)] == [False, False, True]
 
 
-def test_several_agents_and_sandboxes_are_refused_by_name(monkeypatch):
+def test_several_agents_and_sandboxes_are_refused_by_name(monkeypatch, vf):
     import word_game
     import word_tools
 
