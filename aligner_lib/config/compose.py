@@ -72,8 +72,19 @@ def load(kind: str, plain: dict) -> DictConfig:
     lacks."""
     config = _typed(kind)
     for key, value in _leaves("", plain, config):
-        _assign(config, key, value, written=f"{key}={value}")
+        _assign(config, key, literal(value), written=f"{key}={value}")
     return config
+
+
+def literal(value: Any) -> Any:
+    """Write `${` in all texts of a value so that settings keep it as text, in place of another setting's value."""
+    if isinstance(value, dict):
+        return {key: literal(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [literal(item) for item in value]
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", value)
+    return value
 
 
 def read_overrides(kind: str, file: Path) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aligner_lib.config.compose import compose, save, written
+from aligner_lib.config.compose import compose, load, save, written
 from aligner_lib.rollouts.environments.base import NoVerdict, Step
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.judging.judged_run import before_and_after, right_within_prompts
@@ -50,11 +50,12 @@ def test_labels_without_a_number_are_refused():
 
 
 def test_the_policy_trains_on_the_given_rubric():
-    rubric = RUBRIC | {"It's short; für #1 & <ä>!": 1, "True": 2}
+    rubric = RUBRIC | {"It's short; für #1 & <ä>!": 1, "True": 2, r"It names \\${PATH} or ${5}.": 1}
     settings = rubric_environment({"train": "prompts.jsonl"}, {"model": "m"}, rubric)
     composed = compose("grpo", [f"{key}={written(value)}" for key, value in settings.items()], "smoke")
-    of_judge = save(composed)["model"]["environments"]["judged"]["args"]["rubric"]
-    assert of_judge == [[criterion, weight] for criterion, weight in rubric.items()]
+    for config in (composed, load("grpo", save(composed))):  # of a new run, and of a run folder
+        of_judge = save(config)["model"]["environments"]["judged"]["args"]["rubric"]
+        assert of_judge == [[criterion, weight] for criterion, weight in rubric.items()]
 
 
 def test_the_policy_trains_on_prompts_whose_forms_a_program_can_check(tmp_path):

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab_clone import Clone
+from lab_clone import ROOT, Clone
+
+from aligner_lib.cli.bytecode import import_all, project_modules
 
 
 @pytest.fixture
@@ -31,6 +33,15 @@ def test_the_first_start_installs_the_lock_and_the_project_then_hands_over(clone
     assert "--no-deps" in project and f"-e {clone.root}" in project
     assert clone.lab("runs") == (0, "handed over: aligner_lib runs", "")
     assert not clone.calls_file.exists()  # the second start did not even ask uv for its version
+
+
+def test_set_up_imports_the_project_s_modules_to_compile_them_and_leaves_out_a_missing_package():
+    modules = [*project_modules(ROOT)]
+    assert {"aligner_lib.megatron", "cluster.supervise", "widgets.monitor.monitor"} < {*modules}
+    assert "aligner_lib.__main__" not in modules, "the import would run the command"
+    sys.modules.pop("colorsys", None)
+    import_all(["no_such_package.part", "colorsys"])
+    assert "colorsys" in sys.modules
 
 
 def test_a_change_of_the_requirements_or_of_the_clone_s_place_installs_again(installed):

@@ -135,7 +135,7 @@ class Environments:
 
     def _blueprint(self, name: str, settings: PoolSettings, split: str) -> Blueprint:
         args = (
-            OmegaConf.to_container(settings.args)
+            OmegaConf.to_container(settings.args, resolve=True)
             if OmegaConf.is_config(settings.args)
             else dict(settings.args)
         )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from aligner_lib.config.compose import literal
 from aligner_lib.run_folder.turns import turns_of
 from data import format_hh
 from data.sources import SAMPLES
@@ -50,7 +51,7 @@ def rubric_environment(
     args = judge | {
         "prompts": prompts,
         # a list, because Hydra's keys have no apostrophes
-        "rubric": [[criterion, weight] for criterion, weight in rubric.items()],
+        "rubric": [[literal(criterion), weight] for criterion, weight in rubric.items()],
         "verdict": "logprobs",
         "concurrency": 8,
         "timeout": 300,
