@@ -8,14 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aligner_lib.algorithms.batching import sample_order
-from aligner_lib.datasets.load import (
-    PreferenceSample,
-    PromptSample,
-    SFTSample,
-    load_preferences,
-    load_prompts,
-    load_sft,
-)
+from aligner_lib.datasets.load import load_preferences, load_prompts, load_sft
+from aligner_lib.datasets.samples import PreferenceSample, PromptSample, SFTSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import fetch
 from aligner_lib.models.architecture import Architecture

@@ -42,7 +42,7 @@ def format_dolly(
     to below 1. max_chars: longest input plus output, in characters.
 
     `seed` decides whether a context precedes its instruction, as in the NeMo tutorial's script. When training has no room for
-    both, it cuts the longer of the two (`aligner_lib.datasets.load.shorten`), so a line does not record the order. The split
+    both, it cuts the longer of the two (`aligner_lib.datasets.load.sft.shorten`), so a line does not record the order. The split
     depends only on `seed` and the prompts, and puts equal prompts on the same side.
 
     A record with a key that is neither read nor metadata (`data.fields`) is left out; metadata is counted in the notes. Raises

@@ -8,10 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from aligner_lib.algorithms.batching import global_batch, length_grouped, packed
-from aligner_lib.datasets.load import length_of_record
+from aligner_lib.datasets.chat_template import encode_prompt, with_response
+from aligner_lib.datasets.load.lines import UNBOUNDED
+from aligner_lib.datasets.load.sft import conversation_samples
+from aligner_lib.datasets.load.turns import text_or_turns, turns_in_record
 from aligner_lib.datasets.samples import PairSample, SFTSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
+from data.tools import checked_tools
 
 STEPS = 32  # global batches in the report, at most
 
@@ -54,7 +58,7 @@ def length_report(
 def token_lengths(files: Iterable[Path], tokenizer: Tokenizer) -> array:
     """The length in tokens of each sample in files of `data.convert`, read line by line.
 
-    Samples that the trainers leave out whatever their length are not counted.
+    Samples that the trainers leave out at any length are not counted.
     """
     lengths = array("I")
     for file in files:
@@ -77,3 +81,19 @@ def padding_share(batches: Sequence[Sequence], groups: Sequence[list[list[int]]]
             rows = [len(row.tokens) for i in group for row in batch[i].shown()]
             tokens, positions = tokens + sum(rows), positions + max(rows) * len(rows)
     return 1 - tokens / positions
+
+
+def length_of_record(record: dict, tokenizer: Tokenizer) -> int | None:
+    """The length in tokens of a record of `data.convert`; in a pair, the longer response counts.
+
+    None for a record that is unusable at any length, such as an answer with a stop token.
+    """
+    if "messages" in record:
+        tools = checked_tools(record["tools"]) if record.get("tools") else []
+        samples = conversation_samples(turns_in_record(record), tools, tokenizer, UNBOUNDED)
+        return None if isinstance(samples, str) else max(map(len, samples))
+    prompt = text_or_turns(record, "prompt", as_turns=True)
+    responses = [f" {record[key].strip()}" for key in ("chosen", "rejected", "response") if key in record]
+    if not responses:
+        return len(encode_prompt(tokenizer, prompt))
+    return max(len(with_response(tokenizer, prompt, response)[0]) for response in responses)

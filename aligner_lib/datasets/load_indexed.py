@@ -22,16 +22,10 @@ from aligner_lib.datasets.chat_template import (
     writes_date,
 )
 from aligner_lib.datasets.indexed_dataset import IndexedDataset, prefix_of
-from aligner_lib.datasets.load import (
-    Collect,
-    beside_others,
-    in_memory,
-    labelled_sample,
-    labelled_sides,
-    pair_problem,
-    prompt_sample,
-    usable,
-)
+from aligner_lib.datasets.load.labelled import beside_others, labelled_sample, labelled_sides
+from aligner_lib.datasets.load.lines import Collect, in_memory, usable
+from aligner_lib.datasets.load.pairs import pair_problem
+from aligner_lib.datasets.load.prompts import prompt_sample
 from aligner_lib.datasets.samples import (
     LabelledSample,
     LoadReport,

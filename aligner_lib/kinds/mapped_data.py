@@ -17,7 +17,7 @@ from pathlib import Path
 import aligner_lib.datasets
 from aligner_lib.datasets import load_indexed
 from aligner_lib.datasets.indexed_dataset import files_of_prefix, prefix_of
-from aligner_lib.datasets.load import Collect
+from aligner_lib.datasets.load.lines import Collect
 from aligner_lib.datasets.mapped_samples import MappedSamples, write_samples
 from aligner_lib.datasets.samples import LoadReport
 from aligner_lib.datasets.tokenizer import FILES, Tokenizer

@@ -8,7 +8,8 @@ import pytest
 from tiny_tokenizers import STYLES, llama_3, write
 
 from aligner_lib.datasets.chat_template import plain_template
-from aligner_lib.datasets.load import load_pairs, load_prompts, load_sft, shorten
+from aligner_lib.datasets.load import load_pairs, load_prompts, load_sft
+from aligner_lib.datasets.load.sft import shorten
 from aligner_lib.datasets.tokenizer import Tokenizer
 
 LONG = "word " * 200

@@ -9,7 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aligner_lib.datasets.load import UNBOUNDED, load_labelled, load_preferences, load_prompts, load_sft
+from aligner_lib.datasets.load import load_labelled, load_preferences, load_prompts, load_sft
+from aligner_lib.datasets.load.lines import UNBOUNDED
 from aligner_lib.tutorial.displays.show_mask import Mask, show_mask
 
 if TYPE_CHECKING:
