@@ -7,7 +7,8 @@ mutants. For each mutant, the test files that name the mutated module run first,
 To compare the tests of two commits, give the second run the record of the first run with `--again`. The second run plants the same
 mutants at the present places of their expressions, and begins with the test file that caught each mutant.
 
-Run the benchmark in a clean clone, because each mutant is written into the checkout and removed afterwards.
+Run the benchmark in a clean clone with an environment of its own (`./lab test --co -q` makes one), because each mutant is written
+into the checkout and removed afterwards, and because the tests' processes import the project of the environment.
 
     --count 60 --seed 0   how many mutants, and which draw
     --list                print the mutants and run no test
@@ -163,6 +164,11 @@ def main(words: list[str] | None = None) -> None:
     if options.list:
         print(*mutants, sep="\n")
         return
+    if (installed := _installed()) != ROOT:
+        sys.exit(
+            f"error: this environment has the project of {installed}, so processes of tests would not see a mutant: run "
+            "./lab test --co -q in this clone, and use the Python of its .venv"
+        )
     if changes := _changes():
         sys.exit(f"error: {ROOT} has changes that are not committed; run this in a clean clone:\n{changes}")
     verdicts = _known(options.json)
@@ -175,6 +181,13 @@ def main(words: list[str] | None = None) -> None:
         verdict = verdicts[mutant]
         print(f"{verdict.outcome:8} {verdict.seconds:5.0f} s  {mutant}  {verdict.by}", flush=True)
     print(_summary([verdicts[mutant] for mutant in mutants]))
+
+
+def _installed() -> Path:
+    """The clone whose project this environment's processes import, from any folder."""
+    command = [sys.executable, "-c", "import aligner_lib; print(aligner_lib.__file__)"]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip()).resolve().parents[1]
 
 
 def _changes() -> str:
