@@ -7,8 +7,8 @@ mutants. For each mutant, the test files that name the mutated module run first,
 To compare the tests of two commits, give the second run the record of the first run with `--again`. The second run plants the same
 mutants at the present places of their expressions, and begins with the test file that caught each mutant.
 
-Run the benchmark in a clean clone with an environment of its own (`./lab test --co -q` makes one), because each mutant is written
-into the checkout and removed afterwards, and because the tests' processes import the project of the environment.
+Run the benchmark in a clean clone with a separate environment (`./lab test --co -q` makes the environment), because each mutant is
+written into the checkout and removed afterwards, and because the tests' processes import the environment's project.
 
     --count 60 --seed 0   how many mutants, and which draw
     --list                print the mutants and run no test

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from aligner_lib.cli.size import GPUs, shape_of, trained_models
@@ -62,7 +63,7 @@ def show_cost(
     mean, texts = tokens or models[0].sequence // 2, models[0].batch
     run = f"{steps:,} steps" if steps else "a step"
     console.print(
-        f"[bold]{kind}[/bold] of {shape.name} ({shape.parameters / 1e9:.2f} billion parameters) on {gpus}: {run} of {texts:,} "
+        f"[bold]{kind}[/bold] of {escape(shape.name)} ({shape.parameters / 1e9:.2f} billion parameters) on {gpus}: {run} of {texts:,} "
         f"texts of {mean:,} tokens\n",
         soft_wrap=True,
     )

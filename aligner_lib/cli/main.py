@@ -416,7 +416,10 @@ def stop(run: RunName):
     from aligner_lib.cli.run_tables import find_run
 
     folder = find_run(run, RUNS)
-    if folder.is_over:
+    job = folder.latest_job() if folder.is_over else None
+    if folder.is_over and (
+        job is None or job.state.final
+    ):  # a queued job of an earlier attempt stops at its start
         raise UserError(f"{folder.path} is not running, but {folder.status}")
     folder.request_stop()
     typer.echo(

@@ -30,11 +30,11 @@ def list_runs(root: Path) -> None:
         justify = "right" if column in ("step", "heartbeat") else "left"
         table.add_column(column, justify=justify, overflow="fold")
     for run in waiting:
-        table.add_row(str(run.path), "–", _job_status(run), "–", "–", "–")
+        table.add_row(escape(str(run.path)), "–", _job_status(run), "–", "–", "–")
     for run in started:
         info = run.info
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("created", 0)))
-        table.add_row(str(run.path), run.kind, _status(run), _progress(info), _heartbeat(run), began)
+        table.add_row(escape(str(run.path)), run.kind, _status(run), _progress(info), _heartbeat(run), began)
     Console().print(table)
 
 
@@ -49,7 +49,7 @@ def show_run(run: RunFolder) -> None:
         facts.add_row("branch", escape(f"of {parent['name']}, after step {parent['step']}"))
     for name, use in ((info.get("config") or {}).get("functions") or {}).items():
         facts.add_row(f"functions.{name}", escape(f"{use}, in place of {_own(run.kind, name)}"))
-    facts.add_row("status", _status(run) + (f" ({info['message']})" if info.get("message") else ""))
+    facts.add_row("status", _status(run) + (f" ({escape(info['message'])})" if info.get("message") else ""))
     if advice := way_back(run):
         facts.add_row("way back", escape(advice))
     facts.add_row("step", _progress(info))
@@ -60,7 +60,7 @@ def show_run(run: RunFolder) -> None:
     facts.add_row("checkpoints", ", ".join(path.name for path in run.checkpoints()) or "none yet")
     if best := run.best_checkpoint():
         facts.add_row("the best", best.name)
-    console.print(f"[bold]{run.path}[/bold]")
+    console.print(f"[bold]{escape(str(run.path))}[/bold]")
     console.print(facts)
     _show_metrics(console, run)
 
@@ -83,7 +83,7 @@ def _show_metrics(console: Console, run: RunFolder) -> None:
     table.add_column("latest", justify="right")
     table.add_column("at step", justify="right")
     for metric, (value, step) in sorted(latest.items()):
-        table.add_row(metric, f"{value:.6g}", str(step))
+        table.add_row(escape(metric), f"{value:.6g}", str(step))
     if latest:
         console.print(table)
 
@@ -122,12 +122,16 @@ def _status(run: RunFolder) -> str:
 
 def _job_status(run: RunFolder) -> str:
     """The scheduler's state and reason of a run's job: `pending (Resources)`."""
-    from cluster import Job
+    from cluster import Job, record
 
+    try:  # a damaged file must not hide the other runs
+        record.read(run.path)
+    except (ValueError, TypeError):
+        return "unknown (its job/job.json is damaged)"
     try:
         status = Job.attach(run.path).status
-    except (ValueError, TypeError):  # a damaged file must not hide the other runs
-        return "unknown (its job/job.json is damaged)"
+    except ValueError as error:  # the scheduler is not known here
+        return f"unknown ({escape(str(error))})"
     return status.state.lower() + (f" ({escape(status.reason)})" if status.reason else "")
 
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from aligner_lib.config import peft, validation
@@ -244,7 +245,7 @@ def show_size(kind: str, config: DictConfig, model: str, gpus: GPUs) -> bool:
     parallelism, fits = best_layout(shape, models, gpus, refused)
     layout = f"TP {parallelism.tp} × PP {parallelism.pp} × DP {parallelism.dp}"
     console.print(
-        f"[bold]{kind}[/bold] of {shape.name} ({shape.parameters / 1e9:.2f} billion parameters), texts of "
+        f"[bold]{kind}[/bold] of {escape(shape.name)} ({shape.parameters / 1e9:.2f} billion parameters), texts of "
         f"{models[0].sequence:,} tokens at most, on {gpus}: {layout}\n",
         soft_wrap=True,
     )
@@ -258,9 +259,11 @@ def show_size(kind: str, config: DictConfig, model: str, gpus: GPUs) -> bool:
         table.add_row("together", *[""] * len(PARTS), f"{together(needs):.1f}")
     console.print(table)
     for note in _notes(config, models, parallelism):
-        console.print(f"\n{note}", soft_wrap=True)
+        console.print(f"\n{escape(note)}", soft_wrap=True)
     if fits and (reason := refused(parallelism)):
-        console.print(f"\nfits, but the job does not start in any layout of {gpus}: {reason}", soft_wrap=True)
+        console.print(
+            f"\nfits, but the job does not start in any layout of {gpus}: {escape(reason)}", soft_wrap=True
+        )
         return False
     _say_whether_it_fits(console, shape, models, gpus, needs, fits)
     if fits:

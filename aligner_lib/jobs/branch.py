@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -57,13 +58,25 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
             flush=True,
         )
         again = command(kind, child, shared | {"exp_manager.stop_after": at}, profile)
-        if code := subprocess.run(again).returncode:
+        if code := run_to_end(again):
             sys.exit(code)
         if step_of(RunFolder(child).latest_checkpoint()) < at:
             return  # a user stopped the job, and the new settings must not apply before the fork
     sys.stdout.flush()
     rest = [*command(kind, child, shared, profile), *overrides]
     os.execv(rest[0], rest)  # exec, so that the scheduler's signals reach the job itself
+
+
+def run_to_end(command: list[str]) -> int:
+    """Run a job to its end, and return its exit code. A scheduler's signals to this process reach the job."""
+    job = subprocess.Popen(command)
+    numbers = (signal.SIGTERM, signal.SIGUSR2)
+    before = {number: signal.signal(number, lambda number, _: job.send_signal(number)) for number in numbers}
+    try:
+        return job.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def branch_command(

@@ -124,7 +124,8 @@ class Writer:
         return {
             "tokens": [token.text for token in choice.tokens],
             "token_logprobs": [token.logprob for token in choice.tokens],
-            "top_logprobs": [dict(token.likeliest) or None for token in choice.tokens],
+            # several tokens may have the same text, such as parts of a character: the likeliest of them counts
+            "top_logprobs": [dict(reversed(token.likeliest)) or None for token in choice.tokens],
             "text_offset": [token.offset for token in choice.tokens],
         }
 

@@ -32,6 +32,9 @@ from aligner_lib.megatron.model import Transformer
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
+GREEDY_BELOW = 1e-6
+"""A request with a lower temperature is answered greedily: logits divided by 1e-38 overflow."""
+
 
 @dataclass(frozen=True)
 class ServedModel:
@@ -250,7 +253,7 @@ class Answer:
                 param="messages" if self._chat else "prompt",
                 code="context_length_exceeded",
             )
-        greedy = request.temperature == 0
+        greedy = request.temperature < GREEDY_BELOW
         return Sampling(
             max_length=length,
             temperature=1.0 if greedy else request.temperature,

@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
 from types import SimpleNamespace
 
 import forks
@@ -32,12 +34,12 @@ def run_command(words: list[str]) -> None:
 def in_forks(monkeypatch, tmp_path):
     """`aligner branch` in this process, with forks in place of the processes that it starts or becomes."""
 
-    def run(words: list[str]) -> SimpleNamespace:
+    def run(words: list[str]) -> int:
         forks.run(run_command, words[3:], log=tmp_path / "log")  # behind `python -m aligner_lib`
-        return SimpleNamespace(returncode=0)
+        return 0
 
     replaced = SimpleNamespace(environ=os.environ, execv=lambda _, words: run(words))
-    monkeypatch.setattr(branch_jobs, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(branch_jobs, "run_to_end", run)
     monkeypatch.setattr(branch_jobs, "os", replaced)
 
 
@@ -153,15 +155,15 @@ def test_a_branch_that_was_stopped_before_its_fork_goes_on_there_with_the_same_c
     """Jobs that only count stand in for the branch's. The changed settings must not begin before the fork."""
     child, jobs, stops = tmp_path / "child", [], [1, FORK]
 
-    def run(words: list[str]) -> SimpleNamespace:
+    def run(words: list[str]) -> int:
         jobs.append(words)
         if stops:
             checkpoint = child / "checkpoints" / f"step_{stops.pop(0):06d}"
             shutil.copytree(sft.latest_checkpoint(), checkpoint)
-        return SimpleNamespace(returncode=0)
+        return 0
 
     replaced = SimpleNamespace(environ=os.environ, execv=lambda _, words: run(words))
-    monkeypatch.setattr(branch_jobs, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(branch_jobs, "run_to_end", run)
     monkeypatch.setattr(branch_jobs, "os", replaced)
     for _ in range(2):
         branch_jobs.go_on(sft, FORK, child, ["model.optim.lr=0.01"])
@@ -169,3 +171,25 @@ def test_a_branch_that_was_stopped_before_its_fork_goes_on_there_with_the_same_c
     assert up_to_the_fork == again and f"exp_manager.stop_after={FORK}" in again
     assert "model.optim.lr=0.01" not in again and rest[-1] == "model.optim.lr=0.01"
     assert not any("stop_after" in word for word in rest)
+
+
+WAITS = """
+import pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+pathlib.Path(sys.argv[1]).touch()
+signal.pause()
+"""
+
+
+def test_a_scheduler_s_signal_reaches_the_job_that_computes_steps_again(tmp_path):
+    ready = tmp_path / "ready"
+
+    def terminate() -> None:
+        forks.until(ready.exists, "the job's handler")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    sender = threading.Thread(target=terminate)
+    sender.start()
+    assert branch_jobs.run_to_end([sys.executable, "-c", WAITS, str(ready)]) == 7
+    sender.join()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

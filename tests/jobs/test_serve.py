@@ -23,6 +23,7 @@ from aligner_lib.datasets.chat_template import encode
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.generation_thread import DrawnToken, ResponseEnd
+from aligner_lib.jobs.openai_answers import Choice, TokenLogprob, Usage, Writer
 from aligner_lib.jobs.openai_api import ApiError, ChatRequest, CompletionRequest, read
 from aligner_lib.jobs.request_answer import Answer, ServedModel
 
@@ -198,9 +199,20 @@ def test_logprobs_are_the_model_s_own_and_sorted(complete, smoke, generated):
     assert [choice.text[at] for at in logprobs.text_offset] == [token[0] for token in logprobs.tokens]
     for own, likeliest in zip(logprobs.token_logprobs, logprobs.top_logprobs):
         assert len(likeliest) <= 3 and own <= max(likeliest.values()) + 1e-6
-    cold = complete(prompt=PROMPT, seed=4, max_tokens=6, logprobs=1, temperature=0).choices[0].logprobs
+    coldest, cold = (
+        complete(prompt=PROMPT, seed=4, max_tokens=6, logprobs=1, temperature=temperature).choices[0].logprobs
+        for temperature in (1e-40, 0)
+    )
+    assert coldest == cold
     for token, own, likeliest in zip(cold.tokens, cold.token_logprobs, cold.top_logprobs):
         assert likeliest == {token: pytest.approx(own)} and own < 0
+
+
+def test_of_tokens_with_one_text_the_likeliest_counts():
+    parts_of_emoji = (("\ufffd", -0.2), ("\ufffd", -3.0), ("a", -4.0))
+    choice = Choice(0, "\ufffd", tokens=[TokenLogprob("\ufffd", -0.2, parts_of_emoji)])
+    written = Writer("m", chat=False).whole([choice], Usage(1, 1))["choices"][0]["logprobs"]
+    assert written["top_logprobs"] == [{"\ufffd": -0.2, "a": -4.0}]
 
 
 def test_a_chat_s_logprobs(chat):

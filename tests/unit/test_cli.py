@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from forks import until
@@ -19,8 +20,10 @@ from aligner_lib.cli import main as cli
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
 from aligner_lib.jobs import torchrun
+from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 from cluster.logs import exception_line
+from cluster.states import State
 
 ROOT = Path(__file__).parents[2]
 
@@ -204,6 +207,28 @@ def test_runs_show_stop_and_log_by_a_run_s_name(inside, two_runs, capsys, tmp_pa
     assert inside("log", "first", "--to", "tensorboard") == 0
     assert capsys.readouterr().out == "tensorboard has all of first, up to step 1\n"
     assert list((tmp_path / "runs" / "first" / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_a_message_with_brackets_is_shown_as_it_is(inside, two_runs, capsys, tmp_path):
+    path = tmp_path / "runs" / "first[lr=1]"
+    (tmp_path / "runs" / "first").rename(path)
+    message = "a text has [/INST]; see '.[json]'"
+    (path / "run.json").write_text(
+        json.dumps(json.loads((path / "run.json").read_text()) | {"message": message})
+    )
+    assert inside("show", "first[lr=1]") == 0
+    shown = capsys.readouterr().out
+    assert "first[lr=1]" in shown and f"({message})" in shown
+    assert inside("runs") == 0 and "first[lr=1]" in capsys.readouterr().out
+
+
+def test_a_run_whose_next_attempt_waits_in_a_queue_can_be_stopped(inside, two_runs, monkeypatch, tmp_path):
+    state = State.PENDING
+    monkeypatch.setattr(RunFolder, "latest_job", lambda run: SimpleNamespace(state=state))
+    assert inside("stop", "first") == 0
+    assert (tmp_path / "runs/first/control/stop").exists()
+    state = State.FINISHED
+    assert inside("stop", "first") == 2
 
 
 def test_the_table_of_runs_has_their_states_and_the_age_of_each_heartbeat(inside, two_runs, capsys, tmp_path):
