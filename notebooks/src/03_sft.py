@@ -202,8 +202,8 @@ await monitor
 #
 # The held-out loss falls from {{laptop.sft.val_loss_before}} to about {{laptop.sft.val_loss_after}} with the laptop
 # profile, and from {{smoke.sft.val_loss_before}} to {{smoke.sft.val_loss_after}} with `smoke`. The loss falls fastest
-# at the beginning. With `laptop`, the held-out answers are not quite new: 64 of the 98 consist of sentences that other training
-# answers have, because both are about the same topics. So this loss shows what was learnt and hardly shows overfitting. The
+# at the beginning. With `laptop`, the held-out answers are not quite new: every sentence of 64 of the 98 also stands in a training
+# answer, because both are about the same topics. So this loss shows what was learnt and hardly shows overfitting. The
 # held-out prompts of notebooks 04 to 08 have topics of their own.
 #
 # | you see | meaning | change |
@@ -323,7 +323,7 @@ print(f"validation loss {losses[0]:.3f} → {losses[-1]:.3f}  ({losses[-1] / los
 # %% [markdown]
 # ## What you learnt
 #
-# - The loss covers answers only. Samples of similar length share a micro batch, so little padding is computed.
+# - The loss covers answers only.
 # - The metric to watch is the validation loss.
 
 # %% [markdown]

@@ -95,8 +95,8 @@ for c, r, loss, correct in zip(
 # exactly $\ln 2$ with accuracy 0. Any other start reveals a bug before training begins.
 #
 # With `laptop`, the head starts as small random numbers, and the first loss is {{laptop.rm.first_loss}}, which includes
-# a small part from the centering loss below. The reason is that the gradient that reaches the transformer is scaled by
-# the head's weights. With a zero head, the first steps would train only the head.
+# a small part from the centering loss below. The head does not start at zero, because its weights scale the gradient that
+# reaches the transformer. With a zero head, the first steps would train only the head.
 #
 # ## The run
 #
@@ -125,7 +125,7 @@ display(monitor)
 # ### While it trains
 #
 # A text has one hidden state per token, but only one reward. Which hidden state should the head read? Under a causal
-# mask, only the last token has seen the whole text. A mean over all tokens is less noisy, but ignores the order. Rows
+# mask, only the last token has seen the whole text. A mean over all tokens is less noisy, but most hidden states have seen only a part of the text. Rows
 # are padded on the right: with lengths 3 and 5, the last token of the first text is in column 2.
 
 
@@ -168,7 +168,7 @@ for which, name in enumerate(("last token", "mean of all")):
     )
 
 # %% [markdown]
-# In this project's run with `laptop`, the last token was right on 0.77 of the pairs and the mean on 0.70. On 160 held-out
+# In this project's run with `laptop`, the last token was right on 0.75 of the pairs and the mean on 0.70. On 160 held-out
 # pairs of an earlier sample the two heads got 0.79 and 0.65. The model knows a lot about good answers before it has seen
 # a single comparison, and its last hidden state holds most of the knowledge. The library's code shows which hidden state its reward model
 # reads:
@@ -238,8 +238,9 @@ curves(
 #
 # Both means move, and only their difference matters. The Bradley–Terry loss fixes neither the zero point of the rewards
 # nor the head's output for an unfinished answer. But PPO's critic starts from the reward model's weights and reads
-# unfinished answers. (`laptop` gives the critic a new head.) Therefore `laptop` adds a small multiple of the mean squared reward, over all tokens, to the loss
-# (`center_rewards_coefficient`). The additional term keeps outputs near 0 where no comparison determines them.
+# unfinished answers. In one run, the scores at last tokens had drifted far below all others, and PPO learnt not to end
+# answers. So `laptop` gives the critic a new head, and adds a small multiple of the mean squared reward, over all
+# tokens, to the loss (`center_rewards_coefficient`). The term keeps outputs near 0 where no comparison determines them.
 
 # %%
 curves(lab.run("rm"), metrics=[["train/rewards_chosen_mean", "train/rewards_rejected_mean"]])
@@ -248,7 +249,8 @@ curves(lab.run("rm"), metrics=[["train/rewards_chosen_mean", "train/rewards_reje
 # ## Where is the model wrong or uncertain?
 #
 # The widget shows held-out pairs with the model's rewards. Sort by the smallest margin to find pairs that the model
-# gets wrong or nearly wrong. Would you have chosen the same answer?
+# gets wrong or nearly wrong. Would you have chosen the same answer? From here on, rewards are in standard deviations of
+# the held-out rewards, as in PPO. The charts above show rewards without this unit.
 
 # %%
 from aligner_lib.jobs.inference import scoring
@@ -282,7 +284,7 @@ if by_fault:
 # ### How sure may the model be?
 #
 # By the Bradley–Terry model, a distance $d$ of two rewards states a probability: $\sigma(d)$ that the answer with the
-# higher reward is preferred. Is the stated probability true? The next cell sorts the held-out pairs by $|d|$ into five
+# higher reward is preferred. Here $d$ has the unit in which the loss saw the rewards. Is the stated probability true? The next cell sorts the held-out pairs by $|d|$ into five
 # groups of equal size. For each group it draws the stated probability and the share of pairs on which the model is
 # right. A **calibrated** model lies on the diagonal.
 
@@ -291,7 +293,8 @@ import matplotlib.pyplot as plt
 
 from aligner_lib.tutorial.comparison.calibration import calibration
 
-groups = calibration([chosen - rejected for chosen, rejected in scores])
+unit = score.judge.scale.std  # of the scores; the loss was trained on rewards without this unit
+groups = calibration([unit * (chosen - rejected) for chosen, rejected in scores])
 stated, right = [group.stated for group in groups], [group.right.value for group in groups]
 spread = [
     [group.right.value - group.right.low for group in groups],
@@ -305,8 +308,7 @@ plt.show()
 
 # %% [markdown]
 # A point above the diagonal means a cautious model, and a point below it means a model that is too sure. With `laptop`,
-# expect caution: of the training labels, 10 % are wrong, so a model that fits them well states at most about 0.9, and
-# the held-out labels have no errors. PPO reads the rewards themselves, not their order. A model that is too sure of a
+# expect caution: of the training labels 10 % are wrong, and the held-out labels have no errors. PPO reads the rewards themselves, not their order. A model that is too sure of a
 # small difference makes PPO chase the difference.
 
 # %% [markdown]

@@ -168,7 +168,7 @@ show_source(ppo.advantages_and_returns)
 # ### Why whiten?
 #
 # The size of the advantages depends on the unit of the rewards. A reward model whose rewards are ten times as large would
-# make every update ten times as large. PPO therefore **whitens** the advantages of a *rollout*, which is the set of
+# make every gradient ten times as large, beside an unchanged KL penalty. PPO therefore **whitens** the advantages of a *rollout*, which is the set of
 # responses of a step: PPO subtracts their mean $\mu$ and divides by their deviation $\sigma$, where $\sigma^2$ is the mean
 # of $(A_t - \mu)^2$. Which entries of the array belong in the two means? By hand: of the advantages 1, 3 and a padding value of 9, the whitened advantages are
 # −1, 1 and 0.
@@ -452,13 +452,13 @@ curves(
 
 # %% [markdown]
 # How good is the critic? The last of the next three charts shows the **explained variance**: the share of the variance
-# of the returns that the critic predicts. A constant prediction has the explained variance 0.
+# of the returns that the critic predicts. A constant prediction has the explained variance 0, and a worse prediction has less.
 #
 # The critic starts as a copy of the reward model, and with `laptop` its head starts as zeros (`critic.model.new_head`).
 # The reward model was trained on complete answers, so its score for a prefix means nothing. The critic learns to
 # predict the score of an answer before the answer is complete, and better predictions make the advantages less noisy.
-# But a critic needs many responses to learn that some prompts are harder than others, and this run has several hundred. A
-# policy that is paid for easy prompts learns little.
+# But a critic needs many responses to learn that some prompts are harder than others, and this run has several hundred.
+# Until then, every answer to an easy prompt gets a positive advantage, good or bad.
 #
 # So the `laptop` profile helps the critic (`trainer.ppo.prompt_baseline`). It draws four responses to each prompt, and
 # the values of a response begin from the mean reward of the other three. The critic learns the rest. The explained
@@ -733,7 +733,7 @@ TokenTable(sorted(echoes, key=lambda record: -record["reward"])[:4])
 show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random")
 
 # %% [markdown]
-# Most answers have a title that nobody asked for: 0.03 of such answers before training, 0.88 after it. No rejected answer
+# The share of answers with a title that nobody asked for rose from 0.03 to 0.88. No rejected answer
 # of the pairs had this fault, so the reward model took a title for the sign of a better answer. Reading twenty answers
 # found the fault. Since then the pairs contain it, and the program has a part for it (*plain*), by which 0.21 of these
 # answers are good. A program sees only those faults that its author thought of. So before you believe a figure, read

@@ -306,14 +306,14 @@ lab.record("06", {"dpo": figures})
 
 # %% [markdown]
 # PPO learns from its own answers, which a reward model scores. DPO learns from answers that were written before the training. So DPO needs fewer models, runs faster and has fewer
-# ways to fail, but DPO never learns from its own mistakes.
+# ways to fail, but DPO never sees the mistakes that the policy makes during the training.
 #
-# The six steps of this notebook are few: in the recorded `laptop` run DPO judged pairs no better than the best simple rule
-# ({{laptop.dpo.val_acc}}). With 192 steps, four times the learning rate, $\beta = 0.05$ and
+# The six steps of this notebook are few: in the recorded `laptop` run DPO was right on {{laptop.dpo.val_acc}} of the
+# pairs, and the best simple rule on {{laptop.rm.best_baseline}}. With 192 steps, four times the learning rate, $\beta = 0.05$ and
 # `model.dpo.sft_loss_weight=0.2` (`python notebooks/record.py --long`), DPO raised the share of good answers to the 256 prompts of notebook 05 from {{long_1234.dpo.good_sft}} to {{long_1234.dpo.good_dpo}} with seed 1234,
 # from {{long_1.dpo.good_sft}} to {{long_1.dpo.good_dpo}} with seed 1, and from {{long_2.dpo.good_sft}} to
 # {{long_2.dpo.good_dpo}} with seed 2. After 32 steps with seed 1, DPO had 0.86 of the held-out pairs in the right order,
-# and the reward model liked the answers (0.30 to 0.64), but only 0.36 of them were good, as before. A policy learns the
+# and the mean reward rose from 0.30 to 0.64, but the share of good answers stayed at 0.36. A policy learns the
 # order of pairs long before it writes better answers.
 #
 # Notebook 08 compares the answers of all policies. Ask the policies now:

@@ -326,7 +326,7 @@ for name, estimate in zip(("k1", "k2", "k3"), kl_check.function(logprobs[tokens]
 #
 # A penalty in the *reward*, as in PPO, may use $k_1$. A reward is not differentiated: it weights $\nabla \log \pi$ of the
 # drawn token, and $d\, \nabla \log \pi$ is the gradient of $k_2$ above. A penalty in the *loss* may not use $k_1$. The
-# library's docstring says the same in a sentence.
+# library's docstring names the estimate with the right gradient.
 
 # %%
 from aligner_lib.algorithms.policy_gradient import kl_loss
@@ -409,7 +409,8 @@ lab.record("07", {"grpo": figures})
 # Take the first step's responses and compute the update of several objectives. The weight of a token is the factor of
 # the gradient of $\log \pi$: a blue token becomes likelier, and an orange token becomes less likely. `dr_grpo` does not
 # divide by the deviation of the group, and divides the sum over a response's tokens by the maximal length instead of
-# the response's own. So its weights are smaller, and need a higher learning rate. (Your run divides by the deviation.)
+# the response's own. So its weights are smaller. (Your run divides by the deviation.) Plain gradient descent would need a
+# higher learning rate, but Adam removes a constant factor. `rloo` has the same constant divisor.
 # `rloo` subtracts the mean of the other responses, and `gspo` clips one ratio for each whole response.
 
 # %%
@@ -504,7 +505,7 @@ curves(
 # %% [markdown]
 # In the recorded run (made before twins were held out together), PPO got 0.89 of its training sums right at step 8. The
 # run ended before a second validation, so its only held-out figure is from before the training. A PPO step took about
-# 20 s and a GRPO step about 3 s: 64 prompts carry more information than eight, but cost more to compute. The explained
+# 20 s, in float32, with 64 prompts and a critic, and a GRPO step takes about 3 s, so the times do not compare the algorithms. The explained
 # variance stays near 0, so the critic was no better than a constant and did no harm.
 #
 # ## A second task: instructions with a form
@@ -555,7 +556,7 @@ show_completions(forms, n=6, sort="reward", split="validation")
 # responses to such prompts were good, and each of them stood out in its group.
 #
 # Is the reward safe now? No: an answer that consists of the word, the topic and a constant sentence gets the reward 1 for
-# every prompt, because the environment judges each response alone. The metric `val_rollouts/good` judges the responses
+# three of five prompts, because the environment judges each response alone. The metric `val_rollouts/good` judges the responses
 # beside each other and would stay low. In this run the metric agrees with the reward, so the policy did not find the
 # cheat within twenty steps.
 #

@@ -184,7 +184,7 @@ print(evaluation.conclusion)
 # all prompts agree, as if nothing were uncertain. The library therefore uses Wilson's interval for shares
 # and win rates, and Student's t for means and gains. Like your function, the library counts prompts and not answers
 # ([how often each interval holds the truth](../docs/intervals.md)). Compare your interval with the win rate in the
-# table above. With `prompts = 4`, the table's interval would be much wider than yours.
+# table above. Of four prompts that a policy wins all, your interval has no width, and the library's begins below one half.
 
 # %%
 scores = {}
@@ -212,8 +212,8 @@ show_source(mean_interval)
 # $$ \underbrace{(e' - e)(\bar r_{ended} - \bar r_{cut})}_{\text{ended}} \; + \;
 # \underbrace{e'(g' - g)(\bar r_{right} - \bar r_{wrong})}_{\text{gold}} \; + \; \text{rest} $$
 #
-# The rest is the increase of the reward among answers of the same kind. Most of the rest rewards properties that the
-# reward model likes and people did not ask for. By hand: 4 of 10 answers ended before and 8 end now, and an end was
+# The rest is the increase of the reward among answers of the same kind. The rest can be real improvement, or properties
+# that only the reward model likes. The split does not tell which. By hand: 4 of 10 answers ended before and 8 end now, and an end was
 # worth 0.5. So the ended part of the gain is 0.4 · 0.5 = 0.2. (The method goes back to [Kitagawa
 # 1955](https://doi.org/10.1080/01621459.1955.10501299).)
 
@@ -308,9 +308,9 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The further the policy follows the judge with heavy tails, the lower the gold score: best of 8 beats best of 256. The
+# With heavy tails, the gold score rises up to best of 8 and falls afterwards: best of 256 is worse than best of 2. The
 # score of the proxy itself rises all the way and gives no warning. The effect is called over-optimisation ([Gao et al.
-# 2022](https://arxiv.org/abs/2210.10760)).
+# 2023](https://arxiv.org/abs/2210.10760)).
 
 # %% [markdown]
 # ### Rejection sampling
@@ -394,7 +394,8 @@ display(chat)
 # %% [markdown]
 # ## What you learnt
 #
-# - With the same prompts, random numbers and reward model, any difference comes from training.
+# - The same prompts, random numbers and reward model make a comparison fair. Chance remains, and the interval shows how
+#   much.
 # - A figure without an interval is not evidence.
 # - Look at reward, length and KL together. None of the three alone means "better".
 
