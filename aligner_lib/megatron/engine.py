@@ -102,6 +102,7 @@ class Engine:
         if num_layers_unfrozen is not None:
             self.module.freeze_below(num_layers_unfrozen)
         self.optimizer = None
+        self.has_trained_head = False  # whether the initial adapters came with a scalar head
         self.steps = 0  # optimizer steps taken
         self.offloads_adam = False  # whether `offload_optimizer` puts Adam's moments on the CPU
         self.start: Path | None = None  # the model folder to which `go_on_from(None)` returns
@@ -297,6 +298,7 @@ class Engine:
         if self.lora.start is not None:
             store = open_adapters(self.lora.start, self.module.architecture)
             checkpoint.load_trained(self.module, store, head_may_stay=True)
+            self.has_trained_head = "value_head.weight" in store
         self.adapters = AdapterRecord(folder.absolute(), model_hash(folder), self.lora.layers)
 
     def _check_adapters(self, folder: Path) -> None:

@@ -66,7 +66,8 @@ def test_a_kl_beyond_the_bound_ends_the_run(jobs):
         run_smoke_job("ppo", jobs.settings("ppo", "kl", **bound))
     run = jobs.run_folder("kl")
     assert run.status == "failed"
-    assert "raise trainer.ppo.initial_policy_kl_penalty" in run.info["message"]
+    assert "raise the bound" in run.info["message"]
+    assert "a higher trainer.ppo.initial_policy_kl_penalty" in run.info["message"]
     assert steps(run) == [0, 1]
     assert run.latest_checkpoint().name == step_name(1)  # though it saves every second step
     assert max(record["step"] for record in run.rollouts()) == 2  # what went too far can be read

@@ -128,6 +128,20 @@ def test_adapters_go_on_from_adapters(trained, jobs):
     assert "adapters" in again.info["hashes"]
 
 
+def test_a_reward_model_s_adapters_go_on_with_their_head(trained, jobs):
+    again = jobs.run(
+        "rm",
+        "restored_rm",
+        pretrained_checkpoint__restore_from_path=f"'{trained('sft').path}'",
+        **lora(),
+        model__peft__restore_from_path=f"'{trained('rm').path}'",
+        trainer__rm__max_steps=1,
+    )
+    before = [record for record in figures(trained("rm")) if "validation/loss" in record][-1]
+    assert before["validation/loss"] < 0.69
+    assert figures(again)[0]["validation/loss"] == pytest.approx(before["validation/loss"], abs=1e-5)
+
+
 def test_the_command_merges(trained, tmp_path):
     run = trained("dpo")
     result = CliRunner().invoke(app, ["model", "merge", str(run.path), "--out", str(tmp_path / "merged")])

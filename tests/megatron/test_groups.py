@@ -1,5 +1,6 @@
 """Groups of GRPO: what counts as alike is the rewards that are learnt from."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -183,6 +184,10 @@ def test_a_target_of_the_kl_begins_with_the_penalty_if_the_checkpoint_has_no_coe
     (tmp_path / "kl_coef.json").write_text("0.25")
     grouped.load(tmp_path)
     assert grouped.kl_coef == 0.25
+    for initial, coefficient in ((0.5, 0.3), (0.4, 0.5)):  # a changed penalty begins anew
+        (tmp_path / "kl_coef.json").write_text(json.dumps({"kl_coef": 0.3, "initial": initial}))
+        grouped.load(tmp_path)
+        assert grouped.kl_coef == coefficient
 
 
 @pytest.mark.parametrize(("objective", "controls"), [("grpo", {"lr", "kl_coef"}), ("dapo", {"lr"})])

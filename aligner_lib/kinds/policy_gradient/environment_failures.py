@@ -69,7 +69,8 @@ class FailedRewards:
             )
         raise RewardsFailedError(
             f"at step {step} no response has had a reward for {self.steps} steps, so the policy learns nothing: "
-            f"repair the reward, then start the run again, which continues from its checkpoint; {why}"
+            "repair the reward, then start the run again, which continues from its checkpoint; a run whose reward is in a changed "
+            f"file begins anew (exp_manager.resume_if_exists=False) or as a branch; {why}"
         )
 
 

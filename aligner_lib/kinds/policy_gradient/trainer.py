@@ -193,7 +193,8 @@ class PolicyGradientTrainer(ABC):
         if parallel.is_first_rank():
             save_tokenizer(self.policy.tokenizer, folder)
             if self.loop.target_kl is not None:
-                (folder / "kl_coef.json").write_text(json.dumps(self.kl_coef))
+                state = {"kl_coef": self.kl_coef, "initial": self.loop.initial_policy_kl_penalty}
+                (folder / "kl_coef.json").write_text(json.dumps(state))
 
     def load(self, folder: Path | None) -> None:
         """Restore the state that `save` wrote; None: the state before the first step. Waits until the reward source is
@@ -204,7 +205,11 @@ class PolicyGradientTrainer(ABC):
         self.kl_coef, self.lr_schedule.override = self.loop.initial_policy_kl_penalty, None
         saved = folder and folder / "kl_coef.json"  # a run without a target wrote no such file
         if self.loop.target_kl is not None and saved and saved.is_file():
-            self.kl_coef = json.loads(saved.read_text())
+            state = json.loads(saved.read_text())
+            if not isinstance(state, dict):  # of a version that wrote the coefficient alone
+                self.kl_coef = state
+            elif state["initial"] == self.loop.initial_policy_kl_penalty:  # a changed setting begins anew
+                self.kl_coef = state["kl_coef"]
 
     # -- what PPO and GRPO each define ----------------------------------------------------------------------------
 
@@ -432,10 +437,15 @@ class PolicyGradientTrainer(ABC):
         if bound is not None and kl > bound:
             difference = "|log π − log π_ref|" if self.loop.use_absolute_kl else "log π − log π_ref"
             name = group_of(self.config)
+            penalty = (
+                f" or a higher trainer.{name}.initial_policy_kl_penalty"
+                if self.objective.kl != "none"
+                else ""
+            )
             raise KLBoundError(
                 f"at step {step} init_policy_kl, the mean of {difference}, is {kl:.3f} nats, beyond "
-                f"trainer.{name}.max_init_policy_kl={bound}: raise trainer.{name}.initial_policy_kl_penalty or lower "
-                "model.optim.lr"
+                f"trainer.{name}.max_init_policy_kl={bound}. A resumed run draws the same responses: raise the bound, or "
+                f"begin anew or branch from an earlier step with a lower model.optim.lr{penalty}"
             )
 
     def _bookkeeping(self, step: int) -> dict[str, float]:

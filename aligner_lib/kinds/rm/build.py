@@ -31,7 +31,7 @@ def prepare(config: DictConfig) -> PreparedJob:
             start,
             new_head=is_new,
         )
-        if is_new:
+        if is_new and not engine.has_trained_head:
             engine.draw_head(config.model.init_method_std, config.model.seed)
         scale = RewardScale(scaling["mean"], scaling["std"]) if fixed else RewardScale()
         return RewardModelTrainer(
