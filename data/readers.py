@@ -5,6 +5,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -165,7 +166,8 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
                     )
                     yield Skip(str(path), rows.line_num, Reason.WRONG_TYPE, detail)
                 else:
-                    named = {name: cell for name, cell in row.items() if name}
+                    # a spreadsheet's line end inside of a cell is no part of the text
+                    named = {name: cell.replace("\r\n", "\n") for name, cell in row.items() if name}
                     yield RawRecord(str(path), rows.line_num, named)
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text ({error}): save the file as UTF-8") from error
@@ -178,7 +180,7 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
 def _delimiter(stream: TextIO) -> str:
     """The character between the names of a CSV's header: a comma, or what spreadsheets write in its place. Returns to the start
     of the stream."""
-    header = stream.readline()
+    header = re.sub(r'"[^"]*"', "", stream.readline())  # a quoted name may contain any of the characters
     stream.seek(0)
     return max(",;\t", key=header.count)
 

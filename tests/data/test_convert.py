@@ -133,6 +133,21 @@ def test_turns_in_the_cells_of_a_csv_are_turns(tmp_path):
     assert lines(conversion) == [PAIR | {"prompt": [{"role": "user", "content": "[{not a turn"}]}]
 
 
+def test_a_spreadsheet_s_line_ends_inside_of_cells_are_no_part_of_the_texts(tmp_path):
+    """As git's autocrlf and Excel write them: HH's marks are found all the same."""
+    text = 'prompt,chosen,rejected\n"\n\nHuman: hi\n\nAssistant:","a\nb",bad\n'
+    (tmp_path / "raw.csv").write_bytes(text.replace("\n", "\r\n").encode())
+    [record] = lines(convert(tmp_path / "raw.csv", tmp_path, "preferences", validation_fraction=0))
+    assert record["prompt"] == [{"role": "user", "content": "hi"}] and record["chosen"] == "a\nb"
+
+
+def test_a_quoted_column_may_have_a_comma_beside_semicolons(tmp_path):
+    (tmp_path / "raw.csv").write_text('"Frage, lang";"Antwort"\nq;a\n')
+    columns = {"Frage, lang": "prompt", "Antwort": "completion"}
+    [record] = lines(convert(tmp_path / "raw.csv", tmp_path, "sft", columns=columns, validation_fraction=0))
+    assert record["messages"][0]["content"] == "q"
+
+
 @pytest.mark.parametrize("name", ["a.json", "lines.json", "a.csv", "a.jsonl.gz", "a.parquet", "a.arrow"])
 def test_every_kind_of_file_gives_the_same_lines(tmp_path, name, monkeypatch):
     monkeypatch.setattr("data.readers.CHUNK_CHARACTERS", 7)  # records are longer than what is read at once
