@@ -416,10 +416,9 @@ def stop(run: RunName):
     from aligner_lib.cli.run_tables import find_run
 
     folder = find_run(run, RUNS)
+    # the next attempt of a run that is over may wait in a queue: it stops at its start
     job = folder.latest_job() if folder.is_over else None
-    if folder.is_over and (
-        job is None or job.state.final
-    ):  # a queued job of an earlier attempt stops at its start
+    if folder.is_over and (job is None or job.state.final):
         raise UserError(f"{folder.path} is not running, but {folder.status}")
     folder.request_stop()
     typer.echo(

@@ -75,6 +75,8 @@ def run_to_end(command: list[str]) -> int:
     try:
         return job.wait()
     finally:
+        if job.poll() is None:  # Ctrl-C
+            job.kill()
         for number, handler in before.items():
             signal.signal(number, handler)
 

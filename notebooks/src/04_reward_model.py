@@ -125,8 +125,9 @@ display(monitor)
 # ### While it trains
 #
 # A text has one hidden state per token, but only one reward. Which hidden state should the head read? Under a causal
-# mask, only the last token has seen the whole text. A mean over all tokens is less noisy, but most hidden states have seen only a part of the text. Rows
-# are padded on the right: with lengths 3 and 5, the last token of the first text is in column 2.
+# mask, only the last token has seen the whole text. A mean over all tokens is less noisy, but most hidden states have
+# seen only a part of the text. Rows are padded on the right: with lengths 3 and 5, the last token of the first text is
+# in column 2.
 
 
 # %% tags=["solution"]
@@ -284,9 +285,9 @@ if by_fault:
 # ### How sure may the model be?
 #
 # By the Bradley–Terry model, a distance $d$ of two rewards states a probability: $\sigma(d)$ that the answer with the
-# higher reward is preferred. Here $d$ has the unit in which the loss saw the rewards. Is the stated probability true? The next cell sorts the held-out pairs by $|d|$ into five
-# groups of equal size. For each group it draws the stated probability and the share of pairs on which the model is
-# right. A **calibrated** model lies on the diagonal.
+# higher reward is preferred. Here $d$ has the unit in which the loss saw the rewards. Is the stated probability true?
+# The next cell sorts the held-out pairs by $|d|$ into five groups of equal size. For each group it draws the stated
+# probability and the share of pairs on which the model is right. A **calibrated** model lies on the diagonal.
 
 # %%
 import matplotlib.pyplot as plt
@@ -308,8 +309,8 @@ plt.show()
 
 # %% [markdown]
 # A point above the diagonal means a cautious model, and a point below it means a model that is too sure. With `laptop`,
-# expect caution: of the training labels 10 % are wrong, and the held-out labels have no errors. PPO reads the rewards themselves, not their order. A model that is too sure of a
-# small difference makes PPO chase the difference.
+# expect caution: of the training labels 10 % are wrong, and the held-out labels have no errors. PPO reads the rewards
+# themselves, not their order. A model that is too sure of a small difference makes PPO chase the difference.
 
 # %% [markdown]
 # ## How does the reward model score the policy's answers?

@@ -192,8 +192,9 @@ draw_trainings(REINFORCE=plain)
 
 # %% [markdown]
 # All ten trainings learn, and stay close to the dashed line. Why do they end near 0.9, though the best response has the
-# reward 1.0? The best response is rare at first, and the gradient weights each response by its probability. So the response
-# with 0.9 becomes likelier, and the best response becomes even rarer. The dashed training, which draws nothing, ends there, too.
+# reward 1.0? The best response is rare at first, and the gradient weights each response by its probability. So the
+# response with 0.9 becomes likelier, and the best response becomes even rarer. The dashed training, which draws
+# nothing, ends there, too.
 #
 # Now add 5 to every reward. The constant does not change
 # which response is best, and the exact gradient stays the same, because the probabilities always sum to 1. What do you

@@ -167,11 +167,11 @@ show_source(ppo.advantages_and_returns)
 # %% [markdown]
 # ### Why whiten?
 #
-# The size of the advantages depends on the unit of the rewards. A reward model whose rewards are ten times as large would
-# make every gradient ten times as large, beside an unchanged KL penalty. PPO therefore **whitens** the advantages of a *rollout*, which is the set of
-# responses of a step: PPO subtracts their mean $\mu$ and divides by their deviation $\sigma$, where $\sigma^2$ is the mean
-# of $(A_t - \mu)^2$. Which entries of the array belong in the two means? By hand: of the advantages 1, 3 and a padding value of 9, the whitened advantages are
-# −1, 1 and 0.
+# The size of the advantages depends on the unit of the rewards. A reward model whose rewards are ten times as large
+# would make every gradient ten times as large, beside an unchanged KL penalty. PPO therefore **whitens** the advantages
+# of a *rollout*, which is the set of responses of a step: PPO subtracts their mean $\mu$ and divides by their deviation
+# $\sigma$, where $\sigma^2$ is the mean of $(A_t - \mu)^2$. Which entries of the array belong in the two means? By
+# hand: of the advantages 1, 3 and a padding value of 9, the whitened advantages are −1, 1 and 0.
 
 
 # %% tags=["solution"]
@@ -452,13 +452,14 @@ curves(
 
 # %% [markdown]
 # How good is the critic? The last of the next three charts shows the **explained variance**: the share of the variance
-# of the returns that the critic predicts. A constant prediction has the explained variance 0, and a worse prediction has less.
+# of the returns that the critic predicts. A constant prediction has the explained variance 0, and a worse prediction
+# has less.
 #
 # The critic starts as a copy of the reward model, and with `laptop` its head starts as zeros (`critic.model.new_head`).
 # The reward model was trained on complete answers, so its score for a prefix means nothing. The critic learns to
 # predict the score of an answer before the answer is complete, and better predictions make the advantages less noisy.
 # But a critic needs many responses to learn that some prompts are harder than others, and this run has several hundred.
-# Until then, every answer to an easy prompt gets a positive advantage, good or bad.
+# Until then, even a bad answer to an easy prompt can have a positive advantage.
 #
 # So the `laptop` profile helps the critic (`trainer.ppo.prompt_baseline`). It draws four responses to each prompt, and
 # the values of a response begin from the mean reward of the other three. The critic learns the rest. The explained

@@ -505,8 +505,8 @@ curves(
 # %% [markdown]
 # In the recorded run (made before twins were held out together), PPO got 0.89 of its training sums right at step 8. The
 # run ended before a second validation, so its only held-out figure is from before the training. A PPO step took about
-# 20 s, in float32, with 64 prompts and a critic, and a GRPO step takes about 3 s, so the times do not compare the algorithms. The explained
-# variance stays near 0, so the critic was no better than a constant and did no harm.
+# 20 s, in float32, with 64 prompts and a critic, and a GRPO step takes about 3 s, so the times do not compare the
+# algorithms. The explained variance stays near 0, so the critic was no better than a constant and did no harm.
 #
 # ## A second task: instructions with a form
 #

@@ -213,8 +213,8 @@ show_source(mean_interval)
 # \underbrace{e'(g' - g)(\bar r_{right} - \bar r_{wrong})}_{\text{gold}} \; + \; \text{rest} $$
 #
 # The rest is the increase of the reward among answers of the same kind. The rest can be real improvement, or properties
-# that only the reward model likes. The split does not tell which. By hand: 4 of 10 answers ended before and 8 end now, and an end was
-# worth 0.5. So the ended part of the gain is 0.4 · 0.5 = 0.2. (The method goes back to [Kitagawa
+# that only the reward model likes. The split does not tell which. By hand: 4 of 10 answers ended before and 8 end now,
+# and an end was worth 0.5. So the ended part of the gain is 0.4 · 0.5 = 0.2. (The method goes back to [Kitagawa
 # 1955](https://doi.org/10.1080/01621459.1955.10501299).)
 
 
