@@ -26,8 +26,8 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
     Otherwise the result is the step of the last checkpoint before, or 0, and the steps up to `at` are computed again. A branch
     that was started earlier and is incomplete continues from its own newest checkpoint. If the parent was begun anew since, the
     branch begins anew, too, and the old files are set aside. Raises UserError if the parent did not reach step `at`, for the
-    folder of another run, and if a user changed the parent's learning rate or KL coefficient during the steps that would be
-    computed again.
+    folder of another run, and if the steps that would be computed again had another learning rate or KL coefficient of a user's,
+    or other settings than the parent's last ones.
     """
     info = _branched(parent, at)
     if begun := RunFolder(child).info:
@@ -43,6 +43,13 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
         raise UserError(
             f"at={at}: a user changed {parent.name} after step {changed[0]}, whose checkpoint no longer exists, so the steps "
             f"{begin + 1} to {at} can't be computed again: choose a step up to {changed[0]}, or the step of a later checkpoint"
+        )
+    others = [step for step in info.get("other_settings_at", ()) if step > begin]
+    if others and begin < at:
+        steps = ", ".join(str(step_of(checkpoint)) for checkpoint in parent.checkpoints())
+        raise UserError(
+            f"at={at}: {parent.name} continued with other settings after step {others[0]}, and has no checkpoint of step {at}, so "
+            f"the steps {begin + 1} to {at} can't be computed again: choose the step of a checkpoint ({steps})"
         )
     if begun:
         set_aside_branch(RunFolder(child))
@@ -61,6 +68,7 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
         "created": time.time(),
         "parent": _origin(parent, at) | {"created": info.get("created")},
         "changed_at": [step for step in info.get("changed_at", ()) if step <= begin],
+        "other_settings_at": [step for step in info.get("other_settings_at", ()) if step <= begin],
     }
     write_json(child / "run.json", content)  # last, so that an interrupted copy starts again
     return begin

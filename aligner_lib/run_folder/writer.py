@@ -32,6 +32,7 @@ RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
 OF_THE_PROCESS = ("status", "message", "pid", "identity", "host", "slurm", "heartbeat")  # fields of run.json
 OF_THE_FIGURES = ("config", "precision", "profile", "seed", "versions", "git_commit", "max_steps")
+OF_THE_RUN_FOLDER = "exp_manager."  # beginning of settings that change no figure
 OF_CODE = ("functions.", "model.environments.")  # beginnings of keys of the hashes
 ANEW = "begin anew with exp_manager.resume_if_exists=False"
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
@@ -89,6 +90,7 @@ class RunWriter:
             "resumed": before.get("resumed", -1) + 1,
             "resumed_at": before.get("resumed_at", []),
             "changed_at": before.get("changed_at", []),
+            "other_settings_at": before.get("other_settings_at", []),
             "pid": os.getpid(),
             "identity": processes.identity(os.getpid()),
             "host": platform.node(),
@@ -156,7 +158,7 @@ class RunWriter:
         if 0 < self._info["max_steps"] <= step:
             self._keep_settings()
         elif step:
-            self._announce_changes()
+            self._announce_changes(step)
         self._write_info()
         if not self._beat.is_alive():
             self._beat.start()
@@ -179,30 +181,31 @@ class RunWriter:
                 f"with different inputs: give the original inputs, {cure}"
             )
 
-    def _announce_changes(self) -> None:
-        if changes := self._changes():
-            self.announce(f"continues with other settings than before: {changes}")
+    def _announce_changes(self, step: int) -> None:
+        changed = self._changed()
+        if changed:
+            self.announce(f"continues with other settings than before: {_in_words(changed)}")
+        if any(not name.startswith(OF_THE_RUN_FOLDER) for name in changed):
+            self._info["other_settings_at"] = [*self._info["other_settings_at"], step]
 
     def _keep_settings(self) -> None:
         """Keep the settings of a run without a step left: the figures come from these settings."""
-        if changes := self._changes():
+        if changed := self._changed():
             anew = "remove the folder and branch again" if self._before.get("parent") else ANEW
             logger.warning(
-                f"{self.path} has all its steps, so nothing is trained with other settings ({changes}): choose another run "
+                f"{self.path} has all its steps, so nothing is trained with other settings ({_in_words(changed)}): choose another run "
                 f"folder, or {anew}"
             )
         self._info |= {name: self._before[name] for name in OF_THE_FIGURES if name in self._before}
 
-    def _changes(self) -> str:
-        """The settings that differ from the earlier attempt's, in a few words."""
+    def _changed(self) -> dict[str, str]:
+        """The settings that differ from the earlier attempt's, each as `before → now`."""
         before, now = flatten(self._before.get("config") or {}), flatten(self._info["config"])
-        changed = [
-            f"{name} {before.get(name)} → {now.get(name)}"
+        return {
+            name: f"{before.get(name)} → {now.get(name)}"
             for name in before | now
             if before and before.get(name) != now.get(name) and name != "exp_manager.explicit_log_dir"
-        ]
-        more = f" and {len(changed) - CHANGES_SHOWN} more" if len(changed) > CHANGES_SHOWN else ""
-        return ", ".join(changed[:CHANGES_SHOWN]) + more
+        }
 
     def _is_dispatched(self) -> bool:
         """Whether cluster/ started this run. cluster/ removes old stop requests, so an existing request is new."""
@@ -238,6 +241,8 @@ class RunWriter:
         trains_on = not 0 < self._info["max_steps"] <= step
         self._info["resumed_at"] = [*kept, *[step] * trains_on] if step else []
         self._info["changed_at"] = [changed for changed in self._info["changed_at"] if changed <= step]
+        others = {min(changed, step) for changed in self._info["other_settings_at"]}
+        self._info["other_settings_at"] = sorted(others) if step else []
         self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -453,6 +458,11 @@ def _sync(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def _in_words(changed: Mapping[str, str]) -> str:
+    more = f" and {len(changed) - CHANGES_SHOWN} more" if len(changed) > CHANGES_SHOWN else ""
+    return ", ".join(f"{name} {change}" for name, change in [*changed.items()][:CHANGES_SHOWN]) + more
 
 
 def _attempt() -> dict:

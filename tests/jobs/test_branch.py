@@ -19,6 +19,7 @@ from aligner_lib.jobs import branch as branch_jobs
 from aligner_lib.jobs.branch import branch_command, parents_settings
 from aligner_lib.run_folder.branch import begin_branch
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.writer import RunWriter
 
 FORK = 3
 
@@ -132,6 +133,27 @@ def test_steps_behind_a_change_during_the_run_are_not_computed_again(tmp_path):
         begin_branch(parent, child, 6)
     assert begin_branch(parent, child, 5) == 0
     assert RunFolder(child).info["changed_at"] == [], "the steps up to the change are computed again"
+
+
+def test_steps_before_other_settings_are_not_computed_again(tmp_path):
+    """The parent resumed after steps 4 and 6 with other settings; then steps 6 and 7 were computed again, from step 5."""
+    parent, child = RunFolder(tmp_path / "parent"), tmp_path / "child"
+    start = {"kind": "sft", "seed": 1, "hashes": {}, "max_steps": 9}
+    for step, rate, folder in ((0, 1, "a"), (4, 2, "a"), (4, 2, "b"), (6, 3, "b"), (5, 3, "b")):
+        config = {"model": {"lr": rate}, "exp_manager": {"name": folder}}
+        with RunWriter(parent.path, config=config, **start) as run:
+            run.start(step)
+            run.log(step + 1, {"train/loss": 1.0})
+    assert parent.info["other_settings_at"] == [4, 5]
+    for step in (5, 9):
+        (parent.path / "checkpoints" / f"step_{step:06d}").mkdir(parents=True)
+    (parent.path / "run.json").write_text(json.dumps(parent.info | {"heartbeat": {"step": 9}}))
+    with pytest.raises(
+        UserError, match=r"after step 4, and has no checkpoint of step 3, .* a checkpoint \(5, 9\)"
+    ):
+        begin_branch(parent, child, 3)
+    assert begin_branch(parent, child, 7) == 5
+    assert RunFolder(child).info["other_settings_at"] == [4, 5]
 
 
 def test_a_branch_of_a_parent_that_was_begun_anew_begins_anew(tmp_path):
