@@ -33,6 +33,8 @@ TOOL_ROLES = {CALL: "assistant", "tool": "tool", "observation": "tool"}
 RESULT = re.compile(r"\s*<tool_response>(.*)</tool_response>\s*", re.DOTALL)
 # The beginning of a list of turns that was written as a text, as JSON or as Python writes lists.
 TURNS = re.compile(r"""\s*\[\s*\{\s*['"](?:.*['"])?(?:role|from)['"]\s*:""", re.DOTALL)
+HH_ANSWER = "\n\nAssistant:"
+HH_OPENING = re.compile(r"\s*Human:")
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
 # A prompt as `aligner data hh` writes it; an empty line may have spaces.
 PLAIN_PROMPT = re.compile(r"\s*(?=(?:System|User):)(.*)\n[^\S\n]*\n\s*Assistant:\s*", re.DOTALL)
@@ -107,7 +109,12 @@ def answer_of(value: Any, key: str) -> str:
 
 
 def hh_messages(text: str, key: str) -> list[Message] | None:
-    """The turns of a text in HH's format, `Human:` and `Assistant:` paragraphs after an empty line; None for other texts."""
+    """The turns of a text in HH's format, `Human:` and `Assistant:` paragraphs after an empty line; None for other texts.
+
+    The first paragraph may lack the empty line, if the text also has an answer.
+    """
+    if HH_ANSWER in text and HH_OPENING.match(text):
+        text = f"\n\n{text.lstrip()}"
     before, *pieces = HH_TURN.split(text)
     if before or not pieces:
         return None
@@ -128,8 +135,10 @@ def hh_prompt(text: str, key: str) -> list[Message] | None:
     `aligner data hh` (`User:`, also `System:`). None for other texts, such as a question that only begins with `User:`."""
     if plain := _plain_turns(text, key):
         return plain
-    before, mark, after = text.rpartition("\n\nAssistant:")
-    return hh_messages(before, key) if mark and not after.strip() else None
+    before, mark, after = text.rpartition(HH_ANSWER)
+    if not mark or after.strip():
+        return None
+    return hh_messages(f"\n\n{before.lstrip()}" if HH_OPENING.match(before) else before, key)
 
 
 def _plain_turns(text: str, key: str) -> list[Message] | None:

@@ -43,6 +43,7 @@ HEAD = 100  # records that decide about the form
 CURES = {
     Reason.BAD_UTF8: "save the file as UTF-8",
     Reason.NOT_JSON: "write each record in one line, or all records as a list, [{…}, {…}], in a .json file",
+    Reason.WRONG_CELLS: "put a text with the character between the cells into double quotes",
     Reason.WRONG_TYPE: 'a record must have named columns, as in {"prompt": …, "completion": …}',
 }
 _HELD_OUT = "(?:validation|valid|val|dev|test|testing|eval|evaluation)(?:set|data)?"
@@ -255,11 +256,19 @@ def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...
     form = recognise(content)
     if form is None:
         present = [key for key, value in head.value.items() if not is_empty(value)] or [*head.value]
+        lists = [
+            key
+            for key in present
+            if isinstance(head.value[key], list) and isinstance(head.value[key][0], dict)
+        ]
+        cure = "name their meanings, as in --map question=prompt,best=chosen"
+        if lists and head.line == 1:
+            cure = f"if {lists[0]!r} is the list of records, write that list alone into a file, [{{…}}, {{…}}]; else {cure}"
         examples = {form.name: " + ".join(form.columns) for form in reversed(FORMS)}
         known = "; ".join(f"{name}: {columns}" for name, columns in reversed(examples.items()))
         raise UnknownForm(
             f"{name} has the columns {', '.join(present)}, which match no known form ({known})",
-            "name their meanings, as in --map question=prompt,best=chosen",
+            cure,
         )
     if unread := unread_columns(form, content):
         kept_by = (

@@ -82,8 +82,15 @@ def _unanswered(prompt: list[Message], key: str) -> list[Message]:
 
 
 def _opened(record: dict[str, Any], turns: list[Message]) -> list[Message]:
-    """The turns after the record's system turn, unless the turns have the same one."""
-    return [*(turn for turn in _opening(record) if turn not in turns), *turns]
+    """The turns after the record's system turn, unless the turns have the same one. Raises Unusable for another one."""
+    opening = [turn for turn in _opening(record) if turn not in turns]
+    if opening and turns[0]["role"] == "system":
+        column = next(name for name in sorted(SYSTEM) if not is_empty(record.get(name)))
+        raise Unusable(
+            Reason.UNREAD_KEY,
+            f"{column!r} and the first turn differ, and only one can be the system turn: use --ignore {column}",
+        )
+    return [*opening, *turns]
 
 
 def _opening(record: dict[str, Any]) -> list[Message]:

@@ -38,10 +38,7 @@ def read_records(paths: Iterable[Path]) -> Iterator[RawRecord | Skip]:
             yield from _read_parquet(path)
         elif path.name.endswith(".jsonl.gz"):
             yield from _read_gzip(path)
-        elif path.name.endswith(".jsonl"):
-            with path.open("rb") as stream:
-                yield from _read_lines(stream, str(path))
-        elif path.name.endswith(".json"):
+        elif path.name.endswith((".jsonl", ".json")):
             yield from _read_json(path)
         elif path.name.endswith((".csv", ".tsv")):
             yield from _read_csv(path)
@@ -88,9 +85,9 @@ def _parse_line(line: bytes, file: str, number: int) -> RawRecord | Skip:
 
 
 def _read_json(path: Path) -> Iterator[RawRecord | Skip]:
-    """The objects of a list, one at a time, or of JSON Lines. Raises DataError for another file, and at damaged JSON."""
+    """The objects of a list, one at a time, or of JSON Lines. Raises DataError for another .json file, and at damaged JSON."""
     decoder, number = json.JSONDecoder(), 0
-    if (first := first_character(path)) == "{":
+    if (first := first_character(path)) == "{" or (first != "[" and path.suffix == ".jsonl"):
         with path.open("rb") as stream:
             yield from _read_lines(stream, str(path))
         return
@@ -148,27 +145,30 @@ def _longer(text: str, stream: TextIO) -> tuple[str, bool]:
 
 def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
     """Rows under a header, with tabs between cells (.tsv), or commas, semicolons or tabs (.csv). An empty cell is an empty text.
-    Columns without a name are left out, for example pandas' index."""
+    A first column without a name is pandas' index, and left out. Raises DataError for text in another column without a name."""
     csv.field_size_limit(1 << 30)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         try:
             delimiter = "\t" if path.suffix == ".tsv" else _delimiter(stream)
-            rows = csv.DictReader(stream, strict=True, delimiter=delimiter)
-            columns = rows.fieldnames = [name.strip() for name in rows.fieldnames or []]
+            rows = csv.reader(stream, strict=True, delimiter=delimiter)
+            columns = [name.strip() for name in next(filter(None, rows), [])]
             if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
                 raise DataError(
                     f"{path} has two columns with the name {', '.join(twice)}: rename or remove one"
                 )
-            for row in rows:
-                if None in row or None in row.values():
-                    detail = (
-                        f"{'more' if None in row else 'fewer'} cells than the header's {len(rows.fieldnames)}"
+            for cells in filter(None, rows):
+                if len(cells) != len(columns):
+                    more = "more" if len(cells) > len(columns) else "fewer"
+                    detail = f"{more} cells than the header's {len(columns)}"
+                    yield Skip(str(path), rows.line_num, Reason.WRONG_CELLS, detail)
+                    continue
+                if lost := [cell for name, cell in zip(columns[1:], cells[1:]) if cell and not name]:
+                    raise DataError(
+                        f"{path}:{rows.line_num}: {lost[0]!r:.40} is in a column without a name: name the column in the first line"
                     )
-                    yield Skip(str(path), rows.line_num, Reason.WRONG_TYPE, detail)
-                else:
-                    # a spreadsheet's line end inside of a cell is no part of the text
-                    named = {name: cell.replace("\r\n", "\n") for name, cell in row.items() if name}
-                    yield RawRecord(str(path), rows.line_num, named)
+                # a spreadsheet's line end inside of a cell is no part of the text
+                named = {name: cell.replace("\r\n", "\n") for name, cell in zip(columns, cells) if name}
+                yield RawRecord(str(path), rows.line_num, named)
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text ({error}): save the file as UTF-8") from error
         except csv.Error as error:
@@ -178,10 +178,13 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
 
 
 def _delimiter(stream: TextIO) -> str:
-    """The character between the names of a CSV's header: a comma, or what spreadsheets write in its place. Returns to the start
-    of the stream."""
-    header = re.sub(r'"[^"]*"', "", stream.readline())  # a quoted name may contain any of the characters
+    """The character between the names of a CSV's header: a comma, or what spreadsheets write in its place. The stream is then at
+    the header, behind Excel's line `sep=;`, if there is one."""
+    first = stream.readline()
+    if stated := re.fullmatch(r"sep=(.)\s*", first):
+        return stated[1]
     stream.seek(0)
+    header = re.sub(r'"[^"]*"', "", first)  # a quoted name may contain any of the characters
     return max(",;\t", key=header.count)
 
 

@@ -15,6 +15,7 @@ class Reason(StrEnum):
     MISSING_KEY = "missing key"
     UNREAD_KEY = "unread key"
     WRONG_TYPE = "wrong type"
+    WRONG_CELLS = "wrong number of cells"
     EMPTY_TEXT = "empty text"
     OVERLONG = "overlong sample"
     BAD_TURN = "turn does not split in two"

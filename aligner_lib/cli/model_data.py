@@ -162,7 +162,10 @@ def data_convert(
     from aligner_lib.tutorial.displays.show_converted import show_converted
 
     own = _tokenizer(tokenizer, chat_template)
-    typer.echo(replace(conversion, lengths=token_lengths(conversion.paths, own), unit="tokens"))
+    lengths, left_out = token_lengths(conversion.paths, to, own)
+    typer.echo(replace(conversion, lengths=lengths, unit="tokens"))
+    for line in left_out.lines():
+        typer.echo(f"in a training: {line}")
     typer.echo(f"\n{show_converted(conversion, own)}")
 
 
@@ -268,12 +271,19 @@ def data_lengths(
     """Show the lengths of samples, and the padding in micro batches limited by samples or by tokens."""
     from aligner_lib.datasets.json_lines import first_record
     from aligner_lib.datasets.lengths import length_report
-    from aligner_lib.datasets.load import load_pairs, load_sft
+    from aligner_lib.datasets.load import load_labelled, load_pairs, load_sft
+    from aligner_lib.errors import UserError
 
     own = _tokenizer(tokenizer, chat_template)
     first = first_record([file])
-    are_pairs = "text" in first or "chosen" in first
-    samples, report = (load_pairs if are_pairs else load_sft)([file], own, max_length)
+    if "prompt" in first and not {"chosen", "label"} & first.keys():
+        raise UserError(
+            f"{file} has prompts without answers: `aligner data {file} --to prompts --tokenizer MODEL` shows their lengths"
+        )
+    load = (
+        load_labelled if "label" in first else load_pairs if {"text", "chosen"} & first.keys() else load_sft
+    )
+    samples, report = load([file], own, max_length)
     longest = max(sample.num_tokens for sample in samples)
     budget = packed_sequence_size or micro_batch_size * longest
     typer.echo(length_report(file.name, samples, global_batch_size, micro_batch_size, budget, seed))

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from aligner_lib.algorithms.batching import global_batch, length_grouped, packed
-from aligner_lib.datasets.chat_template import encode_prompt, with_response
-from aligner_lib.datasets.load.lines import UNBOUNDED
-from aligner_lib.datasets.load.sft import conversation_samples
-from aligner_lib.datasets.load.turns import text_or_turns, turns_in_record
-from aligner_lib.datasets.samples import PairSample, SFTSample
+from aligner_lib.datasets.json_lines import first_record
+from aligner_lib.datasets.load import load_labelled, load_preferences, load_prompts, load_sft
+from aligner_lib.datasets.load.lines import UNBOUNDED, Collect, in_memory
+from aligner_lib.datasets.samples import LabelledSample, LoadReport, PairSample, SFTSample
 from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.errors import UserError
-from data.tools import checked_tools
 
 STEPS = 32  # global batches in the report, at most
 
 
 def length_report(
     name: str,
-    samples: Sequence[SFTSample | PairSample],
+    samples: Sequence[SFTSample | PairSample | LabelledSample],
     global_batch_size: int,
     micro_batch_size: int,
     budget: int,
@@ -55,22 +51,29 @@ def length_report(
     return "\n".join(lines)
 
 
-def token_lengths(files: Iterable[Path], tokenizer: Tokenizer) -> array:
-    """The length in tokens of each sample in files of `data.convert`, read line by line.
+def converted_samples(
+    files: Iterable[Path], to: str, tokenizer: Tokenizer, collect: Collect = in_memory
+) -> tuple[Sequence, LoadReport]:
+    """The samples of any length in files of `data.convert`, and a report of the samples that the trainers leave out.
 
-    Samples that the trainers leave out at any length are not counted.
+    to: sft, preferences or prompts. Raises ValueError when no sample is usable.
     """
-    lengths = array("I")
-    for file in files:
-        with file.open(encoding="ascii") as lines:
-            for line in lines:
-                try:
-                    length = length_of_record(json.loads(line), tokenizer)
-                except (ValueError, UserError):
-                    continue  # the loaders leave the sample out, and report the reason
-                if length is not None:
-                    lengths.append(length)
-    return lengths
+    files = [Path(file) for file in files]
+    if to == "prompts":
+        samples, report = load_prompts(files, tokenizer, UNBOUNDED)
+        return collect(iter(samples), report), report
+    load = load_sft if to == "sft" else load_labelled if "label" in first_record(files) else load_preferences
+    return load(files, tokenizer, UNBOUNDED, collect)
+
+
+def token_lengths(files: Iterable[Path], to: str, tokenizer: Tokenizer) -> tuple[array, LoadReport]:
+    """The lengths in tokens of `converted_samples`, and their report; in a pair, the longer response counts. Only lengths are
+    held in memory, and for prompts and labelled responses their texts."""
+
+    def lengths(samples: Iterator, report: LoadReport) -> array:
+        return array("I", (max(len(row.tokens) for row in sample.shown()) for sample in samples))
+
+    return converted_samples(files, to, tokenizer, lengths)
 
 
 def padding_share(batches: Sequence[Sequence], groups: Sequence[list[list[int]]]) -> float:
@@ -78,22 +81,12 @@ def padding_share(batches: Sequence[Sequence], groups: Sequence[list[list[int]]]
     tokens = positions = 0
     for batch, micro_batches in zip(batches, groups):
         for group in micro_batches:
-            rows = [len(row.tokens) for i in group for row in batch[i].shown()]
+            rows = [length for i in group for length in _rows(batch[i])]
             tokens, positions = tokens + sum(rows), positions + max(rows) * len(rows)
     return 1 - tokens / positions
 
 
-def length_of_record(record: dict, tokenizer: Tokenizer) -> int | None:
-    """The length in tokens of a record of `data.convert`; in a pair, the longer response counts.
-
-    None for a record that is unusable at any length, such as an answer with a stop token.
-    """
-    if "messages" in record:
-        tools = checked_tools(record["tools"]) if record.get("tools") else []
-        samples = conversation_samples(turns_in_record(record), tools, tokenizer, UNBOUNDED)
-        return None if isinstance(samples, str) else max(map(len, samples))
-    prompt = text_or_turns(record, "prompt", as_turns=True)
-    responses = [f" {record[key].strip()}" for key in ("chosen", "rejected", "response") if key in record]
-    if not responses:
-        return len(encode_prompt(tokenizer, prompt))
-    return max(len(with_response(tokenizer, prompt, response)[0]) for response in responses)
+def _rows(sample: SFTSample | PairSample | LabelledSample) -> list[int]:
+    """The lengths of the rows that the model computes for a sample."""
+    rows = sample.rows if isinstance(sample, LabelledSample) else [row.tokens for row in sample.shown()]
+    return [*map(len, rows)]

@@ -6,6 +6,7 @@ Any other key is an error, and the message names the key. Otherwise training wou
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from aligner_lib.datasets.chat_template import ROLES
@@ -90,27 +91,52 @@ def labelled_form(record: dict) -> RecordForm:
     return LABELLED
 
 
+def need_conversion(records: Sequence[dict], samples: Samples) -> bool:
+    """Whether the trainers cannot read a file with these first records as it stands, but `data.convert` may.
+
+    One record that needs a conversion suffices. A record that lacks a required key counts if a known raw form reads it, else only
+    if most records lack a key: a faulty record does not decide about the file.
+    """
+    faulty = 0
+    for record in records:
+        content = _content(record)
+        _, needed, _ = _trainers_form(content, samples)
+        if not needed <= content.keys() and not _is_raw(content):
+            faulty += 1
+        elif needs_conversion(record, samples):
+            return True
+    return 2 * faulty > len(records)
+
+
+def _is_raw(content: dict) -> bool:
+    raw = recognise(content)
+    return raw is not None and not unread_columns(raw, content)
+
+
 def needs_conversion(record: dict, samples: Samples) -> bool:
     """Whether the trainers cannot read a record as it stands, but `data.convert` may.
 
     True if the record lacks a required key, if a known raw form reads all keys that the trainers do not read, and if a text or
     the turns under a key are in another project's format.
     """
-    content = {key: value for key, value in record.items() if not is_empty(value)}
+    content = _content(record)
     form, needed, text_keys = _trainers_form(content, samples)
     if not needed <= content.keys():
         return True
     unread = [key for key in content if key not in form.keys and key not in METADATA]
     unread = [key for key in unread if content[key] not in WITHOUT_EFFECT.get(key, ())]
     if unread:
-        raw = recognise(content)
-        return raw is not None and not unread_columns(raw, content)
+        return _is_raw(content)
     values = [(content[key], key) for key in text_keys if key in content]
     if any(_has_unread_key(value, form) for value, _ in values):
         return False  # no form reads the key: the job ends with the key's own cure
     if form is LABELLED and is_plain_prompt(content["prompt"]):
         values.remove((content["prompt"], "prompt"))  # KTO reads the text's paragraphs as turns
     return not all(_is_readable(value, key) for value, key in values)
+
+
+def _content(record: dict) -> dict:
+    return {key: value for key, value in record.items() if not is_empty(value)}
 
 
 def _trainers_form(content: dict, samples: Samples) -> tuple[RecordForm, set[str], tuple[str, ...]]:

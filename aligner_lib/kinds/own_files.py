@@ -25,7 +25,7 @@ from omegaconf import DictConfig, ListConfig
 import data as converter
 from aligner_lib.config.compose import written
 from aligner_lib.datasets.json_lines import first_record, numbered_lines, parse
-from aligner_lib.datasets.record_keys import Samples, needs_conversion
+from aligner_lib.datasets.record_keys import Samples, need_conversion, needs_conversion
 from aligner_lib.errors import UserError
 from aligner_lib.models.disk import explain_full_disk, explain_read_only
 from aligner_lib.models.fetch import cache_root, locked
@@ -123,14 +123,14 @@ def trainers_files(
         for source in files_of(value, key):
             if not source.exists():
                 _download(source, rules)
-            head = first_record([source]) if _may_be_read(source) else None
-            columns = _first_columns(source) if head is not None else set()
+            heads = _first_records(source) if _may_be_read(source) else None
+            columns = set().union(*heads or ())
             present |= columns
-            is_own = head is not None and not _is_converted(head, columns, samples, rules)
+            is_own = heads is not None and not _is_converted(heads, columns, samples, rules)
             if is_own and not hold_out:
                 files[split].append(source)
                 continue
-            if is_own and "text" in head:
+            if is_own and "text" in columns:
                 raise UserError(
                     f"{given['validation'].key} is not set: give it as {given['validation'].key}=…, because {source} has "
                     "whole texts, of which the job holds none out"
@@ -176,22 +176,22 @@ def _may_be_read(source: Path) -> bool:
     """Whether a source may be JSON Lines in the trainers' format."""
     if not source.is_file() or source.name.endswith((".parquet", ".arrow", ".csv", ".tsv", ".jsonl.gz")):
         return False
-    return not (source.name.endswith(".json") and first_character(source) == "[")
+    return first_character(source) != "["
 
 
-def _first_columns(source: Path) -> set[str]:
-    """The keys of the first records of a JSON Lines file, because a record may lack the value of a column."""
-    columns: set[str] = set()
+def _first_records(source: Path) -> list[dict]:
+    """The first records of a JSON Lines file. Several, because a record may lack the value of a column."""
+    heads = []
     for _, line in islice(numbered_lines(source), HEAD):
         with suppress(ValueError):  # the loaders say what is wrong with the line
-            columns |= parse(line).keys()
-    return columns
+            heads.append(parse(line))
+    return heads
 
 
-def _is_converted(head: dict, columns: set[str], samples: Samples, rules: Rules) -> bool:
-    """Whether a JSON Lines file with this first record and these columns is converted."""
-    # the loaders say what is wrong with a file without a first record
-    return bool(head) and (bool(rules.names() & columns) or needs_conversion(head, samples))
+def _is_converted(heads: list[dict], columns: set[str], samples: Samples, rules: Rules) -> bool:
+    """Whether a JSON Lines file with these first records and columns is converted."""
+    # the loaders say what is wrong with a file without a record
+    return bool(heads) and (bool(rules.names() & columns) or need_conversion(heads, samples))
 
 
 def _all_own(source: Path, samples: Samples, rules: Rules) -> bool:

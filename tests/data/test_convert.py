@@ -37,6 +37,9 @@ Q = "What is the sea?"
 RECOGNISED = {
     "pairs of texts": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
     "HH's prompt in a column": ({"prompt": "\n\nHuman: What is the sea?\n\nAssistant:", "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
+    "HH's form without the first empty line": ({"chosen": hh("It is water.").lstrip(), "rejected": hh(WORSE).lstrip()}, "preferences", PAIR | {"chosen": "It is water."}),
+    "HH's prompt without the first empty line": ({"prompt": "Human: What is the sea?\n\nAssistant:", "completion": ANSWER}, "sft", DIALOGUE),
+    "a question that begins with Human:": ({"prompt": "Human: what is that word?", "completion": ANSWER}, "sft", {"messages": [{"role": "user", "content": "Human: what is that word?"}, turn(ANSWER)]}),
     "a system's turn of an implicit prompt": ({"system": "S.", "chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)]}, "preferences", PAIR | {"prompt": [{"role": "system", "content": "S."}, *ASKED]}),
     "turns written as texts": ({"prompt": json.dumps(ASKED, indent=1), "chosen": str([*ASKED, turn(ANSWER)]), "rejected": json.dumps([*ASKED, turn(WORSE)])}, "preferences", PAIR),
     "an answer written as turns": ({"prompt": Q, "response": str([turn(ANSWER)]), "score": 1}, "sft", DIALOGUE),
@@ -262,6 +265,7 @@ LEFT_OUT = {
     "a picture": ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "completion": "b"}, "wrong type", "turn 1"),
     "an answered prompt": ({"prompt": [*ASKED, turn("So.")], "completion": "b"}, "the prompt ends with the assistant's turn", "'prompt'"),
     "two system texts": ({"system": "S.", "system_prompt": "T.", "prompt": "a", "completion": "b"}, "unread key", "system and system_prompt differ"),
+    "two system turns": ({"system": "S.", "messages": [{"role": "system", "content": "T."}, *ASKED, turn("b")]}, "unread key", "'system' and the first turn differ, and only one can be the system turn: use --ignore system"),
     "turns as numpy writes them": ({"prompt": "a", "completion": "[{'content': 'b', 'role': 'user'}\n {'content': 'c', 'role': 'assistant'}]"}, "wrong type", "'completion' is the text of a list of turns, but not JSON: write lists with json.dumps"),
     "half a weight": ({"prompt": [ASKED[0] | {"weight": 0.5}], "completion": "b"}, "wrong type", "weight 0.5"),
     "a call in prose": ({"messages": [*ASKED, CALLS | {"tool_calls": "add(1)"}]}, "wrong type", "turn 2 of 'messages': 'tool_calls' is str"),
@@ -363,7 +367,22 @@ def test_two_columns_with_the_same_meaning_are_refused(tmp_path, title):
             '{"prompt": "Größe?"}'.encode("utf-16"),
             "no readable record.*: save the file as UTF-8",
         ),
-        ("raw.csv", b"prompt,completion\na\n", "fewer cells than the header's 2"),
+        ("raw.jsonl", b'[{"prompt": "a"}, {"prompt"', "is not JSON after record 1"),
+        (
+            "raw.json",
+            b'{"data": [{"prompt": "a"}]}',
+            "if 'data' is the list of records, write that list alone",
+        ),
+        (
+            "raw.csv",
+            b"prompt,completion\na\n",
+            "fewer cells than the header's 2.*: put a text with the character",
+        ),
+        (
+            "raw.csv",
+            b"prompt,,\na,,\nb,,c\n",
+            "raw.csv:3: 'c' is in a column without a name: name the column",
+        ),
         ("raw.csv", b"prompt,completion,completion\nhi,a,b\n", "two columns with the name completion"),
         ("raw.csv", 'prompt\n"Größe?"\n'.encode("latin-1"), "is not UTF-8 text .*: save"),
         ("raw.arrow", b"x", "cannot be read as an Arrow stream"),
@@ -384,6 +403,7 @@ def test_a_damaged_file_is_refused_with_its_place_and_nothing_is_lost_in_silence
         ('prompt;completion\n"a, b; c";"d; e"', "a, b; c", "d; e"),
         ('prompt\tcompletion\n"a, b; c"\td', "a, b; c", "d"),
         (", prompt, completion,\n0,a,b,\n", "a", "b"),  # with pandas' index and blanks
+        ("sep=;\nprompt;completion\na;b\n", "a", "b"),  # as Excel writes it
     ],
 )
 def test_a_spreadsheets_table_may_have_other_characters_between_its_cells(tmp_path, text, first, last):
@@ -437,7 +457,11 @@ def test_the_command_renames_ignores_and_shows_what_is_learnt(tmp_path, smoke):
     assert result.exit_code == 0, result.output
     assert "ignored as you asked: margin" in result.output and "sample 10 of 10" in result.output
     assert "tokens of a sample: median " in result.output and "characters" not in result.output
-    assert "⟦ yes" in result.output
+    assert "⟦ yes" in result.output and "left out" not in result.output
+    options[:4], stop = [], "<|im_end|>"
+    jsonl(raw, *({"prompt": f"{n}?", "chosen": "yes" + stop * (n == 3), "rejected": "no"} for n in range(12)))
+    result = CliRunner().invoke(commands, [str(raw), *options, "--validation-fraction", "0"])
+    assert "in a training: 1 of 12 samples left out: " in result.output
 
 
 @pytest.mark.parametrize(
@@ -454,4 +478,5 @@ def test_lengths_in_tokens_are_those_of_the_trainers_samples(tmp_path, smoke, to
     conversion, tokenizer = convert(raw, tmp_path, to, validation_fraction=0), Tokenizer(smoke)
     samples, _ = load([conversion.paths[0]], tokenizer, 4096)
     rows = [len(sample.rows[0]) if load is load_labelled else len(sample) for sample in samples]
-    assert list(token_lengths(conversion.paths, tokenizer)) == rows and rows == sorted(set(rows))
+    lengths, report = token_lengths(conversion.paths, to, tokenizer)
+    assert list(lengths) == rows and rows == sorted(set(rows)) and not report.dropped

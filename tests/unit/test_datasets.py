@@ -255,7 +255,9 @@ def test_a_token_that_spans_an_answer_and_the_next_turn_is_not_learnt(jsonl, tmp
     assert text(sample.tokens[end:]) == " Yes."
 
 
-@pytest.mark.parametrize("record", [MESSAGES, NEMO], ids=["messages", "conversations"])
+@pytest.mark.parametrize(
+    "record", [MESSAGES, NEMO, MESSAGES | {"system": "Be kind."}], ids=["messages", "conversations", "twice"]
+)
 def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokenizer, record):
     from aligner_lib.config.functions import own_functions
     from aligner_lib.kinds.sft.trainer import SFTTrainer

@@ -96,6 +96,17 @@ def test_a_file_in_another_known_form_is_converted(tmp_path, samples, record, li
     assert train != file and lines(train) == [line]
 
 
+def test_one_of_the_first_records_decides_that_a_file_is_converted_and_a_faulty_record_does_not(tmp_path):
+    of_turns = {"chosen": [QUESTION, ANSWER], "rejected": [QUESTION, WORSE], "system": None}
+    file = jsonl(tmp_path / "data.jsonl", PAIR | {"system": None}, PAIR | {"prompt": "And?"}, of_turns)
+    (train,) = files("pairs", file)
+    assert [line["prompt"][0]["content"] for line in lines(train)] == ["Why?", "And?"], (
+        "the last pair is the first again"
+    )
+    faulty = jsonl(tmp_path / "faulty.jsonl", {"prompt": "Why?", "chosen": "So."}, PAIR, PAIR)
+    assert files("pairs", faulty) == [faulty]
+
+
 def test_several_ranks_convert_once_and_each_logs_the_report_also_when_the_file_is_moved(
     tmp_path, monkeypatch, caplog
 ):

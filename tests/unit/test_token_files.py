@@ -249,13 +249,21 @@ def test_the_tutorial_s_command_is_taken(formatted, smoke, tmp_path):
     assert CliRunner().invoke(app, [*command.split(), "--chat-template", "chatml"]).exit_code == 1
 
 
-def test_the_command_shows_lengths_and_padding(formatted, smoke):
+def test_the_command_shows_lengths_and_padding(formatted, smoke, tmp_path):
     file = formatted / "train.jsonl"
     result = CliRunner().invoke(app, f"data lengths {file} --tokenizer {smoke} --micro-batch-size 1".split())
     name, lengths, _, counted, packed = result.output.splitlines()[:5]
     assert name.startswith("train.jsonl: 576 samples, ") and "the longest" in lengths
     assert counted.split() == ["1", "samples", "64.0", "0.0%"]  # a sample alone has no padding
     assert packed.split()[1] == "tokens" and packed.endswith("%")
+    for record, shown in (
+        ({"prompt": "Why?", "response": "So.", "label": True}, "own.jsonl: 2 samples, "),
+        ({"prompt": "Why?"}, "own.jsonl has prompts without answers: `aligner data "),
+    ):
+        own = tmp_path / "own.jsonl"
+        own.write_text("".join(json.dumps(record | {"prompt": prompt}) + "\n" for prompt in ("Why?", "Who?")))
+        result = CliRunner().invoke(app, f"data lengths {own} --tokenizer {smoke}".split())
+        assert shown in f"{result.output}{result.exception}"
 
 
 # ---- the same samples -----------------------------------------------------------------------------------------------

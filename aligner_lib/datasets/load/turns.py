@@ -32,9 +32,15 @@ def turns_in_record(record: dict) -> list[Turn]:
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise ValueError(f"{key!r} is not a list of turns")
     opening = [Turn("System", text_of(record, "system"), False)] if record.get("system") else []
-    read = opening + [_turn(turn, text_of(turn, role), text) for turn in turns]
+    read = [_turn(turn, text_of(turn, role), text) for turn in turns]
+    if opening and read and read[0].role == "System":
+        if opening[0] != read[0]:
+            raise ValueError(
+                "'system' and the first turn differ, and only one can be the system turn: remove one of them"
+            )
+        opening = []
     check_results(turns)
-    return read
+    return opening + read
 
 
 def _turn(turn: dict, name: str, text_key: str) -> Turn:

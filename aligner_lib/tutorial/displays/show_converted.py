@@ -9,8 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aligner_lib.datasets.load import load_labelled, load_preferences, load_prompts, load_sft
-from aligner_lib.datasets.load.lines import UNBOUNDED
+from aligner_lib.datasets.lengths import converted_samples
 from aligner_lib.tutorial.displays.show_mask import Mask, show_mask
 
 if TYPE_CHECKING:
@@ -42,11 +41,8 @@ def show_converted(conversion: Conversion, tokenizer: Tokenizer, count: int = 10
     tokenizer: of the model to train. The tokenizer's chat template formats the conversations. Raises ValueError if
     no sample is usable.
     """
-    load = {"sft": load_sft, "prompts": load_prompts}.get(conversion.to)
-    if load is None:
-        load = load_labelled if "label" in conversion.drawn[0] else load_preferences
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "drawn.jsonl"
         file.write_text("".join(json.dumps(record) + "\n" for record in conversion.drawn[:count]))
-        samples, _ = load([file], tokenizer, UNBOUNDED)
+        samples, _ = converted_samples([file], conversion.to, tokenizer)
     return ConvertedSamples(tuple(show_mask(sample, tokenizer) for sample in samples))
