@@ -67,12 +67,12 @@ def _settings(draw: Draw) -> SimpleNamespace:
         length=draw.one_of((4, 5, 6)),
         end=END,
         draw=_draw_token,
-        beta=0.3,
-        discount=0.9,
-        gae_lambda=0.7,
-        epochs=2,
+        beta=draw.one_of((0.1, 0.3)),
+        discount=draw.one_of((0.8, 0.9)),
+        gae_lambda=draw.one_of((0.6, 0.7)),
+        epochs=draw.one_of((2, 3)),
         minibatch=draw.one_of((2, 3)),
-        epsilon=0.2,
+        epsilon=draw.one_of((0.1, 0.2)),
         shuffle=_Shuffle(),
     )
 
@@ -102,6 +102,17 @@ def _talks_on(policy, prompts, length, end, draw):
     for _ in range(length):
         tokens = torch.cat([tokens, draw(policy(tokens)[:, -1].exp())[:, None]], dim=1)
     return tokens, _rollout(policy, prompts, length, end, draw)[1]
+
+
+def _ended_by_the_prompt(policy, prompts, length, end, draw):
+    """A rollout that searches the end token in the whole row."""
+    tokens, mask = prompts, [torch.zeros(len(prompts), dtype=torch.bool)] * (prompts.shape[1] - 1)
+    for _ in range(length):
+        over = (tokens == end).any(dim=1)
+        drawn = draw(policy(tokens)[:, -1].exp())
+        tokens = torch.cat([tokens, torch.where(over, end, drawn)[:, None]], dim=1)
+        mask.append(~over)
+    return tokens, torch.stack(mask, dim=1)
 
 
 def _stops_with_the_first(policy, prompts, length, end, draw):
@@ -140,6 +151,7 @@ def _policy_and_prompts(draw: Draw) -> dict:
     all_end = draw.in_turn((False, True))
     while True:
         prompts = draw.integers(1, VOCABULARY, rows, size)
+        prompts[0, : size - 1] = END  # a chat template ends each turn of a prompt with the stop token
         inputs = {
             "policy": _policy(draw, end=3.0 if all_end else -1.0),
             "prompts": prompts,
@@ -192,6 +204,12 @@ ROLLOUT = Exercise(
             "talks_on",
             "Tokens are drawn after the end, too. Fill the row with `end`: what follows the end is no part of the response.",
             _talks_on,
+        ),
+        Mistake(
+            "ended_by_the_prompt",
+            "A response ends at once if its prompt contains the end token, as a chat's prompt does after each turn. Only drawn tokens "
+            "end a response.",
+            _ended_by_the_prompt,
         ),
         Mistake(
             "stops_with_the_first",

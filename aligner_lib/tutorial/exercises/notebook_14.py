@@ -201,6 +201,22 @@ def _fished(call, functions):
     return _run(functions["calculator"], expression[0]) if expression else NOT_JSON
 
 
+def _without_other_keys(call):
+    try:
+        value = json.loads(call)
+    except ValueError:
+        return call
+    if not isinstance(value, dict):
+        return call
+    return json.dumps({key: value[key] for key in ("name", "arguments") if key in value})
+
+
+def _arguments_first(call, functions):
+    text = _answer_call(call, functions)
+    unknown = json.loads(call)["name"] if text.startswith("error: there is no function") else None
+    return _one_text(unknown) if unknown is not None and not _fits(json.loads(call)["arguments"]) else text
+
+
 def _zero_for_an_error(function, expression):
     text = _run(function, expression)
     return "0" if text.startswith("error") else text
@@ -216,6 +232,11 @@ def _kind_of_error(function, expression):
 def letters(expression: str) -> int:
     """The number of characters of a text."""
     return len(expression)
+
+
+def capital(expression: str) -> str:
+    """The capital of a country."""
+    return {"France": "Paris", "Japan": "Tokyo"}[expression]
 
 
 CALLS = (
@@ -236,13 +257,16 @@ CALLS = (
     "{}",
     '\n{"arguments": {"expression": "(A - B) * 2"}, "name": "calculator"}\n',
     "",
+    '{"name": "calculator", "arguments": {"expression": "A + B"}, "id": 7}',
+    '{"name": "calculater", "arguments": {"text": "A + B"}}',
+    '{"name": "capital", "arguments": {"expression": "Atlantis"}}',
 )
 
 
 def _written_call(draw: Draw) -> dict:
     a, b = (str(draw.random.randint(100, 999)) for _ in range(2))
     call = draw.in_turn(CALLS).replace("A", a).replace("B", b)
-    return {"call": call, "functions": {"calculator": calculator, "letters": letters}}
+    return {"call": call, "functions": {"calculator": calculator, "letters": letters, "capital": capital}}
 
 
 ANSWER_CALL = Exercise(
@@ -278,6 +302,17 @@ ANSWER_CALL = Exercise(
                     isinstance(arguments, dict) and isinstance(arguments.get("expression"), str)
                 )
             ),
+        ),
+        Mistake(
+            "extra_keys",
+            "A call with other keys beside name and arguments runs. The table asks for exactly these two keys.",
+            lambda call, functions: _answer_call(_without_other_keys(call), functions),
+        ),
+        Mistake(
+            "arguments_first",
+            "The arguments are tested before the name. The policy should read the first error of the table, and a function that does "
+            "not exist has no arguments.",
+            _arguments_first,
         ),
         Mistake(
             "any_type",
