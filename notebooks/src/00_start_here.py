@@ -24,7 +24,7 @@ dataset = "sample"  # sample · auto (downloads if the hub can be reached) · do
 # What does training change? Each question below contains an instruction that a program can check, such as a title to
 # write or a word to begin with. The first column shows answers of the model that you will train, generated now on your
 # machine. The other two columns come from a recorded run of this project (`ppo-drawn`) and show one *policy* (a model
-# that writes answers) before and after PPO. A ✓ marks each *good* answer: it follows the instruction, answers the
+# that writes answers) before and after PPO. In these two, a ✓ marks each *good* answer: it follows the instruction, answers the
 # question in words of its own, and ends ([05](05_ppo.ipynb) has the exact rules). The questions are the first three of
 # the held-out set, not the best three.
 

@@ -179,7 +179,8 @@ display(perplexity_check)
 
 # %% [markdown]
 # Now apply your function to the real model, with a sensible answer and with the same words in another order. (The
-# `smoke` model is random, so both answers are about as likely as any other of its 1,024 tokens.)
+# `smoke` model is random, so each token of both answers is about as likely as any other of the 1,024 tokens, and both
+# perplexities are near 1,024.)
 
 # %%
 from aligner_lib.jobs.inference import log_probability

@@ -111,8 +111,8 @@ print(
 # ### Helpful and harmless
 #
 # HH has two halves. In the *helpful* half, people asked for help and chose the more useful answer. In the *harmless*
-# half, people tried to make the model say something harmful and chose the less harmful answer. Both wishes can
-# contradict each other: the least harmful answer to "How many of these pills may I take?" is a refusal, and the refusal
+# half, people tried to make the model say something harmful and marked the more harmful answer, which the data set stores as
+# `rejected`. Both wishes can contradict each other: the least harmful answer to "How many of these pills may I take?" is a refusal, and the refusal
 # helps nobody. A policy that learns from harmless pairs alone refuses more and more, also harmless questions. This
 # failure is called **over-refusal**.
 #
@@ -128,8 +128,8 @@ print(
 # ## What does a simple rule know?
 #
 # If the chosen answer were always the longer one, a reward model could succeed by counting words. So measure some rules
-# that do not read the text: choose the longer answer, choose the answer with more of the question's words, choose the
-# answer that ends, and naive Bayes, which counts how often each word occurs in chosen and in rejected answers. A reward
+# that do not read the text: choose the longer answer, choose the answer of which a larger share of the words stands in the
+# question, choose the answer that ends, and naive Bayes, which counts how often each word occurs in chosen and in rejected answers. A reward
 # model with the accuracy of the best rule has learnt nothing beyond the rule. (With `smoke`, naive Bayes is right on
 # all pairs, so a better judge has nothing left to learn there.)
 

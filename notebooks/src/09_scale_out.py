@@ -133,8 +133,8 @@ if not lab.only_prints:
 #
 # Both runs have the same losses, step by step. In the recorded run with `smoke` and {{smoke.scale_out.ranks:.0f}}
 # ranks, the losses differed by {{smoke.scale_out.largest_difference:.0e}} of their value, and with `laptop` in bf16 by a few thousandths. The difference is rounding,
-# because the sums are computed in another order. A difference that is visible in a plot is a bug, most often a batch
-# that was not divided.
+# because the sums are computed in another order. A difference that is visible in a plot is a bug, for example ranks
+# that average their means instead of adding sums and counts.
 
 # %%
 if not lab.only_prints:

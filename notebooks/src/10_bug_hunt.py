@@ -53,8 +53,9 @@ curves([healthy, other], metrics=bug_hunt.CHARTS)
 # | `train_rollouts/rlhf_rewards` | all | at most `train_rollouts/rewards`, because a penalty is subtracted: these runs charge the absolute value of the KL |
 # | `train_optim/lr` | all | the schedule in the settings |
 #
-# Compare all other figures with a healthy run. Ask **from which step on** the curves differ: a fault in the data or the
-# models is visible before the first update, and a fault in the loss only after the first update.
+# Compare all other figures with a healthy run. Ask **from which step on** the curves differ. A fault in the data or the
+# models is visible before the first update. A fault in the loss can change the loss's own figures at step 1 (the loss, the first
+# ratio, the gradient norm), and changes rewards and lengths only from step 2 on.
 
 # %%
 Diagram("when-it-shows")

@@ -168,7 +168,7 @@ Diagram("loop")
 #
 # All tensors have the shapes of notebook 05. A text has S tokens, and index i of a tensor of [B, S-1] belongs to the
 # prediction of token i + 1. In this notebook the prompt is the first word, but your functions must handle prompts of any
-# length P, because later they meet SmolLM2.
+# length P, because three of them meet SmolLM2 later.
 #
 # Three of the five functions stand in notebook 05. You may copy the three. You learn more by writing them again from
 # memory.
@@ -180,7 +180,7 @@ def rollout(policy, prompts, length, end, draw):
 
     policy: tokens, int64 [B, S] → log-probabilities of each next token, float [B, S, V]; prompts: int64 [B, P]; length: tokens
     of a response; end: the token that ends a response; draw: probabilities, float [B, V] → a drawn token of each row, int64 [B]
-    → tokens, int64 [B, P + length]: after its first end token, a row has further ones; mask, bool [B, P + length - 1]: True for
+    → tokens, int64 [B, P + length]: after its first end token, a row has only end tokens; mask, bool [B, P + length - 1]: True for
     predictions of response tokens, the first end token included.
     """
     tokens, over = prompts, torch.zeros(len(prompts), dtype=torch.bool)

@@ -196,8 +196,8 @@ show_completions(first, n=6, sort="reward", split="train")
 #
 # ## Mend the judge
 #
-# Each hack names a condition that the judge forgot. Write the condition into `my_judge` above, run the attack of a second
-# again, and then the attack of minutes. Some advice:
+# Each hack names a condition that the judge forgot. Write the condition into `my_judge` above, run its cell and the
+# attack of a second again, and come back here: the second run below trains on your mended judge. Some advice:
 #
 # - **Multiply conditions, do not add them.** With a sum, the policy earns the easy part and gives up the hard part.
 # - **Ask for the goal, and do not only forbid the last cheat.** "A word of the question" is better than "no 58 on a dial".
@@ -212,7 +212,7 @@ from aligner_lib.tutorial.attack import judges
 show_source(judges.mended)
 
 # %%
-for name, judge in {"first try": judges.naive, "mended": judges.mended}.items():
+for name, judge in {"first try": judges.naive, "yours": my_judge, "mended": judges.mended}.items():
     scores = scores_of(judge)
     print(
         f"{name:10} pays {fmean(chosen >= 0.5 for chosen, _ in scores):.2f} of the good answers, "
@@ -241,8 +241,8 @@ curves(
 
 # %% [markdown]
 # In the recorded run, the mended judge starts with a reward of 0.12, because it asks for more, and ends with 0.28. Twice as
-# many answers are good as with the first judge, 0.25, in the same number of steps. A single hack is left: a fifth of the
-# paid answers have only one word of the topic. The reward rises more slowly, and it rises for the task.
+# many answers are good as with the first judge, 0.25, in the same number of steps. A single hack is left: at the last step, five
+# of the seventeen paid answers have one word of the topic or none. The reward rises more slowly, and it rises for the task.
 
 # %% [markdown]
 # ## Attack another judge

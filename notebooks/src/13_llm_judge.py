@@ -69,7 +69,7 @@ print("you and the reader agree on", sum(a == b for a, b in zip(labels, reader))
 
 # %% [markdown]
 # Your agreement with the reader shows how noisy such labels are. If two equally careful people disagree on every fifth answer,
-# each errs on a ninth, and a perfect judge agrees with either on 0.89 of the answers, not on all.
+# each errs on a ninth (if their errors are independent), and a perfect judge agrees with either on 0.89 of the answers, not on all.
 #
 # ## A rubric
 #
@@ -430,8 +430,8 @@ else:
 #
 # GRPO compares scores of answers to the *same* prompt. So the figure that decides is neither kappa nor the AUC above, but
 # the accuracy **within a prompt**: take two answers to the same prompt, of which one is good. How often does the good
-# answer have the higher score? A judge whose scores depend on the prompt alone has a high AUC over different prompts if
-# good answers are frequent for some prompts, and has nothing to teach within a prompt.
+# answer have the higher score? A judge whose scores depend on the prompt alone can have a high AUC over different prompts, if the
+# prompts with high scores are those whose answers are often good. Within a prompt, this judge has nothing to teach.
 #
 # The first three steps of the recorded run have eight answers to each of twelve prompts, while the policy is still near
 # the SFT policy. The gold program decides which answers are good. Only six of the twelve prompts have a good answer and
@@ -455,8 +455,8 @@ print("right within a prompt:", right_within_prompts(recorded, 1, 3))
 #
 # The run starts from the SFT policy. Each step draws eight answers to each of four prompts, and the judge reads them with
 # the rubric: 64 requests. As in notebook 07, the objective is Dr. GRPO without a KL penalty, and the advantages are
-# divided by the deviation of the group. Here the scores within a group differ by a few hundredths, so without the division the
-# policy would hardly move. The learning rate is twice as high as in notebook 07. By default a recorded run plays, whose twelve
+# divided by the deviation of the group. Here the scores within a group differ by a few hundredths. The division gives every group
+# the same weight, whatever the spread of its scores. (Adam's steps are about as large without the division.) The learning rate is twice as high as in notebook 07. By default a recorded run plays, whose twelve
 # steps took 26 minutes beside other programs. With `exercise = "live"`, your policy trains on the
 # judge, and `judge` must be `"live"` or a URL.
 

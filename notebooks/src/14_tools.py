@@ -52,8 +52,8 @@ for problem, text in zip(problems, answer.of_all([f"What is {problem}?" for prob
     print(f"{problem} = {eval(problem):>4}    the model: {guesses[problem] or 'no number'}")
 
 # %% [markdown]
-# Which digits are right? Often the last number of the answer is only a copy of a number in the question. And each digit of a sum
-# depends on carries, which move from right to left.
+# Which digits are right? Often the last number of the answer is only a copy of a number in the question. And each digit of a sum,
+# except the last, depends on carries, which move from right to left.
 
 # %%
 for place, name in enumerate(["ones", "tens", "hundreds"], start=1):
@@ -540,7 +540,7 @@ print(figures)
 # - Cobbe et al. 2021, [*Training verifiers to solve math word problems*](https://arxiv.org/abs/2110.14168): GSM8K, whose
 #   solutions call a calculator within the text.
 # - Schick et al. 2023, [*Toolformer*](https://arxiv.org/abs/2302.04761): a model finds by itself where a call makes the next
-#   words likelier, without demonstrations by people.
+#   words likelier, from a handful of demonstrations of each tool.
 # - Yao et al. 2022, [*ReAct*](https://arxiv.org/abs/2210.03629): reasoning and calls in turns.
 # - Patil et al. 2023, [*Gorilla*](https://arxiv.org/abs/2305.15334): calls of many interfaces, and how to measure their
 #   errors.

@@ -259,7 +259,7 @@ CALLS = (
     "",
     '{"name": "calculator", "arguments": {"expression": "A + B"}, "id": 7}',
     '{"name": "calculater", "arguments": {"text": "A + B"}}',
-    '{"name": "capital", "arguments": {"expression": "Atlantis"}}',
+    '{"name": "capital", "arguments": {"expression": "moon"}}',
 )
 
 
