@@ -200,11 +200,14 @@ RIGHT = [
     (r"So \boxed{1}, no: \boxed{\frac{1}{2}}.", "1/2"), (r"\boxed{4} and \boxed{5", "4"), ("144 / 2 = 24\n#### 72\n", "72"),
     ("First 3, then 1,000 apples.", "1000"), (" Paris\n", "Paris"), ("1,00,000 rupees", "100000"), ("#### Paris.", "Paris"),
     ("The answer is **Paris**", "Paris"), (r"\boxed{2, 3}", "2,3"), (r"\boxed{5 cm}", "5"), (r"\boxed{5 months}", "5"), (r"\boxed{50 percent}", "50%"), (r"\boxed{5 apples}", "5"),
+    ("#### 5 m^2", "5"), ("The answer is St. Louis.", "St. Louis"), ("<think>the answer is 7.</think>\nTom has 8.", "8"), (r"\boxed{1{,}000}", "1000"), (r"\boxed{10000}", r"10,\!000"),
+    (r"\boxed{\frac12}", "1/2"), (r"\boxed{\frac{-3}{4}}", "-0.75"), (r"\boxed{10}", r"10\text{ cm}"), (r"\boxed{90}", r"90^\circ"), ("5 pears", "5 apples"), (r"\boxed{\text{Paris}}", "Paris"), ("The answer is (A)", "A"), ("The answer is **2** apples", "2"),
     (r"\boxed{5\text{ cm}^2}", "5"), (r"\boxed{v = 5 m/s^{2}}", "5"), (r"\boxed{1,000 metres.}", "1000"),
 ]  # fmt: skip
 WRONG = [
     ("42, no: 43", "42"), (r"\boxed{43} not 42", "42"), ("#### 4 2 1", "42"),
     (r"\boxed{x+42}", "42"), (r"\boxed{\frac{\sqrt{3}}{42}}", "42"), (r"The answer is $\frac{\sqrt{3}}{42}$", "42"),
+    ("The answer isn't 5. It is 6.", "5"), ("#### 12 ft^3", "3"), (r"#### 10{,}000", "0"), *((f"The answer is {text}", "5") for text in ("minus 5.", "2^5", "2*5", "2**5", "3 × 5", "5x", "x^2 + 5", "7 - 5", "12:5", "5π")),
     ("42.5", "42"), ("142", "42"), ("-42", "42"), ("London, of 42 towns", "Paris"), ("", "42"), ("none", "42"),
     (r"\boxed{23}", "2,3"), (r"\boxed{5x}", "5"), (r"\boxed{5 x}", "5"), (r"\boxed{5 pi}", "5"), (r"\boxed{5 million}", "5"),
     (r"\boxed{5 apples and 3 pears}", "3"), (r"\boxed{2 thirds}", "2"), (r"\boxed{7 hundredths}", "7"), (r"\boxed{3 ab}", "3"), (r"\boxed{4 or five}", "4"), (r"\boxed{5 millions}", "5"), (r"\boxed{x + 5 cm}", "5"),

@@ -14,12 +14,12 @@ QUESTION_KEYS = ("question", "problem")
 ANSWER_KEYS = ("expected_answer", "answer")
 NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:e[-+]?\d{1,2})?")
 FRACTION = re.compile(
-    r"([-+]?)(?:\\[dt]?frac\{(\d{1,40})\}\{(\d{1,40})\}|(?:(\d{1,40})\s+)?(\d{1,40})/(\d{1,40}))"
+    r"([-+]?)(?:\\[dt]?frac(?:\{([-+]?\d{1,40})\}\{(\d{1,40})\}|(\d)(\d))|(?:(\d{1,40})\s+)?(\d{1,40})/(\d{1,40}))"
 )
 IN_TEXT = re.compile(
     r"""
     (?:(?<![^\W_])(?<!\))[-+−])?[$€£¥]?(?:  # a minus after a digit, a letter or a bracket is a hyphen or an operator
-        \\[dt]?frac\{\d+\}\{\d+\}
+        \\[dt]?frac(?:\{[-+]?\d+\}\{\d+\}|\d\d)
         | \d+\ \d+/\d+  # 3 1/2
         | (?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,2}(?!\w)|/\d+)?
         | \.\d+
@@ -39,7 +39,14 @@ UNIT = re.compile(
         (?:/[^\W\d_]+)?(?:\^\d|\^\{-?\d\})?\.?\s*$""",
     re.VERBOSE,
 )
-LATEX_FUNCTION = re.compile(r"\\(?!text|[dt]?frac\{\d+\}|boxed)[a-z]+|\\[dt]?frac\{[^}]*\\")
+LATEX_FUNCTION = re.compile(r"\\(?!text|[dt]?frac(?:\{[-+]?\d+\}|\d\d)|boxed)[a-z]+|\\[dt]?frac\{[^}]*\\")
+# Beside the last number of a marked line. Two asterisks may be emphasis, so only those between two operands are an operator.
+OPERATOR_BEFORE = re.compile(
+    r"(?:[\^/×·+√]|[\d)]\s*(?:[-−–:x]|\*{1,2})|(?<![^\W_])[a-z]\*|\b(?:negative|minus))\s*$", re.IGNORECASE
+)
+OPERATOR_AFTER = re.compile(r"\s*(?:[\^×·/+]|\*{1,2}\s*[\d(])|[xyzπ]\b", re.IGNORECASE)
+LATEX_TEXT = re.compile(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}")
+LETTER = re.compile(r"\((\w)\)")  # of a choice
 
 
 @dataclass(frozen=True)
@@ -78,23 +85,29 @@ class Answers(Environment):
 def is_right(response: str, answer: str) -> bool:
     """Whether the final answer of a response is right.
 
-    When the right answer is a number, words, units and emphasis around the response's number are ignored. The last number of
-    the marked line counts; when the marked line has no number, the last number of the whole response counts. The flexible
-    extract of EleutherAI's lm-evaluation-harness also takes the last number. In `\\boxed{}`, only a unit and a left side ("x
-    =") may surround the number.
+    When the right answer is a number, words, units and emphasis around the numbers are ignored. The last number of the marked
+    line counts, unless it is a part of an expression, such as 2^5 or "minus 5"; when the marked line has no number, the last
+    number of the whole response counts. The flexible extract of EleutherAI's lm-evaluation-harness also takes the last number. In
+    `\\boxed{}`, only a unit and a left side ("x =") may surround the number. Reasoning before `</think>` is left out.
     """
+    response = response.rpartition("</think>")[2]
+    if number(answer) is None and number(bare := _without_unit(answer)) is not None:
+        answer = bare
     final = final_answer(response)
-    if same_answer(final, answer):
+    if same_answer(final, answer) or same_answer(_marked_line(response) or "", answer):
         return True
     if number(answer) is None or number(final) is not None:
         return False
     if (boxed := _boxed(response)) is not None:
-        return same_answer(UNIT.sub("", boxed).rpartition("=")[2].strip(), answer)
-    value = final.rpartition("=")[2]
+        return same_answer(_without_unit(boxed), answer)
+    value = _without_unit(final)
     if LATEX_FUNCTION.search(value):  # the last number is only a part of the answer
         return False
-    shown = last_number(value) or last_number(response)
-    return shown is not None and same_answer(shown, answer)
+    if numbers := [*IN_TEXT.finditer(value)]:
+        before, shown, after = value[: numbers[-1].start()], numbers[-1][0], value[numbers[-1].end() :]
+        is_part = OPERATOR_BEFORE.search(before) or OPERATOR_AFTER.match(after)
+        return not is_part and same_answer(shown, answer)
+    return same_answer(last_number(response) or "", answer)
 
 
 def final_answer(text: str) -> str:
@@ -117,15 +130,16 @@ def same_answer(answer: str, other: str) -> bool:
 
 def number(text: str) -> Fraction | None:
     """The exact number in a text; None for a text that is not a number or has over forty digits."""
-    bare = CURRENCIES.sub("", text.replace("−", "-")).replace("\\%", "").strip("*` \n\t")
+    bare = text.replace("−", "-").replace("{,}", ",").replace(",\\!", ",")
+    bare = CURRENCIES.sub("", bare).replace("\\%", "").strip("*` \n\t")
     bare = THOUSANDS.sub(lambda match: match[0].replace(",", ""), bare)  # 2,3 is not 23
     bare = bare.rstrip("%.,").casefold()
     bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", bare)  # 4 2 is not 42
     if NUMBER.fullmatch(bare):
         return Fraction(bare)
     if match := FRACTION.fullmatch(bare):
-        sign, *latex, whole, above, below = match.groups()
-        above, below = latex if latex[0] else (above, below)
+        sign, *parts, whole, above, below = match.groups()
+        above, below = [*filter(None, parts)] or (above, below)
         if int(below):
             size = int(whole or 0) + Fraction(int(above), int(below))
             return -size if sign == "-" else size
@@ -138,14 +152,27 @@ def last_number(text: str) -> str | None:
     return numbers[-1] if numbers else None
 
 
+def _without_unit(text: str) -> str:
+    """An answer without the unit behind a number, and without a left side (`x =`)."""
+    return UNIT.sub("", text).rpartition("=")[2].strip()
+
+
 def _marked(text: str) -> str | None:
-    """The answer that a text marks as its answer; None for a text without a mark."""
+    """The answer that a text marks as its answer, up to the end of a sentence; None for a text without a mark."""
+    if _boxed(text) is not None or "####" in text:
+        return _marked_line(text)
+    line = _marked_line(text)
+    return None if line is None else re.split(r"[.!?](?:\s|$)", line, maxsplit=1)[0]
+
+
+def _marked_line(text: str) -> str | None:
+    """The text in the last closed `\\boxed{…}`, else the rest of a marked line; None for a text without a mark."""
     if (boxed := _boxed(text)) is not None:
         return boxed
     if "####" in text:
         return text.rpartition("####")[2].strip().partition("\n")[0].strip()
-    answers = re.findall(r"answer is:?\s*([^\n]+)", text, re.IGNORECASE)
-    return re.split(r"[.!?](?:\s|$)", answers[-1].strip(), maxsplit=1)[0] if answers else None
+    answers = re.findall(r"answer is\b(?!\s+not\b):?\s*([^\n]+)", text, re.IGNORECASE)
+    return answers[-1].strip() if answers else None
 
 
 def _boxed(text: str) -> str | None:
@@ -160,8 +187,10 @@ def _boxed(text: str) -> str | None:
 
 
 def _bare(text: str) -> str:
-    """An answer without dollar signs, white space, emphasis and a full stop, in lower case."""
-    return re.sub(r"\s+", "", text.replace("\\$", "").replace("$", "")).strip("*`").rstrip(".").casefold()
+    """An answer without dollar signs, white space, emphasis, LaTeX's \\text and a full stop, in lower case."""
+    text = LATEX_TEXT.sub(r"\1", text.replace("\\$", "").replace("$", ""))
+    bare = re.sub(r"\s+", "", text).strip("*`").rstrip(".").casefold()
+    return LETTER.sub(r"\1", bare) if LETTER.fullmatch(bare) else bare
 
 
 def _parse(value: dict[str, Any]) -> QuestionAnswer:

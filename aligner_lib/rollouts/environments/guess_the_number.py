@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from aligner_lib.rollouts.environments.answers import last_number, number
 from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
 
 
@@ -35,8 +34,8 @@ class GuessTheNumber(Environment):
 
     def step(self, response: str) -> Step:
         self.guesses += 1
-        numbers = re.findall(r"-?\d+", response)
-        guess = int(numbers[-1][:20]) if numbers else None  # Python refuses to read thousands of digits
+        shown = last_number(response)
+        guess = None if shown is None else number(shown)
         if guess == self.number:
             reward = 1 - (self.guesses - 1) / self.max_turns
             return Step(reward, metrics={"found": 1.0, "guesses": self.guesses})
@@ -45,4 +44,4 @@ class GuessTheNumber(Environment):
         if guess is None:
             return Step(done=False, observation="That is no number. Answer with a number.")
         higher = "higher" if self.number > guess else "lower"
-        return Step(done=False, observation=f"My number is {higher} than {guess}.")
+        return Step(done=False, observation=f"My number is {higher} than {shown}.")
