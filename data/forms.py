@@ -110,8 +110,9 @@ def ended(text: str) -> bool:
 
 
 def listed(text: str, marks: str = MARKS) -> int:
-    """The number of lines that begin with one of the marks and continue with a word."""
-    return sum(line.lstrip().startswith(tuple(marks)) and bool(words(line)) for line in text.splitlines())
+    """The number of lines that begin with one of the marks, once, and continue with a word."""
+    lines = [line.lstrip() for line in text.splitlines() if words(line)]
+    return sum(line.startswith(tuple(marks)) and line[:1] != line[1:2] for line in lines)
 
 
 def has_word(text: str, word: str) -> bool:
@@ -120,8 +121,9 @@ def has_word(text: str, word: str) -> bool:
 
 
 def postscript(text: str) -> int:
-    """The position after the letters P.S. of a postscript; the length of the text when there is no postscript."""
-    match = re.search(r"\S\s*\bP\.\s?S\.?:?\s+(?=\w)", text)
+    """The position after the letters P.S. of a postscript, which U.P.S. are not; the length of the text when there is no
+    postscript."""
+    match = re.search(r"\S\s*(?<!\w)(?<!\b[A-Z]\.)(?:P\.\s?)?P\.\s?S\.?:?\**\s+(?=[\w\"“*])", text)
     return match.end() if match else len(text)
 
 
@@ -277,7 +279,7 @@ FORMS: dict[str, Form] = {
             "Close with a postscript after the letters P.S.",
             "Put a P.S. with one more remark at the end.",
         ),
-        lambda text: re.search(r"\S\s*\bP\.\s?S\.?:?\s+\w", text) is not None,
+        lambda text: postscript(text) < len(text),
     ),
     "title": Form(
         (

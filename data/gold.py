@@ -74,7 +74,8 @@ ENDINGS = (
 )
 """Sentences that suit the end of every answer. Prompts of the sample `drawn` request them; without a request they are a fault."""
 CLOSING = re.compile(
-    r"\b(?:hope (?:this|that|it|these)|let me know|feel free|good luck|(?:thank you|thanks) for (?:asking|your|reading)|happy to (?:help|explain)"
+    r"(?:\bi (?:do |really )?hope (?:this|that|it|these)|\blet me know(?: if| how| when| what| whether|$)|\bfeel free to|^(?:\w+ )?good luck"
+    r"|^hope (?:this|that|it|these)|\b(?:thank you|thanks) for (?:asking|your|reading)|\bhappy to (?:help|explain)"
     r"|any (?:other |more |further )?questions|have a (?:good|nice|great) (?:day|time|evening))\b"
 )
 """Such sentences in other words."""
@@ -193,9 +194,11 @@ def has_own_words(turn: str, answer: str) -> bool:
 
 
 def asks_again(question: str, answer: str) -> bool:
-    """Whether an answer contains the first words of its question."""
-    opening = " ".join(WORD.findall(question.lower())[:OPENING])
-    return f" {opening} " in f" {' '.join(WORD.findall(answer.lower()))} "
+    """Whether an answer contains the first words of its question. A shorter question, such as "Tea?", is only a topic."""
+    opening = WORD.findall(question.lower())[:OPENING]
+    return (
+        len(opening) == OPENING and f" {' '.join(opening)} " in f" {' '.join(WORD.findall(answer.lower()))} "
+    )
 
 
 def quotes(instruction: str, answer: str, required: Sequence[str] = ()) -> bool:

@@ -77,10 +77,17 @@ NUMBER = "Mention the number 54, written in digits."
         (NUMBER, f"{SOWN} {NUMBER}", ["own_words"]),
         ('Use the word "damp".', f'{SOWN} Use the word "damp".', ["own_words"]),
         ('Use the word "damp".', f"{SOWN} The soil has to be damp.", []),
+        # statements that only look like closing remarks
+        ('Use the word "damp".', f"{SOWN} Farmers hope that it stays damp, and seeds feel free there.", []),
+        ('Use the word "damp".', f"{SOWN} Damp letters from home let me know that it rains.", []),
     ],
 )
 def test_what_was_asked_for_is_no_fault_and_its_repetition_is(instruction, answer, parts):
     assert missing(answer, f"How do I sow carrots? {instruction}") == parts
+
+
+def test_a_topic_of_one_word_may_stand_in_the_answer():
+    assert missing("Carrots like loose soil and a damp row.", 'Carrots? Use the word "damp".') == []
 
 
 def test_a_turn_without_an_instruction_is_refused():
