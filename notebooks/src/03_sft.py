@@ -175,8 +175,8 @@ show_source(SFTTrainer.loss)
 # of a bug. Consider four models that know nothing: a language model with random weights, a reward model whose head is 0
 # (notebook 04), and a policy that still equals its reference, with the DPO loss and with the IPO loss (notebook 06).
 # For example, a model that cannot distinguish two answers gives the better answer the probability 1/2, and has the loss
-# $-\ln \frac{1}{2} = 0.693$. The IPO loss of a pair is $(h - \frac{1}{2\beta})^2$, where $h$ is 0 while the policy equals its
-# reference.
+# $-\ln \frac{1}{2} = 0.693$. The IPO loss of a pair is $(d - \frac{1}{2\beta})^2$, where $d$ is the difference of the two answers'
+# gains in notebook 06, and is 0 while the policy equals its reference.
 
 
 # %% tags=["solution"]
