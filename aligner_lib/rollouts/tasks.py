@@ -52,7 +52,8 @@ class TaskSource(Protocol):
         EnvironmentFailure."""
 
     def validation(self, count: int | None) -> list[Task | EnvironmentFailure]:
-        """The first `count` held-out prompts; None: all held-out prompts. Environments with fewer prompts repeat them."""
+        """The first `count` held-out prompts; None: all held-out prompts. Environments with fewer prompts repeat them.
+        Empty if no environment has held-out prompts."""
 
     def close(self) -> None:
         """End the environments' processes."""
@@ -102,7 +103,7 @@ class EnvironmentTasks:
     """Prompts of one or several environments, drawn by their weights."""
 
     environments: Mapping[str, Environments]
-    """The environments of each split: train and validation."""
+    """The environments of each split: train and validation. An environment may be absent from validation."""
     weights: Mapping[str, float]
     by_model: frozenset[str]
     """The environments whose responses the reward model judges."""
@@ -133,13 +134,13 @@ class EnvironmentTasks:
 
     def validation(self, count: int | None) -> list[Task | EnvironmentFailure]:
         sizes = self.environments["validation"].sizes()
-        shares = _shares(self.weights, count) if count is not None else {}
+        weights = {name: self.weights[name] for name in sizes}
+        shares = _shares(weights, count) if count is not None else {}
         episodes = []
-        for name in self.weights:
-            size = sizes[name]
+        for name, size in sizes.items():
             share = shares.get(name, size or 64)
             episodes += [(name, number % size if size else number) for number in range(share)]
-        if len(episodes) < parallel.dp_size():
+        if sizes and len(episodes) < parallel.dp_size():
             raise UserError(
                 f"{len(episodes)} validation prompts leave some of the {parallel.dp_size()} copies of the model without a prompt: "
                 "raise num_val_samples, or lower trainer.devices"

@@ -133,6 +133,12 @@ def test_several_rewards_are_compared_as_the_switch_says(aggregation, loop, alik
     assert figures["train_rollouts/groups_alike"] == alike
 
 
+def test_a_validation_without_prompts_has_no_metrics(one_process):
+    grouped = trainer([])
+    grouped.tasks = SimpleNamespace(validation=lambda count: [])
+    assert grouped.validate(1) == {}
+
+
 @pytest.mark.parametrize(("aggregation", "alike"), [("sum_then_normalize", 1.0), ("normalize_then_sum", 0.0)])
 def test_rewards_with_equal_sums_are_alike_only_in_the_sum(aggregation, alike, one_process):
     grouped = trainer([])

@@ -9,6 +9,9 @@ from aligner_lib.config.compose import compose
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.kinds.grpo.settings import rollouts_of_a_step
 from aligner_lib.kinds.inputs import steps_of
+from aligner_lib.kinds.policy_gradient import build
+from aligner_lib.kinds.policy_gradient.settings import comparing_environments
+from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.tasks import _shares
 
 
@@ -39,7 +42,7 @@ def test_only_groups_that_are_compared_within_are_sampled_again(objective, rollo
 
 
 COMPARING_JUDGE = """
-model.environments={judge:{args:{prompts:p,url:u,model:m,compare:true}}} model.grpo.rollout_micro_batch_size=6
+model.environments={judge:{args:{prompts:p,url:u,model:m,compare:true}},sums:{}}
 """
 TWO_RESPONSES_ON_FOUR_DEVICES = """
 model.grpo.objective=dapo trainer.devices=4 model.grpo.num_generations_per_prompt=2
@@ -48,15 +51,39 @@ model.grpo.num_prompts_per_step=2 model.global_batch_size=4 model.micro_batch_si
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("kind", "settings", "words"),
     [
         (
-            COMPARING_JUDGE,
+            "grpo",
+            f"{COMPARING_JUDGE} model.grpo.rollout_micro_batch_size=6",
             "compare parts of a group: set model.grpo.rollout_micro_batch_size=6 to a multiple",
         ),
-        (TWO_RESPONSES_ON_FOUR_DEVICES, "num_generations_per_prompt=2 to a multiple of 4"),
+        ("ppo", COMPARING_JUDGE, "set model.ppo.num_generations_per_prompt to 2 or more"),
+        ("evaluate", COMPARING_JUDGE, "set evaluation.num_generations_per_prompt to 2 or more"),
+        (
+            "evaluate",
+            f"{COMPARING_JUDGE} evaluation.num_generations_per_prompt=3",
+            "val_rollout_micro_batch_size=8 to a multiple of evaluation.num_generations_per_prompt=3",
+        ),
+        ("grpo", TWO_RESPONSES_ON_FOUR_DEVICES, "num_generations_per_prompt=2 to a multiple of 4"),
     ],
 )
-def test_a_group_that_would_be_cut_is_refused(settings, words):
+def test_a_group_that_would_be_cut_is_refused(kind, settings, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
-        compose("grpo", settings.split())
+        compose(kind, settings.split())
+
+
+def test_a_validation_leaves_out_judges_that_compare(monkeypatch, here):
+    def given(used, split):
+        tools, sizes = dict.fromkeys(used, ()), dict.fromkeys(used, 2)
+        return SimpleNamespace(tools=lambda: tools, sizes=lambda: sizes, reset=fail)
+
+    def fail(episodes):
+        return [EnvironmentFailure(episode.environment, episode.seed, "raised", "") for episode in episodes]
+
+    monkeypatch.setattr(build, "Environments", given)
+    config = compose("grpo", COMPARING_JUDGE.split())
+    source = build.task_source(config, None, not_validated=comparing_environments(config))
+    assert list(source.environments["train"].sizes()) == ["judge", "sums"]
+    assert [prompt.environment for prompt in source.validation(4)] == ["sums"] * 4
+    assert build.task_source(config, None, not_validated=["judge", "sums"]).validation(4) == []

@@ -13,7 +13,7 @@ from aligner_lib.kinds.grpo.settings import objective_of, rollouts_of_a_step
 from aligner_lib.kinds.inputs import steps_of
 from aligner_lib.kinds.policy_gradient.settings import (
     KL_HORIZON,
-    environments_of,
+    comparing_environments,
     judged_by_programs,
     response_length,
 )
@@ -183,12 +183,11 @@ def _policy_gradient(run: Graduation, prompts_per_step: int, group: int) -> None
     """Prompts, policy, rollouts and updates. Raises UserError for judges that verl can't have."""
     kind, model = run.kind, run.config.model
     at, rollout, loop = f"model.{kind}", model[kind], run.config.trainer[kind]
-    for name, environment in environments_of(run.config).items():
-        if (environment.use or name) == "judge" and environment.args.get("compare"):
-            raise UserError(
-                f"model.environments.{name}.args.compare=true compares the responses to a prompt, and verl judges each response "
-                "by itself: choose --to trl, or write the weights alone with `aligner model export`"
-            )
+    for name in comparing_environments(run.config):
+        raise UserError(
+            f"model.environments.{name}.args.compare=true compares the responses to a prompt, and verl judges each response "
+            "by itself: choose --to trl, or write the weights alone with `aligner model export`"
+        )
     texts, prompts = Texts(run.tokenizer, in_turns=True), run.load_prompts(prompts_per_step)
     if len({task.by_model for task in prompts["train"]}) > 1:
         raise UserError(

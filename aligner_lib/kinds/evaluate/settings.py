@@ -25,6 +25,7 @@ from aligner_lib.kinds.critic.settings import ScoringSettings
 from aligner_lib.kinds.policy_gradient.settings import (
     PromptSources,
     ResponseSettings,
+    check_comparisons,
     check_generation,
     check_lengths,
     environments_of,
@@ -123,7 +124,7 @@ KIND = JobKind(
     defaults="ppo",
     models=PPO.models,
     data={"model.data.data_prefix.validation": ["hh/test_prompts.jsonl"]},
-    checks=(check_lengths, check_generation),
+    checks=(check_comparisons, check_lengths, check_generation),
     without_effect=_without_effect,
     stage=9,
     **declared_in(Path(__file__).parent),

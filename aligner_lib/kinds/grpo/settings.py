@@ -41,11 +41,11 @@ from aligner_lib.kinds.policy_gradient.settings import (
     RolloutSettings,
     ServerRequests,
     check_checkpoints,
+    check_comparisons,
     check_generation,
     check_learning,
     check_lengths,
     check_target_kl,
-    environments_of,
     judged_by_programs,
     unused_settings,
 )
@@ -186,22 +186,6 @@ def _check_groups(config: DictConfig) -> None:
             f"dynamic sampling needs a part of every group on each of the {copies} copies of the model: set "
             f"model.grpo.num_generations_per_prompt={group} to a multiple of {copies}, or max_rollouts_per_step=1"
         )
-
-
-def _check_comparisons(config: DictConfig) -> None:
-    """Check that a judge that compares the responses of a group gets whole groups: a micro batch of a rank is judged in one call."""
-    from aligner_lib.config.validation import copies_of_the_model
-
-    grpo, copies = config.model.grpo, copies_of_the_model(config)
-    group, together = grpo.num_generations_per_prompt, grpo.rollout_micro_batch_size
-    for name, environment in environments_of(config).items():
-        compares = (environment.use or name) == "judge" and environment.args.get("compare")
-        if compares and (copies > 1 or together % group):
-            raise ConfigError(
-                f"model.environments.{name}.args.compare: the judge would compare parts of a group: set "
-                f"model.grpo.rollout_micro_batch_size={together} to a multiple of num_generations_per_prompt={group}, and "
-                f"train with a single copy of the model (now {copies})"
-            )
 
 
 def _check_teacher(config: DictConfig) -> None:
@@ -356,7 +340,7 @@ KIND = JobKind(
     },
     checks=(
         _check_groups,
-        _check_comparisons,
+        check_comparisons,
         check_lengths,
         check_learning,
         _check_kl,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from aligner_lib.config.environments import REWARD_MODEL
+from aligner_lib.config.environments import REWARD_MODEL, EnvironmentSettings
 from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.kinds.inputs import (
@@ -27,6 +27,7 @@ from aligner_lib.kinds.inputs import (
 )
 from aligner_lib.kinds.overlap import warn_about_overlap, warn_about_overlap_of_environments
 from aligner_lib.kinds.policy_gradient.settings import (
+    comparing_environments,
     environments_of,
     generates_with_vllm,
     loop_settings,
@@ -74,8 +75,14 @@ def read_inputs(config: DictConfig, start: Path, others: Mapping[str, Path | Non
     data = config.model.data
     hashes = hashes_of(start, *data.data_prefix.values(), mmap=data.data_impl == "mmap")
     hashes |= hash_of_adapters(config, start) | check_others(tokenizer, others)
-    tasks, opened = task_source(config, tokenizer), ExitStack()
+    comparing = comparing_environments(config)
+    tasks, opened = task_source(config, tokenizer, not_validated=comparing), ExitStack()
     opened.callback(tasks.close)
+    for name in comparing:
+        logger.warning(
+            f"model.environments.{name}.args.compare=True: the reward compares the responses to the same prompt, so its mean is "
+            "1/2 for every policy: validations leave this environment out"
+        )
     warn_about_sampling(sampling_settings(config))
     return RolloutInputs(tokenizer, tasks, opened, hashes)
 
@@ -99,11 +106,15 @@ def prompts_of_splits(config: DictConfig, tokenizer: Tokenizer, *splits: str) ->
     return {split: log_report(split, load(files[split], tokenizer, room)) for split in splits}
 
 
-def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
-    """The source of prompts: environments or, without environments, data files. Raises UserError for unsuitable files."""
-    if environments_of(config):
+def task_source(config: DictConfig, tokenizer: Tokenizer, not_validated: Collection[str] = ()) -> TaskSource:
+    """The source of prompts: environments or, without environments, data files. Raises UserError for unsuitable files.
+
+    not_validated: the names of environments that give no held-out prompts.
+    """
+    if used := environments_of(config):
         warn_about_overlap_of_environments(config)
-        return _environment_tasks(config, tokenizer, ("train", "validation"))
+        validated = {name: used[name] for name in used if name not in not_validated}
+        return _environment_tasks(config, tokenizer, {"train": used, "validation": validated})
     prompts = prompts_of_splits(config, tokenizer, "train", "validation")
     train, validation = prompts["train"], prompts["validation"]
     validation = limited(validation, loop_settings(config), val_rollout_micro_batch_size(config))
@@ -114,17 +125,19 @@ def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
 
 def held_out_tasks(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
     """The source of held-out prompts: as in `task_source`, but without prompts for training."""
-    if environments_of(config):
-        return _environment_tasks(config, tokenizer, ("validation",))
+    if used := environments_of(config):
+        return _environment_tasks(config, tokenizer, {"validation": used})
     prompts = prompts_of_splits(config, tokenizer, "validation")["validation"]
     prompts = prompts[: rollout_settings(config).num_val_samples]
     return FileTasks([], for_validation(prompts, config), config.model.seed)
 
 
-def _environment_tasks(config: DictConfig, tokenizer: Tokenizer, splits: tuple[str, ...]) -> EnvironmentTasks:
+def _environment_tasks(
+    config: DictConfig, tokenizer: Tokenizer, of_splits: Mapping[str, Mapping[str, EnvironmentSettings]]
+) -> EnvironmentTasks:
     used = environments_of(config)
     return EnvironmentTasks(
-        {split: Environments(used, split) for split in splits},
+        {split: Environments(of_split, split) for split, of_split in of_splits.items()},
         {name: environment.weight for name, environment in used.items()},
         frozenset(name for name, environment in used.items() if (environment.use or name) == REWARD_MODEL),
         tokenizer,

@@ -293,6 +293,15 @@ def judged_by_programs(config: DictConfig) -> bool:
     )
 
 
+def comparing_environments(config: DictConfig) -> list[str]:
+    """The names of the environments whose judge compares the responses to the same prompt."""
+    return [
+        name
+        for name, environment in environments_of(config).items()
+        if (environment.use or name) == "judge" and environment.args.get("compare")
+    ]
+
+
 def recomputes_logprobs(config: DictConfig, needed: bool) -> bool:
     """Whether the policy computes the responses' log-probabilities again before learning from them.
 
@@ -325,6 +334,33 @@ def check_lengths(config: DictConfig) -> None:
         raise ConfigError(
             f"{at}.length_params.min_length={length.min_length} is above max_length={length.max_length}"
         )
+
+
+def check_comparisons(config: DictConfig) -> None:
+    """Check that a judge that compares the responses to a prompt gets all of them: a micro batch of a rank is judged in one call."""
+    from omegaconf import OmegaConf
+
+    from aligner_lib.config.validation import copies_of_the_model
+
+    at, copies = f"model.{group_of(config)}", copies_of_the_model(config)
+    rows, together = "rollout_micro_batch_size", rollout_settings(config).rollout_micro_batch_size
+    responses = f"{at}.num_generations_per_prompt"
+    if "evaluation" in config:
+        rows, together = "val_rollout_micro_batch_size", val_rollout_micro_batch_size(config)
+        responses = "evaluation.num_generations_per_prompt"
+    group = OmegaConf.select(config, responses)
+    for name in comparing_environments(config):
+        compare = f"model.environments.{name}.args.compare"
+        if group == 1:
+            raise ConfigError(
+                f"{compare}: the judge compares responses to the same prompt, but a prompt has a single response: set "
+                f"{responses} to 2 or more"
+            )
+        if copies > 1 or together % group:
+            raise ConfigError(
+                f"{compare}: the judge would compare parts of a group: set {at}.{rows}={together} to a multiple of "
+                f"{responses}={group}, and use a single copy of the model (now {copies})"
+            )
 
 
 def check_target_kl(config: DictConfig) -> None:

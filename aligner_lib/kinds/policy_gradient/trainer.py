@@ -166,8 +166,13 @@ class PolicyGradientTrainer(ABC):
         return metrics | self._bookkeeping(step) | timers.seconds
 
     def validate(self, step: int) -> dict[str, float | None]:
-        """Compute rewards on held-out prompts, sampled with the same random numbers in every validation."""
+        """Compute rewards on held-out prompts, sampled with the same random numbers in every validation.
+
+        Empty if no environment has held-out prompts.
+        """
         tasks, failures = given_tasks(self.tasks.validation(self.rollout.num_val_samples), self.run)
+        if not tasks:
+            return {}
         tasks = share_of_rank(
             [(number, number, task) for number, task in enumerate(tasks)],
             parallel.dp_rank(),

@@ -31,6 +31,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     RolloutSettings,
     ServerRequests,
     check_checkpoints,
+    check_comparisons,
     check_generation,
     check_learning,
     check_lengths,
@@ -270,6 +271,7 @@ KIND = JobKind(
     checks=(
         _check_rollouts,
         _check_baseline,
+        check_comparisons,
         check_lengths,
         check_learning,
         check_target_kl,
