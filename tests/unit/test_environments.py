@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from aligner_lib.config.compose import compose, load, save
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
+from aligner_lib.rollouts.environments import worker
 from aligner_lib.rollouts.environments.answers import is_right, same_answer
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.calculator import LARGEST, calculate, shown
@@ -527,6 +528,16 @@ def test_an_answer_depends_only_on_the_episode_s_seed_and_responses(pool):
                 break
     [failure] = pool.step([Episode("mine", 0, ("a", "b"))])
     assert failure.reason == "raised" and "done after 1 of its 2 responses" in failure.text
+
+
+def test_the_time_limit_of_a_turn_counts_the_turns_that_are_replayed(pool, monkeypatch):
+    def limit_of(blueprint, call, seeds=(0,)):
+        return worker.time_limit(blueprint, make("guess_the_number"), seeds)
+
+    monkeypatch.setattr(worker, "_bounded_call", limit_of)
+    for function, responses, turns in ((worker.reset, (), 1), (worker.step, ("10", "15", "3"), 3)):
+        limit = function(pool._blueprints["guess"], 0, responses)
+        assert limit == pool._seconds("guess", function, (0, responses)) == turns * 10
 
 
 ENDLESS = """

@@ -194,7 +194,7 @@ class Environments:
         """The time limit of a request, in seconds."""
         if function is worker.describe:
             return worker.BUILD_SECONDS
-        seeds = args[0] if function is worker.step_all else (0,)
+        seeds = args[0] if function is worker.step_all else worker.seeds_of(*args)
         return worker.time_limit(self._blueprints[name], self._descriptions[name], seeds)
 
     def _schedule(self, name: str, function: Callable, args: Sequence) -> Future:

@@ -32,7 +32,7 @@ class Blueprint:
     split: str
     args: dict[str, Any]
     timeout: float
-    """Seconds that a request may take."""
+    """Seconds that a response may take, also a response that a request replays."""
     rewards: tuple[str, ...]
     """The metrics whose weighted sum is the reward; empty: the environment gives the reward itself."""
     folder: str
@@ -105,11 +105,12 @@ def reset(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Prompt
 
 
 def step(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Step | Problem:
-    """The answer to the last of the responses. The earlier responses are replayed."""
+    """The answer to the last of the responses. The earlier responses are replayed, each within the time of one request."""
     assert responses, "there is no response to judge"
     return _bounded_call(
         blueprint,
         lambda environment: play(environment, blueprint.split, seed, responses, blueprint.rewards),
+        seeds_of(seed, responses),
     )
 
 
@@ -123,6 +124,11 @@ def step_all(
         lambda environment: judge(environment, blueprint.split, seeds, responses, blueprint.rewards),
         seeds,
     )
+
+
+def seeds_of(seed: int, responses: Sequence[str]) -> tuple[int, ...]:
+    """The seed of each response of an episode, for `time_limit`. A request for the prompt counts as one response."""
+    return (seed,) * max(len(responses), 1)
 
 
 def time_limit(
