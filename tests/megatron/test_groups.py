@@ -12,7 +12,7 @@ from aligner_lib.algorithms.policy_gradient import grpo_advantages, loss_mask
 from aligner_lib.config.compose import compose
 from aligner_lib.kinds.grpo.settings import objective_of
 from aligner_lib.kinds.grpo.trainer import GRPOTrainer
-from aligner_lib.kinds.policy_gradient.rollout_metrics import rollout_metrics
+from aligner_lib.kinds.policy_gradient.rollout_metrics import environment_metrics, rollout_metrics
 from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer
 from aligner_lib.rollouts.collect import Collected, EpisodeOutcome, Judgements
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure
@@ -131,6 +131,16 @@ def test_several_rewards_are_compared_as_the_switch_says(aggregation, loop, alik
     experience, figures = grouped.experience(made, judged, zeros, zeros)
     assert experience.advantages[:, 0].sign().tolist() == signs
     assert figures["train_rollouts/groups_alike"] == alike
+
+
+def test_an_episode_that_was_cut_off_has_rewards_of_zero_and_no_other_metrics(one_process):
+    """As in the reward: of two episodes, the one that was cut off gives 0. Metrics that are no rewards know nothing of it."""
+    metrics = ({"right": 1.0, "guesses": 3.0}, {})
+    outcomes = [EpisodeOutcome("game", True, metrics=m, reward_weights={"right": 2.0}) for m in metrics]
+    collected = Collected(rollouts([0, 1], [True, False]), outcomes, lambda: Judgements.of(outcomes))
+    figures = environment_metrics("val", collected, collected.judged().rewards, [])
+    expected = {"reward": 1.0, "rewards/right": 0.5, "guesses": 3.0, "samples": 2, "failed": 0, "turns": 1.0}
+    assert figures == {f"val_environments/game/{name}": value for name, value in expected.items()}
 
 
 def test_a_validation_without_prompts_has_no_metrics(one_process):

@@ -153,6 +153,8 @@ def environment_metrics(
 ) -> dict[str, float]:
     """The metrics of each environment under {split}_environments/NAME/, as means over the responses of all ranks.
 
+    An episode that was cut off before its last turn has no metrics. The episode counts in the reward and, with the value 0, in
+    each of several rewards; the means of the environment's own metrics leave it out.
     collected: the responses on this rank; rewards: float [B], NaN for a response without a reward; failures: missing prompts,
     the same on every rank.
     """
@@ -174,10 +176,14 @@ def environment_metrics(
             continue
         figures[f"{at}/reward"] = sum(reward for _, reward, _ in judged) / len(judged)
         figures[f"{at}/turns"] = sum(outcome.turns for outcome, *_ in judged) / len(judged)
+        several = list(judged[0][0].reward_weights)
+        for place, reward in enumerate(several):
+            of_responses = [outcome.rewards[place] for outcome, *_ in judged]
+            figures[f"{at}/rewards/{reward}"] = sum(of_responses) / len(of_responses)
         for metric in dict.fromkeys(key for outcome, *_ in judged for key in outcome.metrics):
-            values = [outcome.metrics[metric] for outcome, *_ in judged if metric in outcome.metrics]
-            is_reward = metric in judged[0][0].reward_weights
-            figures[f"{at}/rewards/{metric}" if is_reward else f"{at}/{metric}"] = sum(values) / len(values)
+            if metric not in several:
+                values = [outcome.metrics[metric] for outcome, *_ in judged if metric in outcome.metrics]
+                figures[f"{at}/{metric}"] = sum(values) / len(values)
         shares = _groups_alike([(group, outcome) for outcome, _, group in judged])
         figures |= {f"{at}/groups_alike/{reward}": share for reward, share in shares.items()}
     return figures
