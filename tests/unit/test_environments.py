@@ -406,6 +406,7 @@ DO = {
     "nan": lambda: float("nan"),
     "metric": lambda: {"reward": 1.0, "length": float("inf")},
     "nothing": lambda: None,
+    "taken": lambda: {"reward": 1.0, "turns": 3},
     "unnamed": lambda: {"length": 1.0},
     "raise": fail,
     "exit": lambda: sys.exit(0),
@@ -465,6 +466,7 @@ FAILURES = {
     "metric": ("not_finite", "length is inf"),
     "unnamed": ("reward_missing", "an answer lacks `reward`; it has length, which `rewards` may name"),
     "nothing": ("not_finite", "the reward is None, which is not a number"),
+    "taken": ("raised", "a metric is named turns, as a figure of every environment: rename the metric"),
     "die": ("died", "its process ended with exit code 3"),
     "hang": ("timeout", "no answer within 2 s; it was here, the innermost call first:"),
 }
@@ -473,7 +475,7 @@ FAILURES = {
 def test_a_response_that_misbehaves_costs_its_sample_and_no_other(pool):
     misbehaving = [*FAILURES, "hang"]  # the last two: both processes hang at the same time
     first, *failures, final = steps(pool, "good", *misbehaving, "good")
-    assert [first, final] == [Step(0.0), Step(0.0)]  # of ten prompts, seed 10 is seed 0 again
+    assert [first, final] == [Step(0.0), Step(1.0)]  # of ten prompts, seed 11 is seed 1 again
     for seed, (response, failure) in enumerate(zip(misbehaving, failures), 1):
         reason, words = FAILURES[response]
         assert isinstance(failure, EnvironmentFailure) and words in failure.text

@@ -247,6 +247,14 @@ def test_a_file_with_tools_and_a_reward_is_an_environment_in_processes(tmp_path)
     assert (whole.reward, whole.metrics) == (1.0, {"calls": 1.0, "failed_calls": 0.0})
 
 
+def test_a_metric_does_not_replace_the_count_of_calls(tmp_path):
+    paths = write_environment(tmp_path, "[half]", "response, prompt): return {'reward': 1.0, 'calls': 9}")
+    environment = make(paths["use"], prompts=paths["prompts"])
+    environment.reset(0)
+    with pytest.raises(ValueError, match="a metric is named calls, as a count of tool calls: rename"):
+        environment.step("4")
+
+
 def test_an_argument_that_may_be_none_takes_null():
     def total(numbers: list[int] | None = None, unit: str = "") -> str:
         """

@@ -39,7 +39,13 @@ def test_a_task_s_tools_are_called_and_its_rewards_read_the_trace_and_the_state(
     )
     step = environment.step(str(len(word)))
     assert step.done and step.reward == 2.0
-    assert step.metrics == {"calls": 2, "failed_calls": 1, "looked_up": 1.0, "right": 1.0}
+    assert step.metrics == {
+        "calls": 2,
+        "failed_calls": 1,
+        "looked_up": 1.0,
+        "task_calls": 7.0,
+        "right": 1.0,
+    }
 
 
 def test_a_condition_of_the_task_and_the_last_turn_end_an_episode():

@@ -16,6 +16,7 @@ Prompt = str | list[Message]  # a plain text, or messages for the chat template
 Item = TypeVar("Item")
 
 SPLITS = ("train", "validation")
+FIGURES = ("reward", "samples", "failed", "turns")  # figures of every environment, and no names of metrics
 MOST = 1_000_000  # enumerated episodes
 
 

@@ -75,8 +75,10 @@ class ToolEnvironment(Environment):
         if calls and self.turns < self.max_turns:
             return Step(done=False, observation=[self._result(call) for call in calls])
         step = self.judge(answer)
-        metrics = {**step.metrics, "calls": self.calls, "failed_calls": self.failed_calls}
-        return Step(step.reward, metrics=metrics)
+        counts = {"calls": self.calls, "failed_calls": self.failed_calls}
+        if taken := [name for name in step.metrics if name in counts]:
+            raise ValueError(f"a metric is named {taken[0]}, as a count of tool calls: rename the metric")
+        return Step(step.reward, metrics={**step.metrics, **counts})
 
     def _result(self, call: ToolCall | UnreadableCall) -> Message:
         """The message with the result of a call, or with the reason why there is none."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from aligner_lib.datasets.tool_calls import Tool
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
+from aligner_lib.rollouts.environments.base import FIGURES, Environment, Message, Step, hold_out, require
 
 
 class Verifiers(Environment):
@@ -19,7 +19,7 @@ class Verifiers(Environment):
     The policy may call the tools of the taskset's and the task's toolsets, and answers each turn of an environment with one
     agent; an episode ends after `turns` responses. Environments with several agents, and what runs in a sandbox or on a server,
     can't be used here. The first `size` tasks are read; the share `held_out` of them is for validation. Metrics: the task's
-    rewards and metrics, and with tools `calls` and `failed_calls`.
+    rewards and metrics, and with tools `calls` and `failed_calls`. A name that is taken gets the prefix `task_`.
     """
 
     def __init__(
@@ -126,9 +126,14 @@ class Verifiers(Environment):
                 "none of the taskset's rewards could be computed: they need a sandbox, or the taskset has no rewards"
             )
         measured = {name: value for name, value in trace.metrics.items() if value is not None}
-        calls = (
+        counts = (
             {"calls": self.player.calls, "failed_calls": self.player.failed_calls}
             if self.tool_schemas
             else {}
         )
-        return Step(trace.reward, metrics={**calls, **measured, **scored})
+        # a taskset's author does not know these names, and its user cannot change the taskset
+        taken = {*FIGURES, *counts}
+        own = {
+            f"task_{name}" if name in taken else name: value for name, value in {**measured, **scored}.items()
+        }
+        return Step(trace.reward, metrics={**counts, **own})

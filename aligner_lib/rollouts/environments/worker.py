@@ -17,7 +17,7 @@ from typing import IO, Any
 from aligner_lib.datasets.tool_calls import Tool
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks
-from aligner_lib.rollouts.environments.base import Environment, NoVerdict, Prompt, Step
+from aligner_lib.rollouts.environments.base import FIGURES, Environment, NoVerdict, Prompt, Step
 from aligner_lib.rollouts.environments.registry import build
 from aligner_lib.rollouts.environments.user_file import UserFile
 
@@ -254,6 +254,8 @@ def _checked(answer: Any, kind: type, rewards: tuple[str, ...], last: bool) -> S
     """
     if not isinstance(answer, Step):
         raise TypeError(f"step() returned {answer!r}, which is not an Step")
+    if taken := [name for name in answer.metrics if name in FIGURES]:
+        raise ValueError(f"a metric is named {taken[0]}, as a figure of every environment: rename the metric")
     has = f"it has {', '.join(answer.metrics) or 'no metrics'}"
     if missing := [name for name in rewards if name not in answer.metrics and (last or answer.done)]:
         return Problem("reward_missing", f"an answer lacks {missing[0]}, which `rewards` names; {has}")

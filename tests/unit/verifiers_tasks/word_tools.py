@@ -33,6 +33,10 @@ class WordTask(vf.Task[Data, Seen, vf.TaskConfig]):
     async def looked_up(self, trace: vf.Trace) -> float:
         return float(len(trace.state.words))
 
+    @vf.metric
+    async def calls(self, trace: vf.Trace) -> float:
+        return 7.0
+
     @vf.stop
     async def enough(self, trace: vf.Trace) -> bool:
         return len(trace.state.words) > 2
