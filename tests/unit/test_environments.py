@@ -331,12 +331,14 @@ def own(folder, code, name="", records=PROMPTS):
     return make(f"{folder / 'mine.py'}{name}", prompts=write_lines(folder / "p.jsonl", records))
 
 
+INSTANCE = "class Judge:\n    def __call__(self, prompt, response): return 7.0\n"
 TWO_FUNCTIONS = "def a(prompt, response): return 1.0\ndef b(prompt, response): return 2.0\n"
 
 
 def test_a_function_gets_the_record_s_fields_and_returns_a_reward_alone_or_with_metrics(tmp_path):
     code = "def reward(prompt, response, target, **fields): return prompt, response, target, fields"
     environment = own(tmp_path, code)
+    (tmp_path / "a_neighbour.py").write_text("def reward(prompt, response): return 8.0")
     prompt = last(environment.reset(2))
     assert environment.step("yes").reward == (prompt, "yes", *numbers_in(prompt), {})
     for code, name, step in [
@@ -344,6 +346,11 @@ def test_a_function_gets_the_record_s_fields_and_returns_a_reward_alone_or_with_
         ("def f(prompt, response): return {'reward': 3, 'size': 4}", "", Step(3, metrics={"size": 4})),
         (TWO_FUNCTIONS, ":b", Step(2.0)),
         (f"{TWO_FUNCTIONS}def reward(prompt, response): return 3.0", "", Step(3.0)),
+        ("\ufeffdef f(prompt, response): return 5.0", "", Step(5.0)),  # a byte order mark
+        ("from functools import cache\n@cache\ndef reward(prompt, response): return 6.0", "", Step(6.0)),
+        (f"from functools import partial\n{TWO_FUNCTIONS}c = partial(b)", ":c", Step(2.0)),
+        (f"{INSTANCE}reward = Judge()", "", Step(7.0)),
+        ("from a_neighbour import reward", "", Step(8.0)),
     ]:
         environment = own(tmp_path, code, name)
         environment.reset(0)
@@ -648,6 +655,8 @@ def no_instruction(folder):
         (written("def reward(response): return 1.0"), "can't be called with prompt, response, target"),
         (written("def reward(prompt, response, size): return 1.0"), "missing a required argument: 'size'"),
         (written(TWO_FUNCTIONS), "functions or classes: a, b. Name a function `reward`, or choose a function: use="),
+        (written("from functools import partial\nreward = partial(print)"), "reward(*args, sep="),
+        (written(f"class Judge: pass\n{TWO_FUNCTIONS}", ":Judge"), "mine.py has no Judge; known functions: a, b"),
         (written(TWO_FUNCTIONS, ":c"), "mine.py has no c; known functions: a, b"),
         (built("sum"), "use='sum' is unknown: choose from sums, form_rules"),
         (built("nowhere.py"), "nowhere.py can't be read"),

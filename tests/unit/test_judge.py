@@ -352,7 +352,16 @@ async def reward(prompt, response, **fields):
 """
 
 
-@pytest.mark.parametrize("text", [AS_TRL, ASYNC_OF_ONE_RESPONSE])
+AN_ASYNC_INSTANCE = f"""
+{ASYNC_OF_ONE_RESPONSE.replace("reward", "_judge")}
+class Judge:
+    async def __call__(self, prompt, response):
+        return await _judge(prompt, response)
+reward = Judge()
+"""
+
+
+@pytest.mark.parametrize("text", [AS_TRL, ASYNC_OF_ONE_RESPONSE, AN_ASYNC_INSTANCE])
 def test_a_reward_function_of_lists_or_an_async_one_judges_all_responses_together(
     tmp_path, reward_file, text
 ):

@@ -25,6 +25,7 @@ TEXTS = (
     'The completions are texts. For a function that reads messages, as in completion[0]["content"], give '
     "args.conversational=true."
 )
+REWARD = "reward"  # the function to use in a file with several functions
 EXAMPLE = "def reward(prompt, response, **fields): return float(len(response) < 40)"
 
 
@@ -44,7 +45,7 @@ class UserFile:
         place, _, name = use.rpartition(":") if use.rpartition(":")[0].endswith(".py") else (use, "", "")
         path = Path(place).expanduser().absolute()
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
         except OSError as error:
             raise UserError(f"use={use!r}: {path} can't be read ({error.strerror})") from None
         except UnicodeDecodeError:
@@ -80,9 +81,8 @@ class UserFile:
         chosen = self._chosen(module, tools)
         if inspect.isclass(chosen):
             return chosen
-        together = (
-            inspect.iscoroutinefunction(chosen) or "completions" in inspect.signature(chosen).parameters
-        )
+        is_async = any(map(inspect.iscoroutinefunction, (chosen, chosen.__call__)))
+        together = is_async or "completions" in inspect.signature(chosen).parameters
         if tools:
             require(
                 not together,
@@ -101,6 +101,12 @@ class UserFile:
             and value not in tools
             and (inspect.isfunction(value) or (inspect.isclass(value) and issubclass(value, Environment)))
         }
+        # a reward may also be imported, a partial, a function with a cache, or an instance with __call__
+        name = self.name or REWARD
+        value = getattr(module, name, None)
+        is_other_class = inspect.isclass(value) and not issubclass(value, Environment)
+        if callable(value) and not is_other_class and value not in tools:
+            own[name] = value
         if self.name:
             if self.name not in own:
                 raise UserError(
@@ -108,17 +114,16 @@ class UserFile:
                 )
             return own[self.name]
         # a file may have helpers beside its class, or beside a function named reward
-        classes = [value for value in own.values() if inspect.isclass(value)]
-        choice = classes or [own[name] for name in own if name == "reward"] or list(own.values())
-        if not choice:
+        classes = [name for name, value in own.items() if inspect.isclass(value)]
+        names = classes or [name for name in own if name == REWARD] or list(own)
+        if not names:
             raise UserError(f"{self.path} has no function: write a function, for example\n    {EXAMPLE}")
-        if len(choice) > 1:
-            names = [value.__name__ for value in choice]
+        if len(names) > 1:
             raise UserError(
                 f"{self.path} has {len(names)} functions or classes: {', '.join(names)}. Name a function `reward`, "
                 f"or choose a function: use={Path(self.path).name}:{names[0]}"
             )
-        return choice[0]
+        return own[names[0]]
 
 
 class RewardFunction(PromptFiles):
@@ -144,7 +149,7 @@ class RewardFunction(PromptFiles):
         used = next((name for record in self.records for name in self._names() if name in record.fields), "")
         require(
             not used,
-            f"a record has the key {used!r}, which is the name of an argument of {function.__name__}: rename the key",
+            f"a record has the key {used!r}, which is the name of an argument of {_name_of(function)}: rename the key",
         )
         # None: all fields are passed; otherwise only the fields that are parameters of the function
         self._passed = None if takes_all else parameters.keys()
@@ -153,7 +158,7 @@ class RewardFunction(PromptFiles):
         except TypeError as error:
             arguments = ", ".join([*self._names(), *fields])
             raise UserError(
-                f"{function.__name__}{inspect.signature(function)} can't be called with {arguments} ({error}); "
+                f"{_name_of(function)}{inspect.signature(function)} can't be called with {arguments} ({error}); "
                 f"write {EXAMPLE.partition(':')[0]}"
             ) from None
 
@@ -206,7 +211,7 @@ class RewardsTogether(RewardFunction):
         super().__init__(function, split, prompts=prompts, held_out=held_out)
         require(
             not conversational or self._is_of_lists(),
-            f"conversational=True: write {function.__name__}(prompts, completions, **columns), because the other forms get texts",
+            f"conversational=True: write {_name_of(function)}(prompts, completions, **columns), because the other forms get texts",
         )
         require(
             not conversational or not any(isinstance(record.prompt, str) for record in self.records),
@@ -300,6 +305,11 @@ def as_step(answer: Any) -> Step:
         return Step(answer)
     metrics = {name: value for name, value in answer.items() if name != "reward"}
     return Step(answer.get("reward"), metrics=metrics)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The name of a reward function in messages. Partials and instances have no name of their own."""
+    return getattr(function, "__name__", REWARD)
 
 
 async def _awaited(answers: Awaitable[Any]) -> Any:
