@@ -472,7 +472,7 @@ FAILURES = {
     "nan": ("not_finite", "the reward is nan"),
     "metric": ("not_finite", "length is inf"),
     "unnamed": ("reward_missing", "an answer lacks `reward`; it has length, which `rewards` may name"),
-    "nothing": ("not_finite", "the reward is None, which is not a number"),
+    "nothing": ("no_reward", "the reward function returned None"),
     "taken": ("raised", "a metric is named turns, as a figure of every environment: rename the metric"),
     "die": ("died", "its process ended with exit code 3"),
     "hang": ("timeout", "no answer within 2 s; it was here, the innermost call first:"),

@@ -247,10 +247,12 @@ def test_a_file_with_tools_and_a_reward_is_an_environment_in_processes(tmp_path)
     assert (whole.reward, whole.metrics) == (1.0, {"calls": 1.0, "failed_calls": 0.0})
 
 
-def test_a_metric_does_not_replace_the_count_of_calls(tmp_path):
-    paths = write_environment(tmp_path, "[half]", "response, prompt): return {'reward': 1.0, 'calls': 9}")
+def test_a_reward_after_tools_may_be_none_and_no_metric_replaces_the_count_of_calls(tmp_path):
+    reward = "prompt, response): return {'reward': 1.0, 'calls': 9} if response else None"
+    paths = write_environment(tmp_path, "[half]", reward)
     environment = make(paths["use"], prompts=paths["prompts"])
     environment.reset(0)
+    assert environment.step("").reason == "no_reward"
     with pytest.raises(ValueError, match="a metric is named calls, as a count of tool calls: rename"):
         environment.step("4")
 

@@ -71,7 +71,7 @@ class Environment(ABC):
         """Begin the episode of a seed. Returns its prompt."""
 
     @abstractmethod
-    def step(self, response: str) -> Step:
+    def step(self, response: str) -> Step | NoVerdict:
         """The answer to the policy's response, a text without the stop token."""
 
     def step_all(self, seeds: Sequence[int], responses: Sequence[str]) -> list[Step | NoVerdict]:

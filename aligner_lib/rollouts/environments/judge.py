@@ -131,13 +131,11 @@ class JudgedPrompts(PromptFiles):
         self.waiting_seconds = math.ceil(requests / self.endpoint.concurrency) * self.endpoint.longest_wait
         self.compared_at_once = self.endpoint.concurrency if compare else 0
 
-    def step(self, response: str) -> Step:
+    def step(self, response: str) -> Step | NoVerdict:
         require(
             not self.compare, "compare=True judges the responses to a prompt beside each other: use step_all"
         )
         (answer,) = self._by_rubric([self.record], [response])
-        if isinstance(answer, NoVerdict):
-            raise RuntimeError(f"{answer.reason}: {answer.text}")
         return answer
 
     def step_all(self, seeds: Sequence[int], responses: Sequence[str]) -> list[Step | NoVerdict]:

@@ -14,7 +14,7 @@ from unittest import mock
 
 from aligner_lib.datasets.tool_calls import Tool, ToolCall, UnreadableCall, read_calls
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments.base import Environment, Message, Prompt, Step
+from aligner_lib.rollouts.environments.base import Environment, Message, NoVerdict, Prompt, Step
 
 EXAMPLE = '''\
 def temperature(city: str) -> float:
@@ -47,7 +47,7 @@ class ToolEnvironment(Environment):
         """Begin the episode of a seed. Returns its prompt, without the tools."""
 
     @abstractmethod
-    def judge(self, answer: str) -> Step:
+    def judge(self, answer: str) -> Step | NoVerdict:
         """Judge the text of the last response, outside its calls."""
 
     @cached_property
@@ -68,13 +68,15 @@ class ToolEnvironment(Environment):
         self.turns = self.calls = self.failed_calls = 0
         return self.prompt(seed)
 
-    def step(self, response: str) -> Step:
+    def step(self, response: str) -> Step | NoVerdict:
         self.turns += 1
         answer, calls = read_calls(response)
         self.calls += len(calls)
         if calls and self.turns < self.max_turns:
             return Step(done=False, observation=[self._result(call) for call in calls])
         step = self.judge(answer)
+        if isinstance(step, NoVerdict):
+            return step
         counts = {"calls": self.calls, "failed_calls": self.failed_calls}
         if taken := [name for name in step.metrics if name in counts]:
             raise ValueError(f"a metric is named {taken[0]}, as a count of tool calls: rename the metric")

@@ -130,7 +130,8 @@ class RewardFunction(PromptFiles):
     """A user's `reward(prompt, response, **fields)`, called on the prompts of a data file.
 
     prompt: the text, or the last message's content; fields: the record's other keys. The function returns a number, or a dict
-    with "reward" and metrics. The dict needs no "reward" if the settings name several rewards among its metrics.
+    with "reward" and metrics, or None: the response is left out. The dict needs no "reward" if the settings name several rewards
+    among its metrics.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class RewardFunction(PromptFiles):
                 f"write {EXAMPLE.partition(':')[0]}"
             ) from None
 
-    def step(self, response: str) -> Step:
+    def step(self, response: str) -> Step | NoVerdict:
         return as_step(self.function(**self._arguments(self.record, response)))
 
     def _names(self) -> tuple[str, str]:
@@ -219,14 +220,13 @@ class RewardsTogether(RewardFunction):
         )
         self._conversational = conversational
 
-    def step(self, response: str) -> Step:
+    def step(self, response: str) -> Step | NoVerdict:
         (answer,) = self._judge([self.record], [response])
         return as_step(answer)
 
     def step_all(self, seeds: Sequence[int], responses: Sequence[str]) -> list[Step | NoVerdict]:
         answers = self._judge([self.records[seed % self.size] for seed in seeds], responses)
-        missing = NoVerdict("no_reward", "the reward function returned None")
-        return [missing if answer is None else as_step(answer) for answer in answers]
+        return [as_step(answer) for answer in answers]
 
     def _judge(self, records: Sequence[PromptRecord], responses: Sequence[str]) -> list[Any]:
         if self._is_of_lists():
@@ -295,12 +295,14 @@ class RewardAfterTools(ToolEnvironment, RewardFunction):
     def prompt(self, seed: int) -> list[Message]:
         return RewardFunction.reset(self, seed)
 
-    def judge(self, answer: str) -> Step:
+    def judge(self, answer: str) -> Step | NoVerdict:
         return RewardFunction.step(self, answer)
 
 
-def as_step(answer: Any) -> Step:
-    """A reward function's answer, a number or a dict with "reward" and metrics, as a step that ends the episode."""
+def as_step(answer: Any) -> Step | NoVerdict:
+    """A reward function's answer, a number or a dict with "reward" and metrics, as a step that ends the episode. None: no reward."""
+    if answer is None:
+        return NoVerdict("no_reward", "the reward function returned None")
     if not isinstance(answer, Mapping):
         return Step(answer)
     metrics = {name: value for name, value in answer.items() if name != "reward"}

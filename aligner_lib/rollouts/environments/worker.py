@@ -172,12 +172,7 @@ def judge(
     answers = environment.step_all(seeds, responses)
     if len(answers) != len(responses):
         raise ValueError(f"{len(answers)} rewards were returned for {len(responses)} responses")
-    return [
-        Problem(answer.reason, answer.text)
-        if isinstance(answer, NoVerdict)
-        else _checked(answer, str, rewards, last=True)
-        for answer in answers
-    ]
+    return [_checked(answer, str, rewards, last=True) for answer in answers]
 
 
 def _built(blueprint: Blueprint) -> Environment:
@@ -252,6 +247,8 @@ def _checked(answer: Any, kind: type, rewards: tuple[str, ...], last: bool) -> S
 
     rewards: see Blueprint. An episode's last answer needs all of them. They replace the environment's own reward, which becomes 0.
     """
+    if isinstance(answer, NoVerdict):
+        return Problem(answer.reason, answer.text)
     if not isinstance(answer, Step):
         raise TypeError(f"step() returned {answer!r}, which is not an Step")
     if taken := [name for name in answer.metrics if name in FIGURES]:
