@@ -86,6 +86,13 @@ def test_a_paired_gain_is_bonett_and_price_s_and_four_wins_of_four_leave_an_inte
     assert estimate == pytest.approx((0.2, 2 / 12 - half, 2 / 12 + half))
     none = share_gain([0.0] * 32, range(32))
     assert none.value == 0 and -0.1 < none.low < 0 < none.high < 0.1
+    # 1 gain of 4 answers; sums over sizes of 2: 1/2, 0, 1, −1; their middle 1/8, and the weights 3/2, 1/2, 1, 1
+    uneven = share_gain([1.0, 0.0, 0.0, 0.0], [5, 5, 5, 7])
+    squares = [(1 / 2 - 3 / 16) ** 2, (1 / 16) ** 2, (7 / 8) ** 2, (9 / 8) ** 2]
+    half = t_quantile(3) * math.sqrt(sum(squares) / 4 / 4)
+    assert uneven == pytest.approx((0.25, max(1 / 8 - half, -1), min(1 / 8 + half, 1)))
+    many = share_gain([0.0] * 100 + [1.0] * 100, [*range(100), *[100] * 100])
+    assert many.low < many.value < many.high
     estimate = win_rate([1.0] * 4, range(4))
     assert estimate.value == estimate.high == 1.0 and 0.3 < estimate.low < 0.5
     assert win_rate([0.0] * 8, [0, 0, 1, 1, 2, 2, 3, 3]).high == pytest.approx(1 - estimate.low)

@@ -79,15 +79,18 @@ def share(values: Sequence[float], prompts: Sequence[int]) -> Estimate:
 def share_gain(gains: Sequence[float], prompts: Sequence[int]) -> Estimate:
     """The mean of N paired differences of shares, each from −1 to 1, with an interval over prompts.
 
-    Student's t interval after the addition of two artificial prompts, with the gains 1 and −1. The interval therefore has a
-    positive width even if no prompt, or every prompt, shows a gain. With a single answer to each prompt, the method is that of
-    Bonett and Price (2012). Raises ValueError without values.
+    Student's t interval after the addition of two artificial prompts of average size, with the gains 1 and −1. The interval
+    therefore has a positive width even if no prompt, or every prompt, shows a gain. The value and the interval weigh a prompt by
+    its number of answers. With a single answer to each prompt, the method is that of Bonett and Price (2012). Raises ValueError
+    without values.
     """
     gains, at, count = _by_prompt(gains, prompts)
-    of_prompts = np.bincount(at, weights=gains) / np.bincount(at)
-    more = np.concatenate([of_prompts, [1.0, -1.0]])
-    half = t_quantile(count + 1) * more.std() / math.sqrt(len(more))
-    middle = float(more.mean())
+    size = len(gains) / count
+    weights = np.append(np.bincount(at) / size, [1.0, 1.0])
+    sums = np.append(np.bincount(at, weights=gains) / size, [1.0, -1.0])
+    middle = float(sums.mean())
+    deviation = math.sqrt(np.square(sums - weights * middle).mean())
+    half = t_quantile(count + 1) * deviation / math.sqrt(len(sums))
     return Estimate(float(gains.mean()), max(middle - half, -1.0), min(middle + half, 1.0))
 
 
