@@ -14,7 +14,7 @@ from chat_server import serving
 
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments import worker
+from aligner_lib.rollouts.environments import judge_endpoint, worker
 from aligner_lib.rollouts.environments.base import NoVerdict, Step
 from aligner_lib.rollouts.environments.judge_endpoint import JudgeEndpoint
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
@@ -70,7 +70,7 @@ def test_a_rubric_is_a_dict_a_text_or_a_list_of_criteria_with_weights(prompts):
 
 
 NO_VERDICTS = """
-C1: 7|C1: 11, C2: 3|C1: 7, C2: 3, But C1: 2.|C1: 7, C1: 3|C1: 7.5, C2: 3|C1: -7, C2: 3
+C1: 7|C1: 11, C2: 3|C1: 7, C2: 3, But C1: 2.|C1: 7, C1: 3|C1: 7.5, C2: 3|C1: -7, C2: 3|C1: 7 out of 100, C2: 3|C1: 7/5, C2: 3
 """
 
 
@@ -78,6 +78,12 @@ C1: 7|C1: 11, C2: 3|C1: 7, C2: 3, But C1: 2.|C1: 7, C1: 3|C1: 7.5, C2: 3|C1: -7,
 def test_a_text_that_is_no_verdict_gives_no_reward(prompts, text):
     (step,) = judged(lambda messages: text.replace(", ", "\n"), prompts, [0], ["a"])
     assert step.reason == "not_understood"
+
+
+@pytest.mark.parametrize("text", ["C1: 7.0", "c1: 7 points", "**C1**: 7 out of 10", "```\nC1: 7/10\n```\n"])
+def test_the_usual_forms_of_points_are_understood(prompts, text):
+    (step,) = judged(lambda messages: text, prompts, [0], ["a"], rubric="It is true.")
+    assert step == Step(0.7, metrics={"criterion_1": 0.7})
 
 
 def test_comparisons_within_a_group_go_both_ways(prompts):
@@ -90,7 +96,7 @@ def test_comparisons_within_a_group_go_both_ways(prompts):
         if "?" in (first, second):
             return "Hm."
         longer = "Verdict: **first**" if len(first) > len(second) else "SECOND"
-        return f"So.\n{'TIE' if len(first) == len(second) else longer}"
+        return f"So.\n{'TIE' if len(first) == len(second) else longer}\n```"
 
     seeds, responses = [0, 0, 0, 1, 1, 2, 2, 3, 3, 4], "a aaa aa b c ? d refused e alone".split()
     steps = judged(verdict, prompts, seeds, responses, compare=True)
@@ -192,6 +198,11 @@ def test_a_busy_judge_is_asked_again_and_another_error_is_reported_once():
     assert len(server.bodies) == 3 + 2 + 1 + 1
     (answer,) = JudgeEndpoint(NO_SERVER, "m", sleep=pauses.append, retries=1).ask([conversation("busy")])
     assert answer.reason == "judge" and "refused" in answer.text
+
+
+@pytest.mark.parametrize(("header", "pause"), [("3", 3), ("-1", None), ("nan", None), ("Monday", None)])
+def test_a_server_s_retry_after_that_is_no_pause_is_ignored(header, pause):
+    assert judge_endpoint._pause(header) == pause
 
 
 def test_an_interrupt_waits_for_no_queued_request():

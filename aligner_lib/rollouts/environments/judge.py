@@ -19,7 +19,10 @@ from aligner_lib.rollouts.environments.prompt_files import PromptFiles, PromptRe
 
 HIGHEST = 10  # the most points for a criterion
 # a line of points; between the colon and the number only Markdown, because a sign would change the number
-POINTS = re.compile(rf"\W*(C\d+)\W*:[\s*_`]*(\d+)(?:[\s*_`]*/\s*{HIGHEST})?\W*")
+POINTS = re.compile(
+    rf"\W*(C\d+)\W*:[\s*_`]*(\d+)(?:\.0+)?(?:[\s*_`]*(?:/|out of)\s*{HIGHEST})?(?:[\s*_`]*points?)?\W*",
+    re.IGNORECASE,
+)
 BY_RUBRIC = """\
 You judge an answer to a user. The criteria are:
 {criteria}
@@ -167,16 +170,15 @@ class JudgedPrompts(PromptFiles):
         return [[{"role": "system", "content": instruction}, {"role": "user", "content": text}]]
 
     def _by_points(self, answers: Sequence[str | NoVerdict]) -> Step | NoVerdict:
-        """The weighted mean of the points. The last lines of the answer, blank lines apart, must be one for each criterion."""
+        """The weighted mean of the points. The last lines of the answer with a word must be one for each criterion."""
         (answer,) = answers
         if isinstance(answer, NoVerdict):
             return answer
         points_by_criterion: dict[str, float] = {}
-        lines = [line for line in answer.splitlines() if line.strip()]
-        for line in lines[-len(self.criteria) :]:
+        for line in _lines(answer)[-len(self.criteria) :]:
             match = POINTS.fullmatch(line)
-            if match and match[1] in self.criteria and int(match[2]) <= HIGHEST:
-                points_by_criterion[match[1]] = int(match[2]) / HIGHEST
+            if match and (name := match[1].upper()) in self.criteria and int(match[2]) <= HIGHEST:
+                points_by_criterion[name] = int(match[2]) / HIGHEST
         if set(points_by_criterion) != set(self.criteria):
             return NoVerdict(
                 "not_understood",
@@ -295,12 +297,17 @@ def _written_win(answer: str | NoVerdict) -> float | NoVerdict:
     """The first answer's win (1, 0.5 or 0) according to the last line of a verdict, if the line is one of WINS."""
     if isinstance(answer, NoVerdict):
         return answer
-    match = VERDICT.fullmatch(answer.strip().rpartition("\n")[2])
+    match = VERDICT.fullmatch("".join(_lines(answer)[-1:]))
     if not match:
         return NoVerdict(
             "not_understood", f"the judge's last line is none of {', '.join(WINS)}: {answer[-100:]!r}"
         )
     return WINS[match[1].upper()]
+
+
+def _lines(answer: str) -> list[str]:
+    """The lines of a judge's answer with a word: neither blank lines nor the end of a Markdown block."""
+    return [line for line in answer.splitlines() if re.search(r"\w", line)]
 
 
 def _missing(*wins: float | NoVerdict) -> NoVerdict | None:

@@ -120,7 +120,7 @@ class JudgeEndpoint:
                 return self._request(messages)
             except urllib.error.HTTPError as error:
                 problem, again = self._refusal(error), error.code in BUSY
-                pause = _number(error.headers.get("Retry-After"))
+                pause = _pause(error.headers.get("Retry-After"))
             except (
                 OSError,
                 http.client.HTTPException,
@@ -225,11 +225,13 @@ def _of_either(logprob: float, other: float) -> float:
     return high if low == -math.inf else high + math.log1p(math.exp(low - high))
 
 
-def _number(text: str | None) -> float | None:
+def _pause(seconds: str | None) -> float | None:
+    """The seconds to wait for which a server asks. None for a header that is missing, a date, negative or NaN."""
     try:
-        return float(text)
+        pause = float(seconds)
     except (TypeError, ValueError):
         return None
+    return pause if pause >= 0 else None
 
 
 def _message_of(error: urllib.error.HTTPError) -> str:
