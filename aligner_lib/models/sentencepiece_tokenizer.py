@@ -62,6 +62,13 @@ def _read(path: Path):
         raise ValueError(
             f"{path} has pieces marked as unused, or spaces behind words, or no spaces, which is not supported"
         )
+    spec = proto.normalizer_spec
+    runs = [piece.piece for piece in proto.pieces if piece.type == USER_DEFINED and {*piece.piece} == {SPACE}]
+    if kind == BPE and runs and spec.add_dummy_prefix and not spec.remove_extra_whitespaces:
+        raise ValueError(
+            f"{path} adds a space before a text and has the user-defined piece {runs[0]!r} of spaces, which is not supported "
+            "together: take the model's tokenizer.json and tokenizer_config.json instead"
+        )
     return proto
 
 
@@ -78,7 +85,8 @@ def _build(path: Path, proto, config: dict[str, Any]):
         if piece.type in (UNKNOWN, CONTROL):
             tokenizer.add_special_tokens([AddedToken(piece.piece, special=True, normalized=False)])
         elif piece.type == USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(piece.piece, normalized=False)])
+            is_normalized = SPACE in piece.piece and _matches_normalized(proto)
+            tokenizer.add_tokens([AddedToken(piece.piece, normalized=is_normalized)])
     add_tokens(path, tokenizer, config.get("added_tokens_decoder") or {})
     bos = config.get("bos_token")
     if config.get("add_bos_token") and bos:
@@ -89,6 +97,17 @@ def _build(path: Path, proto, config: dict[str, Any]):
             special_tokens=[(bos, tokenizer.token_to_id(bos))],
         )
     return tokenizer
+
+
+def _matches_normalized(proto) -> bool:
+    """Whether user-defined pieces with spaces are found in the normalized text, where ▁ stands for a space.
+
+    Unigram finds the pieces by their scores. If the normalizer adds or removes spaces, it would change the pieces, too.
+    """
+    spec = proto.normalizer_spec
+    return proto.trainer_spec.model_type == BPE and not (
+        spec.add_dummy_prefix or spec.remove_extra_whitespaces
+    )
 
 
 def _unigram(proto):

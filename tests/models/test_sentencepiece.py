@@ -27,7 +27,8 @@ KINDS = {
     "bpe_nfkc": {"model_type": "bpe", "vocab_size": 150, "normalization_rule_name": "nfkc_cf"},
     "no_prefix": {
         **{"model_type": "bpe", "vocab_size": 420, **BYTES},
-        **{"add_dummy_prefix": False, "user_defined_symbols": ["<extra>"]},
+        **{"add_dummy_prefix": False, "remove_extra_whitespaces": False},
+        "user_defined_symbols": ["<extra>", "▁▁", "▁▁▁"],  # Gemma's has runs of spaces
     },
 }
 TEXTS = [
@@ -152,6 +153,11 @@ def test_a_model_that_can_t_be_converted_is_told(llama_2, tmp_path):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=message):
             import_hf(llama_2, tmp_path / "model")
-    trained(tmp_path, {"model_type": "word", "vocab_size": 20})
-    with pytest.raises(ValueError, match="a SentencePiece model of words or characters"):
-        write_tokenizer(tmp_path / "tokenizer.model", tmp_path, {})
+    prefix = KINDS["no_prefix"] | {"add_dummy_prefix": True}
+    for options, message in (
+        ({"model_type": "word", "vocab_size": 20}, "a SentencePiece model of words or characters"),
+        (prefix, "adds a space before a text and has the user-defined piece '▁▁' of spaces"),
+    ):
+        trained(tmp_path, options)
+        with pytest.raises(ValueError, match=message):
+            write_tokenizer(tmp_path / "tokenizer.model", tmp_path, {})
