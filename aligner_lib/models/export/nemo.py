@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from aligner_lib.errors import UserError
 from aligner_lib.models.export.hf import dtype_named
 from aligner_lib.models.export.trained import Options, Trained
 from aligner_lib.models.nemo.export import write_nemo
@@ -11,7 +12,13 @@ from aligner_lib.models.nemo.tokenizer import SENTENCEPIECE
 
 
 def write(trained: Trained, out: Path, options: Options) -> list[str]:
-    """Write a new archive. Returns notes for the user. Raises the errors of `write_nemo`, UserError for an unknown dtype."""
+    """Write a new archive. Returns notes for the user.
+
+    Raises the errors of `write_nemo`, UserError for an unknown dtype and for a name that the importer would not recognise.
+    """
+    if options.place.suffix != ".nemo":
+        name = options.place.name
+        raise UserError(f"--out {name}: an archive's name must end in .nemo: give --out {name}.nemo")
     write_nemo(trained.folder, trained.weights, out, dtype_named(options.dtype), options.progress)
     if (trained.folder / SENTENCEPIECE).exists():
         return []
