@@ -52,7 +52,10 @@ def model_import(
     ],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
 ):
-    """Import a model of Hugging Face (Llama, Mistral, Qwen, SmolLM3, Granite, Gemma, Nemotron), GGUF or NeMo."""
+    """Import a model of GGUF, NeMo or Hugging Face.
+
+    Families: Llama, Mistral, Phi-3, Qwen, SmolLM3, Granite, OLMo 2, Gemma, Nemotron and GPT-NeoX (Pythia).
+    """
     from aligner_lib.models import import_model
 
     typer.echo(import_model(source, out))

@@ -12,6 +12,7 @@ import numpy as np
 
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.disk import whole_or_absent
+from aligner_lib.models.families import FAMILIES
 from aligner_lib.models.gguf_file import GgufFile
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.hf_folder import HfFolder, open_tokenizer
@@ -87,8 +88,12 @@ def open_source(source: Path) -> WeightSource:
     if source.suffix == ".gguf" and source.is_file():
         return GgufFile(source)
     if not source.exists():
-        raise ValueError(f"{source} does not exist; give a Hugging Face model folder or a .gguf file")
-    raise ValueError(f"{source} is neither a Hugging Face model folder nor a .gguf file")
+        raise ValueError(
+            f"{source} does not exist; give a Hugging Face model folder, a .gguf file or a .nemo archive"
+        )
+    raise ValueError(
+        f"{source} is neither a Hugging Face model folder nor a .gguf file; a .nemo archive needs a name that ends in .nemo"
+    )
 
 
 def _write(reader: WeightSource, folder: Path, progress: Progress | None) -> None:
@@ -133,19 +138,20 @@ def _check_names(reader: WeightSource, expected: set[str]) -> None:
     if missing := sorted(expected - present):
         raise ValueError(f"{len(missing)} weights are missing, the first: {', '.join(missing[:3])}")
     leftover = sorted(name for name in present - expected if not name.endswith(REDUNDANT))
-    if leftover == ["lm_head.weight"]:
-        _check_tied(reader)
+    name_of = FAMILIES[reader.architecture.family].name_of
+    if leftover == [name_of("lm_head.weight")]:
+        _check_tied(reader, *leftover, name_of("model.embed_tokens.weight"))
     elif leftover:
         raise ValueError(
             f"{len(leftover)} weights do not belong to the model, the first: {', '.join(leftover[:3])}"
         )
 
 
-def _check_tied(reader: WeightSource) -> None:
+def _check_tied(reader: WeightSource, output: str, embedding: str) -> None:
     """Raises ValueError when a tied model also stores an output layer, and the layer differs from the embedding."""
-    if not np.array_equal(reader.read("lm_head.weight"), reader.read("model.embed_tokens.weight")):
+    if not np.array_equal(reader.read(output), reader.read(embedding)):
         raise ValueError(
-            "the configuration ties lm_head.weight to the embedding (tie_word_embeddings), but the two differ"
+            f"the configuration ties {output} to the embedding (tie_word_embeddings), but the two differ"
         )
 
 

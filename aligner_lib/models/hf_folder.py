@@ -31,7 +31,7 @@ class HfFolder:
     def __init__(self, folder: Path):
         self.folder = Path(folder)
         config = _read_json(self.folder / "config.json")
-        if "quantization_config" in config:
+        if config.get("quantization_config") is not None:
             raise ValueError(
                 f"{self.folder} contains quantised weights, which the importer reads only from GGUF files"
             )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from tiny_families import GPT_2B
 
+from aligner_lib.cli.model_data import model_import
 from aligner_lib.models import families
 from aligner_lib.models.architecture import Architecture, RopeScaling
 from aligner_lib.models.names import weights
@@ -25,6 +26,12 @@ NULLS = dict.fromkeys(("beta_slow", "beta_fast", "attention_factor", "mscale", "
 ALL_LAYERS = (0, 1, 2, 3, 4, 5)
 PYTHIA = {"num_key_value_heads": None, "rotary_pct": 0.25, "rotary_emb_base": 10000}
 GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22}
+
+
+def test_the_help_of_the_import_names_every_family():
+    text = "".join(filter(str.isalpha, model_import.__doc__)).lower()
+    names = {"".join(filter(str.isalpha, family.classes)).lower() for family in families.FAMILIES.values()}
+    assert {name for name in names if name not in text} == set()
 
 
 def read(model_type: str, **settings) -> Architecture:
