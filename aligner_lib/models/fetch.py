@@ -67,7 +67,10 @@ def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
 
 
 def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
-    """Let the recipe make `folder` if missing or damaged. Returns `folder`. name: the model's name, for messages."""
+    """Let the recipe make `folder` if missing or damaged. Returns `folder`. name: the model's name, for messages.
+
+    A damaged folder stays until its replacement is complete.
+    """
     echo = echo_to(progress)
     if is_usable(folder, recipe):
         return folder
@@ -84,9 +87,18 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
             if not is_usable(folder, recipe):  # another process may have made the folder during the wait
                 if folder.exists():
                     echo(f"{name}: {folder} is damaged or of another version, and is made again")
-                    shutil.rmtree(folder)
-                recipe.make(name, folder, progress)
+                _replace(folder, lambda new: recipe.make(name, new, progress))
     return folder
+
+
+def _replace(folder: Path, make: Callable[[Path], None]) -> None:
+    """Let `make` create a new folder beside `folder`, then move the new folder to `folder`. If `make` fails, `folder` stays."""
+    new = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)  # left by a killed process
+    make(new)
+    if folder.exists():
+        shutil.rmtree(folder)
+    new.rename(folder)
 
 
 def _make_parents(folder: Path) -> None:

@@ -13,7 +13,7 @@ from model_servers import Files, make_wheel, put_in_index, put_on_hub, serve
 from tiny_llama import ARCH, random_weights, update_json, write_gguf
 
 from aligner_lib.errors import UserError
-from aligner_lib.models import MODELS, fetch, index_client
+from aligner_lib.models import MODELS, fetch, index_client, model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.disk import DiskFull
 from aligner_lib.models.download import DownloadError, PublishedModel
@@ -238,3 +238,13 @@ def test_a_damaged_or_outdated_cache_is_made_anew(tmp_path, smoke, capsys, monke
         fetch("smoke")
         assert "is damaged or of another version, and is made again" in capsys.readouterr().out, name
         assert (folder / "source.json").read_text() == (smoke / "source.json").read_text(), name
+    assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == ["smoke"]
+
+    def offline(self, name, out, progress):
+        raise DownloadError("the hub can't be reached")
+
+    SPOILT["another version"](folder)
+    monkeypatch.setattr(SmokeModel, "make", offline)
+    with pytest.raises(DownloadError):
+        fetch("smoke")
+    assert model_hash(folder) == model_hash(smoke), "adapters still find their base"

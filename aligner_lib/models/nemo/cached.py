@@ -40,7 +40,7 @@ class _Archive:
         return origin.get("archive_hash") == self.hash
 
     def make(self, name: str, out: Path, progress: bool) -> None:
-        echo_to(progress)(f"{name}: imported into {out}")
+        echo_to(progress)(f"{name}: imported into {out.parent}")
         origin = {"imported_from": str(self.path.resolve()), "archive_hash": self.hash}
         with show_steps(f"import {self.path.name}", progress) as report:
             import_nemo(self.path, out, report, origin)
