@@ -83,7 +83,11 @@ class GgufFile:
         """A metadata value. Raises ValueError when the value is missing and has no default."""
         field = self._reader.fields.get(key)
         if field is None and default is None:
-            raise ValueError(f"{self.path} has no {key}, which a Llama model needs: download the file again")
+            of_tokenizer = key.startswith("tokenizer.")
+            cure = "put the model's tokenizer.json and tokenizer_config.json beside the file"
+            raise ValueError(
+                f"{self.path} has no {key}, which a Llama model needs: {cure if of_tokenizer else 'download the file again'}"
+            )
         return default if field is None else field.contents()
 
     def _read_architecture(self) -> Architecture:
@@ -107,7 +111,7 @@ class GgufFile:
             num_attention_heads=heads,
             num_query_groups=self._field("llama.attention.head_count_kv", heads),
             ffn_hidden_size=self._field("llama.feed_forward_length"),
-            vocab_size=len(self._field("tokenizer.ggml.tokens")),
+            vocab_size=len(self._field("tokenizer.ggml.tokens", ())) or self._field("llama.vocab_size"),
             max_position_embeddings=self._field("llama.context_length"),
             kv_channels=head_size,
             rotary_base=float(self._field("llama.rope.freq_base", 10000.0)),

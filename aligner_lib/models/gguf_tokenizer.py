@@ -31,9 +31,10 @@ def write_tokenizer(field: Callable, path: Path, out: Path) -> None:
         )
     tokens, types = field("tokenizer.ggml.tokens"), field("tokenizer.ggml.token_type")
     _build(tokens, types, field("tokenizer.ggml.merges"), DIGITS_APART[pre]).save(str(out / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": tokens[field("tokenizer.ggml.bos_token_id")],
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if (bos := field("tokenizer.ggml.bos_token_id", -1)) >= 0:
+        config["bos_token"] = tokens[bos]
+    config |= {
         "eos_token": tokens[field("tokenizer.ggml.eos_token_id")],
         "model_max_length": field("llama.context_length"),
         "clean_up_tokenization_spaces": False,

@@ -88,13 +88,15 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     """Write a folder's tokenizer into another folder.
 
     The new files are tokenizer.json, tokenizer_config.json, and generation_config.json with further stop tokens. A chat
-    template in a separate file moves into tokenizer_config.json, and tokens listed only in tokenizer_config.json are added to
-    tokenizer.json. A SentencePiece tokenizer.model is converted if there is no tokenizer.json. Raises ValueError for a folder
-    without a tokenizer or without an eos_token, for a listed token whose id differs from the vocabulary's, and for an unknown stop
-    token.
+    template in a separate file moves into tokenizer_config.json, as do tokens named only in special_tokens_map.json. Tokens listed
+    only in tokenizer_config.json are added to tokenizer.json. A SentencePiece tokenizer.model is converted if there is no
+    tokenizer.json. Raises ValueError for a folder without a tokenizer or without an eos_token, for a listed token whose id differs
+    from the vocabulary's, and for an unknown stop token.
     """
     if (folder / "tokenizer.json").exists():
         config = _read_json(folder / "tokenizer_config.json")
+        names = _special_tokens_map(folder)
+        config |= {key: names[key] for key in names if key.endswith("_token") and key not in config}
         shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
         _add_missing_tokens(out / "tokenizer.json", config.get("added_tokens_decoder") or {})
     elif (folder / "tokenizer.model").exists():
@@ -105,7 +107,7 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     stop = config.get("eos_token")
     if not (stop.get("content") if isinstance(stop, dict) else isinstance(stop, str) and stop):
         raise ValueError(
-            f"{folder / 'tokenizer_config.json'} names no eos_token, the token at the end of a response"
+            f"{folder / 'tokenizer_config.json'} names no eos_token, the token at the end of a response: add the model's eos_token"
         )
     template = folder / "chat_template.jinja"
     if template.exists():
@@ -157,12 +159,18 @@ def _add_missing_tokens(path: Path, listed: dict[str, dict]) -> None:
         tokenizer.save(str(path))
 
 
+def _special_tokens_map(folder: Path) -> dict:
+    """The content of special_tokens_map.json, in which earlier releases of transformers name special tokens; {} without one."""
+    path = folder / "special_tokens_map.json"
+    return _read_json(path) if path.exists() else {}
+
+
 def _sentencepiece_config(folder: Path) -> dict:
     """The settings beside a tokenizer.model. Missing settings get the defaults of Llama's class in transformers."""
     config: dict = {"add_bos_token": True, "legacy": False}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).exists():
-            config |= _read_json(folder / name)
+    config |= _special_tokens_map(folder)
+    if (folder / "tokenizer_config.json").exists():
+        config |= _read_json(folder / "tokenizer_config.json")
     if (folder / "added_tokens.json").exists():
         added = _read_json(folder / "added_tokens.json")
         named = [config[key] for key in config if key.endswith("_token")]
@@ -179,7 +187,7 @@ def _read_json(path: Path) -> dict:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(
-            f"{path.parent} has no {path.name}, so the folder is not a Hugging Face model folder"
+            f"{path.parent} has no {path.name}, which a Hugging Face model has: put the model's {path.name} there"
         ) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}): download the file again") from None

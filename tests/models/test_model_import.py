@@ -196,7 +196,7 @@ def test_missing_and_spoilt_files_are_named(tmp_path, smoke):
         (CONFIG, LARGE_STOP, NO_SUCH_STOP),
         (TOKENIZER, None, "has neither a tokenizer.json nor"),
         (TOKENIZER, "[]", r"tokenizer\.json can't be read"),
-        (SETTINGS, '{"eos_token": {"id": 5}}', r"names no eos_token"),
+        (SETTINGS, '{"eos_token": {"id": 5}}', r"names no eos_token, .*: add the model's eos_token"),
         (SECOND, None, f"is incomplete: .* names {SECOND}"),
         (INDEX, None, "has neither model.safetensors nor"),
         (INDEX, '{"weight_map": {"w": 1}}', r"index\.json has no weight_map"),
@@ -322,10 +322,25 @@ def test_an_unknown_pre_tokenizer_is_refused_and_cured_by_the_models_own_tokeniz
     path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke, pre="llama-bpe")
     with pytest.raises(ValueError, match=r"pre-tokenizer 'llama-bpe'.*Put the model's tokenizer\.json"):
         import_hf(path, tmp_path / "model")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_bytes((smoke / name).read_bytes())
+    shutil.copy(smoke / "tokenizer.json", tmp_path)
+    with pytest.raises(ValueError, match=r"put the model's tokenizer_config\.json there"):
+        import_hf(path, tmp_path / "model")
+    shutil.copy(smoke / "tokenizer_config.json", tmp_path)
     out = import_hf(path, tmp_path / "model")
     assert (out / "tokenizer.json").read_bytes() == (smoke / "tokenizer.json").read_bytes()
+
+
+def test_a_gguf_file_without_a_tokenizer_needs_the_models_own_beside_it(tmp_path, smoke):
+    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
+    source = open_source(path)
+    fields = source._reader.fields
+    fields["llama.vocab_size"] = fields["llama.embedding_length"]
+    del fields["tokenizer.ggml.tokens"]
+    with pytest.raises(
+        ValueError, match=r"has no tokenizer\.ggml\.tokens, .*: put the model's tokenizer\.json and"
+    ):
+        source.write_tokenizer(tmp_path)
+    assert source._read_architecture().vocab_size == ARCH.hidden_size
 
 
 def test_what_exists_is_left_alone_and_what_is_no_model_is_refused(tmp_path, smoke, hf):

@@ -208,6 +208,12 @@ def test_a_gguf_file_says_whether_digits_stay_apart_and_a_text_begins_with_bos(t
     assert Tokenizer(tmp_path).decode(ids) == "1121", "a file that names no unknown token has none"
 
 
+def test_a_gguf_file_may_lack_a_bos_token(tmp_path):
+    without = {key: value for key, value in DIGITS.items() if key != "tokenizer.ggml.bos_token_id"}
+    write_tokenizer(without.get, tmp_path / "m.gguf", tmp_path)
+    assert Tokenizer(tmp_path).encode("1121") == [0, 2, 0]
+
+
 def test_tokens_listed_only_in_the_configuration_are_added_as_in_transformers(tmp_path, smoke, caplog):
     """A chat template in a file of its own moves into the configuration."""
     from transformers import AutoTokenizer
@@ -240,6 +246,17 @@ def test_without_generation_config_the_stop_tokens_are_config_json_s(tmp_path, h
     """A single id that is no token is left over from another tokenizer."""
     update_json(hf / "config.json", eos_token_id=eos)
     assert Tokenizer(import_hf(hf, tmp_path / "model")).stop_ids == stop_ids
+
+
+def test_a_stop_token_named_only_in_special_tokens_map_is_taken(tmp_path, hf):
+    update_json(hf / "tokenizer_config.json", eos_token=None)
+    config = read_json(hf / "tokenizer_config.json")
+    names = {"eos_token": {"content": config.pop("bos_token")}, "additional_special_tokens": []}
+    del config["eos_token"]
+    (hf / "tokenizer_config.json").write_text(json.dumps(config))
+    (hf / "special_tokens_map.json").write_text(json.dumps(names))
+    tokenizer = Tokenizer(import_hf(hf, tmp_path / "model"))
+    assert tokenizer.eos_id == 0 and tokenizer.config.keys() == config.keys() | {"eos_token"}
 
 
 # what transformers 5.23 gave for SmolLM2's GGUF file, digits apart; whichever source it was fetched from gives the same
