@@ -73,7 +73,7 @@ def _read(path: Path):
 
 
 def _build(path: Path, proto, config: dict[str, Any]):
-    from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
+    from tokenizers import AddedToken, Tokenizer, pre_tokenizers
 
     tokenizer = Tokenizer(_unigram(proto) if proto.trainer_spec.model_type == UNIGRAM else _bpe(proto))
     first_only = proto.normalizer_spec.add_dummy_prefix and not config.get("legacy", True)
@@ -91,11 +91,7 @@ def _build(path: Path, proto, config: dict[str, Any]):
     bos = config.get("bos_token")
     if config.get("add_bos_token") and bos:
         bos = bos["content"] if isinstance(bos, dict) else bos
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A",
-            pair=f"{bos} $A {bos} $B",
-            special_tokens=[(bos, tokenizer.token_to_id(bos))],
-        )
+        begin_texts(tokenizer, [tokenizer.token_to_id(bos)])
     return tokenizer
 
 
@@ -158,6 +154,16 @@ def _decoder(dummy_prefix: bool):
 
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     return decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if dummy_prefix else [])])
+
+
+def begin_texts(tokenizer, bos_ids: list[int]) -> None:
+    """Let a `tokenizers` tokenizer put tokens before each text, and nothing behind it."""
+    from tokenizers import processors
+
+    bos = [tokenizer.id_to_token(token_id) for token_id in bos_ids]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*bos, "$A"], pair=[*bos, "$A", *bos, "$B"], special_tokens=[*zip(bos, bos_ids)]
+    )
 
 
 def add_tokens(path: Path, tokenizer, added: dict[str, dict]) -> None:

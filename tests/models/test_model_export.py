@@ -169,11 +169,13 @@ TURNS = [
 ]
 
 
-def test_transformers_tokenises_as_here(tmp_path, model):
+@pytest.mark.parametrize("changes", [{}, {"add_bos_token": True}, {"add_bos_token": False}], ids=str)
+def test_transformers_tokenises_as_here(tmp_path, model, changes):
     from transformers import AutoTokenizer
 
     for name, make_style in STYLES.items():
         make_style(model)
+        update_json(model / "tokenizer_config.json", **changes)
         export(model, "hf", tmp_path / name)
         theirs, ours = AutoTokenizer.from_pretrained(tmp_path / name), Tokenizer(model)
         for text in ("User: How are you?\n\nAssistant:", " I am well, 北京 😀.", "a  b"):

@@ -26,6 +26,7 @@ from aligner_lib.models.export.card import write_card
 from aligner_lib.models.export.reward_module import REWARD_MODULE
 from aligner_lib.models.export.trained import Options, Trained
 from aligner_lib.models.names import Weight, hf_shapes, to_hf, weights
+from aligner_lib.models.sentencepiece_tokenizer import begin_texts
 from aligner_lib.models.stream import StreamedTensor, cast, write_shards
 from cluster.record import write_json
 
@@ -48,6 +49,7 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     tokenizer, dtype = Tokenizer(trained.folder), dtype_named(options.dtype)
     out.mkdir()
     tokenizer.save(out)
+    _write_bos(tokenizer, out)
     is_policy = trained.architecture.head == "lm"
     if not is_policy:
         _write_template(tokenizer, out, _scored_template(tokenizer))
@@ -72,6 +74,16 @@ def _scored_template(tokenizer: Tokenizer) -> str:
     if template_in_use(tokenizer) == PLAIN:
         return plain_template(tokenizer) + SCORED_END
     return SCORED_TEMPLATE.format(own_template(tokenizer))
+
+
+def _write_bos(tokenizer: Tokenizer, out: Path) -> None:
+    """Let tokenizer.json begin each text with `bos_ids`, because transformers 5 does not follow add_bos_token."""
+    import tokenizers
+
+    library, text = tokenizers.Tokenizer.from_str(tokenizer.json), "a"
+    if library.encode(text).ids != tokenizer.encode(text):
+        begin_texts(library, tokenizer.bos_ids)
+        library.save(str(out / "tokenizer.json"))
 
 
 def _write_template(tokenizer: Tokenizer, out: Path, template: str) -> None:
