@@ -46,6 +46,8 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '\n\nAssistant:' }}{% endif %}"
 )
 """PLAIN as a chat template, without the BOS token."""
+SCORED_END = "{% if messages and messages[-1]['role'] == 'assistant' and not add_generation_prompt %}{{ eos_token }}{% endif %}"
+"""The end of a reward model's PLAIN_TEMPLATE: the stop token of the last answer, where the reward is read."""
 ROLES = {"system": "System", "user": "User", "human": "User", "assistant": "Assistant", "gpt": "Assistant"}
 ANSWER = "Assistant:"  # the end of a plain prompt
 # in a copy, because a changed model in the cache counts as damaged
@@ -138,6 +140,13 @@ def plain_template(tokenizer: Tokenizer) -> str:
     if bos and tokenizer.encode_parts([bos + start])[0] != tokenizer.encode(start):
         bos += " "  # a tokenizer with a space before the first word of a text writes none behind a BOS token in the text
     return (f"{{{{ {json.dumps(bos, ensure_ascii=False)} }}}}" if bos else "") + PLAIN_TEMPLATE
+
+
+def record_plain_template(tokenizer: Tokenizer) -> None:
+    """Record PLAIN in the tokenizer's folder if its own chat template is `plain_template`, which an export has written."""
+    template = _own_template(tokenizer)
+    if template and template.removesuffix(SCORED_END) == plain_template(tokenizer):
+        save_tokenizer(use_template(tokenizer, PLAIN), tokenizer.folder)
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

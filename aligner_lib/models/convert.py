@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from aligner_lib.datasets.chat_template import record_plain_template
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.disk import whole_or_absent
 from aligner_lib.models.families import FAMILIES
@@ -100,6 +101,7 @@ def _write(reader: WeightSource, folder: Path, progress: Progress | None) -> Non
     reader.architecture.save(folder)
     reader.write_tokenizer(folder)
     fit_tokenizer(folder, reader.architecture)
+    record_plain_template(open_tokenizer(folder))
     _write_weights(reader, folder / "weights", progress)
 
 

@@ -11,10 +11,17 @@ from safetensors.torch import load_file, save_file
 from tiny_llama import ARCH, assert_same_bits, random_weights, read_json, update_json, write_hf
 from tiny_tokenizers import STYLES
 
-from aligner_lib.datasets.chat_template import encode, render, use_template
+from aligner_lib.datasets.chat_template import (
+    SCORED_END,
+    encode,
+    own_template,
+    recorded_template,
+    render,
+    use_template,
+)
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.models import import_hf, model_hash
+from aligner_lib.models import import_hf, import_model, model_hash
 from aligner_lib.models.adapters import Adapter, AdapterRecord
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.export import Options, export
@@ -208,6 +215,7 @@ def test_the_template_that_a_model_has_learnt_from_goes_along(
     text = theirs.apply_chat_template(TURNS, add_generation_prompt=True, tokenize=False)
     assert text == bos + render(ours, TURNS) and expected in text
     assert theirs(text, add_special_tokens=False).input_ids == encode(ours, TURNS)
+    assert recorded_template(import_hf(tmp_path / "out", tmp_path / "again")) == trained_on
 
 
 def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_path, hf):
@@ -325,6 +333,15 @@ def test_a_reward_s_scale_is_in_head_and_constant_and_rewards_come_back_the_same
     assert store.read_whole("value_head.weight").dtype == torch.float32, "the head is not rounded"
     raw = store.read_whole("value_head.weight") @ hidden + store.read_whole("value_head.bias")
     torch.testing.assert_close(scale(raw), (head @ hidden + 0.25 - 1.5) / 0.5, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("to", ["hf", "nemo"])
+def test_a_reward_model_of_plain_texts_comes_back_as_one(tmp_path, reward_model, to):
+    (reward_model / "template.json").write_text('{"chat_template": "plain"}')
+    out = tmp_path / f"out.{to}"
+    export(reward_model, to, out)
+    again = import_model(out, tmp_path / "again")
+    assert own_template(Tokenizer(again)).endswith(SCORED_END) and recorded_template(again) == "plain"
 
 
 def test_scores_are_read_before_a_padding_that_is_not_the_stop_token(tmp_path, reward_model):

@@ -14,6 +14,7 @@ import numpy as np
 
 from aligner_lib.datasets.chat_template import (
     PLAIN,
+    SCORED_END,
     own_template,
     plain_template,
     recorded_template,
@@ -31,8 +32,7 @@ from aligner_lib.models.stream import StreamedTensor, cast, write_shards
 from cluster.record import write_json
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# A reward is read at the stop token of the last answer. A template may write a newline after the token. {0}: the template
-SCORED_END = "{% if messages and messages[-1]['role'] == 'assistant' and not add_generation_prompt %}{{ eos_token }}{% endif %}"
+# a reward is read at the stop token of the last answer, but a template may write a newline after the token; {0}: the template
 SCORED_TEMPLATE = (
     "{{% set conversation %}}{0}{{% endset %}}"
     "{{{{ conversation if add_generation_prompt else conversation.rstrip() }}}}"

@@ -20,7 +20,7 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
-from aligner_lib.datasets.chat_template import PLAIN, plain_template, recorded_template
+from aligner_lib.datasets.chat_template import PLAIN, SCORED_END, plain_template, recorded_template
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import Weight
@@ -71,7 +71,7 @@ def write_nemo(folder: Path, weights: Weights, out: Path, dtype: str | None = No
     """
     arch = Architecture.load(folder)
     first = dtype or weights.dtype("embedding.word_embeddings.weight")
-    tokenizer, files = _tokenizer(Path(folder))
+    tokenizer, files = _tokenizer(Path(folder), SCORED_END if arch.head == "scalar" else "")
     config = nemo_config(arch, tokenizer, first, RewardScale.load(folder))
     with Path(out).open("xb") as file:
         _add(file, "model_config.yaml", _yaml(config))
@@ -282,8 +282,8 @@ def _yaml(config: dict) -> bytes:
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode()
 
 
-def _tokenizer(folder: Path) -> tuple[dict, dict[str, bytes]]:
-    """The tokenizer section of the settings, and the tokenizer's files.
+def _tokenizer(folder: Path, end: str) -> tuple[dict, dict[str, bytes]]:
+    """The tokenizer section of the settings, and the tokenizer's files. end: the end of a plain chat template.
 
     A SentencePiece model gets a name in NeMo's form. NeMo reads other tokenizers from a folder or the hub: the user sets `type`
     to a folder with the tokenizer's files from the archive.
@@ -292,7 +292,8 @@ def _tokenizer(folder: Path) -> tuple[dict, dict[str, bytes]]:
     names = (*FILES, *([GENERATION] if (folder / GENERATION).exists() else []))
     files = {name: (folder / name).read_bytes() for name in names}
     if recorded_template(folder) == PLAIN:
-        config = json.loads(files["tokenizer_config.json"]) | {"chat_template": plain_template(tokenizer)}
+        template = plain_template(tokenizer) + end
+        config = json.loads(files["tokenizer_config.json"]) | {"chat_template": template}
         files["tokenizer_config.json"] = json.dumps(config, indent=1).encode()
     section = {
         "library": "huggingface",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from aligner_lib.datasets.chat_template import record_plain_template
 from aligner_lib.models.convert import fit_tokenizer, write_model_folder
+from aligner_lib.models.hf_folder import open_tokenizer
 from aligner_lib.models.names import Weight
 from aligner_lib.models.nemo import rank_files, torch_dist, zarr_folder
 from aligner_lib.models.nemo.archive import NemoArchive
@@ -59,6 +61,7 @@ def import_nemo(
             arch.save(folder)
             write_tokenizer(archive, config, folder)
             fit_tokenizer(folder, arch)
+            record_plain_template(open_tokenizer(folder))
             if head == "scalar":
                 config.reward_scale().save(folder)
             write_store(folder / "weights", [_streamed(weight, tensor) for weight, tensor in plan], progress)
