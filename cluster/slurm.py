@@ -1,6 +1,7 @@
 """Jobs on Slurm: submission, and their state."""
 
 import re
+import signal
 import time
 from datetime import datetime
 from pathlib import Path
@@ -35,6 +36,12 @@ _FAILURES = {
     "COMPLETED": "the batch script left no exit record; see batch.log",
     "": "it left the queue without an exit record (killed with its node?)",
 }
+# The signals in srun's messages about tasks. SIGTERM is left out: with SIGTERM, Slurm itself ends the other tasks.
+_SIGNALS = {signal.strsignal(number): number for number in signal.valid_signals() - {signal.SIGTERM}}
+_SIGNALS["Out Of Memory"] = signal.SIGKILL
+_TASK_END = re.compile(
+    rf"tasks? (\d+)[\d,-]*: (?:Exited with exit code (\d+)|({'|'.join(map(re.escape, _SIGNALS))})\b)"
+)
 _SETTLE_S = 60.0  # a network file system delays exit records, and Slurm delays requeues
 
 
@@ -126,8 +133,9 @@ def first_failure(folder: Path, component: str) -> dict:
     """The {rank, returncode} of the task that failed first, from srun's messages; {} when srun names no task."""
     path = folder / f"{component}.srun.log"
     text = path.read_text(errors="replace") if path.exists() else ""
-    if match := re.search(r"tasks? (\d+)[\d,-]*: Exited with exit code (\d+)", text):
-        return {"rank": int(match[1]), "returncode": int(match[2])}
+    if match := _TASK_END.search(text):
+        rank, code, signal_text = match.groups()
+        return {"rank": int(rank), "returncode": int(code) if code else -_SIGNALS[signal_text]}
     return {}
 
 

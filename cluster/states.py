@@ -39,8 +39,13 @@ class Status:
 
 
 def status_at_end(outcome: Mapping, nodes: tuple[str, ...] = ()) -> Status:
-    """The final status from an exit record: {returncode, component, rank, note}."""
+    """The final status from an exit record: {returncode, component, rank, note}.
+
+    A shell reports a process that signal n has ended as exit status 128 + n. The status has −n, as of a process without a shell.
+    """
     code, note = outcome["returncode"], outcome.get("note", "")
+    if code - 128 in signal.valid_signals():
+        code = 128 - code
     if code == 0:
         return Status(State.FINISHED, note, nodes, returncode=0)
     process = f"{outcome['component']} rank {outcome['rank']} " if "component" in outcome else ""

@@ -11,6 +11,7 @@ from cluster import logs, queue
 from cluster.hostlist import expand
 from cluster.launch import from_slurm, master_port
 from cluster.queue import parse_sacct, parse_squeue
+from cluster.slurm import first_failure
 from cluster.states import status_at_end
 from cluster.sweep import last_values
 
@@ -128,5 +129,30 @@ def test_a_job_that_squeue_never_answered_for_is_not_missing(monkeypatch):
             of_process.entries("2")
 
 
-def test_a_real_time_signal_without_a_name_has_its_number():
-    assert status_at_end({"returncode": -35}).reason == "ended by signal 35"
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (-35, "ended by signal 35"),  # a real-time signal without a name
+        (128 + 9, "ended by SIGKILL (out of memory?)"),
+        (255, "ended with exit status 255"),
+    ],
+)
+def test_an_exit_code_names_its_signal(code, reason):
+    assert status_at_end({"returncode": code}).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("task 3: Exited with exit code 5", 5),
+        ("task 3: Killed", -9),
+        ("task 3: Out Of Memory", -9),
+        ("task 3: Real-time signal 11", -45),
+        ("tasks 3-4: Segmentation fault (core dumped)", -11),
+    ],
+)
+def test_the_first_failed_rank_is_the_one_that_slurm_did_not_end_itself(tmp_path, message, code):
+    """The messages of srun 22.05, which ends the other tasks with SIGTERM."""
+    lines = ["n1: tasks 0-2: Terminated", f"n2: {message}", "n1: task 1: Killed"]
+    (tmp_path / "main.srun.log").write_text("".join(f"srun: error: {line}\n" for line in lines))
+    assert first_failure(tmp_path, "main") == {"rank": 3, "returncode": code}
