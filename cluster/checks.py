@@ -6,15 +6,16 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster import environment, queue
 from cluster.findings import Finding
 from cluster.queue import Unreachable
-from cluster.resources import Resources, own_components
+from cluster.resources import Resources, own_components, seconds_of
 from cluster.scheduler import SubmissionRefused
 
 _TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
@@ -39,8 +40,8 @@ class Partition:
 
 
 def partitions() -> list[Partition]:
-    """The partitions in sinfo's answer. Raises Unreachable."""
-    answer = queue.run_tool("sinfo", "-h", "-o", "%R|%D|%l|%G|%a")
+    """The partitions in sinfo's answer, hidden partitions included. Raises Unreachable."""
+    answer = queue.run_tool("sinfo", "-a", "-h", "-o", "%R|%D|%l|%G|%a")
     if answer.returncode:
         raise Unreachable(
             (answer.stderr.strip().splitlines() or [f"sinfo ended with {answer.returncode}"])[-1]
@@ -81,9 +82,11 @@ def check_slurm(resources, shared: Path, probe: bool) -> list[Finding]:
     findings.append(_accounting())
     components = own_components(resources)
     for name, share in components.items() if resources else ():
-        findings += [Finding(f"resources {name}", False, text) for text in complaints(share, there)] or [
-            Finding(f"resources {name}", True, f"{share.nodes} nodes, {share.gpus} GPUs")
-        ]
+        refused = list(complaints(share, there))
+        findings += [
+            Finding(f"resources {name}", False, text, needed=text in refused)
+            for text in complaints(replace(share, qos=""), there)
+        ] or [Finding(f"resources {name}", True, f"{share.nodes} nodes, {share.gpus} GPUs")]
     if probe:
         shares = list(components.values())
         for share in [candidate for i, candidate in enumerate(shares) if candidate not in shares[:i]]:
@@ -92,7 +95,10 @@ def check_slurm(resources, shared: Path, probe: bool) -> list[Finding]:
 
 
 def complaints(share: Resources, there: list[Partition]) -> Iterator[str]:
-    """The parts of the request that these partitions cannot provide. The check is an estimate: Slurm itself decides."""
+    """The parts of the request that these partitions cannot provide. The check is an estimate: Slurm itself decides.
+
+    With a QOS, which can lift a partition's time limit, the time is not checked.
+    """
     names = sorted({part.name for part in there})
     fitting = [part for part in there if not share.partition or part.name in share.partition.split(",")]
     if not fitting:
@@ -102,14 +108,17 @@ def complaints(share: Resources, there: list[Partition]) -> Iterator[str]:
     if not with_gpus:
         offers = ", ".join(sorted({part.gres or "none" for part in fitting}))
         yield f"{share.gres} on a node is more than any node offers ({offers})"
-    elif (most := _most_nodes(with_gpus)) < share.nodes:
-        yield f"{share.nodes} such nodes are more than any partition has ({most})"
-
-
-def _most_nodes(parts: list[Partition]) -> int:
-    """The nodes of the largest partition. A partition with several kinds of nodes has several lines."""
-    names = {part.name for part in parts}
-    return max(sum(part.nodes for part in parts if part.name == name) for name in names)
+        return
+    nodes: Counter[str] = Counter()  # a partition with several kinds of nodes has several lines
+    for part in with_gpus:
+        nodes[part.name] += part.nodes
+    time = str(share.sbatch.get("time-min", share.time))  # Slurm may lower the time to time-min
+    limits = {part.name: part.time for part in with_gpus if nodes[part.name] >= share.nodes}
+    if not limits:
+        yield f"{share.nodes} such nodes are more than any partition has ({max(nodes.values())})"
+    elif not share.qos and seconds_of(time) > max(map(seconds_of, limits.values())):
+        allowed = ", ".join(f"{name}: {limit}" for name, limit in limits.items())
+        yield f"a time of {time} is more than any such partition allows ({allowed}): set a shorter time"
 
 
 def _gpus(gres: str, kind: str) -> int:

@@ -105,7 +105,7 @@ class Queue:
 
     def _ask(self) -> None:
         job_ids = sorted({job_id.partition("_")[0] for job_id in self._ids})
-        answer = run_tool("squeue", "-h", "-r", "-t", "all", "-o", _FORMAT, "-j", ",".join(job_ids))
+        answer = run_tool("squeue", "-a", "-h", "-r", "-t", "all", "-o", _FORMAT, "-j", ",".join(job_ids))
         # For a single forgotten job id, squeue fails with "Invalid job id". For several ids, squeue leaves the forgotten jobs
         # out.
         if answer.returncode and "Invalid job id" not in answer.stderr:

@@ -1,6 +1,7 @@
 """The resources that a job requests: nodes, GPUs, time, a container. They are read from YAML files and checked before
 submission."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -85,7 +86,7 @@ class Resources:
                 "time in quotes: without quotes, 4:00:00 is read as a number)"
             )
         least = self.signal_delay_s + _LIMIT_CHECK_S
-        if 0 < _seconds(self.time) < least:
+        if seconds_of(self.time) < least:
             raise ValueError(
                 f"resources: time={self.time!r} leaves no time before the notice of signal_delay_s={self.signal_delay_s}, so the "
                 f"job would be stopped as soon as it starts: set a time of {-(-least // 60)} minutes or more, or a smaller signal_delay_s"
@@ -144,8 +145,10 @@ class Resources:
         return from_mapping({**{f.name: getattr(self, f.name) for f in fields(self)}, **changes})
 
 
-def _seconds(time: str) -> int:
-    """A time in Slurm's notation in seconds; 0 means no limit."""
+def seconds_of(time: str) -> float:
+    """A time in Slurm's notation in seconds; infinity for "0" and for text such as "infinite", which mean no limit."""
+    if not _TIME.match(time):
+        return math.inf
     days, _, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if days:
@@ -154,7 +157,7 @@ def _seconds(time: str) -> int:
         hours, minutes, seconds = parts
     else:
         hours, (minutes, seconds) = 0, (*parts, 0)[:2]
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds or math.inf
 
 
 def _flags(given: Mapping | None) -> dict[str, object]:

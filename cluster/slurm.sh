@@ -17,7 +17,7 @@ end_old_steps() {
     local step left=60
     while [ $left -gt 0 ]; do
         local steps
-        steps=$(squeue --steps -h -j "$JOB" -o %i 2>/dev/null | grep -E '\.[0-9]+$')
+        steps=$(squeue -a --steps -h -j "$JOB" -o %i 2>/dev/null | grep -E '\.[0-9]+$')
         if [ -z "$steps" ]; then return; fi
         for step in $steps; do
             say "ending step $step of the attempt before"
@@ -41,7 +41,7 @@ reason_of_the_end() {
 # script is told, or be of a component that was cancelled alone. Slurm changes the state first, and then sends signals.
 is_being_ended() {
     local states
-    states=$(squeue -h -t all -j "$JOB" -o %T 2>/dev/null) || return 1
+    states=$(squeue -a -h -t all -j "$JOB" -o %T 2>/dev/null) || return 1
     [ -n "$states" ] && grep -qvx RUNNING <<<"$states"
 }
 

@@ -119,6 +119,7 @@ def test_a_job_that_squeue_never_answered_for_is_not_missing(monkeypatch):
     answers = iter([(0, "1|RUNNING|n1|||None|\n"), (1, ""), (1, "")])
 
     def run_tool(*words):
+        assert "-a" in words, "a hidden partition has jobs, too"
         return subprocess.CompletedProcess(words, *next(answers), stderr="no route to the controller")
 
     monkeypatch.setattr(queue, "run_tool", run_tool)

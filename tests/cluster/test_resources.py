@@ -7,7 +7,7 @@ import pytest
 
 from cluster import Resources, SubmissionRefused, checks, load_resources, submit, submit_sweep
 from cluster.checks import Partition, complaints
-from cluster.resources import CONFIGS, _seconds, by_component, from_mapping
+from cluster.resources import CONFIGS, by_component, from_mapping, seconds_of
 from cluster.sizing import MODELS, Parallelism, fullest_shard, memory, smallest_parallelism, table
 
 
@@ -80,7 +80,7 @@ def test_flags_and_memory_of_a_yaml_file_reach_the_script_as_slurm_spells_them(t
     [("90", 5400), ("4:30", 270), ("1:00:05", 3605), ("1-2", 93_600), ("1-2:3:4", 93_784)],
 )
 def test_slurms_times_in_seconds(time, seconds):
-    assert _seconds(time) == seconds and Resources(time="0").time == "0", "0 is no limit"
+    assert seconds_of(time) == seconds and Resources(time="0").time == "0", "0 is no limit"
 
 
 def test_resources_belong_to_components():
@@ -158,6 +158,7 @@ THERE = [
     Partition("batch", 4, "infinite", "gpu:a100:4", True),
     Partition("batch", 2, "infinite", "gpu:h100:8,nvme:1", True),
     Partition("cpu", 99, "infinite", "", True),
+    Partition("short", 9, "1:00:00", "gpu:v100:1", True),
 ]
 
 
@@ -170,6 +171,15 @@ THERE = [
         (Resources(gpus_per_node=8, gpu_type="a100"), "gpu:a100:8 on a node is more than any node offers"),
         (Resources(gpus_per_node=1, partition="cpu"), "offers (none)"),
         (Resources(partition="cput"), "there are batch, cpu"),
+        (
+            Resources(partition="short"),
+            "a time of 4:00:00 is more than any such partition allows (short: 1:00:00): set",
+        ),
+        (Resources(partition="short", time="0"), "a time of 0 is more"),
+        (Resources(partition="short", time="60"), ""),
+        (Resources(partition="short", qos="long"), ""),
+        (Resources(partition="short", sbatch={"time-min": "0:30:00"}), ""),
+        (Resources(partition="short,cpu"), ""),
     ],
 )
 def test_what_the_partitions_cannot_give(share, words):
@@ -188,10 +198,26 @@ def test_accounting_that_hangs_hides_neither_the_checks_nor_sbatchs_refusal(monk
     assert refusal == "Slurm refused the job: Invalid account (account 'me'; yours are none)"
 
 
-def test_sockets_in_a_gres_hide_no_gpu(monkeypatch):
-    line = "batch|2|infinite|gpumem:80,gpu:a100:4(S:0-1),gpu:v100:2(S:0)|up\n"
-    answer = subprocess.CompletedProcess([], 0, line, "")
+def test_a_time_that_a_qos_may_allow_is_a_note(tmp_path, monkeypatch):
+    answer = subprocess.CompletedProcess([], 0, "", "")
+    monkeypatch.setattr(checks.shutil, "which", lambda tool: tool)
     monkeypatch.setattr(checks.queue, "run_tool", lambda *words: answer)
+    monkeypatch.setattr(checks, "partitions", lambda: THERE)
+    marks = []
+    for qos in ("long", ""):
+        (*_, finding) = checks.check_slurm(Resources(partition="short", qos=qos), tmp_path, probe=False)
+        assert finding.detail.startswith("a time of 4:00:00 is more")
+        marks.append(str(finding)[:4])
+    assert marks == ["note", "FAIL"]
+
+
+def test_sockets_in_a_gres_hide_no_gpu_and_no_partition_is_hidden(monkeypatch):
+    line = "batch|2|infinite|gpumem:80,gpu:a100:4(S:0-1),gpu:v100:2(S:0)|up\n"
+
+    def run_tool(*words):
+        return subprocess.CompletedProcess([], 0, line if "-a" in words else "", "")
+
+    monkeypatch.setattr(checks.queue, "run_tool", run_tool)
     (there,) = checks.partitions()
     assert there.gres == "gpumem:80,gpu:a100:4,gpu:v100:2"
     assert not list(complaints(Resources(gpus_per_node=6), [there]))
