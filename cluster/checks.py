@@ -19,7 +19,9 @@ from cluster.resources import Resources, own_components, seconds_of
 from cluster.scheduler import SubmissionRefused
 
 _TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
-_PROBE_S = 90
+_FREE_NODE_S = 90  # how long the probe waits for a node
+_PROBE_S = 300  # longer than the wait and the probe's time limit, so that Slurm itself ends the probe
+_BUSY = "Requested nodes are busy"  # the message of srun --immediate without a free node
 _FLAGS_OF_PROBE = ("reservation", "licenses", "nodelist", "exclude", "wckey")
 _ON_NODE = re.compile(r"srun: error: .*\btasks? \d")  # the message of a task that failed on its node
 
@@ -153,9 +155,12 @@ def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
     try:
         done = _srun(line, share)
     except subprocess.TimeoutExpired:
-        yield Finding(
-            "compute node", False, f"no node was free within {_PROBE_S} s; try again later", needed=False
-        )
+        text = f"the probe did not end within {_PROBE_S} s; try again later"
+        yield Finding("compute node", False, text, needed=False)
+        return
+    if _BUSY in done.stderr:
+        text = f"no node was free within {_FREE_NODE_S} s; try again later"
+        yield Finding("compute node", False, text, needed=False)
         return
     node = token.read_text().strip() if token.exists() else ""
     token.unlink(missing_ok=True)
@@ -180,7 +185,7 @@ def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
 def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
     """Run a line of bash on one of the component's nodes, in its container.
 
-    Raises TimeoutExpired when no node is free.
+    Without a free node, srun ends with the message _BUSY and leaves no job in the queue. Raises TimeoutExpired.
     """
     from cluster.sbatch import container_words
 
@@ -189,7 +194,8 @@ def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
     options += [f"--{key}={share.sbatch[key]}" for key in _FLAGS_OF_PROBE if key in share.sbatch]
     if share.gpus_per_node:  # a single GPU, because a whole node may not be free
         options.append("--gres=" + ":".join(filter(None, ["gpu", share.gpu_type, "1"])))
-    words = ["srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=aligner-check", "--quiet"]
+    words = ["srun", f"--immediate={_FREE_NODE_S}", "--nodes=1", "--ntasks=1", "--time=2"]
+    words += ["--job-name=aligner-check", "--quiet"]
     srun = shlex.join([*words, *options, *container_words(share), "bash", "-c", line])
     return subprocess.run(
         ["bash", "-c", "\n".join([*share.setup, f"exec {srun}"])],

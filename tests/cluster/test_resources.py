@@ -228,6 +228,7 @@ def test_sockets_in_a_gres_hide_no_gpu_and_no_partition_is_hidden(monkeypatch):
     ("errors", "finding"),
     [
         ("srun: error: Unable to allocate resources: Invalid qos", "FAIL  compute node: Slurm refused the probe: Unable to"),
+        ("srun: error: Unable to allocate resources: Requested nodes are busy", "note  compute node: no node was free within 90 s"),
         ("srun: unrecognized option '--container-image=x'\nTry srun --help", "Slurm refused the probe: unrecognized option"),
         ("srun: error: n1: task 0: Exited with exit code 1\nbash: no such folder", "cannot be written from a node (bash: no"),
     ],
@@ -243,7 +244,7 @@ def test_a_refused_probe_does_not_blame_the_folder(tmp_path, monkeypatch, errors
 
     monkeypatch.setattr(checks.subprocess, "run", run)
     assert finding in str(next(checks._probe(tmp_path, share)))
-    for option in ("--gres=gpu:h100:1", "--reservation=course", "--nodelist=n1,n2"):
+    for option in ("--immediate=90", "--gres=gpu:h100:1", "--reservation=course", "--nodelist=n1,n2"):
         assert f" {option} " in scripts[0]
     assert "hold" not in scripts[0]
 
