@@ -158,7 +158,7 @@ class Job:
         record.request_stop(self.run)
 
     def requeue(self) -> None:
-        """Save a checkpoint, end, and wait in the queue again. Raises ValueError when the scheduler has no queue."""
+        """Save a checkpoint, end, and wait in the queue again. Raises ValueError without a queue, or when the job does not run."""
         self._scheduler.requeue(self.run, self.record)
 
     def _ended(self) -> bool:

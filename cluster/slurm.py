@@ -113,8 +113,14 @@ class SlurmScheduler(Scheduler):
     def requeue(self, run: Path, job: Record) -> None:
         """Send the notice that Slurm gives before the time limit: save a checkpoint, end, queue again.
 
-        Raises RuntimeError when scancel fails, Unreachable without Slurm.
+        Raises ValueError for a job that waits or has ended, RuntimeError when scancel fails, Unreachable without Slurm.
         """
+        queue.QUEUE.forget(job.id)  # ask now, because scancel does not answer before the batch script runs
+        state = self.status(run, job).state
+        if state == State.PENDING:
+            raise ValueError(f"{job.name} waits in the queue already: wait for the job's start")
+        if state.final:
+            raise ValueError(f"{job.name} has ended ({state}): submit the job again to resume")
         self._tool("scancel", "--batch", "--signal=USR2", job.id)
 
     def _tool(self, *words: str) -> None:

@@ -111,12 +111,16 @@ def test_the_users_stop_ends_the_run_for_good(slurm, run):
     assert losses(run) == unbroken_losses(4)
 
 
-def test_a_held_job_says_how_to_let_it_go(slurm, run):
+def test_a_held_job_says_how_to_let_it_go_and_is_in_the_queue_already(slurm, run):
     job = submit(["true"], run, "slurm", SHORT.but(sbatch={"hold": True}))
     until(lambda: "scontrol release" in job.reason, "the cure")
     assert job.state == State.PENDING
+    with pytest.raises(ValueError, match="waits in the queue already"):
+        job.requeue()
     slurm.tool(*job.reason.split("'")[1].split())
     assert job.wait(BOUND_S) == State.FINISHED
+    with pytest.raises(ValueError, match=r"has ended \(FINISHED\): submit the job again"):
+        job.requeue()
 
 
 def test_a_job_that_waits_for_nodes_says_when_it_will_start(slurm, run, tmp_path):
