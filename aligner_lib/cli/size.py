@@ -228,13 +228,18 @@ def best_layout(
 
 
 def enough_gpus(shape: ModelShape, models: tuple[TrainedModel, ...], gpus: GPUs) -> int | None:
-    """The smallest number of these GPUs, a power of two, that can hold the models; None: more than MOST_GPUS."""
-    number = 1
-    while number <= MOST_GPUS:
-        per_node = min(number, gpus.per_node)
-        if best_layout(shape, models, GPUs(number // per_node, per_node, gpus.gib))[1]:
-            return number
-        number *= 2
+    """The smallest number of these GPUs that can hold the models; None: more than MOST_GPUS.
+
+    The numbers are the powers of two inside a node, and 1, 2, 4, … whole nodes.
+    """
+    nodes, per_node = 1, 1
+    while nodes * per_node <= MOST_GPUS:
+        if best_layout(shape, models, GPUs(nodes, per_node, gpus.gib))[1]:
+            return nodes * per_node
+        if per_node < gpus.per_node:
+            per_node = min(2 * per_node, gpus.per_node)
+        else:
+            nodes *= 2
     return None
 
 

@@ -52,6 +52,10 @@ def test_the_layout_with_the_least_communication_that_fits_is_chosen():
     assert fits and (chosen.tp, chosen.pp, chosen.dp) == (8, 2, 2), "as in docs/cluster.md"
     chosen, fits = best_layout(LARGE, sft, GPUs(1, 8, 80))
     assert not fits and size.enough_gpus(LARGE, sft, GPUs(1, 8, 80)) == 32
+    assert size.enough_gpus(LARGE, sft, GPUs(1, 6, 80)) == 16 * 6, (
+        "whole nodes of six, as TP 2 × PP 16 × DP 3"
+    )
+    assert best_layout(LARGE, sft, GPUs(16, 6, 80)) == (Parallelism(2, 16, 3), True)
     assert {split.gpus for split in layouts(LARGE, 32)} == {32}
 
 
