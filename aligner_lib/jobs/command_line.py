@@ -12,6 +12,7 @@ from pathlib import Path
 from aligner_lib.config.compose import compose, written
 from aligner_lib.config.kind import Component
 from aligner_lib.config.kinds import kind_of
+from aligner_lib.errors import ConfigError
 from cluster.resources import Resources
 
 Settings = Mapping[str, object]
@@ -27,11 +28,11 @@ def job_commands(
     """Return the command of each component. A kind that can be split (PPO: `critic` and `actor`) has several components.
 
     resources: by component, determines the number of processes; None: the settings determine the number. Raises ConfigError for
-    settings that the job would reject, and ValueError for components that the kind lacks.
+    settings that the job would reject or that contradict the resources, and ValueError for components that the kind lacks.
     """
     run, parts = Path(run).absolute(), kind_of(kind).components
     if resources is not None and len(resources) > 1:
-        if list(resources) != list(parts):
+        if set(resources) != set(parts):
             known = " and ".join(parts) or "no components"
             raise ValueError(
                 f"{kind} on the components {', '.join(resources)}: {kind} has {known}; name only "
@@ -39,7 +40,7 @@ def job_commands(
             )
         return _component_commands(parts, run, settings, resources, profile)
     name, share = next(iter(resources.items())) if resources else ("main", None)
-    own = _parallelism(share) if share else {}
+    own = _parallelism(share, settings) if share else {}
     return {name: command(kind, run, {**own, **settings}, profile, _python(share))}
 
 
@@ -53,18 +54,27 @@ def _component_commands(
     """The command of each component, with the settings of its prefix and its own run folder inside the main run folder."""
     rest, commands = dict(settings), {}
     for name, part in parts.items():
+        share = resources[name]
+        processes = _parallelism(share, settings, part.prefix)
         own = {key: rest.pop(key) for key in list(rest) if part.prefix and key.startswith(part.prefix)}
         own = {key.removeprefix(part.prefix): value for key, value in own.items()}
         if not part.prefix:  # the main component
             folders = {other.found_by: run / other.folder for other in parts.values() if other.found_by}
             own = folders | rest
-        own = _parallelism(resources[name]) | own
-        commands[name] = command(part.kind, run / part.folder, own, profile, _python(resources[name]))
+        commands[name] = command(part.kind, run / part.folder, processes | own, profile, _python(share))
     return commands
 
 
-def _parallelism(share: Resources) -> dict[str, object]:
-    return {"trainer.num_nodes": share.nodes, "trainer.devices": share.tasks}
+def _parallelism(share: Resources, settings: Settings, prefix: str = "") -> dict[str, object]:
+    """The number of processes as settings. Raises ConfigError when the user's settings with the prefix have another number."""
+    own = {"trainer.num_nodes": share.nodes, "trainer.devices": share.tasks}
+    for (key, value), name in zip(own.items(), ("nodes", "tasks_per_node"), strict=True):
+        if (given := settings.get(prefix + key, value)) != value:
+            raise ConfigError(
+                f"the resources start {share.nodes} × {share.tasks} processes, but {prefix}{key}={given}: leave the setting out, "
+                f"or choose resources with {name}={given}"
+            )
+    return own
 
 
 def _python(share: Resources | None) -> str:

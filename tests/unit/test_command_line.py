@@ -63,6 +63,21 @@ def test_ppo_and_grpo_on_two_components_are_two_jobs():
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        ("sft", {"trainer.devices": 4}, "2 × 8 processes, but trainer.devices=4: .* with tasks_per_node=4"),
+        ("sft", {"trainer.num_nodes": 1, "trainer.devices": 8}, "trainer.num_nodes=1: .* with nodes=1"),
+        ("ppo", {"critic.trainer.devices": 2}, "1 × 1 processes, but critic.trainer.devices=2: .* with tasks_per_node=2"),
+    ],
+)  # fmt: skip
+def test_settings_that_contradict_the_resources_are_refused(kind, settings, words):
+    large = Resources(nodes=2, gpus_per_node=8)
+    shares = {"main": large} if kind == "sft" else {"actor": large, "critic": Resources()}  # in any order
+    with pytest.raises(ConfigError, match=words):
+        job_commands(kind, "/runs/x", settings, shares)
+
+
 def test_unknown_components_and_settings_are_refused():
     with pytest.raises(ValueError, match="sft has no components"):
         job_commands("sft", "/runs/sft", {}, {"critic": Resources(), "actor": Resources()})
