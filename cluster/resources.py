@@ -92,10 +92,9 @@ class Resources:
                 f"job would be stopped as soon as it starts: set a time of {-(-least // 60)} minutes or more, or a smaller signal_delay_s"
             )
         object.__setattr__(self, "sbatch", _flags(self.sbatch))
-        if not isinstance(self.mem, str):
-            raise ValueError(
-                f"resources: mem={self.mem!r} is not Slurm's notation: write 64G, or 0 for all memory"
-            )
+        for name in _texts():
+            if not isinstance(value := getattr(self, name), str):
+                raise ValueError(f"resources: {name}={value!r} must be text: write the value in quotes")
         if self.gpu_type and not self.gpus_per_node:
             raise ValueError(
                 f"resources: gpu_type={self.gpu_type!r} without gpus_per_node: set gpus_per_node, too"
@@ -143,6 +142,11 @@ class Resources:
     def but(self, **changes) -> "Resources":
         """A copy with some values changed: `resources.but(account="me", nodes=4)`. Raises ValueError."""
         return from_mapping({**{f.name: getattr(self, f.name) for f in fields(self)}, **changes})
+
+
+def _texts() -> list[str]:
+    """The names of the values that are text, except the time, whose message names YAML's mistake."""
+    return [f.name for f in fields(Resources) if f.type is str and f.name != "time"]
 
 
 def seconds_of(time: str) -> float:
@@ -197,10 +201,9 @@ def from_mapping(values: Mapping, where: str = "resources") -> Resources:
     for name in ("setup", "container_mounts"):
         given = values.get(name, ())
         values[name] = (given,) if isinstance(given, str) else tuple(given or ())
-    if isinstance(values.get("mem"), int) and not isinstance(
-        values["mem"], bool
-    ):  # YAML reads 0, all memory, as a number
-        values["mem"] = str(values["mem"])
+    for name in _texts():  # YAML reads a name of digits as a number, and a key without a value as None
+        value = values.get(name, "")
+        values[name] = str(value) if type(value) is int else "" if value is None else value
     try:
         return Resources(**values)
     except (ValueError, TypeError) as error:
@@ -245,8 +248,11 @@ def by_component(given, names: list[str]) -> dict[str, Resources]:
         given = load_resources(given)
     if given is None or isinstance(given, Resources):
         return {name: replace(given) if given else Resources() for name in names}
-    if not all(isinstance(value, Resources) for value in given.values()):
-        given = {"": from_mapping(given)}
+    given = given if _names_components(given) else {"": given}
+    given = {
+        name: share if isinstance(share, Resources) else from_mapping(share, f"resources {name}".strip())
+        for name, share in given.items()
+    }
     if len(given) == 1 and len(names) == 1:
         return {names[0]: next(iter(given.values()))}
     if "" in given:
@@ -263,5 +269,10 @@ def own_components(given) -> dict[str, Resources]:
     """Like `by_component`, with the component names in `given`, or `main` when `given` has no component names."""
     if isinstance(given, str | Path):
         given = load_resources(given)
-    several = isinstance(given, Mapping) and all(isinstance(value, Resources) for value in given.values())
+    several = isinstance(given, Mapping) and _names_components(given)
     return by_component(given, list(given) if several else ["main"])
+
+
+def _names_components(given: Mapping) -> bool:
+    """Whether a mapping has resources by component. Of the keys of Resources, only sbatch has a mapping as its value."""
+    return all(isinstance(value, Resources | Mapping) and key != "sbatch" for key, value in given.items())

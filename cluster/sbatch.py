@@ -105,10 +105,10 @@ def member_lines(member: Member, resources: Mapping[str, Resources]) -> list[str
 
 def refuse_replaced(folders: list[Path]) -> None:
     """Raises SubmissionRefused for a folder of logs whose path Slurm would change."""
-    if changed := [str(folder) for folder in folders if "%" in str(folder)]:
+    if changed := [str(folder) for folder in folders if re.search(r"[%\\]", str(folder))]:
         raise SubmissionRefused(
-            f"{changed[0]}: Slurm replaces % and the letter after it in the paths of logs, so the logs would be in another "
-            "folder: choose a run folder without %"
+            f"{changed[0]}: Slurm replaces % and the letter after it in the paths of logs, and removes \\, so the logs would be "
+            "in another folder: choose a run folder without % and \\"
         )
 
 
@@ -126,7 +126,7 @@ def _by_option(command: list[str]) -> list[list[str]]:
 def script(submission: Submission) -> str:
     """The batch script of a job, of a hetjob (several components), or of an array (several members).
 
-    Raises SubmissionRefused for a folder with a `%` in its path.
+    Raises SubmissionRefused for a folder with % or a backslash in its path.
     """
     members, folder = list(submission.members.values()), submission.folder
     refuse_replaced([folder, *(member.folder for member in members)])

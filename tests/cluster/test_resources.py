@@ -7,7 +7,7 @@ import pytest
 
 from cluster import Resources, SubmissionRefused, checks, load_resources, submit, submit_sweep
 from cluster.checks import Partition, complaints
-from cluster.resources import CONFIGS, by_component, from_mapping, seconds_of
+from cluster.resources import CONFIGS, by_component, from_mapping, own_components, seconds_of
 from cluster.sizing import MODELS, Parallelism, fullest_shard, memory, smallest_parallelism, table
 
 
@@ -46,7 +46,8 @@ def test_a_hetjobs_file_shares_what_stands_above_its_components(tmp_path):
         ({"sbatch": {"ntasks_per_node": 4}}, "sbatch.ntasks_per_node follows from tasks_per_node"),
         ({"sbatch": {"cpus-per-task": 4}}, "sbatch.cpus-per-task has a key of its own: set cpus_per_task"),
         ({"sbatch": "reservation"}, "sbatch='reservation' must hold flags and values"),
-        ({"mem": True}, "mem"),
+        ({"mem": True}, "mem=True must be text: write the value in quotes"),
+        ({"partition": ["a", "b"]}, "partition=['a', 'b'] must be text"),
         ({"sbatch": {"requeue": False}}, "set max_requeues: 0"),
         ({"sbatch": {"hold": None}}, "sbatch.hold has no value: write true"),
         ({"gpus_per_node": 8, "sbatch": {"gres": "nvme:1,gpu:h100:8"}}, "sbatch.gres='gpu:h100:8' beside"),
@@ -59,13 +60,13 @@ def test_wrong_resources_are_refused_with_the_cure(values, words):
     assert words in str(refused.value)
 
 
-def test_flags_and_memory_of_a_yaml_file_reach_the_script_as_slurm_spells_them(tmp_path, capsys):
+def test_flags_memory_and_names_of_a_yaml_file_reach_the_script_as_slurm_spells_them(tmp_path, capsys):
     path = tmp_path / "own.yaml"
     path.write_text(
-        "mem: 0\nsbatch: {mail_type: [END, FAIL], overcommit: false, hold: true, requeue: true}\n"
+        "mem: 0\npartition: 7\naccount:\nsbatch: {mail_type: [END, FAIL], overcommit: false, hold: true, requeue: true}\n"
     )
     text = submit(["true"], tmp_path / "run", "print", path).text
-    for flag in ("mem=0", "mail-type=END,FAIL", "hold", "requeue"):
+    for flag in ("mem=0", "partition=7", "mail-type=END,FAIL", "hold", "requeue"):
         assert f"#SBATCH --{flag}\n" in text
     assert "overcommit" not in text
     path.write_text("sbatch:\n")
@@ -86,7 +87,12 @@ def test_slurms_times_in_seconds(time, seconds):
 def test_resources_belong_to_components():
     shares = {"critic": Resources(nodes=2), "actor": Resources()}
     assert by_component(shares, ["critic", "actor"]) == shares
-    assert by_component({"nodes": 3}, ["main"]) == {"main": Resources(nodes=3)}
+    assert by_component({"critic": {"nodes": 2}, "actor": {}}, ["critic", "actor"]) == shares
+    assert own_components({"critic": {"nodes": 2}, "actor": Resources()}) == shares
+    for alone in ({"nodes": 3}, {"sbatch": {"hold": True}}):
+        assert by_component(alone, ["main"]) == {"main": Resources(**alone)}
+    with pytest.raises(ValueError, match="resources critic: unknown key 'node'"):
+        by_component({"critic": {"node": 2}, "actor": {}}, ["critic", "actor"])
     with pytest.raises(ValueError, match="components"):
         by_component(shares, ["main", "other"])
     with pytest.raises(ValueError, match=r"known names are .*one_node"):
@@ -114,10 +120,11 @@ def test_words_reach_the_command_as_they_are(tmp_path, capsys):
     assert shlex.split(component)[-len(odd) :] == odd
 
 
-def test_a_folder_whose_name_slurm_would_change_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ["kl%join", "kl\\0.1"])
+def test_a_folder_whose_name_slurm_would_change_is_refused(tmp_path, name):
     """%j is a job's id in the path of a log."""
-    with pytest.raises(SubmissionRefused, match=r"kl%join/job/001: Slurm replaces % .*: choose a run folder"):
-        submit(["true"], tmp_path / "kl%join", "print")
+    with pytest.raises(SubmissionRefused, match=r"/job/001: Slurm replaces % .*: choose a run folder"):
+        submit(["true"], tmp_path / name, "print")
 
 
 def test_the_pages_command_writes_into_the_run_folder_of_its_job():
