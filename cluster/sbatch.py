@@ -76,12 +76,16 @@ def container_words(resources: Resources) -> list[str]:
 
 
 def member_lines(member: Member, resources: Mapping[str, Resources]) -> list[str]:
-    """The shell lines that run a member: `begin` and its components."""
+    """The shell lines that run a member: `begin` and its components.
+
+    A setup that all components share runs in the batch script. Otherwise each component's setup runs in a shell of its own.
+    """
     het = len(member.components) > 1
     linger = max(share.linger_s for share in resources.values())
     requeues = min(share.max_requeues for share in resources.values())
     lines = [shlex.join(["begin", str(member.run), str(member.folder), str(linger), str(requeues)])]
-    lines += [line for share in dict.fromkeys(share.setup for share in resources.values()) for line in share]
+    shared, *others = dict.fromkeys(share.setup for share in resources.values())
+    lines += [] if others else shared
     for index, (name, command) in enumerate(member.components.items()):
         share = resources[name]
         wrapper = [
@@ -93,13 +97,18 @@ def member_lines(member: Member, resources: Mapping[str, Resources]) -> list[str
             str(index),
             "--",
         ]
-        parts = [
-            ["component", name],
-            srun_words(share, member.folder, name, index, het),
-            wrapper,
-            *_by_option(command),
-        ]
-        lines.append(" \\\n    ".join(" ".join(map(quoted, part)) for part in parts))
+        parts = [srun_words(share, member.folder, name, index, het), wrapper, *_by_option(command)]
+        srun = " \\\n    ".join(" ".join(map(quoted, part)) for part in parts)
+        if others:  # `component` runs the function in the background, and therefore in a shell of its own
+            lines += [
+                f"start_{name}() {{",
+                *share.setup,
+                f"exec {srun}",
+                "}",
+                f"component {name} start_{name}",
+            ]
+        else:
+            lines.append(f"component {name} \\\n    {srun}")
     return lines
 
 

@@ -11,7 +11,9 @@ import pytest
 from processes_help import until
 
 from aligner_lib.run_folder.reader import RunFolder
-from cluster import record
+from cluster import Resources, record
+from cluster.sbatch import member_lines
+from cluster.scheduler import Member
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
 WAITS = "bash -c 'touch {run}/up; until [ -e {run}/{file} ]; do sleep 0.05; done; {then}'"
@@ -210,6 +212,17 @@ def test_the_main_component_s_end_or_any_failure_ends_the_others(batch, critic, 
     lines = f"component critic bash -c '{critic}'\ncomponent actor bash -c '{actor}'"
     assert batch.start(lines).wait(60) == outcome["returncode"]
     assert batch.outcome == outcome | {"rank": 0, "note": ""}
+
+
+def test_each_component_has_its_own_setup(batch):
+    srun = batch.tools / "srun"
+    srun.write_text(f'#!/bin/bash\necho "$ROLE" >{batch.folder}/role_of_${{1#--het-group=}}\n')
+    srun.chmod(0o755)
+    shares = {name: Resources(setup=(f"export ROLE={name}",)) for name in ("critic", "actor")}
+    member = Member(batch.run, batch.run / "job" / "001", {name: ["true"] for name in shares})
+    assert batch.start("\n".join(member_lines(member, shares)[1:])).wait(60) == 0
+    roles = [(batch.folder / f"role_of_{component}").read_text() for component in (0, 1)]
+    assert roles == ["critic\n", "actor\n"]
 
 
 def test_loading_submitit_leaves_the_users_log_handlers_alone(tmp_path):
