@@ -18,7 +18,7 @@ from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import Endpoint, ServerConnection
 from aligner_lib.rollouts.records import CriticExperience
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.workspace.workspace import CRITIC_AND_ACTOR, Workspace
+from aligner_lib.tutorial.workspace.workspace import Workspace, critic_and_actor_here
 from benchmarks.measure import RemoteCriticBench
 from benchmarks.setting import Setting
 from cluster import submit
@@ -80,7 +80,7 @@ def _of_steps(run: RunFolder, metric: str) -> list[float]:
 def _round_trips(lab: Workspace, config, precision: dict[str, str]) -> dict[str, list[float]]:
     critic = lab.critic_of("round-trips")
     settings = {"critic.trainer.ppo.port": free_port()} | precision
-    commands = lab.commands("ppo", "round-trips", CRITIC_AND_ACTOR, **settings)
+    commands = lab.commands("ppo", "round-trips", critic_and_actor_here(settings), **settings)
     job = submit(commands["critic"], critic.path)
     link = ServerConnection(Endpoint("critic", None, 0, str(critic.path)), "bench#1")
     try:

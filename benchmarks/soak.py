@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.workspace.workspace import CRITIC_AND_ACTOR, Workspace
+from aligner_lib.tutorial.workspace.workspace import Workspace, critic_and_actor_here
 from cluster.rendezvous import free_port
 
 BOUND_S = 1800.0  # without a step for so long, the soak has failed
@@ -95,7 +95,7 @@ def soak(lab: Workspace, settings: dict, options: argparse.Namespace) -> list[di
     """Run to the end. Returns the faults with their steps, and the seconds until the next completed step."""
     critic_run, actor_run = lab.critic_of("soaked"), lab.run("soaked")
     port = {"critic.trainer.ppo.port": free_port()}
-    commands = lab.commands("ppo", "soaked", CRITIC_AND_ACTOR, **settings, **port)
+    commands = lab.commands("ppo", "soaked", critic_and_actor_here(settings), **settings, **port)
     critic = Part(commands["critic"], critic_run, Path(options.out) / "critic.log")
     actor = Part(commands["actor"], actor_run, Path(options.out) / "actor.log")
     critic.start()

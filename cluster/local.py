@@ -1,5 +1,6 @@
 """Jobs on this machine. A supervisor (`cluster/supervise.py`) in its own session starts the ranks."""
 
+import os
 import shlex
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from cluster import processes, record
 from cluster.environment import job_environment, own_variables
+from cluster.gpus import divided, visible_gpus
 from cluster.record import Record
 from cluster.resources import Resources
 from cluster.scheduler import Scheduler, Submission, SubmissionRefused
@@ -36,8 +38,12 @@ class LocalScheduler(Scheduler):
             )
 
     def submit(self, submission: Submission) -> list[Record]:
-        """Start the supervisor in its own session, so that neither an interrupt nor the death of the kernel ends the job."""
+        """Start the supervisor in its own session, so that neither an interrupt nor the death of the kernel ends the job.
+
+        Raises SubmissionRefused for a component with more GPUs than the machine has. Several components may share GPUs.
+        """
         member = submission.only_member
+        _refuse_missing_gpus(submission)
         linger_s = max(share.linger_s for share in submission.resources.values())
         record.write_json(
             member.folder / "spec.json", {"components": _specification(submission), "linger_s": linger_s}
@@ -104,10 +110,34 @@ class LocalScheduler(Scheduler):
         return "\n".join([*lines, "status=", waits, 'exit "${status:-0}"', ""])
 
 
+def _refuse_missing_gpus(submission: Submission) -> None:
+    requests, there = _gpu_requests(submission), len(_gpus(submission))
+    if excessive := [f"{name}: {number}" for name, number in requests.items() if number > there]:
+        raise SubmissionRefused(
+            f"where='local': this machine has {there} GPUs, but the resources ask for more ({', '.join(excessive)}): set "
+            f"gpus_per_node to {there}, or choose a scheduler with larger machines"
+        )
+
+
+def _gpu_requests(submission: Submission) -> dict[str, int]:
+    return {name: submission.resources[name].gpus_per_node for name in submission.only_member.components}
+
+
+def _gpus(submission: Submission) -> list[str]:
+    """The GPUs visible to the job; empty, without a call of nvidia-smi, for a job that requests no GPUs."""
+    return visible_gpus({**os.environ, **submission.variables}) if submission.gpus else []
+
+
 def _specification(submission: Submission) -> list[dict]:
     """The components in the supervisor's spec.json."""
+    variables = divided(_gpus(submission), _gpu_requests(submission))
     return [
-        {"name": name, "command": command, "ranks": submission.resources[name].tasks}
+        {
+            "name": name,
+            "command": command,
+            "ranks": submission.resources[name].tasks,
+            "variables": variables[name],
+        }
         for name, command in submission.only_member.components.items()
     ]
 

@@ -51,9 +51,9 @@ def rank_specifications(components: list[dict]) -> Iterator[tuple[str, int, list
     for component in components:
         size, port = component["ranks"], free_port()
         for rank in range(size):
-            variables = {}  # a single rank may start ranks of its own
-            if size > 1:
-                variables = rank_variables(rank, size, rank, size, "127.0.0.1", port)
+            variables = dict(component["variables"])
+            if size > 1:  # a single rank may start ranks of its own
+                variables |= rank_variables(rank, size, rank, size, "127.0.0.1", port)
                 variables |= thread_variables(size)
             yield component["name"], rank, component["command"], variables
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -125,6 +126,16 @@ def test_when_one_rank_of_a_component_fails_all_ranks_and_components_end(run, ga
         job.wait(BOUND_S)
     assert failure.value.exception_line == "RuntimeError: rank one is unwell"
     none_left(job)
+
+
+@pytest.mark.parametrize(
+    ("visible", "own"), [("4,5,6", ["4", "5,6", "5,6"]), ("GPU-a,GPU-b,GPU-c,GPU-d", ["GPU-a", *2 * ["GPU-b,GPU-c"]]), ("0,1", [])]
+)  # fmt: skip
+def test_components_have_gpus_of_their_own_where_there_are_enough(run, monkeypatch, visible, own):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    shares = {"critic": Resources(gpus_per_node=1), "actor": Resources(gpus_per_node=2)}
+    text = submit({name: ["true"] for name in shares}, run, "print:local", shares).text
+    assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", text) == own, "the actor has two ranks"
 
 
 # ---- ends and deaths ------------------------------------------------------------------------------------------------
@@ -257,6 +268,11 @@ def test_a_run_folder_has_one_job_at_a_time_and_a_new_one_takes_the_stop_back(ru
         ("python train.py", {}, "sequence of words"),
         (["true"], {"where": "cloud"}, "known are local, slurm, print"),
         (["true"], {"resources": Resources(nodes=2)}, "single node"),
+        (
+            ["true"],
+            {"resources": Resources(gpus_per_node=99)},
+            r"this machine has \d+ GPUs, .*main: 99.*: set",
+        ),
     ],
 )
 def test_wrong_use_is_refused_with_the_cure(run, command, options, words):

@@ -1,6 +1,7 @@
 """What a notebook's cell becomes: commands with the profile's files, on any resources."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,7 +80,7 @@ def test_own_data_need_no_download_and_hold_out_their_own_validation_data(tmp_pa
     assert keys == ["model.data.data_prefix.train", "model.data.data_prefix"]
 
 
-def test_without_resources_a_job_on_a_cluster_has_the_processes_and_gpus_of_its_profile(tmp_path, capsys):
+def test_without_resources_a_job_has_the_processes_and_gpus_of_its_profile(tmp_path, capsys, monkeypatch):
     """`slurm` trains on 8 GPUs, `gpu` on 1 and PPO on 2, `smoke` on none."""
 
     def lab(profile: str) -> Workspace:
@@ -98,6 +99,13 @@ def test_without_resources_a_job_on_a_cluster_has_the_processes_and_gpus_of_its_
         assert f"trainer.devices={gpus}" in plan.text
     plan = lab("slurm").submit_ppo("remote", **ppo)
     assert plan.gpus == 16 and plan.text.count("#SBATCH --gres=gpu:8\n") == 2
+    here = Workspace(tmp_path, "gpu", where="print:local")
+    for visible, gpus in (("0,1,2", ["0,1", "0,1", "2"]), ("0,1", []), ("", [])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        plan = here.submit_ppo("remote", **ppo, **{"critic.trainer.devices": 2})
+        assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", plan.text) == gpus, (
+            "two processes of the critic, one of the actor"
+        )
     plan = lab("smoke").submit("sft", **{"trainer.devices": 2}, **FOUR)
     assert plan.gpus == 0 and "#SBATCH --ntasks-per-node=2\n" in plan.text
     config = save(compose("sft", profile="slurm"))

@@ -34,6 +34,7 @@ from aligner_lib.tutorial.workspace.earlier_runs import RequestedRun
 from aligner_lib.tutorial.workspace.own_functions import REWARD
 from aligner_lib.tutorial.workspace.recorded_runs import RecordedJob
 from aligner_lib.tutorial.workspace.results import without_nan
+from cluster.gpus import visible_gpus
 from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
 from cluster.resources import Resources
@@ -49,7 +50,6 @@ LORA_RATE = 10  # factor on the learning rate of a run that trains all weights
 LORA_RATE_OF_LAST_LAYERS = 3  # the same for a run of the last layers alone, which has a higher learning rate
 # the prompts of that environment
 PROMPTS = {"train": "hh/train_prompts.jsonl", "validation": "hh/test_prompts.jsonl"}
-CRITIC_AND_ACTOR = {"critic": Resources(), "actor": Resources()}  # a process for each
 BEGIN_ANEW = {"exp_manager.resume_if_exists": False}
 ON_GPUS = ("gpu", "slurm")  # the profiles whose trainer.devices are GPUs
 
@@ -310,7 +310,7 @@ class Workspace:
             raise ValueError(f"critic_placement={critic_placement!r}: choose in-process or remote")
         if scheduler_of(self.where).on_this_machine:  # another server may use the default port
             settings = {"critic.trainer.ppo.port": free_port()} | settings
-            return self.submit("ppo", name, CRITIC_AND_ACTOR, **settings)
+            return self.submit("ppo", name, critic_and_actor_here(settings), **settings)
         return self.submit("ppo", name, self._critic_and_actor(settings), **settings)
 
     def critic_of(self, name: str = "ppo") -> RunFolder:
@@ -505,6 +505,15 @@ class Workspace:
         if note not in self.notes:
             self.notes.append(note)
             print(f"note: {note}")
+
+
+def critic_and_actor_here(settings: Mapping[str, object]) -> dict[str, Resources]:
+    """A process for each of PPO's two jobs, or the settings' number, with a GPU for each process if this machine has GPUs."""
+    has_gpus, resources = bool(visible_gpus()), {}
+    for name, part in kind_of("ppo").components.items():
+        processes = settings.get(f"{part.prefix}trainer.devices", 1)
+        resources[name] = Resources(1, processes, processes if has_gpus else 0)
+    return resources
 
 
 def _data_of(kind: JobKind, given: Mapping[str, object]) -> dict[str, str | list[str]]:
