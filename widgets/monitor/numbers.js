@@ -17,7 +17,7 @@ class NumbersView {
       "div", { class: "lab-numbers", hidden: true },
       make("div", { class: "lab-tools" }, this.runs,
         button("Earlier", () => Math.max(0, this.first() - PAGE)),
-        button("Later", () => Math.min(this.first() + PAGE, this.records() - 1)),
+        button("Later", () => (this.first() + PAGE < this.records() ? this.first() + PAGE : null)),
         button("Latest", () => null), this.place),
       make("div", { class: "lab-scroll", tabindex: 0, role: "region", "aria-label": "table of numbers" }, make("table", {}, this.head, this.body)),
     );
