@@ -290,6 +290,7 @@ BF16 = {"precision": "bf16"}
         ),
         (run_of(ppo(learnt_advantages_std=0.3), settings=UNSCALED), {}, None),
         (run_of(ppo(returns_last=less, rlhf_rewards=less), settings=PENALTY), {}, None),
+        (run_of(ppo(grad_norm=after(3, 10**400))), {}, None),  # beyond the range of floats
         (run_of(ppo(lr=after(4, 5e-3))), {}, None),  # a person raised it while the run went
         (run_of(ppo(rewards_std=9.0, judged_by_program=1.0)), {}, None),
         (run_of(ppo(kl=0.0, init_policy_kl=0.0, lr=after_warmup)), {}, None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import fields
 from functools import cached_property
 
@@ -102,4 +102,5 @@ def combined(function, *series: Series) -> Series:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # False for NaN, and for an integer beyond the range of floats
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
