@@ -7,7 +7,7 @@ from aligner_lib.config.kinds import charts_of
 from aligner_lib.run_folder.reader import RunFolder
 from widgets import chart
 from widgets.figures.static_figure import curves
-from widgets.runs.charts import OWN_CHARTS, Line, charts_for
+from widgets.runs.charts import OWN_CHARTS, Line, charts_for, timers
 from widgets.runs.feed import Feed
 
 MARGIN = Line("margin", ("train/chosen",), minus="train/rejected")
@@ -106,6 +106,12 @@ def test_a_chart_of_the_reader_s_may_name_all_environments(tmp_path):
     bullets = chart("Bullets", ("train", "train_environments/*/form/bullets"))
     metrics = {"train_environments/a/form/bullets": 1.0, "train_environments/a/x": 1}
     assert lines_of(feed_of(tmp_path, metrics, charts=[bullets])) == {"Bullets": ["a, train"]}
+
+
+def test_a_vllm_server_s_weights_are_a_stage_of_a_step_and_a_hundredth_of_a_rollout_is_not(tmp_path):
+    seconds = {"refresh_generator": 1.0, "generate": 2.0, "environments": 0.03, "rollout_time": 4.0}
+    [series] = feed_of(tmp_path, {f"timers/{name}": value for name, value in seconds.items()}).series
+    assert timers(series) == [("sending weights", 1.0), ("generate", 2.0), ("other rollout", 1.0)]
 
 
 def test_every_chart_of_a_measurement_has_a_least_height():

@@ -18,7 +18,7 @@ function timerRow(parts, name, longest) {
   const total = sum(parts);
   const bar = make("div", { class: "lab-stack", "aria-hidden": "true", style: `width: ${(100 * total) / longest}%` });
   const legend = make("ul", { class: "lab-legend", "aria-label": `Time of a step ${name}` });
-  let colours = 0; // the rest is grey: a step of PPO with environments has six other stages, and there are six colours
+  let colours = 0; // the rest is grey: there are six colours, and most steps have at most six other stages
   for (const [stage, seconds] of parts) {
     const fill = stage.startsWith("other") ? "lab-fill-rest" : `lab-fill-${colours++ % 6}`;
     bar.append(make("span", { class: `lab-part ${fill}`, style: `flex-grow: ${seconds}`, title: `${stage} ${number(seconds)} s` }));

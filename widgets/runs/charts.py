@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -168,27 +168,35 @@ def _short(names: list[str]) -> list[str]:
 # -- timers ---------------------------------------------------------------------------------------------------------
 
 # parts of timers/rollout_time
-IN_ROLLOUT = ("generate", "environments", "logprobs", "init_logprobs", "critic_wait")
+IN_ROLLOUT = ("refresh_generator", "generate", "environments", "logprobs", "init_logprobs", "critic_wait")
 # parts of timers/step_time; the validation is not a part of the step
 IN_STEP = ("rollout_time", "train_time")
-LABELS = {"init_logprobs": "reference logprobs", "critic_wait": "waiting for the critic"}
+LABELS = {
+    "refresh_generator": "sending weights",
+    "init_logprobs": "reference logprobs",
+    "critic_wait": "waiting for the critic",
+}
 
 
 def timers(series: Series, records: int = 10) -> list[tuple[str, float]]:
-    """(stage, mean seconds per step) over the last records, including the time that no timer covers."""
+    """(stage, mean seconds per step) over the last records, including the time that no timer covers.
+
+    A stage of at most 1 % of the rollout counts as `other rollout`.
+    """
     means = {}
     for name in (*IN_ROLLOUT, *IN_STEP, "step_time"):
         _, values = series.column(f"timers/{name}")
         if len(values):
             means[name] = float(values[-records:].mean())
-    parts = [(LABELS.get(name, name), means[name]) for name in IN_ROLLOUT if name in means]
-    parts += _rest("other rollout", means, "rollout_time", IN_ROLLOUT)
+    shown = [name for name in IN_ROLLOUT if means.get(name, 0.0) > 0.01 * means.get("rollout_time", 0.0)]
+    parts = [(LABELS.get(name, name), means[name]) for name in shown]
+    parts += _rest("other rollout", means, "rollout_time", shown)
     if "train_time" in means:
         parts.append(("train", means["train_time"]))
     return parts + _rest("other", means, "step_time", IN_STEP) if parts else []
 
 
-def _rest(label: str, means: dict[str, float], whole: str, parts: tuple[str, ...]) -> list[tuple[str, float]]:
+def _rest(label: str, means: dict[str, float], whole: str, parts: Iterable[str]) -> list[tuple[str, float]]:
     """The remainder of the timer `whole` beyond its parts; empty for a remainder of at most 1 % of `whole`."""
     rest = means.get(whole, 0.0) - sum(means.get(part, 0.0) for part in parts)
     return [(label, rest)] if rest > 0.01 * means.get(whole, 0.0) else []
