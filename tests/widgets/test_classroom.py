@@ -19,10 +19,10 @@ SEATS = 9
 HEALTHY = {"train_rollouts/kl": 0.01, "train_rollouts/rewards": 0.1}
 
 
-def begin(seat: Path, name: str = "ppo") -> RunWriter:
+def begin(seat: Path, name: str = "ppo", step: int = 0) -> RunWriter:
     settings = {"config": {}, "seed": 1, "hashes": {}, "max_steps": 12, "alarms": alarms_of("ppo")}
     run = RunWriter(seat / "runs" / name, kind="ppo", **settings)
-    run.start(0)
+    run.start(step)
     return run
 
 
@@ -111,6 +111,10 @@ def test_the_newest_run_and_a_name_that_was_given(tmp_path):
         second.finish("failed", "no space")
     (row,) = followed.poll()
     assert (row["status"], row["message"]) == ("failed", "no space")
+    with begin(seat, "sft", step=1) as first:  # the older run is resumed
+        look_for_runs(followed, seat)
+        assert [(row["run"], row["status"]) for row in followed.poll()] == [("sft", "running")]
+        first.finish("finished")
     shutil.rmtree(second.path)
     look_for_runs(followed, seat)
     (row,) = followed.poll()

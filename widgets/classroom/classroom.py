@@ -36,7 +36,7 @@ TROUBLE = ("failed", "lost")
 class Seat:
     """A participant's folder. Each poll reads only little data.
 
-    A poll opens run.json of the newest run, and reads the new lines of alarms.jsonl and progress.jsonl. The files are opened
+    A poll opens run.json of the seat's current run, and reads the new lines of alarms.jsonl and progress.jsonl. The files are opened
     without a preceding `stat`, because a network file system answers `stat` from a cache that may be seconds old.
     """
 
@@ -45,11 +45,11 @@ class Seat:
     searched: float = float("-inf")
     """The time of the last search of the whole folder, on a monotonic clock."""
     run: RunFolder | None = None
-    """The newest run."""
+    """The current run: the newest running run, or else the run with the latest heartbeat."""
     seen: set[Path] = field(default_factory=set)
     """The known run folders."""
     alarms: dict[str, dict] = field(default_factory=dict)
-    """Name → record of the newest run's alarms."""
+    """Name → record of the current run's alarms."""
     done: dict[str, bool] = field(default_factory=dict)
     """Exercise → whether any attempt passed."""
     right: dict[str, dict[str, bool]] = field(default_factory=dict)
@@ -62,7 +62,8 @@ class Seat:
     """The participant's name, if given."""
     preflight: str = ""
     """The result of the preflight: "ok", the names of the failed checks, or "" without a preflight."""
-    _created: float = 0.0
+    _place: tuple[bool, float] = (False, 0.0)
+    """The current run's place in the order of `_place_of`."""
     _alarms: JsonlReader | None = None
     _progress: dict[Path, JsonlReader] = field(default_factory=dict)
 
@@ -83,6 +84,7 @@ class Seat:
         self._read_alarms()
         self._read_progress()
         status = self.run.status if self.run else ""
+        self._place = _place_of(status, info)
         return finite(
             {
                 "seat": self.folder.name if self.folder.name.startswith("seat-") else f"seat {self.number}",
@@ -108,9 +110,9 @@ class Seat:
     # -- reading the folder ---------------------------------------------------------------------------------------
 
     def _search(self) -> None:
-        if self.run and not self.run.path.exists():  # the newest run was removed
+        if self.run and not self.run.path.exists():  # the current run was removed
             self.seen.discard(self.run.path)
-            self.run, self._created, self.alarms, self._alarms = None, 0.0, {}, None
+            self.run, self.alarms, self._alarms = None, {}, None
         for run in find_runs(self.folder):
             self._consider(run.path)
         for path in self.folder.glob(f"*/{PROGRESS}"):
@@ -137,9 +139,10 @@ class Seat:
 
     def _consider(self, path: Path) -> None:
         self.seen.add(path)
-        created = RunFolder(path).info.get("created") or 0.0
-        if self.run is None or created > self._created:
-            self.run, self._created = RunFolder(path), created
+        run = RunFolder(path)
+        place = _place_of(run.status, run.info)
+        if self.run is None or (path != self.run.path and place > self._place):
+            self.run, self._place = run, place
             self.alarms, self._alarms = {}, JsonlReader(path / "alarms.jsonl")
 
     def _read_alarms(self) -> None:
@@ -285,6 +288,15 @@ class Classroom(Tabled, Widget):
 
     def __repr__(self) -> str:
         return f"Classroom of {len(self.rows)} seats in {self._followed.folder}"
+
+
+def _place_of(status: str, info: dict) -> tuple[bool, float]:
+    """A sort key of a seat's runs: first the runs that are over, by their last heartbeat, then the running ones, by their
+    creation. `created` alone would hide a resumed run behind a newer run that is over."""
+    created = info.get("created") or 0.0
+    if status == "running":
+        return True, created
+    return False, (info.get("heartbeat") or {}).get("time") or created
 
 
 def _rounded(seconds: float) -> int:
