@@ -34,10 +34,12 @@ def test_settings_that_differ_are_named_in_full_and_nothing_else():
 def test_the_table_of_two_recorded_runs_tells_what_was_changed():
     """The recording without a KL penalty was made with two other settings and more steps."""
     table = compare_runs([Recording(name, float("inf")) for name in ("healthy", "no-kl-penalty")])
+    assert table.columns[1:] == ["healthy, step 12", "no-kl-penalty, step 10", "no-kl-penalty − healthy"]
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["trainer.ppo.initial_policy_kl_penalty"][:2] == ["0.06", "0"]
     assert rows["trainer.ppo.max_steps"][:2] == ["12", "20"]
     reward = rows["Reward, train"]
     assert reward[2] == pytest.approx(reward[1] - reward[0])
+    assert f"no-kl-penalty − healthy: {reward[2]:.3f}\n" in repr(table)
     with pytest.raises(ValueError, match="give two runs or more"):
         compare_runs([Recording("healthy")])

@@ -19,7 +19,8 @@ def compare_runs(runs, metrics: list | None = None) -> Table:
     feed = open_feed(runs, metrics)
     comparison = compare(feed.runs, feed.series, feed.charts)
     names = [run.name for run in runs]
-    columns = ["", *names, *(f"{name} − {names[0]}" for name in names[1:])]
+    reached = [f"{name}, step {step}" for name, step in zip(names, comparison["steps"])]
+    columns = ["", *reached, *(f"{name} − {names[0]}" for name in names[1:])]
     rows = [
         [
             f"{row['label']} ({row['unit']})" if row["unit"] else row["label"],

@@ -67,7 +67,7 @@ class Table:
     def __repr__(self) -> str:
         lines = [self.caption]
         for row in self.rows:
-            lines += [f"  {column}: {value}" for column, value in zip(self.columns, row)] + [""]
+            lines += [f"  {column}: {_shown(value)}" for column, value in zip(self.columns, row)] + [""]
         return "\n".join(lines)
 
 
@@ -91,14 +91,17 @@ def _heading(column: str, of_numbers: bool) -> str:
 def _cell(value) -> str:
     if value is None:
         return "<td></td>"
-    if isinstance(value, float):
-        digits = ".3g" if 0 < abs(value) < 0.1 else ".3f"
-        return f'<td class="lab-number">{value:{digits}}</td>'
-    if isinstance(value, int):
-        return f'<td class="lab-number">{value}</td>'
-    text = str(value)
+    text = _shown(value)
+    if isinstance(value, int | float):
+        return f'<td class="lab-number">{text}</td>'
     content = value.html() if isinstance(value, PromptCell) else escape(text)
     return f'<td class="lab-text{" lab-long" * (len(text) > LONG)}" dir="auto">{content}</td>'
+
+
+def _shown(value) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if 0 < abs(value) < 0.1 else f"{value:.3f}"
+    return str(value)
 
 
 def shortened(text: str, most: int | None) -> str:
