@@ -33,6 +33,13 @@ def test_a_long_line_keeps_its_spike_and_is_told_in_words_where_plotly_is_not(tm
     assert len(json.dumps(data[PLOTLY])) < 200_000 and "Loss" in data["text/plain"]
 
 
+def test_a_value_that_cannot_be_drawn_interrupts_the_line_here_and_in_the_picture(tmp_path):
+    run = write_run(tmp_path, {"train/loss": [1.0, 2.0, np.nan, np.nan, 3.0]})
+    traces, (axes,) = explore(run).figure.data, curves(run).figure.axes
+    for x, y in (*((trace.x, trace.y) for trace in traces), axes.lines[-1].get_data()):
+        assert list(x) == [1, 2, 3, 5] and np.isnan(y).tolist() == [False, False, True, False]
+
+
 def test_values_that_vary_by_less_than_the_least_height_of_their_axis_are_flat_here_and_in_the_picture(
     tmp_path,
 ):

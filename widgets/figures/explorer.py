@@ -7,7 +7,7 @@ import json
 from widgets.figures.palette import pen, places
 from widgets.figures.static_figure import axis_label, describe, flat_range
 from widgets.runs import downsample
-from widgets.runs.charts import drawable
+from widgets.runs.charts import drawable, gaps
 from widgets.runs.feed import MAX_POINTS, open_feed
 from widgets.runs.series import Series
 from widgets.runs.smooth import DEFAULT, smooth
@@ -77,6 +77,7 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
                 continue
             size = downsample.bucket_size(len(values), MAX_POINTS)
             points = downsample.downsample(x[rows], values, size)
+            points = downsample.interrupted(points, x[[first for first, *_ in gaps(line, run_series)]])
             number = r if several else k
             name = " ".join([runs[r].name] * several + [line.label] * (k > 0 or not several))
             shared = {"x": points[:, 0], "legendgroup": name, "name": name}

@@ -111,7 +111,8 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
         x = run_series.axis(axis)
         for k, line in enumerate(chart.lines):
             rows, values = drawable(line, run_series)
-            for first, last, _ in gaps(line, run_series):
+            spans = gaps(line, run_series)
+            for first, last, _ in spans:
                 _draw_gap(axes, x[first], x[last], pen(r if several else k))
             if len(values):
                 label = " ".join(_labels(runs[r], line.label, several, k > 0))
@@ -121,6 +122,7 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
                     x[rows],
                     values,
                     spread,
+                    x[[first for first, *_ in spans]],
                     pen(r if several else k),
                     several and k > 0,
                     label,
@@ -141,12 +143,13 @@ def _draw_legend(axes) -> None:
         text.set_parse_math(False)
 
 
-def _draw_line(axes, x, y, spread, pen, faint: bool, label: str, smoothing: float) -> None:
+def _draw_line(axes, x, y, spread, gaps, pen, faint: bool, label: str, smoothing: float) -> None:
     size = downsample.bucket_size(len(y), POINTS)
-    points = downsample.downsample(x, y, size)
+    points = downsample.interrupted(downsample.downsample(x, y, size), gaps)
     calm = smooth(points, size, smoothing)
     if spread is not None and not faint:
-        band = smooth(downsample.downsample(x, spread, size), size, smoothing)
+        spreads = downsample.interrupted(downsample.downsample(x, spread, size), gaps)
+        band = smooth(spreads, size, smoothing)
         axes.fill_between(points[:, 0], calm - band, calm + band, color=pen.colour, alpha=0.13, linewidth=0)
     axes.plot(points[:, 0], points[:, 1], color=pen.colour, linewidth=0.8, alpha=0.35)
     axes.plot(

@@ -50,6 +50,15 @@ def downsample(x: np.ndarray, y: np.ndarray, size: int, start: int = 0) -> np.nd
     return np.concatenate(points)
 
 
+def interrupted(points: np.ndarray, gaps: np.ndarray) -> np.ndarray:
+    """The points with a point without y before each gap, where a plot then interrupts the line.
+
+    points: [n, 3]. gaps: the x of each gap's first record, ascending, [m]. Returns float64 [n + m, 3].
+    """
+    missing = np.stack([gaps, *np.full((2, len(gaps)), np.nan)], axis=1)
+    return np.insert(points, np.searchsorted(points[:, 0], gaps), missing, axis=0)
+
+
 def fold(points: np.ndarray) -> np.ndarray:
     """Merge pairs of full buckets: points [n, 3] → points of buckets with twice the size. Drops an unpaired last bucket."""
     groups = points[: len(points) // 4 * 4].reshape(-1, 4, 3)
