@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aligner_lib.run_folder.reader import RunFolder
+from widgets.runs.progress import tokens_a_second
 from widgets.runs.rollouts import RunRollouts
 from widgets.runs.series import Series
 
@@ -68,6 +69,12 @@ def test_a_clock_that_jumps_moves_no_point_to_the_left(tmp_path):
     times = [100.0, 110.0, 50.0, 120.0]
     series = series_of(tmp_path, *(line(step, time, a=1.0) for step, time in enumerate(times, 1)))
     assert series.axis("time").tolist() == [0.0, 10.0, 10.0, 20.0]
+
+
+def test_the_pause_before_a_resume_is_no_part_of_the_tokens_per_second(tmp_path):
+    times = [1.0, 2.0, 3.0, 40_003.0, 40_004.0]
+    series = series_of(tmp_path, *(line(i, time, **{"train/tokens": 10}) for i, time in enumerate(times)))
+    assert tokens_a_second(series) == 10
 
 
 def test_metrics_logged_now_and_then_keep_their_rows(tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from aligner_lib.run_folder.set_aside import way_back
+from widgets.recordings.replay import LONGEST_STEP
 from widgets.runs.series import Series
 from widgets.runs.waiting import SUBMITTED_AGAIN
 
@@ -62,11 +63,13 @@ def seconds_a_step(series: Series) -> float | None:
 
 
 def tokens_a_second(series: Series) -> float | None:
-    """Tokens per second, generated or trained on, over the last records."""
+    """Tokens per second, generated or trained on, over the last records. Pauses, such as before a resume, are left out."""
     tokens = series.tokens()[-WINDOW:]
     seconds = np.diff(np.array(series.times[-WINDOW:]))
-    good = seconds > 0
-    if not good.any() or not tokens[1:][good].any():
+    if not (seconds > 0).any():
+        return None
+    good = (seconds > 0) & (seconds <= LONGEST_STEP * np.median(seconds[seconds > 0]))
+    if not tokens[1:][good].any():
         return None
     return float(tokens[1:][good].sum() / seconds[good].sum())
 
