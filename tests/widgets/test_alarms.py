@@ -250,6 +250,12 @@ def test_a_run_without_kl_penalty_is_not(gaming):
     assert shown and shown == {name: f"since step {began[name]}" for name in shown}
 
 
+def test_a_monitor_dates_an_alarm_of_the_first_step_as_the_run_does(tmp_path):
+    run = write_run(tmp_path, {"train_optim/first_ppo_ratio": [0.9] * 6}, kind="ppo")
+    assert [alarm["where"] for alarm in monitored(run)] == ["since step 1"]
+    assert alarms_of(run) == {"first_ratio": 1}
+
+
 def test_a_monitor_hears_of_overfitting_since_the_same_step(tmp_path):
     run = supervised(2.1, 2.0, 2.05, 2.3, 2.4, 2.5, 2.6, train=0.03)
     metrics = {name: [record.get(name) for record in run] for name in ("train/loss", "validation/loss")}

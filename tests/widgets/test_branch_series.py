@@ -4,6 +4,7 @@ import pytest
 from run_folders import write_run
 
 from aligner_lib.run_folder.reader import RunFolder
+from widgets.frontend.wire import unpack
 from widgets.recordings import recording_file
 from widgets.recordings.replay import Recording
 from widgets.runs.feed import open_feed
@@ -49,6 +50,16 @@ def test_a_branch_goes_on_from_its_parent_s_tokens_and_time_not_from_the_clock(t
     times[shared:] -= times[shared] - times[shared - 1]
     assert of_child.axis("time").tolist() == times[fork - 1 :].tolist()
     assert open_feed(child, ["train/tokens"]).series[0].axis("tokens").tolist() == [10, 20, 20, 30, 40]
+
+
+def test_a_branch_beside_its_parent_has_the_alarms_of_the_whole_branch(tmp_path):
+    """The entropy at the start, before the fork, is 2."""
+    entropies, origin = [2.0] * 5, {"run": str(tmp_path / "parent"), "name": "parent", "step": 5}
+    parent = write_run(tmp_path / "parent", {"train_rollouts/entropy": entropies}, kind="ppo")
+    metrics = {"train_rollouts/entropy": [*entropies, 0.5, 0.5, 0.5, 0.5]}
+    child = write_run(tmp_path / "child", metrics, kind="ppo", parent=origin)
+    alarms = unpack(open_feed([parent, child]).snapshot())[0]["alarms"]
+    assert [(alarm["name"], alarm["where"]) for alarm in alarms] == [("entropy", "child, since step 8")]
 
 
 def test_a_branch_of_a_branch_leaves_out_the_pauses_before_both(tmp_path):

@@ -61,14 +61,15 @@ class Alarms:
 
     def _began(self, alarm: Alarm) -> int:
         """The first step of an alarm. The method looks back over at most LOOK_BACK records, for monitors that open late."""
-        count, step = len(self.series), alarm.step
-        rows = self.series.table(metrics_read(self._rules), max(0, count - LOOK_BACK), count)
-        first = self.series.table(metrics_read(self._rules), 0, BASELINE)
+        series, step = self.series.whole, alarm.step
+        begin = max(0, len(series) - LOOK_BACK)
+        rows = series.table(metrics_read(self._rules), begin, len(series))
+        first = series.table(metrics_read(self._rules), 0, BASELINE)
         validations = self._validations()
-        for end in range(len(rows) - 1, RECENT - 1, -1):
-            recent = rows[end - RECENT : end]
+        for end in range(len(rows) - 1, 0, -1):
+            recent = rows[max(0, end - RECENT) : end]
             until = [record for record in validations if record["step"] <= recent[-1]["step"]]
-            alarms = active(self._rules, first, recent, self.limits, until)
+            alarms = active(self._rules, first[: begin + end], recent, self.limits, until)
             held = next((other for other in alarms if other.name == alarm.name), None)
             if held is None:
                 return step
@@ -79,32 +80,32 @@ class Alarms:
         """The records with a validation loss, for rules that read the validation loss."""
         if VALIDATED not in metrics_read(self._rules):
             return []
-        rows, losses = self.series.column(VALIDATED)
+        series = self.series.whole
+        rows, losses = series.column(VALIDATED)
         if not len(rows):
             return []
         # the training losses of rows with a validation only, because there may be a million training losses
-        train_rows, train_losses = self.series.column("train/loss")
+        train_rows, train_losses = series.column("train/loss")
         _, here, there = np.intersect1d(rows, train_rows, return_indices=True)
         train = dict(zip(here.tolist(), train_losses[there].tolist()))
         return [
-            {"step": self.series.steps[row], VALIDATED: loss}
-            | ({"train/loss": train[i]} if i in train else {})
+            {"step": series.steps[row], VALIDATED: loss} | ({"train/loss": train[i]} if i in train else {})
             for i, (row, loss) in enumerate(zip(rows.tolist(), losses.tolist()))
         ]
 
     def _alarms(self) -> list[Alarm]:
-        count = len(self.series)
-        first = self.series.table(metrics_read(self._rules), 0, BASELINE)
-        recent = self.series.table(metrics_read(self._rules), max(0, count - RECENT), count)
+        series = self.series.whole
+        first = series.table(metrics_read(self._rules), 0, BASELINE)
+        recent = series.table(metrics_read(self._rules), max(0, len(series) - RECENT), len(series))
         alarms = active(self._rules, first, recent, self.limits, self._validations())
-        if bad := {metric: steps for metric, steps in self.series.not_finite.items() if steps}:
+        if bad := {metric: steps for metric, steps in series.not_finite.items() if steps}:
             step = min(steps[0] for steps in bad.values())
             odd = {"step": step, **{metric: float("nan") for metric, steps in bad.items() if step in steps}}
             alarms = active(self._rules, [], [odd], self.limits) + [
                 alarm for alarm in alarms if alarm.name != "not_finite"
             ]
-        if self.run.status == "running" and count:
-            alarms.append(stale(self.run.heartbeat_age, self.series.steps[-1], self.limits))
+        if self.run.status == "running" and len(series):
+            alarms.append(stale(self.run.heartbeat_age, series.steps[-1], self.limits))
         return [alarm for alarm in alarms if alarm is not None]
 
 

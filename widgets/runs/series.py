@@ -88,12 +88,18 @@ class Series:
         self._rows: dict[str, array] = {}
         self._values: dict[str, array] = {}
         self._without_place = 0
-        # of a branch beside its parent: times and tokens before the fork, and the starts of the branch and of its ancestors
-        self._shared_times, self._shared_tokens, self._branched = array("d"), 0.0, []
+        # of a branch beside its parent: all of its records, and the starts of the branch and of its ancestors
+        self._whole: Series | None = None
+        self._branched: list[float] = []
         self.not_finite: dict[str, list[int]] = {}  # metric → the first steps with a NaN or infinite value
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def whole(self) -> Series:
+        """The Series with all records of the run, also those before the fork of a branch beside its parent."""
+        return self if self._whole is None else self._whole
 
     @property
     def skipped(self) -> int:
@@ -122,25 +128,16 @@ class Series:
                 news = True
             if not records:
                 break
-            if not self.steps and (fork := fork_of(self.run, self._beside)):
-                records = self._from_fork(records, fork)
-            self.extend(records)
+            fork = 0 if self.steps else fork_of(self.run, self._beside)
+            if fork and self._whole is None:
+                self._whole, self._branched = Series(self.run), _starts(self.run, self._beside)
+            if self._whole is not None:
+                self._whole.extend(records)
+            self.extend(_from_fork(records, fork) if fork else records)
             news = True
             if time.monotonic() > deadline:
                 break
         return news
-
-    def _from_fork(self, records: list[dict], fork: int) -> list[dict]:
-        """The records from the fork on. The times and tokens of the earlier records still count on the axes."""
-        own, self._branched = [], _starts(self.run, self._beside)
-        for record in records:
-            if not _all_have_places([record]) or record["step"] >= fork:
-                own.append(record)
-                continue
-            self._shared_times.append(record["time"])
-            tokens = (record[name] for name in TOKEN_METRICS if type(record.get(name)) in NUMBERS)
-            self._shared_tokens += sum(filter(math.isfinite, map(_as_float, tokens)))
-        return own
 
     def extend(self, records: list[dict]) -> None:
         """Append records with an integer `step` and a `time` in unix seconds. All other numbers in a record are metrics."""
@@ -232,14 +229,15 @@ class Series:
             return np.array(self.steps, dtype=np.float64)
         if name == "time":
             # even if the clock was set back, no point moves to the left
-            times = np.maximum.accumulate(np.array(self._shared_times + self.times))
+            times = np.maximum.accumulate(np.array(self.whole.times))
             begun = np.searchsorted(times, self._branched)
             begun, pauses = begun[(begun > 0) & (begun < len(times))], np.zeros(len(times))
             pauses[begun] = times[begun] - times[begun - 1]
             times -= np.cumsum(pauses)
-            return (times - times[:1])[len(self._shared_times) :]
+            return (times - times[:1])[len(times) - len(self) :]
         assert name == "tokens", f"no axis {name!r}; there are {AXES}"
-        return self._shared_tokens + np.cumsum(self.tokens())
+        tokens = np.cumsum(self.whole.tokens())
+        return tokens[len(tokens) - len(self) :]
 
     def tokens(self) -> np.ndarray:
         """The number of tokens of every row, generated or trained on, float64 [rows]; 0 for rows without the metric."""
@@ -265,6 +263,11 @@ class Series:
             for i in range(*np.searchsorted(rows, [start, stop])):
                 records[rows[i] - start][metric] = self._values[metric][i]
         return records
+
+
+def _from_fork(records: list[dict], fork: int) -> list[dict]:
+    """The records from the fork on, and those without a place on the axes, which `extend` counts."""
+    return [record for record in records if not _all_have_places([record]) or record["step"] >= fork]
 
 
 def _all_have_places(records: list[dict]) -> bool:
