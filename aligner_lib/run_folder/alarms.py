@@ -109,7 +109,8 @@ def active(
 ) -> list[Alarm]:
     """Return the current alarms.
 
-    first: the run's first records; recent: its last records; validations: all records with VALIDATED. All are ordered by step.
+    first: the run's first records; recent: its last records; validations: all records with VALIDATED, whose `train/loss` is the
+    mean since the validation before. All are ordered by step.
     """
     now = Figures(recent[-RECENT:], validations)
     start = Figures(first)
@@ -149,6 +150,8 @@ class Watch:
         self._first: list[dict] = []
         self._recent: deque[dict] = deque(maxlen=RECENT)
         self._validations: list[dict] = []
+        # sum and number of the training losses since the last validation
+        self._trained = (0.0, 0)
         self._sounding: set[str] = set()
 
     def remember(self, records: list[dict]) -> None:
@@ -156,7 +159,9 @@ class Watch:
         known = [_numbers(record) for record in (*records[:BASELINE], *records[-RECENT:])]
         self._first, recent = known[: len(records[:BASELINE])], known[len(records[:BASELINE]) :]
         self._recent = deque(recent, maxlen=RECENT)
-        self._validations = [record for record in map(_numbers, records) if is_validation(record)]
+        self._validations, self._trained = [], (0.0, 0)
+        for record in map(_numbers, records):
+            self._follow_losses(record)
         self._sounding = {alarm.name for alarm in self._active()}
 
     def check(self, record: dict) -> list[Alarm]:
@@ -164,12 +169,19 @@ class Watch:
         if len(self._first) < BASELINE:
             self._first.append(record)
         self._recent.append(record)
-        if is_validation(record):
-            self._validations.append(record)
+        self._follow_losses(record)
         alarms = self._active()
         new = [alarm for alarm in alarms if alarm.name not in self._sounding]
         self._sounding = {alarm.name for alarm in alarms}
         return new
+
+    def _follow_losses(self, record: dict) -> None:
+        loss, (total, count) = record.get("train/loss", math.nan), self._trained
+        if math.isfinite(loss):
+            self._trained = total, count = total + loss, count + 1
+        if is_validation(record):
+            self._validations.append(record | ({"train/loss": total / count} if count else {}))
+            self._trained = (0.0, 0)
 
     def _active(self) -> list[Alarm]:
         return active(self.rules, self._first, list(self._recent), self.limits, self._validations)
@@ -333,18 +345,21 @@ def copies_prompt(start: Figures, now: Figures, limits: Thresholds) -> Alarm | N
 
 @rule("train/loss", VALIDATED)
 def overfitting(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """The last two validation losses are above the lowest validation loss, while the training loss kept falling."""
+    """The last two validation losses are above the lowest validation loss, and the training losses of the same two validations
+    are below the training loss of the lowest.
+
+    A validation's training loss is the mean since the validation before, because the loss of a single batch is noisy.
+    """
     validations = now.validations
     losses = [record[VALIDATED] for record in validations]
-    train = now.mean("train/loss")
-    if len(losses) < 3 or train is None:
+    if len(losses) < 3:
         return None
     best = min(range(len(losses)), key=losses.__getitem__)
     # the validation before step 1 has no training loss
-    then = validations[best].get("train/loss", start.mean("train/loss"))
+    then, before, train = (validations[i].get("train/loss", start.mean("train/loss")) for i in (best, -2, -1))
     rise = limits.overfitting * abs(losses[best])  # robust DPO has negative losses
     risen = best < len(losses) - 2 and min(losses[-2:]) > losses[best] + rise
-    if then is None or not risen or train > then - limits.overfitting * abs(then):
+    if then is None or not risen or not max(before, train) <= then - limits.overfitting * abs(then):
         return None
     return Alarm(
         "overfitting",

@@ -169,6 +169,12 @@ def test_what_is_not_overfitting(validations, train):
     assert heard(supervised(*validations, train=train)) == []
 
 
+def test_a_single_batch_with_a_high_loss_is_no_fall_of_the_training_loss():
+    run = supervised(2.1, 2.0, 2.3, 2.4, train=2.0)
+    run[9]["train/loss"] = 3.0  # at the lowest validation; the mean of its five steps is 2.2
+    assert heard(run) == []
+
+
 def test_a_resumed_run_remembers_its_validations():
     watch = Watch(kinds.alarms_of("sft"))
     watch.remember(OVERFITTING[:23])
@@ -262,6 +268,7 @@ def test_a_monitor_hears_of_overfitting_since_the_same_step(tmp_path):
     (alarm,) = monitored(write_run(tmp_path, metrics))
     assert (alarm["name"], alarm["where"]) == ("overfitting", "since step 25")
     assert "rose from 2.00 at step 10 to 2.60" in alarm["meaning"]
+    assert "fell from 1.55 to 0.14" in alarm["meaning"], "at steps 8 and 33, the middle ones of five"
 
 
 @pytest.mark.parametrize("odd", [math.nan, 1.7e308])

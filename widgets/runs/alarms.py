@@ -77,20 +77,20 @@ class Alarms:
         return step
 
     def _validations(self) -> list[dict]:
-        """The records with a validation loss, for rules that read the validation loss."""
+        """The `validations` of aligner_lib.run_folder.alarms.active, for rules that read the validation loss."""
         if VALIDATED not in metrics_read(self._rules):
             return []
         series = self.series.whole
         rows, losses = series.column(VALIDATED)
         if not len(rows):
             return []
-        # the training losses of rows with a validation only, because there may be a million training losses
         train_rows, train_losses = series.column("train/loss")
-        _, here, there = np.intersect1d(rows, train_rows, return_indices=True)
-        train = dict(zip(here.tolist(), train_losses[there].tolist()))
+        ends = np.searchsorted(train_rows, rows, side="right")
+        counts, sums = np.diff(ends, prepend=0), np.append(0.0, np.cumsum(train_losses))[ends]
+        means = np.diff(sums, prepend=0.0) / np.maximum(counts, 1)
         return [
-            {"step": series.steps[row], VALIDATED: loss} | ({"train/loss": train[i]} if i in train else {})
-            for i, (row, loss) in enumerate(zip(rows.tolist(), losses.tolist()))
+            {"step": series.steps[row], VALIDATED: loss} | ({"train/loss": mean} if count else {})
+            for row, loss, mean, count in zip(*map(np.ndarray.tolist, (rows, losses, means, counts)))
         ]
 
     def _alarms(self) -> list[Alarm]:
