@@ -217,6 +217,16 @@ def reward_model(first_loss: float) -> list[dict]:
     return [start, *steps]
 
 
+def validated_sft(last_rate: float):
+    """Five validations, of which the last two have the same loss."""
+    losses = enumerate((5.0, 4.0, 3.0, 2.0, 2.0), 1)
+    records = [
+        {"step": step, "train/consumed_samples": step, "validation/loss": loss} for step, loss in losses
+    ]
+    rates = (1e-3, 1e-3, 1e-3, 1e-3, last_rate)
+    return run_of([record | {"train/lr": rate} for record, rate in zip(records, rates)], kind="sft")
+
+
 def sft(*losses: float):
     records = ({"train/loss": loss, "train/consumed_samples": step} for step, loss in enumerate(losses))
     return run_of([{"step": step} | record for step, record in enumerate(records)], kind="sft")
@@ -302,6 +312,8 @@ BF16 = {"precision": "bf16"}
         (run_of(reward_model(first_loss=0.9), kind="rm"), {"first_loss": 1}, "wrong_start"),
         (run_of(reward_model(first_loss=math.nan), kind="rm"), {}, None),
         (sft(*[2.0] * 3, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 5.6, 5.4), {"loss_falls": 11}, "learning_rate"),
+        (validated_sft(last_rate=1e-5), {"weights_move": 5}, "weights_frozen"),
+        (validated_sft(last_rate=0.0), {}, None),
         (sft(2.0, 1.0, 3.0, 2.5, 2.0, 1.5, 3.0, 1.5, 2.0, 3.5, 1.6, 2.4), {}, None),  # noise
     ],
 )

@@ -6,6 +6,7 @@ These checks are also part of CHECKS; see checks.py.
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from itertools import pairwise
 from statistics import fmean
 
@@ -64,8 +65,14 @@ def loss_positive(run: Evidence) -> Quantity | None:
     of=SUPERVISED,
 )
 def weights_move(run: Evidence) -> Quantity | None:
-    losses = run.of("validation/loss")
-    moved = {step: abs(losses[step] - losses[before]) for before, step in pairwise(losses)}
+    losses, rates = run.of("validation/loss"), run.of("train/lr")
+    # the end of a schedule, or a user, may set the rate to 0, and then no weight has to move
+    learnt = [step for step, rate in rates.items() if rate > 0]
+    moved = {
+        step: abs(losses[step] - losses[before])
+        for before, step in pairwise(losses)
+        if not rates or bisect(learnt, before) < bisect(learnt, step)
+    }
     return Quantity(moved, low=SOME)
 
 
