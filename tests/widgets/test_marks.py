@@ -22,6 +22,22 @@ def test_a_changed_setting_is_marked_at_its_step(tmp_path):
     assert changes(series) == [(4, "KL coefficient 0.1 → 0"), (3, "learning rate 1e-05 → 5e-06")]
 
 
+@pytest.mark.parametrize(
+    ("rates", "changed_at", "marked"),
+    [
+        ([8.0, 7.0, 6.0, 2.0, 2.0], [3], [(4, "learning rate 6 → 2")]),  # during a decay
+        ([8.0, 7.0, 6.0, 5.0, 4.0], [3], []),  # the KL coefficient was changed
+        ([8.0, 8.0, 4.0, 2.0, 2.0], [2, 3], [(3, "learning rate 8 → 4"), (4, "learning rate 4 → 2")]),
+        ([8.0, 8.0, 8.0, 4.0], [3, 9], [(4, "learning rate 8 → 4")]),  # a replay has not reached step 9 yet
+        ([8.0, 8.0, 2.0, 2.0, 2.0], [], []),  # the end of a schedule
+    ],
+)
+def test_a_change_is_marked_where_the_run_recorded_it(tmp_path, rates, changed_at, marked):
+    series = series_of(tmp_path, train__lr=rates)
+    change_info(tmp_path, changed_at=changed_at)
+    assert changes(series) == marked
+
+
 @pytest.mark.parametrize("rates", [[1e-6, 2e-6, 3e-6, 4e-6, 5e-6], [5e-6, 4.8e-6, 4.5e-6, 4.2e-6, 4e-6]])
 def test_a_schedule_is_no_change(tmp_path, rates):
     assert changes(series_of(tmp_path, train__lr=rates)) == []

@@ -23,7 +23,7 @@ ABOVE = re.compile(r"(?<![\w./:])(?:/[^\s/:'\"]+)+/")
 """The leading folders of an absolute path in a message."""
 FILE_ADDRESS = re.compile(r"\b(?:file:(?://[^\s/]*)?|[a-z][\w+.-]*://)/*(?=/)", re.IGNORECASE)
 """The start of an address before the absolute path of a file: `file:`, `file://HOST`, or a scheme without a host."""
-KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at".split()
+KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at other_settings_at".split()
 
 
 @dataclass(frozen=True)

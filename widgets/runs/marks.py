@@ -40,17 +40,30 @@ def marks(run, series: Series, alarms: list[tuple[int, str]], x: np.ndarray) -> 
 def changes(series: Series) -> list[tuple[int, str]]:
     """(step, text) of the settings that were changed during the run.
 
-    A change is a jump between two stretches of nearly constant values. Warm-up and decay change a value at every step, and do
-    not count.
+    run.json lists the steps of changes. For an older run, a change is a jump between two stretches of nearly constant values.
+    Warm-up and decay change a value at every step, and do not count.
     """
-    texts = []
+    texts, info = [], series.run.info
+    known = [step for name in ("changed_at", "other_settings_at") for step in info.get(name, ())]
     for control, metrics in CONTROLS.items():
         for metric in metrics:
             rows, values = series.column(metric)
-            for i in _jumps(values):
+            steps = np.array(series.steps)[rows]
+            for i in _known_jumps(steps, values, known) if "changed_at" in info else _jumps(values):
                 text = f"{NAMES[control]} {values[i - 1]:.3g} → {values[i]:.3g}"
-                texts.append((series.steps[rows[i]], text))
+                texts.append((int(steps[i]), text))
     return texts
+
+
+def _known_jumps(steps: np.ndarray, values: np.ndarray, changed_at: list[int]) -> list[int]:
+    """The indices of the first values after the steps `changed_at`, if a value differs from the preceding value, and stays.
+
+    A schedule without a change has another value at the next step, too. steps, values: [n].
+    """
+    ratios = _ratios(values)
+    after = {i for i in np.searchsorted(steps, changed_at, side="right").tolist() if 0 < i < len(values)}
+    stays = {i for i in after if i + 1 in after or (ratios[i:] < CALM)[:1].all()}
+    return sorted(i for i in stays if ratios[i - 1] > CALM)
 
 
 def _jumps(values: np.ndarray) -> np.ndarray:
