@@ -93,7 +93,7 @@ def test_a_record_of_a_run_is_one_small_file_and_plays(healthy, tmp_path):
 
 
 def test_a_recording_of_a_lost_run_ends_as_lost(run, tmp_path):
-    change_info(run, status="running", host="elsewhere", heartbeat={"time": 0.0, "step": 60})
+    change_info(run, status="running", identity="an earlier process's", heartbeat={"time": 0.0, "step": 60})
     for source in (run, record(run, tmp_path / "copy")):
         assert at_its_end(source).status == "lost"
         gone = r"its process (\d+|\(recorded\)) is gone and left no message after step 60"

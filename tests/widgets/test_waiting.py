@@ -4,6 +4,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import threading
 import time
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import fake_trainer
 import pytest
+from run_folders import change_info
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
@@ -78,6 +80,17 @@ def test_a_process_that_was_killed_is_lost(run):
     process.join()
     with pytest.raises(RunLost, match="left no message after step 1"):
         verdict(run)
+
+
+def test_of_a_silent_run_on_another_machine_no_cause_is_invented(run):
+    attempt(run, "finished", steps=1)
+    change_info(run.path, status="running", host="elsewhere", message="", heartbeat={"time": 0.0, "step": 1})
+    words = r"no sign of life since 19[67]\d-.*, after step 1; its process can't be checked from here"
+    with pytest.raises(RunLost, match=f"run is lost: {words}"):
+        verdict(run)
+    monitor = Monitor(run)
+    monitor.close()
+    assert re.fullmatch(words, heading(monitor)["message"])
 
 
 def test_a_job_that_died_before_its_run_began(run):

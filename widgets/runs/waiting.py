@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,7 +22,8 @@ class RunFailed(RuntimeError):
 
 
 class RunLost(RunFailed):
-    """A run's process ended without a final status: it was killed, ran out of memory, or the machine failed."""
+    """A run's process ended without a final status: it was killed, ran out of memory, or the machine failed. Or a run on another
+    machine shows no sign of life."""
 
 
 def until_over(runs: list, job, timeout: float | None) -> Iterator[float]:
@@ -60,6 +62,8 @@ def verdict(run, job=None) -> str:
             f"{run.name}: its job failed, and the run folder is unchanged since an earlier job, {status} after step "
             f"{step}.{_end_of_log(job)}"
         )
+    if silence := silence_of(run):
+        raise RunLost(f"{run.name} is lost: {silence}.{_advice(run)} {_where_to_look(run, job)}")
     if status == "lost":
         process = info.get("pid", "(recorded)")  # a recording does not keep the number
         raise RunLost(
@@ -74,6 +78,16 @@ def verdict(run, job=None) -> str:
         checkpoint = run.latest_checkpoint()
         return f"{run.name} was stopped after step {step}{f'; its checkpoint is {checkpoint}' if checkpoint else ''}."
     return f"{run.name} finished after step {step}."
+
+
+def silence_of(run) -> str:
+    """What is known of a lost run on another machine, whose process nobody here can look for; "" for other runs."""
+    info = run.info
+    if run.status != "lost" or info.get("host") in (None, os.uname().nodename):  # a recording has no host
+        return ""
+    heartbeat = info["heartbeat"]
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(heartbeat["time"]))
+    return f"no sign of life since {since}, after step {heartbeat['step']}; its process can't be checked from here"
 
 
 def keep_looking(closed: threading.Event, seconds: float, look: Callable[[], object]) -> None:
