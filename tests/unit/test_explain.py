@@ -199,6 +199,15 @@ def rewards_that_fail(share: float, since: int) -> list[dict]:
     return records
 
 
+def grouped(*alike: float) -> list[dict]:
+    """Steps of GRPO, in which these shares of the groups are alike."""
+    return [
+        {"step": step, "train_rollouts/groups_alike": share, "train_optim/grad_norm": 1.0 - share}
+        | {"train_optim/lr": 1e-3, "train_rollouts/kl": 0.0, "train_rollouts/init_policy_kl": 0.0}
+        for step, share in enumerate(alike, 1)
+    ]
+
+
 def responses(last=None) -> list[dict]:
     """Eight responses a step; the advantage of their last token is the reward minus 1, or last(place)."""
     rewards = [0.3, -0.4, 1.2, 0.8, 0.1, 1.9, -0.6, 0.5]
@@ -275,6 +284,9 @@ BF16 = {"precision": "bf16"}
         (run_of(ppo(copied_from_prompt=after(3, 0.5))), {"copied": 5}, "copies_prompt"),  # 0.5 in three steps
         # a fault explains what follows from it; the consequences do not explain the fault
         (run_of(ppo(lr=2e-3, good=after(2, 0.0))), {"learning_rate": 1, "good_falls": 4}, "learning_rate"),
+        (run_of(grouped(1.0, 1.0, 1.0)), {"groups_alike": 1}, "groups_alike"),
+        (run_of(grouped(1.0, 0.5, 1.0)), {}, None),  # the gradient is 0 where no group can teach
+        (run_of(grouped(1.0, 1.0)), {}, None),
         (run_of(rewards_that_fail(1.0, since=3)), {"rewards_failed": 3}, "rewards_failed"),
         (run_of(rewards_that_fail(0.05, since=1)), {}, None),
         # a run's own limits

@@ -114,6 +114,14 @@ CAUSES = (
         knob="environment_failures.txt in the run folder has the first traceback; model.environments.NAME.timeout.",
     ),
     Cause(
+        "groups_alike",
+        "All responses to a prompt have the same reward",
+        breaks=(("groups_alike",),),
+        meaning="A group whose rewards are all equal has advantages of 0, so the policy learns nothing from the group's responses.",
+        knob="The task and its reward: prompts that the policy solves sometimes, and a reward that tells good responses from bad "
+        "ones. Or raise sampling_params.temperature or model.grpo.num_generations_per_prompt.",
+    ),
+    Cause(
         "copies_prompt",
         "The policy copies its prompt",
         breaks=(("copied",),),

@@ -145,7 +145,10 @@ def learning_rate(run: Evidence) -> Quantity | None:
     "a gradient that is exactly 0 moves nothing: weights are frozen, or no token counts in the loss",
 )
 def gradient(run: Evidence) -> Quantity | None:
-    return Quantity(run.of("train_optim/grad_norm") or run.of("train/grad_norm"), low=SOME)
+    norms = run.of("train_optim/grad_norm") or run.of("train/grad_norm")
+    # without a KL term, groups whose rewards are all equal have no gradient; see groups_alike
+    alike = run.of("train_rollouts/groups_alike")
+    return Quantity({step: norm for step, norm in norms.items() if alike.get(step) != 1}, low=SOME)
 
 
 # ---- sft, rm, dpo ---------------------------------------------------------------------------------------------------
@@ -273,9 +276,9 @@ def repeated(run: Evidence) -> Quantity | None:
 
 
 def _after_updates(run: Evidence, series: Series) -> Series:
-    """The values at the steps after the policy's first update."""
-    rates = run.of("train_optim/lr")
-    began = next((step for step, rate in rates.items() if rate > 0), None)
+    """The values at the steps after the first update that moves the policy."""
+    rates, norms = run.of("train_optim/lr"), run.of("train_optim/grad_norm")
+    began = next((step for step, rate in rates.items() if rate > 0 and norms.get(step) != 0), None)
     return {} if began is None else {step: value for step, value in series.items() if step > began}
 
 

@@ -33,6 +33,20 @@ def rewards_failed(run: Evidence) -> Quantity | None:
     return Quantity(run.of("train_rollouts/rewards_failed"), high=run.limits.rewards_failed)
 
 
+@check(
+    "share of groups whose rewards are all equal, the lowest of all steps",
+    "a policy learns from the differences between the rewards of a group",
+    of="train_rollouts/groups_alike",
+    is_consequence=True,
+)
+def groups_alike(run: Evidence) -> Quantity | None:
+    """The lowest, because a policy that has solved its task ends with equal rewards."""
+    shares = run.of("train_rollouts/groups_alike")
+    if len(shares) < RECENT:
+        return None
+    return Quantity({min(shares): min(shares.values())}, high=run.limits.groups_alike)
+
+
 # ---- higher rewards without better responses ---------------------------------------------------------------------------
 
 
