@@ -174,6 +174,10 @@ def after(step: int, value: float):
     return lambda now, usual: value if now >= step else usual
 
 
+def until(step: int, value: float):
+    return lambda now, usual: value if now <= step else usual
+
+
 def less(step, value):
     return value - 0.3
 
@@ -249,6 +253,21 @@ def test_rates_of_other_settings_are_no_fault():
         assert explain(run_of(faster, origin=origin)).off == []
     resumed = {"resumed_at": [2], "changed_at": []}
     assert [reading.step for reading in explain(run_of(ppo(lr=2e-3), origin=resumed)).off] == [3]
+
+
+def test_steps_with_other_settings_are_not_judged_by_those_of_run_json():
+    """Until step 3: two rollout epochs, advantages as they are, and a penalty for responses without an end."""
+    others = {"tokens": 400, "learnt_advantages_std": 0.3, "rlhf_rewards": -1.0, "returns_last": -1.0}
+    records = ppo(**{name: until(3, value) for name, value in others.items()})
+    odd = {"tokens_learnt", "tokens_beyond", "advantages_scaled", "kl_penalty", "reward_at_the_end"}
+    for same in ({}, {"resumed_at": [3], "other_settings_at": [], "changed_at": []}):
+        assert {reading.name for reading in explain(run_of(records, origin=same)).off} == odd
+    resumed_again = {"resumed_at": [3, 5], "other_settings_at": [3], "changed_at": []}
+    for origin in (resumed_again, {"resumed_at": [3]}, {"parent": {"step": 3}, "other_settings_at": []}):
+        explanation = explain(run_of(records, origin=origin))
+        assert explanation.off == [] and "reward_at_the_end" in {check.name for check in explanation.unseen}
+        tokens = next(reading for reading in explanation.readings if reading.name == "tokens_learnt")
+        assert list(tokens.quantity.values) == [4, 5, 6]
 
 
 OLDER = ppo(tokens=None, returns_last=None)  # a run of before these figures were logged

@@ -136,7 +136,7 @@ def learning_rate(run: Evidence) -> Quantity | None:
     if not peak:
         return None
     last = min(run.changed_at, default=math.inf)
-    own = [(step, rate / peak) for step, rate in rates.items() if run.begun < step <= last]
+    own = [(step, rate / peak) for step, rate in run.with_settings(rates).items() if step <= last]
     return Quantity(dict(own[:3]), high=1 + LIMITS.exact)
 
 
@@ -160,7 +160,7 @@ def gradient(run: Evidence) -> Quantity | None:
     of=PAIRS,
 )
 def first_loss(run: Evidence) -> Quantity | None:
-    losses = run.of("train/loss")
+    losses = run.with_settings(run.of("train/loss"))
     has_sft_term = run.model("dpo.sft_loss_weight", 0.0) > 0
     of_dpo = run.model("dpo.preference_loss") in ("dpo", "cdpo", "robust") and not has_sft_term
     new_head = list(run.of("validation/rewards_all_std").items())[:1] == [(0, 0.0)]
@@ -223,12 +223,12 @@ def _mismatch(run: Evidence) -> Series:
     of=ROLLOUTS,
 )
 def sampler_first(run: Evidence) -> Quantity | None:
-    return Quantity(first(_mismatch(run)), high=_noise(run))
+    return Quantity(run.with_settings(first(_mismatch(run))), high=_noise(run))
 
 
 @check("sampler_mismatch, later", "each step generates with the weights that it then trains", of=ROLLOUTS)
 def sampler_later(run: Evidence) -> Quantity | None:
-    return Quantity(later(_mismatch(run)), high=_noise(run))
+    return Quantity(run.with_settings(later(_mismatch(run))), high=_noise(run))
 
 
 @check("first_ppo_ratio", "before a step's first update π_now is π_old", of=ROLLOUTS)
@@ -307,7 +307,7 @@ def reference_rests(run: Evidence) -> Quantity | None:
 def kl_positive(run: Evidence) -> Quantity | None:
     if not run.loop("use_absolute_kl", False):
         return None
-    kl, size = run.of("train_rollouts/kl"), run.of("train_rollouts/init_policy_kl")
+    kl, size = run.with_settings(run.of("train_rollouts/kl")), run.of("train_rollouts/init_policy_kl")
     return Quantity(
         combined(lambda a, b: a / b if b > 0.05 else None, kl, size), low=LIMITS.kl_share, times=3
     )
@@ -321,7 +321,7 @@ def _shaped(run: Evidence) -> Series | None:
     if any(run.loop(name) is not None for name in ("reward_clip", "overlong_buffer")):
         return None
     penalty = run.loop("missing_eos_penalty", 0.0)
-    ended = run.of("train_rollouts/fraction_of_samples_properly_ended")
+    ended = run.with_settings(run.of("train_rollouts/fraction_of_samples_properly_ended"))
     return combined(
         lambda reward, share: reward - penalty * (1 - share), run.of("train_rollouts/rewards"), ended
     )
@@ -360,7 +360,8 @@ def _expected_tokens(run: Evidence) -> Series:
     if run.loop("mask_truncated_responses", False) or run.loop("max_policy_kl") is not None:
         return {}
     epochs = run.rollout("rollout_epochs", 1)
-    length, size = run.of("train_rollouts/generation_length"), run.of("train_rollouts/rollout_size")
+    length, size = (run.of(f"train_rollouts/{name}") for name in ("generation_length", "rollout_size"))
+    size = run.with_settings(size)
     return combined(lambda a, b: a * b * epochs, length, size) if _without_failures(run) else {}
 
 
@@ -398,7 +399,8 @@ def last_tokens(run: Evidence) -> Quantity | None:
 def advantages_scaled(run: Evidence) -> Quantity | None:
     if not run.loop("normalize_advantages", True):
         return None
-    scale = {step: value for step, value in run.of("train_rollouts/learnt_advantages_std").items() if value}
+    scale = run.with_settings(run.of("train_rollouts/learnt_advantages_std"))
+    scale = {step: value for step, value in scale.items() if value}
     return Quantity(scale, 1 - LIMITS.exact, 1 + LIMITS.exact)
 
 
@@ -406,7 +408,8 @@ def advantages_scaled(run: Evidence) -> Quantity | None:
 def advantages_centred(run: Evidence) -> Quantity | None:
     if not run.loop("normalize_advantages", True):
         return None
-    return Quantity(run.of("train_rollouts/learnt_advantages_mean"), -LIMITS.exact, LIMITS.exact)
+    means = run.with_settings(run.of("train_rollouts/learnt_advantages_mean"))
+    return Quantity(means, -LIMITS.exact, LIMITS.exact)
 
 
 @check(
@@ -420,7 +423,7 @@ def mean_loss(run: Evidence) -> Quantity | None:
         return None
     losses = combined(
         lambda loss, updates: loss if updates == 1 else None,
-        run.of("train_optim/loss"),
+        run.with_settings(run.of("train_optim/loss")),
         run.of("train_optim/updates"),
     )
     return Quantity(losses, -LIMITS.mean_loss, LIMITS.mean_loss)

@@ -7,7 +7,7 @@ from statistics import fmean
 from aligner_lib.run_folder import good_fall
 from aligner_lib.run_folder.alarms import BASELINE, RECENT
 from aligner_lib.run_folder.explain.checks import ROLLOUTS, Quantity, check, samples_freely
-from aligner_lib.run_folder.explain.evidence import Evidence
+from aligner_lib.run_folder.explain.evidence import Evidence, first
 
 
 @check(
@@ -20,8 +20,9 @@ def sampler_cut(run: Evidence) -> Quantity | None:
     if samples_freely(run):
         return None
     # logged only if the run computes log-probabilities again
-    recomputed = bool(run.of("train_rollouts/sampler_mismatch_max"))
-    return Quantity({min(run.of(ROLLOUTS)): 0.0 if recomputed else 1.0}, high=0.0)
+    recomputed = run.with_settings(run.of("train_rollouts/sampler_mismatch_max"))
+    begin = first(run.with_settings(run.of(ROLLOUTS)))
+    return Quantity({step: 0.0 if recomputed else 1.0 for step in begin}, high=0.0)
 
 
 @check(

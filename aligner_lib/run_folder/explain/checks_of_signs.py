@@ -56,7 +56,7 @@ def critic_gradient(run: Evidence) -> Quantity | None:
 def loss_positive(run: Evidence) -> Quantity | None:
     if run.model("dpo.preference_loss") in MAY_BE_NEGATIVE:
         return None
-    return Quantity(run.of("train/loss"), low=0.0)
+    return Quantity(run.with_settings(run.of("train/loss")), low=0.0)
 
 
 @check(
@@ -96,7 +96,7 @@ def pair_loss_bound(run: Evidence) -> Quantity | None:
     for group in ("validation", "train"):
         of_group = combined(
             lambda loss, margin: loss / max(_minus_log_sigmoid(margin), 1e-6),
-            run.of(f"{group}/loss"),
+            run.with_settings(run.of(f"{group}/loss")),
             _margins(run, group),
         )
         shares |= {step: min(share, shares.get(step, share)) for step, share in of_group.items()}
@@ -114,7 +114,7 @@ def _minus_log_sigmoid(margin: float) -> float:
     of=PAIRS,
 )
 def accuracy_by_chance(run: Evidence) -> Quantity | None:
-    accuracies = run.of("train/acc")
+    accuracies = run.with_settings(run.of("train/acc"))
     margins = _margins(run, "train")
     decided = {step: acc for step, acc in accuracies.items() if margins.get(step)}  # ties count as mistakes
     second = dict(list(decided.items())[len(decided) // 2 :])
@@ -133,8 +133,8 @@ def accuracy_by_chance(run: Evidence) -> Quantity | None:
 def validation_accuracy(run: Evidence) -> Quantity | None:
     if run.model("dpo.preference_loss") == "kto":
         return None
-    margins = _margins(run, "validation")
-    later = {step: acc for step, acc in run.of("validation/acc").items() if step > 0 and margins.get(step)}
+    margins, accuracies = _margins(run, "validation"), run.with_settings(run.of("validation/acc"))
+    later = {step: acc for step, acc in accuracies.items() if step > 0 and margins.get(step)}
     return Quantity(later, low=LIMITS.validation_accuracy, times=2)
 
 
@@ -153,7 +153,8 @@ def start_rewards(run: Evidence) -> Quantity | None:
         return None
     sides = [run.of(f"validation/rewards_{side}_mean") for side in ("chosen", "rejected")]
     largest = combined(lambda a, b: max(abs(a), abs(b)), *sides)
-    return Quantity({step: value for step, value in largest.items() if step == 0}, high=1e-3)
+    at_start = {step: value for step, value in run.with_settings(largest).items() if step == 0}
+    return Quantity(at_start, high=1e-3)
 
 
 # ---- rollouts -------------------------------------------------------------------------------------------------------
@@ -168,7 +169,8 @@ def tokens_beyond(run: Evidence) -> Quantity | None:
     epochs = run.rollout("rollout_epochs", 1)
     names = ("train_rollouts/generation_length", "train_rollouts/rollout_size")
     written = combined(lambda length, size: length * size * epochs, *map(run.of, names))
-    return Quantity(combined(lambda a, b: a / b, run.of("train_optim/tokens"), written), high=1 + 1e-5)
+    learnt = run.with_settings(run.of("train_optim/tokens"))
+    return Quantity(combined(lambda a, b: a / b, learnt, written), high=1 + 1e-5)
 
 
 @check(
@@ -184,7 +186,7 @@ def advantage_sign(run: Evidence) -> Quantity | None:
     correlations = [_correlation_with_reward(run, place) for place in (0, -1)]
     if None in correlations:
         return None
-    return Quantity({min(run.learnt_rollouts): max(correlations)}, low=-LIMITS.end_follows)
+    return Quantity({min(run.with_settings(run.learnt_rollouts)): max(correlations)}, low=-LIMITS.end_follows)
 
 
 def _correlation_with_reward(run: Evidence, place: int) -> float | None:
@@ -192,7 +194,7 @@ def _correlation_with_reward(run: Evidence, place: int) -> float | None:
     responses."""
     groups: dict[tuple, list[tuple[float, float]]] = {}
     compares_groups = run.rollout("objective") is not None
-    for step, responses in run.learnt_rollouts.items():
+    for step, responses in run.with_settings(run.learnt_rollouts).items():
         for response in responses:
             if response["reward"] is not None:
                 group = response.get("group") if compares_groups else None
@@ -230,7 +232,8 @@ def advantages_raw(run: Evidence) -> Quantity | None:
     if scaled is None or not scaled.off():
         return None
     learnt, raw = (run.of(f"train_rollouts/{name}_std") for name in ("learnt_advantages", "advantages"))
-    return Quantity(combined(lambda a, b: abs(a / b - 1) if b > 0 else None, learnt, raw), low=LIMITS.exact)
+    changes = combined(lambda a, b: abs(a / b - 1) if b > 0 else None, run.with_settings(learnt), raw)
+    return Quantity(changes, low=LIMITS.exact)
 
 
 # ---- GRPO -----------------------------------------------------------------------------------------------------------
@@ -250,7 +253,7 @@ def group_centred(run: Evidence) -> Quantity | None:
     if _switch(run, "baseline") not in OWN_GROUP:
         return None
     mean, spread = (run.of(f"train_rollouts/advantages_{name}") for name in ("mean", "std"))
-    share = combined(lambda a, b: a / b if b > 0 else None, mean, spread)
+    share = combined(lambda a, b: a / b if b > 0 else None, run.with_settings(mean), spread)
     return Quantity(share, -LIMITS.exact, LIMITS.exact)
 
 
@@ -262,4 +265,4 @@ def group_centred(run: Evidence) -> Quantity | None:
 def kl_loss_positive(run: Evidence) -> Quantity | None:
     if _switch(run, "kl") not in NEVER_NEGATIVE:
         return None
-    return Quantity(run.of("train_optim/kl_loss"), low=-1e-6)
+    return Quantity(run.with_settings(run.of("train_optim/kl_loss")), low=-1e-6)

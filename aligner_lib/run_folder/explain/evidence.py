@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 from functools import cached_property
+from typing import TypeVar
 
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import flatten
 
 ROLLOUT_BYTES = 16_000_000  # bytes read from the beginning of rollouts.jsonl
 
+Value = TypeVar("Value")
 Series = dict[int, float]  # step → finite value, in order of steps
 
 
@@ -21,8 +23,10 @@ class Evidence:
         info = run.info
         self.kind: str = info.get("kind", "")
         self.settings = flatten(info.get("config", {}))
-        # the last step of a branch's parent or of an earlier attempt, whose settings may have been others
-        self.begun: int = max([info.get("parent", {}).get("step", 0), *info.get("resumed_at", [])])
+        # the last step with other settings than those of run.json: of a branch's parent, or of an earlier attempt; an older run
+        # does not record the steps, so any earlier attempt may have had other settings
+        others = info.get("other_settings_at", info.get("resumed_at", []))
+        self.begun: int = max([info.get("parent", {}).get("step", 0), *others])
         # the steps after which a user changed the learning rate or the KL coefficient; an older run does not record the steps, so
         # after a resume any rate may be a user's
         self.changed_at: list[int] = info.get("changed_at", [0] if self.begun else [])
@@ -37,6 +41,11 @@ class Evidence:
         """The logged values of a metric, by step."""
         self.read.add(metric)
         return {record["step"]: record[metric] for record in self.records if _is_number(record.get(metric))}
+
+    def with_settings(self, series: dict[int, Value]) -> dict[int, Value]:
+        """The values of a series, by step, at the steps with the settings of run.json. A check that reads settings checks only these
+        steps."""
+        return {step: value for step, value in series.items() if step > self.begun} if self.begun else series
 
     @cached_property
     def learnt_rollouts(self) -> dict[int, list[dict]]:
