@@ -150,14 +150,18 @@ def judged_by(lab: Workspace, reward: Callable | None = None) -> dict[str, objec
 
 def _few_samples(lab: Workspace, kind: str) -> dict[str, object]:
     """Settings of a run that reads the same few samples again and again: sixteen samples of SFT, or eight pairs."""
-    whole = (
-        lab.sft_data() / "train.jsonl" if kind == "sft" else lab.preference_data() / "train_comparisons.jsonl"
-    )
+    folder = lab.sft_data() if kind == "sft" else lab.preference_data()
+    names = ("train", "validation") if kind == "sft" else ("train_comparisons", "test_comparisons")
+    whole, held_out = (folder / f"{name}.jsonl" for name in names)
     part = whole.with_name(f"few_{whole.name}")
     part.write_text("".join(whole.read_text().splitlines(keepends=True)[:16]))
     loop = {f"trainer.{kind}.max_epochs": 1000, f"trainer.{kind}.val_check_interval": 10}
-    key = "model.data.train_ds.file_path" if kind == "sft" else "model.data.data_prefix.train"
-    return loop | {key: part if kind == "sft" else [part]}
+    if kind == "sft":
+        return loop | {
+            "model.data.train_ds.file_path": part,
+            "model.data.validation_ds.file_path": held_out,
+        }
+    return loop | {"model.data.data_prefix.train": [part], "model.data.data_prefix.validation": [held_out]}
 
 
 def carry_out(
