@@ -18,8 +18,8 @@ def learning_rate(
     """The learning rate of an optimizer step (the first step is 1).
 
     The rate rises linearly from peak / (warmup_steps + 1), decays along a cosine from peak to min_lr, and stays at min_lr for
-    constant_steps. With name="constant" the rate stays at peak after the warm-up. All counts are optimizer steps. Raises
-    ValueError for another name.
+    constant_steps. With name="constant" or a min_lr above peak, the rate stays at peak after the warm-up. All counts are
+    optimizer steps. Raises ValueError for another name.
 
     Source: NeMo's CosineAnnealing, which NeMo-Aligner uses (cosine decay: arXiv:1608.03983).
     """
@@ -31,4 +31,5 @@ def learning_rate(
         raise ValueError(f"model.optim.sched.name is {name!r}, but must be CosineAnnealing or constant")
     decay_steps = max(max_steps - warmup_steps - constant_steps, 1)
     progress = min((step - warmup_steps - 1) / decay_steps, 1.0)
+    min_lr = min(min_lr, peak)
     return min_lr + (peak - min_lr) * 0.5 * (1.0 + math.cos(math.pi * progress))

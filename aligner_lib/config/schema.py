@@ -123,7 +123,7 @@ class Sched:
     constant_steps: int = setting(0, at_least(0))
     """Optimizer steps at min_lr after the decay."""
     min_lr: float = setting(0.0, at_least(0))
-    """The learning rate at the end of the decay."""
+    """The learning rate at the end of the decay. If min_lr is above lr, the rate stays at lr."""
     max_steps: int | None = setting(None, at_least(1))
     """Length of the decay; None: the run's own length."""
 

@@ -42,13 +42,31 @@ def _settings_of(kind: JobKind, config: DictConfig) -> Iterator[tuple[str, Field
 
 
 def notices(kind: JobKind, config: DictConfig, usual: DictConfig) -> list[str]:
-    """Return notices on settings without effect that differ from the `usual` settings: a sentence for each reason."""
-    given: dict[str, list[str]] = {}
-    for key, reason in without_effect(kind, config).items():
+    """Return notices on settings without effect that differ from the `usual` settings, a sentence for each reason, and on
+    learning rates that can't decay."""
+    idle, given = without_effect(kind, config), {}
+    for key, reason in idle.items():
         value = OmegaConf.select(config, key)
         if value != OmegaConf.select(usual, key):
             given.setdefault(reason, []).append(f"{key}={value}")
-    return [f"{', '.join(names)}: {reason}" for reason, names in given.items()]
+    of_reasons = [f"{', '.join(names)}: {reason}" for reason, names in given.items()]
+    return [*of_reasons, *_minima_above_peaks(kind, config, idle)]
+
+
+def _minima_above_peaks(kind: JobKind, config: DictConfig, idle: dict[str, str]) -> Iterator[str]:
+    """A notice on each min_lr above its lr. The user may have lowered lr alone, so min_lr need not differ from the profile's."""
+    for key, _ in settings(kind.schema):
+        if not key.endswith("optim.sched.min_lr") or key in idle or _has_own_learning_rate(config):
+            continue
+        of_peak = key.removesuffix("sched.min_lr") + "lr"
+        least, peak = OmegaConf.select(config, key), OmegaConf.select(config, of_peak)
+        if least > peak:
+            yield f"{key}={least} is above {of_peak}={peak}: after the warm-up, the learning rate stays at {of_peak}."
+
+
+def _has_own_learning_rate(config: DictConfig) -> bool:
+    """Whether a user's function computes the learning rate. The function may use every setting of the schedule."""
+    return "learning_rate" in (OmegaConf.select(config, "functions") or {})
 
 
 def without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:

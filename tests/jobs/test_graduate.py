@@ -316,6 +316,7 @@ def torch_s_rates(scheduler: list[dict], lr: float, count: int) -> list[float]:
         {"warmup_steps": 0},
         {"constant_steps": 3, "max_steps": 12},
         {"name": "constant", "warmup_steps": 0},
+        {"min_lr": 2.0},
     ],
 )
 def test_nemo_rl_s_learning_rate_is_the_run_s_and_does_not_rise_after_the_decay(changes):

@@ -178,6 +178,12 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
         ("ppo", "remote_critic_rm.critic.port=5557", "=5557: critic and reward model are in this process"),
         ("ppo", "remote_critic_rm.critic.ip=a critic.model.optim.lr=1e-5", "the critic is a job of its own"),
         ("critic", "exp_manager.resume_if_exists=False", "set this there"),
+        ("sft", "model.optim.sched.min_lr=1", "min_lr=1.0 is above model.optim.lr=5e-06"),
+        (
+            "ppo",
+            "critic.model.optim.lr=1e-7",
+            "critic.model.optim.sched.min_lr=9e-07 is above critic.model.optim.lr",
+        ),
         ("reward_server", "model.optim.lr=1e-5", "lr=1e-05: a reward model that serves is not trained"),
         ("grpo", "trainer.grpo.use_absolute_kl=True", None),  # of init_policy_kl, too
         (

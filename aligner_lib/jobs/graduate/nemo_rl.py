@@ -254,11 +254,12 @@ def _schedule(run: Graduation, optim, steps: int, updates: int) -> None:
             {"name": "torch.optim.lr_scheduler.ConstantLR", "kwargs": {"factor": 1.0, "total_iters": total}}
         )
     else:
-        fall = {"T_max": max(total - warmup - constant, 1), "eta_min": sched.min_lr}
+        least = min(sched.min_lr, optim.lr)
+        fall = {"T_max": max(total - warmup - constant, 1), "eta_min": least}
         parts.append({"name": "torch.optim.lr_scheduler.CosineAnnealingLR", "kwargs": fall})
         # after T_max, torch's cosine would rise again
         milestones.append(warmup + fall["T_max"])
-        rest = {"factor": sched.min_lr / optim.lr, "total_iters": 10**9}
+        rest = {"factor": least / optim.lr, "total_iters": 10**9}
         parts.append({"name": "torch.optim.lr_scheduler.ConstantLR", "kwargs": rest})
     parts.append({"milestones": milestones})  # NeMo-RL needs the entry, even an empty one
     run.put("policy.scheduler", parts, *(f"model.optim.sched.{name}" for name in sched))

@@ -285,7 +285,8 @@ def _pair_arguments(run: Graduation, samples: int) -> None:
 
 
 def _schedule(run: Graduation) -> None:
-    sched = run.config.model.optim.sched
+    optim = run.config.model.optim
+    sched = optim.sched
     names = tuple(f"model.optim.sched.{name}" for name in ("name", "min_lr", "warmup_steps"))
     if sched.name == "constant":
         kind = "constant_with_warmup" if sched.warmup_steps else "constant"
@@ -294,7 +295,7 @@ def _schedule(run: Graduation) -> None:
     run.put("trainer.lr_scheduler_type", kind, *names)
     run.put("trainer.warmup_steps", sched.warmup_steps, names[2])
     if kind == "cosine_with_min_lr":
-        run.put("trainer.lr_scheduler_kwargs", {"min_lr": sched.min_lr}, names[1])
+        run.put("trainer.lr_scheduler_kwargs", {"min_lr": min(sched.min_lr, optim.lr)}, names[1])
     if sched.warmup_steps:
         run.differences.append(
             f"TRL's warm-up starts at a learning rate of 0. Of its {sched.warmup_steps} steps, the first changes no weight."

@@ -288,7 +288,7 @@ def _optimizer(run: Graduation, at: str, settings: str, updates: int) -> None:
     run.put(f"{at}.lr_warmup_steps", -(-sched.warmup_steps // updates), f"{settings}.sched.warmup_steps")
     style = "constant" if sched.name == "constant" else "cosine"
     run.put(f"{at}.warmup_style", style, f"{settings}.sched.name")
-    run.put(f"{at}.min_lr_ratio", sched.min_lr / optim.lr, f"{settings}.sched.min_lr")
+    run.put(f"{at}.min_lr_ratio", min(sched.min_lr / optim.lr, 1.0), f"{settings}.sched.min_lr")
 
 
 def _sampling(run: Graduation, at: str, rollout, group: int) -> None:
