@@ -77,6 +77,8 @@ ALONE = {
     "remote_critic_rm.critic.run",  # stands for critic.ip
 }
 """what is composed alone; all others of a kind are composed together, since some need others to have an effect"""
+NEEDED = {"model.optim.sched.min_lr": "model.optim.sched.name=CosineAnnealing"}
+"""setting → what gives it an effect, and what no row names"""
 ONLY = {"model.mcore_gpt": "False", "model.rampup_batch_size": "[2,2,64]"}
 """setting with a single value → another one, which is refused"""
 
@@ -101,7 +103,8 @@ def override(name: str) -> str:
 
 def together(kind: str) -> list[str]:
     """The unusual values of a kind's settings that can be given at once, as overrides."""
-    return [override(name) for name in VALUES if has(kind, name) and name not in ALONE]
+    given = [name for name in VALUES if has(kind, name) and name not in ALONE]
+    return [*map(override, given), *(NEEDED[name] for name in given if name in NEEDED)]
 
 
 @cache

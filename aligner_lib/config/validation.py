@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import Field
 from math import gcd
 
@@ -71,7 +71,8 @@ def _has_own_learning_rate(config: DictConfig) -> bool:
 
 def without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
     """Return the settings without effect in any job or, according to the kind, in this job, with the reasons."""
-    schema, reasons = dict(settings(kind.schema)), {}
+    schema = dict(settings(kind.schema))
+    reasons = dict(_idle_in_every_kind(schema, config))
     for key in schema:
         if key.endswith("model.peft.peft_scheme"):
             group = key.removesuffix(".peft_scheme")
@@ -95,6 +96,16 @@ def without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
             reasons[key] = f"nothing is sent there without exp_manager.{switch}=True."
     anywhere = {key: entry.metadata.get("without_effect") for key, entry in schema.items()}
     return {key: reason for key, reason in anywhere.items() if reason} | reasons
+
+
+def _idle_in_every_kind(schema: Iterable[str], config: DictConfig) -> Iterator[tuple[str, str]]:
+    """The settings without effect because of another setting of the same group, in every kind with the group, with the
+    reasons."""
+    for key in schema:
+        at, value = key.rpartition(".")[0], OmegaConf.select(config, key)
+        if key.endswith("optim.sched.name") and value == "constant" and not _has_own_learning_rate(config):
+            for unused in ("constant_steps", "min_lr", "max_steps"):
+                yield f"{at}.{unused}", f"with {at}.name=constant the learning rate does not decay."
 
 
 # ---- conditions on several settings together -------------------------------------------------------------------------
