@@ -106,6 +106,8 @@ def _idle_in_every_kind(schema: Iterable[str], config: DictConfig) -> Iterator[t
         if key.endswith("optim.sched.name") and value == "constant" and not _has_own_learning_rate(config):
             for unused in ("constant_steps", "min_lr", "max_steps"):
                 yield f"{at}.{unused}", f"with {at}.name=constant the learning rate does not decay."
+        if key.endswith(".max_steps") and f"{at}.max_epochs" in schema and value not in (None, -1):
+            yield f"{at}.max_epochs", f"{key}={value} sets the number of steps; with -1, max_epochs does."
 
 
 # ---- conditions on several settings together -------------------------------------------------------------------------

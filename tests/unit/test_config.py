@@ -185,6 +185,12 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
             "critic.model.optim.sched.min_lr=9e-07 is above critic.model.optim.lr",
         ),
         ("grpo", "model.optim.sched.min_lr=1e-7", "min_lr=1e-07: with model.optim.sched.name=constant the"),
+        ("sft", "trainer.sft.max_epochs=2", None),
+        (
+            "sft",
+            "trainer.sft.max_epochs=2 trainer.sft.max_steps=9",
+            "max_epochs=2: trainer.sft.max_steps=9 sets",
+        ),
         ("reward_server", "model.optim.lr=1e-5", "lr=1e-05: a reward model that serves is not trained"),
         ("grpo", "trainer.grpo.use_absolute_kl=True", None),  # of init_policy_kl, too
         (
