@@ -108,6 +108,9 @@ def _idle_in_every_kind(schema: Iterable[str], config: DictConfig) -> Iterator[t
                 yield f"{at}.{unused}", f"with {at}.name=constant the learning rate does not decay."
         if key.endswith(".max_steps") and f"{at}.max_epochs" in schema and value not in (None, -1):
             yield f"{at}.max_epochs", f"{key}={value} sets the number of steps; with -1, max_epochs does."
+        if key.endswith(".activations_checkpoint_granularity") and value != "full":
+            for unused in ("method", "num_layers"):
+                yield f"{at}.activations_checkpoint_{unused}", f"only {key}=full recomputes whole layers."
 
 
 # ---- conditions on several settings together -------------------------------------------------------------------------

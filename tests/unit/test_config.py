@@ -191,6 +191,12 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
             "trainer.sft.max_epochs=2 trainer.sft.max_steps=9",
             "max_epochs=2: trainer.sft.max_steps=9 sets",
         ),
+        (
+            "rm",
+            "model.activations_checkpoint_method=block",
+            "only model.activations_checkpoint_granularity=full",
+        ),
+        ("dpo", "model.dpo.num_val_samples=0 model.dpo.val_response_length=9", "length=9: num_val_samples=0"),
         ("reward_server", "model.optim.lr=1e-5", "lr=1e-05: a reward model that serves is not trained"),
         ("grpo", "trainer.grpo.use_absolute_kl=True", None),  # of init_policy_kl, too
         (

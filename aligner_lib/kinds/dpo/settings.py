@@ -123,6 +123,10 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     if loss in WITHOUT_REFERENCE or config.model.dpo.precompute_reference_logprobs:
         kept = "the reference's weights, which validation/kl is measured with, are not kept."
         unused |= dict.fromkeys(("model.dpo.num_val_samples", "model.dpo.val_response_length"), kept)
+    elif config.model.dpo.num_val_samples == 0:
+        unused["model.dpo.val_response_length"] = (
+            "num_val_samples=0: the policy writes no responses in a validation."
+        )
     return unused
 
 
