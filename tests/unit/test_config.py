@@ -96,6 +96,7 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("rm", "trainer.devices=48", "set a multiple of 48"),
         ("ppo", "trainer.ppo.prompt_baseline=group_mean", "same prompt, but a prompt has a single response"),
         ("ppo", "model.ppo.length_params.max_length=4096", "no room for a prompt"),
+        ("grpo", "model.grpo.length_params.min_length=2049", "above max_length=2048, which is half"),
         ("ppo", "model.ppo.sampling_params.temperature=0", "use_greedy=True"),
         ("ppo", "trainer.ppo.gae_lambda=1.5", "between 0 and 1"),
         ("sft", "model.tensor_model_parallel_size=2", "do not divide the 1 processes"),

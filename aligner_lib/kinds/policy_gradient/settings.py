@@ -323,16 +323,19 @@ def cuts_the_sampler(config: DictConfig) -> bool:
 
 
 def check_lengths(config: DictConfig) -> None:
-    """Check that a prompt and a response fit into the model's positions."""
+    """Check that a prompt and a response fit into the model's positions, and that a response can have its least length."""
     at, length = f"model.{group_of(config)}", rollout_settings(config).length_params
     if length.max_length is not None and length.max_length >= config.model.encoder_seq_length:
         raise ConfigError(
             f"{at}.length_params.max_length={length.max_length} leaves no room for a prompt in "
             f"model.encoder_seq_length={config.model.encoder_seq_length}"
         )
-    if length.max_length is not None and length.min_length > length.max_length:
+    longest = response_length(config)
+    if length.min_length > longest:
+        by_default = ", which is half of model.encoder_seq_length" if length.max_length is None else ""
         raise ConfigError(
-            f"{at}.length_params.min_length={length.min_length} is above max_length={length.max_length}"
+            f"{at}.length_params.min_length={length.min_length} is above max_length={longest}{by_default}: lower min_length, or "
+            "raise max_length"
         )
 
 
