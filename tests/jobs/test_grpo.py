@@ -312,7 +312,7 @@ DISTILL = {"model__grpo__objective": "distill", "model__grpo__teacher__restore_f
     [
         (
             {"model__micro_batch_size": 2, "model__global_batch_size": 6},
-            r"groups of model\.grpo\.num_generations",
+            r"groups of model\.grpo\.num_generations.*: set 4 or 8 or 16",
         ),
         (
             {"model__grpo__objective": "rloo", "model__grpo__aggregation": "normalize_then_sum"},

@@ -93,6 +93,12 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("ppo", "trainer.ppo.max_steps=0", "at least 1, or -1"),
         ("ppo", "model.ppo.ratio_eps=0", "above 0"),
         ("ppo", "model.global_batch_size=48", "num_rollout_samples=512 is not divisible"),
+        (
+            "ppo",
+            "model.ppo.num_rollout_samples=96",
+            "a multiple of 64, or model.global_batch_size to 1 or 2 or 3 or",
+        ),
+        ("ppo", "model.ppo.num_generations_per_prompt=3", "in the same global batch: set a multiple of 3"),
         ("rm", "trainer.devices=48", "set a multiple of 48"),
         ("ppo", "trainer.ppo.prompt_baseline=group_mean", "same prompt, but a prompt has a single response"),
         ("ppo", "model.ppo.length_params.max_length=4096", "no room for a prompt"),

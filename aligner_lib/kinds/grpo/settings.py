@@ -46,6 +46,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     check_learning,
     check_lengths,
     check_target_kl,
+    fitting_batch_sizes,
     judged_by_programs,
     unused_settings,
 )
@@ -176,7 +177,7 @@ def _check_groups(config: DictConfig) -> None:
             f"model.global_batch_size={batch} must consist of whole groups of "
             f"model.grpo.num_generations_per_prompt={grpo.num_generations_per_prompt} responses, and to divide the "
             f"{responses} responses of a step (model.grpo.num_prompts_per_step={grpo.num_prompts_per_step} times as "
-            f"many): set {responses}, or a divisor of {responses}"
+            f"many): set {fitting_batch_sizes(config, responses)}"
         )
     from aligner_lib.config.validation import copies_of_the_model
 

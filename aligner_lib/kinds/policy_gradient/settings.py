@@ -322,6 +322,20 @@ def cuts_the_sampler(config: DictConfig) -> bool:
     return cut or rollout.length_params.min_length > 1
 
 
+def fitting_batch_sizes(config: DictConfig, responses: int) -> str:
+    """List the values of model.global_batch_size that divide the responses of a step and consist of whole groups, as in
+    "4 or 8"; "" if there is none.
+
+    Values that micro batches don't divide are left out, unless they are all.
+    """
+    from aligner_lib.config.validation import copies_of_the_model
+
+    group = rollout_settings(config).num_generations_per_prompt
+    rows = config.model.micro_batch_size * copies_of_the_model(config)
+    sizes = [size for size in range(group, responses + 1, group) if responses % size == 0]
+    return " or ".join(map(str, [size for size in sizes if size % rows == 0] or sizes))
+
+
 def check_lengths(config: DictConfig) -> None:
     """Check that a prompt and a response fit into the model's positions, and that a response can have its least length."""
     at, length = f"model.{group_of(config)}", rollout_settings(config).length_params

@@ -36,6 +36,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     check_learning,
     check_lengths,
     check_target_kl,
+    fitting_batch_sizes,
     unused_settings,
 )
 
@@ -141,17 +142,20 @@ def critic_epochs(config: DictConfig) -> int:
 
 
 def _check_rollouts(config: DictConfig) -> None:
-    """Check that a step's responses fill whole global batches."""
+    """Check that each global batch consists of whole groups, and a step's responses of whole global batches."""
     ppo, batch = config.model.ppo, config.model.global_batch_size
-    if ppo.num_rollout_samples % batch:
+    samples, group = ppo.num_rollout_samples, ppo.num_generations_per_prompt
+    sizes = fitting_batch_sizes(config, samples)
+    if batch % group:
         raise ConfigError(
-            f"model.ppo.num_rollout_samples={ppo.num_rollout_samples} is not divisible by "
-            f"model.global_batch_size={batch}: each PPO step trains on whole global batches"
+            f"model.global_batch_size={batch} is not divisible by model.ppo.num_generations_per_prompt={group}: all "
+            f"responses to a prompt must be in the same global batch: set {sizes or f'a multiple of {group}'}"
         )
-    if batch % ppo.num_generations_per_prompt:
+    if samples % batch:
+        also = f", or model.global_batch_size to {sizes}" if sizes else ""
         raise ConfigError(
-            f"model.global_batch_size={batch} is not divisible by model.ppo.num_generations_per_prompt="
-            f"{ppo.num_generations_per_prompt}: all responses to a prompt must be in the same global batch"
+            f"model.ppo.num_rollout_samples={samples} is not divisible by model.global_batch_size={batch}: each PPO step "
+            f"trains on whole global batches: set num_rollout_samples to a multiple of {batch}{also}"
         )
 
 
