@@ -113,6 +113,7 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("rm", "model.reward_standardization={mean: 0}", "give std, too, or neither"),
         ("rm", "model.reward_standardization={mean: 0, std: 0}", "above 0"),
         ("rm", "model.reward_standardization={mean: low, std: 1}", "must be a number"),
+        ("rm", "model.reward_standardization={enable: false, mean: 0, std: 1}", "set enable=True, or leave"),
         ("rm", "model.rampup_batch_size=[16, 16, 1000]", "set model.global_batch_size"),
         ("ppo", "exp_manager.alarms.kl=nan", "at least 0"),
         *(("rm", f"trainer.rm.limit_val_batches={value}", BATCHES) for value in ("0", "1.5", "0.0", "some")),

@@ -63,7 +63,7 @@ class RewardModelConfig(ContinuedTrainingConfig):
 
 
 def _check_scale(config: DictConfig) -> None:
-    """Check that mean and standard deviation are both given or both measured, and that their values are valid."""
+    """Check that mean and standard deviation are both given or both measured, and that their values are valid and used."""
     key, scale = "model.reward_standardization", config.model.reward_standardization
     mean, std = scale.get("mean"), scale.get("std")
     if (mean is None) != (std is None):
@@ -79,6 +79,11 @@ def _check_scale(config: DictConfig) -> None:
             raise ConfigError(f"{key}.{name}={value!r}: the value must be a number")
     if std is not None and not std > 0:
         raise ConfigError(f"{key}.std={std}: the value must be above 0")
+    if std is not None and not scale.enable:
+        raise ConfigError(
+            f"{key} has mean={mean} and std={std}, but enable=False leaves the rewards as they are: set enable=True, or leave "
+            "mean and std out"
+        )
 
 
 def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
