@@ -39,9 +39,10 @@ class RewardModelModel(ScalarModel):
     """The standard deviation of the new head's weights. With 0 the first loss is exactly ln 2, but the gradient that reaches
     the transformer is scaled by the head's weights, so the first steps train only the head."""
     center_rewards_coefficient: float = setting(0.0, at_least(0))
-    """The weight of an extra loss: the mean square of the rewards at all tokens of both responses. The comparison of two last
-    tokens does not determine the rewards at earlier tokens. The extra loss keeps these rewards near 0. A critic that starts
-    from the model then predicts a value near 0 for a response that has just begun."""
+    """The weight of an extra loss: the mean square of the rewards at all tokens of a text, the prompt's included, added up over
+    the two texts of a pair. The comparison of two last tokens does not determine the rewards at earlier tokens. The extra loss
+    keeps these rewards near 0. A critic that starts from the model then predicts a value near 0 for a response that has just
+    begun."""
 
 
 @dataclass
