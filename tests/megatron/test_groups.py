@@ -46,7 +46,7 @@ def trainer(draws: list[tuple[list[float], list[bool]]], *loop: str, rollouts_a_
             rewards, finished = draws[self.drawn]
             self.drawn += 1
             made = rollouts([first, first, first + 1, first + 1], finished)
-            outcomes = [EpisodeOutcome("", reward=reward) for reward in rewards]
+            outcomes = [EpisodeOutcome("e", reward=reward) for reward in rewards]
             return Collected(made, outcomes, lambda: Judgements.of(outcomes))
 
     class Drawn(GRPOTrainer, GivenRollouts):
@@ -103,6 +103,11 @@ def test_dynamic_sampling_keeps_the_groups_that_something_is_learnt_from(one_pro
     rewards = kept.judged().rewards
     figures = rollout_metrics("train_rollouts", kept.rollouts, rewards, *grouped.outside_of_rollout())
     assert figures["train_rollouts/rewards_failed"] == pytest.approx(1 / 8)
+    figures = environment_metrics("train", kept, rewards, grouped.failures_outside_of_rollout())
+    assert figures["train_environments/e/failed"] == 1
+    grouped = trainer([([NAN] * 4, ENDED)] * 2, rollouts_a_step=2)
+    assert grouped.collect(1, Timers()).rollouts.group.tolist() == [2, 2, 3, 3]
+    assert grouped.outside_of_rollout() == (4, 0)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ from aligner_lib.kinds.policy_gradient.environment_failures import note_failed_o
 from aligner_lib.kinds.policy_gradient.settings import shaping_settings
 from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer
 from aligner_lib.megatron import parallel
-from aligner_lib.rollouts.collect import Collected, Judgements
+from aligner_lib.rollouts.collect import Collected, EpisodeOutcome, Judgements
+from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.policy import TokenScorer
 from aligner_lib.rollouts.records import Experience, Rollouts
 from aligner_lib.rollouts.timers import Timers
@@ -54,8 +55,8 @@ class GRPOTrainer(PolicyGradientTrainer):
     """With the baseline `teacher`: the model whose log-probabilities the policy learns."""
     left_out: list[Judged] = field(init=False, default_factory=list)
     """The responses with a reward, of all ranks, that dynamic sampling left out of the current step."""
-    failed_left_out: int = field(init=False, default=0)
-    """The number of responses without a reward, of all ranks, that dynamic sampling left out of the current step."""
+    failed_left_out: list[EpisodeOutcome] = field(init=False, default_factory=list)
+    """The responses without a reward, of all ranks, that dynamic sampling left out of the current step."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -84,24 +85,34 @@ class GRPOTrainer(PolicyGradientTrainer):
             if len(differ) >= self.prompts_per_step:
                 break
         self.failures = failures
-        if not judgements:  # every response failed, which the step reports
-            self.left_out, self.failed_left_out = [], 0
-            return drawn[-1]
         others = [group for group in _by_group(judgements) if group not in differ]
         kept = set((differ + others)[: self.prompts_per_step])
         self.left_out = [judged for judged in judgements if judged.group not in kept]
-        failed_groups = [
-            group
+        # if every response failed, which the step reports, the step has the last rollout
+        collected = _of_groups(kept, drawn, self.policy.tokenizer.pad_id) if kept else drawn[-1]
+        self.failed_left_out = self._failed_outside(collected, drawn)
+        return collected
+
+    def _failed_outside(self, collected: Collected, drawn: list[Collected]) -> list[EpisodeOutcome]:
+        """The responses of all ranks without a reward, in groups of `drawn` that are not in `collected`."""
+        kept = set(collected.rollouts.group.tolist())
+        failed = [
+            outcome
             for part in drawn
-            for group in part.rollouts.group[~part.judged().rewards.isfinite()].tolist()
+            for outcome, group, reward in zip(
+                part.outcomes, part.rollouts.group.tolist(), part.judged().rewards.tolist()
+            )
+            if group not in kept and not math.isfinite(reward)
         ]
-        of_ranks = parallel.gather_over_dp(failed_groups)
-        self.failed_left_out = sum(group not in kept for of_rank in of_ranks for group in of_rank)
-        return _of_groups(kept, drawn, self.policy.tokenizer.pad_id)
+        return [outcome for part in parallel.gather_over_dp(failed) for outcome in part]
 
     def outside_of_rollout(self) -> tuple[int, int]:
         failed, judged = super().outside_of_rollout()
-        return failed + self.failed_left_out, judged + len(self.left_out)
+        return failed + len(self.failed_left_out), judged + len(self.left_out)
+
+    def failures_outside_of_rollout(self) -> list[EnvironmentFailure | EpisodeOutcome]:
+        of_environments = [outcome for outcome in self.failed_left_out if outcome.environment]
+        return super().failures_outside_of_rollout() + of_environments
 
     def experience(
         self,

@@ -149,14 +149,14 @@ def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> 
 
 
 def environment_metrics(
-    split: str, collected: Collected, rewards: Tensor, failures: list[EnvironmentFailure]
+    split: str, collected: Collected, rewards: Tensor, failures: list[EnvironmentFailure | EpisodeOutcome]
 ) -> dict[str, float]:
     """The metrics of each environment under {split}_environments/NAME/, as means over the responses of all ranks.
 
     An episode that was cut off before its last turn has no metrics. The episode counts in the reward and, with the value 0, in
     each of several rewards; the means of the environment's own metrics leave it out.
-    collected: the responses on this rank; rewards: float [B], NaN for a response without a reward; failures: missing prompts,
-    the same on every rank.
+    collected: the responses on this rank; rewards: float [B], NaN for a response without a reward; failures: missing prompts
+    and failed responses that were left out, the same on every rank.
     """
     of_rank = zip(collected.outcomes, rewards.tolist(), collected.rollouts.group.tolist())
     own_outcomes = [item for item in of_rank if item[0].environment]

@@ -54,7 +54,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
-from aligner_lib.rollouts.collect import Collected, Judgements, RolloutCollector
+from aligner_lib.rollouts.collect import Collected, EpisodeOutcome, Judgements, RolloutCollector
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.policy import Policy
 from aligner_lib.rollouts.records import Experience, Rollouts, WeightedBatch
@@ -149,7 +149,7 @@ class PolicyGradientTrainer(ABC):
         metrics |= experience_metrics(experience, entropies, self.loop.use_absolute_kl)
         if self.recomputes:
             metrics |= sampler_mismatch(experience)
-        metrics |= environment_metrics("train", collected, rewards, self.failures)
+        metrics |= environment_metrics("train", collected, rewards, self.failures_outside_of_rollout())
         by_program = torch.tensor([float(outcome.by_program) for outcome in collected.outcomes])
         metrics["train_rollouts/judged_by_program"] = mean_std(by_program)[0]
         metrics |= self.failed_rewards.count(metrics)
@@ -226,6 +226,11 @@ class PolicyGradientTrainer(ABC):
     def outside_of_rollout(self) -> tuple[int, int]:
         """The numbers of the step's responses outside its rollout, on all ranks: without a reward, and with a reward."""
         return len(self.failures) * self.group_size, 0
+
+    def failures_outside_of_rollout(self) -> list[EnvironmentFailure | EpisodeOutcome]:
+        """The environments' failures outside the step's rollout, on all ranks: each prompt that failed, and each response that
+        was left out."""
+        return self.failures
 
     @abstractmethod
     def experience(
