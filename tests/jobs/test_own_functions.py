@@ -69,14 +69,18 @@ def test_group_advantages(jobs):
 
 
 def test_a_function_that_fails_in_training_is_told_with_the_step(jobs, here):
+    """Until then, the critic has the learning rate of the user's other function."""
     file = jobs.out / "raises.py"
     file.write_text(
         "CALLS = []\n\n\ndef mine(rewards, kl, mask, coefficient):\n    CALLS.append(1)\n"
         "    return -coefficient * kl / (0 if len(CALLS) == 2 else 1)\n"
+        "def rate(step, *, peak, max_steps, warmup_steps, constant_steps, min_lr, name):\n    return 0.125 * peak\n"
     )
+    own = used(file, token_rewards="mine", learning_rate="rate")
     with pytest.raises(UserError, match="at step 2, mine"):
-        run_smoke_job("ppo", jobs.settings("ppo", "raises", functions__token_rewards=f"'{file}'"))
+        run_smoke_job("ppo", jobs.settings("ppo", "raises", **own))
     run = jobs.run_folder("raises")
     place = f"(functions.token_rewards: {file}, line 4) returns nan at [0, 0]"
     assert run.status == "failed" and run.info["message"].startswith(f"at step 2, mine {place}")
     assert steps(run) == [0, 1]
+    assert run.metrics()[1]["critic/lr"] == 0.125 * 1e-3

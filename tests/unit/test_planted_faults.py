@@ -54,8 +54,10 @@ def test_faults_of_rewards_masks_and_padding_by_hand():
 def test_faults_of_the_learning_rate_and_the_reward_s_scale():
     schedule = {"peak": 2.0, "max_steps": 10, "warmup_steps": 2, "constant_steps": 1, "min_lr": 0.5}
     schedule["name"] = "CosineAnnealing"
+    trainer = SimpleNamespace(lr_schedule=SimpleNamespace(function=learning_rate))
+    planted("learning_rate")(trainer)
     for step in (1, 5, 11):
-        assert planted("learning_rate")(step, **schedule) == 30 * learning_rate(step, **schedule)
+        assert trainer.lr_schedule.function(step, **schedule) == 30 * learning_rate(step, **schedule)
     source = SimpleNamespace(collect=lambda rewards: [torch.tensor([reward]) for reward in rewards])
     planted("reward_scale")(SimpleNamespace(roll_out=SimpleNamespace(reward_source=source)))
     assert [reward.tolist() for reward in source.collect([1.0, -2.0])] == [[10], [-20]]

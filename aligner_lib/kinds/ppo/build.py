@@ -67,7 +67,7 @@ def prepare(config: DictConfig) -> PreparedJob:
             ),
             critic=critic,
             lr_schedule=LRSchedule(model.optim, actor_steps, functions.learning_rate),
-            critic_lr_schedule=LRSchedule(critic_optim, critic_steps),
+            critic_lr_schedule=LRSchedule(critic_optim, critic_steps, functions.learning_rate),
             config=config,
             run=run,
             functions=functions,

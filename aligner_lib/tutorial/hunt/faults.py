@@ -80,21 +80,6 @@ def padding(advantages, mask, sum_over_ranks, keep_mean=False):
     return normalize(advantages, mask.new_ones(mask.shape), sum_over_ranks, keep_mean) * mask
 
 
-def learning_rate(
-    step, *, peak, max_steps, warmup_steps=0, constant_steps=0, min_lr=0.0, name="CosineAnnealing"
-):
-    """Thirty times the learning rate of the settings."""
-    from aligner_lib.algorithms import schedule
-
-    settings = {
-        "warmup_steps": warmup_steps,
-        "constant_steps": constant_steps,
-        "min_lr": min_lr,
-        "name": name,
-    }
-    return 30 * schedule.learning_rate(step, peak=peak, max_steps=max_steps, **settings)
-
-
 # ---- wrong parts ----------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +130,13 @@ def stale_rollouts(trainer):
     return trainer
 
 
+def learning_rate(trainer):
+    """Thirty times the policy's learning rate of the settings."""
+    schedule = trainer.lr_schedule.function
+    trainer.lr_schedule.function = lambda step, **settings: 30 * schedule(step, **settings)
+    return trainer
+
+
 def reward_scale(trainer):
     """Ten times the reward model's rewards."""
     source = trainer.roll_out.reward_source
@@ -174,7 +166,7 @@ FAULTS = {
             {"token_rewards": reward_token},
         ),
         Fault("stale_rollouts", "the generator keeps its first weights", {"trainer": stale_rollouts}),
-        Fault("learning_rate", "the learning rate is 30 times too high", {"learning_rate": learning_rate}),
+        Fault("learning_rate", "the learning rate is 30 times too high", {"trainer": learning_rate}),
         Fault("reward_scale", "rewards are 10 times too large", {"trainer": reward_scale}),
     )
 }
