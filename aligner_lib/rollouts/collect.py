@@ -71,7 +71,7 @@ class Judgements:
     """The rewards and values of this rank's responses."""
 
     rewards: Tensor
-    """float32 [B], the weighted sum of a response's rewards; NaN where an environment failed."""
+    """float32 [B], the weighted sum of a response's rewards; NaN where an environment failed or the sum is not finite."""
     values: Tensor | None
     """float32 [B, S-1]; None without `with_values`."""
     terms: Tensor
@@ -85,7 +85,8 @@ class Judgements:
         terms = [torch.tensor(outcome.rewards) for outcome in outcomes]
         weights = [torch.tensor([*outcome.reward_weights.values()] or [1.0]) for outcome in outcomes]
         terms, weights = (pad_sequence(rows, batch_first=True) for rows in (terms, weights))
-        return cls((terms * weights).sum(dim=1), values, terms, weights)
+        rewards = (terms * weights).sum(dim=1)
+        return cls(rewards.where(rewards.isfinite(), math.nan), values, terms, weights)
 
 
 @dataclass

@@ -172,10 +172,10 @@ def test_the_reward_model_s_score_is_one_of_several_rewards_and_a_failure_has_no
     failed = EpisodeOutcome(
         "e", True, reward_weights=weights, failure=EnvironmentFailure("e", 0, "raised", "")
     )
-    alone = EpisodeOutcome("f", True, 3.0)
-    judged = Judgements.of([by_model, failed, alone])
-    assert judged.rewards.nan_to_num(-1).tolist() == [0.75, -1, 3]
-    assert judged.weights.tolist() == [[1, 0.5], [1, 0.5], [1, 0]]
+    alone, beyond_float32 = EpisodeOutcome("f", True, 3.0), EpisodeOutcome("f", True, 1e39)
+    judged = Judgements.of([by_model, failed, alone, beyond_float32])
+    assert judged.rewards.nan_to_num(-1).tolist() == [0.75, -1, 3, -1]
+    assert judged.weights.tolist() == [[1, 0.5], [1, 0.5], [1, 0], [1, 0]]
 
 
 def test_reinforce_pp_gives_each_token_the_kl_from_it_on(one_process):

@@ -22,6 +22,7 @@ from aligner_lib.rollouts.environments.registry import build
 from aligner_lib.rollouts.environments.user_file import UserFile
 
 BUILD_SECONDS = 120  # to import and build an environment; the time limit of a request starts afterwards
+FLOAT32_MAX = 3.4028235e38  # the trainers keep rewards in float32
 
 
 @dataclass(frozen=True)
@@ -267,6 +268,8 @@ def _checked(answer: Any, kind: type, rewards: tuple[str, ...], last: bool) -> S
             return Problem("not_finite", f"{name} is {value!r}, which is not a number")
         if not math.isfinite(numbers[name]):
             return Problem("not_finite", f"{name} is {numbers[name]}")
+        if name in (*own, *rewards) and abs(numbers[name]) > FLOAT32_MAX:
+            return Problem("not_finite", f"{name} is {numbers[name]}, beyond float32's {FLOAT32_MAX}")
     reward = numbers.pop("the reward", 0.0)
     if answer.done:
         return Step(reward, True, "", numbers)
