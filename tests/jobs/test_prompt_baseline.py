@@ -58,3 +58,6 @@ def test_a_group_s_mean_has_the_response_s_own_reward_in_it_and_without_a_baseli
     trainer.loop = SimpleNamespace(prompt_baseline=baseline)
     rollouts = SimpleNamespace(group=torch.tensor([0, 0, 1, 1]))
     assert trainer.prompt_baseline(rollouts, torch.tensor([1.0, 3.0, 4.0, 6.0])).tolist() == expected
+    # the second group has a single reward, and the mean of all three is 3
+    lone = trainer.prompt_baseline(rollouts, torch.tensor([1.0, 3.0, 5.0, float("nan")])).tolist()
+    assert lone == {"none": [0, 0, 0, 0], "group_mean": [2, 2, 5, 0], "leave_one_out": [3, 1, 3, 0]}[baseline]

@@ -7,6 +7,7 @@ Algorithm: Ouyang et al. 2022 (arXiv:2203.02155), in NeMo-Aligner's form.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -92,12 +93,20 @@ class PPOTrainer(PolicyGradientTrainer):
         """The value that the critic's output is added to, for each response, in units of rewards: float32 [B]; 0 without a
         baseline.
 
-        rewards: float [B].
+        rewards: float [B], NaN for a response without a reward. With `leave_one_out`, a response whose group has no other
+        reward is compared with the mean reward of the batch.
         """
         baseline = self.loop.prompt_baseline
         if baseline == "none":
             return torch.zeros_like(rewards)
-        return rewards.nan_to_num() - self.compared(rollouts, rewards, baseline, scale="none")
+        advantages = self.compared(rollouts, rewards, baseline, scale="none")
+        if baseline == "leave_one_out":
+            of_rank = rollouts.group[rewards.isfinite()].tolist()
+            sizes = Counter(group for part in parallel.gather_over_dp(of_rank) for group in part)
+            alone = torch.tensor([sizes[group] == 1 for group in rollouts.group.tolist()])
+            over_batch = self.compared(rollouts, rewards, "batch_mean", scale="none")
+            advantages = torch.where(alone, over_batch, advantages)
+        return rewards.nan_to_num() - advantages
 
     def learn(self, step: int, experience: ActorCriticExperience, timers: Timers) -> dict[str, float]:
         """Train actor and critic at the same time on the same global batches. The critic may be in another job."""
