@@ -80,7 +80,7 @@ class FunctionFile:
         """
         path, name = place_in(use)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} can't be read: {error}") from None
         return cls(str(path), text, check(text, place, str(path), name))
@@ -254,7 +254,7 @@ def _modules_in(text: str) -> list[str]:
 
 @cache
 def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return ast.parse(path.read_text(encoding="utf-8-sig"))
 
 
 def _definitions(tree: ast.Module) -> dict[str, ast.FunctionDef]:

@@ -160,7 +160,8 @@ def test_a_file_may_have_helpers_and_imports(tmp_path):
     file.write_text(
         "from torch import Tensor\nSHARE = 0.5\n\n\ndef _half(x: Tensor):\n    return SHARE * x\n\n\n"
         "def other(x):\n    return x\n\n\ndef mine(ratio, advantages, *, low=0, high=0, **rest):\n    pass\n\n\n"
-        "def mean(ratio, advantages, low, high):\n    return [_half(r) for r in ratio], ratio\n"
+        "def mean(ratio, advantages, low, high):\n    return [_half(r) for r in ratio], ratio\n",
+        encoding="utf-8-sig",  # some editors write a byte order mark
     )
     assert FunctionFile.read(f"{file}:mean", SURROGATE).load()([4.0], 0, 0, 0)[0] == [2.0]
     with pytest.raises(ConfigError, match="can't stand in"):
