@@ -259,7 +259,7 @@ def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...
         lists = [
             key
             for key in present
-            if isinstance(head.value[key], list) and isinstance(head.value[key][0], dict)
+            if isinstance(head.value[key], list) and any(isinstance(item, dict) for item in head.value[key])
         ]
         cure = "name their meanings, as in --map question=prompt,best=chosen"
         if lists and head.line == 1:

@@ -368,6 +368,7 @@ def test_two_columns_with_the_same_meaning_are_refused(tmp_path, title):
             "no readable record.*: save the file as UTF-8",
         ),
         ("raw.jsonl", b'[{"prompt": "a"}, {"prompt"', "is not JSON after record 1"),
+        ("raw.json", b'{"data": []}', "has the columns data, which match no known form"),
         (
             "raw.json",
             b'{"data": [{"prompt": "a"}]}',

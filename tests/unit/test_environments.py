@@ -202,7 +202,7 @@ RIGHT = [
     ("First 3, then 1,000 apples.", "1000"), (" Paris\n", "Paris"), ("1,00,000 rupees", "100000"), ("#### Paris.", "Paris"),
     ("The answer is **Paris**", "Paris"), (r"\boxed{2, 3}", "2,3"), (r"\boxed{5 cm}", "5"), (r"\boxed{5 months}", "5"), (r"\boxed{50 percent}", "50%"), (r"\boxed{5 apples}", "5"),
     ("#### 5 m^2", "5"), ("The answer is St. Louis.", "St. Louis"), ("<think>the answer is 7.</think>\nTom has 8.", "8"), (r"\boxed{1{,}000}", "1000"), (r"\boxed{10000}", r"10,\!000"),
-    (r"\boxed{\frac12}", "1/2"), (r"\boxed{\frac{-3}{4}}", "-0.75"), (r"\boxed{10}", r"10\text{ cm}"), (r"\boxed{90}", r"90^\circ"), ("5 pears", "5 apples"), (r"\boxed{\text{Paris}}", "Paris"), ("The answer is (A)", "A"), ("The answer is **2** apples", "2"),
+    (r"\boxed{\frac12}", "1/2"), (r"\boxed{\frac{-3}{4}}", "-0.75"), (r"\boxed{10}", r"10\text{ cm}"), (r"\boxed{90}", r"90^\circ"), ("5 pears", "5 apples"), (r"\boxed{\text{Paris}}", "Paris"), ("The answer is (A)", "A"), ("The answer is **2** apples", "2"), ("The answer is $5/hour.", "5"), ("The answer is part 1: 5", "5"),
     (r"\boxed{5\text{ cm}^2}", "5"), (r"\boxed{v = 5 m/s^{2}}", "5"), (r"\boxed{1,000 metres.}", "1000"),
 ]  # fmt: skip
 WRONG = [

@@ -42,9 +42,10 @@ UNIT = re.compile(
 LATEX_FUNCTION = re.compile(r"\\(?!text|[dt]?frac(?:\{[-+]?\d+\}|\d\d)|boxed)[a-z]+|\\[dt]?frac\{[^}]*\\")
 # Beside the last number of a marked line. Two asterisks may be emphasis, so only those between two operands are an operator.
 OPERATOR_BEFORE = re.compile(
-    r"(?:[\^/×·+√]|[\d)]\s*(?:[-−–:x]|\*{1,2})|(?<![^\W_])[a-z]\*|\b(?:negative|minus))\s*$", re.IGNORECASE
+    r"(?:[\^/×·+√]|[\d)]\s*(?:[-−–x]|\*{1,2})|(?<![^\W_])[a-z]\*|\b(?:negative|minus))\s*$|\d:$",
+    re.IGNORECASE,
 )
-OPERATOR_AFTER = re.compile(r"\s*(?:[\^×·/+]|\*{1,2}\s*[\d(])|[xyzπ]\b", re.IGNORECASE)
+OPERATOR_AFTER = re.compile(r"\s*(?:[\^×·]|(?:[/+]|\*{1,2})\s*[\d(])|[xyzπ]\b", re.IGNORECASE)
 LATEX_TEXT = re.compile(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}")
 LETTER = re.compile(r"\((\w)\)")  # of a choice
 
