@@ -5,8 +5,10 @@ import subprocess
 from collections.abc import Mapping
 from functools import cache
 from itertools import islice
+from pathlib import Path
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
+_DEVICES = Path("/dev")
 _TIMEOUT_S = 20
 
 
@@ -19,11 +21,11 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 @cache
 def _installed() -> int:
-    """The number of GPUs in nvidia-smi's list; 0 when nvidia-smi is missing or does not answer."""
+    """The number of GPUs in nvidia-smi's list, or of the driver's devices when nvidia-smi is missing, as in many containers."""
     try:
         answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
-        return 0
+        return len([*_DEVICES.glob("nvidia[0-9]*")])
     return sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
 
 

@@ -93,12 +93,14 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
 
 def _replace(folder: Path, make: Callable[[Path], None]) -> None:
     """Let `make` create a new folder beside `folder`, then move the new folder to `folder`. If `make` fails, `folder` stays."""
-    new = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(new, ignore_errors=True)  # left by a killed process
+    new, old = (folder.with_name(f".{folder.name}.{name}") for name in ("new", "old"))
+    for left in (new, old):  # by a killed process
+        shutil.rmtree(left, ignore_errors=True)
     make(new)
     if folder.exists():
-        shutil.rmtree(folder)
+        folder.rename(old)
     new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _make_parents(folder: Path) -> None:

@@ -12,7 +12,18 @@ import psutil
 import pytest
 from processes_help import BOUND_S, python, until
 
-from cluster import Job, JobFailed, JobNotFound, Resources, RunBusy, State, environment, processes, submit
+from cluster import (
+    Job,
+    JobFailed,
+    JobNotFound,
+    Resources,
+    RunBusy,
+    State,
+    environment,
+    gpus,
+    processes,
+    submit,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -126,6 +137,14 @@ def test_when_one_rank_of_a_component_fails_all_ranks_and_components_end(run, ga
         job.wait(BOUND_S)
     assert failure.value.exception_line == "RuntimeError: rank one is unwell"
     none_left(job)
+
+
+def test_without_nvidia_smi_the_driver_s_devices_are_counted(tmp_path, monkeypatch):
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus._installed.__wrapped__() == 2
 
 
 @pytest.mark.parametrize(
