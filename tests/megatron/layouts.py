@@ -21,7 +21,7 @@ from benchmarks.activations import kept_bytes
 LAYOUTS = {"tp2": (2, 1), "tp2_sequence": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}
 SEQUENCE_PARALLEL = "tp2_sequence"
 STEPS, MORE_STEPS = 2, 2  # the second step after a checkpoint shows the optimizer's state in its loss
-GLOBAL_BATCH, MICRO_BATCH = 5, 2
+GLOBAL_BATCH, MICRO_BATCH = 5, 4  # two micro batches; a replica's are half as large
 # other ranks and scales everywhere, so that none can be taken for another's
 LAYERS = {
     "linear_qkv": Adapter(4, 2.0),
@@ -36,8 +36,8 @@ BF16_RATE = 1e-4  # a fifth of half a step of bf16's grid between 1/8 and 1/4, i
 MAPPED = 102  # seed of the batch that is not trained on
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [15, 16], [17]]
 SAMPLING = {
-    "greedy": Sampling(max_length=8, greedy=True),
-    "sampled": Sampling(max_length=8, temperature=1.3, top_k=40),
+    "greedy": Sampling(max_length=5, greedy=True),
+    "sampled": Sampling(max_length=5, temperature=1.3, top_k=40),
 }
 STOP = 3
 
@@ -132,8 +132,10 @@ def mapped(engine, name: str) -> list:
         return logprobs.view(targets.shape)
 
     own = range(GLOBAL_BATCH)[parallel.dp_rank() :: parallel.dp_size()]
-    results = engine.map([Samples.draw(GLOBAL_BATCH, MAPPED).rows([i]) for i in own], function)
-    return _in_order(parallel.gather_over_dp([result[0].tolist() for result in results]))
+    batch = Samples.draw(GLOBAL_BATCH, MAPPED).rows(own)
+    [results] = engine.map([batch], function)
+    rows = [row[: length - 1] for row, length in zip(results.tolist(), batch.lengths.tolist())]
+    return _in_order(parallel.gather_over_dp(rows))
 
 
 def generated(module, sampling: Sampling) -> list:
@@ -145,7 +147,10 @@ def generated(module, sampling: Sampling) -> list:
 
 
 def _batches_of_rank(step: int, micro_batch: int) -> list[Samples]:
-    return Samples.draw(GLOBAL_BATCH, step).micro_batches(micro_batch, parallel.dp_rank(), parallel.dp_size())
+    replicas = parallel.dp_size()
+    return Samples.draw(GLOBAL_BATCH, step).micro_batches(
+        micro_batch // replicas, parallel.dp_rank(), replicas
+    )
 
 
 def _in_order(shares: list[list]) -> list:
