@@ -49,7 +49,7 @@ BOUNDS = {("length", "seconds"): 1.5, ("ranks", "seconds"): 1.3}
 nothing, while each of N ranks sends 2 (N − 1) / N times its gradients: the cost of a rank rises, but stays below a constant."""
 BYTES_OF_PARAMETER = 16  # weight, gradient and Adam's two moments in float32
 GIB = 2**30
-PRELOADED = ["aligner_lib.kinds.sft.trainer", "aligner_lib.megatron.parallel", "torch._dynamo"]
+PRELOADED = ["aligner_lib.kinds.sft.trainer", "aligner_lib.megatron.parallel"]
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,6 @@ _forks.set_forkserver_preload(
         "hydra",
         "pytriton.client",
         "pytriton.triton",
-        "torch._dynamo",  # torch imports it for the first optimizer
     ]
 )
 
