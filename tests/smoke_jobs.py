@@ -120,7 +120,7 @@ class SmokeJobs:
             "model.ppo.rollout_micro_batch_size": 5,
             "model.ppo.num_val_samples": 4,
             "model.ppo.length_params.max_length": 12,
-            "model.ppo.sampling_params.end_strings": "[e]",
+            "model.ppo.sampling_params.end_strings": "[l]",
         }
 
     def _ppo(self) -> dict[str, object]:

@@ -238,12 +238,12 @@ def _quick_with_few_rows(forward):
         rows = input.numel() // input.shape[-1]
         if torch.is_grad_enabled() or rows > FEW_ROWS or kwargs.get("sequence_parallel"):
             return forward(self, input, weight, *args, **kwargs)
-        x = input.reshape(rows, -1)
+        x = input.reshape(rows, input.shape[-1])  # also of no rows at all
         in_order = weight.dtype == torch.bfloat16
         output = torch.mm(x, weight.t()) if in_order else torch.mm(weight, x.t()).t().contiguous()
         if (bias := kwargs.get("bias")) is not None:
             output += bias
-        return output.view(*input.shape[:-1], -1)
+        return output.view(*input.shape[:-1], weight.shape[0])
 
     return few_rows_forward
 

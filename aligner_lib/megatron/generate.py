@@ -167,7 +167,7 @@ class _Request:
         response = self.response
         response.tokens.append(token)
         response.logprobs.append(logprob)
-        response.finished = token in stop_ids or _ends_with(response.tokens, self.sampling, decode)
+        response.finished = token in stop_ids or _has_ended(response.tokens, self.sampling, decode)
         response.is_over = response.finished or len(response.tokens) >= self.sampling.max_length
         if self.constraint is not None:
             self.constraint.take(token)
@@ -460,8 +460,9 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
     top, ids = logits.topk(k, dim=-1)
     probabilities = top.softmax(dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities  # mass of the likelier tokens
-    # the likeliest token always stays
-    probabilities = probabilities.masked_fill(before >= sampling.top_p, 0.0)
+    beyond = before >= sampling.top_p
+    beyond[:, 0] = False  # the likeliest token always stays
+    probabilities = probabilities.masked_fill(beyond, 0.0)
     places = _invert(probabilities, uniforms)
     return _selected(ids, places), (_selected(probabilities, places) / probabilities.sum(dim=-1)).log()
 
@@ -481,10 +482,11 @@ def _uniforms(seed: int, count: int) -> list[float]:
     return torch.rand(count, dtype=torch.float64, generator=generator).tolist()
 
 
-def _ends_with(tokens: list[int], sampling: Sampling, decode) -> bool:
+def _has_ended(tokens: list[int], sampling: Sampling, decode) -> bool:
+    """Whether the last token completes an end string, which may end within the token."""
     if not sampling.end_strings:
         return False
     assert decode is not None, "end strings need decode"
     longest = max(len(end.encode()) for end in sampling.end_strings)
     tail = decode(tokens[-longest - 1 :])  # a token is at least one byte long
-    return any(tail.endswith(end) for end in sampling.end_strings)
+    return any(end in tail for end in sampling.end_strings)

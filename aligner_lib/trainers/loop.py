@@ -165,6 +165,7 @@ class TrainingLoop:
     def _step(self) -> None:
         """Run the next step, and its validation if a validation is due."""
         started, processor = time.perf_counter(), ProcessorWait()
+        cpu.peak_memory()  # leave out what the last validation and checkpoint took
         with _at(self.done + 1):
             metrics = self.trainer.step(self.done + 1)
         self.done += 1

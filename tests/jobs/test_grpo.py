@@ -107,13 +107,15 @@ def test_a_response_s_advantage_is_its_reward_less_its_group_s_mean(grpo):
             assert record["token_advantage"] == pytest.approx(expected, abs=2e-5)
 
 
-@pytest.mark.parametrize("objective", ["gspo", "reinforce_pp"])
+@pytest.mark.parametrize("objective", ["gspo", "reinforce_pp", "rloo"])
 def test_objectives_of_whole_responses_and_of_whole_batches_have_a_gradient(jobs, here, objective):
     """unit/test_policy_gradient.py compares each objective with its paper's formula."""
     few = ONE_STEP | {"model__grpo__num_val_samples": 1, "model__grpo__rollout_epochs": 1}
     settings = jobs.settings("grpo", f"grpo_{objective}", **few, model__grpo__objective=objective)
     run_smoke_job("grpo", settings)
-    assert jobs.run_folder(f"grpo_{objective}").metrics()[1]["train_optim/grad_norm"] > 0
+    record = jobs.run_folder(f"grpo_{objective}").metrics()[1]
+    assert record["train_optim/grad_norm"] > 0
+    assert ("train_optim/clip_fraction" in record) == (objective != "rloo")  # which has no ratio to clip
 
 
 def test_groups_that_are_alike_cost_no_update_and_are_counted(jobs, environment):

@@ -136,6 +136,24 @@ def test_a_checkpoint_can_be_asked_for_also_during_one(tmp_path):
     assert list((tmp_path / "control").iterdir()) == []
 
 
+def test_the_peak_of_memory_is_the_step_s_own(tmp_path, monkeypatch):
+    from aligner_lib.megatron import cpu
+
+    taken = []  # GiB since the last question
+
+    def peak_memory() -> float:
+        peak = max(taken, default=0)
+        taken.clear()
+        return peak
+
+    def take(gib):
+        return lambda: taken.append(gib)
+
+    monkeypatch.setattr(cpu, "peak_memory", peak_memory)
+    counter = Counter(at={step: take(1) for step in (1, 2, 3, 4)}, validating={0: take(5), 3: take(5)})
+    assert go(tmp_path / "run", counter, max_steps=4).series("memory/peak")[1] == [1, 1, 1, 1]
+
+
 # ---- changes of settings --------------------------------------------------------------------------------------------
 
 FROM_3, FROM_4 = [1, 3, 33, 73, 123, 183, 253], [1, 3, 6, 46, 96, 156, 226]  # totals with a weight of 10

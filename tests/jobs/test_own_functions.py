@@ -9,7 +9,7 @@ from smoke_jobs import assert_same_first_steps, first_steps, run_smoke_job, step
 
 from aligner_lib.algorithms import policy_gradient
 from aligner_lib.config.functions import with_imports
-from aligner_lib.errors import UserError
+from aligner_lib.errors import FunctionError, UserError
 
 SOLVED = Path(__file__).parents[2] / "notebooks" / "solved"
 # and one that is no exercise, in other words than the library's
@@ -66,6 +66,13 @@ def test_group_advantages(jobs):
     expected = policy_gradient.grpo_advantages(rewards, group)
     assert [record["token_advantage"][0] for record in records] == pytest.approx(expected.tolist(), abs=1e-3)
     assert expected.std() > 0.5
+
+
+def test_a_mask_that_leaves_no_token_is_named():
+    from aligner_lib.kinds.sft.trainer import SFTTrainer
+
+    with pytest.raises(FunctionError, match=r"functions\.loss_mask leaves no token of the train batch"):
+        SFTTrainer.figures(None, "train", {})
 
 
 def test_a_function_that_fails_in_training_is_told_with_the_step(jobs, here):

@@ -188,7 +188,7 @@ def test_rollout_records_agree_with_the_metrics(ppo):
     assert {r["finished"] for r in records(ppo, step=2)} == {True, False}
     for r in ppo.rollouts():
         assert r["length"] == 12 or r["finished"]
-        assert not r["finished"] or r["response"].endswith("e") or r["tokens"][-1] == "<|im_end|>"
+        assert not r["finished"] or "l" in r["response"] or r["tokens"][-1] == "<|im_end|>"
     for record in ppo.metrics()[1:]:
         rollouts = records(ppo, record["step"])
         assert len(rollouts) == record["train_rollouts/rollout_size"] == 16

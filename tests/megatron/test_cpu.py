@@ -33,6 +33,13 @@ def test_a_group_of_one_rank_calls_no_collective():
     assert len(calls) == 1
 
 
+def test_no_rows_pass_through_as_no_rows():
+    """Of a micro batch without a token in the loss, for instance."""
+    forward = cpu._quick_with_few_rows(None)
+    with torch.no_grad():
+        assert forward(None, torch.ones(0, 1, 4), torch.ones(7, 4)).shape == (0, 1, 7)
+
+
 def test_megatron_has_no_real_triton(one_process):
     """PyTorch's CPU build has no Triton, which Megatron 0.19 imports without a condition."""
     from megatron.core.inference.contexts import fused_kv_append_kernel

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aligner_lib.megatron import generate as generation
-from aligner_lib.megatron.generate import ContinuousBatch, Sampling, _ends_with, draw, generate, generating
+from aligner_lib.megatron.generate import ContinuousBatch, Sampling, _has_ended, draw, generate, generating
 
 pytestmark = pytest.mark.megatron
 STOP = 0
@@ -83,8 +83,18 @@ def test_an_end_string_may_take_a_token_for_each_of_its_bytes():
     def decode(ids: list[int]) -> str:
         return bytes(ids).decode(errors="replace")
 
-    endings = [_ends_with(tokens[: i + 1], sampling, decode=decode) for i in range(len(tokens))]
+    endings = [_has_ended(tokens[: i + 1], sampling, decode=decode) for i in range(len(tokens))]
     assert endings == [False] * (len(tokens) - 1) + [True]
+
+
+def test_an_end_string_may_end_within_a_token():
+    pieces, sampling = ["yes", "</answer", ">.\n"], Sampling(max_length=99, end_strings=("</answer>",))
+
+    def decode(ids: list[int]) -> str:
+        return "".join(pieces[i] for i in ids)
+
+    endings = [_has_ended([*range(count)], sampling, decode) for count in (1, 2, 3)]
+    assert endings == [False, False, True]
 
 
 @pytest.mark.parametrize("rows", [2, None])
@@ -321,7 +331,7 @@ def frequencies(seed: int = 0, **sampling) -> torch.Tensor:
         ({"top_k": 99}, PROBABILITIES),
         ({"top_p": 0.5}, torch.tensor([0, 0.4, 0, 0, 0.3, 0])),  # 0.4 is not enough: the next one comes along
         ({"top_p": 0.3}, torch.tensor([0, 1.0, 0, 0, 0, 0])),
-        ({"top_p": 1e-6}, torch.tensor([0, 1.0, 0, 0, 0, 0])),
+        ({"top_p": 1e-50}, torch.tensor([0, 1.0, 0, 0, 0, 0])),  # which is 0 in float32
         ({"top_k": 3, "top_p": 0.8}, torch.tensor([0, 0.4, 0, 0, 0.3, 0])),  # of 0.85: 0.47, 0.35, 0.18
         ({"greedy": True}, torch.tensor([0, 1.0, 0, 0, 0, 0])),
     ],

@@ -354,11 +354,14 @@ class PolicyGradientTrainer(ABC):
         log_ratio = (logprobs - old).detach()
         sums = {
             "ppo_ratio": ratio.sum(),
-            "ppo_ratio_clamped": clipped.sum(),
-            "clip_fraction": (ratio != clipped).float().sum(),
             "policy_kl": (log_ratio.exp() - 1 - log_ratio).sum(),
             "scaled_entropy": entropy,
         }
+        if objective.ratio != "none":
+            sums |= {
+                "ppo_ratio_clamped": clipped.sum(),
+                "clip_fraction": (ratio != clipped).float().sum(),
+            }
         if objective.kl_in_loss:
             sums["kl_loss"] = kl.sum()
         if not self.recomputes:
@@ -473,7 +476,9 @@ class PolicyGradientTrainer(ABC):
         rewards: Tensor,
         experience: Experience | None = None,
     ) -> None:
-        kl, advantages = (None, None) if experience is None else (experience.kl, experience.advantages)
+        kl, advantages = None, None
+        if experience is not None:
+            kl, advantages = experience.kl, experience.advantages * experience.loss_mask
         records = rollout_records(
             split,
             step,

@@ -11,6 +11,7 @@ from torch import Tensor
 from aligner_lib.config.functions import own_functions
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.samples import SFTSample
+from aligner_lib.errors import FunctionError
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.trainers.supervised import SupervisedTrainer
@@ -43,5 +44,7 @@ class SFTTrainer(SupervisedTrainer[SFTSample]):
         return AnswerBatch(tokens, lengths, self.functions.loss_mask(pad_rows(learnt, False)[0]))
 
     def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
-        """Return only the loss."""
+        """Return only the loss. Raises FunctionError if the user's mask leaves no token in the loss."""
+        if not terms:
+            raise FunctionError(f"functions.loss_mask leaves no token of the {group} batch in the loss")
         return {f"{group}/loss": terms["loss"]}
