@@ -15,6 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import aligner_lib.datasets
+import data as converter
 from aligner_lib.datasets import load_indexed
 from aligner_lib.datasets.indexed_dataset import files_of_prefix, prefix_of
 from aligner_lib.datasets.load.lines import Collect
@@ -124,8 +125,17 @@ def _key(load: Callable, paths: list[Path], tokenizer: Tokenizer, max_length: in
 
 @cache
 def _hash_of_code() -> str:
-    folder = Path(aligner_lib.datasets.__file__).parent
-    return files_hash(_existing(folder, sorted(path.name for path in folder.glob("*.py"))))
+    return files_hash(_code())
+
+
+def _code() -> dict[str, Path]:
+    """The modules of the loaders and of `data`, which reads turns and tools for them, by their names."""
+    folders = (Path(package.__file__).parent for package in (aligner_lib.datasets, converter))
+    return {
+        f"{folder.name}/{path.relative_to(folder).as_posix()}": path
+        for folder in folders
+        for path in sorted(folder.rglob("*.py"))
+    }
 
 
 def _existing(folder: Path, names: Iterable[str]) -> dict[str, Path]:

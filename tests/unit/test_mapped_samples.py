@@ -2,10 +2,12 @@
 
 import errno
 import json
+import sys
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from itertools import chain
 from multiprocessing import current_process
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -87,6 +89,12 @@ def test_samples_are_made_once_and_again_for_other_data_settings_or_tokenizers(
     file.write_bytes((formatted / file.name).read_bytes())
     (cached / first / "samples.bin").write_bytes(b"")
     assert made() == set() and len(MappedSamples(cached / first)) > 0, "damaged samples are made again"
+
+
+def test_every_module_that_the_loaders_import_is_a_part_of_the_cache_s_key():
+    names = [name for name in sys.modules if name.startswith(("aligner_lib.datasets.", "data."))]
+    assert {"aligner_lib.datasets.load.sft", "data.tools"} <= {*names}
+    assert {Path(sys.modules[name].__file__) for name in names} <= {*mapped_data._code().values()}
 
 
 def test_small_files_and_a_cache_without_write_permission_stay_in_memory(
