@@ -46,15 +46,18 @@ def load_pairs(
 ) -> tuple[Sequence[PairSample], LoadReport]:
     """As load.load_pairs. files: prefixes of .bin and .idx. Raises UserError for unusable files."""
 
-    end = answer_end(tokenizer)
-
-    def make(*rows: list[int]) -> PairSample | str:
-        if reason := next(filter(None, (_stop_in_response(tokenizer, row) for row in rows)), None):
-            return reason
-        pair = PairSample(*(row + [end] for row in rows))
+    def make(prompt: list[int], *responses: list[int]) -> PairSample | str:
+        pair = PairSample(*(prompt + response for response in responses))
         return pair_problem(pair, max_length) or pair
 
-    return _load(files, tokenizer, make, group=2, collect=collect)
+    def make_whole(*rows: list[int]) -> PairSample | str:
+        if reason := next(filter(None, (_stop_in_response(tokenizer, row) for row in rows)), None):
+            return reason
+        return make([], *(row + [tokenizer.eos_id] for row in rows))
+
+    # a plain text need not say where its response begins
+    make_rows = _with_prompt(tokenizer, make) if tokenizer.template == OWN else make_whole
+    return _load(files, tokenizer, make_rows, group=2, collect=collect)
 
 
 def load_preferences(
@@ -115,8 +118,7 @@ def response_start(tokenizer: Tokenizer, ids: list[int], mark: str) -> int | Non
 
 def _stop_in_response(tokenizer: Tokenizer, row: list[int]) -> str | None:
     """The reason to drop a plain text whose response, after the last `Assistant:`, contains a stop token."""
-    # with the tokenizer's own template, the prompt has stop tokens, and `aligner data mmap` has checked the response
-    if tokenizer.template == OWN or not stop_token_within(tokenizer, row[len(tokenizer.bos_ids) :]):
+    if not stop_token_within(tokenizer, row[len(tokenizer.bos_ids) :]):
         return None
     start = response_start(tokenizer, row, answer_mark(tokenizer))
     return None if start is None else stop_token_within(tokenizer, row[start:])
@@ -128,7 +130,10 @@ def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
 
     def split(*rows: list[int]):
         starts = [response_start(tokenizer, row, mark) for row in rows]
-        if None in starts or any(start == len(row) for start, row in zip(starts, rows)):
+        if any(
+            start is None or not tokenizer.decode(row[start:], special_tokens=True).strip()
+            for start, row in zip(starts, rows)
+        ):
             return f"no answer behind a last {mark!r}"
         (prompt, chosen), (other, rejected) = ((row[:at], row[at:]) for at, row in zip(starts, rows))
         if prompt != other:

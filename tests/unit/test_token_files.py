@@ -310,6 +310,17 @@ def test_a_response_that_contains_a_stop_token_is_left_out(tmp_path, tokenizer):
         assert report.lines()[0].startswith("1 of 4 samples left out: an answer contains the stop token")
 
 
+@pytest.mark.parametrize("template", [PLAIN, OWN])
+def test_a_pair_with_a_blank_answer_is_left_out_as_of_lines(tmp_path, smoke, template):
+    tokenizer = use_template(Tokenizer(smoke), template)
+    texts = [f"User: Hi\n\nAssistant:{answer}" for answer in (" Hello!", " ", "\n", " No", " Yes", " No")]
+    lines, prefix = tokenized(tmp_path, tokenizer, *texts)
+    for name in LOADERS[template == PLAIN : 2]:  # a reward model's plain texts need no answer
+        samples, report = getattr(load_indexed, name)([prefix], tokenizer, 64)
+        assert samples == getattr(load, name)([lines], tokenizer, 64)[0]
+        assert report.lines()[0].startswith("2 of 3 samples left out: no answer behind a last ")
+
+
 def test_an_odd_number_of_documents_is_refused_as_pairs(tmp_path, tokenizer):
     _, prefix = tokenized(tmp_path, tokenizer, "a", "b", "c")
     with pytest.raises(UserError, match="has 3 documents: chosen and rejected documents alternate"):
