@@ -168,9 +168,17 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Conversation) -> list[int]:
 
 
 def as_written(tokenizer: Tokenizer, conversation: Conversation) -> Conversation:
-    """A conversation in the form for the chosen template: turns for the tokenizer's own template, otherwise unchanged."""
-    own = tokenizer.template == OWN and isinstance(conversation, str)
-    return turns_of(conversation) if own else conversation
+    """A conversation in the form for the chosen template: turns for the tokenizer's own template, otherwise unchanged.
+
+    Raises UserError for a text without a turn, which a template cannot write.
+    """
+    if tokenizer.template != OWN or not isinstance(conversation, str):
+        return conversation
+    if turns := turns_of(conversation):
+        return turns
+    raise UserError(
+        f"the prompt {conversation!r} has no turn for the chat template to write: begin the prompt with `User: …`"
+    )
 
 
 def with_response(tokenizer: Tokenizer, prompt: Conversation, response: str) -> tuple[list[int], int]:
@@ -237,8 +245,12 @@ def answer_of(tokenizer: Tokenizer, messages: list[Message], tools: Sequence[Too
     written = content + json.dumps(messages[-1].get("tool_calls", []), ensure_ascii=False)
     if stop := next((stop for stop in stop_texts(tokenizer) if stop in written), None):
         raise ValueError(_holds_stop_token(stop))
-    head, whole = (
-        _apply(tokenizer, turns, ready, tools) for turns, ready in ((messages[:-1], True), (messages, False))
+    before, whole = messages[:-1], _apply(tokenizer, messages, False, tools)
+    # for no message, templates fail, or leave their own system turn out
+    head = (
+        _apply(tokenizer, before, True, tools)
+        if before
+        else _around_response(tokenizer, [], [], False, tools)[0]
     )
     if not whole.startswith(head):
         raise UserError(

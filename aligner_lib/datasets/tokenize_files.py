@@ -20,8 +20,8 @@ from aligner_lib.datasets.chat_template import (
     ANSWER,
     OWN,
     PLAIN,
+    as_written,
     encode_prompt,
-    turns_of,
     use_template,
     with_response,
 )
@@ -163,7 +163,7 @@ def _encode(lines: list[Line], recipe: TokenizationRecipe, dtype: int) -> Encode
 
 
 def _document(tokenizer: Tokenizer, text: str) -> list[int]:
-    if tokenizer.template == OWN and turns_of(text)[-1]["role"] == "assistant":
+    if tokenizer.template == OWN and as_written(tokenizer, text)[-1]["role"] == "assistant":
         before, mark, response = text.rpartition(ANSWER)
         return with_response(tokenizer, before + mark, response)[0]
     return encode_prompt(tokenizer, text)

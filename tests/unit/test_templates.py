@@ -73,6 +73,22 @@ def test_a_conversation_has_the_tokens_of_transformers_and_its_answers_are_learn
     assert learnt(tokenizer, sample) == [f"Hello.{stop}", f"Yes, well.{stop}"]
 
 
+# as SmolLM2's: a conversation without a system's turn gets one
+OWN_SYSTEM = (
+    "{% if messages and messages[0].role != 'system' %}{{ 'Be kind.' + eos_token }}{% endif %}" + TRIMMED
+)
+
+
+def test_a_conversation_may_begin_with_an_answer(with_template, jsonl):
+    tokenizer, turns = with_template(OWN_SYSTEM), [MESSAGES[2], *MESSAGES[1:3]]
+    whole, stop = as_transformers(tokenizer.folder, turns), tokenizer.config["eos_token"]
+    for weight in (0, 1):
+        (sample,), _ = load_sft(
+            jsonl({"messages": [turns[0] | {"weight": weight}, *turns[1:]]}), tokenizer, 64
+        )
+        assert sample.tokens == whole and learnt(tokenizer, sample) == [f"Hello.{stop}"] * (1 + weight)
+
+
 def test_input_and_output_are_two_turns_and_a_long_input_keeps_its_question(tokenizer, jsonl):
     (sample,), _ = load_sft(jsonl({"input": " Hi? ", "output": "Hello.\n"}), tokenizer, 64)
     assert sample.tokens == as_transformers(tokenizer.folder, MESSAGES[1:3])[: len(sample.tokens)]

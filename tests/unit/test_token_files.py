@@ -230,6 +230,18 @@ def test_a_file_without_any_text_is_refused_and_leaves_no_files(tmp_path, tokeni
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
+def test_a_text_without_a_turn_is_left_out_with_the_tokenizer_s_template(tmp_path, smoke):
+    tokenizer = use_template(Tokenizer(smoke), OWN)
+    source = write_lines(tmp_path / "a.jsonl", "User: Hi?\n\nAssistant:", "Assistant:")
+    for report in (
+        tokenize_file(source, tmp_path / "a", tokenizer).report,
+        load.load_prompts([source], tokenizer, 64)[1],
+    ):
+        assert [line.partition(" for ")[0] for line in report.lines()] == [
+            "1 of 2 samples left out: the prompt 'Assistant:' has no turn"
+        ]
+
+
 def test_a_second_call_is_refused_while_the_first_one_writes(tmp_path, tokenizer):
     with open(tmp_path / ".a_text_document.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
