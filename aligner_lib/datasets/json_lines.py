@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
@@ -53,16 +54,12 @@ def parse(line: str) -> dict:
 
 
 def first_record(files: Iterable[Path]) -> dict:
-    """The record of the first line that is not empty; an empty record if the line holds no record."""
+    """The record of the first line that holds one; an empty record if no line does."""
     for file in files:
-        if not file.is_file():
-            continue
-        with open(file, encoding="utf-8-sig", errors="surrogateescape") as lines:
-            if line := next((line for line in lines if line.strip()), ""):
-                try:
+        if file.is_file():
+            for _, line in numbered_lines(file):
+                with suppress(ValueError):  # the loaders say what is wrong with the line
                     return parse(line)
-                except ValueError:
-                    return {}
     return {}
 
 

@@ -8,7 +8,7 @@ import pytest
 from tiny_tokenizers import STYLES, llama_3, write
 
 from aligner_lib.datasets.chat_template import plain_template
-from aligner_lib.datasets.load import load_pairs, load_prompts, load_sft
+from aligner_lib.datasets.load import load_labelled, load_pairs, load_prompts, load_sft
 from aligner_lib.datasets.load.sft import shorten
 from aligner_lib.datasets.tokenizer import Tokenizer
 
@@ -136,6 +136,42 @@ def test_a_record_without_anything_to_learn_is_counted_with_its_place(jsonl, tok
     (line,) = report.lines()
     assert line.startswith(f"1 of 3 samples left out: {reason}")
     assert line.endswith("(first: data.jsonl:3)")
+
+
+PAIR = {"chosen": "So.", "rejected": "No."}
+LABELLED = {"response": "So.", "label": True}
+BLANK_TURN = [{"role": "user", "content": " "}]
+
+
+@pytest.mark.parametrize(
+    ("load", "good", "bad", "reason"),
+    [
+        (load_prompts, {}, {"prompt": " "}, "'prompt' is empty"),
+        (load_prompts, {}, {"prompt": BLANK_TURN}, "the last turn of 'prompt' is empty"),
+        (load_pairs, PAIR, PAIR | {"prompt": ""}, "'prompt' is empty"),
+        (load_pairs, PAIR, b'{"prompt": "Why?", "chos', "not JSON"),
+        (load_labelled, LABELLED, b'{"prompt": "Why?", "resp', "not JSON"),
+    ],
+)
+def test_an_unusable_first_record_is_left_out_and_the_others_keep_their_form(
+    jsonl, tokenizer, load, good, bad, reason
+):
+    samples, report = load(
+        [jsonl(bad, *(good | {"prompt": text} for text in ("Why?", "How?")))], tokenizer, 64
+    )
+    assert len(samples) == 2 and report.lines()[0].startswith(f"1 of 3 samples left out: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("load", "records", "reason"),
+    [
+        (load_pairs, [{"text": "a"}, {"text": "b"}, {"text": "c"}, {"id": 1}], "no key 'text'"),
+        (load_labelled, [LABELLED | {"prompt": text} for text in "ab"] + [{"prompt": "c", "response": "d"}], "'label' is None"),
+    ],
+)  # fmt: skip
+def test_a_record_without_a_key_of_the_first_record_is_left_out(jsonl, tokenizer, load, records, reason):
+    samples, report = load([jsonl(*records)], tokenizer, 64)
+    assert samples and list(report.dropped.values()) == [1] and reason in report.lines()[0]
 
 
 def test_a_byte_order_mark_costs_no_record(jsonl, tokenizer):

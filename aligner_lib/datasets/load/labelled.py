@@ -58,11 +58,9 @@ def _labelled(tokenizer: Tokenizer, max_length: int, record: dict) -> tuple[Conv
     text = record.get("prompt")
     is_plain_prompt = isinstance(text, str) and text.rstrip().endswith(ANSWER)
     prompt = text_or_turns(record, "prompt", as_turns=tokenizer.template == OWN and not is_plain_prompt)
-    response, label = response_text(record, "response"), record["label"]
+    response, label = response_text(record, "response"), record.get("label")
     if not isinstance(label, bool):
         raise ValueError(f"'label' is {label!r}, but must be true or false")
-    if not response.strip() or (isinstance(text, str) and not text.strip()):
-        return "empty prompt or response"
     return _too_long(tokenizer, max_length, prompt, f" {response}") or (prompt, f" {response}", label)
 
 

@@ -35,7 +35,7 @@ def load_pairs(
 
 
 def _pair(tokenizer: Tokenizer, max_length: int, *records: dict) -> PairSample | str:
-    texts = [text_of(record, "text") for record in records if "text" in record]
+    texts = [text_of(record, "text") for record in records] if len(records) == 2 else []
     if not all(text.strip() for text in texts):
         return "empty text"
     if tokenizer.template == OWN or not texts:

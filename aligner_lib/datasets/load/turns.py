@@ -64,13 +64,18 @@ def as_message(role: str, text: str) -> Message:
 
 
 def text_or_turns(record: dict, key: str, as_turns: bool = False) -> Conversation:
-    """A prompt as a text or as turns. as_turns: a text becomes a user's turn."""
+    """A prompt as a text or as turns. as_turns: a text becomes a user's turn. Raises ValueError for a blank text or user's turn at
+    the end."""
     if not isinstance(record.get(key), list):
         text = text_of(record, key)
+        if not text.strip():
+            raise ValueError(f"{key!r} is empty")
         return [as_message("User", text)] if as_turns else text
     turns = [as_message(turn.role, turn.text.strip()) for turn in turns_in_record({"messages": record[key]})]
     if not turns or turns[-1]["role"] == "assistant":
         raise ValueError(f"the last turn of {key!r} is not the user's")
+    if turns[-1] == as_message("User", ""):
+        raise ValueError(f"the last turn of {key!r} is empty")
     return turns
 
 
