@@ -29,13 +29,13 @@ def global_batch(size: int, step: int, batch_size: int, seed: int, shuffle: bool
     for position in range(step * batch_size, (step + 1) * batch_size):
         epoch, place = divmod(position, size)
         if not picked or place == 0:
-            order = _kept_order(size, epoch, seed, shuffle)
+            order = kept_order(size, epoch, seed, shuffle)
         picked.append(order[place])
     return picked
 
 
-@lru_cache(maxsize=2)
-def _kept_order(size: int, epoch: int, seed: int, shuffle: bool) -> array:
+@lru_cache(maxsize=16)  # a job may draw from several environments
+def kept_order(size: int, epoch: int, seed: int, shuffle: bool = True) -> array:
     """`sample_order`, kept from step to step: a million samples take half a second to shuffle."""
     return array("q", sample_order(size, epoch, seed, shuffle))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from aligner_lib.algorithms.batching import global_batch, sample_order
+from aligner_lib.algorithms.batching import global_batch, kept_order
 from aligner_lib.datasets.chat_template import Conversation, as_written, call_form, encode
 from aligner_lib.datasets.samples import PromptSample
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -165,7 +165,7 @@ class EnvironmentTasks:
         if size is None:
             return number
         epoch, place = divmod(number, size)
-        return sample_order(size, epoch, self.seed)[place]
+        return kept_order(size, epoch, self.seed)[place]
 
     def _tasks(self, split: str, episodes: list[tuple[str, int]]) -> list[Task | EnvironmentFailure]:
         different = list(dict.fromkeys(episodes))

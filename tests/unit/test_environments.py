@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from forks import until
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aligner_lib.algorithms import batching
 from aligner_lib.config.compose import compose, load, save
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
@@ -300,6 +302,17 @@ def test_prompts_that_are_drawn_again_are_the_same(here):
     batches = [drawn.train(draw, 4) for draw in range(3)]
     assert [len(batch) for batch in batches] == [4, 4, 4]
     assert [drawn.train(draw, 4) for draw in range(3)] == batches
+
+
+def test_the_prompts_of_an_epoch_are_shuffled_once(monkeypatch, here):
+    tokenizer = SimpleNamespace(encode=lambda text: [1], decode=lambda ids, **_: "x", template=None)
+    orders = [batching.sample_order(3, epoch, 1) for epoch in range(2)]
+    shuffle = Mock(side_effect=batching.sample_order)
+    monkeypatch.setattr(batching, "sample_order", shuffle)
+    batching.kept_order.cache_clear()
+    drawn = tasks({"few": 3}, {"few": 1}, tokenizer)
+    assert [task.seed for draw in range(3) for task in drawn.train(draw, 2)] == [*orders[0], *orders[1]]
+    assert shuffle.call_count == 2
 
 
 def test_fewer_validation_prompts_than_copies_of_the_model_are_refused(monkeypatch):
