@@ -246,10 +246,12 @@ def test_a_file_is_always_split_in_the_same_way_and_equal_prompts_lie_on_one_sid
 def test_a_prompt_is_a_user_s_turn_and_messages_and_texts_are_taken_as_they_are(tmp_path):
     messages = [{"role": "system", "content": "Be kind."}, user("Hi\u2028there")]
     text = "User: Hi\n\nAssistant:"
-    rows = [{"prompt": "Hi"}, {"messages": messages}, {"text": text}, {"prompt": messages}]
+    named = [messages[0] | {"role": "System"}, messages[1] | {"role": "human"}]
+    rows = [{"prompt": "Hi"}, {"messages": messages}, {"text": text}, {"prompt": messages}, {"prompt": named}]
     file = write_lines(tmp_path / "p.jsonl", rows)
     environment = make("reward_model", prompts=dict.fromkeys(SPLITS, file))
-    assert [environment.reset(seed) for seed in range(4)] == [[user("Hi")], messages, text, messages]
+    prompts = [environment.reset(seed) for seed in range(5)]
+    assert prompts == [[user("Hi")], messages, text, messages, messages]
     assert environment.step("Hello.") == Step()  # the environment does not know the reward model's reward
 
 
@@ -635,6 +637,10 @@ def prompts_with(line):
     return read
 
 
+def answers_with(**record):
+    return lambda folder: make("answers", prompts=write_lines(folder / "p.jsonl", [record]))
+
+
 def built(use, **args):
     return lambda folder: make(use, **args)
 
@@ -662,7 +668,13 @@ def no_instruction(folder):
         (prompts_with('{"prompt": "Hi", "text": "Hi"}'), "p.jsonl:3 can't be used: the line has prompt and text"),
         (prompts_with('{"question": "Hi", "gold": 2}'), "rename the key of the prompt to 'prompt'; the line has qu"),
         (prompts_with("Hi,2"), "(char 0); environments read JSON Lines: `aligner data '/"),
-        (prompts_with('{"messages": [{"role": "user"}]}'), "list of {role, content}"),
+        (prompts_with('{"messages": ["Hi"]}'), "list of {role, content}"),
+        (prompts_with('{"messages": [{"role": "user"}]}'), "p.jsonl:3 can't be used: no key 'content'"),
+        (prompts_with('{"messages": [{"role": "critic", "content": "Hi"}]}'), "p.jsonl:3 can't be used: a turn has the role 'critic'"),
+        (prompts_with('{"messages": [{"role": "user", "content": "\\ud83d"}]}'), "p.jsonl:3 can't be used: 'content' contains half a surrogate"),
+        (prompts_with('{"prompt": "\\ud83d"}'), "p.jsonl:3 can't be used: 'prompt' contains half a surrogate"),
+        (answers_with(question="\ud83d", answer="2"), "p.jsonl:1 can't be used: 'question' contains half a surrogate"),
+        (answers_with(question="2?", answer="\ud83d"), "p.jsonl:1 can't be used: 'answer' contains half a surrogate"),
         (prompts_with("[1]"), "p.jsonl:3 can't be used: the line is not a JSON object; environments read JSON"),
         (no_instruction, "this prompt has no instruction of data/forms.py: 'User: Hi"),
         (written("from os.path import join"), "has no function: write a function, for example\n    def reward(pr"),

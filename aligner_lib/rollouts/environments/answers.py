@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from aligner_lib.datasets.json_lines import text_of
 from aligner_lib.rollouts.environments.base import Environment, Message, Step
 from aligner_lib.rollouts.environments.prompt_files import read_split
 
@@ -203,8 +204,9 @@ def _parse(value: dict[str, Any]) -> QuestionAnswer:
 def _one_of(value: dict[str, Any], keys: tuple[str, str]) -> str:
     for key in keys:
         if key in value:
-            text = str(value[key]) if isinstance(value[key], int | float) else value[key]
-            if not isinstance(text, str) or not text.strip():
-                raise ValueError(f"{key!r} is not a text, or is empty")
+            if isinstance(value[key], int | float):
+                return str(value[key])
+            if not (text := text_of(value, key)).strip():
+                raise ValueError(f"{key!r} is empty")
             return text
     raise ValueError(f"the record has neither {keys[0]!r} nor {keys[1]!r}")

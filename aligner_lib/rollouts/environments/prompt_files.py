@@ -9,11 +9,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from aligner_lib.datasets.json_lines import text_of
+from aligner_lib.datasets.load.turns import Turn, as_message, turns_in_record
 from aligner_lib.datasets.tool_calls import calling_message
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments.base import SPLITS, Environment, Message, Prompt, hold_out, require
 from data.fields import METADATA, is_empty
-from data.tools import check_results, checked_calls
 
 KEYS = ("prompt", "messages", "text")
 MESSAGE_KEYS = {"role", "content", "name", "tool_calls", "tool_call_id", "weight"}
@@ -119,12 +120,12 @@ def parse_prompt(value: dict[str, Any]) -> PromptRecord:
             f"the line has {' and '.join(keys) or 'none'} of {', '.join(KEYS)}; give exactly 1 key: {_key_cure(value, keys)}"
         )
     (key,) = keys
-    prompt = value[key]
     fields = {other: content for other, content in value.items() if other != key}
-    if key == "messages" or (key == "prompt" and isinstance(prompt, list)):  # `aligner data` writes turns
-        return PromptRecord(_messages(prompt, key), fields)
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise ValueError(f"{key} is not a text, or is empty")
+    # `aligner data` writes turns
+    if key == "messages" or (key == "prompt" and isinstance(value[key], list)):
+        return PromptRecord(_messages(value[key], key), fields)
+    if not (prompt := text_of(value, key)).strip():
+        raise ValueError(f"{key!r} is empty")
     return PromptRecord(prompt if key == "text" else [{"role": "user", "content": prompt}], fields)
 
 
@@ -135,40 +136,19 @@ def _key_cure(value: dict[str, Any], keys: list[str]) -> str:
 
 
 def _messages(prompt: Any, key: str) -> list[Message]:
-    """The turns under a key. Raises ValueError for other values, and for turns that end with the assistant's."""
-    if not prompt or not isinstance(prompt, list) or not all(map(_is_message, prompt)):
+    """The turns under a key. Raises ValueError for other values, for an unread key, and for turns that end with the assistant's."""
+    if not prompt or not isinstance(prompt, list) or not all(isinstance(turn, dict) for turn in prompt):
         raise ValueError(f"{key} is not a list of {{role, content}}")
-    if _is_assistant(prompt[-1]):
+    for unread, content in chain.from_iterable(turn.items() for turn in prompt):
+        if unread not in MESSAGE_KEYS | METADATA and not is_empty(content):
+            raise ValueError(f"a turn of {key} has the key {unread!r}, which is not read: remove the key")
+    turns = turns_in_record({"messages": prompt})
+    if turns[-1].role == "Assistant":
         raise ValueError(f"the last turn of {key} is not the user's")
-    messages = list(map(_message, prompt))
-    check_results(prompt)
-    return messages
+    return [_message(turn, value.get("name")) for turn, value in zip(turns, prompt)]
 
 
-def _is_message(value: Any) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        return False
-    content = value.get("content")
-    return isinstance(content, str) or (content is None and bool(value.get("tool_calls")))
-
-
-def _is_assistant(value: dict[str, Any]) -> bool:
-    return value["role"].lower() in ("assistant", "gpt")
-
-
-def _message(value: dict[str, Any]) -> Message:
-    """A turn of a file with its name and its tool calls, the arguments as objects. Raises ValueError for an unread key."""
-    for key, own in value.items():
-        if key not in MESSAGE_KEYS | METADATA and not is_empty(own):
-            raise ValueError(f"a turn of messages has the key {key!r}, which is not read: remove the key")
-    name = {"name": value["name"]} if value.get("name") else {}
-    content = value.get("content") or ""
-    calls = checked_calls(value["tool_calls"]) if value.get("tool_calls") else []
-    if calls and not _is_assistant(value):
-        raise ValueError(
-            f"a turn with the role {value['role']!r} has 'tool_calls', which only an assistant's turn may have"
-        )
-    return {
-        **(calling_message(calls, content) if calls else {"role": value["role"], "content": content}),
-        **name,
-    }
+def _message(turn: Turn, name: str | None) -> Message:
+    """A turn of a file with its name and its tool calls, the arguments as objects."""
+    message = calling_message(turn.calls, turn.text) if turn.calls else as_message(turn.role, turn.text)
+    return message | ({"name": name} if name else {})
