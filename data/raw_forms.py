@@ -243,7 +243,7 @@ def _number(record: dict[str, Any], key: str) -> float:
         if math.isnan(number):
             raise ValueError
         return number
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise Unusable(Reason.WRONG_TYPE, f"{key!r} is {record[key]!r}, not a number") from None
 
 

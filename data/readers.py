@@ -7,6 +7,7 @@ import io
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
@@ -101,13 +102,13 @@ def _read_json(path: Path) -> Iterator[RawRecord | Skip]:
             _next_character(stream)
             while True:
                 text = text.lstrip().removeprefix(",").lstrip() if number else text.lstrip()
+                if text.startswith("]"):
+                    if text[1:].strip() or _next_character(stream):
+                        raise DataError(
+                            f"{path} goes on after its list of {number} records: give each list a file of its own"
+                        )
+                    return
                 try:
-                    if text.startswith("]"):
-                        if text[1:].strip() or _next_character(stream):
-                            raise DataError(
-                                f"{path} goes on after its list of {number} records: give each list a file of its own"
-                            )
-                        return
                     value, end = decoder.raw_decode(text)
                 except json.JSONDecodeError as error:
                     text, more = _longer(text, stream)
@@ -116,6 +117,10 @@ def _read_json(path: Path) -> Iterator[RawRecord | Skip]:
                             f"{path} is not JSON after record {number} ({error.msg}): repair the file"
                         ) from error
                     continue
+                except (ValueError, RecursionError) as error:  # as in _parse_line
+                    raise DataError(
+                        f"{path} is not JSON after record {number} ({error}): repair the file"
+                    ) from error
                 number, text = number + 1, text[end:]
                 wrong = Skip(
                     str(path), number, Reason.WRONG_TYPE, f"a JSON {type(value).__name__}, not an object"
@@ -152,10 +157,9 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
             delimiter = "\t" if path.suffix == ".tsv" else _delimiter(stream)
             rows = csv.reader(stream, strict=True, delimiter=delimiter)
             columns = [name.strip() for name in next(filter(None, rows), [])]
-            if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
-                raise DataError(
-                    f"{path} has two columns with the name {', '.join(twice)}: rename or remove one"
-                )
+            if columns == ["sep=", ""]:  # Excel's line before the header
+                columns = [name.strip() for name in next(filter(None, rows), [])]
+            _require_different_names(filter(None, columns), path)
             for cells in filter(None, rows):
                 if len(cells) != len(columns):
                     more = "more" if len(cells) > len(columns) else "fewer"
@@ -177,13 +181,19 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
             ) from error
 
 
+def _require_different_names(columns: Iterable[str], path: Path) -> None:
+    """Raises DataError for two columns with the same name."""
+    if twice := sorted(name for name, count in Counter(columns).items() if count > 1):
+        raise DataError(f"{path} has two columns with the name {', '.join(twice)}: rename or remove one")
+
+
 def _delimiter(stream: TextIO) -> str:
-    """The character between the names of a CSV's header: a comma, or what spreadsheets write in its place. The stream is then at
-    the header, behind Excel's line `sep=;`, if there is one."""
+    """The character between the names of a CSV's header: a comma, or what spreadsheets write in its place, also as Excel's first
+    line `sep=;`. The stream stays at its beginning."""
     first = stream.readline()
+    stream.seek(0)
     if stated := re.fullmatch(r"sep=(.)\s*", first):
         return stated[1]
-    stream.seek(0)
     header = re.sub(r'"[^"]*"', "", first)  # a quoted name may contain any of the characters
     return max(",;\t", key=header.count)
 
@@ -195,6 +205,7 @@ def _read_arrow(path: Path) -> Iterator[RawRecord | Skip]:
     number = 0
     try:
         with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as batches:
+            _require_different_names(batches.schema.names, path)
             for batch in batches:
                 for row in range(batch.num_rows):
                     number += 1
@@ -212,6 +223,7 @@ def _read_parquet(path: Path) -> Iterator[RawRecord | Skip]:
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
+            _require_different_names(table.schema_arrow.names, path)
             for batch in table.iter_batches(batch_size=PARQUET_BATCH_ROWS):
                 for row in range(batch.num_rows):
                     number += 1
@@ -225,10 +237,21 @@ def _read_parquet(path: Path) -> Iterator[RawRecord | Skip]:
 
 def _parse_row(batch: Any, row: int, file: str, number: int) -> RawRecord | Skip:
     try:
-        value = {name: _without_nulls(batch.column(name)[row].as_py()) for name in batch.schema.names}
+        value = {name: _without_nulls(_as_python(batch.column(name)[row])) for name in batch.schema.names}
     except UnicodeDecodeError as error:
         return Skip(file, number, Reason.BAD_UTF8, f"byte {error.start + 1} of a column: {error.reason}")
     return RawRecord(file, number, value)
+
+
+def _as_python(scalar: Any) -> Any:
+    """The value of Arrow's scalar. Arrow's type replaces a time outside Python's range (nanoseconds, the year 10,000): no form reads
+    times, and the column may be ignored."""
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, OverflowError):
+        return scalar.type
 
 
 def _without_nulls(value: Any) -> Any:

@@ -28,7 +28,7 @@ def checked_tools(value: Any) -> list[Tool]:
     """
     try:
         tools = json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"'tools' is a text, but not JSON ({error})") from None
     if not isinstance(tools, list):
         raise ValueError(f"'tools' is {type(tools).__name__}, but must be a list of functions")
@@ -59,7 +59,7 @@ def checked_calls(value: Any) -> list[ToolCall]:
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
-            except ValueError:
+            except (ValueError, RecursionError):
                 arguments = None
         if not isinstance(arguments, dict) or not isinstance(function.get("name"), str):
             raise ValueError(

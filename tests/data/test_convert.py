@@ -325,6 +325,7 @@ REFUSED = {
     "another prompt": ([{"prompt": "Why?", "chosen": [*ASKED, turn("a")], "rejected": [*ASKED, turn("b")]}], "preferences", "different prompts .*do not contain 'prompt'"),
     "a label in words": ([{"prompt": "a", "response": "b", "label": "good"}], "preferences", "'label' is 'good', but must be true or false"),
     "a user's turn as an answer": ([{"chosen": [*ASKED, {"role": "user", "content": "b"}], "rejected": [*ASKED, turn("c")]}], "preferences", "'chosen' or 'rejected'"),
+    "a number too large": ([{"prompt": "a", "response": "b", "score": 10**400}], "preferences", "'score' is 10{400}, not a number"),
     "no number": ([{"prompt": "a", "response": "b", "score": "nan"}], "preferences", "'score' is 'nan', not a number"),
     "equal answers": ([{"prompt": "a", "chosen": "b", "rejected": "b"}], "preferences", "no usable record .*chosen and rejected are equal 1"),
     "no weight": ([{"messages": [*ASKED, turn("a") | {"weight": 0}]}], "sft", "every answer has the weight 0 1"),
@@ -368,6 +369,8 @@ def test_two_columns_with_the_same_meaning_are_refused(tmp_path, title):
             "no readable record.*: save the file as UTF-8",
         ),
         ("raw.jsonl", b'[{"prompt": "a"}, {"prompt"', "is not JSON after record 1"),
+        ("raw.json", b'[{"prompt": "a"}, {"id": ' + b"9" * 5_000, "is not JSON after record 1 .*digits"),
+        ("raw.json", b'[{"prompt": "a"}, ' + b"[" * 100_000, "is not JSON after record 1 .*recursion"),
         ("raw.json", b'{"data": []}', "has the columns data, which match no known form"),
         (
             "raw.json",
@@ -381,8 +384,8 @@ def test_two_columns_with_the_same_meaning_are_refused(tmp_path, title):
         ),
         (
             "raw.csv",
-            b"prompt,,\na,,\nb,,c\n",
-            "raw.csv:3: 'c' is in a column without a name: name the column",
+            b"sep=,\nprompt,,\na,,\nb,,c\n",
+            "raw.csv:4: 'c' is in a column without a name: name the column",
         ),
         ("raw.csv", b"prompt,completion,completion\nhi,a,b\n", "two columns with the name completion"),
         ("raw.csv", 'prompt\n"Größe?"\n'.encode("latin-1"), "is not UTF-8 text .*: save"),

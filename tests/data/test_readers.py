@@ -41,6 +41,27 @@ def test_bad_utf8_in_parquet_is_a_skip(tmp_path):
     assert second == RawRecord(str(path), 2, {"a": "fine"})
 
 
+@pytest.mark.parametrize("kind", [pyarrow.timestamp("us"), pyarrow.date32()])
+def test_a_time_that_python_cannot_hold_costs_no_record(tmp_path, kind):
+    path, days = tmp_path / "raw.parquet", pyarrow.array([1, 2 ** (kind.bit_width - 2)], kind)
+    pyarrow.parquet.write_table(pyarrow.table({"a": ["x", "y"], "day": days}), path)
+    assert [record.value["a"] for record in read_records([path])] == ["x", "y"]
+
+
+@pytest.mark.parametrize("name", ["raw.parquet", "raw.arrow"])
+def test_two_columns_with_one_name_are_refused(tmp_path, name):
+    table = pyarrow.table([["x"], ["y"], ["z"]], names=["a", "b", "a"])
+    with (
+        pyarrow.OSFile(str(tmp_path / name), "wb") as file,
+        pyarrow.ipc.new_stream(file, table.schema) as stream,
+    ):
+        stream.write_table(table)
+    if name == "raw.parquet":
+        pyarrow.parquet.write_table(table, tmp_path / name)
+    with pytest.raises(DataError, match=f"{name} has two columns with the name a: rename or remove one"):
+        list(read_records([tmp_path / name]))
+
+
 def test_byte_order_mark_and_windows_line_ends(tmp_path):
     path = tmp_path / "raw.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n{"a": 2}\r\n\r\n')

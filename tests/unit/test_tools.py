@@ -137,6 +137,8 @@ def test_sft_learns_calls_and_answers_and_never_a_result(smoke, with_template, t
 BAD_RECORDS = {
     "'tools' is dict": {"messages": WHOLE, "tools": {"name": "add"}},
     "a tool is 'add'": {"messages": WHOLE, "tools": ["add"]},
+    "'tools' is a text, but not JSON (maximum recursion": {"messages": WHOLE, "tools": "[" * 100_000},
+    "a call is {'function': {'name': 'add', 'arguments': '[[": {"messages": [*QUESTION, {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": "[" * 100_000}}]}]},
     "a call is {'id': '1'}": {"messages": [*QUESTION, {"role": "assistant", "tool_calls": [{"id": "1"}]}]},
     "which only an assistant's turn may have": {"messages": [QUESTION[0] | {"tool_calls": WHOLE[1]["tool_calls"]}, WHOLE[-1]]},
 }  # fmt: skip
