@@ -272,6 +272,7 @@ def data_lengths(
     seed: Annotated[int, typer.Option(help="model.seed, for the order.")] = 1234,
 ):
     """Show the lengths of samples, and the padding in micro batches limited by samples or by tokens."""
+    from aligner_lib.datasets.chat_template import ANSWER
     from aligner_lib.datasets.json_lines import first_record
     from aligner_lib.datasets.lengths import length_report
     from aligner_lib.datasets.load import load_labelled, load_pairs, load_sft
@@ -279,9 +280,13 @@ def data_lengths(
 
     own = _tokenizer(tokenizer, chat_template)
     first = first_record([file])
-    if "prompt" in first and not {"chosen", "label"} & first.keys():
+    # an empty answer of `aligner data hh` has a space behind `Assistant:`
+    is_text = str(first.get("text")).endswith(ANSWER)
+    if is_text or ("prompt" in first and not {"chosen", "label"} & first.keys()):
+        renaming = " --map text=prompt" if is_text else ""
         raise UserError(
-            f"{file} has prompts without answers: `aligner data {file} --to prompts --tokenizer MODEL` shows their lengths"
+            f"{file} has prompts without answers: `aligner data {file} --to prompts{renaming} --out DIR --tokenizer MODEL` shows "
+            "their lengths"
         )
     load = (
         load_labelled if "label" in first else load_pairs if {"text", "chosen"} & first.keys() else load_sft

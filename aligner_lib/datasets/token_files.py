@@ -88,8 +88,8 @@ class Unfinished:
             return True
         if there:
             raise UserError(
-                f"{there[0]} exists already, but was made from another file, tokenizer or options: remove "
-                f"{there[0]}, or give another --output-prefix"
+                f"the files of {self.prefix} were made from another file, tokenizer or options: remove "
+                f"{' and '.join(map(str, there))}, or give another --output-prefix"
             )
         return False
 

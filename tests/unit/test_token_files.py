@@ -186,7 +186,9 @@ def test_complete_files_are_kept_and_others_are_not_written_over(formatted, toke
     before, prefix = content(written), written.with_name("hh")
     again = tokenize_file(formatted / "test_comparisons.jsonl", prefix, tokenizer, append_eod=True)
     assert again.went_on == again.documents and content(written) == before
-    with pytest.raises(UserError, match=r"exists already, but was made from another file.*--output-prefix"):
+    with pytest.raises(
+        UserError, match=r"from another file, .*remove .*_document\.bin and .*_document\.idx, or"
+    ):
         tokenize_file(formatted / "test_comparisons.jsonl", prefix, tokenizer)
     assert content(written) == before
 
@@ -271,9 +273,13 @@ def test_the_command_shows_lengths_and_padding(formatted, smoke, tmp_path):
     for record, shown in (
         ({"prompt": "Why?", "response": "So.", "label": True}, "own.jsonl: 2 samples, "),
         ({"prompt": "Why?"}, "own.jsonl has prompts without answers: `aligner data "),
+        (
+            {"text": "User: Why?\n\nAssistant:"},
+            "own.jsonl --to prompts --map text=prompt --out DIR --tokenizer",
+        ),
     ):
         own = tmp_path / "own.jsonl"
-        own.write_text("".join(json.dumps(record | {"prompt": prompt}) + "\n" for prompt in ("Why?", "Who?")))
+        own.write_text("".join(json.dumps(record).replace("Why", word) + "\n" for word in ("Why", "Who")))
         result = CliRunner().invoke(app, f"data lengths {own} --tokenizer {smoke}".split())
         assert shown in f"{result.output}{result.exception}"
 
