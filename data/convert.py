@@ -85,6 +85,8 @@ class Conversion:
     """Validation samples whose prompt also occurs in the training file."""
     lacks_validation: bool = False
     """Whether no sample was held out, although a validation file was asked for."""
+    limit: float | None = None
+    """The hash of a prompt below which samples are held out; None for a source with files of both splits."""
     drawn: list[dict] = field(default_factory=list)
     """Lines of the training file, drawn at random."""
 
@@ -141,13 +143,15 @@ def convert(
     strict: bool = False,
     revision: str | None = None,
     unchanged: bool = False,
+    limit: float | None = None,
 ) -> Conversion:
     """Write out/train.jsonl and out/validation.jsonl for the trainers, from files of any known form.
 
     raw: a file (.jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet, .arrow), a folder of data files (also of `datasets`), several
     files or folders, or a hub name, also with a revision (owner/name@revision). to: sft, preferences or prompts. columns: the records' names → the form's names, as
     in {"best": "chosen"}. ignore: columns that carry nothing to learn. ignore_missing: whether `ignore` may name columns that no
-    record has. unchanged: whether the records are only split; also equal records are kept.
+    record has. unchanged: whether the records are only split; also equal records are kept. limit: that of another conversion with this
+    seed, so that equal prompts go to the same split in both.
 
     When a folder or hub data set has files of both splits, the splits are kept (`validation`, `valid`, `dev`, `test` and `eval`
     are held out). Otherwise `validation_fraction` of the prompts is held out, chosen by a hash of `seed` and prompt, so that
@@ -173,7 +177,7 @@ def convert(
     head = _typical(heads, columns, ignore)
     form = _form_of(head, columns, ignore, source.name)
     conversion = Conversion(form, to, Report(strict=strict), ignore, paths)
-    split_of = _Split(source.paths, validation_fraction, seed, 2 if to == "preferences" else 1)
+    split_of = _Split(source.paths, validation_fraction, seed, 2 if to == "preferences" else 1, limit)
     conversion.held_out_files, conversion.doubtful_files = split_of.held_out_files, split_of.doubtful_files
     required = () if ignore_missing else ignore
     records = _noting_columns(records, conversion, columns, required, source.name)
@@ -382,12 +386,15 @@ class _Line(NamedTuple):
 class _Split:
     """Chooses the split of each sample."""
 
-    def __init__(self, paths: tuple[Path, ...], fraction: float, seed: int, least: int):
+    def __init__(
+        self, paths: tuple[Path, ...], fraction: float, seed: int, least: int, limit: float | None = None
+    ):
         self.held_out_files, self.doubtful_files = _held_out_files(paths)
         """Empty for files of a single split."""
         self._held_out = set(map(str, self.held_out_files))
-        self.is_wanted = bool(self.held_out_files) or fraction > 0
-        self._limit, self._seed, self._least = fraction * 2**64, seed, least
+        # with another source's limit, either side may be empty
+        self.is_wanted = bool(self.held_out_files) or (fraction > 0 and limit is None)
+        self.limit, self._seed, self._least = fraction * 2**64 if limit is None else limit, seed, least
 
     def sides(self, lines: Iterator[_Line]) -> Iterator[tuple[_Line, int]]:
         """The lines, each with 0 for training or 1 for validation. Holds FIRST lines in memory."""
@@ -397,7 +404,7 @@ class _Split:
         return ((line, self._side(line)) for line in chain(first, lines))
 
     def _side(self, line: _Line) -> int:
-        return int(line.file in self._held_out if self._held_out else self._place(line) < self._limit)
+        return int(line.file in self._held_out if self._held_out else self._place(line) < self.limit)
 
     def _keep_both_sides(self, places: set[int]) -> None:
         """Move the limit, so that at least `least` of the prompts at these places are held out and as many are for training; of
@@ -405,7 +412,7 @@ class _Split:
         prompt is for training."""
         ordered = sorted(places)
         least = self._least if len(ordered) >= 2 * self._least else 1
-        self._limit = min(max(self._limit, ordered[least - 1] + 1), ordered[-least])
+        self.limit = min(max(self.limit, ordered[least - 1] + 1), ordered[-least])
 
     def _place(self, line: _Line) -> int:
         return _hash(f"{self._seed}\n{line.prompt}")
@@ -473,13 +480,14 @@ def _write(conversion: Conversion, lines: Iterator[_Line], split_of: _Split, nam
                 draw = (-_hash(line.text), line.text)
                 (heapq.heappush if len(drawn) < SHOWN else heapq.heappushpop)(drawn, draw)
         report.require_usable(name)
-        if not report.written[paths[0]]:
+        if split_of.held_out_files and not report.written[paths[0]]:
             raise DataError(
                 f"{name} has no training sample: no record of the training files is usable, only {report.kept:,} of the held-out "
                 f"files; repair the training files\n{report}"
             )
     conversion.leaked = sum(prompt in trained for prompt in held_out)
     conversion.lacks_validation = split_of.is_wanted and not held_out
+    conversion.limit = None if split_of.held_out_files else split_of.limit
     conversion.drawn = [json.loads(text) for _, text in sorted(drawn, reverse=True)]
 
 

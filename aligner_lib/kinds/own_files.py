@@ -72,6 +72,8 @@ class Rules:
     validation_fraction: float
     unchanged: bool = False
     """Whether the records are only split, because all are in the job's format."""
+    limit: float | None = None
+    """The limit of the split, if another source has decided it."""
 
     def names(self) -> set[str]:
         """The columns that the user names."""
@@ -88,6 +90,8 @@ class Converted:
     """Whether the source has files of both splits."""
     columns: tuple[str, ...]
     """The columns of all records."""
+    limit: float | None
+    """The limit of the split, as in `Conversion`."""
 
     def file(self, split: str) -> Path:
         """The file of a split."""
@@ -101,8 +105,8 @@ def trainers_files(
 
     A JSON Lines file in the trainers' format stands for itself. Any other file or folder and a data set of the hub
     (owner/name) are converted, and the job's log has the report of `aligner data`. A source with files of both splits gives
-    each split its own files. If the setting of the validation is not set, a share of the training prompts is held out; the
-    records stay unchanged if all of a file are in the job's format.
+    each split its own files. If the setting of the validation is not set, a share of the training prompts is held out, of all
+    sources the same prompts; the records stay unchanged if all of a file are in the job's format.
 
     Raises UserError for a setting without a file, for columns without a known meaning, for records without the answers that the
     job learns from, and for a column of the settings that no file has; FileNotFoundError for a missing file, and for a data set
@@ -116,19 +120,26 @@ def trainers_files(
         settings.validation_fraction if hold_out else 0.0,
     )
     present: set[str] = set()
-    files: dict[str, list[Path]] = {split: [] for split in given}
+    files: dict[str, list[tuple[int, Path]]] = {split: [] for split in given}
     for split, (key, value) in given.items():
         if split == "validation" and hold_out:
             continue
-        for source in files_of(value, key):
+        sources = files_of(value, key)
+        for source in sources:
             if not source.exists():
                 _download(source, rules)
+        places = range(len(sources))
+        if (
+            hold_out
+        ):  # the largest source decides the split, because few prompts may need a limit far from the share
+            places = sorted(places, key=lambda place: _size(sources[place]), reverse=True)
+        for place, source in ((place, sources[place]) for place in places):
             heads = _first_records(source) if _may_be_read(source) else None
             columns = set().union(*heads or ())
             present |= columns
             is_own = heads is not None and not _is_converted(heads, columns, samples, rules)
             if is_own and not hold_out:
-                files[split].append(source)
+                files[split].append((place, source))
                 continue
             if is_own and "text" in columns:
                 raise UserError(
@@ -139,15 +150,16 @@ def trainers_files(
             converted = _converted(source, split, samples, replace(rules, unchanged=unchanged))
             present |= {*converted.columns}
             own = split if hold_out or converted.has_own_split else "train"
-            files[split].append(converted.file(own))
+            files[split].append((place, converted.file(own)))
             if hold_out:
-                files["validation"].append(converted.file("validation"))
+                files["validation"].append((place, converted.file("validation")))
+                rules = replace(rules, limit=converted.limit if rules.limit is None else rules.limit)
     if unknown := rules.names() - present:
         raise UserError(
             f"{PLACE}.{'columns' if unknown & rules.columns.keys() else 'ignore_columns'} names the column {min(unknown)!r}, "
             f"which no data file has: they have {', '.join(sorted(present))}"
         )
-    return files
+    return {split: [file for _, file in sorted(placed)] for split, placed in files.items()}
 
 
 def files_of(value: Any, key: str) -> list[Path]:
@@ -204,6 +216,11 @@ def _all_own(source: Path, samples: Samples, rules: Rules) -> bool:
     return True
 
 
+def _size(source: Path) -> int:
+    """The bytes of a source's data files."""
+    return sum(file.stat().st_size for file in _named_files(source).values())
+
+
 def _named_files(source: Path) -> dict[str, Path]:
     """A source's data files by their names within the source."""
     files = own_files(str(source)).paths
@@ -245,7 +262,7 @@ def _converted(source: Path, split: str, samples: Samples, rules: Rules) -> Conv
             f"{source} has labelled answers, and no pairs: only KTO learns from labels (aligner dpo "
             "model.dpo.preference_loss=kto)"
         )
-    if rules.validation_fraction and not known.file("validation").stat().st_size:
+    if rules.validation_fraction and rules.limit is None and not known.file("validation").stat().st_size:
         raise UserError(
             f"{source} has so few prompts that none was held out: raise {PLACE}.validation_fraction "
             f"({rules.validation_fraction}), or give a validation file"
@@ -271,7 +288,8 @@ def _recorded(folder: Path) -> Converted | None:
         sizes = {split: (folder / f"{split}.jsonl").stat().st_size for split in SPLITS}
         if sizes != record["sizes"]:
             return None
-        return Converted(folder, record["report"], record["has_own_split"], tuple(record["columns"]))
+        columns = tuple(record["columns"])
+        return Converted(folder, record["report"], record["has_own_split"], columns, record["limit"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -288,6 +306,7 @@ def _convert(source: Path, folder: Path, rules: Rules) -> Converted:
             ignore_missing=True,  # another source of the job may have the column: `trainers_files` checks all
             validation_fraction=rules.validation_fraction,
             unchanged=rules.unchanged,
+            limit=rules.limit,
         )
     except DataError as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -298,11 +317,14 @@ def _convert(source: Path, folder: Path, rules: Rules) -> Converted:
         "report": str(conversion).replace(f"{place}{os.sep}", ""),
         "has_own_split": conversion.has_own_split,
         "columns": conversion.columns,
+        "limit": conversion.limit,
         "sizes": {path.stem: path.stat().st_size for path in conversion.paths},
     }
     with atomic_text_files(folder / RECORD) as (stream,):
         json.dump(record, stream)
-    return Converted(folder, record["report"], conversion.has_own_split, tuple(conversion.columns))
+    return Converted(
+        folder, record["report"], conversion.has_own_split, tuple(conversion.columns), conversion.limit
+    )
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------

@@ -142,6 +142,17 @@ def test_without_a_validation_file_a_share_of_the_prompts_is_held_out(tmp_path):
     assert 7 <= len(held_out) <= 13, "about a quarter of 40"
 
 
+def test_several_files_hold_out_the_same_prompts(tmp_path):
+    rows = [PAIR | {"prompt": f"{n}?"} for n in range(12)]
+    few = jsonl(tmp_path / "few.jsonl", *(row | {"chosen": "Yes."} for row in rows[:4]))
+    many = jsonl(tmp_path / "many.jsonl", *rows)
+    given = {"train": GivenFiles("data.train", [str(few), str(many)]), "validation": GivenFiles("v", None)}
+    split = trainers_files(given, "pairs", OmegaConf.structured(Data))
+    train, validation = ([{line["prompt"] for line in lines(path)} for path in split[name]] for name in split)
+    assert len(validation[1]) == 2 and len(train[1]) == 10
+    assert validation[0] == validation[1] & {f"{n}?" for n in range(4)} and train[0] <= train[1]
+
+
 @pytest.mark.parametrize(
     ("samples", "record", "held_out"),
     [
