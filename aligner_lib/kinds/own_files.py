@@ -128,12 +128,11 @@ def trainers_files(
         for source in sources:
             if not source.exists():
                 _download(source, rules)
-        places = range(len(sources))
-        if (
-            hold_out
-        ):  # the largest source decides the split, because few prompts may need a limit far from the share
-            places = sorted(places, key=lambda place: _size(sources[place]), reverse=True)
-        for place, source in ((place, sources[place]) for place in places):
+        numbered = list(enumerate(sources))
+        if hold_out:
+            # the largest source decides the split: few prompts may need a limit far from the share
+            numbered.sort(key=lambda item: _size(item[1]), reverse=True)
+        for place, source in numbered:
             heads = _first_records(source) if _may_be_read(source) else None
             columns = set().union(*heads or ())
             present |= columns
