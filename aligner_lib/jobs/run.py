@@ -137,7 +137,9 @@ def opened_run(
             latest = run.folder.latest_checkpoint() if resume else None
             begin = run.start if latest is None else run.start_loading
             begin(step_of(latest))
-            exporters.start(run.path, [] if job.parts else requested(config.exp_manager))
+            names = [] if job.parts else requested(config.exp_manager)
+            # exporters read their destination and the run's settings from run.json
+            run.after_loading(lambda: exporters.start(run.path, names))
         yield run
 
 

@@ -77,10 +77,11 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         run = stack.enter_context(open_run(kind, config, profile, prepared.hashes))
         begin = run.start if latest is None else run.start_loading
         begin(step_of(latest))
-        exporters.start(run.path, requested(config.exp_manager))
         worker = _worker(prepared, latest)
         if latest is not None:
             run.rewind(step_of(latest))
+        # only now has run.json this attempt's settings
+        exporters.start(run.path, requested(config.exp_manager))
         about = prepared.about | {"run": str(folder.path.absolute())}
         session = ActorSession(settings.actor_timeout)
         request_queue = RequestQueue(

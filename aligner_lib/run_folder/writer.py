@@ -104,6 +104,7 @@ class RunWriter:
         self._before = before
         self._begun = False
         self._is_loading = False  # see `start_loading`
+        self._after_loading: Callable[[], object] = lambda: None
         # run.json of the earlier attempt, while its checkpoint is loaded
         self._stored_info: bytes | None = None
         self._lock = threading.Lock()
@@ -143,6 +144,13 @@ class RunWriter:
         self._write_info()
         self._beat.start()
 
+    def after_loading(self, action: Callable[[], object]) -> None:
+        """Call `action` once run.json has this attempt's settings: now, or after `start_loading` at the first `rewind`."""
+        if self._is_loading:
+            self._after_loading = action
+        else:
+            action()
+
     def _begin(self) -> None:
         self._begun = True
         with contextlib.suppress(FileExistsError):  # a file, which `control.take` reports
@@ -160,6 +168,7 @@ class RunWriter:
         elif step:
             self._announce_changes(step)
         self._write_info()
+        self._after_loading()
         if not self._beat.is_alive():
             self._beat.start()
 

@@ -415,6 +415,27 @@ def opened(run: Path, before: tail.Tail | None) -> tail.Tail:
     return exporter
 
 
+def test_a_resume_s_settings_reach_its_own_exporter_and_the_earlier_attempt_s(run, memory):
+    settings, rates = {"kind": "ppo", "seed": 1, "hashes": {}, "max_steps": 9}, []
+    with RunWriter(run, config={"lr": 0.1}, **settings) as writer:
+        writer.start(0)
+        writer.log(1, {"x": 1.0})
+        exporter = opened(run, None)
+    with RunWriter(run, config={"lr": 0.2}, **settings) as writer:
+        writer.start_loading(1)
+        writer.after_loading(lambda: rates.append(RunFolder(run).info["config"]["lr"]))
+        exporter.catch_up()
+        assert rates == [] and Memory.store == {1: 1.0}
+        writer.rewind(1)
+        writer.log(2, {"x": 2.0})
+        with pytest.raises(tail.Superseded, match="the run has other settings since its resume"):
+            exporter.catch_up()
+        exporter = opened(run, exporter)
+        exporter.catch_up()
+    exporter.close()
+    assert rates == [0.2] and Memory.store == {1: 1.0, 2: 2.0}
+
+
 def test_rollouts_that_a_taken_back_step_left_are_not_sent_with_a_later_one(run, memory, monkeypatch):
     seen = {}
     monkeypatch.setattr(Memory, "send", lambda self, step: seen.update({step.step: step.rollouts["train"]}))
@@ -449,6 +470,21 @@ def test_a_service_that_fails_is_tried_again_while_the_run_goes_on(run, memory, 
             tail.follow(RunFolder(run), "memory", until_over=True, pause=pause)
     assert pauses == [2, 4, 8, 16, 30, 30, 30, 30]
     assert caplog.text.count("Memory: ZeroDivisionError") == 9
+
+
+def test_only_a_tail_that_gets_further_than_all_before_ends_a_row_of_failures(run, memory, monkeypatch):
+    write(run, 0, 5)
+    fails_at, pauses = [3, 3, 4, 4, 4, 4], iter([2, 4, 2, 4, 8])  # every tail sends from step 0
+    monkeypatch.setattr(Memory, "open", lambda self, run, noted: -1)
+    monkeypatch.setattr(Memory, "send", lambda self, step: 1 / (step.step - fails_at[0]))
+
+    def pause(seconds):
+        assert seconds == next(pauses)
+        del fails_at[0]
+
+    with pytest.raises(UserError, match=r"fails \(division by zero\)"):
+        tail.follow(RunFolder(run), "memory", until_over=True, pause=pause)
+    assert len(fails_at) == 1
 
 
 def test_values_that_are_no_figures_and_damaged_lines_are_passed_over(run, memory, monkeypatch):

@@ -51,7 +51,7 @@ def follow(
         )
     make(name)  # raises an error for a missing package before anything is written
     with _alone(run.path / "exporters" / f"{name}.lock", known(name).title, wait_for_lock):
-        failures = 0
+        failures, furthest = 0, -1
         while True:
             with closing(Tail(run, name)) as tail:
                 try:
@@ -60,7 +60,9 @@ def follow(
                     logger.info("%s", reason)
                     continue
                 except Exception as error:
-                    failures = 1 if tail.sent else failures + 1
+                    # a service may get the last steps, or all, again from each Tail: that is no progress
+                    failures = 1 if tail.last > furthest else failures + 1
+                    furthest = max(furthest, tail.last)
                     logger.warning("%s: %s: %s", known(name).title, type(error).__name__, error)
                     if not until_over or (run.status != "running" and failures >= FAILURES):
                         raise UserError(
@@ -71,7 +73,7 @@ def follow(
 
 
 class Superseded(Exception):
-    """The run has gone back, and the service can't remove the later steps."""
+    """The run has gone back, and the service can't remove the later steps; or a resume has changed the run's settings."""
 
 
 class Tail:
@@ -84,9 +86,10 @@ class Tail:
         self._metrics, self._rollouts = run.metrics_reader(), run.rollouts_reader()
         self._restarts = self._rollouts_restarts = 0
         self._rows: list[dict] = []  # rollouts of later steps
+        self._config: dict = {}
         self._at = 0  # records of metrics.jsonl already compared with the notes
         self._is_open = False
-        self.sent = 0  # steps that this Tail has sent
+        self.last = -1  # the last step that this Tail has sent
 
     def go(self, until_over: bool, pause: Callable[[float], object]) -> int:
         """Send the existing steps, or all steps until the run is over. Return the last step."""
@@ -102,12 +105,12 @@ class Tail:
     def open(self) -> None:
         """Open the service, and shorten the notes to the steps that the service has."""
         self._notes.open()
-        path, config = self._run.path.absolute(), self._run.info.get("config") or {}
+        path, self._config = self._run.path.absolute(), self._run.info.get("config") or {}
         record = RunRecord(
             path=path,
             name=path.name,
-            config=config,
-            options=options(config, self._name),
+            config=self._config,
+            options=options(self._config, self._name),
             attempt=self._notes.attempt,
             id=self._notes.id,
         )
@@ -119,6 +122,9 @@ class Tail:
     def catch_up(self) -> None:
         """Send all new steps. Raises Superseded, and the errors of the service."""
         while records := self._metrics.poll(CHUNK_BYTES):
+            # a resume writes its settings before its first step
+            if (self._run.info.get("config") or {}) != self._config:
+                raise Superseded("the run has other settings since its resume: the service is opened anew")
             # the file was truncated, and its records start again from the first
             if self._metrics.restarts != self._restarts:
                 self._restarts, self._at = self._metrics.restarts, 0
@@ -168,7 +174,7 @@ class Tail:
         self._notes.append(sent)
         with _bounded(f"sending to {self._title}"):
             self._service.send(step)
-        self.sent += 1
+        self.last = sent.step
 
     def _take_back_beyond(self, at: int) -> None:
         """Let the service remove all steps except the first `at`."""
