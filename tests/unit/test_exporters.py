@@ -304,6 +304,24 @@ def test_mlflow_keeps_similar_names_apart_and_shows_settings_that_a_resume_chang
         assert changed == ({} if steps == (1, 2) else {"changed.lr": str(rate)})
 
 
+def test_a_name_that_mlflow_refuses_is_written_in_another_way_or_left_out_with_a_warning(run, caplog):
+    pytest.importorskip("mlflow")
+    own = {"mlflow_logger_kwargs": {"experiment_name": "of-mine"}}
+    odd = {"a//b/": "a/_2fb_2f", "/..": "_2f_2e_2e", "./c...": "_2e/c...", "é" * 130: "é" * 116 + "_270cdf4b"}
+    config = {"exp_manager": own, **dict.fromkeys(odd, 1)}
+    with RunWriter(run, kind="ppo", config=config, seed=1, hashes={}, max_steps=4) as writer:
+        writer.start(0)
+        for step in (1, 2):  # MLflow's files cannot have a file `score` and a folder `score`
+            writer.log(step, {"score": 1.0, "score/form": 1.0, **dict.fromkeys(odd, 1.0)})
+    assert send(run, "mlflow") == 2
+    client, stored = mlflow_run(run)
+    assert stored.data.metrics.keys() == {"score", *odd.values()}
+    assert {*odd.values()} < stored.data.params.keys()
+    for name in stored.data.metrics:
+        assert [point.step for point in client.get_metric_history(stored.info.run_id, name)] == [1, 2]
+    assert caplog.text.count("score/form is left out, because MLflow refuses the name: [Errno 20]") == 1
+
+
 def test_on_a_full_disk_nothing_is_lost_in_silence_and_with_room_all_arrives(run, name, monkeypatch):
     write(run, 0, 60)
     places = {"mlflow": run.parent / "mlruns", "trackio": Path(os.environ["TRACKIO_DIR"])}

@@ -3,8 +3,10 @@ again."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import zlib
 from pathlib import Path
 
 from mlflow.entities import Metric, Param, RunTag
@@ -13,6 +15,8 @@ from mlflow.tracking import MlflowClient
 
 from aligner_lib.run_folder.exporters.base import LoggedStep, RunRecord, Service, as_columns
 from aligner_lib.run_folder.reader import flatten
+
+logger = logging.getLogger(__name__)
 
 EXPERIMENT = "aligner-lab"
 ID = "aligner_lab.id"
@@ -26,7 +30,11 @@ DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
 }
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "lost": "FAILED"}
-_MOST_METRICS, _MOST_PARAMETERS, _LONGEST = 1000, 100, 6000  # MLflow's limits for a request, and for a value
+# MLflow's limits for a request, a value and a name (250 with CHANGED)
+_MOST = {"metrics": 1000, "params": 100, "tags": 100}
+_LONGEST, _LONGEST_NAME = 6000, 242
+# in MLflow's answers to a name; MLflow's files can't have the metric a beside the metric a/b
+_REFUSALS = ("Invalid value", "maximum length", "Not a directory", "Is a directory")
 
 
 class MLflow(Service):
@@ -35,6 +43,8 @@ class MLflow(Service):
     def __init__(self):
         self._client: MlflowClient | None = None
         self._run_id: str | None = None
+        self._last: dict[str, int] = {}  # each metric's last step
+        self._refused: set[str] = set()
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
         """Find the run by its id, or create the run. An incomplete last step is completed."""
@@ -49,10 +59,7 @@ class MLflow(Service):
         self._run_id = stored.info.run_id
         self._describe(stored, run.config)
         self._client.update_run(self._run_id, status="RUNNING")
-        self._last = {
-            name: max(point.step for point in self._client.get_metric_history(self._run_id, name))
-            for name in (runs[0].data.metrics if runs else ())
-        }
+        self._last = self._last_steps()
         return max(self._last.values(), default=0) - 1
 
     def send(self, step: LoggedStep) -> None:
@@ -64,10 +71,8 @@ class MLflow(Service):
         metrics = [
             Metric(name, value, int(1000 * step.time), step.step)
             for name, value in ((_allowed(name), value) for name, value in step.metrics.items())
-            if self._last.get(name, -1) < step.step
         ]
-        for begin in range(0, len(metrics), _MOST_METRICS):
-            self._client.log_batch(self._run_id, metrics=metrics[begin : begin + _MOST_METRICS])
+        self._log("metrics", metrics)
 
     def close(self, status: str) -> None:
         """Record the run's final status. A superseded run goes to MLflow's trash, from which a user can restore the run."""
@@ -88,9 +93,36 @@ class MLflow(Service):
             for name, value in settings.items()
             if name in logged and tags.get(CHANGED + name, logged[name]) != value
         ]
-        for begin in range(0, max(len(new), len(changed)), _MOST_PARAMETERS):
-            some = slice(begin, begin + _MOST_PARAMETERS)
-            self._client.log_batch(self._run_id, params=new[some], tags=changed[some])
+        self._log("params", new)
+        self._log("tags", changed)
+
+    def _last_steps(self) -> dict[str, int]:
+        return {
+            name: max(point.step for point in self._client.get_metric_history(self._run_id, name))
+            for name in self._client.get_run(self._run_id).data.metrics
+        }
+
+    def _log(self, kind: str, entries: list, most: int | None = None) -> None:
+        """Log entries that are not stored yet, at most `most` in a request. An entry whose name MLflow refuses is left out, with a
+        warning."""
+        new = [entry for entry in entries if entry.key not in self._refused and not self._has(entry)]
+        most = most or _MOST[kind]
+        for begin in range(0, len(new), most):
+            some = new[begin : begin + most]
+            try:
+                self._client.log_batch(self._run_id, **{kind: some})
+            except MlflowException as error:
+                if not any(words in str(error) for words in _REFUSALS):
+                    raise
+                if most == 1:
+                    self._refused.add(some[0].key)
+                    logger.warning("%s is left out, because MLflow refuses the name: %s", some[0].key, error)
+                else:
+                    self._last = self._last_steps()  # entries before the refused name may be stored
+                    self._log(kind, some, most=1)
+
+    def _has(self, entry: Metric | Param | RunTag) -> bool:
+        return isinstance(entry, Metric) and self._last.get(entry.key, -1) >= entry.step
 
 
 def _files(run: Path) -> str:
@@ -109,5 +141,12 @@ def _experiment(client: MlflowClient, name: str) -> str:
 
 
 def _allowed(name: str) -> str:
-    """A name with the codes of the characters that MLflow refuses. A user's metric may have any name."""
-    return re.sub(r"[^\w\-. /:]", lambda refused: f"_{ord(refused[0]):x}", name)
+    """A name with the codes of the characters that MLflow refuses, also in a path's empty part or in a part `.` or `..`; a long
+    name ends in a checksum. A user's metric may have any name."""
+    refused = r"[^\w\-. /:]|(?<![^/])/|/\Z|(?<![^/])\.{1,2}(?=/|\Z)"
+    name = re.sub(refused, lambda part: "".join(f"_{ord(sign):x}" for sign in part[0]), name)
+    if (
+        len(whole := name.encode()) <= _LONGEST_NAME
+    ):  # a part of the name is also a file's name, of at most 255 bytes
+        return name
+    return f"{whole[: _LONGEST_NAME - 9].decode(errors='ignore')}_{zlib.crc32(whole):08x}"
