@@ -13,6 +13,7 @@ from pathlib import Path
 
 FSYNC_SECONDS = 1.0
 TAIL_BYTES = 256
+BLOCK_BYTES = 1 << 16
 BLANK = b"\0 \r\t"  # NFS shows blocks that are not written yet as NUL bytes
 
 
@@ -23,7 +24,8 @@ class JsonlWriter:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         _mend_last_line(self.path)
-        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  (open as long as the run)
+        # Half of a surrogate pair, for example from a text cut in the middle, has no UTF-8; the escape is the same text in JSON.
+        self._file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  (open as long as the run)
         self._synced = time.monotonic()
 
     def append(self, record: dict) -> None:
@@ -155,7 +157,13 @@ def _mend_last_line(path: Path) -> None:
     """Drop an incomplete last line, which a killed writer leaves."""
     if not path.exists():
         return
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
+    with open(path, "rb") as file:
+        size = begin = file.seek(0, os.SEEK_END)
+        block = b""
+        while begin and b"\n" not in block:  # a file can be larger than the memory
+            begin, end = max(0, begin - BLOCK_BYTES), begin
+            file.seek(begin)
+            block = file.read(end - begin)
+    whole = begin + block.rfind(b"\n") + 1
+    if whole < size:
         os.truncate(path, whole)

@@ -274,7 +274,7 @@ class RunWriter:
             return
         self._failed_environments.add(environment)
         logger.warning(f"environment {environment}: {text}")
-        with open(self.path / FAILURES, "a", encoding="utf-8") as file:
+        with open(self.path / FAILURES, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{environment}: {text.rstrip()}\n\n")
 
     def requests(

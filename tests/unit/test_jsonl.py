@@ -2,11 +2,13 @@
 
 import json
 import os
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aligner_lib.run_folder import jsonl
 from aligner_lib.run_folder.jsonl import JsonlReader, JsonlWriter, truncate_after
 
 
@@ -27,7 +29,7 @@ def test_a_record_is_read_once(path):
     reader = JsonlReader(path)
     assert reader.poll() == []  # there is no file yet
     writer = JsonlWriter(path)
-    for record in ({"step": 1, "text": "Grüße\n\u2028"}, {"step": 2}):
+    for record in ({"step": 1, "text": "Grüße\n\u2028"}, {"step": 2}, {"half of a pair": "\ud83d"}):
         writer.append(record)
         assert (reader.poll(), reader.poll()) == ([record], [])
     writer.close()
@@ -49,12 +51,28 @@ def test_any_way_of_arriving_gives_the_same_records(tmp_path, max_bytes):
         assert read == records and (reader.restarts, reader.skipped) == (0, 0)
 
 
-def test_a_writer_drops_the_torn_line_that_a_killed_writer_left(path):
-    path.write_bytes(line(1) + b'{"step": 2, "lo')
-    writer = JsonlWriter(path)
-    writer.append({"step": 2})
-    writer.close()
-    assert path.read_bytes() == line(1) + line(2)
+@pytest.mark.parametrize("block_bytes", [1, 4, 1 << 16])
+@pytest.mark.parametrize("whole", [b"", line(1), line(0) + line(1)])
+def test_a_writer_drops_the_torn_line_that_a_killed_writer_left(path, monkeypatch, whole, block_bytes):
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", block_bytes)
+    for torn in (b'{"step": 2, "lo', b""):
+        path.write_bytes(whole + torn)
+        writer = JsonlWriter(path)
+        writer.append({"step": 2})
+        writer.close()
+        assert path.read_bytes() == whole + line(2)
+
+
+def test_a_writer_reads_only_the_end_of_a_large_file(path):
+    with path.open("wb") as file:
+        file.truncate(1 << 30)  # without a block on the disk
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + b"x" * 9)
+    tracemalloc.start()
+    JsonlWriter(path).close()
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    assert path.stat().st_size == (1 << 30) + 1
 
 
 def test_nuls_are_blocks_not_yet_written(path):

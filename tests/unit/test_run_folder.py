@@ -287,6 +287,13 @@ def test_new_settings_are_recorded_when_their_checkpoint_is_loaded_and_announced
     assert (RunFolder(tmp_path).status, info["resumed"]) == ("finished", 2)
 
 
+def test_half_of_a_surrogate_pair_in_a_failure_s_text_does_not_end_the_run(tmp_path):
+    with writer(tmp_path) as run:
+        run.start(0)
+        run.note_failure("judge", "no points in 'Great \ud83d'")
+    assert (tmp_path / "environment_failures.txt").read_text() == "judge: no points in 'Great \\ud83d'\n\n"
+
+
 # ---- alarms ---------------------------------------------------------------------------------------------------------
 
 

@@ -77,7 +77,7 @@ def _next_file(folder: Path) -> Path:
 def _text(name: str, rows: list[Row]) -> Summary.Value:
     text = TensorProto(
         dtype=DT_STRING,
-        string_val=[_as_markdown(rows).encode()],
+        string_val=[_as_markdown(rows).encode(errors="backslashreplace")],
         tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
     )
     return Summary.Value(tag=f"{name}/text_summary", metadata=_TEXT, tensor=text)
