@@ -1,7 +1,7 @@
 """`python -m benchmarks.alarms`: how often alarms and `aligner explain` are right, measured on runs whose faults are known.
 
 The benchmark makes about sixty short runs with the smoke profile: healthy runs of every kind with several seeds and settings, runs
-that a setting breaks, and PPO runs with each fault of the bug hunt (`lab.submit("ppo", fault=…)`). Existing runs are reused, so a
+that a setting breaks, and PPO runs with each fault of the bug hunt (`lab.submit("ppo", fault=…)`). Complete runs are reused, so a
 second call judges the same runs by today's rules. Duration: a quarter of an hour on one core.
 
     --out runs/alarms     the folder of the runs; of each run only the figures are kept
@@ -16,6 +16,7 @@ import gzip
 import json
 import shutil
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -164,21 +165,36 @@ def _few_samples(lab: Workspace, kind: str) -> dict[str, object]:
     return loop | {"model.data.data_prefix.train": [part], "model.data.data_prefix.validation": [held_out]}
 
 
+def train_starting_points(lab: Workspace) -> None:
+    """Train the policy and the reward model from which the other runs start, unless they are finished."""
+    for kind in ("sft", "rm"):
+        if lab.run(kind).status != "finished":
+            lab.submit(kind).wait()
+
+
 def carry_out(
     lab: Workspace, name: str, kind: str, settings: dict[str, object], is_healthy: bool
 ) -> RunFolder:
-    """The run with this name, which is made if missing. Only its figures are kept. settings: as for `lab.submit`."""
+    """The run with this name, which is made anew unless it is complete. Only its figures are kept. settings: as for
+    `lab.submit`. Ends the program if the run is stopped."""
     run = lab.run(name)
-    if not run.is_over:
-        alone = {"exp_manager.create_tensorboard_logger": False}
+    if not is_complete(run, is_healthy):
+        alone = {"exp_manager.create_tensorboard_logger": False, "exp_manager.resume_if_exists": False}
         job = lab.submit(kind, name, **alone, **settings)
         try:
             job.wait()
         except JobFailed:
-            if is_healthy or not run.metrics():  # a broken run may end at max_init_policy_kl
+            if not is_complete(run, is_healthy):
                 raise
+        if not is_complete(run, is_healthy):
+            sys.exit(f"{name} is {run.status} before its end: the same command makes it anew")
         _keep_few(run)
     return run
+
+
+def is_complete(run: RunFolder, is_healthy: bool) -> bool:
+    """Whether a run has come to its end. A broken run may end with a failure, at max_init_policy_kl."""
+    return run.status == "finished" or (not is_healthy and run.status == "failed" and bool(run.metrics()))
 
 
 def _keep_few(run: RunFolder) -> None:
@@ -378,9 +394,7 @@ def main() -> None:
     parser.add_argument("--pack", type=Path)
     options = parser.parse_args()
     lab, verdicts = Workspace(options.out, "smoke"), []
-    for kind in ("sft", "rm"):  # the starting points of the other runs
-        if not lab.run(kind).is_over:
-            lab.submit(kind).wait()
+    train_starting_points(lab)
     for trial in trials(lab):
         fault = {"fault": trial.fault} if trial.fault else {}
         run = carry_out(lab, trial.name, trial.kind, trial.settings | fault, trial.is_healthy)

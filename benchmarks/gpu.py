@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -140,7 +141,9 @@ def figures(out: Path, options: argparse.Namespace) -> list[dict]:
             series.append({name: folder.series(name)[1] for name in FIGURES[kind]})
         for name in FIGURES[kind]:
             pairs = list(zip(*(of_one[name] for of_one in series), strict=True))
-            apart = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs[: COMPARED.get(kind)])
+            shares = [abs(a - b) / max(abs(b), 1.0) for a, b in pairs[: COMPARED.get(kind)]]
+            # `max` passes over a NaN that is not the first number
+            apart = max(shares) if all(map(math.isfinite, shares)) else math.nan
             rows.append({"kind": kind, "figure": name, "apart": apart, "bound": BOUND, "pairs": pairs})
     return rows
 

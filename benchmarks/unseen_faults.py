@@ -22,7 +22,7 @@ from pathlib import Path
 
 from aligner_lib.run_folder.explain import Explanation, explain
 from aligner_lib.tutorial import Workspace
-from benchmarks.alarms import STEPS, carry_out, judged_by, pack, reward_short
+from benchmarks.alarms import STEPS, carry_out, judged_by, pack, reward_short, train_starting_points
 from widgets.recordings.recording_file import PACKED
 
 SEED = 5  # the ranges of the checks were not chosen on runs with this seed
@@ -353,9 +353,7 @@ def main() -> None:
     parser.add_argument("--pack", type=Path)
     options = parser.parse_args()
     lab, rows = Workspace(options.out, "smoke"), []
-    for kind in ("sft", "rm"):  # the starting points of the other runs
-        if not lab.run(kind).is_over:
-            lab.submit(kind).wait()
+    train_starting_points(lab)
     for run in planted(lab):
         if options.only and run.held_out != (options.only == "held-out"):
             continue

@@ -9,14 +9,15 @@ import pytest
 from benchmarks import gpu
 
 
-def compared_figures(tmp_path, monkeypatch, loss_on_device: float) -> list[dict]:
-    """The part `figures` of a benchmark whose SFT jobs have a loss of 7 on the CPU."""
+def compared_figures(tmp_path, monkeypatch, *losses_on_device: float) -> list[dict]:
+    """The part `figures` of a benchmark whose SFT jobs have a loss of 7 on the CPU. The last loss on the device stays."""
 
     def execute(command, log, environment):
-        loss = 7.0 if environment == gpu.NO_GPU else loss_on_device
+        losses = [7.0] if environment == gpu.NO_GPU else list(losses_on_device)
+        losses += losses[-1:] * (4 - len(losses))
         run = Path(command[command.index("--run") + 1])
         run.mkdir(parents=True)
-        records = [{"step": step, "train/loss": loss, "validation/loss": loss} for step in range(1, 5)]
+        records = [{"step": n, "train/loss": loss, "validation/loss": loss} for n, loss in enumerate(losses)]
         (run / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
         return 0
 
@@ -26,7 +27,7 @@ def compared_figures(tmp_path, monkeypatch, loss_on_device: float) -> list[dict]
 
 
 def test_figures_of_the_device_are_beside_the_cpu_s(tmp_path, monkeypatch, capsys):
-    rows = compared_figures(tmp_path, monkeypatch, loss_on_device=7.0035)
+    rows = compared_figures(tmp_path, monkeypatch, 7.0035)
     assert [row["figure"] for row in rows] == ["train/loss", "validation/loss"]
     for row in rows:
         assert row["pairs"] == [[7.0035, 7.0]] * 4
@@ -34,10 +35,10 @@ def test_figures_of_the_device_are_beside_the_cpu_s(tmp_path, monkeypatch, capsy
     assert "train/loss" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("loss", [7.0077, float("nan")])
-def test_figures_that_are_too_far_apart_end_the_command(tmp_path, monkeypatch, loss):
+@pytest.mark.parametrize("losses", [(7.0077,), (float("nan"),), (7.0, 7.0, float("nan"))])
+def test_figures_that_are_too_far_apart_end_the_command(tmp_path, monkeypatch, losses):
     with pytest.raises(SystemExit, match=r"than allowed: sft train/loss, sft validation/loss$"):
-        compared_figures(tmp_path, monkeypatch, loss_on_device=loss)
+        compared_figures(tmp_path, monkeypatch, *losses)
 
 
 def test_generation_with_a_recorded_step_is_beside_generation_without(tmp_path, monkeypatch):

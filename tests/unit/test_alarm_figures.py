@@ -1,7 +1,10 @@
 """How right alarms and `explain` are: the counting, by hand. The runs are `python -m benchmarks.alarms`."""
 
+import json
+
 import pytest
 
+from aligner_lib.run_folder.reader import RunFolder
 from benchmarks import alarms as bench
 from benchmarks.alarms import CHOSEN_ON, STEPS, RunVerdict, Trial, alarm_figures, explained
 
@@ -47,3 +50,24 @@ def test_what_is_named_and_who_is_accused():
         "accused": {"healthy-5": ["repeated"]},
     }
     assert (explanations["chosen_on"]["faults"], explanations["chosen_on"]["healthy"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "steps", "healthy", "broken"),
+    [
+        ("finished", 3, True, True),
+        ("failed", 3, False, True),  # as at max_init_policy_kl
+        ("failed", 0, False, False),
+        ("stopped", 3, False, False),
+        ("running", 3, False, False),  # by a process that no longer exists
+    ],
+)
+def test_only_runs_that_came_to_their_end_are_judged_again(tmp_path, status, steps, healthy, broken):
+    info = {"status": status, "host": "another", "heartbeat": {"time": 0.0, "step": steps}}
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in range(steps)))
+    run = RunFolder(tmp_path)
+    assert (bench.is_complete(run, is_healthy=True), bench.is_complete(run, is_healthy=False)) == (
+        healthy,
+        broken,
+    )
