@@ -50,6 +50,7 @@ def settings_of(lab: Workspace, kind: str, precision: str, steps: int) -> dict[s
     """The settings of a job that takes a few steps and validates once, on a few samples."""
     settings = {
         "trainer.precision": precision,
+        "exp_manager.resume_if_exists": False,  # the steps of an earlier call are not measured again
         f"trainer.{kind}.max_steps": steps,
         f"trainer.{kind}.val_check_interval": steps,
         f"trainer.{kind}.save_interval": steps,

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from benchmarks import engines, growth, kept, page
+from benchmarks import engines, growth, kept, page, precision
 from benchmarks.contest import Contestant, Rounds, compete
 from benchmarks.measure import Comparison, RemoteCriticBench, Round, Side, StepCost
 from benchmarks.setting import Setting, reward
@@ -150,6 +150,10 @@ def test_forced_stops_draw_the_stop_token_then_and_not_before():
     assert first.softmax(-1)[:, 0].tolist() == [1.0, 0.0]
     second = processor(torch.zeros(2, 4, dtype=torch.int64), torch.zeros(2, 5))
     assert second.softmax(-1)[1, 0] == 1.0
+
+
+def test_a_second_call_with_the_same_folder_measures_new_steps():
+    assert precision.settings_of(None, "sft", "32", steps=2)["exp_manager.resume_if_exists"] is False
 
 
 def test_an_exponent_is_the_slope_in_logarithms():
