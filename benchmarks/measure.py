@@ -16,9 +16,9 @@ class Round:
 
     seconds: float
     tokens: int  # real tokens: padding never counts
-    losses: tuple[float, ...] = ()
-    """Of the round's optimiser steps; empty when the side has its own order of samples."""
-    grad_norms: tuple[float, ...] = ()
+    losses: tuple[float, ...] | None = ()
+    """Of the round's optimiser steps; empty without such steps. None: the side has its own order of samples."""
+    grad_norms: tuple[float, ...] | None = ()
     """Of the same steps. The check also compares the norms, because the first loss of some kinds is the same for any
     weights."""
     generated: int = 0  # the drawn tokens among `tokens`
@@ -59,7 +59,8 @@ class Comparison:
     def check_equal_work(self) -> None:
         """Check that every side read and generated the same number of tokens in each round, and began with the same losses.
 
-        Raises AssertionError with both sides' figures, because sides with unequal work cannot be compared.
+        Raises AssertionError with both sides' figures, because sides with unequal work cannot be compared, and if a side lacks
+        losses or norms that the other has.
         """
         ours = self.sides[0]
         for side in self.sides[1:]:
@@ -73,17 +74,37 @@ class Comparison:
                 assert a.generated == b.generated, (
                     f"{where}: {ours.name} generated {a.generated} tokens, {side.name} {b.generated}"
                 )
-            self._check_equal("loss", side, ours.warm_up.losses, side.warm_up.losses)
-            self._check_equal("gradient's norm", side, ours.warm_up.grad_norms, side.warm_up.grad_norms)
+            for what, name in (("loss", "losses"), ("gradient's norm", "grad_norms")):
+                self._check_equal(what, side, getattr(ours.warm_up, name), getattr(side.warm_up, name))
 
-    def _check_equal(self, what: str, side: Side, ours: tuple[float, ...], theirs: tuple[float, ...]) -> None:
-        """Compare the warm-up's steps. The first step uses equal weights; in later steps, Adam amplifies the rounding of the
-        first."""
-        for step, (a, b) in enumerate(zip(ours, theirs), 1):
-            tolerance = self.rounding * (FIRST_STEP if step == 1 else LATER_STEPS)
+    def _check_equal(
+        self, what: str, side: Side, ours: tuple[float, ...], theirs: tuple[float, ...] | None
+    ) -> None:
+        """Compare the warm-up's steps."""
+        if theirs is None:
+            return
+        name = self.sides[0].name
+        assert len(ours) == len(theirs), (
+            f"{self.name}: {name} has the {what} of {len(ours)} steps, {side.name} of {len(theirs)}"
+        )
+        for step, (a, b, tolerance) in enumerate(zip(ours, theirs, self._tolerances(ours)), 1):
             assert math.isclose(a, b, rel_tol=tolerance, abs_tol=ABOUT_ZERO), (
-                f"{self.name}, step {step}: the {what} of {self.sides[0].name} is {a:.6f}, that of {side.name} {b:.6f}"
+                f"{self.name}, step {step}: the {what} of {name} is {a:.6f}, that of {side.name} {b:.6f}"
             )
+
+    def _tolerances(self, figures: tuple[float, ...]) -> list[float]:
+        """The tolerance of each step. The first step uses equal weights; in later steps, Adam amplifies the rounding of the first."""
+        return [self.rounding * (LATER_STEPS if step else FIRST_STEP) for step in range(len(figures))]
+
+    def equal_work(self, side: Side) -> dict:
+        """The quantities of a side that `check_equal_work` compares. For losses and norms: the tolerance of each step."""
+        compared = {"tokens": "equal in every round"}
+        if side.warm_up.generated:
+            compared["generated"] = "equal in every round"
+        for name in ("losses", "grad_norms"):
+            if figures := getattr(side.warm_up, name):
+                compared[name] = self._tolerances(figures)
+        return compared
 
     def ratio(self, side: Side) -> float:
         """How many times as fast Aligner Lab is as this side: the median over rounds measured next to each other."""
@@ -95,11 +116,6 @@ class Comparison:
             "unit": self.unit,
             "aim": self.aim,
             "sizes": self.sizes,
-            "equal_work": {
-                "tokens": "equal in every round",
-                "first_step": self.rounding * FIRST_STEP,
-                "later_steps": self.rounding * LATER_STEPS,
-            },
             "sides": [
                 {
                     "name": side.name,
@@ -110,8 +126,9 @@ class Comparison:
                     "speeds": side.speeds,
                     "tokens_a_round": side.rounds[0].tokens,
                     "generated_a_round": side.rounds[0].generated,
-                    "first_loss": _first(side.warm_up and side.warm_up.losses),
-                    "first_grad_norm": _first(side.warm_up and side.warm_up.grad_norms),
+                    "first_loss": _first(side.warm_up.losses),
+                    "first_grad_norm": _first(side.warm_up.grad_norms),
+                    "equal_work": self.equal_work(side) if side is not self.sides[0] else None,
                     "ours_is_times_as_fast": self.ratio(side),
                 }
                 for side in self.sides
@@ -121,6 +138,10 @@ class Comparison:
 
 def _first(figures: tuple[float, ...] | None) -> float | None:
     return figures[0] if figures else None
+
+
+def _spread(seconds: list[float]) -> dict:
+    return {"median": median(seconds), "low": min(seconds), "high": max(seconds), "seconds": seconds}
 
 
 @dataclass
@@ -146,9 +167,9 @@ class StepCost:
             "unit": "seconds",
             "aim": self.aim,
             "ratio": self.ratio,
-            "step": {"median": median(self.steps), "low": min(self.steps), "high": max(self.steps)},
-            "bare": {"median": median(self.bare), "low": min(self.bare), "high": max(self.bare)},
-            "passes": {name: median(seconds[name] for seconds in self.passes) for name in self.passes[0]},
+            "step": _spread(self.steps),
+            "bare": _spread(self.bare),
+            "passes": {name: _spread([seconds[name] for seconds in self.passes]) for name in self.passes[0]},
         }
 
 
@@ -201,7 +222,7 @@ class RemoteCriticBench:
             "in_process": self.in_process,
             "remote_critic": self.remote_critic,
             "critic_wait": self.waits,
-            "round_trips": {name: median(seconds) for name, seconds in self.round_trips.items()},
+            "round_trips": {name: _spread(seconds) for name, seconds in self.round_trips.items()},
             "calls": self.calls,
             "transport_share": self.transport_share,
             "transport_aim": self.transport_aim,

@@ -153,7 +153,8 @@ def generation(setting: Setting, connection) -> None:
             seed = setting.seed + number * len(prompts) + i
             responses[i] = batch.add(prompts[i], seed, Sampling(max_length=lengths[i], min_length=lengths[i]))
         batch.run()
-        rounds.end(sum(len(response.tokens) for response in responses.values()))
+        tokens = sum(len(response.tokens) for response in responses.values())
+        rounds.end(tokens, generated=tokens)
         assert [len(responses[i].tokens) for i in range(len(prompts))] == lengths, (
             "a response has not the length it was forced to"
         )

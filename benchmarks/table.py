@@ -33,7 +33,7 @@ def step_table(result: StepCost) -> Table:
     """PPO's step compared with its passes."""
     table = _seconds_table("PPO, one step")
     for name, seconds in result.as_dict()["passes"].items():
-        table.add_row(f"  {name}", f"{seconds:.2f}", "", "", "")
+        table.add_row(f"  {name}", f"{seconds['median']:.2f}", "", "", "")
     table.add_row("sum of the bare passes", f"{median(result.bare):.2f}", _spread(result.bare), "", "")
     aim = verdict(result.ratio, result.aim, at_least=False)
     table.add_row(

@@ -221,7 +221,7 @@ def _train(trainer, rounds: Rounds, ordered: bool) -> None:
                 self.generated += logs["completions/mean_length"] * args.generation_batch_size
 
         def on_epoch_end(self, *_, **__):
-            figures = (tuple(self.losses), tuple(self.grad_norms)) if ordered else ()
+            figures = (tuple(self.losses), tuple(self.grad_norms)) if ordered else (None, None)
             rounds.end(int(self.total) - self.counted, *figures, generated=round(self.generated))
             self.counted = int(self.total)
 
@@ -242,7 +242,7 @@ def plain_sft(setting: Setting, connection) -> None:
     rounds = Rounds(setting, connection)
     while True:
         rounds.begin()
-        tokens, losses = 0, []
+        tokens, losses, grad_norms = 0, [], []
         for batch in _batches(samples, setting.global_batch):
             answers = sum(len(sample) - sample.answer_start for sample in batch)
             loss = 0.0
@@ -253,11 +253,11 @@ def plain_sft(setting: Setting, connection) -> None:
                 part.backward()
                 loss += part.item()
                 tokens += int(inputs["attention_mask"].sum())
-            torch.nn.utils.clip_grad_norm_(model.parameters(), setting.clip)
+            grad_norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), setting.clip).item())
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss)
-        rounds.end(tokens, tuple(losses))
+        rounds.end(tokens, tuple(losses), tuple(grad_norms))
 
 
 def generation(setting: Setting, connection) -> None:
@@ -287,7 +287,7 @@ def generation(setting: Setting, connection) -> None:
             ends = (output[:, width:] == stop_id).int().argmax(dim=1) + 1
             assert ends.tolist() == lengths, "a response has not the length it was forced to"
             tokens += int(ends.sum())
-        rounds.end(tokens)
+        rounds.end(tokens, generated=tokens)
 
 
 def _adamw(model, setting: Setting) -> torch.optim.AdamW:

@@ -46,7 +46,8 @@ STEPS = {"losses": (2.0, 1.0), "grad_norms": (3.0,), "generated": 40}
     ("theirs", "words"),
     [
         ({"losses": (2.0001, 1.0005), "grad_norms": (3.0002,)}, None),
-        ({"losses": ()}, None),  # a side with its own order of samples
+        ({"losses": None, "grad_norms": None}, None),  # a side with its own order of samples
+        ({"grad_norms": ()}, "ours has the gradient's norm of 1 steps, theirs of 0"),
         ({"tokens": 101}, "ours counted 100 real tokens, theirs 101"),
         ({"generated": 39}, "ours generated 40 tokens, theirs 39"),
         ({"losses": (2.0, 1.01)}, r"step 2: the loss of ours is 1\.000000, that of theirs 1\.010000"),
@@ -59,6 +60,10 @@ def test_only_equal_work_is_compared(theirs, words):
     result = comparison(side("ours", [1.0], **STEPS), side("theirs", [2.0], **STEPS | theirs))
     if words is None:
         result.check_equal_work()
+        ours, compared = (stored["equal_work"] for stored in result.as_dict()["sides"])
+        figures = {"losses": [1e-4, 1e-3], "grad_norms": [1e-4]} if theirs["losses"] else {}
+        every_round = dict.fromkeys(("tokens", "generated"), "equal in every round")
+        assert (ours, compared) == (None, every_round | figures)
     else:
         with pytest.raises(AssertionError, match=words):
             result.check_equal_work()
@@ -68,6 +73,8 @@ def test_the_costs_of_a_step_and_of_a_remote_critic_by_hand():
     passes = [{"generate": 1.0, "train": 1.0}] * 2 + [{"generate": 2.0, "train": 3.0}]
     cost = StepCost([3.0, 2.4, 5.0], passes)
     assert cost.bare == [2.0, 2.0, 5.0] and cost.ratio == pytest.approx(1.2)
+    generate = {"median": 1.0, "low": 1.0, "high": 2.0, "seconds": [1.0, 1.0, 2.0]}
+    assert cost.as_dict()["passes"]["generate"] == generate
     remote = RemoteCriticBench(
         in_process=[2.0, 4.0, 3.0],
         remote_critic=[3.0, 3.6, 3.3],
