@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aligner_lib.tutorial.workspace.workspace import Workspace
+from benchmarks.kept import described_run
 from benchmarks.options import documented_parser
 from cluster.cores import SPIN_COUNT
 
@@ -145,7 +146,7 @@ def main(words: list[str] | None = None) -> None:
         parser.error("--users 1: one user has nobody to train beside; take 2 or more, or 0")
     lab = Workspace(options.out, options.profile)
     seconds = measure_steps(lab, options)
-    figures: dict[str, object] = {"step_seconds": seconds}
+    figures = described_run("python -m benchmarks.busy", options) | {"step_seconds": seconds}
     write(options.out, figures)
     Console().print(table_of(seconds))
     if options.users:

@@ -44,6 +44,7 @@ from aligner_lib.models.stream import write_store
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.workspace.workspace import Workspace
 from benchmarks.engines import common_share
+from benchmarks.kept import described_run
 from benchmarks.options import documented_parser, some_of
 from cluster.sizing import MODELS, Parallelism, memory, step_flops
 
@@ -329,17 +330,15 @@ def tables(results: dict) -> Iterator[Table]:
 
 
 def main(options: argparse.Namespace) -> None:
-    import torch
-
     options.out.mkdir(parents=True, exist_ok=True)
     report = options.out / "gpu.json"
-    results = {"device": device_name(), "torch": torch.__version__, "parts": {}}
+    results = described_run("python -m benchmarks.gpu", options) | {"parts": {}}
     for part in options.only:
         started = time.perf_counter()
         results["parts"][part] = PARTS[part](options.out, options)
         print(f"{part}: {time.perf_counter() - started:.0f} s", flush=True)
         report.write_text(json.dumps(results, indent=1) + "\n")
-    Console(width=140).print(results["device"], *tables(results["parts"]), sep="\n")
+    Console(width=140).print(device_name(), *tables(results["parts"]), sep="\n")
     apart = [row for row in results["parts"].get("figures", []) if not row["apart"] <= row["bound"]]
     print(f"all figures: {report}")
     if apart:

@@ -3,7 +3,7 @@
 PROMPTS is `instruction_following_eval/data/input_data.jsonl` of github.com/google-research/google-research, 541 prompts with
 instructions that a program can check (Zhou et al. 2023, arXiv:2311.07911). PYTHON is the interpreter of an environment with
 `lm_eval[ifeval]==0.4.13`, whose checkers judge the answers. Each policy answers greedily and is compared with the policy before
-it. Answers are kept in FOLDER and are not generated again.
+it. Answers are kept in FOLDER and are not generated again; answers of another policy, length or precision are refused.
 
 Three tables follow: the policies; the same differences for each kind of instruction, because a policy can lose long answers and
 win short ones; and the cheats, which never read the prompt's question. A policy that a cheat beats is not good at IFEval.
@@ -20,11 +20,13 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import mean_interval, share, share_gain
+from benchmarks.kept import described_run
 
 CHECK = """
 import json, sys
@@ -64,19 +66,28 @@ def main() -> None:
     tables["cheats"] = of_cheats(prompts, options.checkers)
     print(*tables.values(), sep="\n\n")
     if options.json:
-        figures = {name: table.figures for name, table in tables.items()}
+        figures = described_run("python -m benchmarks.ifeval", options)
+        figures |= {name: table.figures for name, table in tables.items()}
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def answered(prompts: Sequence[dict], policy: str, file: Path, options) -> list[dict]:
-    """The records of a policy's answers, in the order of the prompts. Answers in the file are not generated again."""
+    """The records of a policy's answers, in the order of the prompts. Answers in the file are not generated again. Ends the
+    program if the file has answers that were generated in another way."""
+    settings = {"policy": policy, "max_length": options.max_length, "precision": options.precision}
     records = {record["key"]: record for record in _lines(file)}
+    for record in records.values():
+        stored = {name: record.get(name) for name in settings}
+        if stored != settings:
+            sys.exit(
+                f"{file} has answers of {stored}, but {settings} is asked for: remove the file, or choose another NAME"
+            )
     left = [prompt for prompt in prompts if prompt["key"] not in records]
     if left:
         with file.open("a", encoding="utf-8") as out:
             for record in generated(left, policy, options):
                 records[record["key"]] = record
-                print(json.dumps(record), file=out, flush=True)
+                print(json.dumps(record | settings), file=out, flush=True)
     return [records[prompt["key"]] for prompt in prompts]
 
 

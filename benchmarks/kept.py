@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import time
 from argparse import Namespace
@@ -72,12 +73,17 @@ def command_line(command: str, options: Namespace) -> str:
     """The command with its settings. Of a file only the name is kept; the place of the JSON file is left out."""
     words = [command]
     for name, value in vars(options).items():
-        if name == "json" or value in (None, False):
+        if name == "json" or value is None or value is False:
             continue
-        text = Path(value).name if isinstance(value, Path) or "/" in str(value) else value
-        text = ",".join(map(str, text)) if isinstance(text, list | tuple) else str(text)
+        text = ",".join(map(_without_folder, value if isinstance(value, list | tuple) else [value]))
         words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {text}"))
     return " ".join(words)
+
+
+def _without_folder(value: object) -> str:
+    """An option's value, of which only a file's name is kept, also in NAME=FILE."""
+    name = re.match("[^/=]*=|", str(value))[0]
+    return name + Path(str(value).removeprefix(name)).name
 
 
 def versions() -> dict[str, str]:

@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aligner_lib.tutorial.workspace.workspace import Workspace
+from benchmarks.kept import described_run
 from benchmarks.options import documented_parser, some_of
 
 PRECISIONS = ("32", "bf16")
@@ -142,7 +143,8 @@ def main(options: argparse.Namespace) -> None:
     results = {kind: compare(lab, kind, options) for kind in KINDS if kind in options.only}
     show(results)
     report = options.out / "precision.json"
-    report.write_text(json.dumps(results, indent=1))
+    description = described_run("python -m benchmarks.precision", options)
+    report.write_text(json.dumps(description | {"jobs": results}, indent=1) + "\n")
     print(f"all jobs: {report}")
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.comparison.baselines import best_rules, text_pairs
 from aligner_lib.tutorial.comparison.statistics import Estimate, share
+from benchmarks.kept import described_run
 from benchmarks.options import documented_parser, some_of
 
 HELD_OUT = 4  # one question in HELD_OUT is held out
@@ -113,7 +114,8 @@ def main() -> None:
             train(kind, files, run, arguments.seed)
         figures[kind] = held_out(run, len(pairs["test"]))
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+        description = described_run("python -m benchmarks.real_hh", arguments)
+        arguments.json.write_text(json.dumps(description | figures, indent=1) + "\n")
     print(f"\n{len(pairs['test'])} held-out pairs, {len(pairs['train'])} to learn from; 0.5 is a coin\n")
     print("| judge | right on held-out pairs |\n| --- | --- |")
     for name, value in rules.items():

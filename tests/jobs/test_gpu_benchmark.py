@@ -23,7 +23,9 @@ def compared_figures(tmp_path, monkeypatch, *losses_on_device: float) -> list[di
 
     monkeypatch.setattr(gpu, "execute", execute)
     gpu.main(gpu.parse(["--only", "figures", "--kinds", "sft", "--quick", "--out", str(tmp_path)]))
-    return json.loads((tmp_path / "gpu.json").read_text())["parts"]["figures"]
+    report = json.loads((tmp_path / "gpu.json").read_text())
+    assert report["command"].startswith("python -m benchmarks.gpu --only figures --kinds sft ")
+    return report["parts"]["figures"]
 
 
 def test_figures_of_the_device_are_beside_the_cpu_s(tmp_path, monkeypatch, capsys):

@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import platform
 import re
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -183,6 +185,12 @@ def test_the_page_has_the_kept_figures_and_no_file_names_the_machine_or_its_fold
     for path in kept.RESULTS.glob("*.json"):
         stored = path.read_text(encoding="utf-8")
         assert platform.node() not in stored and not re.search(r'[" ]/(?!lab)\w', stored), path.name
+
+
+def test_a_command_is_kept_with_its_settings_and_without_folders():
+    options = Namespace(users=0, out=Path("/home/me/runs"), policies=["a=/m/sft", "b=c/d=e"], only=["sft"])
+    words = "bench --users 0 --out runs --policies a=sft,b=d=e --only sft"
+    assert kept.command_line("bench", options) == words
 
 
 def test_the_share_of_common_tokens_ends_at_the_first_difference():

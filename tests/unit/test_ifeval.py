@@ -1,9 +1,11 @@
 """benchmarks/ifeval.py: tables of policies, of kinds of instructions and of cheats, with a stand-in for lm_eval's checkers."""
 
 import sys
+from argparse import Namespace
 
 import pytest
 
+from benchmarks import ifeval
 from benchmarks.ifeval import CHEATS, by_kind, checked, of_cheats
 
 PROMPTS = [
@@ -41,6 +43,21 @@ def checkers(tmp_path, monkeypatch) -> str:
 
 def verdicts_of(answers: list[str], checkers: str) -> list[dict]:
     return checked(PROMPTS, [{"answer": answer} for answer in answers], checkers)
+
+
+def test_kept_answers_are_not_generated_again_and_those_of_other_settings_are_refused(tmp_path, monkeypatch):
+    def generated(prompts, policy, options):
+        asked.extend(prompt["key"] for prompt in prompts)
+        return [{"key": prompt["key"], "answer": policy} for prompt in prompts]
+
+    monkeypatch.setattr(ifeval, "generated", generated)
+    asked, short = [], Namespace(max_length=8, precision="32")
+    for count in (1, 2):  # the second call generates the second answer alone
+        records = ifeval.answered(PROMPTS[:count], "sft", tmp_path / "a.jsonl", short)
+    assert asked == [1, 2] and [record["answer"] for record in records] == ["sft", "sft"]
+    for policy, options in (("dpo", short), ("sft", Namespace(max_length=9, precision="32"))):
+        with pytest.raises(SystemExit, match=r"a\.jsonl has answers of {'policy': 'sft', 'max_length': 8"):
+            ifeval.answered(PROMPTS, policy, tmp_path / "a.jsonl", options)
 
 
 def test_differences_are_counted_by_kind_of_instruction(checkers):
