@@ -145,8 +145,7 @@ def _allowed(name: str) -> str:
     name ends in a checksum. A user's metric may have any name."""
     refused = r"[^\w\-. /:]|(?<![^/])/|/\Z|(?<![^/])\.{1,2}(?=/|\Z)"
     name = re.sub(refused, lambda part: "".join(f"_{ord(sign):x}" for sign in part[0]), name)
-    if (
-        len(whole := name.encode()) <= _LONGEST_NAME
-    ):  # a part of the name is also a file's name, of at most 255 bytes
+    whole = name.encode()  # a part of the name is also a file's name, of at most 255 bytes
+    if len(whole) <= _LONGEST_NAME:
         return name
     return f"{whole[: _LONGEST_NAME - 9].decode(errors='ignore')}_{zlib.crc32(whole):08x}"
