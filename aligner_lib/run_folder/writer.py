@@ -273,8 +273,9 @@ class RunWriter:
         if environment in self._failed_environments:
             return
         self._failed_environments.add(environment)
+        text = text.encode(errors="backslashreplace").decode()  # half of a surrogate pair has no UTF-8
         logger.warning(f"environment {environment}: {text}")
-        with open(self.path / FAILURES, "a", encoding="utf-8", errors="backslashreplace") as file:
+        with open(self.path / FAILURES, "a", encoding="utf-8") as file:
             file.write(f"{environment}: {text.rstrip()}\n\n")
 
     def requests(
