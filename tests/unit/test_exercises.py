@@ -193,6 +193,11 @@ DESCRIBED = [
     ("gae", lambda results: None, "Your function returns nothing. Is the return missing?"),
     ("bradley_terry", lambda loss: None, ". loss is None. Is the return missing?"),
     ("bradley_terry", lambda loss: (loss, loss), "returns 2 values; it should return one value, loss"),
+    (
+        "bradley_terry",
+        lambda loss: (loss,),
+        "a tuple of one value. Is there a comma after the returned value?",
+    ),
     ("bradley_terry", lambda loss: torch.zeros(0), "(no elements)"),
     ("bradley_terry", lambda loss: "yes", "of type str; it should be a tensor (float32"),
     ("bradley_terry", lambda loss: loss[:, None], "has the shape [5, 1]; it should have [5]"),

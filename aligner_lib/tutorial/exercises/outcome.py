@@ -26,6 +26,8 @@ class AnswerOutcome:
 
     outputs: tuple[Any, ...] = ()
     """The elements of the returned tuple, or the single returned value."""
+    is_tuple: bool = False
+    """Whether the function returned a tuple."""
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
     """By input: the gradient of a random weighted sum of the outputs."""
     attached: tuple[bool, ...] = ()
@@ -63,7 +65,12 @@ def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ..
         return AnswerOutcome(error=error)
     outputs = tuple(_without_gradient(output) for output in outputs)
     return AnswerOutcome(
-        outputs, by_name, attached, changed=_changed(inputs, arguments), weights=_weights_of_models(arguments)
+        outputs,
+        isinstance(returned, tuple),
+        by_name,
+        attached,
+        changed=_changed(inputs, arguments),
+        weights=_weights_of_models(arguments),
     )
 
 
@@ -73,6 +80,11 @@ def first_difference(
     """The first difference between two outcomes without errors; None if the outcomes are equal. names: of the outputs."""
     if len(got.outputs) != len(expected.outputs):
         return Difference("what is returned", _count(names, got.outputs))
+    if got.is_tuple and not expected.is_tuple:
+        return Difference(
+            "what is returned",
+            "Your function returns a tuple of one value. Is there a comma after the returned value?",
+        )
     for name, right, yours in zip(names, expected.outputs, got.outputs):
         if difference := _of_values(name, right, yours):
             return difference
