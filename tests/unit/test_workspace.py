@@ -203,7 +203,7 @@ def test_the_sample_is_the_profile_s(tmp_path, capsys, profile, has_forms):
     assert bool(instruction_in(first)) == has_forms
 
 
-def test_another_data_set_is_formatted_anew(tmp_path, capsys):
+def test_another_data_set_or_an_edited_file_is_formatted_anew(tmp_path, capsys):
     sample = Workspace(tmp_path, "smoke").sft_data() / "train.jsonl"
     written = sample.stat().st_mtime_ns
     assert Workspace(tmp_path, "smoke").sft_data() / "train.jsonl" == sample
@@ -213,8 +213,13 @@ def test_another_data_set_is_formatted_anew(tmp_path, capsys):
     own.write_text("".join(json.dumps(record | {"context": f"number {i}"}) + "\n" for i in range(40)))
     Workspace(tmp_path, "smoke", dataset=str(own)).sft_data()
     assert "Say A." in sample.read_text()
+    own.write_text(own.read_text().replace("Say A.", "Say B."))
+    Workspace(tmp_path, "smoke", dataset=str(own)).sft_data()
+    assert "Say B." in sample.read_text()
+    own.unlink()  # the formatted files are enough
+    Workspace(tmp_path, "smoke", dataset=str(own)).sft_data()
     Workspace(tmp_path, "smoke").sft_data()
-    assert "Say A." not in sample.read_text()
+    assert "Say B." not in sample.read_text()
 
 
 @pytest.mark.parametrize(

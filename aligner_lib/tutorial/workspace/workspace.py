@@ -26,6 +26,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.jobs.branch import branch_command, parents_settings
 from aligner_lib.jobs.command_line import command, job_commands
 from aligner_lib.models import fetch
+from aligner_lib.models.hash import file_hash
 from aligner_lib.run_folder.branch import is_branch, set_aside_branch
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.hunt.faults import fault_of
@@ -382,10 +383,16 @@ class Workspace:
 
     def _is_formatted(self, folder: Path, last: str) -> bool:
         """Whether the folder has the complete files of the current data set, and not of another data set."""
-        return (folder / last).exists() and read_json(folder / "source.json") == {"dataset": self.dataset}
+        noted = read_json(folder / "source.json") or {}
+        return (folder / last).exists() and noted | self._source() == noted
 
     def _note_source(self, folder: Path) -> None:
-        write_json(folder / "source.json", {"dataset": self.dataset})
+        write_json(folder / "source.json", self._source())
+
+    def _source(self) -> dict[str, str]:
+        """The data set and, if the data set is a file, the hash of the file's present content."""
+        file = Path(self.dataset)
+        return {"dataset": self.dataset} | ({"hash": file_hash(file)} if file.is_file() else {})
 
     def _is_trained(self, name: str) -> bool:
         """Whether the run has a checkpoint. Raises UserError for a run of another profile, which has another model."""
