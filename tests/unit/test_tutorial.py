@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -12,6 +13,8 @@ from pages import external_references
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial.execution import run_notebooks
 from aligner_lib.tutorial.report.summary import summary_section
+from cluster import State
+from cluster.record import write_json
 
 PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
 ENDS = """
@@ -145,6 +148,27 @@ def test_a_kernel_that_dies_at_its_start_is_started_once_more(
     assert passes is (deaths < starts) and len(started) == starts
     assert passes or f"stopped in notebook 01_one: RuntimeError: {message}" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_after_a_failure_jobs_without_a_run_are_cancelled_and_other_unfinished_jobs_stop(
+    tmp_path, monkeypatch
+):
+    states = {"starts": State.RUNNING, "queues/again": State.PENDING, "ended": State.FINISHED}
+    cancelled = []
+
+    def attach(run):
+        name = run.relative_to(tmp_path / "runs").as_posix()
+        return SimpleNamespace(state=states[name], cancel=lambda: cancelled.append(name))
+
+    monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=attach))
+    for name in states:
+        (tmp_path / "runs" / name / "job").mkdir(parents=True)
+        write_json(tmp_path / "runs" / name / "job" / "job.json", {})
+    for name in ("queues/again", "ended"):
+        write_json(tmp_path / "runs" / name / "run.json", {"status": "stopped"})
+    run_notebooks._stop_runs(tmp_path)
+    assert cancelled == ["starts"]
+    assert [path.parts[-4:-2] for path in tmp_path.glob("runs/**/control/stop")] == [("queues", "again")]
 
 
 def test_notebooks_are_chosen_by_number(tmp_path):

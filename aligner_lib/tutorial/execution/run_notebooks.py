@@ -243,10 +243,20 @@ def _check_parameters(parameters: dict[str, Any], known: set[str]) -> None:
 
 
 def _stop_runs(out: Path) -> None:
-    """Ask the unfinished runs of a failed notebook to save a checkpoint and end."""
+    """Ask the unfinished runs of a failed notebook to save a checkpoint and end, and cancel the jobs without a run yet."""
+    from cluster import State
+
     for left in find_runs(out):
         if not left.is_over:
             left.request_stop()
+    for submitted in (out / "runs").glob("**/job/job.json"):
+        run = RunFolder(submitted.parent.parent)
+        job = run.latest_job()
+        if job and job.state in (State.PENDING, State.RUNNING):
+            if run.info:  # the next attempt of a run that is over stops at its start
+                run.request_stop()
+            else:
+                job.cancel()
 
 
 # ---- summary, pages and report --------------------------------------------------------------------------------------
