@@ -10,6 +10,7 @@ OUT/pages/          a page for each run, which the report links to
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -193,6 +194,8 @@ def _run_one(
         cell = f"[{error.exec_count}] ({error.source.strip().splitlines()[0]})"
         return NotebookFailure(notebook.name, cell, f"{error.ename}: {_without_colours(error.evalue)}")
     except KeyboardInterrupt:
+        # the interrupted cell's task would print a traceback of the dead kernel
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         return NotebookFailure(notebook.name, None, "interrupted")
     except Exception as error:  # the kernel died or did not start: report the error like a failing cell
         return NotebookFailure(notebook.name, None, f"{type(error).__name__}: {error}")
