@@ -73,11 +73,16 @@ def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
     message = f"ValueError: {tmp_path}/data/mine.jsonl:3 is empty; see '{home}/notes' and https://a.org/b/c"
     message += f" in {home}, file://{home}/notes, {home.as_uri()}"
     message += f", sqlite:///{tmp_path}/a.db or file://machine-7/srv/mine"
-    page = write_page(opened(a_run(tmp_path / "run", message=message)), tmp_path / "run.html")
+    message += (
+        f"; the critic at gpu-17.corp:5567 lost {socket.gethostname()}, and http://judge-3:8000/v1 is silent"
+    )
+    config = {"critic": {"ip": "gpu-17.corp", "port": 5567}, "args": {"url": "http://judge-3:8000/v1"}}
+    page = write_page(opened(a_run(tmp_path / "run", message=message, config=config)), tmp_path / "run.html")
     shown = DATA.sub("", page.read_text()) + json.dumps(content_of(page), ensure_ascii=False)
     assert "…/mine.jsonl:3 is empty" in shown and "https://a.org/b/c" in shown
     of_machine = (str(tmp_path), socket.gethostname(), f"/{getpass.getuser()}/")
-    for private in ("Jane", "machine-7", "srv", *of_machine):
+    assert "the critic at …:5567 lost …, and http://…:8000/v1 is silent" in shown
+    for private in ("Jane", "machine-7", "srv", "gpu-17", "judge-3", *of_machine):
         assert private not in shown, private
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.alarms import Thresholds, Watch, as_record
-from aligner_lib.run_folder.reader import RunFolder, without_paths
+from aligner_lib.run_folder.reader import RunFolder, flatten, without_paths
 
 SHIPPED = Path(__file__).parent
 PACKED = ".json.gz"
@@ -23,6 +23,9 @@ ABOVE = re.compile(r"(?<![\w./:])(?:/[^\s/:'\"]+)+/")
 """The leading folders of an absolute path in a message."""
 FILE_ADDRESS = re.compile(r"\b(?:file:(?://[^\s/]*)?|[a-z][\w+.-]*://)/*(?=/)", re.IGNORECASE)
 """The start of an address before the absolute path of a file: `file:`, `file://HOST`, or a scheme without a host."""
+HOSTS = ("ip", "address")
+"""The names of settings whose values are hosts."""
+HOST_OF_ADDRESS = re.compile(r"://(?:[^\s/@]*@)?([^\s/:]+)")
 KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at other_settings_at".split()
 
 
@@ -63,8 +66,11 @@ def record(
         info["parent"] = {
             key: value for key, value in parent.items() if key != "run"
         }  # run: the parent's path
-    info["message"] = _without_places(info.get("message", ""), folder.path)
-    config = without_paths(content.info.get("config", {}))
+    message = _without_places(info.get("message", ""), folder.path)
+    for host in sorted(_hosts(content.info), key=len, reverse=True):
+        message = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "…", message)
+    info["message"] = message
+    config = _without_hosts(without_paths(content.info.get("config", {})))
     config.pop("functions", None)  # contains paths, and reveals the faults in notebook 10
     if limits and "alarms" in config.get("exp_manager", {}):
         given = asdict(limits)
@@ -115,6 +121,20 @@ def _without_places(message: str, run: Path) -> str:
     for folder in sorted(texts, key=len, reverse=True):
         message = re.sub(rf"(?<![\w./:]){re.escape(folder)}(?![\w-])", "/…", message)
     return ABOVE.sub("…/", message)
+
+
+def _hosts(info: dict) -> set[str]:
+    """The names and addresses of the machines of a run: its own, and the servers among its settings."""
+    settings = flatten(info.get("config") or {})
+    texts = {name: value for name, value in settings.items() if isinstance(value, str)}
+    named = [value for name, value in texts.items() if name.rpartition(".")[2] in HOSTS]
+    return {info.get("host") or "", *named, *HOST_OF_ADDRESS.findall(" ".join(texts.values()))} - {""}
+
+
+def _without_hosts(config):
+    if not isinstance(config, dict):
+        return config
+    return {key: None if key in HOSTS else _without_hosts(value) for key, value in config.items()}
 
 
 def _alarms(kind: str, metrics: list[dict], limits: Thresholds) -> list[dict]:
