@@ -66,6 +66,17 @@ def test_the_page_has_figures_responses_and_settings_of_the_run(tmp_path):
     assert "<th>trainer.precision</th><td>32</td>" in page.read_text()
 
 
+def test_a_page_without_some_of_the_responses_says_so(tmp_path, monkeypatch):
+    run = a_run(tmp_path / "run")
+    for responses, note in (
+        (2, ""),
+        (1, "This page has 2 of the run's 4 responses: the first of each step."),
+    ):
+        monkeypatch.setattr("widgets.share.page.RESPONSES_A_STEP", responses)
+        [texts] = content_of(write_page(run, tmp_path / "run.html"))["texts"]
+        assert texts["note"] == note
+
+
 @pytest.mark.parametrize("opened", [Path, Recording])
 def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: Path("/home/Jane Doe"))

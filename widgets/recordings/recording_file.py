@@ -75,7 +75,7 @@ def record(
     if limits and "alarms" in config.get("exp_manager", {}):
         given = asdict(limits)
         config["exp_manager"]["alarms"] = {key: given[key] for key in config["exp_manager"]["alarms"]}
-    info |= {"name": name or content.info["name"], "config": config}
+    info |= {"name": name or content.info["name"], "config": config, "responses": len(content.rollouts)}
     validated = rollouts_a_step if validation_rollouts is None else validation_rollouts
     rollouts = _first_of_each_step(content.rollouts, {"train": rollouts_a_step, "validation": validated})
     alarms = _alarms(content.info["kind"], content.metrics, limits) if limits else content.alarms

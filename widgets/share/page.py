@@ -154,8 +154,11 @@ def _texts(run: Recording) -> dict:
             "members": [member["id"] for member in rollouts.group_of(light)],
         }
         records.append({"split": "", **light, **tokens, **places})
+    written = run.info.get("responses", len(records))
+    note = f"This page has {len(records)} of the run's {written} responses: the first of each step."
     return {
         "name": run.name,
+        "note": note if written > len(records) else "",
         "verdicts": rollouts.verdicts,
         "splits_with_groups": sorted(rollouts.splits_with_groups),
         "environments": list(dict.fromkeys(r["environment"] for r in records if "environment" in r)),

@@ -112,6 +112,7 @@ function findCompletions(run, query) {
     notes.push(...new Set(rows.map((row) => row.beside[rows.length === 1 ? "note" : "notes"])));
     rows.forEach((row) => { delete row.beside; });
   }
+  if (run.note) notes.push(run.note);
   return {
     run: run.name, beside: "first answer", steps, step, latest: chosen === null, splits, environments: run.environments,
     can_group: canGroup, can_fail: every.some((one) => "failure" in one), counted: together ? "groups " : "",
