@@ -164,7 +164,9 @@ def test_notebook_08_the_report_and_the_portfolio_show_one_record(tmp_path):
     lab.record("07", {"grpo": {"val_accuracy_before": 0.07, "val_accuracy_after": 0.93}})
     runs = evaluated(lab, {"downloaded": 1, "SFT": 2, "DPO": 3, "GRPO": 6, "PPO": 5})
     evaluation = evaluate_policies({name: [run] for name, run in runs.items()}, seed=1)
-    lab.record("08", evaluation.results())
+    results = evaluation.results()
+    results["evaluation"]["captions"]["sums"] = "5 answers to 3 held-out prompts; wins against SFT"
+    lab.record("08", results)
     report = top_of(read_results(tmp_path, print), tmp_path / "runs")
     portfolio = write_portfolio(tmp_path / "p.html", tmp_path).read_text()
     texts = [*evaluation.conclusion.splitlines()]
@@ -172,6 +174,8 @@ def test_notebook_08_the_report_and_the_portfolio_show_one_record(tmp_path):
     # good: PPO, DPO; GRPO's sums; reward
     shares = ("33 % → 83 %", "33 % → 50 %", "17 % → 100 %", "0.33 → 0.83")
     for page in (report, portfolio):
+        source = "conversations: 6 answers to 6 held-out prompts; sums: 5 answers to 3 held-out prompts)"
+        assert source in page
         assert evaluation.table._repr_html_() in page and evaluation.picture._repr_html_() in page
         assert [text for text in texts if html.escape(text) not in page] == []
         plants = [prompt.turn.split()[4][:-1] for prompt in evaluation.drawn]

@@ -227,7 +227,11 @@ def _aside(summary: dict) -> str:
     source, lengths = "", [ppo.get(f"mean_length_{name}") for name in ("ppo", "sft")]
     if evaluation:
         figures = evaluation.table.figures
-        source = f" Figures of the policies’ answers are from notebook 08 ({evaluation.table.caption.partition(';')[0]} of each kind)."
+        answers = "; ".join(
+            f"{kind}: {table.caption.partition(';')[0]}"
+            for kind, table in (("conversations", evaluation.conversations), ("sums", evaluation.sums))
+        )
+        source = f" Figures of the policies’ answers are from notebook 08 ({answers})."
         lengths = [figures[name]["tokens"].value for name in ("PPO", "SFT")]
     parts = []
     if ppo.get("kl_per_token") is not None:
