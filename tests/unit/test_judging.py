@@ -1,13 +1,17 @@
 """Notebook 13's judge: a learner's labels and rubric, answers without a verdict, and a run read by the gold program."""
 
 import json
+import signal
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from aligner_lib.config.compose import compose, load, save, written
 from aligner_lib.rollouts.environments.base import NoVerdict, Step
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.judging import served
 from aligner_lib.tutorial.judging.judged_run import before_and_after, right_within_prompts
 from aligner_lib.tutorial.judging.labelled import LabelledAnswer, labels_of
 from aligner_lib.tutorial.judging.rubric import RUBRIC, rubric_environment, write_drawn_turns
@@ -64,6 +68,29 @@ def test_the_policy_trains_on_prompts_whose_forms_a_program_can_check(tmp_path):
     for file in files.values():
         records = map(json.loads, Path(file).read_text().splitlines())
         assert all(instruction_in(record["messages"][0]["content"]) for record in records)
+
+
+def test_a_second_server_and_an_interrupt_of_its_wait_leave_no_server_in_memory(monkeypatch):
+    servers = []
+
+    class Server(SimpleNamespace):
+        def __init__(self, *_, **__):
+            super().__init__(runs=True, poll=lambda: None, wait=lambda *_: None)
+            self.terminate = lambda: setattr(self, "runs", False)
+            servers.append(self)
+
+    answers = iter([True, True])
+    monkeypatch.setattr(subprocess, "Popen", Server)
+    monkeypatch.setattr(
+        served, "_answers", lambda url: next(answers, None) or signal.raise_signal(signal.SIGINT)
+    )
+    monkeypatch.setenv(served.KEY_VARIABLE, "")
+    for living in ([True], [False, True]):
+        served.serve_judge("m")
+        assert [server.runs for server in servers] == living
+    with pytest.raises(KeyboardInterrupt):
+        served.serve_judge("m")
+    assert not any(server.runs for server in servers)
 
 
 def test_an_answer_without_a_verdict_shows_the_judge_s_reason():

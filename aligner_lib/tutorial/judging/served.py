@@ -53,12 +53,19 @@ class ServedJudge:
         self.stop()
 
 
+_served: ServedJudge | None = None
+"""The last server of this process. A notebook's cell that runs again must not keep a second model in memory."""
+
+
 def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
-    """Start a server for a model, and return after its first answer.
+    """Start a server for a model, and return after its first answer. An earlier server of this process ends.
 
     model: as for `aligner serve`. rows: requests that are answered at the same time. The environment variable KEY_VARIABLE gets
     the server's random token. Raises UserError with the server's last words if the server ends before an answer.
     """
+    global _served
+    if _served is not None:
+        _served.stop()
     os.environ[KEY_VARIABLE] = secrets.token_hex(16)
     port = free_port()
     options = ["--port", str(port), "--rows", str(rows)]
@@ -66,15 +73,19 @@ def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
     environment = os.environ | {"ALIGNER_SERVE_TOKEN": os.environ[KEY_VARIABLE]}
     with tempfile.TemporaryFile("w+") as words:
         process = subprocess.Popen(command, env=environment, stdout=words, stderr=words)
-        judge = ServedJudge(f"http://127.0.0.1:{port}", str(model), process)
-        atexit.register(judge.stop)  # before the wait, which a user may interrupt
+        judge = _served = ServedJudge(f"http://127.0.0.1:{port}", str(model), process)
+        atexit.register(judge.stop)
         waited = time.monotonic()
-        while not _answers(judge.url):
-            if process.poll() is not None or time.monotonic() - waited > START_S:
-                judge.stop()
-                words.seek(0)
-                raise UserError(f"no server for {model} has started: {words.read()[-1000:]}")
-            time.sleep(POLL_S)
+        try:
+            while not _answers(judge.url):
+                if process.poll() is not None or time.monotonic() - waited > START_S:
+                    judge.stop()
+                    words.seek(0)
+                    raise UserError(f"no server for {model} has started: {words.read()[-1000:]}")
+                time.sleep(POLL_S)
+        except KeyboardInterrupt:
+            judge.stop()
+            raise
     return judge
 
 
