@@ -22,6 +22,10 @@ def test_held_out_prompts_are_shown_where_the_run_has_any(tmp_path):
     assert table.rows == [["p", "held out", 0.5, 3]]
     assert table.columns == ["prompt", "response", "reward", "tokens"], "no empty column for a KL"
     assert show_completions(tmp_path, split="train").columns[3] == "KL"
+    write_run(tmp_path, rollouts=[*lines, record | {"step": 2, "split": "train", "response": "trained"}])
+    assert [show_completions(tmp_path, step=step).rows[0][1] for step in (2, None)] == ["trained", "held out"]
+    with pytest.raises(ValueError, match=r"no validation completions of step 2, only of \[1\]"):
+        show_completions(tmp_path, step=2, split="validation")
 
 
 def test_the_same_prompts_side_by_side(healthy, gaming):

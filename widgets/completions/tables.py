@@ -30,12 +30,13 @@ def show_completions(
     """A table of n completions of a run: prompt, response, reward, KL, length.
 
     step: None for the last step with rollouts. sort: `reward` (highest first), `worst`, `kl`, `length`, `random` (with a fixed
-    seed), or "" for the order in the file. split: `train`, `validation`, or "" for both; None: validation if the run has any.
+    seed), or "" for the order in the file. split: `train`, `validation`, or "" for both; None: validation if the step has any.
     most_characters: the length to which responses and the turns of a prompt are cut.
     Raises ValueError for a step without rollouts, and for an unknown order.
     """
     if split is None:
-        split = "validation" if completions(run, None, "validation") else ""
+        validations = (r["step"] for r in as_run(run).rollouts() if r.get("split") == "validation")
+        split = "validation" if any(step in (None, validated) for validated in validations) else ""
     records = completions(run, step, split)
     records = sorted(records, key=_order(sort))[:n]
     name = _name(run)
@@ -103,7 +104,8 @@ def completions(run, step: int | None = None, split: str = "") -> list[dict]:
     steps = sorted({record["step"] for record in records})
     step = steps[-1] if step is None else step
     if step not in steps:
-        raise ValueError(f"{_name(run)} has no completions of step {step}, only of {steps}")
+        which = f"{split} completions" if split else "completions"
+        raise ValueError(f"{_name(run)} has no {which} of step {step}, only of {steps}")
     return [record for record in records if record["step"] == step]
 
 
