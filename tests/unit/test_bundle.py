@@ -96,6 +96,10 @@ def test_what_was_packed_comes_out_once_and_has_nothing_of_the_machine(packed, a
     file = (run.path / "metrics.jsonl").stat().st_ino
     packing.take_over(packed, lines.append)  # a second time nothing is copied
     assert (run.path / "metrics.jsonl").stat().st_ino == file
+    shutil.rmtree(run.path / "checkpoints")
+    assert recorded("smoke", "sft") is None
+    packing.take_over(packed, lines.append)
+    assert recorded("smoke", "sft").latest_checkpoint().name == "step_000002"
     bundles.unpack_wheels(packed, tmp_path / "wheels")
     assert (tmp_path / "wheels" / "tiny-1.0-py3-none-any.whl").read_bytes() == b"a wheel"
     assert subprocess.check_output([tmp_path / "wheels" / "uv"], text=True) == "uv 9.9\n"

@@ -109,6 +109,13 @@ class Bundle:
         """Whether a file outside of the bundle has the same content as the bundle's file `name`."""
         return file.is_file() and _sha256(file) == self.files[name]["sha256"]
 
+    def has_sizes(self, prefix: str, folder: Path) -> bool:
+        """Whether a folder has all of the bundle's files with `prefix`, in their sizes. Their contents are not compared."""
+        files = (
+            (folder / name.removeprefix(prefix), self.files[name]["size"]) for name in self.names(prefix)
+        )
+        return all(file.is_file() and file.stat().st_size == size for file, size in files)
+
     def unpack(self, prefix: str, into: Path) -> Path:
         """Write the files with `prefix` to a folder, under their names without the prefix. See `unpacked`."""
         with self.unpacked({prefix: into}) as folders:

@@ -209,9 +209,9 @@ def take_over(path: str | Path, echo: Echo = print) -> Bundle:
     model, recorded = cache_root() / "models" / name, recorded_runs.recorded_root(profile)
     places = {} if is_cached(name) else {MODEL: _inside(model.parent, name, bundle)}
     for run in runs:
-        into = _inside(recorded, run, bundle)
-        if not bundle.has(f"{RECORDED}{run}/run.json", into / "run.json"):
-            places[f"{RECORDED}{run}/"] = into
+        into, prefix = _inside(recorded, run, bundle), f"{RECORDED}{run}/"
+        if not (bundle.has(f"{prefix}run.json", into / "run.json") and bundle.has_sizes(prefix, into)):
+            places[prefix] = into
     if places:
         with bundle.unpacked(places) as folders:
             _take_model(bundle, name, model, folders.get(MODEL))

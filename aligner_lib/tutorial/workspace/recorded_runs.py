@@ -62,19 +62,20 @@ def recorded_root(profile: str) -> Path:
 
 
 def recorded(profile: str, name: str) -> RunFolder | None:
-    """A recorded run by name; None without such a recording."""
+    """A recorded run by name; None without such a recording, and for a recording whose model was removed."""
     run = RunFolder(recorded_root(profile) / name)
-    return run if run.info else None
+    return run if run.info and _has_result(run) else None
 
 
 def packable(tutorial: Path) -> list[RunFolder]:
     """The runs of a tutorial that can replace training: finished runs with a checkpoint, or of a kind without a model."""
     runs = [RunFolder(path.parent) for path in sorted((tutorial / "runs").glob("*/run.json"))]
-    return [
-        run
-        for run in runs
-        if run.status == "finished" and (run.latest_checkpoint() or run.kind in WITHOUT_MODEL)
-    ]
+    return [run for run in runs if run.status == "finished" and _has_result(run)]
+
+
+def _has_result(run: RunFolder) -> bool:
+    """Whether a run has a checkpoint, or is of a kind without a model."""
+    return run.latest_checkpoint() is not None or run.kind in WITHOUT_MODEL
 
 
 def infos_to_pack(run: RunFolder) -> dict[str, dict]:
