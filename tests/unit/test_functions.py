@@ -121,13 +121,16 @@ def test_a_function_that_could_not_run_elsewhere_is_refused_at_once(lab, kind, s
 
 
 def test_a_reward_becomes_an_environment_on_the_preference_prompts(lab):
-    for setting, name in (("reward", "reward"), ("model.environments.brief.use", "brief")):
+    for setting, name in (("reward", "reward"), ("model.environments.in-brief.use", "in-brief")):
         words = lab.commands("grpo", "own", **{setting: short})["main"]
         file = lab.run("own").path / "functions" / f"{name}.py"
         assert f"model.environments.{name}.use={file}" in words
         with pytest.raises(ConfigError, match=rf"{setting}=with_a_width, line 2: .*uses 'width'"):
             lab.commands("grpo", "own", **{setting: with_a_width})
         assert "def short" in file.read_text()
+    nested = {"in-brief": {"use": short, "weight": 0.5}}
+    more = {"model.environments.in-brief.weight=0.5"}
+    assert {*words, *more} == {*lab.commands("grpo", "own", **{"model.environments": nested})["main"]}
     words = " ".join(lab.commands("grpo", reward=short)["main"])
     assert re.search(r"model.environments.reward.args.prompts=.*hh/test_prompts.jsonl", words)
 

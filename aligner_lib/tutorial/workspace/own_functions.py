@@ -19,10 +19,10 @@ def texts_of(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
 
     Raises ConfigError if the kind of job has no such function, or the text of the function can't run in a file.
     """
-    keys = {name: f"functions.{name}" for name in kind.functions}
+    keys, settings = {name: f"functions.{name}" for name in kind.functions}, _flat(settings)
     if "model.environments" in dict(named_groups(kind.schema)):
         keys[REWARD] = f"model.environments.{REWARD}.use"
-        keys |= {key: key for key in settings if re.fullmatch(r"model\.environments\.\w+\.use", key)}
+        keys |= {key: key for key in settings if re.fullmatch(r"model\.environments\.[^.]+\.use", key)}
     texts = {}
     for name, function in settings.items():
         if not callable(function):
@@ -38,7 +38,20 @@ def texts_of(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
 
 def without_functions(settings: Mapping[str, object]) -> dict[str, object]:
     """The settings whose values are no functions."""
-    return {key: value for key, value in settings.items() if not callable(value)}
+    return {key: value for key, value in _flat(settings).items() if not callable(value)}
+
+
+def _flat(settings: Mapping[str, object]) -> dict[str, object]:
+    """The settings with the full name of each function, such as `model.environments.NAME.use`. Dicts without functions stay."""
+    flat = {}
+    for name, value in settings.items():
+        below = (
+            _flat({f"{name}.{key}": part for key, part in value.items()})
+            if isinstance(value, Mapping)
+            else {}
+        )
+        flat |= below if any(map(callable, below.values())) else {name: value}
+    return flat
 
 
 def write(texts: Mapping[str, str], run: Path, only_prints: bool = False) -> dict[str, Path]:
