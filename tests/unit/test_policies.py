@@ -97,6 +97,20 @@ def test_other_prompts_are_refused(tmp_path, runs):
         compare_policies(runs | {"DPO": other}, against="SFT")
 
 
+def test_an_unknown_name_and_missing_rewards_are_refused_with_what_is_there(tmp_path, runs):
+    in_sums = runs["SFT"].path / "rollouts.jsonl"
+    in_sums.write_text(in_sums.read_text().replace('"step": 0', '"environment": "sums"'))
+    unrewarded = evaluated(tmp_path / "unrewarded", [None] * 4, 5)
+    for given, options, words in (
+        (runs, {"against": "sft"}, "against='sft' is none of the policies: choose from SFT, PPO"),
+        ({"SFT": runs["SFT"]}, {"environment": "sms"}, "environment='sms': SFT has only answers of sums"),
+        ({"SFT": RunFolder(tmp_path / "none")}, {}, "SFT has no answers: evaluate SFT"),
+        ({"SFT": unrewarded}, {}, "none of the 4 answers has a reward for all of SFT: read the reasons"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            compare_policies(given, **{"against": "SFT"} | options)
+
+
 def test_answers_without_a_reward_are_left_out_on_both_sides_and_counted(tmp_path, runs):
     runs["GRPO"] = evaluated(tmp_path / "grpo", [None, 1.0, 1.0, 1.0], 5)
     table = compare_policies(runs, against="SFT")

@@ -89,8 +89,10 @@ def compare_policies(
     Answers to the same prompt are compared: the first with the first, the second with the second, and so on. An answer without
     a reward, because its environment failed, is left out for all policies. The caption counts the excluded answers.
     The KL is between the distributions that the answers are sampled from, so the table has no KL if the temperatures differ.
-    Raises ValueError for runs with different prompts.
+    Raises ValueError for runs with different prompts, for an unknown `against` or `environment`, and without rewards.
     """
+    if against not in runs:
+        raise ValueError(f"against={against!r} is none of the policies: choose from {', '.join(runs)}")
     seeds = {name: [of_one] if isinstance(of_one, RunFolder) else of_one for name, of_one in runs.items()}
     answers = {name: _answers(of_one, environment) for name, of_one in seeds.items()}
     prompts_of = {
@@ -102,9 +104,16 @@ def compare_policies(
             raise ValueError(
                 f"{name} and {against} answered different prompts: evaluate both with the same settings, to the end"
             )
+    if not answers[against]:
+        raise ValueError(_no_answers(seeds[against], against, environment))
     judged = [
         at for at in answers[against] if all(of_one[at]["reward"] is not None for of_one in answers.values())
     ]
+    if not judged:
+        raise ValueError(
+            f"none of the {len(answers[against])} answers has a reward for all of {', '.join(runs)}: read the reasons in "
+            "environment_failures.txt of each run, and evaluate again"
+        )
     left_out = len(answers[against]) - len(judged)
     number = len(seeds[against])
     figures = {
@@ -149,6 +158,14 @@ def _answers(runs: Sequence[RunFolder], environment: str | None) -> Answers:
                 answers[prompt, counts[prompt]] = record | {"seed": seed}
                 counts[prompt] += 1
     return answers
+
+
+def _no_answers(runs: Sequence[RunFolder], name: str, environment: str | None) -> str:
+    """Why a policy has no answers."""
+    known = {record.get("environment", "no environment") for run in runs for record in run.rollouts()}
+    if not known:
+        return f"{name} has no answers: evaluate {name} to the end"
+    return f"environment={environment!r}: {name} has only answers of {', '.join(sorted(known))}"
 
 
 def _seed_by_seed(answers: Answers, judged: list[tuple[int, int]], number: int) -> dict[str, list[float]]:
