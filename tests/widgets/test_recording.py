@@ -1,6 +1,7 @@
 """A recording plays the same records, in time."""
 
 import gzip
+import os
 import shutil
 
 import pytest
@@ -8,6 +9,7 @@ from run_folders import change_info, write_lines, write_run
 
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
+from cluster.processes import identity
 from widgets.recordings.recording_file import record, shipped
 from widgets.recordings.replay import Recording
 from widgets.runs.series import Series
@@ -99,6 +101,13 @@ def test_a_recording_of_a_lost_run_ends_as_lost(run, tmp_path):
         gone = r"its process (\d+|\(recorded\)) is gone and left no message after step 60"
         with pytest.raises(RunLost, match=gone):
             verdict(at_its_end(source))
+
+
+def test_a_recording_of_a_run_that_still_trains_ends_as_stopped(run):
+    change_info(run, status="running", pid=os.getpid(), identity=identity(os.getpid()))
+    recording = at_its_end(run)
+    assert RunFolder(run).status == "running" and verdict(recording) == "healthy was stopped after step 60."
+    assert recording.info["message"] == "the run was not over when it was recorded"
 
 
 def test_a_recording_may_keep_more_of_its_validations(tmp_path):

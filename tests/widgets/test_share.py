@@ -109,7 +109,7 @@ def test_a_run_that_goes_on_is_shown_as_it_was(tmp_path):
     head, _ = unpack(base64.b64decode(content_of(page)["axes"]["step"]))
     assert head["runs"][0]["status"] == "stopped" and not head["can_stop"] and not head["players"]
     shown = page.read_text()
-    assert "<th>status</th><td>stopped</td>" in shown and "it was not over when this page was made" in shown
+    assert "<th>status</th><td>stopped</td>" in shown and "the run was not over when it was recorded" in shown
 
 
 def test_an_evaluation_has_a_page(tmp_path):

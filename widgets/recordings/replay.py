@@ -98,10 +98,10 @@ class Recording:
 
     @property
     def status(self) -> str:
-        """`running` during the playback; afterwards `stopped` or the recorded run's status."""
+        """`running` during the playback; afterwards `stopped` or the final status of the recorded run."""
         if not self.is_over:
             return "running"
-        return "stopped" if self.position < self._length else self._content.info["status"]
+        return "stopped" if self.position < self._length or self._goes_on else self._content.info["status"]
 
     @property
     def heartbeat_age(self) -> float:
@@ -115,10 +115,17 @@ class Recording:
         message = self._content.info.get("message", "") if self.position >= self._length else ""
         if self.position < self._length and status == "stopped":
             message = f"the recording was stopped at step {step}; it goes on to step {self._last_step}"
+        elif self.is_over and self._goes_on:
+            message = "the run was not over when it was recorded"
         # after the playback the heartbeat stands still, so that nothing changes
         beat = self._last_time if self.is_over else time.time()
         now = {"status": status, "message": message, "heartbeat": {"time": beat, "step": step}}
         return self._content.info | now
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the run was not over when it was recorded. The recording has no later state."""
+        return self._content.info["status"] in ("running", "waiting")
 
     @property
     def _step(self) -> int:

@@ -117,16 +117,7 @@ def _content(runs: list[Recording], metrics: list | None) -> dict:
 
 def _without_kernel(snapshot: bytes) -> bytes:
     head, points = unpack(snapshot)
-    for run in head["runs"]:
-        run.update(_as_over(run))
     return pack(head | NO_KERNEL, points)
-
-
-def _as_over(about: dict) -> dict:
-    """The status and message of a run that was not over, because the page shows no later state; {} for other runs."""
-    if about["status"] not in ("running", "waiting"):
-        return {}
-    return {"status": "stopped", "message": "it was not over when this page was made"}
 
 
 def _rows(feed: Feed, run: int) -> dict:
@@ -176,7 +167,7 @@ def _short(value):
 
 def _facts(runs: list[Recording]) -> str:
     """A section about each run: important facts and all settings."""
-    return "".join(_about(run.name, run.info | _as_over(run.info)) for run in runs)
+    return "".join(_about(run.name, run.info) for run in runs)
 
 
 def _about(name: str, info: dict) -> str:
