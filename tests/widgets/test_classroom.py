@@ -169,6 +169,19 @@ def test_an_alarm_of_a_step_that_a_resumed_run_repeats_is_gone(tmp_path):
         assert followed.poll()[0]["alarms"] == ["kl (step 2)"]
 
 
+def test_the_progress_of_a_removed_workspace_does_not_count(tmp_path):
+    """Another workspace of the seat keeps its progress."""
+    passed = {"what": "exercise", "name": "gae", "passed": True}
+    for name in ("first", "second"):
+        (tmp_path / "ada" / name).mkdir(parents=True)
+        write_lines(tmp_path / "ada" / name / "progress.jsonl", [passed | {"name": name}, passed])
+    followed = Followed(tmp_path)
+    assert followed.poll()[0]["exercises"] == 3  # first, second and gae
+    (tmp_path / "ada" / "first" / "progress.jsonl").unlink()
+    write_lines(tmp_path / "ada" / "first" / "progress.jsonl", [passed])
+    assert followed.poll()[0]["exercises"] == 2
+
+
 def test_quizzes_count_questions_not_tries(tmp_path):
     answer = {"what": "answer", "quiz": "03", "question": "mask"}
     tries = [answer | {"right": right} for right in (False, True)]

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,11 +157,16 @@ class Seat:
                 self.alarms[record["name"]] = record
 
     def _read_progress(self) -> None:
-        for reader in self._progress.values():
-            for record in reader.poll():
-                # a damaged record must not hide the others
-                with suppress(AttributeError, KeyError, TypeError, ValueError):
-                    self._take(record)
+        readers = self._progress.values()
+        restarts, records = [reader.restarts for reader in readers], _news(readers)
+        if [reader.restarts for reader in readers] != restarts:  # a workspace was removed and begun anew
+            self.done, self.right, self.attack = {}, {}, ""
+            self._progress = {path: JsonlReader(path) for path in self._progress}
+            records = _news(self._progress.values())
+        for record in records:
+            # a damaged record must not hide the others
+            with suppress(AttributeError, KeyError, TypeError, ValueError):
+                self._take(record)
 
     def _take(self, record: dict) -> None:
         self.last = max(self.last, record.get("time") or 0.0)
@@ -288,6 +293,10 @@ class Classroom(Tabled, Widget):
 
     def __repr__(self) -> str:
         return f"Classroom of {len(self.rows)} seats in {self._followed.folder}"
+
+
+def _news(readers: Iterable[JsonlReader]) -> list[dict]:
+    return [record for reader in readers for record in reader.poll()]
 
 
 def _place_of(status: str, info: dict) -> tuple[bool, float]:
