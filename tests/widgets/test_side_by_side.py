@@ -40,6 +40,14 @@ def test_the_draw_is_the_seed_s_and_every_policy_answers_the_same_prompts():
     assert len(drawn) == 2 and all(list(prompt.answers) == ["SFT", "PPO"] for prompt in drawn)
 
 
+def test_a_prompt_that_an_evaluation_repeats_is_drawn_once():
+    records = RUNS["SFT"].rollouts()
+    repeated = [record | {"group": record["group"] + 3, "response": "Again."} for record in records]
+    run = SimpleNamespace(metrics_reader=None, rollouts=lambda: records + repeated)
+    drawn = draw_prompts({"SFT": run}, "conversations", seed=0, n=6)
+    assert sorted(prompt.answers["SFT"].text for prompt in drawn) == sorted(OF_SFT)
+
+
 def test_every_part_of_the_judgement_is_marked_and_an_answer_is_text_and_never_markup():
     text = repr(SideBySide(draw_prompts(RUNS, "conversations", seed=0)))
     assert "good · reward +0.50\n            ✓ obeys ✓ ended ✓ own words" in text

@@ -92,9 +92,10 @@ def from_json(objects: Sequence[dict]) -> list[DrawnPrompt]:
 
 def _first_answers(run: RunFolder, environment: str) -> dict[int, tuple[str, JudgedAnswer]]:
     """By the prompt's number: the user's turn, and the policy's first answer. The prompt's text may differ, because chat
-    templates differ."""
+    templates differ. A prompt that the evaluation repeats has its first number."""
     records = [record for record in run.rollouts() if record.get("environment") == environment]
     first: dict[int, tuple[str, JudgedAnswer]] = {}
+    numbers: dict[str, int] = {}
     for record, parts in zip(records, judged(records) or [None] * len(records)):
         answer = JudgedAnswer(
             record["response"].strip(),
@@ -102,7 +103,8 @@ def _first_answers(run: RunFolder, environment: str) -> dict[int, tuple[str, Jud
             record["reward"],
             None if parts is None else parts._asdict(),
         )
-        first.setdefault(record["group"], (_turn(record), answer))
+        number = numbers.setdefault(record["prompt"], record["group"])
+        first.setdefault(number, (_turn(record), answer))
     return first
 
 
