@@ -342,7 +342,7 @@ EVIDENCE: Mapping[str, FaultEvidence] = {
         lambda value, usual: value < usual / 2,
         "The returns are far below the rewards, and stay there. A reward at the last token lies ahead of every "
         "token. With the fault the reward lies ahead of the first token only, and from about step 13 on the first token of "
-        "a completion has nearly the whole advantage.",
+        "a completion has by far the largest advantage, about 16 times another token’s.",
     ),
     "stale_rollouts": FaultEvidence(
         "train_rollouts/sampler_mismatch",
