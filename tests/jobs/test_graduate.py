@@ -220,6 +220,8 @@ CARRIED = [
             "model.optim.sched.warmup_steps": 5,
             "critic.model.optim.sched.warmup_steps": 3,
             "critic.model.optim.betas": [0.8, 0.9],
+            "critic.model.loss_clip_val": 0.5,
+            "trainer.ppo.gradient_clip_val": 0,  # no clipping
             "model.ppo.sampling_params.temperature": 0.7,
         },
         {
@@ -228,6 +230,8 @@ CARRIED = [
             f"{ACTOR}.clip_ratio_c": 1e9,
             "critic.optim.lr_warmup_steps": 1,
             "critic.optim.betas": [0.8, 0.9],
+            "critic.cliprange_value": 0.5,
+            f"{ACTOR}.grad_clip": 1e9,
             "reward_model.enable": True,
             f"{ROLLOUT}.val_kwargs": {"do_sample": True, "temperature": 0.7, "top_p": 1.0, "top_k": -1},
         },
@@ -235,8 +239,9 @@ CARRIED = [
     (
         "verl",
         "ppo",
-        {"model.environments.sums": EnvironmentSettings()},  # programs judge, beside a critic
-        {"reward_model": None, "custom_reward_function.name": "compute_score"},
+        # programs judge, beside a critic
+        {"model.environments.sums": EnvironmentSettings(), "critic.model.loss_clip_val": 0.0},
+        {"critic.cliprange_value": 1e9, "reward_model": None, "custom_reward_function.name": "compute_score"},
     ),
     (
         "verl",
@@ -244,6 +249,8 @@ CARRIED = [
         {"model.grpo.sampling_params.use_greedy": True},
         {f"{ROLLOUT}.val_kwargs": {"do_sample": False}},
     ),
+    ("verl", "sft", {"trainer.sft.gradient_clip_val": 0}, {"optim.clip_grad": 1e9}),
+    ("nemo-rl", "dpo", {"trainer.dpo.gradient_clip_val": 0}, {"policy.max_grad_norm": None}),
     (
         "nemo-rl",
         "grpo",
@@ -342,6 +349,12 @@ def test_verl_s_turns_join_to_the_run_s_samples(run_of, tmp_path):
     tokenizer = Tokenizer(run_of("sft").latest_checkpoint())
     ids = tokenizer.encode_parts([turn["content"] for turn in first])
     assert ids[1][-1] == tokenizer.eos_id
+
+
+def test_an_unknown_setting_is_an_error(run_of, tmp_path):
+    graduation = Graduation(Trained.find(run_of("dpo").path), tmp_path, tmp_path)
+    with pytest.raises(KeyError, match="has no setting"):
+        graduation.copy("dpo.clip", "model.dpo.loss_clip_val")
 
 
 # ---- what is told, what is refused ----------------------------------------------------------------------------------

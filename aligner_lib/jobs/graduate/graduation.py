@@ -85,17 +85,25 @@ class Graduation:
         return self.trained.run.kind
 
     def setting(self, key: str) -> Any:
-        """The value of one of the run's settings. The setting then counts as carried over."""
+        """The value of one of the run's settings. The setting then counts as carried over. Raises KeyError for an unknown key."""
+        absent = object()  # None is the value of many a setting
+        value = OmegaConf.select(self.config, key, default=absent)
+        if value is absent:
+            raise KeyError(f"a run of aligner {self.kind} has no setting {key!r}")
         self._read.add(key)
-        return OmegaConf.select(self.config, key)
+        return value
 
     def ignore(self, *keys: str) -> None:
         """Count settings as carried over. A key with a dot at the end stands for its whole group."""
         self._read.update(keys)
 
     def put(self, key: str, value: Any, *settings: str) -> None:
-        """Set a value of the target's config. key: dots separate groups; settings: the settings that determine the value."""
-        self._read.update(settings)
+        """Set a value of the target's config. key: dots separate groups; settings: the settings that determine the value.
+
+        Raises KeyError for an unknown setting.
+        """
+        for setting in settings:
+            self.setting(setting)
         self.carried.append(CarriedSetting(key, value, settings))
         *groups, name = key.split(".")
         place = self.target_config
@@ -104,7 +112,7 @@ class Graduation:
         place[name] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
     def copy(self, key: str, setting: str) -> None:
-        """Set a value of the target's config to the value of a setting."""
+        """Set a value of the target's config to the value of a setting. Raises KeyError for an unknown setting."""
         self.put(key, self.setting(setting), setting)
 
     def left_out(self) -> dict[str, Any]:

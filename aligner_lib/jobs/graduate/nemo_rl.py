@@ -230,7 +230,8 @@ def _policy(
     run.put(
         "policy.dtensor_cfg.activation_checkpointing", recomputes, "model.activations_checkpoint_granularity"
     )
-    run.copy("policy.max_grad_norm", f"trainer.{run.kind}.gradient_clip_val")
+    clip = f"trainer.{run.kind}.gradient_clip_val"
+    run.put("policy.max_grad_norm", run.setting(clip) or None, clip)  # 0: no clipping
     run.put("policy.optimizer.name", "torch.optim.AdamW", "model.optim.name")
     for name in ("lr", "weight_decay", "betas", "eps"):
         run.copy(f"policy.optimizer.kwargs.{name}", f"model.optim.{name}")

@@ -41,6 +41,7 @@ ESTIMATORS = {
     "batch_mean": "reinforce_plus_plus",
     "critic": "gae",
 }
+UNLIMITED = 1e9
 KL_LOSSES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 
 
@@ -76,7 +77,7 @@ def sft(run: Graduation) -> None:
     run.ignore("model.data.validation_ds.micro_batch_size", "model.data.validation_ds.global_batch_size")
     _model(run, "model", "model")
     _optimizer(run, "optim", "model.optim", 1)
-    run.put("optim.clip_grad", loop.gradient_clip_val, "trainer.sft.gradient_clip_val")
+    _limit(run, "optim.clip_grad", "trainer.sft.gradient_clip_val")
     _trainer(run, "sft", steps, -(-steps * batch // len(loaded["train"])))
     run.copy("trainer.seed", "model.seed")
     _finish(
@@ -114,8 +115,8 @@ def ppo(run: Graduation) -> None:
     rows = divisor(batch, critic.model.micro_batch_size)
     run.put("critic.ppo_micro_batch_size_per_gpu", rows, "critic.model.micro_batch_size")
     _optimizer(run, "critic.optim", "critic.model.optim", rollout.num_rollout_samples // batch * epochs)
-    run.copy("critic.grad_clip", "critic.trainer.ppo.gradient_clip_val")
-    run.copy("critic.cliprange_value", "critic.model.ppo.loss_clip_val")
+    _limit(run, "critic.grad_clip", "critic.trainer.ppo.gradient_clip_val")
+    _limit(run, "critic.cliprange_value", "critic.model.loss_clip_val")
     if not loop.normalize_advantages:
         run.differences.append("verl always normalises the advantages of gae.")
     run.differences.append(
@@ -220,9 +221,9 @@ def _policy_gradient(run: Graduation, prompts_per_step: int, group: int) -> None
     )
     run.copy(f"{ACTOR}.ppo_epochs", f"{at}.rollout_epochs")
     run.copy(f"{ACTOR}.entropy_coeff", f"{at}.entropy_bonus")
-    run.copy(f"{ACTOR}.grad_clip", f"trainer.{kind}.gradient_clip_val")
+    _limit(run, f"{ACTOR}.grad_clip", f"trainer.{kind}.gradient_clip_val")
     # the ratio above which verl clips the loss of a negative advantage; the run has no such limit
-    run.put(f"{ACTOR}.clip_ratio_c", 1e9)
+    run.put(f"{ACTOR}.clip_ratio_c", UNLIMITED)
     updates = prompts_per_step * group // batch * rollout.rollout_epochs
     _optimizer(run, f"{ACTOR}.optim", "model.optim", updates)
     rows_scored = rollout.logprob_forward_micro_batch_size or model.micro_batch_size
@@ -289,6 +290,12 @@ def _optimizer(run: Graduation, at: str, settings: str, updates: int) -> None:
     style = "constant" if sched.name == "constant" else "cosine"
     run.put(f"{at}.warmup_style", style, f"{settings}.sched.name")
     run.put(f"{at}.min_lr_ratio", min(sched.min_lr / optim.lr, 1.0), f"{settings}.sched.min_lr")
+
+
+def _limit(run: Graduation, key: str, setting: str) -> None:
+    """Copy a limit. The run has none at 0, and verl would limit gradients or values to 0."""
+    limit = run.setting(setting)
+    run.put(key, limit if limit > 0 else UNLIMITED, setting)
 
 
 def _sampling(run: Graduation, at: str, rollout, group: int) -> None:
