@@ -249,6 +249,13 @@ CARRIED = [
         {"model.grpo.sampling_params.use_greedy": True},
         {f"{ROLLOUT}.val_kwargs": {"do_sample": False}},
     ),
+    (
+        "verl",
+        "dr_grpo",
+        # each of the 58 steps has 12 of 699 prompts: 3 rollouts of 4
+        {"model.grpo.max_rollouts_per_step": 3, "trainer.grpo.max_steps": -1, "trainer.grpo.max_epochs": 1},
+        {"trainer.total_training_steps": 58, "trainer.total_epochs": 1},
+    ),
     ("verl", "sft", {"trainer.sft.gradient_clip_val": 0}, {"optim.clip_grad": 1e9}),
     ("nemo-rl", "dpo", {"trainer.dpo.gradient_clip_val": 0}, {"policy.max_grad_norm": None}),
     (
@@ -258,8 +265,12 @@ CARRIED = [
             "model.grpo.max_rollouts_per_step": 3,
             "model.global_batch_size": 8,  # 2 optimizer steps in a step
             "model.optim.sched.warmup_steps": 5,
+            "trainer.grpo.max_steps": -1,
+            "trainer.grpo.max_epochs": 2,
         },
         {
+            "grpo.max_num_steps": 116,
+            "grpo.max_num_epochs": 2,
             "grpo.use_dynamic_sampling": True,
             "grpo.dynamic_sampling_max_gen_batches": 1000,
             "policy.scheduler[0].kwargs.total_iters": 3,
@@ -417,6 +428,12 @@ def test_a_refusal_names_what_lacks_and_the_cure(kind, to, words, run_of, smoke,
 def test_what_verl_would_compute_otherwise_is_refused(changes, words, run_of, tmp_path):
     with pytest.raises(UserError, match=words):
         graduation_of(run_of("dr_grpo"), "verl", tmp_path, changes)
+
+
+def test_nemo_rl_has_no_ratio_of_sequences_with_a_loss_of_tokens(run_of, tmp_path):
+    changes = {"model.grpo.ratio": "sequence", "model.grpo.normalizer": "tokens"}
+    with pytest.raises(UserError, match="ratio=sequence with normalizer=tokens"):
+        graduation_of(run_of("grpo"), "nemo-rl", tmp_path, changes)
 
 
 def test_a_reward_model_beside_programs_is_refused(run_of, tmp_path):

@@ -118,7 +118,8 @@ def grpo(run: Graduation) -> None:
     run.export_reward_model("reward_model.rm_model_file")
     run.ignore("remote_rm.", "model.grpo.objective")
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
-    steps = _loop(run, len(prompts["train"]), rollout.num_prompts_per_step)
+    draws = rollouts_of_a_step(run.config)
+    steps = _loop(run, len(prompts["train"]), rollout.num_prompts_per_step * draws)
     batch, micro_batch = run.config.model.global_batch_size, run.config.model.micro_batch_size
     updates = responses // batch * rollout.rollout_epochs
     _policy(run, batch, micro_batch, "model", steps, updates)
@@ -132,7 +133,6 @@ def grpo(run: Graduation) -> None:
     run.put("grpo.normalize_rewards", objective.scale == "group_std", "model.grpo.scale")
     run.put("grpo.use_leave_one_out_baseline", objective.baseline == "leave_one_out", "model.grpo.baseline")
     run.copy("grpo.overlong_filtering", "trainer.grpo.mask_truncated_responses")
-    draws = rollouts_of_a_step(run.config)
     run.put("grpo.use_dynamic_sampling", draws > 1, "model.grpo.max_rollouts_per_step")
     if draws > 1:
         # NeMo-RL ends with an error after as many draws, and the run goes on with the groups that differ
@@ -196,7 +196,8 @@ def _pairs(run: Graduation, group: str) -> None:
 
 
 def _loop(run: Graduation, samples: int, batch: int) -> int:
-    """Steps, validation, checkpoints and the seed. samples: training samples; batch: samples in a step. Returns the steps."""
+    """Steps, validation, checkpoints and the seed. samples: training samples; batch: the most samples of a step. Returns the
+    steps."""
     settings, group, at = run.config.trainer[run.kind], run.kind, f"trainer.{run.kind}"
     steps = steps_of(settings, samples, batch)
     run.put(f"{group}.max_num_epochs", -(-steps * batch // samples), f"{at}.max_epochs", f"{at}.max_steps")
@@ -294,6 +295,8 @@ def _check_objective(run: Graduation, objective) -> None:
         f"clipping={objective.clipping}": objective.clipping == "stop_gradient",
         f"normalizer={objective.normalizer}": objective.normalizer == "constant",
         f"kl={objective.kl}": objective.kl == "reward",
+        f"ratio={objective.ratio} with normalizer={objective.normalizer}": objective.ratio == "sequence"
+        and objective.normalizer != "responses",
     }
     if lacking := [name for name, lacks in problems.items() if lacks]:
         raise UserError(

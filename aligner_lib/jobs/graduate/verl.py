@@ -133,7 +133,8 @@ def grpo(run: Graduation) -> None:
     """
     objective, rollout = objective_of(run.config), run.config.model.grpo
     _check_objective(run, objective)
-    _policy_gradient(run, rollout.num_prompts_per_step, rollout.num_generations_per_prompt)
+    draws = rollouts_of_a_step(run.config)
+    _policy_gradient(run, rollout.num_prompts_per_step, rollout.num_generations_per_prompt, draws)
     run.ignore("model.grpo.num_prompts_per_step", "model.grpo.objective", "model.grpo.clipping")
     if not judged_by_programs(run.config):
         run.export_reward_model("reward_model.rm_model_file")
@@ -169,7 +170,7 @@ def grpo(run: Graduation) -> None:
         run.differences.append(
             "verl's loss has a clipped ratio; the ratio is 1 in the first update of a step, whose gradient is the run's."
         )
-    if rollouts_of_a_step(run.config) > 1:
+    if draws > 1:
         run.differences.append("verl's trainer has no dynamic sampling; its recipe `dapo` has.")
     _finish(run, "ppo_trainer", "python3 -m verl.trainer.main_ppo", POLICY)
 
@@ -180,8 +181,9 @@ KINDS = {"sft": sft, "ppo": ppo, "grpo": grpo}
 # ---- parts of the config --------------------------------------------------------------------------------------------
 
 
-def _policy_gradient(run: Graduation, prompts_per_step: int, group: int) -> None:
-    """Prompts, policy, rollouts and updates. Raises UserError for judges that verl can't have."""
+def _policy_gradient(run: Graduation, prompts_per_step: int, group: int, draws: int = 1) -> None:
+    """Prompts, policy, rollouts and updates. draws: the most rollouts in a step. Raises UserError for judges that verl can't
+    have."""
     kind, model = run.kind, run.config.model
     at, rollout, loop = f"model.{kind}", model[kind], run.config.trainer[kind]
     for name in comparing_environments(run.config):
@@ -203,7 +205,7 @@ def _policy_gradient(run: Graduation, prompts_per_step: int, group: int) -> None
         run.copy_scripts({"environment_rewards.py": "environment_rewards.py"})
         run.put("custom_reward_function.path", f"{FOLDER}/environment_rewards.py")
         run.put("custom_reward_function.name", "compute_score")
-    steps = steps_of(loop, len(prompts["train"]), prompts_per_step)
+    steps = steps_of(loop, len(prompts["train"]), prompts_per_step * draws)
     longest = response_length(run.config)
     _files(run)
     run.put("data.prompt_key", "prompt")
