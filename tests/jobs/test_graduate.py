@@ -245,6 +245,12 @@ CARRIED = [
     ),
     (
         "verl",
+        "ppo",  # the settings of the other job's critic are not here
+        {"remote_critic_rm.critic.ip": "node7"},
+        {"critic.ppo_epochs": 1, "critic.optim": None, "critic.cliprange_value": None},
+    ),
+    (
+        "verl",
         "dr_grpo",
         {"model.grpo.sampling_params.use_greedy": True},
         {f"{ROLLOUT}.val_kwargs": {"do_sample": False}},

@@ -17,6 +17,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     judged_by_programs,
     response_length,
 )
+from aligner_lib.kinds.ppo.settings import critic_epochs, has_remote_critic
 
 NAME, TITLE = "verl", "verl"
 COMMAND = """\
@@ -90,7 +91,7 @@ def sft(run: Graduation) -> None:
 
 def ppo(run: Graduation) -> None:
     """Write PPO with a critic, and with the run's environments or its reward model."""
-    rollout, loop, critic = run.config.model.ppo, run.config.trainer.ppo, run.config.critic
+    rollout, loop = run.config.model.ppo, run.config.trainer.ppo
     samples = rollout.num_rollout_samples // rollout.num_generations_per_prompt
     _policy_gradient(run, samples, rollout.num_generations_per_prompt)
     run.ignore("model.ppo.num_rollout_samples", "model.ppo.combine_rm_and_critic_server", "remote_critic_rm.")
@@ -109,14 +110,22 @@ def ppo(run: Graduation) -> None:
     run.copy("trainer.critic_warmup", "trainer.ppo.critic_warmup_steps")
     run.put("critic.model.path", f"{FOLDER}/critic")
     run.put("critic.model.tokenizer_path", f"{FOLDER}/model")
-    epochs = rollout.critic_rollout_epochs or rollout.rollout_epochs
+    epochs = critic_epochs(run.config)
     run.put("critic.ppo_epochs", epochs, "model.ppo.critic_rollout_epochs", "model.ppo.rollout_epochs")
-    batch = run.config.model.global_batch_size
-    rows = divisor(batch, critic.model.micro_batch_size)
-    run.put("critic.ppo_micro_batch_size_per_gpu", rows, "critic.model.micro_batch_size")
-    _optimizer(run, "critic.optim", "critic.model.optim", rollout.num_rollout_samples // batch * epochs)
-    _limit(run, "critic.grad_clip", "critic.trainer.ppo.gradient_clip_val")
-    _limit(run, "critic.cliprange_value", "critic.model.loss_clip_val")
+    batch, apart = run.config.model.global_batch_size, has_remote_critic(run.config)
+    micro_batch = "model.micro_batch_size" if apart else "critic.model.micro_batch_size"
+    rows = divisor(batch, run.setting(micro_batch))
+    run.put("critic.ppo_micro_batch_size_per_gpu", rows, micro_batch)  # verl needs a value
+    if apart:
+        run.ignore("critic.")
+        run.differences.append(
+            "The run's critic was in another job, whose settings are in that job's run.json: here verl's defaults determine the "
+            "critic's optimizer and clipping."
+        )
+    else:
+        _optimizer(run, "critic.optim", "critic.model.optim", rollout.num_rollout_samples // batch * epochs)
+        _limit(run, "critic.grad_clip", "critic.trainer.ppo.gradient_clip_val")
+        _limit(run, "critic.cliprange_value", "critic.model.loss_clip_val")
     if not loop.normalize_advantages:
         run.differences.append("verl always normalises the advantages of gae.")
     run.differences.append(
