@@ -67,12 +67,12 @@ def run_of(jobs, rm, request):
     return of
 
 
-def script_of(folder: Path, monkeypatch):
-    """The folder's train.py as a module."""
+def script_of(folder: Path, monkeypatch, script: str = "train"):
+    """A script of the folder as a module."""
     monkeypatch.syspath_prepend(folder)
     for name in ("train", "graduated", "rewards", "environment_rewards"):
         sys.modules.pop(name, None)
-    return importlib.import_module("train")
+    return importlib.import_module(script)
 
 
 def first_step(trainer) -> tuple[float, float]:
@@ -145,6 +145,15 @@ def responses_of_first_step(settings: list[str]) -> dict[tuple, list[list[int]]]
         prompt = tuple(int(token) for token in rollouts.prompt_tokens(row))
         responses.setdefault(prompt, []).append([int(token) for token in rollouts.response_tokens(row)])
     return responses
+
+
+def test_trl_s_rows_may_contain_separators_of_lines(tmp_path, monkeypatch):
+    pytest.importorskip("datasets", reason="datasets is not installed: ./lab test installs it")
+    rows = [{"text": "a\u2028b\x85c"}, {"text": "d\r\n"}]
+    graduation = Graduation(None, tmp_path, tmp_path)
+    graduation.write_rows({"train": rows}, "texts")
+    graduation.copy_scripts({"graduated.py": "graduated.py"})
+    assert script_of(tmp_path, monkeypatch, "graduated").rows("train").to_list() == rows
 
 
 REWARDS = """

@@ -40,8 +40,9 @@ def model_folder(begin: str) -> Path:
 
 def rows(split: str) -> Dataset:
     """The rows of data/SPLIT.jsonl."""
-    lines = (FOLDER / "data" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
-    return Dataset.from_list([json.loads(line) for line in lines])
+    # a text may contain separators of lines such as U+2028, at which splitlines() would split
+    with (FOLDER / "data" / f"{split}.jsonl").open(encoding="utf-8") as lines:
+        return Dataset.from_list([json.loads(line) for line in lines])
 
 
 def adapters():
