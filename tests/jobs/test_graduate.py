@@ -212,6 +212,7 @@ def graduation_of(run, to: str, out: Path, changes: dict[str, object]) -> Gradua
     graduation = Graduation(Trained.find(run.path), out, out)
     for key, value in changes.items():
         OmegaConf.update(graduation.config, key, value)
+    graduation.contents["start/"] = "as if export_models had been called"
     TARGETS[to].KINDS[graduation.kind](graduation)
     return graduation
 
@@ -449,6 +450,14 @@ def test_nemo_rl_has_no_ratio_of_sequences_with_a_loss_of_tokens(run_of, tmp_pat
     changes = {"model.grpo.ratio": "sequence", "model.grpo.normalizer": "tokens"}
     with pytest.raises(UserError, match="ratio=sequence with normalizer=tokens"):
         graduation_of(run_of("grpo"), "nemo-rl", tmp_path, changes)
+
+
+def test_dpo_without_its_reference_is_refused(run_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trained, "_start_folder", lambda trained: None)
+    with pytest.raises(UserError, match="TRL needs the model as the reference: put the model back"):
+        graduate(run_of("dpo").path, "trl", tmp_path / "out")
+    graduate(run_of("sft").path, "trl", tmp_path / "out")
+    assert "can be continued and not repeated" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_a_reward_model_beside_programs_is_refused(run_of, tmp_path):

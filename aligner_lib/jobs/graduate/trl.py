@@ -393,10 +393,16 @@ def _loss_of(run: Graduation, objective) -> str:
 
 
 def _needs_start(run: Graduation) -> None:
+    """Tell which model is the reference. Raises UserError if the reference is gone."""
     if is_lora(run.config.model.peft):
         run.differences.append(
             "TRL's reference is the model without the new adapters: with --begin end model/, where the run ended, and with "
             "--begin start start/, as in the run."
+        )
+    elif not run.has_start:
+        raise UserError(
+            f"the model at the run's start, {run.trained.start}, has changed or is not there any more, and TRL needs the model as "
+            "the reference: put the model back, or write the weights alone with `aligner model export`"
         )
     else:
         run.differences.append("The reference is start/ with both values of --begin, as in the run.")
