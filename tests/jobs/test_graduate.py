@@ -315,6 +315,18 @@ CARRIED = [
         {"trainer.dpo.max_steps": -1, "trainer.dpo.max_epochs": 3},
         {"trainer.max_steps": 262, "trainer.num_train_epochs": None},
     ),
+    (
+        "trl",
+        "dpo",
+        {"model.dpo.sft_loss_weight": 0.5},
+        {"trainer.loss_type": ["sigmoid", "sft"], "trainer.loss_weights": [1.0, 0.5]},
+    ),
+    (
+        "trl",
+        "dpo",  # a batch of 9 with at least 2 rows in a micro batch
+        {"model.dpo.preference_loss": "kto", "model.global_batch_size": 9, "model.micro_batch_size": 1},
+        {"trainer.per_device_train_batch_size": 3, "trainer.gradient_accumulation_steps": 3},
+    ),
 ]
 
 
@@ -450,6 +462,12 @@ def test_nemo_rl_has_no_ratio_of_sequences_with_a_loss_of_tokens(run_of, tmp_pat
     changes = {"model.grpo.ratio": "sequence", "model.grpo.normalizer": "tokens"}
     with pytest.raises(UserError, match="ratio=sequence with normalizer=tokens"):
         graduation_of(run_of("grpo"), "nemo-rl", tmp_path, changes)
+
+
+def test_kto_of_single_responses_is_refused_for_trl(run_of, tmp_path):
+    changes = {"model.dpo.preference_loss": "kto", "model.global_batch_size": 1}
+    with pytest.raises(UserError, match="a batch needs 2 or more"):
+        graduation_of(run_of("dpo"), "trl", tmp_path, changes)
 
 
 def test_dpo_without_its_reference_is_refused(run_of, tmp_path, monkeypatch):

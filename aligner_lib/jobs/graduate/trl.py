@@ -114,12 +114,16 @@ def dpo(run: Graduation) -> None:
     run.notes += texts.note(TITLE)
     _pair_arguments(run, len(rows["train"]))
     averaged = loss == "dpo" and run.setting("model.dpo.preference_average_log_probs")
-    run.put(
-        "trainer.loss_type",
-        ["sigmoid_norm" if averaged else LOSSES[loss]],
-        "model.dpo.preference_loss",
-        "model.dpo.preference_average_log_probs",
-    )
+    weights = {"sigmoid_norm" if averaged else LOSSES[loss]: 1.0}
+    if weight := run.setting("model.dpo.sft_loss_weight"):
+        weights["sft"] = weight
+        run.differences.append(
+            "TRL's sft loss is the mean over the tokens of a micro batch, so a long chosen response counts more; in the run, all "
+            "chosen responses count the same."
+        )
+    of_loss = ("preference_loss", "preference_average_log_probs", "sft_loss_weight")
+    run.put("trainer.loss_type", list(weights), *(f"model.dpo.{name}" for name in of_loss))
+    run.put("trainer.loss_weights", list(weights.values()), "model.dpo.sft_loss_weight")
     run.copy("trainer.beta", "model.dpo.ref_policy_kl_penalty")
     if loss == "robust":
         smoothing = run.setting("model.dpo.label_smoothing")
@@ -132,6 +136,11 @@ def dpo(run: Graduation) -> None:
 
 
 def _kto(run: Graduation) -> None:
+    if run.config.model.global_batch_size == 1:
+        raise UserError(
+            "model.global_batch_size=1: TRL's KTO pairs each prompt with another response of the batch, so a batch needs 2 or "
+            "more. Write the weights alone with `aligner model export`"
+        )
     texts = Texts(run.tokenizer, in_turns=False)
     rows = {
         split: [_labelled_response(texts, sample) for sample in samples]
@@ -139,13 +148,13 @@ def _kto(run: Graduation) -> None:
     }
     run.write_rows(rows, "a prompt, a response and its label, as texts")
     run.notes += texts.note(TITLE)
-    _pair_arguments(run, len(rows["train"]))
+    _pair_arguments(run, len(rows["train"]), least=2)
     run.copy("trainer.beta", "model.dpo.ref_policy_kl_penalty")
     run.copy("trainer.desirable_weight", "model.dpo.desirable_loss_weight")
     run.copy("trainer.undesirable_weight", "model.dpo.undesirable_loss_weight")
     run.differences.append(
-        "TRL estimates KTO's reference point from the unrelated responses of a micro batch, and chooses these responses "
-        "itself. This project estimates the point from the global batch, so the losses differ once the policy has moved."
+        "TRL estimates KTO's reference point from the unrelated responses of a micro batch of at least 2, and chooses these "
+        "responses itself. This project estimates the point from the global batch, so the losses differ once the policy has moved."
     )
     _needs_start(run)
     _finish(run, {"train.py": "kto.py"})
@@ -275,12 +284,13 @@ def _arguments(run: Graduation, batch: int, micro_batch: int, batches: str, step
         _adapters(run)
 
 
-def _pair_arguments(run: Graduation, samples: int) -> None:
-    """The arguments of a trainer of pairs. samples: the number of training samples."""
-    model = run.config.model
-    steps = steps_of(run.config.trainer[run.kind], samples, model.global_batch_size)
-    _arguments(run, model.global_batch_size, model.micro_batch_size, "model", steps)
-    _evaluation(run, model.micro_batch_size, "model.micro_batch_size")
+def _pair_arguments(run: Graduation, samples: int, least: int = 1) -> None:
+    """The arguments of a trainer of pairs. samples: the number of training samples; least: the fewest rows of a micro batch."""
+    batch, micro_batch = run.config.model.global_batch_size, run.config.model.micro_batch_size
+    steps = steps_of(run.config.trainer[run.kind], samples, batch)
+    fewest = next(size for size in range(least, batch + 1) if batch % size == 0)
+    _arguments(run, batch, max(micro_batch, fewest), "model", steps)
+    _evaluation(run, micro_batch, "model.micro_batch_size")
     run.put("trainer.max_length", None, "model.encoder_seq_length")
 
 
