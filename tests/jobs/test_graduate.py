@@ -311,7 +311,7 @@ CARRIED = [
     ),
     (
         "trl",
-        "dpo",  # 1,399 pairs: 3 epochs have 262 batches of 16, and TRL's own epochs would have 88 batches each
+        "dpo",  # 700 pairs: 3 epochs have 262 batches of 8, and TRL's own epochs would have 88 batches each
         {"trainer.dpo.max_steps": -1, "trainer.dpo.max_epochs": 3},
         {"trainer.max_steps": 262, "trainer.num_train_epochs": None},
     ),
@@ -388,6 +388,13 @@ def test_verl_s_turns_join_to_the_run_s_samples(run_of, tmp_path):
     tokenizer = Tokenizer(run_of("sft").latest_checkpoint())
     ids = tokenizer.encode_parts([turn["content"] for turn in first])
     assert ids[1][-1] == tokenizer.eos_id
+
+
+@pytest.mark.parametrize(("steps", "is_told"), [(7, False), (8, True)])  # 7 batches of 100 are the 700 pairs
+def test_differences_of_later_epochs_in_trl_are_told(steps, is_told, run_of, tmp_path):
+    changes = {"trainer.dpo.max_steps": steps, "model.global_batch_size": 100}
+    differences = graduation_of(run_of("dpo"), "trl", tmp_path, changes).differences
+    assert any("new order in each epoch" in sentence for sentence in differences) == is_told
 
 
 def test_an_unknown_setting_is_an_error(run_of, tmp_path):

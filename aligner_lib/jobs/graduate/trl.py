@@ -55,6 +55,7 @@ def sft(run: Graduation) -> None:
     run.ignore("model.data.validation_ds.global_batch_size")
     batch = train.global_batch_size
     steps = steps_of(run.config.trainer.sft, len(rows["train"]), batch)
+    _compare_epochs(run, steps * batch, len(rows["train"]))
     _arguments(run, batch, train.micro_batch_size, "model.data.train_ds", steps)
     _evaluation(run, validation.micro_batch_size, "model.data.validation_ds.micro_batch_size")
     run.put("trainer.max_length", None, "model.encoder_seq_length")
@@ -195,6 +196,7 @@ def grpo(run: Graduation) -> None:
     updates = responses // batch * rollout.rollout_epochs
     prompts_per_step = rollout.num_prompts_per_step * rollouts_of_a_step(run.config)
     steps = steps_of(run.config.trainer.grpo, len(prompts["train"]), prompts_per_step)
+    _compare_epochs(run, steps * rollout.num_prompts_per_step, len(prompts["train"]))
     _arguments(run, batch, run.config.model.micro_batch_size, "model", steps * updates)
     run.put("trainer.steps_per_generation", responses // run.target_config["trainer"]["per_device_train_batch_size"],
             "model.grpo.num_prompts_per_step", "model.global_batch_size")  # fmt: skip
@@ -262,7 +264,7 @@ def _arguments(run: Graduation, batch: int, micro_batch: int, batches: str, step
     run.put("trainer.output_dir", "out")
     run.put("trainer.per_device_train_batch_size", rows, f"{batches}.micro_batch_size")
     run.put("trainer.gradient_accumulation_steps", batch // rows, f"{batches}.global_batch_size")
-    # in place of max_epochs, because transformers ends each epoch with a partial batch
+    # in place of max_epochs, because transformers ends each epoch with a partial batch and so takes more steps
     run.put("trainer.max_steps", steps, f"{loop}.max_steps", f"{loop}.max_epochs")
     run.copy("trainer.learning_rate", "model.optim.lr")
     run.copy("trainer.weight_decay", "model.optim.weight_decay")
@@ -288,10 +290,20 @@ def _pair_arguments(run: Graduation, samples: int, least: int = 1) -> None:
     """The arguments of a trainer of pairs. samples: the number of training samples; least: the fewest rows of a micro batch."""
     batch, micro_batch = run.config.model.global_batch_size, run.config.model.micro_batch_size
     steps = steps_of(run.config.trainer[run.kind], samples, batch)
+    _compare_epochs(run, steps * batch, samples)
     fewest = next(size for size in range(least, batch + 1) if batch % size == 0)
     _arguments(run, batch, max(micro_batch, fewest), "model", steps)
     _evaluation(run, micro_batch, "model.micro_batch_size")
     run.put("trainer.max_length", None, "model.encoder_seq_length")
+
+
+def _compare_epochs(run: Graduation, drawn: int, samples: int) -> None:
+    """Tell how TRL's later epochs differ. drawn: the samples that the run trains on, with repetitions; samples: in an epoch."""
+    if drawn > samples:
+        run.differences.append(
+            "TRL takes the rows of every epoch in the order of data/train.jsonl, and no batch continues into the next epoch. The "
+            "run's batches do, and a run that shuffles its data has a new order in each epoch."
+        )
 
 
 def _schedule(run: Graduation) -> None:
