@@ -126,6 +126,14 @@ def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:
     return {"model": model_hash(start)} | {key: hash_of_source(f.expanduser()) for key, f in zip(keys, flat)}
 
 
+def hashes_of_splits(config: DictConfig, start: Path, splits: tuple[str, ...] = SPLITS) -> dict[str, str]:
+    """Hash the run's initial model and the files of model.data.data_prefix for the splits that the job reads."""
+    data = config.model.data
+    given = {f"model.data.data_prefix.{split}": data.data_prefix.get(split) for split in splits}
+    files = (files_of(value, key) for key, value in given.items() if value)
+    return hashes_of(start, *files, mmap=data.data_impl == "mmap")
+
+
 # ---- templates --------------------------------------------------------------------------------------------------------
 
 

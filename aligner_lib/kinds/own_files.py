@@ -162,9 +162,15 @@ def trainers_files(
 
 
 def files_of(value: Any, key: str) -> list[Path]:
-    """Convert a file or a list of files to paths. Raises UserError, which names the key, if no file is given."""
+    """Convert a file or a list of files to paths. Raises UserError, which names the key, if no file is given, and for a value
+    that is no path."""
     required(value, key)
     files = list(value) if isinstance(value, list | ListConfig) else [value]
+    for file in files:
+        if not isinstance(file, str | Path):
+            raise UserError(
+                f"{key}={value}: {file!r} is not a path: give a file, or a list of files as [a, b]"
+            )
     return [Path(file).expanduser() for file in files]
 
 

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from aligner_lib.config.schema import Data
 from aligner_lib.errors import UserError
 from aligner_lib.kinds import own_files
-from aligner_lib.kinds.own_files import GivenFiles, hash_of_source, trainers_files
+from aligner_lib.kinds.own_files import GivenFiles, files_of, hash_of_source, trainers_files
 
 QUESTION = {"role": "user", "content": "Why?"}
 ANSWER = {"role": "assistant", "content": "So."}
@@ -228,6 +228,12 @@ def test_a_file_that_means_something_else_is_refused_with_the_cure(
         files(samples, jsonl(tmp_path / "data.jsonl", record), **settings)
     if "label" not in record:
         assert not [path for path in cache.glob("*") if path.is_dir()]
+
+
+@pytest.mark.parametrize("value", [3, OmegaConf.create(["a.jsonl", 3]), OmegaConf.create({"a": 3})])
+def test_a_value_that_is_not_a_path_is_refused(value):
+    with pytest.raises(UserError, match=r"data_prefix\.train=.*3.* is not a path: give a file, or a list"):
+        files_of(value, "model.data.data_prefix.train")
 
 
 def test_a_column_that_the_first_record_or_another_file_lacks_may_be_ignored(tmp_path):

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from aligner_lib.config.compose import compose
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.alarms import Thresholds
@@ -546,6 +547,10 @@ def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
     assert set(hashes) == {"model", str(train), str(validation), str(other)}
     assert hashes["model"] == "m" and len(set(hashes.values())) == 4
     assert set(inputs.hashes_of(tmp_path, str(train), str(train))) == {"model", "data.jsonl"}
+    # no job reads data_prefix.test
+    splits = f"train: {train}, validation: [{validation}], test: [{tmp_path}/no_such_file.jsonl]"
+    config = compose("rm", ["model.data.data_prefix={" + splits + "}"])
+    assert set(inputs.hashes_of_splits(config, tmp_path)) == {"model", str(train), str(validation)}
 
 
 def test_a_run_without_a_step_left_keeps_the_settings_of_its_figures(tmp_path, caplog):

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from aligner_lib.kinds.build_models import build_engine, build_reward_model
 from aligner_lib.kinds.evaluate.evaluation import Evaluation
 from aligner_lib.kinds.inputs import (
-    hashes_of,
+    hashes_of_splits,
     model_folder,
     policy_tokenizer,
 )
@@ -111,6 +111,5 @@ def _prepare(config: DictConfig, models: SharedModels) -> PreparedJob:
             run=run,
         )
 
-    files = [] if environments_of(config) else config.model.data.data_prefix.get("validation")
-    hashes = hashes_of(start, files, mmap=config.model.data.data_impl == "mmap")
+    hashes = hashes_of_splits(config, start, () if environments_of(config) else ("validation",))
     return PreparedJob(build, 0, None, hashes | other_hashes, opened.close)

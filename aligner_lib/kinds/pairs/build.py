@@ -13,7 +13,7 @@ from aligner_lib.kinds.inputs import (
     files_of_splits,
     for_validation,
     hash_of_adapters,
-    hashes_of,
+    hashes_of_splits,
     limited,
     log_report,
     packed_tokens,
@@ -61,6 +61,5 @@ def prepare_on_pairs(
         "packed_tokens": packed_tokens(config, model.micro_batch_size, train),
         "seed": model.seed,
     }
-    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
-    hashes |= hash_of_adapters(config, start)
+    hashes = hashes_of_splits(config, start) | hash_of_adapters(config, start)
     return PreparedJob(lambda run: trainer(loop, common), max_steps, loop, hashes)

@@ -18,7 +18,7 @@ from aligner_lib.kinds.inputs import (
     files_of_splits,
     for_validation,
     hash_of_adapters,
-    hashes_of,
+    hashes_of_splits,
     limited,
     loaders,
     log_report,
@@ -72,8 +72,7 @@ def read_inputs(config: DictConfig, start: Path, others: Mapping[str, Path | Non
     messages, or None for a model that the job lacks. Raises UserError for inputs that don't fit together.
     """
     tokenizer = policy_tokenizer(config, start)
-    data = config.model.data
-    hashes = hashes_of(start, *data.data_prefix.values(), mmap=data.data_impl == "mmap")
+    hashes = hashes_of_splits(config, start)
     hashes |= hash_of_adapters(config, start) | check_others(tokenizer, others)
     comparing = comparing_environments(config)
     tasks, opened = task_source(config, tokenizer, not_validated=comparing), ExitStack()
