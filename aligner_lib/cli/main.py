@@ -494,8 +494,10 @@ def graduate_run(
 ):
     """Write a run for another library: weights, data, and a config that continues or repeats the run."""
     from aligner_lib.jobs.graduate import graduate
+    from aligner_lib.models.resolve import BEST
 
-    source = RUNS / run if (RUNS / run).is_dir() and not Path(run).is_dir() else run
+    folder = run.removesuffix(BEST)
+    source = RUNS / run if (RUNS / folder).is_dir() and not Path(folder).is_dir() else run
     notes = graduate(source, to, out, reward_model)
     typer.echo("\n".join([*notes, str(out)]))
 

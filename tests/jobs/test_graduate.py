@@ -485,6 +485,12 @@ def test_dpo_without_its_reference_is_refused(run_of, tmp_path, monkeypatch):
     assert "can be continued and not repeated" in (tmp_path / "out" / "README.md").read_text()
 
 
+def test_a_reward_model_without_a_use_is_refused(run_of, tmp_path):
+    with pytest.raises(UserError, match="has no reward model: leave the option out"):
+        graduate(run_of("sft").path, "trl", tmp_path / "out", reward_model=str(run_of("rm").path))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_reward_model_beside_programs_is_refused(run_of, tmp_path):
     run = run_of("dr_grpo")
     args = run.info["config"]["model"]["environments"]["e"]["args"]

@@ -324,3 +324,14 @@ def test_a_process_with_torch_ends_after_its_threads_exit_functions_and_output()
     folder, *ends = done.stdout.split(";")
     assert (ends, done.stderr, done.returncode) == (["thread", "exit function", ""], "", 3)
     assert not Path(folder).exists()
+
+
+@pytest.mark.parametrize("name", ["sft-1", "sft-1@best"])
+def test_graduate_finds_a_run_by_its_name(name, inside, tmp_path, monkeypatch):
+    import aligner_lib.jobs.graduate as module
+
+    (tmp_path / "runs" / "sft-1").mkdir(parents=True)
+    calls = []
+    monkeypatch.setattr(module, "graduate", lambda source, *_: calls.append(source) or [])
+    assert inside("graduate", name, "--to", "trl", "--out", "out") == 0
+    assert calls == [Path("runs", name)]

@@ -21,8 +21,8 @@ def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = 
     """Write a run for another library. Afterwards `out` is complete or does not exist. Returns notes for the user.
 
     source: a run, or a checkpoint of a run. reward_model: the reward model of a run whose reward model was in another job.
-    Raises UserError for an unknown target, for a model without a run, for a kind that the target lacks, and for settings that
-    the target can't compute; ValueError when `out` exists; the errors of `export`; DiskFull.
+    Raises UserError for an unknown target, for a model without a run, for a kind that the target lacks, for settings that the
+    target can't compute, and for a reward model without a use; ValueError when `out` exists; the errors of `export`; DiskFull.
     """
     if to not in TARGETS:
         raise UserError(f"there is no target {to!r}; the targets are {', '.join(TARGETS)}")
@@ -42,6 +42,10 @@ def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = 
         graduation = Graduation(trained, partial, Path(out).absolute(), reward_model)
         graduation.export_models()
         target.KINDS[trained.run.kind](graduation)
+        if reward_model and not graduation.has_reward_model:
+            raise UserError(
+                f"--reward-model {reward_model}: the export of {source} has no reward model: leave the option out"
+            )
         write_readme(graduation, target)
     return graduation.notes
 

@@ -154,6 +154,11 @@ class Graduation:
         """Whether start/ exists."""
         return "start/" in self.contents
 
+    @property
+    def has_reward_model(self) -> bool:
+        """Whether reward_model/ exists."""
+        return "reward_model/" in self.contents
+
     def export_reward_model(self, *settings: str) -> None:
         """Write the run's reward model into reward_model/. settings: the settings that may name the reward model.
 
@@ -174,7 +179,7 @@ class Graduation:
         """
         critic = self.trained.folder / CRITIC
         if not critic.is_dir():
-            if "reward_model/" not in self.contents:
+            if not self.has_reward_model:
                 raise UserError(
                     f"{self.trained.run.path} had its critic in another job, and no reward model to begin a critic with: write "
                     "the weights alone with `aligner model export`"
