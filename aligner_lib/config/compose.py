@@ -47,8 +47,20 @@ def overridden(config: DictConfig, kind: str, overrides: Iterable[str]) -> DictC
         key, value = parse_override(text)
         for leaf, leaf_value in _leaves(key, value, config):
             _assign(config, leaf, leaf_value, written=text)
+    _check_values(config)
     validation.check(kind_of(kind), config)
     return config
+
+
+def _check_values(config: DictConfig) -> None:
+    """Raise ConfigError for a setting without a value: ???, or a reference to a value that does not exist."""
+    try:
+        OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"{error.full_key} has no value: {reason}. Give a value, or refer to another setting as in ${{model.seed}}"
+        ) from None
 
 
 def notices(kind: str, config: DictConfig, profile: str | None = None) -> list[str]:

@@ -12,7 +12,7 @@ import inspect
 import linecache
 import symtable
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -107,17 +107,24 @@ def place_in(use: str) -> tuple[Path, str]:
     return Path(file).expanduser().absolute(), name
 
 
-def check_functions(functions: Mapping[str, str], places: Mapping[str, str]) -> None:
-    """Raise ConfigError for the first file whose function can't replace the library's.
+def check_functions(functions: MutableMapping[str, str | None], places: Mapping[str, str]) -> None:
+    """Raise ConfigError for the first file whose function can't replace the library's. Names without a file are removed.
 
-    functions: FILE.py or FILE.py:NAME by the names in the settings; places: "module:function" by the same names.
+    functions: FILE.py, FILE.py:NAME or None by the names in the settings; places: "module:function" by the same names.
     """
-    for name, use in functions.items():
+    for name, use in list(functions.items()):
         if name not in places:
             known = (
                 f"the functions are {', '.join(places)}" if places else "this kind of job has none to replace"
             )
             raise ConfigError(f"there is no setting 'functions.{name}': {known}")
+        if use is None:
+            del functions[name]
+            continue
+        if not isinstance(use, str):
+            raise ConfigError(
+                f"functions.{name}={use} is not a file: give FILE.py or FILE.py:NAME, or null for the library's function"
+            )
         try:
             FunctionFile.read(use, places[name])
         except ConfigError as error:

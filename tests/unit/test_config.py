@@ -116,6 +116,9 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("rm", "model.reward_standardization={enable: false, mean: 0, std: 1}", "set enable=True, or leave"),
         ("rm", "model.rampup_batch_size=[16, 16, 1000]", "set model.global_batch_size"),
         ("ppo", "exp_manager.alarms.kl=nan", "at least 0"),
+        ("sft", "model.seed=${model.nothing}", "'model.nothing' not found … as in ${model.seed}"),
+        ("sft", "model.optim.lr=${oc.env:NO_SUCH_VARIABLE}", "'NO_SUCH_VARIABLE' not found"),
+        ("rm", "model.data.data_prefix.train=???", "has no value"),
         *(("rm", f"trainer.rm.limit_val_batches={value}", BATCHES) for value in ("0", "1.5", "0.0", "some")),
     ],
 )

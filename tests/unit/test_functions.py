@@ -235,6 +235,18 @@ def test_a_function_that_the_settings_would_not_call_is_refused(tmp_path, kind, 
         compose(kind, [*settings, setting])
 
 
+def test_null_stands_for_the_library_s_function_and_other_values_are_refused():
+    # ipo calls no function for the loss
+    config = compose("dpo", ["functions.loss=null", "model.dpo.preference_loss=ipo"])
+    assert config.functions == {} == hashes_of_functions(config)
+    for value, words in {
+        "3": r"functions\.loss=3 is not a file: give FILE\.py",
+        "[a.py]": "is not a file",
+    }.items():
+        with pytest.raises(ConfigError, match=words):
+            compose("dpo", [f"functions.loss={value}"])
+
+
 def test_advantages_of_one_s_own_stand_in_for_those_of_an_objective(tmp_path):
     (tmp_path / "own.py").write_text("def f(rewards, group):\n    return rewards")
     settings = [f"functions.advantages='{tmp_path / 'own.py'}'", "model.grpo.objective=rloo"]
