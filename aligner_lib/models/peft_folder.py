@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aligner_lib.models.adapters import A, Adapter, AdapterRecord, B
 from aligner_lib.models.architecture import Architecture
@@ -91,20 +91,28 @@ def export_peft(folder: Path, out: Path, base: str | None = None) -> Path:
     return out
 
 
-def _config(adapters: Mapping[str, Adapter], base: str) -> dict:
-    """adapter_config.json. adapters: by the name of a module, such as q_proj; base: the name of the base."""
+def lora_config(adapters: Mapping[str, Adapter]) -> dict[str, Any]:
+    """The modules with adapters, their ranks and their scales, for LoraConfig of `peft`. adapters: by the name of a module, such
+    as q_proj."""
     usual, _ = Counter(adapters.values()).most_common(1)[0]
     others = {name: adapter for name, adapter in adapters.items() if adapter != usual}
     return {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
-        "inference_mode": True,
         "r": usual.rank,
         "lora_alpha": _alpha(usual),
         "rank_pattern": {name: adapter.rank for name, adapter in others.items()},
         "alpha_pattern": {name: _alpha(adapter) for name, adapter in others.items()},
         "target_modules": sorted(adapters),
+    }
+
+
+def _config(adapters: Mapping[str, Adapter], base: str) -> dict:
+    """adapter_config.json. adapters: by the name of a module; base: the name of the base."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "inference_mode": True,
+        **lora_config(adapters),
         "lora_dropout": 0.0,
         "bias": "none",
         "use_rslora": False,

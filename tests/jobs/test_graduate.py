@@ -478,7 +478,7 @@ def test_kto_of_single_responses_is_refused_for_trl(run_of, tmp_path):
 
 
 def test_dpo_without_its_reference_is_refused(run_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trained, "_start_folder", lambda trained: None)
+    monkeypatch.setattr(Trained, "origin", lambda trained: "gone")
     with pytest.raises(UserError, match="TRL needs the model as the reference: put the model back"):
         graduate(run_of("dpo").path, "trl", tmp_path / "out")
     graduate(run_of("sft").path, "trl", tmp_path / "out")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from smoke_jobs import (
     ALL_CHECKPOINTS,
     assert_same_run,
@@ -17,8 +18,10 @@ from typer.testing import CliRunner
 
 from aligner_lib.cli.main import app
 from aligner_lib.errors import UserError
+from aligner_lib.jobs.graduate import graduate
 from aligner_lib.models import model_hash, resolve
 from aligner_lib.models.adapters import AdapterRecord, open_weights
+from aligner_lib.models.export import export
 from aligner_lib.models.tensor_store import StoreReader
 
 
@@ -109,16 +112,25 @@ def test_full_fine_tuning_goes_on_from_adapters(trained, jobs):
     assert figures(started)[0]["validation/loss"] == pytest.approx(before["validation/loss"], abs=1e-5)
 
 
-def test_adapters_go_on_from_adapters(trained, jobs):
-    """model.peft.restore_from_path: the same adapters learn on, and where they stood is the reference."""
-    again = jobs.run(
+@pytest.fixture(scope="module")
+def restored(trained, jobs):
+    """A step of DPO with the adapters of the run of SFT."""
+    return jobs.run(
         "dpo",
         "restored",
         pretrained_checkpoint__restore_from_path=f"'{jobs.model}'",
-        **lora(),
+        **lora()
+        | {
+            "model__peft__lora_tuning__adapter_dim": 2
+        },  # without effect: restored adapters have their own rank
         model__peft__restore_from_path=f"'{trained('sft').path}'",
         trainer__dpo__max_steps=1,
     )
+
+
+def test_adapters_go_on_from_adapters(trained, restored):
+    """model.peft.restore_from_path: the same adapters learn on, and where they stood is the reference."""
+    again = restored
     checkpoint = again.latest_checkpoint()
     assert AdapterRecord.load(checkpoint) == AdapterRecord.load(trained("sft").latest_checkpoint())
     assert figures(again)[0]["validation/loss"] == pytest.approx(0.693147, abs=1e-6)
@@ -126,6 +138,29 @@ def test_adapters_go_on_from_adapters(trained, jobs):
     for name in ("validation/logprobs_chosen", "validation/logprobs_rejected"):
         assert figures(again)[0][name] == pytest.approx(afresh[name], abs=1e-3)
     assert "adapters" in again.info["hashes"]
+
+
+@pytest.mark.parametrize(
+    ("to", "ranks"),
+    [
+        ("trl", {"lora.r": 4, "lora.lora_alpha": 8}),
+        ("nemo-rl", {"policy.dtensor_cfg.lora_cfg.dim": 4, "policy.dtensor_cfg.lora_cfg.alpha": 8}),
+    ],
+)
+def test_restored_adapters_leave_for_another_library(to, ranks, trained, restored, tmp_path):
+    graduate(restored.path, to, tmp_path / "out")
+    export(trained("sft").path, "hf", tmp_path / "reference")
+    written, expected = (tmp_path / name / "model.safetensors" for name in ("out/start", "reference"))
+    assert written.read_bytes() == expected.read_bytes()
+    config = OmegaConf.load(tmp_path / "out" / "config.yaml")
+    assert {key: OmegaConf.select(config, key) for key in ranks} == ranks
+    assert "adapter_dim" not in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_new_adapters_leave_for_verl(trained, tmp_path):
+    graduate(trained("sft").path, "verl", tmp_path / "out")
+    config = OmegaConf.load(tmp_path / "out" / "config.yaml")
+    assert (config.model.lora_rank, config.model.lora_alpha) == (4, 8)
 
 
 def test_a_reward_model_s_adapters_go_on_with_their_head(trained, jobs):

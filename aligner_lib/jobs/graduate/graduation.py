@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.algorithms.batching import sample_order
+from aligner_lib.config import peft
 from aligner_lib.config.compose import load, save, settings_of
 from aligner_lib.config.function_hashes import existing_file
 from aligner_lib.config.functions import place_in
@@ -22,6 +24,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.kinds.inputs import files_of_splits, loaders, policy_tokenizer
 from aligner_lib.kinds.own_files import GivenFiles, files_of, hash_of_source, trainers_files
 from aligner_lib.kinds.policy_gradient.settings import environments_of
+from aligner_lib.models.adapters import Adapter, AdapterRecord
 from aligner_lib.models.export import export
 from aligner_lib.models.export.trained import CRITIC, Trained
 from aligner_lib.run_folder.reader import flatten
@@ -141,13 +144,22 @@ class Graduation:
         self._export(
             self.trained.folder, "model", f"the weights after step {self.trained.step}, where the run ended"
         )
-        start = self.trained.origin()
-        if isinstance(start, Trained):
-            self._export(start.folder, "start", "the weights at the run's start")
+        if isinstance(self.start, Trained):
+            self._export(self.start.folder, "start", "the weights at the run's start")
+        elif self.trained.restored():
+            self.notes.append(
+                f"the adapters at the run's start, {self.start}, are not a checkpoint here: the run can be continued and not "
+                "repeated"
+            )
         else:
             self.notes.append(
-                f"the model at the run's start, {start}, is not here any more: the run can be continued and not repeated"
+                f"the model at the run's start, {self.start}, is not here any more: the run can be continued and not repeated"
             )
+
+    @cached_property
+    def start(self) -> Trained | str | None:
+        """The model at the run's start, including restored adapters; only a name if the model is gone or has changed."""
+        return self.trained.restored() or self.trained.origin()
 
     @property
     def has_start(self) -> bool:
@@ -158,6 +170,19 @@ class Graduation:
     def has_reward_model(self) -> bool:
         """Whether reward_model/ exists."""
         return "reward_model/" in self.contents
+
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        """The ranks and scales of the run's adapters, by Megatron's layer names. Those of restored adapters are not in the
+        settings."""
+        idle = peft.without_effect(self.config.model.peft)
+        self.ignore("model.peft.peft_scheme", *(f"model.peft.{name}" for name in idle))
+        return AdapterRecord.load(self.trained.folder).layers
+
+    def settings_of_adapters(self, *names: str) -> list[str]:
+        """The settings that determine a property of the adapters. names: in model.peft.lora_tuning, for new adapters."""
+        restored = "model.peft.restore_from_path"
+        return [restored] if self.setting(restored) else [f"model.peft.lora_tuning.{name}" for name in names]
 
     def export_reward_model(self, *settings: str) -> None:
         """Write the run's reward model into reward_model/. settings: the settings that may name the reward model.

@@ -16,6 +16,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     judged_by_programs,
     response_length,
 )
+from aligner_lib.models.peft_folder import lora_config
 
 NAME, TITLE = "nemo-rl", "NeMo-RL"
 COMMAND = """\
@@ -268,12 +269,11 @@ def _schedule(run: Graduation, optim, steps: int, updates: int) -> None:
 
 
 def _adapters(run: Graduation) -> None:
-    tuning, at = run.config.model.peft.lora_tuning, "policy.dtensor_cfg.lora_cfg"
-    of_run = "model.peft.lora_tuning"
+    adapters, at = lora_config(run.adapters), "policy.dtensor_cfg.lora_cfg"
     run.put(f"{at}.enabled", True, "model.peft.peft_scheme")
-    run.put(f"{at}.dim", tuning.adapter_dim, f"{of_run}.adapter_dim")
-    run.put(f"{at}.alpha", tuning.adapter_dim if tuning.alpha is None else tuning.alpha, f"{of_run}.alpha")
-    run.put(f"{at}.dropout", tuning.adapter_dropout, f"{of_run}.adapter_dropout")
+    run.put(f"{at}.dim", adapters["r"], *run.settings_of_adapters("adapter_dim"))
+    run.put(f"{at}.alpha", adapters["lora_alpha"], *run.settings_of_adapters("alpha", "use_rslora"))
+    run.copy(f"{at}.dropout", "model.peft.lora_tuning.adapter_dropout")
     run.put(f"{at}.match_all_linear", True)
     run.differences.append(
         "The run's adapters are merged into model/, and NeMo-RL trains new adapters of all linear layers on top."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aligner_lib.config.peft import is_lora, target_layers
+from aligner_lib.config.peft import is_lora
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.graduate.graduation import SIDES, Graduation, divisor
 from aligner_lib.jobs.graduate.texts import Texts
@@ -18,6 +18,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     judged_by_programs,
     response_length,
 )
+from aligner_lib.models.peft_folder import lora_config
 
 NAME, TITLE = "trl", "TRL"
 COMMAND = "python train.py                  # continues; --begin start repeats the run"
@@ -76,14 +77,13 @@ def rm(run: Graduation) -> None:
     }
     run.write_rows(rows, "the texts of a pair and their token ids")
     _pair_arguments(run, len(rows["train"]))
-    start = run.trained.origin()
-    is_new = not run.has_start or start.architecture.head == "lm"
+    is_new = not run.has_start or run.start.architecture.head == "lm"
     run.put("head.is_new", is_new)
     run.put("head.init_std", run.config.model.init_method_std, "model.init_method_std")
     run.put("head.seed", run.config.model.seed, "model.seed")
     run.put("head.reward_std", run.trained.scale.std, "model.reward_standardization")
     if not is_new:
-        run.put("head.start_std", start.scale.std)
+        run.put("head.start_std", run.start.scale.std)
     run.differences.append(
         "TRL reports rewards without mean and standard deviation. The scale of the exported rewards is in model/README.md; "
         "measure the scale of a newly trained model on data/validation.jsonl."
@@ -331,15 +331,16 @@ def _evaluation(run: Graduation, rows: int, setting: str) -> None:
 
 
 def _adapters(run: Graduation) -> None:
-    tuning = run.config.model.peft.lora_tuning
-    names = [name for layer in target_layers(run.config.model.peft) for name in LAYERS[layer]]
-    at = "model.peft.lora_tuning"
-    run.ignore("model.peft.peft_scheme")
-    run.put("lora.r", tuning.adapter_dim, f"{at}.adapter_dim")
-    run.put("lora.lora_alpha", tuning.adapter_dim if tuning.alpha is None else tuning.alpha, f"{at}.alpha")
-    run.put("lora.use_rslora", tuning.use_rslora, f"{at}.use_rslora")
-    run.put("lora.lora_dropout", tuning.adapter_dropout, f"{at}.adapter_dropout")
-    run.put("lora.target_modules", names, f"{at}.target_modules")
+    adapters = {name: adapter for layer, adapter in run.adapters.items() for name in LAYERS[layer]}
+    settings = {
+        "r": ("adapter_dim",),
+        "lora_alpha": ("alpha", "use_rslora"),
+        "target_modules": ("target_modules",),
+    }
+    for name, value in lora_config(adapters).items():
+        if value:  # an empty pattern says nothing
+            run.put(f"lora.{name}", value, *run.settings_of_adapters(*settings.get(name, ())))
+    run.copy("lora.lora_dropout", "model.peft.lora_tuning.adapter_dropout")
     run.put("lora.task_type", "SEQ_CLS" if run.trained.architecture.head == "scalar" else "CAUSAL_LM")
     run.differences.append(
         "The run's adapters are merged into model/, and TRL trains new adapters on top. Queries, keys and values have "

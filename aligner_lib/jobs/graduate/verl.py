@@ -18,6 +18,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     response_length,
 )
 from aligner_lib.kinds.ppo.settings import critic_epochs, has_remote_critic
+from aligner_lib.models.peft_folder import lora_config
 
 NAME, TITLE = "verl", "verl"
 COMMAND = """\
@@ -279,10 +280,9 @@ def _model(run: Graduation, at: str, settings: str) -> None:
         f"{at}.enable_gradient_checkpointing", recomputes, f"{settings}.activations_checkpoint_granularity"
     )
     if is_lora(run.config.model.peft):
-        tuning, of_run = run.config.model.peft.lora_tuning, "model.peft.lora_tuning"
-        run.put(f"{at}.lora_rank", tuning.adapter_dim, f"{of_run}.adapter_dim", "model.peft.peft_scheme")
-        alpha = tuning.adapter_dim if tuning.alpha is None else tuning.alpha
-        run.put(f"{at}.lora_alpha", alpha, f"{of_run}.alpha")
+        adapters = lora_config(run.adapters)
+        run.put(f"{at}.lora_rank", adapters["r"], *run.settings_of_adapters("adapter_dim"))
+        run.put(f"{at}.lora_alpha", adapters["lora_alpha"], *run.settings_of_adapters("alpha", "use_rslora"))
         run.put(f"{at}.target_modules", "all-linear")
         run.differences.append(
             "The run's adapters are merged into model/, and verl trains new adapters of all linear layers on top."

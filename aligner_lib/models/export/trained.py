@@ -83,28 +83,35 @@ class Trained:
 
     def origin(self) -> Trained | str | None:
         """The starting model; only its name if the model is gone or has changed; None for a model without a starting model."""
-        if self.start is None:
+        return self._found(self.start, "reward_model" if self.folder.name == CRITIC else "model")
+
+    def restored(self) -> Trained | str | None:
+        """The checkpoint whose adapters the run restored; only its name if the checkpoint is gone or has changed, and for a
+        folder of PEFT; None for a run without restored adapters."""
+        peft = self.config.get("model", {}).get("peft") or {}
+        is_lora = peft.get("peft_scheme") == "lora"
+        return self._found(peft.get("restore_from_path") if is_lora else None, "adapters")
+
+    def _found(self, source: str | None, name: str) -> Trained | str | None:
+        """The model in the folder `source`, or only the folder's name. name: the model's name among the hashes in run.json."""
+        if source is None:
             return None
         try:
-            folder = self._start_folder()
-            return Path(self.start).name if folder is None else Trained.find(folder)
+            folder = _folder_with_hash(source, self.run.info.get("hashes", {}).get(name))
+            return Path(source).name if folder is None else Trained.find(folder)
         except (UserError, ValueError, OSError):
-            return Path(self.start).name
+            return Path(source).name
 
-    def _start_folder(self) -> Path | None:
-        """The folder with the hash of the run's starting model. A starting run that went on has an earlier checkpoint with it."""
-        expected = self.run.info.get("hashes", {}).get(
-            "reward_model" if self.folder.name == CRITIC else "model"
-        )
-        # `resolve` would import an archive, or download a model
-        if self.start.endswith(".nemo"):
-            candidates = [*(cache_root() / "nemo").glob(f"{Path(self.start).stem}-*")]
-        elif self.start in MODELS and not is_cached(self.start):
-            candidates = []
-        else:
-            folder = resolve(self.start)
-            of_run = (
-                RunFolder(folder.parent.parent).checkpoints() if folder.parent.name == "checkpoints" else []
-            )
-            candidates = [folder, *reversed(of_run)]
-        return next((each for each in candidates if expected in (None, model_hash(each))), None)
+
+def _folder_with_hash(source: str, expected: str | None) -> Path | None:
+    """The folder of a run's starting model. A starting run that went on has an earlier checkpoint with the hash."""
+    # `resolve` would import an archive, or download a model
+    if source.endswith(".nemo"):
+        candidates = [*(cache_root() / "nemo").glob(f"{Path(source).stem}-*")]
+    elif source in MODELS and not is_cached(source):
+        candidates = []
+    else:
+        folder = resolve(source)
+        of_run = RunFolder(folder.parent.parent).checkpoints() if folder.parent.name == "checkpoints" else []
+        candidates = [folder, *reversed(of_run)]
+    return next((each for each in candidates if expected in (None, model_hash(each))), None)
