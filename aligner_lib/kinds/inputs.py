@@ -37,6 +37,7 @@ from aligner_lib.models.hash import file_hash
 from aligner_lib.models.peft_folder import CONFIG as PEFT_CONFIG
 from aligner_lib.models.peft_folder import TENSORS as PEFT_TENSORS
 from aligner_lib.models.peft_folder import check_peft_base
+from aligner_lib.run_folder.reader import RunFolder
 from data.report import lengths_line
 
 logger = logging.getLogger(__name__)
@@ -174,11 +175,12 @@ def model_folder(config: DictConfig, key: str, head: str | None = None, serves: 
 
     head: `lm` or `scalar` if the model must have this head. serves: the samples come from an actor, which compares their length
     with the model's positions. Raises UserError, which names the key, if the setting is not set, or if the model has the other
-    head or too few positions.
+    head or too few positions, or is a checkpoint in the job's own run folder.
     """
     form = ", a run folder, a model folder, or a model's name such as smollm2-135m"
     path = required(reduce(getattr, key.split("."), config), key, "" if head == "scalar" else form)
     folder = resolve(path)
+    _check_outside_of_the_run(folder, config, f"{key}={path}")
     if head is not None:
         check_head(folder, head, f"{key}={path}")
     if not serves:
@@ -199,7 +201,8 @@ def adapters_folder(config: DictConfig, start: Path) -> Path | None:
     """The folder of the initial adapters of model.peft: a checkpoint of a run, or an adapter folder of PEFT. None: new
     adapters.
 
-    start: the model under the adapters. Raises UserError if the adapters were trained on another model.
+    start: the model under the adapters. Raises UserError if the adapters were trained on another model, or are a checkpoint in
+    the job's own run folder.
     """
     peft = config.model.peft
     if not is_lora(peft) or peft.restore_from_path is None:
@@ -209,6 +212,7 @@ def adapters_folder(config: DictConfig, start: Path) -> Path | None:
         check_peft_base(folder, start)
         return folder
     folder = resolve(folder)
+    _check_outside_of_the_run(folder, config, f"model.peft.restore_from_path={peft.restore_from_path}")
     record = AdapterRecord.load(folder)
     if record is not None and record.base_hash != model_hash(start):
         raise UserError(
@@ -216,6 +220,18 @@ def adapters_folder(config: DictConfig, start: Path) -> Path | None:
             f"{record.base}, but the run starts from {start}"
         )
     return folder
+
+
+def _check_outside_of_the_run(folder: Path, config: DictConfig, named: str) -> None:
+    """Raise UserError for a checkpoint in the job's own run folder, which a job without a checkpoint to resume sets aside.
+
+    named: the setting, as in the message.
+    """
+    run = config.exp_manager.explicit_log_dir
+    if run and folder.resolve().is_relative_to(RunFolder(run).path.resolve() / "checkpoints"):
+        raise UserError(
+            f"{named} is a checkpoint in the job's own run folder, {run}: choose another run folder (--run)"
+        )
 
 
 def check_positions(folder: Path, length: int, key: str) -> None:

@@ -61,7 +61,8 @@ class RunWriter:
         warnings: list[str] | None = None,
     ):
         """precision: the precision of the computation, as a value of trainer.precision; None: no model computes. warnings: the
-        job's warnings; the caller may add to the list."""
+        job's warnings; the caller may add to the list. Raises FileExistsError for the folder of a run in progress, and
+        UserError for a folder of another kind of job."""
         self.folder = RunFolder(path)
         self.path = self.folder.path
         self.path.mkdir(parents=True, exist_ok=True)
@@ -73,6 +74,11 @@ class RunWriter:
             raise FileExistsError(
                 f"{self.path} belongs to a run in progress (pid {before['pid']}): stop the run first "
                 f"(`aligner stop {self.path}`) or choose another folder"
+            )
+        if before.get("kind", kind) != kind:
+            raise UserError(
+                f"{self.path} is the run folder of a job of another kind ({before['kind']}), which this job ({kind}) would "
+                "overwrite: choose another folder (--run)"
             )
         self._info = {
             "name": self.path.name,

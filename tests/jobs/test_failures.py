@@ -79,6 +79,7 @@ LANGUAGE_MODEL = r"^{key}={smoke} is a language model \(.*\), without a reward h
 REWARD_MODEL = (
     r"^{key}={rm} is a reward model or a critic \(.*\), which scores texts, but cannot write text: give"
 )
+OWN_RUN = r"^critic.*={rm} is a checkpoint in the job's own run folder, {rm}: choose another run folder"
 POSITIONS = r"{key}=513 is beyond the 512 positions of .*smoke: set {key}=512 or less"
 TRAIN, RESTORE = "model.data.train_ds.file_path", "pretrained_checkpoint.restore_from_path"
 JUDGE, POLICY = f"critic.{RESTORE}", "policy.restore_from_path"
@@ -99,6 +100,7 @@ JUDGE, POLICY = f"critic.{RESTORE}", "policy.restore_from_path"
         ("evaluate", RESTORE, "'{rm}'", REWARD_MODEL),
         ("evaluate", POLICY, "'{rm}'", REWARD_MODEL),
         ("evaluate", JUDGE, "'{smoke}'", LANGUAGE_MODEL),
+        ("evaluate", "exp_manager.explicit_log_dir", "'{rm}'", OWN_RUN),
         # a critic in a job of its own: tests/remote_critic/test_hanging.py
         ("sft", "model.data.train_ds.max_seq_length", 513, POSITIONS),
         ("ppo", "model.encoder_seq_length", 513, POSITIONS),

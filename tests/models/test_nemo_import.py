@@ -435,7 +435,8 @@ def test_restore_from_path_imports_an_archive_once(place, monkeypatch):
     assert resolve(pack(place / "other", archive)) != first
     assert resolve(place / "folder") != first
     # all kinds of job ask `model_folder` for the models that they start from
-    config = OmegaConf.create({"model": {"restore_from_path": str(again), "encoder_seq_length": 128}})
+    model = {"restore_from_path": str(again), "encoder_seq_length": 128}
+    config = OmegaConf.create({"model": model, "exp_manager": {"explicit_log_dir": None}})
     assert model_folder(config, "model.restore_from_path", "lm") == resolve(again)
     with pytest.raises(UserError, match=r"restore_from_path=.*mcore_gpt\.nemo is a language model"):
         model_folder(config, "model.restore_from_path", "scalar")

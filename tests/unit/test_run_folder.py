@@ -246,6 +246,15 @@ def test_a_run_is_not_resumed_with_other_inputs(tmp_path, hashes, named):
     resume()
 
 
+def test_a_job_of_another_kind_leaves_the_folder_of_a_run_unchanged(tmp_path):
+    begin(tmp_path, (1, 2), "finished")
+    files = files_of(tmp_path)
+    words = rf"{tmp_path} is the run folder of a job of another kind \(ppo\).*\(evaluate\).*choose another"
+    with pytest.raises(UserError, match=words):
+        begin(tmp_path, kind="evaluate")
+    assert files == files_of(tmp_path)
+
+
 def test_a_branch_has_other_functions_from_its_fork_on_and_no_other_model(tmp_path):
     begin(tmp_path, (1, 2, 3), "stopped", hashes={"model": "m"})
     change_info(tmp_path, parent={"run": "p", "name": "p", "step": 2})
