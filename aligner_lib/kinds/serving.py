@@ -29,10 +29,11 @@ class Serving:
 
 def serving(make: Callable[[], Worker], service: str, is_trained: bool, start: Path, about: dict) -> Serving:
     """Describe a server whose model starts from the folder `start`. about: the kind's own facts for the actor."""
-    architecture = Architecture.load(start)
+    architecture, hashes = Architecture.load(start), {"model": model_hash(start)}
     about = about | {
         "model": str(start),
+        "hash": hashes["model"],
         "tokenizer": Tokenizer(start).hash,
         "positions": architecture.max_position_embeddings,
     }
-    return Serving(make, service, is_trained, architecture.vocab_size, {"model": model_hash(start)}, about)
+    return Serving(make, service, is_trained, architecture.vocab_size, hashes, about)

@@ -18,6 +18,7 @@ from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import Endpoint, Lost, ServerConnection
 from aligner_lib.remote_critic.errors import NotReady, Refusal
 from aligner_lib.remote_critic.pytriton_client import ServerUnreachable
+from aligner_lib.run_folder.writer import RunWriter
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +39,14 @@ class ServerConnections:
         timeout_s: float,
         answer_s: float,
         longest_sample: int,
+        writer: RunWriter | None = None,
     ):
         """servers: each server with the kinds of scores it must give, `values` or `rewards`; a critic comes first. tokenizer:
         the policy's. run: the actor's run folder. timeout_s: time limit to wait for a server. answer_s: time limit for an
-        answer of a connected server. longest_sample: tokens of the longest sample that may be sent."""
+        answer of a connected server. longest_sample: tokens of the longest sample that may be sent. writer: the run's
+        writer, on the first rank, which knows the models that the run was begun with."""
         self.tokenizer, self.run, self.timeout_s = tokenizer, run, timeout_s
-        self.longest_sample = longest_sample
+        self.longest_sample, self.writer = longest_sample, writer
         actor = parallel.from_first_rank(f"{run}#{time.time_ns():x}")
         self.links = {ServerConnection(at, actor, answer_s): gives for at, gives in servers.items()}
         self.first = next(iter(self.links))
@@ -107,7 +110,7 @@ class ServerConnections:
 
     def _check(self, link: ServerConnection, status: dict) -> None:
         """Check a server. Raises UserError when the server lacks scores that the settings require, or when its model has
-        another tokenizer or too few positions."""
+        another tokenizer or too few positions, or is not the model that the run was begun with."""
         if missing := self.links[link] - set(status["gives"]):
             cure = "check its port"
             if self.settings == "remote_critic_rm":
@@ -126,6 +129,10 @@ class ServerConnections:
             raise UserError(
                 f"model.encoder_seq_length={self.longest_sample} is beyond the {status['positions']} positions of "
                 f"{link.where}, which has {status['model']}: set model.encoder_seq_length={status['positions']} or less"
+            )
+        if self.writer is not None:
+            self.writer.check_server(
+                link.where.service, status["hash"], f"{link.where}, which has {status['model']}"
             )
 
     def _others_connect(self) -> str | None:

@@ -60,7 +60,7 @@ def begin_branch(parent: RunFolder, child: Path, at: int) -> int:
         for name in RECORDS:
             if (parent.path / name).exists():
                 shutil.copyfile(parent.path / name, child / name)
-    shared = {key: info[key] for key in ("kind", "config", "hashes", "precision") if key in info}
+    shared = {key: info[key] for key in ("kind", "config", "hashes", "servers", "precision") if key in info}
     content = shared | {
         "name": child.name,
         "status": "stopped",

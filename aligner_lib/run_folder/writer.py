@@ -92,6 +92,7 @@ class RunWriter:
             "versions": _versions(),
             "git_commit": _git_commit(),
             "hashes": hashes,
+            "servers": {},  # see `check_server`
             "created": before.get("created", time.time()),
             "resumed": before.get("resumed", -1) + 1,
             "resumed_at": before.get("resumed_at", []),
@@ -189,12 +190,31 @@ class RunWriter:
             if before.get(name) != now.get(name) and not (at_fork and name.startswith(OF_CODE))
         ]
         if before and other:
-            branch = "or train its parent anew and branch again"
-            cure = branch if self._before.get("parent") else f"choose another run folder, or {ANEW}"
             raise UserError(
                 f"{self.path} was begun with other inputs ({', '.join(other)}), so its checkpoint would continue "
-                f"with different inputs: give the original inputs, {cure}"
+                f"with different inputs: give the original inputs, {self._other_cure}"
             )
+        self._info["servers"] = dict(self._before.get("servers") or {})
+
+    @property
+    def _other_cure(self) -> str:
+        """The cures for other inputs than before, apart from the original inputs."""
+        if self._before.get("parent"):
+            return "or train its parent anew and branch again"
+        return f"choose another run folder, or {ANEW}"
+
+    def check_server(self, service: str, model: str, named: str) -> None:
+        """Record the hash of the model of a connected server. Raises UserError if the run was begun with another model.
+
+        named: the server and its model, as in the message.
+        """
+        servers = {service: model} | self._info["servers"]
+        if servers[service] != model:
+            raise UserError(
+                f"{named}, serves another model than {self.path} was begun with, so the run would continue with different "
+                f"inputs: start the server with the original model, {self._other_cure}"
+            )
+        self._info["servers"] = servers  # a new dict, because the heartbeat may be writing the old one
 
     def _announce_changes(self, step: int) -> None:
         changed = self._changed()

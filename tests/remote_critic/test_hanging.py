@@ -1,5 +1,6 @@
 """The actor's connection to a server that hangs, fails or does not fit: the server is a fake whose status is given."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from aligner_lib.remote_critic.connection import Endpoint, Lost, ServerConnectio
 from aligner_lib.remote_critic.connections import ServerConnections
 from aligner_lib.remote_critic.errors import Refusal, in_words
 from aligner_lib.remote_critic.pytriton_client import ServerUnreachable
+from aligner_lib.run_folder.writer import RunWriter
 
 pytestmark = pytest.mark.remote_critic
 
@@ -142,3 +144,21 @@ def test_a_server_that_does_not_fit_is_refused(fake, required, status_of_server,
     servers = ServerConnections({endpoint: {*required}}, tokenizer, "run", 10.0, 10.0, longest_sample=longest)
     with pytest.raises(UserError, match=message):
         servers.reach(lambda: None, lambda: False)
+
+
+def test_a_run_goes_on_only_with_the_model_of_the_server_that_it_was_begun_with(fake, tmp_path):
+    linked, status = fake
+    status |= {"gives": BOTH, "positions": 128, "tokenizer": "same", "model": "/runs/rm"}
+    begin = {"kind": "ppo", "config": {}, "seed": 0, "hashes": {"model": "m"}, "max_steps": 5}
+    tokenizer = SimpleNamespace(hash="same", folder="/policy")
+    words = "critic at here:1, which has /runs/rm, serves another model than .* was begun with.* original model, choose"
+    for step, model, refused in ((0, "a", False), (2, "b", True), (2, "a", False), (0, "b", False)):
+        status["hash"] = model
+        fails = pytest.raises(UserError, match=words) if refused else nullcontext()
+        with fails, RunWriter(tmp_path, **begin) as run:
+            run.start_loading(step) if step else run.start(0)
+            servers = ServerConnections({linked.where: {*BOTH}}, tokenizer, "run", 10.0, 10.0, 128, run)
+            servers._check(servers.first, linked.connect())
+            run.rewind(step)
+            run.finish("stopped")
+        assert run.folder.info["servers"] == {"critic": "a" if refused else model}

@@ -83,7 +83,7 @@ def _reward_source(
 
     remote = config.remote_rm
     server = Endpoint("reward_model", remote.ip, remote.port, remote.run)
-    connections = server_connections(config, {server: {"rewards"}}, tokenizer, remote.timeout)
+    connections = server_connections(config, {server: {"rewards"}}, tokenizer, remote.timeout, run)
     return RemoteRewardModel(connections, remote.pad_to_length, run)
 
 

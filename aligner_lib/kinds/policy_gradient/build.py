@@ -46,6 +46,7 @@ from aligner_lib.rollouts.generators.vllm import VllmGenerator
 from aligner_lib.rollouts.interfaces import Generator
 from aligner_lib.rollouts.policy import Policy
 from aligner_lib.rollouts.tasks import EnvironmentTasks, FileTasks, TaskSource
+from aligner_lib.run_folder.writer import RunWriter
 
 if TYPE_CHECKING:
     from aligner_lib.remote_critic.connection import Endpoint
@@ -237,7 +238,11 @@ def warn_about_sampling(sampling: Sampling) -> None:
 
 
 def server_connections(
-    config: DictConfig, servers: Mapping[Endpoint, set[str]], tokenizer: Tokenizer, timeout: float
+    config: DictConfig,
+    servers: Mapping[Endpoint, set[str]],
+    tokenizer: Tokenizer,
+    timeout: float,
+    writer: RunWriter | None,
 ) -> ServerConnections:
     """Connect the run to its servers: see ServerConnections."""
     from aligner_lib.remote_critic.connections import ServerConnections
@@ -251,4 +256,5 @@ def server_connections(
         timeout_s=timeout,
         answer_s=60 * config.trainer.distributed_timeout_minutes,
         longest_sample=config.model.encoder_seq_length,
+        writer=writer,
     )

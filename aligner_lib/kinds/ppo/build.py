@@ -100,6 +100,6 @@ def _reward_source_and_critic(
     else:
         reward_model = Endpoint("reward_model", **remote.reward_model)
         servers = {Endpoint("critic", **where): {"values"}, reward_model: {"rewards"}}
-    connections = server_connections(config, servers, tokenizer, remote.timeout)
+    connections = server_connections(config, servers, tokenizer, remote.timeout, run)
     critic = RemoteCritic(connections, remote.pad_to_length, run)
     return None if judged_by_programs(config) else critic, critic, OmegaConf.create(critic.about["optim"])
