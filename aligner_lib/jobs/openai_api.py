@@ -157,7 +157,7 @@ class _Function(BaseModel):
     def _arguments_are_an_object(self):
         try:
             is_object = isinstance(self.call.arguments, dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             is_object = False
         if not is_object:
             raise ValueError("the arguments must be the JSON text of an object")

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -86,7 +87,8 @@ class _Handler(RequestHandler):
 
     def reason_to_refuse(self) -> ApiError | None:
         """The error for a request whose headers have arrived; None for a valid request."""
-        given = self.request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        header = self.request.headers.get("Authorization", "")
+        given = re.sub("^bearer ", "", header, flags=re.IGNORECASE).strip()  # a scheme's case has no meaning
         if not self.needs_token or hmac.compare_digest(given.encode(), self.served.token.encode()):
             return None
         return ApiError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import re
 import secrets
 import shlex
 import signal
@@ -33,13 +34,10 @@ def serve(
     """Serve a policy (run, checkpoint, model folder or name) until Ctrl-C or SIGTERM.
 
     port: 0 chooses a free port. token: None creates a token. rows: responses that are generated at the same time. say: prints a
-    message for the user. Raises UserError for a port in use, and for a reward model.
+    message for the user. Raises UserError for a port in use, for a reward model, and for a token that no header can hold.
     """
     configure_logging()
-    if token == "":
-        raise UserError(
-            "the token is empty, so everyone on the machine could use the server: leave --token out for a random token"
-        )
+    token = None if token is None else _checked(token.strip())
     sockets = _listening(host, port)  # raises an error for a wrong port before anything is loaded
     folder = resolve_with_head(policy, "lm")
     tokenizer, engine = tokenizer_of(folder), load_engine(folder)
@@ -78,6 +76,20 @@ async def _serve(
     await server.close_all_connections()
 
 
+def _checked(token: str) -> str:
+    """The token. Raises UserError for an empty token, and for a token that clients can't send in a header."""
+    if not token:
+        raise UserError(
+            "the token is empty, so everyone on the machine could use the server: leave --token out for a random token"
+        )
+    if not re.fullmatch("[!-~]+", token):
+        raise UserError(
+            f"the token {token!r} has other characters than printable ASCII without spaces, so clients can't send the token: "
+            "give another --token (or ALIGNER_SERVE_TOKEN), or leave --token out for a random token"
+        )
+    return token
+
+
 def _listening(host: str, port: int) -> list[socket.socket]:
     if port not in PORTS:  # the system would use the lowest 16 bits
         raise UserError(f"there is no port {port}: give --port from 1 to {PORTS[-1]}, or 0 for any free port")
@@ -100,13 +112,13 @@ def _greeting(name: str, url: str, token: str) -> str:
     lines = [
         f"{name} is served at {url} with the token {token} (Ctrl-C ends it). Ask it from a terminal:",
         "",
-        f"curl {url}/chat/completions -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' "
+        f"curl {url}/chat/completions -H {shlex.quote(f'Authorization: Bearer {token}')} -H 'Content-Type: application/json' "
         f"-d {shlex.quote(body)}",
         "",
         "or from Python:",
         "",
         "from openai import OpenAI",
-        f'client = OpenAI(base_url="{url}", api_key="{token}")',
+        f'client = OpenAI(base_url="{url}", api_key={json.dumps(token)})',
         f'print(client.chat.completions.create(model="{name}", '
         'messages=[{"role": "user", "content": "Hello."}]).choices[0].message.content)',
         "",

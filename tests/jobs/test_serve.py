@@ -242,6 +242,8 @@ def test_an_echo_has_the_prompt_s_logprobs(complete, smoke, here):
     expected = logprobs.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
     assert choice.logprobs.token_logprobs[1 : len(ids)] == pytest.approx(expected.tolist(), abs=1e-4)
     assert choice.logprobs.text_offset == sorted(choice.logprobs.text_offset)
+    single = complete(prompt=ids[:1], echo=True, logprobs=1, max_tokens=1, seed=0).choices[0]
+    assert single.logprobs.token_logprobs[0] is None and len(single.logprobs.tokens) == 2
 
 
 class Canceller:
@@ -340,6 +342,7 @@ def test_each_choice_ends_at_its_stop_string_and_an_error_ends_all(smoke):
 
 # ---- what can't be answered -----------------------------------------------------------------------------------------
 
+DEEP = {"id": "1", "function": {"name": "f", "arguments": "[" * 100_000}}
 NESTED = json.loads("[" * 40 + "]" * 40)
 
 
@@ -362,6 +365,7 @@ REFUSED = [
     (COMPLETIONS, {"echo": True, "stream": True}, "echo", "leave either out"),
     (COMPLETIONS, b"[" * 200_000, None, "more than 32 deep"),
     (CHAT, turn(role="wizard"), "messages", "(it is 'wizard')"),
+    (CHAT, turn(role="assistant", tool_calls=[DEEP]), "messages", "must be the JSON text of an object"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs=true"),
     (CHAT, {"response_format": {"type": "json_schema"}}, "response_format", "needs json_schema"),
     (CHAT, b"{", None, "the body is not JSON"),
@@ -520,7 +524,8 @@ def test_a_signal_ends_the_server_and_the_answers_under_way(smoke, tmp_path):
     [
         ("no such model", None, None, r"port {port} of 127.0.0.1 can't be used \(Address already in use\)"),
         ("smoke", 99999, None, "there is no port 99999: give --port from 1 to 65535"),  # 34463 in 16 bits
-        ("smoke", 0, "", "the token is empty"),
+        ("smoke", 0, " \n", "the token is empty"),
+        ("smoke", 0, "schlüssel", "the token 'schlüssel' has other characters than printable ASCII"),
         ("a reward model", 0, None, "is a reward model or a critic"),
     ],
 )

@@ -32,7 +32,7 @@ def test_others_are_answered_while_a_prompt_is_tokenised():
     model = SimpleNamespace(name="m", tokenizer=tokenizer, positions=8, writes_plain=True)
     model.architecture = SimpleNamespace(max_position_embeddings=8, vocab_size=100)
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello."}]})
-    request = {"method": "POST", "body": body, "headers": {"Authorization": "Bearer t"}}
+    request = {"method": "POST", "body": body, "headers": {"Authorization": "bearer t"}}  # in any case
 
     async def ask() -> tuple[dict, dict]:
         listening, port = bind_unused_port()
