@@ -74,9 +74,12 @@ class Answerer:
     def of_all(self, texts: Sequence[str]) -> list[DrawnAnswer]:
         """Return the answers to many texts, in order. The model generates up to ANSWERED_TOGETHER answers at the same time.
 
-        Each answer's random numbers are those of a call with its text alone. An answer can still differ by rounding.
+        Each answer's random numbers are those of a call with its text alone. An answer can still differ by rounding. Raises
+        UserError when a text and its answer may be longer than the model's positions.
         """
         prompts = [encode_prompt(self.tokenizer, as_prompt(text)) for text in texts]
+        for text, prompt in zip(texts, prompts):
+            _check_positions(self.engine, text, len(prompt) + self.sampling.max_length)
         # keep special tokens, because end strings are searched in this text, as in a rollout
         decode = partial(self.tokenizer.decode, special_tokens=True, continues=True)
         seeds, stop_ids = [self.seed] * len(prompts), self.tokenizer.stop_ids
@@ -121,9 +124,11 @@ class Scorer:
         """Return the rewards of many answers, in the order of `pairs`. A pair is a text and its answer.
 
         If several answers to the same text are scored together, the model computes the text only once. Many answers print a
-        line for each part that is scored.
+        line for each part that is scored. Raises UserError for a pair that is longer than the model's positions.
         """
         rows = [scored_tokens(self.tokenizer, as_prompt(text), answer) for text, answer in pairs]
+        for (text, _), row in zip(pairs, rows):
+            _check_positions(self.judge.engine, text, len(row))
         rewards = []
         for first in range(0, len(rows), SCORED_BEFORE_A_LINE):
             part = TokenBatch(*pad_rows(rows[first : first + SCORED_BEFORE_A_LINE], self.tokenizer.pad_id))
@@ -172,13 +177,15 @@ def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, 
     """Return a function that computes the log-probabilities of an answer's tokens under the policy, in nats.
 
     The function takes a question or a conversation, and an answer. The result has each token's text and log-probability,
-    including the stop token. A downloaded model computes in float32. Raises UserError for a reward model.
+    including the stop token. A downloaded model computes in float32. Raises UserError for a reward model, and the function for
+    texts that are longer than the model's positions.
     """
     start = resolve_with_head(policy, "lm")
     tokenizer, engine = tokenizer_of(start), load_in_notebook(start)
 
     def logprobs(text: str, answer: str) -> list[tuple[str, float]]:
         row, begins = row_of(tokenizer, as_prompt(text), answer)
+        _check_positions(engine, text, len(row))
         batch = TokenBatch(*pad_rows([row], tokenizer.pad_id))
         mask = (torch.arange(len(row) - 1) >= begins - 1)[None]
         (values,) = engine.map(
@@ -187,6 +194,16 @@ def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, 
         return list(zip(tokenizer.tokens(row[begins:]), values.tolist()))
 
     return logprobs
+
+
+def _check_positions(engine: Engine, text: str, tokens: int) -> None:
+    """Raise UserError if a text and its answer together have more tokens than the model has positions."""
+    positions = engine.module.architecture.max_position_embeddings
+    if tokens > positions:
+        raise UserError(
+            f"{text[:80]!r} and its answer have up to {tokens} tokens, beyond the {positions} positions of the model: "
+            "shorten the text or the answer (a drawn answer by max_length)"
+        )
 
 
 def resolve_with_head(model: str | Path, head: str) -> Path:

@@ -19,6 +19,7 @@ from aligner_lib.jobs.drawn_answer import DrawnAnswer
 from cluster.rendezvous import open_url
 
 TIMEOUT_S = 600.0
+LONGEST_QUOTE = 200  # characters of an unexpected reply in a message
 
 
 def answering_at(
@@ -30,13 +31,15 @@ def answering_at(
     OpenAI-compatible server. url: such as http://127.0.0.1:8000, with or without /v1. max_length: the answer's maximal length
     in tokens. model: the model's name on the server; None: the server's first model. sampling: further fields of the request,
     such as temperature. Raises UserError if the server does not answer, or rejects the request; the error has the server's
-    message.
+    message. Also raises UserError for n other than 1.
     """
+    if sampling.get("n", 1) != 1:
+        raise UserError(f"n={sampling['n']} asks for several answers, but only one is shown: leave n out")
     root = f"{url.rstrip('/').removesuffix('/v1')}/v1"
 
     def ask(path: str, **body: object) -> dict:
         data = json.dumps(body).encode() if body else None
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {token.strip()}", "Content-Type": "application/json"}
         try:
             with open_url(urllib.request.Request(f"{root}/{path}", data, headers), TIMEOUT_S) as answer:
                 return json.load(answer)
@@ -57,8 +60,16 @@ def answering_at(
     settings = {"model": model or first_model(), "max_tokens": max_length, "seed": seed} | sampling
 
     def answer(text: str) -> str:
-        (choice,) = ask("chat/completions", messages=turns_of(text), **settings)["choices"]
-        return DrawnAnswer(choice["message"]["content"].strip(), choice.get("finish_reason") != "length")
+        reply = ask("chat/completions", messages=turns_of(text), **settings)
+        try:
+            choice = reply["choices"][0]
+            content = choice["message"]["content"] or ""  # null: the server gives a model's thoughts apart
+        except (KeyError, IndexError, TypeError):
+            raise UserError(
+                f"{root}/chat/completions has sent no answer, but {json.dumps(reply)[:LONGEST_QUOTE]}: see the server's log, or "
+                "give the address of an OpenAI-compatible server"
+            ) from None
+        return DrawnAnswer(content.strip(), choice.get("finish_reason") != "length")
 
     return answer
 

@@ -18,7 +18,14 @@ from aligner_lib.datasets.load import load_pairs, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.jobs import inference
-from aligner_lib.jobs.inference import answering, as_prompt, load_engine, scoring, tokenizer_of
+from aligner_lib.jobs.inference import (
+    answering,
+    as_prompt,
+    load_engine,
+    log_probability,
+    scoring,
+    tokenizer_of,
+)
 from aligner_lib.models import resolve
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.run_folder.explain import explain
@@ -298,6 +305,20 @@ def test_a_talk_with_a_model_of_the_wrong_head_is_refused(rm, smoke):
         answering(rm.path)
     with pytest.raises(UserError, match=rf"{smoke} is a language model"):
         scoring(smoke)
+
+
+def test_a_talk_beyond_the_model_s_512_positions_is_refused(rm, smoke, here):
+    long = "word " * 600
+    talks = (
+        lambda: answering(smoke, max_length=512)("Hello."),
+        lambda: scoring(rm.path)(long, "Yes."),
+        lambda: log_probability(smoke)("Hello.", long),
+    )
+    for talk in talks:
+        with pytest.raises(
+            UserError, match=r"and its answer have up to .* beyond the 512 positions of the mo"
+        ):
+            talk()
 
 
 def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout_and_a_cut_answer_scores_the_same(

@@ -1,6 +1,7 @@
 """Questions of two turns, and a judge behind a real HTTP server whose habits are known."""
 
 import io
+import json
 
 import pytest
 from chat_server import serving
@@ -111,3 +112,27 @@ def test_a_server_that_lists_no_models_needs_the_model_s_name(monkeypatch):
     monkeypatch.setattr(served, "open_url", lambda request, timeout: io.BytesIO(b'{"data": []}'))
     with pytest.raises(UserError, match="http://a/v1/models: the server lists no models; give model=…"):
         answering_at("http://a", "secret")
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (
+            {"error": {"message": "quota"}},
+            r"http://a/v1/chat/completions has sent no answer, but .*quota.*: see",
+        ),
+        ({"choices": []}, "has sent no answer"),
+    ],
+)
+def test_a_reply_without_an_answer_is_told(monkeypatch, reply, words):
+    monkeypatch.setattr(served, "open_url", lambda request, timeout: io.BytesIO(json.dumps(reply).encode()))
+    with pytest.raises(UserError, match=words):
+        answering_at("http://a", "secret", model="m")("Hello.")
+
+
+def test_an_answer_that_is_cut_in_its_thoughts_is_empty_and_several_answers_are_refused():
+    with serving(lambda messages: None, finish_reason="length") as server:
+        answer = judge_at(server.url).answer("Half of 42?")
+    assert (answer, answer.finished) == ("", False)
+    with pytest.raises(UserError, match="n=2 asks for several answers"):
+        answering_at("http://a", "secret", model="m", n=2)
