@@ -4,6 +4,7 @@ import os
 import signal
 from concurrent.futures import Future
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.samples import PromptSample
+from aligner_lib.remote_critic.errors import Refusal
 
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 
@@ -172,6 +174,19 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
         *("train",) * 2,
         *("wait for training",) * 2,
     ]
+
+
+def test_a_diverged_critic_in_another_job_is_named_as_the_cause_of_the_actor_s_loss(monkeypatch):
+    from aligner_lib.megatron.engine import NonFiniteError
+
+    monkeypatch.setattr(FakePolicy, "train_step", Mock(side_effect=NonFiniteError("the loss is nan")))
+    with pytest.raises(NonFiniteError, match="the loss is nan"):
+        trainer_of([]).step(1)
+    learning = Future()
+    learning.set_exception(Refusal("the critic at here:1: in the critic, the loss is nan"))
+    monkeypatch.setattr(FakeCritic, "train", lambda *_: learning)
+    with pytest.raises(Refusal, match="in the critic, the loss is nan"):
+        trainer_of([]).step(1)
 
 
 @pytest.mark.parametrize(

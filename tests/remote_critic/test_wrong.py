@@ -1,8 +1,10 @@
 """What is wrong is said in one sentence that names value, place and cure; the actor prints the critic's reason once."""
 
+import errno
 import os
 import socket
 import sys
+from unittest.mock import Mock
 
 import forks
 import pytest
@@ -10,11 +12,13 @@ from forks import until
 from servers import Critic, actor_settings, serve
 from smoke_jobs import run_smoke_job
 
-from aligner_lib.config.compose import compose
+from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import ConfigError, UserError
+from aligner_lib.jobs import serve_critic
+from aligner_lib.kinds.ppo import build as ppo_build
 from aligner_lib.remote_critic import pytriton_server
 from cluster.rendezvous import free_port
 
@@ -75,6 +79,28 @@ def test_an_address_of_another_machine_is_told(jobs):
     for address, message in messages.items():
         with pytest.raises(UserError, match=message):
             serve("critic", critic.settings(trainer__ppo__address=f"'{address}'"), {})
+
+
+def test_a_failed_critic_s_run_names_the_cure(jobs, monkeypatch):
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(serve_critic, "_listen", full)
+    critic = Critic(jobs, "full_disk")
+    with pytest.raises(UserError, match=r"the disk of .* is full: free some space"):
+        serve("critic", critic.settings(), {})
+    assert critic.run.status == "failed" and "free some space" in critic.run.info["message"]
+
+
+def test_programs_that_judge_need_no_server_of_a_reward_model(monkeypatch):
+    given = ["remote_critic_rm.critic.ip=127.0.0.1", "model.ppo.combine_rm_and_critic_server=False"]
+    config = compose("ppo", [*given, "model.environments.sums.weight=1"], profile="smoke")
+    told = "model.ppo.combine_rm_and_critic_server=False: the environments' programs judge"
+    assert any(notice.startswith(told) for notice in notices("ppo", config, "smoke"))
+    monkeypatch.setattr(ppo_build, "server_connections", connect := Mock(side_effect=UserError("connected")))
+    with pytest.raises(UserError, match="connected"):
+        ppo_build._reward_source_and_critic(config, None, None, None)
+    assert [*connect.call_args.args[1].values()] == [{"values"}]
+    with pytest.raises(ConfigError, match=r"set remote_critic_rm\.reward_model\.ip"):
+        compose("ppo", given, profile="smoke")
 
 
 def test_a_run_without_checkpoints_is_refused():

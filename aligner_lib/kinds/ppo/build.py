@@ -95,7 +95,9 @@ def _reward_source_and_critic(
     where = dict(remote.critic)
     if where["ip"] is None and where["run"] is None:  # see has_remote_critic
         where["ip"] = "localhost"
-    if config.model.ppo.combine_rm_and_critic_server:
+    if judged_by_programs(config):
+        servers = {Endpoint("critic", **where): {"values"}}
+    elif config.model.ppo.combine_rm_and_critic_server:
         servers = {Endpoint("critic", **where): {"values", "rewards"}}
     else:
         reward_model = Endpoint("reward_model", **remote.reward_model)

@@ -37,6 +37,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     check_lengths,
     check_target_kl,
     fitting_batch_sizes,
+    judged_by_programs,
     unused_settings,
 )
 
@@ -178,7 +179,8 @@ def _check_baseline(config: DictConfig) -> None:
 def _check_servers(config: DictConfig) -> None:
     """Check that a reward model with a separate server has an address."""
     remote = config.remote_critic_rm
-    apart = has_remote_critic(config) and not config.model.ppo.combine_rm_and_critic_server
+    combined = config.model.ppo.combine_rm_and_critic_server
+    apart = has_remote_critic(config) and not combined and not judged_by_programs(config)
     if apart and remote.reward_model.ip is None and remote.reward_model.run is None:
         raise ConfigError(
             "model.ppo.combine_rm_and_critic_server=False: rewards come from a server of their own, so set "
@@ -234,7 +236,12 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     if not has_remote_critic(config):
         return unused | _without_servers(config)
     unused["critic."] = "the critic is a job of its own: set this there, without `critic.`."
-    if config.model.ppo.combine_rm_and_critic_server:
+    if judged_by_programs(config):
+        unused |= dict.fromkeys(
+            ("model.ppo.combine_rm_and_critic_server", "remote_critic_rm.reward_model."),
+            "the environments' programs judge, and no reward model does.",
+        )
+    elif config.model.ppo.combine_rm_and_critic_server:
         unused["remote_critic_rm.reward_model."] = (
             "the critic's server also gives the rewards; with model.ppo.combine_rm_and_critic_server=False another server does."
         )

@@ -22,6 +22,7 @@ from aligner_lib.kinds.policy_gradient.rollout_metrics import critic_metrics
 from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer, means
 from aligner_lib.kinds.ppo.settings import critic_epochs
 from aligner_lib.megatron import parallel
+from aligner_lib.megatron.engine import NonFiniteError
 from aligner_lib.rollouts.collect import Judgements
 from aligner_lib.rollouts.interfaces import ValueModel
 from aligner_lib.rollouts.records import ActorCriticExperience, Rollouts
@@ -117,7 +118,13 @@ class PPOTrainer(PolicyGradientTrainer):
         rates = [self.critic_lr_schedule(done + i + 1) for i in range(len(batches))]
         learning = [self.critic.train(batch.for_critic(), lr) for batch, lr in zip(batches, rates)]
         warming_up = step <= self.loop.critic_warmup_steps
-        metrics = {} if warming_up else super().learn(step, experience, timers)
+        try:
+            metrics = {} if warming_up else super().learn(step, experience, timers)
+        except NonFiniteError:
+            # A critic that diverged in another job is the cause, because its values make the actor's loss NaN.
+            for pending in learning:
+                pending.result()
+            raise
         with timers("critic_train_wait"):
             learnt = [terms for pending in learning if (terms := pending.result())]
         figures = means([{name: terms[name] for name in ("loss", "grad_norm")} for terms in learnt])
