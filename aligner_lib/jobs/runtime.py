@@ -174,10 +174,16 @@ def _choice(config: DictConfig) -> tuple[str, str]:
     from aligner_lib.megatron.precision import computed_precision, has_bf16_units, probe
 
     names = {"bf16": "bf16", "32": "float32"}
-    begun = RunFolder(config.exp_manager.explicit_log_dir).info.get("precision")
-    if begun is not None:
+    resumes = OmegaConf.select(config, "exp_manager.resume_if_exists", default=True)
+    begun = RunFolder(config.exp_manager.explicit_log_dir).info.get("precision") if resumes else None
+    if begun is not None and computed_precision(begun) == begun:
         return begun, f"the models compute in {names[begun]}, in which this run began"
     value = computed_precision("auto")
+    if begun is not None:
+        logger.warning(
+            "this run began in bf16, but continues in float32, because this machine has no units for bf16: its figures will "
+            "differ from an uninterrupted run's"
+        )
     if not has_bf16_units():
         return (
             value,

@@ -103,6 +103,20 @@ def test_auto_takes_the_faster_precision_says_why_and_keeps_it_in_a_resumed_run(
     assert resumed.trainer.precision == computed
 
 
+def test_auto_on_a_machine_without_the_units_of_the_run_s_begin_warns_and_a_run_begun_anew_does_not(
+    tmp_path, machine, logged
+):
+    machine(has_cuda=True, has_units=True)
+    begin(job_in(tmp_path, "bf16"))
+    machine(has_cuda=False, has_units=False)
+    for more, warned in (((), True), (("exp_manager.resume_if_exists=False",), False)):
+        logged.clear()
+        config = job_in(tmp_path, "auto", *more)
+        choose_precision("ppo", config)
+        assert config.trainer.precision == "32" and "float32, since neither" in logged[-1]
+        assert ["this run began in bf16" in line for line in logged[:-1]] == [True] * warned
+
+
 def test_the_probe_times_both_precisions_in_turn_so_that_a_busy_machine_slows_down_both(monkeypatch):
     clock, rounds = [0.0], []
 
