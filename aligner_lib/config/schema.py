@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass, make_data
 from datetime import date
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from aligner_lib.run_folder.alarms import Thresholds
 
@@ -59,7 +60,17 @@ def _is_date(text: str) -> bool:
         return False
 
 
+def _is_address(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        # reading the port checks its range
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
+
+
 DATE = Bound(_is_date, "a date such as 2025-01-31")
+ADDRESS = Bound(_is_address, "an address such as http://node7:8000")
 STEPS = Bound(lambda value: value == -1 or value >= 1, "at least 1, or -1 for all")
 BATCHES = Bound(
     lambda value: (

@@ -52,7 +52,7 @@ def server(smoke, one_rank):
 @pytest.fixture
 def policy(engine, smoke, server):
     tokenizer = Tokenizer(smoke)
-    generator = VllmGenerator(server.url, tokenizer.stop_ids, timeout=60, api_key="open sesame")
+    generator = VllmGenerator(f"{server.url}/v1/", tokenizer.stop_ids, timeout=60, api_key="open sesame")
     return Policy(engine, tokenizer, Sampling(max_length=8), forward_micro_batch_size=4, generator=generator)
 
 
@@ -320,6 +320,16 @@ def test_several_nodes_need_a_server_that_all_of_them_reach():
     with pytest.raises(ConfigError, match="start a server within reach of all nodes"):
         compose("grpo", many)
     compose("grpo", [*many, URL])
+
+
+@pytest.mark.parametrize(
+    "url", ["there:8000", "there", "http://", "http://there:80a", "http://there:99999", "ftp://a"]
+)
+def test_an_address_that_no_request_can_use_is_refused(url):
+    words = rf"vllm_cfg\.url={url}: the value must be an address such as http://node7:8000"
+    with pytest.raises(ConfigError, match=words):
+        compose("grpo", [VLLM, f"model.generation.vllm_cfg.url={url}"])
+    compose("grpo", [VLLM, "model.generation.vllm_cfg.url='https://[::1]:8000/v1'"])
 
 
 # ---- the stream of weights ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from aligner_lib.config.environments import REWARD_MODEL, EnvironmentSettings
 from aligner_lib.config.schema import (
+    ADDRESS,
     CONVERSION,
     PROBABILITY,
     Bound,
@@ -103,7 +104,7 @@ class RolloutSettings(ResponseSettings):
 class VllmCfg:
     """model.generation.vllm_cfg: the vLLM server that generates responses."""
 
-    url: str | None = None
+    url: str | None = setting(None, ADDRESS)
     """http://HOST:PORT of a running server; null: the run starts a server on this machine, and stops the server at the end."""
     executable: str = "vllm"
     """The command that starts a server. vLLM may be installed in a separate environment."""

@@ -38,6 +38,7 @@ class VllmGenerator:
     """A `Generator` that uses a server with its own copy of the weights."""
 
     url: str
+    """With or without /v1."""
     stop_ids: Sequence[int]
     timeout: float
     """Seconds for an answer, and for the server to receive a block of weights."""
@@ -136,7 +137,7 @@ class VllmGenerator:
     def _post(self, path: str, body: dict | None = None) -> dict:
         """The server's answer. Raises UserError when the server does not answer, or refuses."""
         request = urllib.request.Request(
-            self.url.rstrip("/") + path,
+            self.url.rstrip("/").removesuffix("/v1") + path,
             data=json.dumps(body or {}).encode(),
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.api_key}"},
         )
