@@ -55,6 +55,11 @@ def announce(run: Path | str, service: str, **details) -> None:
     record.write_json(path, {"host": own_host(), **details})
 
 
+def withdraw(run: Path | str, service: str) -> None:
+    """Remove the announcement of an ended service."""
+    _path(run, service).unlink(missing_ok=True)
+
+
 def announced(run: Path | str, service: str) -> dict | None:
     """The service's last announcement; None without an announcement."""
     return record.read_json(_path(run, service))

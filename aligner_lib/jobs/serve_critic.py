@@ -95,6 +95,8 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         signalled = stack.enter_context(stop_signals())
         listening = _listen(prepared.service, request_queue, host, settings.port, folder)
         stack.callback(listening.stop)
+        # before the port is free for a successor, which publishes its own address
+        stack.callback(discovery.withdraw, run.path, prepared.service, host, settings.port)
         stack.callback(request_queue.close, NotReady("it has ended"))
         clear_notes(job_folder)
         session.open()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.models.fetch import cache_root
-from cluster import record
+from cluster import record, rendezvous
 from cluster.hostlist import expand
 from cluster.rendezvous import announce, announced, own_host
 
@@ -70,6 +70,16 @@ def publish(run: Path, service: str, host: str, port: int, token: str) -> None:
     pointer = _pointer(host, port)
     pointer.parent.mkdir(parents=True, exist_ok=True)
     record.write_json(pointer, {"run": str(Path(run).absolute())})
+
+
+def withdraw(run: Path, service: str, host: str, port: int) -> None:
+    """Remove the files of `publish` when the service ends. Another run's server may have the port by now, and keeps its file in
+    the cache."""
+    rendezvous.withdraw(run, service)
+    (Path(run) / "token").unlink(missing_ok=True)
+    pointer = _pointer(host, port)
+    if record.read_json(pointer) == {"run": str(Path(run).absolute())}:
+        pointer.unlink(missing_ok=True)
 
 
 def find(service: str, ip: str | None, port: int, run: str | None) -> ServerAddress | None:

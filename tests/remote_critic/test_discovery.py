@@ -41,6 +41,17 @@ def test_critics_at_one_port_of_two_machines_keep_their_tokens(tmp_path, monkeyp
     assert token_at("no-such-host.invalid") is None
 
 
+def test_a_server_that_ends_removes_its_address_and_token_and_no_other_server_s(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for run in (first, second):  # one after the other at one port
+        publish(run, "127.0.0.1", run.name)
+    discovery.withdraw(first, "critic", "127.0.0.1", 5567)
+    assert discovery.find("critic", None, 5567, str(first)) is None and not (first / "token").exists()
+    assert token_at("127.0.0.1") == "second"
+    discovery.withdraw(second, "critic", "127.0.0.1", 5567)
+    assert token_at("127.0.0.1") is None and not [*(tmp_path / "cache" / "servers").iterdir()]
+
+
 # ---- under Slurm ----------------------------------------------------------------------------------------------------
 
 
