@@ -75,9 +75,8 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
             return folder
         exporters = stack.enter_context(closing(Exporters()))
         run = stack.enter_context(open_run(kind, config, profile, prepared.hashes))
-        stack.enter_context(
-            explain_errors(kind, config)
-        )  # within the run, whose message then has the solution
+        # within the run, whose message then has the solution
+        stack.enter_context(explain_errors(kind, config))
         begin = run.start if latest is None else run.start_loading
         begin(step_of(latest))
         worker = _worker(prepared, latest)

@@ -330,9 +330,8 @@ def interrupted_by_signals() -> Iterator[None]:
     """Raise KeyboardInterrupt at the first of STOP_SIGNALS, so that a job outside of `stop_signals` ends its helper processes."""
 
     def interrupt(number: int, _) -> None:
-        for each in (
-            STOP_SIGNALS
-        ):  # a scheduler sends SIGTERM twice, and the second signal must not interrupt the cleanup
+        # a scheduler sends SIGTERM twice, and the second signal must not interrupt the cleanup
+        for each in STOP_SIGNALS:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
 
