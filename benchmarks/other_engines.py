@@ -74,9 +74,8 @@ def write_gguf(folder: Path, path: Path, precision: str) -> None:
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     for name, tensor in read_safetensors(folder / "model.safetensors").items():
         part = name.split(".")[-2]
-        if (
-            part in heads
-        ):  # llama.cpp rotates neighbouring rows of a head, Hugging Face rows that are half a head apart
+        # llama.cpp rotates neighbouring rows of a head, Hugging Face rows that are half a head apart
+        if part in heads:
             tensor = tensor.reshape(heads[part], 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
         of_tensor = kind if tensor.ndim == 2 else gguf.GGMLQuantizationType.F32
         quantized = gguf.quantize(np.ascontiguousarray(tensor), of_tensor)

@@ -152,10 +152,8 @@ def test_a_scheduler_s_warning_ends_a_run_that_waits_for_its_critic():
     critic = SimpleNamespace(where=SimpleNamespace(service="critic"))
     writer = SimpleNamespace(stop_requested=False, finish=lambda *end: ends.append(end))
     waiting = SimpleNamespace(servers=SimpleNamespace(reach=reach, first=critic), writer=writer)
-    with (
-        stop_signals(),
-        pytest.raises(SystemExit) as end_of_job,
-    ):  # stop_signals: pytest itself outlives the signal
+    # stop_signals: pytest itself outlives the signal
+    with stop_signals(), pytest.raises(SystemExit) as end_of_job:
         RemoteRewardModel.reach(waiting)
     assert end_of_job.value.code == 0
     assert ends == [("stopped", "stopped on request while it waited for the critic")]

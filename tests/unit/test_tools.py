@@ -125,9 +125,8 @@ def test_sft_learns_calls_and_answers_and_never_a_result(smoke, with_template, t
     assert samples[:of_each] == samples[of_each:]
     learnt = [learnt_parts(tokenizer, sample) for sample in samples[:of_each]]
     call, stop = (OBJECT if template == LLAMA else TAGGED), "<|im_end|>"
-    if (
-        template == PLAIN
-    ):  # plain texts have a stop token at the end alone, and a policy has to stop after a call
+    # plain texts have a stop token at the end alone, and a policy has to stop after a call
+    if template == PLAIN:
         assert learnt == [[f" {call}{stop}"], [f" Two.{stop}"]]
     else:  # the context is the prompt that the policy will read
         assert learnt == [[call + stop, "Two." + stop]]
