@@ -1,9 +1,11 @@
 """Processes of this machine: identify a process despite reused pids, and end all processes of a job."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -29,6 +31,16 @@ def identity(pid: int) -> str | None:
         return f"ticks {fields[19]}"
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return None
+
+
+def signalled_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """A `preexec_fn` for a child, which asks Linux to send the child a signal when its parent dies, also by SIGKILL; None on
+    other systems."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+    pr_set_pdeathsig = 1
+    return lambda: libc.prctl(pr_set_pdeathsig, int(number))
 
 
 def of_job(folder: str, spare: tuple[int, ...] = ()) -> list[psutil.Process]:

@@ -3,13 +3,12 @@
 python -m cluster.supervise FOLDER     reads FOLDER/spec.json, writes FOLDER/exit.json
 """
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,18 +31,6 @@ class Rank:
 
 class Terminated(Exception):
     """The process received SIGTERM: the job is being cancelled, or the machine is shutting down."""
-
-
-def _killed_with_parent() -> Callable[[], None] | None:
-    """A function for the child, which asks Linux to kill the child when its parent dies; None on other systems.
-
-    Without the function, a SIGKILL of the supervisor would leave orphaned ranks.
-    """
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None)
-    pr_set_pdeathsig = 1
-    return lambda: libc.prctl(pr_set_pdeathsig, int(signal.SIGKILL))
 
 
 def rank_specifications(components: list[dict]) -> Iterator[tuple[str, int, list[str], dict[str, str]]]:
@@ -69,7 +56,8 @@ def start(folder: Path, component: str, rank: int, command: list[str], variables
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_killed_with_parent(),
+                # a SIGKILL of the supervisor would leave orphaned ranks
+                preexec_fn=processes.signalled_with_parent(signal.SIGKILL),
             )
         except OSError as error:
             log.write(f"{type(error).__name__}: cannot run {command[0]!r}: {error.strerror}\n".encode())

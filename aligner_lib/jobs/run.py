@@ -43,14 +43,10 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     the user can fix.
     """
     job = prepare_job(kind, config, profile)
-    from aligner_lib.trainers.loop import TrainingLoop, interrupted_by_signals
+    from aligner_lib.trainers.loop import TrainingLoop
 
     settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
-    with (
-        interrupted_by_signals(),
-        closing(job),
-        opened_run(kind, config, profile, job, resume=settings.resume) as run,
-    ):
+    with closing(job), opened_run(kind, config, profile, job, resume=settings.resume) as run:
         status = TrainingLoop(job.build(run), settings, run).run_to_end()
     logger.info("%s: %s", status, config.exp_manager.explicit_log_dir)
     return RunFolder(config.exp_manager.explicit_log_dir)
@@ -102,13 +98,7 @@ def _hashes(config: DictConfig, job: PreparedJob) -> dict[str, str]:
 
 
 def _evaluate(kind: str, config: DictConfig, profile: str | None, job: PreparedJob) -> None:
-    from aligner_lib.trainers.loop import interrupted_by_signals
-
-    with (
-        interrupted_by_signals(),
-        closing(job),
-        opened_run(kind, config, profile, job, resume=False) as run,
-    ):
+    with closing(job), opened_run(kind, config, profile, job, resume=False) as run:
         evaluation, started = job.build(run), time.perf_counter()
         figures = evaluation.figures() | {"timers/validation_time": time.perf_counter() - started}
         if run is not None:

@@ -174,8 +174,8 @@ def _choice(config: DictConfig) -> tuple[str, str]:
     from aligner_lib.megatron.precision import computed_precision, has_bf16_units, probe
 
     names = {"bf16": "bf16", "32": "float32"}
-    resumes = OmegaConf.select(config, "exp_manager.resume_if_exists", default=True)
-    begun = RunFolder(config.exp_manager.explicit_log_dir).info.get("precision") if resumes else None
+    run = RunFolder(config.exp_manager.explicit_log_dir)
+    begun = run.info.get("precision") if _goes_on(run, config) else None
     if begun is not None and computed_precision(begun) == begun:
         return begun, f"the models compute in {names[begun]}, in which this run began"
     value = computed_precision("auto")
@@ -195,6 +195,14 @@ def _choice(config: DictConfig) -> tuple[str, str]:
         return value, f"the models compute in {names[value]}, as there is a GPU for it"
     times = " and ".join(f"{1000 * seconds:.1f} ms in {names[key]}" for key, seconds in probe().items())
     return value, f"the models compute in {names[value]}: a matrix product and an attention take {times} here"
+
+
+def _goes_on(run: RunFolder, config: DictConfig) -> bool:
+    """Whether a job goes on with a run: from a checkpoint, or for a job without checkpoints with an attempt that was cut short."""
+    resumes = OmegaConf.select(config, "exp_manager.resume_if_exists")
+    if resumes is None:
+        return run.status not in ("waiting", "finished")
+    return resumes and run.latest_checkpoint() is not None
 
 
 def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:

@@ -73,10 +73,11 @@ def publish(run: Path, service: str, host: str, port: int, token: str) -> None:
 
 
 def withdraw(run: Path, service: str, host: str, port: int) -> None:
-    """Remove the files of `publish` when the service ends. Another run's server may have the port by now, and keeps its file in
-    the cache."""
-    rendezvous.withdraw(run, service)
-    (Path(run) / "token").unlink(missing_ok=True)
+    """Remove the files of `publish` when the service ends, except those of a successor in this run folder or at this port."""
+    published = announced(run, service) or {}
+    if (published.get("address"), published.get("port")) == (host, port):
+        rendezvous.withdraw(run, service)
+        (Path(run) / "token").unlink(missing_ok=True)
     pointer = _pointer(host, port)
     if record.read_json(pointer) == {"run": str(Path(run).absolute())}:
         pointer.unlink(missing_ok=True)

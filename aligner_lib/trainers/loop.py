@@ -12,7 +12,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -314,40 +314,19 @@ def check_checkpoint(folder: Path) -> None:
         check_store(store)
 
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)  # a scheduler's warnings
-
-
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Treat STOP_SIGNALS as stop requests, like the control file."""
+    """Treat SIGTERM and SIGUSR2 (a scheduler's warnings) as stop requests, like the control file."""
     stop_requested = threading.Event()
-    with _handled_by(lambda *_: stop_requested.set()):
-        yield stop_requested
-
-
-@contextmanager
-def interrupted_by_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the first of STOP_SIGNALS, so that a job outside of `stop_signals` ends its helper processes."""
-
-    def interrupt(number: int, _) -> None:
-        # a scheduler sends SIGTERM twice, and the second signal must not interrupt the cleanup
-        for each in STOP_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
-
-    with _handled_by(interrupt):
-        yield
-
-
-@contextmanager
-def _handled_by(handler: Callable) -> Iterator[None]:
-    """Handle STOP_SIGNALS by a function. Only a process's main thread can do so; in other threads, nothing changes."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield stop_requested
         return
-    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    before = {
+        number: signal.signal(number, lambda *_: stop_requested.set())
+        for number in (signal.SIGTERM, signal.SIGUSR2)
+    }
     try:
-        yield
+        yield stop_requested
     finally:
-        for number, handler_before in before.items():
-            signal.signal(number, handler_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

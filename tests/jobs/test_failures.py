@@ -4,7 +4,6 @@ import errno
 import json
 import re
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from aligner_lib.config.compose import compose
 from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
-from aligner_lib.jobs import run as job_start
-from aligner_lib.kinds.prepared_job import PreparedJob
 from aligner_lib.megatron.engine import NonFiniteError
 from aligner_lib.run_folder.explain import explain
 from aligner_lib.run_folder.reader import step_name
@@ -74,21 +71,6 @@ def test_a_kl_beyond_the_bound_ends_the_run(jobs):
     assert steps(run) == [0, 1]
     assert run.latest_checkpoint().name == step_name(1)  # though it saves every second step
     assert max(record["step"] for record in run.rollouts()) == 2  # what went too far can be read
-
-
-def test_a_signal_while_the_models_are_built_stops_the_run_and_ends_its_helper_processes(jobs, monkeypatch):
-    config, ended = compose("sft", jobs.settings("sft", "signalled"), profile="smoke"), []
-
-    def end() -> None:
-        signal.raise_signal(signal.SIGTERM)  # a scheduler sends it twice
-        ended.append("a vLLM server")
-
-    job = PreparedJob(lambda _: signal.raise_signal(signal.SIGTERM), 1, config.trainer.sft, {}, end)
-    monkeypatch.setattr(job_start, "prepare_job", lambda *_: job)
-    with pytest.raises(KeyboardInterrupt, match="stopped by SIGTERM"):
-        job_start.run_job("sft", config, "smoke")
-    assert (jobs.run_folder("signalled").status, ended) == ("stopped", ["a vLLM server"])
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 # ---- settings, data and models that cannot be used, before any model is built ---------------------------------------

@@ -50,6 +50,7 @@ def job_in(folder, precision_setting: str, *more: str):
 def begin(config) -> None:
     with open_run("ppo", config, None, {}) as run:
         run.start(0)
+        (run.path / "checkpoints" / "step_000001").mkdir(parents=True, exist_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,10 @@ def test_auto_on_a_machine_without_the_units_of_the_run_s_begin_warns_and_a_run_
         choose_precision("ppo", config)
         assert config.trainer.precision == "32" and "float32, since neither" in logged[-1]
         assert ["this run began in bf16" in line for line in logged[:-1]] == [True] * warned
+    (tmp_path / "checkpoints" / "step_000001").rmdir()
+    logged.clear()
+    choose_precision("ppo", job_in(tmp_path, "auto"))
+    assert not any("this run began" in line for line in logged), "without a checkpoint the run begins anew"
 
 
 def test_the_probe_times_both_precisions_in_turn_so_that_a_busy_machine_slows_down_both(monkeypatch):

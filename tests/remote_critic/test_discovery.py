@@ -52,6 +52,12 @@ def test_a_server_that_ends_removes_its_address_and_token_and_no_other_server_s(
     assert token_at("127.0.0.1") is None and not [*(tmp_path / "cache" / "servers").iterdir()]
 
 
+def test_a_server_that_ends_late_leaves_its_successor_s_address_in_the_run_folder(tmp_path):
+    publish(tmp_path / "run", "10.0.0.2", "successor")
+    discovery.withdraw(tmp_path / "run", "critic", "10.0.0.1", 5567)
+    assert discovery.find("critic", None, 5567, str(tmp_path / "run")).token == "successor"
+
+
 # ---- under Slurm ----------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 
+import forks
 import psutil
 import pytest
 import torch
@@ -25,6 +27,8 @@ from aligner_lib.rollouts.generators import vllm_server, weight_stream
 from aligner_lib.rollouts.generators.megatron import MegatronGenerator
 from aligner_lib.rollouts.generators.vllm import VllmGenerator
 from aligner_lib.rollouts.policy import Policy
+from cluster.processes import identity
+from cluster.record import read_json
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [8]]
 SEEDS = [3, 2**62, 5, 6]
@@ -271,6 +275,19 @@ def test_a_run_s_own_server_gets_the_architecture_without_weights_and_ends_with_
     finally:
         server.close()
     assert not psutil.pid_exists(server.process.pid)
+
+
+def start_server(vllm_cfg, smoke, folder) -> None:
+    vllm_server.start(vllm_cfg, Architecture.load(smoke), Tokenizer(smoke), 64, folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the children of a process that dies")
+def test_a_server_ends_with_a_job_that_is_killed_while_the_server_starts(settings, smoke, tmp_path):
+    run, silent = tmp_path / "run", SimpleNamespace(**settings("import time; time.sleep(600)"))
+    job = forks.start(start_server, silent, smoke, run, log=tmp_path / "log")
+    server = forks.until(lambda: read_json(run / vllm_server.NOTE), "the server's note")
+    job.kill()
+    forks.until(lambda: identity(server["pid"]) != server["mark"], "the server's end")
 
 
 def test_a_generator_of_the_run_s_own_server_has_its_last_output(settings, smoke, tmp_path, one_rank):

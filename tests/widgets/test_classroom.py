@@ -178,6 +178,7 @@ def test_the_progress_of_a_removed_workspace_does_not_count(tmp_path):
     followed = Followed(tmp_path)
     assert followed.poll()[0]["exercises"] == 3  # first, second and gae
     (tmp_path / "ada" / "first" / "progress.jsonl").unlink()
+    assert followed.poll()[0]["exercises"] == 2  # second and gae
     write_lines(tmp_path / "ada" / "first" / "progress.jsonl", [passed])
     assert followed.poll()[0]["exercises"] == 2
 

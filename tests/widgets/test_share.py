@@ -87,14 +87,24 @@ def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
     message += (
         f"; the critic at gpu-17.corp:5567 lost {socket.gethostname()}, and http://judge-3:8000/v1 is silent"
     )
-    config = {"critic": {"ip": "gpu-17.corp", "port": 5567}, "args": {"url": "http://judge-3:8000/v1"}}
+    message += ", as are http://[fd00::7]:8000 and http://judge-4:8000"
+    urls = ["http://[fd00::7]:8000/v1", "http://judge-4:8000"]
+    config = {
+        "critic": {"ip": "gpu-17.corp", "port": 5567},
+        "args": {"url": "http://judge-3:8000/v1", "urls": urls},
+    }
     page = write_page(opened(a_run(tmp_path / "run", message=message, config=config)), tmp_path / "run.html")
     shown = DATA.sub("", page.read_text()) + json.dumps(content_of(page), ensure_ascii=False)
     assert "…/mine.jsonl:3 is empty" in shown and "https://a.org/b/c" in shown
     of_machine = (str(tmp_path), socket.gethostname(), f"/{getpass.getuser()}/")
     assert "the critic at …:5567 lost …, and http://…:8000/v1 is silent" in shown
-    for private in ("Jane", "machine-7", "srv", "gpu-17", "judge-3", *of_machine):
+    for private in ("Jane", "machine-7", "srv", "gpu-17", "judge-", "fd00", *of_machine):
         assert private not in shown, private
+
+
+def test_half_of_a_surrogate_pair_in_a_text_is_shared(tmp_path):
+    page = write_page(a_run(tmp_path / "run", "Great \ud83d"), tmp_path / "run.html")
+    assert content_of(page)["texts"][0]["records"][0]["response"] == "Great \ud83d"
 
 
 def test_texts_are_texts_and_never_markup(tmp_path):

@@ -159,9 +159,11 @@ class Seat:
     def _read_progress(self) -> None:
         readers = self._progress.values()
         restarts, records = [reader.restarts for reader in readers], _news(readers)
-        if [reader.restarts for reader in readers] != restarts:  # a workspace was removed and begun anew
+        there = [reader.path for reader in readers if not reader.offset or reader.path.exists()]
+        if len(there) < len(readers) or [reader.restarts for reader in readers] != restarts:
+            # a workspace was removed, or begun anew
             self.done, self.right, self.attack = {}, {}, ""
-            self._progress = {path: JsonlReader(path) for path in self._progress}
+            self._progress = {path: JsonlReader(path) for path in there}
             records = _news(self._progress.values())
         for record in records:
             # a damaged record must not hide the others

@@ -25,7 +25,7 @@ FILE_ADDRESS = re.compile(r"\b(?:file:(?://[^\s/]*)?|[a-z][\w+.-]*://)/*(?=/)", 
 """The start of an address before the absolute path of a file: `file:`, `file://HOST`, or a scheme without a host."""
 HOSTS = ("ip", "address")
 """The names of settings whose values are hosts."""
-HOST_OF_ADDRESS = re.compile(r"://(?:[^\s/@]*@)?([^\s/:]+)")
+HOST_OF_ADDRESS = re.compile(r"://(?:[^\s/@\"]*@)?(\[[^\]\s]*\]|[^\s/:\"]+)")
 KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at other_settings_at".split()
 
 
@@ -84,7 +84,8 @@ def record(
     path = path if path.name.endswith(PACKED) else path.with_name(path.name + PACKED)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(packed, ensure_ascii=False, separators=(",", ":"))
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))  # mtime=0: the same run gives the same bytes
+    data = text.encode(errors="backslashreplace")  # as JsonlWriter
+    path.write_bytes(gzip.compress(data, mtime=0))  # mtime=0: the same run gives the same bytes
     return path
 
 
@@ -125,13 +126,15 @@ def _without_places(message: str, run: Path) -> str:
 
 def _hosts(info: dict) -> set[str]:
     """The names and addresses of the machines of a run: its own, and the servers among its settings."""
-    settings = flatten(info.get("config") or {})
-    texts = {name: value for name, value in settings.items() if isinstance(value, str)}
-    named = [value for name, value in texts.items() if name.rpartition(".")[2] in HOSTS]
-    return {info.get("host") or "", *named, *HOST_OF_ADDRESS.findall(" ".join(texts.values()))} - {""}
+    config = info.get("config") or {}
+    named = [value for name, value in flatten(config).items() if name.rpartition(".")[2] in HOSTS]
+    addressed = HOST_OF_ADDRESS.findall(json.dumps(config))
+    return {text for text in (info.get("host"), *named, *addressed) if isinstance(text, str)} - {""}
 
 
 def _without_hosts(config):
+    if isinstance(config, list):
+        return list(map(_without_hosts, config))
     if not isinstance(config, dict):
         return config
     return {key: None if key in HOSTS else _without_hosts(value) for key, value in config.items()}

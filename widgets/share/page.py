@@ -193,7 +193,8 @@ def _as_text(value) -> str:
 def _data(name: str, value) -> str:
     """The page's data for share.js: JSON, compressed to less than a third, in base 64."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    data = text.encode(errors="backslashreplace")  # as JsonlWriter
+    packed = base64.b64encode(gzip.compress(data, mtime=0)).decode()
     return f'<script type="text/plain" id="{name}">{packed}</script>'
 
 

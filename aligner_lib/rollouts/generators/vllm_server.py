@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.models import families
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.rollouts.generators.vllm import API_KEY, EXTENSION
-from cluster.processes import identity
+from cluster.processes import identity, signalled_with_parent
 from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port, open_url
 
@@ -115,6 +116,8 @@ def start(
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # a killed job cannot end the server
+            preexec_fn=signalled_with_parent(signal.SIGTERM),
         )
     write_json(folder / NOTE, {"pid": process.pid, "mark": identity(process.pid)})
     server = VllmServer(process, f"http://127.0.0.1:{port}", key, log)

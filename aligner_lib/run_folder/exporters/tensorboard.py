@@ -44,7 +44,9 @@ class TensorBoard(Service):
 
     def send(self, step: LoggedStep) -> None:
         """Write an event with all metrics and tables."""
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in step.metrics.items()]
+        values = [
+            Summary.Value(tag=_writable(tag), simple_value=value) for tag, value in step.metrics.items()
+        ]
         values += [_text(TABLES.get(split, split), rows) for split, rows in step.rollouts.items()]
         self._write(Event(step=step.step, wall_time=step.time, summary=Summary(value=values)))
 
@@ -74,10 +76,15 @@ def _next_file(folder: Path) -> Path:
     return folder / f"events.out.tfevents.{second:010d}.{platform.node()}.{os.getpid()}.0"
 
 
+def _writable(text: str) -> str:
+    """A text with the code of half a surrogate pair, which has no UTF-8, in place of the half."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _text(name: str, rows: list[Row]) -> Summary.Value:
     text = TensorProto(
         dtype=DT_STRING,
-        string_val=[_as_markdown(rows).encode(errors="backslashreplace")],
+        string_val=[_writable(_as_markdown(rows)).encode()],
         tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
     )
     return Summary.Value(tag=f"{name}/text_summary", metadata=_TEXT, tensor=text)
