@@ -58,6 +58,18 @@ def test_a_page_has_one_style_sheet_and_every_widget_fits_a_phone(show, room, he
     assert page.evaluate(sheets) == 1
 
 
+def test_a_control_s_keys_stay_in_its_widget_and_those_that_run_cells_reach_the_notebook(show, room, healthy):
+    """In JupyterLab ArrowLeft on a slider did nothing, and x in a list cut the cell."""
+    page = show(room, Monitor(healthy), Completions(healthy), Pairs([PAIR] * 12)).page
+    page.evaluate("() => { window.heard = []; onkeydown = (event) => heard.push(event.key); }")
+    for control in page.locator("select:visible, input:visible, button:visible").all():
+        if control.is_enabled():
+            control.press("x")
+    assert page.evaluate("heard") == []
+    page.get_by_label("sorted by").first.press("Shift+Enter")
+    assert page.evaluate("heard") == ["Enter"]
+
+
 def test_verdicts_are_marks_and_arabic_begins_on_the_right(show, tmp_path):
     record = {"step": 1, "prompt": "p", "response": "مرحبا بالعالم", "reward": 0.5, "length": 3}
     judged = [{"exact": 1.0, "words": 3.0}, {"exact": 0.0, "words": 1.0}]

@@ -15,7 +15,7 @@ class ClassroomView {
     this.body = make("div", { class: "lab-body" }, this.summary,
       make("div", { class: "lab-tools" }, make("label", {}, "first", this.order), this.note),
       make("div", { class: "lab-scroll", tabindex: 0, role: "region", "aria-label": "participants" }, this.table));
-    this.element = make("section", { class: "lab-widget lab-classroom", "aria-label": "classroom" }, this.body);
+    this.element = widgetSection("lab-classroom", "classroom", this.body);
     element.append(this.element);
     this.lines = new Map();
     this.follow = () => this.draw();

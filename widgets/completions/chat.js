@@ -10,7 +10,7 @@ export default {
     const clear = make("button", { type: "button", onclick: () => model.send({ kind: "clear" }) }, "Clear");
     const turns = make("ol", { class: "lab-cards", "aria-live": "polite" });
     const body = make("div", { class: "lab-body" }, turns, make("div", { class: "lab-tools" }, text, ask, clear));
-    const element = make("section", { class: "lab-widget lab-chat", "aria-label": "chat" }, body);
+    const element = widgetSection("lab-chat", "chat", body);
     el.append(element);
     const unnotice = noticeLoss(model, element, body);
 

@@ -11,7 +11,7 @@ class PagedView {
     this.cards = make("ol", { class: "lab-cards" });
     this.body = make("div", { class: "lab-body" },
       this.bar, this.cards, make("div", { class: "lab-tools" }, this.earlier, this.later, this.place));
-    this.element = make("section", { class: "lab-widget lab-paged", "aria-label": label }, this.body);
+    this.element = widgetSection("lab-paged", label, this.body);
     element.append(this.element);
     this.unnotice = noticeLoss(model, this.element, this.body);
     this.follow = () => this.draw(model.get("page"));
@@ -58,7 +58,6 @@ class PagedView {
       clearTimeout(waiting);
       waiting = setTimeout(() => this.ask({ text: input.value }), 250);
     } });
-    input.addEventListener("keydown", (event) => event.stopPropagation()); // not the notebook's keys
     input.value = this.asked("text") ?? "";
     this.bar.append(input);
   }

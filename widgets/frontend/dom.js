@@ -19,6 +19,17 @@ function set(element, attributes) {
   return element;
 }
 
+// A widget's section. Its keys stay inside, because the notebook would take them as commands: x in a list cuts the cell.
+function widgetSection(name, label, ...children) {
+  const keep = (event) => { if (!isNotebookKey(event)) event.stopPropagation(); };
+  return make("section", { class: `lab-widget ${name}`, "aria-label": label, onkeydown: keep }, ...children);
+}
+
+// Whether a key is the notebook's: a key with Ctrl, Meta or Alt, and Shift+Enter, which runs the cell.
+function isNotebookKey(event) {
+  return event.ctrlKey || event.metaKey || event.altKey || (event.shiftKey && event.key === "Enter");
+}
+
 // Replaces the text only if it is another: a screen reader repeats what is set.
 function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

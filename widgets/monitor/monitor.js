@@ -20,7 +20,7 @@ class MonitorView {
     this.texts = new TextsView(model);
     this.body = make("div", { class: "lab-body" }, this.runs, this.alarms, this.tools(), this.said, this.knobs.element,
       this.grid, this.branch.element, this.texts.element, this.comparison, this.timers, this.numbers.element);
-    this.element = make("section", { class: "lab-widget lab-monitor", "aria-label": "run monitor" }, this.lost.element, this.mailbox.element, this.body);
+    this.element = widgetSection("lab-monitor", "run monitor", this.lost.element, this.mailbox.element, this.body);
     this.element.lab = this; // for tests and for the browser's console
     element.append(this.element);
     this.watch = new ResizeObserver(() => this.redraw());

@@ -15,7 +15,7 @@ class PanelView {
     this.buttons = make("div", { class: "lab-tools" }, this.stop, this.cancel);
     this.body = make("div", { class: "lab-body" }, make("div", { class: "lab-run" }, this.title, this.state, this.facts),
       this.buttons, this.knobs.element, this.message, this.log);
-    this.element = make("section", { class: "lab-widget lab-panel", "aria-label": "job" }, this.mailbox.element, this.body);
+    this.element = widgetSection("lab-panel", "job", this.mailbox.element, this.body);
     element.append(this.element);
     this.follow = () => this.draw(model.get("view"));
     model.on("change:view", this.follow);

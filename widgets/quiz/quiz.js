@@ -93,10 +93,11 @@ class QuizView {
     this.again = make("button", { type: "button", onclick: () => this.begin() }, "Start again");
     this.lost = make("p", { class: "lab-lost", role: "alert", hidden: true });
     const title = `Quiz ${model.get("title")}`;
-    this.element = make("section", { class: "lab-widget lab-quiz", "aria-label": title, onkeydown: (event) => this.key(event) },
+    this.element = widgetSection("lab-quiz", title,
       this.lost, make("div", { class: "lab-tools" }, make("b", {}, title), this.score, make("span", { class: "lab-actions" }, this.again)),
       make("ol", { class: "lab-quiz-steps", "aria-label": "questions", hidden: questions.length === 1 }, ...this.steps.map((step) => make("li", {}, step))),
       ...this.views.map((view) => view.element));
+    set(this.element, { onkeydown: (event) => this.key(event) });
     el.append(this.element);
     this.current = Math.max(0, this.views.findIndex((view) => !view.isRight()));
     this.follow = () => this.draw();
@@ -115,11 +116,8 @@ class QuizView {
     this.model.off("comm_live_update", this.lose);
   }
 
-  // The notebook has keys of its own; those with Ctrl, Alt or Shift run cells.
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || (event.shiftKey && event.key === "Enter")) return;
-    event.stopPropagation();
-    if (event.key === "Enter" && event.target.type === "radio") {
+    if (event.key === "Enter" && event.target.type === "radio" && !isNotebookKey(event)) {
       event.preventDefault();
       this.views[this.current].enter();
     }
