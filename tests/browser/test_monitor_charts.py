@@ -89,6 +89,17 @@ def test_a_drag_zooms_into_every_record_of_a_long_run_and_a_double_click_shows_a
     desk.page.get_by_role("button", name="Show all").wait_for(state="hidden")
 
 
+def test_the_cursor_on_a_point_of_a_long_run_over_time_has_the_point_s_value_and_step(show, tmp_path):
+    losses = [1.0] * 5000
+    losses[2506] = 50.0
+    desk = show(Monitor(write_run(tmp_path / "run", {"train/loss": losses}), ["train/loss"], axis="time"))
+    spike = "lab.charts[0].snap(2506)"  # seconds after step 1
+    texts = "[lab.cursorName(), lab.charts[0].values.textContent, lab.stepOf(0, lab.state.cursor)]"
+    lab = "const lab = document.querySelector('.lab-monitor').lab"
+    shown = desk.page.evaluate(f"() => {{ {lab}; lab.moveCursor({spike}); return {texts}; }}")
+    assert shown == ["about step 2507 · 41 min 46 s", "50", 2507]
+
+
 def test_a_zoomed_chart_follows_the_run_into_its_view_and_names_the_run_s_latest_value(show, tmp_path):
     folder = write_run(tmp_path / "run", {"train/loss": [1.0, 2.0, 3.0, 4.0]}, **RUNNING)
     desk = show(Monitor(folder, ["train/loss"]))

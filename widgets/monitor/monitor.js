@@ -120,19 +120,25 @@ class MonitorView {
     return (this.store.head.axis === "time" ? clockTicks : wholeTicks)(low, high, count);
   }
 
-  // Where on the axis a run's record nearest to x is; null beyond its last one.
+  // Where on the axis a run's record nearest to x is; null beyond its last one. A line of buckets lacks the places of most records,
+  // and its charts have others than it: then x itself, which is a chart's point.
   recordAt(run, x) {
     if (this.store.head.axis === "step") return x;
-    const places = this.store.line(`${run}/step`, this.state.view)?.x ?? [];
+    const steps = this.store.line(`${run}/step`, this.state.view), places = steps?.x ?? [];
     if (!places.length) return null;
     const last = places[places.length - 1], gap = places.length > 1 ? last - places[places.length - 2] : 0;
-    return x > last + gap / 2 ? null : places[nearest(places, x)];
+    if (x > last + gap / 2) return null;
+    return steps.size > 2 ? x : places[nearest(places, x)];
   }
 
+  // The step of a run's record at x; of a record that a line of buckets lacks, a step between its neighbours' steps.
   stepOf(run, x) {
     if (this.store.head.axis === "step") return Math.round(x);
-    const steps = this.store.line(`${run}/step`, this.state.view);
-    return Math.round(steps.y[nearest(steps.x, x)]);
+    const steps = this.store.line(`${run}/step`, this.state.view), at = nearest(steps.x, x);
+    const other = Math.max(0, Math.min(steps.x.length - 1, x < steps.x[at] ? at - 1 : at + 1));
+    if (steps.size === 2 || steps.x[at] === steps.x[other]) return Math.round(steps.y[at]);
+    const share = (x - steps.x[at]) / (steps.x[other] - steps.x[at]);
+    return Math.round(steps.y[at] + share * (steps.y[other] - steps.y[at]));
   }
 
   // A stretch of the axis in words.
@@ -148,7 +154,8 @@ class MonitorView {
     if (cursor === null) return "latest";
     if (axis === "step") return `step ${Math.round(cursor)}`;
     const place = axis === "time" ? clock(Math.round(cursor)) : `${number(cursor)} tokens`;
-    return runs.length > 1 ? place : `step ${this.stepOf(0, cursor)} · ${place}`;
+    const about = this.store.line("0/step", this.state.view)?.size > 2 ? "about " : "";
+    return runs.length > 1 ? place : `${about}step ${this.stepOf(0, cursor)} · ${place}`;
   }
 
   pick(run, step, split) {
