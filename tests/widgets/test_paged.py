@@ -1,11 +1,13 @@
 """Completions, pairs and chat without a browser: the pages that answer queries."""
 
 import json
+import threading
 
 import pytest
+from forks import until
 from run_folders import write_run
 
-from widgets import Completions, JobPanel, Pairs
+from widgets import Chat, Completions, JobPanel, Pairs
 
 PAIRS = [{"prompt": f"p{i}", "chosen": "c" * (i + 1), "rejected": "r"} for i in range(7)]
 
@@ -191,3 +193,15 @@ def test_a_panel_tells_of_a_scheduler_that_does_not_answer(healthy):
     panel._on_message(None, {"kind": "set", "name": "kl_coef", "value": "nan"}, [])
     assert "set a number of at least 0" in panel.view["steering"]["said"]
     panel.close()
+
+
+def test_questions_that_come_while_a_model_answers_are_answered_in_order():
+    release = threading.Event()
+    chat = Chat({"slow": lambda prompt: release.wait(60) and prompt.upper()})
+    for prompt in ("first", "second", "third"):
+        chat._on_message(None, {"kind": "ask", "prompt": prompt}, [])
+    assert chat.busy
+    release.set()
+    until(lambda: len(chat.turns) == 3 and not chat.busy, "every answer")
+    assert [turn["answers"][0]["text"] for turn in chat.turns] == ["FIRST", "SECOND", "THIRD"]
+    chat.close()

@@ -1,4 +1,4 @@
-// One question, several models.
+// One question, several models. The question stays in its box until the kernel has taken it, which a running cell delays.
 
 export default {
   render({ model, el }) {
@@ -7,17 +7,32 @@ export default {
       event.stopPropagation(); // not the notebook's keys
     } });
     const ask = make("button", { type: "button", onclick: () => send() }, "Send");
-    const clear = make("button", { type: "button", onclick: () => model.send({ kind: "clear" }) }, "Clear");
+    const clear = make("button", { type: "button", onclick: () => mail({ kind: "clear" }) }, "Clear");
     const turns = make("ol", { class: "lab-cards", "aria-live": "polite" });
     const body = make("div", { class: "lab-body" }, turns, make("div", { class: "lab-tools" }, text, ask, clear));
-    const element = widgetSection("lab-chat", "chat", body);
+    const mailbox = new Mailbox(model);
+    const element = widgetSection("lab-chat", "chat", mailbox.element, body);
     el.append(element);
     const unnotice = noticeLoss(model, element, body);
 
+    let sent = null; // the question that the kernel has not taken yet
+
+    function mail(content) {
+      mailbox.send(content);
+      drawButtons();
+    }
+
     function send() {
-      if (!text.value.trim() || model.get("busy")) return;
-      model.send({ kind: "ask", prompt: text.value });
-      text.value = "";
+      if (!text.value.trim() || ask.disabled) return;
+      sent = text.value;
+      mail({ kind: "ask", prompt: sent });
+    }
+
+    function hear({ kind }) {
+      if (kind !== "answer") return;
+      if (text.value === sent) text.value = "";
+      sent = null;
+      drawButtons();
     }
 
     function answerBox(name, answer) {
@@ -31,11 +46,21 @@ export default {
       turns.replaceChildren(...model.get("turns").map((turn) => make("li", { class: "lab-card" },
         promptTurns(turn.prompt_turns),
         make("div", { class: "lab-sides" }, ...names.map((name, i) => answerBox(name, turn.answers[i]))))));
-      ask.disabled = clear.disabled = model.get("busy");
+      drawButtons();
+    }
+
+    function drawButtons() {
+      ask.disabled = clear.disabled = model.get("busy") || mailbox.asked !== null;
     }
 
     model.on("change:turns change:busy", draw);
+    model.on("msg:custom", hear);
     draw();
-    return () => { unnotice(); model.off("change:turns change:busy", draw); };
+    return () => {
+      unnotice();
+      mailbox.remove();
+      model.off("change:turns change:busy", draw);
+      model.off("msg:custom", hear);
+    };
   },
 };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
@@ -35,8 +36,11 @@ class Chat(Tabled, Widget):
         if not models:
             raise ValueError("Chat({}): give at least 1 model, {name: function of a prompt}")
         self._models, self._score = dict(models), score
+        self._questions: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         super().__init__(names=list(models))
         self.on_msg(self._on_message)
+        # a model needs seconds, so an answer in the kernel's thread would block the kernel
+        threading.Thread(target=self._answer_questions, name="Chat", daemon=True).start()
 
     def ask(self, prompt: str) -> list[dict]:
         """Ask all models, and show their answers. Returns {text, reward, error} for each model, in order."""
@@ -85,12 +89,23 @@ class Chat(Tabled, Widget):
         self.turns = [*before, *shown]
 
     def _on_message(self, _, content: dict, buffers) -> None:
+        """Handle a message of the page, and send an answer. Without an answer, the page keeps the question in its box."""
         prompt = str(content.get("prompt", "")).strip()
-        if content.get("kind") == "ask" and prompt and not self.busy:
-            # a model needs seconds, so an answer in this thread would block the kernel
-            threading.Thread(target=self.ask, args=(prompt,), daemon=True).start()
+        if content.get("kind") == "ask" and prompt:
+            self.busy = True
+            self._questions.put(prompt)
         elif content.get("kind") == "clear" and not self.busy:
             self.turns = []
+        self.send({"kind": "answer"})
+
+    def _answer_questions(self) -> None:
+        for prompt in iter(self._questions.get, None):
+            self.ask(prompt)
+
+    def close(self) -> None:
+        """Answer no more questions of the page."""
+        self._questions.put(None)
+        super().close()
 
     def table(self) -> Table:
         """The conversation as a static table."""
