@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from run_folders import write_run
 
 from widgets.completions.completions import COLOURS, SORTS, CompletionPages
 from widgets.frontend.widget import text_of
@@ -108,6 +109,14 @@ def test_charts_axes_numbers_and_responses_work_without_a_kernel(open_page):
         assert not page.get_by_role("button", name=hidden).is_visible()
     page.get_by_text("All settings").click()
     assert "trainer.ppo.max_steps" in page.locator("details", has_text="All settings").inner_text()
+
+
+def test_a_click_on_a_point_of_a_run_without_responses_says_why_there_are_none(open_page, tmp_path):
+    page = open_page(write_run(tmp_path / "dpo", {"train/loss": [0.7, 0.6]}, kind="dpo"))
+    page.evaluate("document.querySelector('.lab-monitor').lab.pick(0, 2, 'train')")
+    note = page.locator(".lab-texts .lab-note")
+    note.wait_for()
+    assert note.inner_text() == "dpo has no completions: dpo does not generate."
 
 
 def test_two_runs_share_charts_and_fit_a_phone(open_page):

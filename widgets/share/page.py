@@ -19,6 +19,7 @@ from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial.hunt import bug_hunt
 from aligner_lib.tutorial.quiz.quiz_file import QuizFile
 from aligner_lib.tutorial.report.html_page import html_page
+from widgets.completions.completions import CompletionPages
 from widgets.frontend.widget import Widget, text_of
 from widgets.frontend.wire import finite, pack, unpack
 from widgets.monitor.monitor import Monitor
@@ -145,17 +146,25 @@ def _texts(run: Recording) -> dict:
             "members": [member["id"] for member in rollouts.group_of(light)],
         }
         records.append({"split": "", **light, **tokens, **places})
-    written = run.info.get("responses", len(records))
-    note = f"This page has {len(records)} of the run's {written} responses: the first of each step."
     return {
         "name": run.name,
-        "note": note if written > len(records) else "",
+        "note": _note(run, len(records)),
         "verdicts": rollouts.verdicts,
         "splits_with_groups": sorted(rollouts.splits_with_groups),
         "environments": list(dict.fromkeys(r["environment"] for r in records if "environment" in r)),
         "prompts": [{"text": prompt, "turns": turns_of(prompt)} for prompt in prompts],
         "records": finite(records),
     }
+
+
+def _note(run: Recording, records: int) -> str:
+    """The reason why responses are missing from the page; "" if it has all of them."""
+    written = run.info.get("responses", records)
+    if not records:
+        return CompletionPages(run).find({})["note"]
+    if written > records:
+        return f"This page has {records} of the run's {written} responses: the first of each step."
+    return ""
 
 
 def _short(value):

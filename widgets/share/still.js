@@ -103,7 +103,7 @@ function findCompletions(run, query) {
   const start = Math.max(0, Math.min(query.start ?? 0, last));
   const rows = matching.slice(start, start + size).map((one) => (together ? groupOf(run, one, asked) : rowOf(run, one, asked)));
   const notes = [];
-  if (chosen !== null && chosen !== step) {
+  if (every.length && chosen !== null && chosen !== step) {
     notes.push(`Step ${chosen} has no ${asked.split ? `${asked.split} ` : ""}completions; these are of step ${step}.`);
   }
   const responses = rows.flatMap((row) => row.members ?? [row]);
