@@ -159,6 +159,56 @@ def test_the_responses_to_a_prompt_are_beside_each_other(show, tmp_path):
     desk.wait(lambda: cards.count() == 8)
 
 
+@pytest.fixture
+def of_five_steps(tmp_path):
+    """A running run with ten responses to a prompt of two turns at each of five steps."""
+    record = {"prompt": CHATML, "response": "r", "reward": 1.0, "length": 1, "finished": True}
+    rollouts = [record | {"step": step} for step in range(1, 6) for _ in range(10)]
+    return write_run(tmp_path / "steps", rollouts=rollouts, kind="ppo", **ALIVE)
+
+
+def test_a_new_step_leaves_the_cards_of_the_shown_step_alone(show, of_five_steps):
+    completions = Completions(of_five_steps)
+    completions.query = {"step": 2}
+    desk = show(completions)
+    desk.page.locator(".lab-card summary").first.click()
+    rollouts = of_five_steps / "rollouts.jsonl"
+    rollouts.write_text(rollouts.read_text() + json.dumps({"step": 6, "prompt": "p", "response": "r"}) + "\n")
+    slider = desk.page.get_by_label("step", exact=True)
+    desk.wait(lambda: slider.get_attribute("max") == "5", "the new step did not come")
+    assert desk.page.locator(".lab-card details[open]").count() == 1
+
+
+HOLD = """() => {
+    const kernel = window.kernel, held = window.held = [];
+    window.kernel = (text) => new Promise((go) => held.push(go)).then(() => kernel(text));
+}"""
+
+
+def test_keys_and_clicks_count_while_the_kernel_has_not_answered_the_earlier_ones(show, of_five_steps):
+    completions = Completions(of_five_steps)
+    completions.query = {"step": 1}
+    desk = show(completions)
+    page, step = desk.page, desk.page.locator(".lab-step output")
+    page.evaluate(HOLD)
+    slider = page.get_by_label("step", exact=True)
+    slider.press("ArrowRight")
+    slider.press("ArrowRight")
+    page.evaluate("held.shift()()")
+    desk.wait(lambda: step.inner_text() == "step 2")
+    assert slider.get_attribute("aria-valuetext") == "step 3"
+    slider.press("ArrowRight")
+    page.evaluate("held.splice(0).forEach((go) => go())")
+    desk.wait(lambda: step.inner_text() == "step 4")
+    page.get_by_label("every step").check()
+    page.evaluate("held.shift()()")
+    page.get_by_text("1 to 8 of 50").wait_for()
+    for _ in range(3):
+        page.get_by_role("button", name="Next").click()
+    page.evaluate("held.splice(0).forEach((go) => go())")
+    page.get_by_text("25 to 32 of 50").wait_for()
+
+
 TURNS = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And then?")]
 CHATML = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in TURNS)
 
@@ -173,15 +223,23 @@ def test_a_prompt_is_shown_as_turns_with_the_system_s_folded(show):
 def test_pairs_and_chat_show_texts_as_text(show):
     pairs = [{"prompt": f"question {i}", "chosen": "<i>good</i>", "rejected": "bad"} for i in range(12)]
     models = {"SFT": str.upper, "broken": lambda prompt: 1 / 0}
-    page = show(Pairs(pairs, scores=[(1, 0)] * 11 + [(0, 1)]), Chat(models, score=lambda p, r: len(r))).page
+    desk = show(Pairs(pairs, scores=[(1, 0)] * 11 + [(0, 1)]), Chat(models, score=lambda p, r: len(r)))
+    page = desk.page
     page.get_by_text("1 to 5 of 12").wait_for()
     page.get_by_label("where the reward model disagrees").check()
     page.get_by_text("1 to 1 of 1", exact=True).wait_for()
     assert "<i>good</i>" in page.locator(".lab-paged .lab-card").inner_text()
     page.get_by_label("your message").fill("say <b>hello</b>")
     page.get_by_label("your message").press("Enter")
-    page.get_by_text("SAY <B>HELLO</B>", exact=True).wait_for()
-    page.get_by_text("ZeroDivisionError: division by zero").wait_for()
+    desk.wait(lambda: page.get_by_text("SAY <B>HELLO</B>", exact=True).is_visible())
+    assert page.get_by_label("your message").input_value() == ""
+    desk.wait(lambda: page.get_by_text("ZeroDivisionError: division by zero").is_visible())
+    desk.wait(lambda: page.get_by_role("button", name="Send").is_enabled())
+    page.evaluate("() => { window.kernel = () => new Promise(() => {}); }")  # busy with a cell
+    page.get_by_label("your message").fill("a long question")
+    page.get_by_role("button", name="Send").click()
+    assert page.get_by_label("your message").input_value() == "a long question", "no kernel has it yet"
+    assert page.get_by_role("button", name="Send").is_disabled()
 
 
 # ---- the job panel and the classroom --------------------------------------------------------------------------------

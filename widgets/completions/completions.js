@@ -31,8 +31,9 @@ class CompletionsView extends PagedView {
   drawTools(page) {
     const { asked } = page;
     set(this.slider, { max: Math.max(0, page.steps.length - 1), disabled: page.steps.length < 2 || asked.every });
-    this.slider.value = page.steps.indexOf(page.step);
-    set(this.slider, { "aria-valuetext": `step ${page.step}` });
+    const place = page.steps.indexOf(this.asked("step") ?? page.steps.at(-1)); // a slow kernel's page may be of an earlier key
+    this.slider.value = place < 0 ? page.steps.indexOf(page.step) : place;
+    set(this.slider, { "aria-valuetext": `step ${page.steps[this.slider.value]}` });
     say(this.step, page.step === null ? "no steps yet" : `step ${page.step}${page.latest ? ", the latest" : ""}`);
     this.options(this.split, ["", ...page.splits], asked.split);
     this.options(this.sort, page.sorts, asked.sort);

@@ -29,8 +29,8 @@ class PagedView {
   }
 
   turn(step) {
-    const { start, size } = this.model.get("page");
-    this.ask({ start: start + step * size });
+    const { start, size, total } = this.model.get("page"), last = Math.floor((total - 1) / size) * size;
+    this.ask({ start: Math.max(0, Math.min((this.asked("start") ?? start) + step * size, last)) }); // the page may be an earlier one
   }
 
   asked(name) {
@@ -53,13 +53,16 @@ class PagedView {
   }
 
   search() {
-    let waiting;
-    const input = make("input", { type: "search", placeholder: "find text", "aria-label": "find text", oninput: () => {
-      clearTimeout(waiting);
-      waiting = setTimeout(() => this.ask({ text: input.value }), 250);
+    this.text = make("input", { type: "search", placeholder: "find text", "aria-label": "find text", oninput: () => {
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => { this.typing = null; this.ask({ text: this.text.value }); }, 250);
     } });
-    input.value = this.asked("text") ?? "";
-    this.bar.append(input);
+    this.bar.append(this.text);
+  }
+
+  // A click on another point of a chart ends the search. A text that is being typed stays.
+  drawSearch() {
+    if (!this.typing && document.activeElement !== this.text) this.text.value = this.asked("text") ?? "";
   }
 
   options(select, names, value) {
@@ -76,6 +79,10 @@ class PagedView {
     this.earlier.disabled = page.start === 0;
     this.later.disabled = last >= page.total;
     this.drawTools(page);
+    this.drawSearch();
+    const drawn = JSON.stringify([page.rows, page.asked, page.scale, page.verdicts]);
+    if (drawn === this.drawn) return; // cards that stay keep their selection, their scrolling and their open turns
+    this.drawn = drawn;
     this.cards.replaceChildren(...page.rows.map((row) => make("li", { class: "lab-card" }, ...this.card(row, page))));
   }
 }
