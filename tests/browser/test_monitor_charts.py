@@ -50,6 +50,9 @@ def test_zoom_hover_table_axes_and_charts_by_keyboard(show, healthy):
     page.get_by_role("button", name="Later").press("Enter")  # there are no later records
     page.get_by_role("button", name="Earlier").press("Enter")
     page.get_by_text("records 21 to 70 of 120").wait_for()
+    of_other_view = "{run: 0, start: 70, metrics: [], rows: []}"
+    page.evaluate(f"document.querySelector('.lab-monitor').lab.numbers.receive({of_other_view})")
+    assert page.get_by_text("records 21 to 70 of 120").is_visible()
     chart.focus()
     press(page, "Home", "+")
     page.get_by_role("button", name="Show all").wait_for()
@@ -74,6 +77,11 @@ def test_a_click_on_a_point_shows_the_completions_of_its_step(show, healthy):
     assert 0 <= texts.bounding_box()["y"] < 420, "the completions are in view"
     chart.click(position={"x": chart.bounding_box()["width"] - 10, "y": 60})
     texts.get_by_text(re.compile("(train|validation) · step 120")).first.wait_for()
+    texts.get_by_label("find text").fill("no such words")
+    texts.get_by_text("nothing found").wait_for()
+    chart.click(position={"x": chart.bounding_box()["width"] - 10, "y": 60})
+    texts.get_by_text(re.compile("(train|validation) · step 120")).first.wait_for()
+    assert texts.get_by_label("find text").input_value() == "", "the click ended the search"
     page.get_by_role("button", name="close the completions").click()
     texts.wait_for(state="hidden")
 
@@ -210,6 +218,11 @@ def test_two_runs_have_a_legend_and_a_table_of_differences(show, tmp_path):
     values, settings = page.locator(".lab-compared").all()
     assert values.locator("tbody tr").first.inner_text().split() == ["Loss,", "train", "nats", "2", "1.5−0.5"]
     assert settings.locator("tbody tr").all_inner_texts() == ["model.optim.lr\t0.5\t0.25"]
+    page.locator(".lab-comparison summary").first.click()
+    with open(runs[0] / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4, "time": 1000000004, "train/loss": 2.0}\n')
+    desk.wait(lambda: "first, step 4" in page.locator(".lab-compared").first.text_content())
+    assert page.locator(".lab-comparison details[open]").count() == 1, "a folded table stays folded"
     for shown in (["first", "second"], ["second"], ["first", "second"]):
         desk.wait(
             lambda shown=shown: chart.locator(".lab-run-of").all_inner_texts() == shown, f"not shown: {shown}"

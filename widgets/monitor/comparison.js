@@ -14,14 +14,18 @@ function drawComparison(element, store) {
   ]);
   const settings = comparison.settings.map(({ name, values }) => [[make("code", {}, name)], ...values.map((value) => [value])]);
   const same = make("p", { class: "lab-facts" }, "Their settings are the same.");
-  element.replaceChildren(
-    foldable("Last values", `differences to ${names[0]}`, comparedTable(["", ...names.map((name, r) => `${name}, step ${comparison.steps[r]}`)], values)),
-    foldable("Settings that differ", "", settings.length ? comparedTable(["", ...names], settings) : same),
-  );
+  if (!element.children.length) element.append(foldable("Last values"), foldable("Settings that differ")); // once: a reader may fold them
+  fill(element.firstChild, `differences to ${names[0]}`, comparedTable(["", ...names.map((name, r) => `${name}, step ${comparison.steps[r]}`)], values));
+  fill(element.lastChild, "", settings.length ? comparedTable(["", ...names], settings) : same);
 }
 
-function foldable(title, note, content) {
-  return make("details", { open: true }, make("summary", { class: "lab-title" }, title, note && make("small", {}, ` ${note}`)), content);
+function foldable(title) {
+  return make("details", { open: true }, make("summary", { class: "lab-title" }, title, make("small", {})), make("div"));
+}
+
+function fill(details, note, content) {
+  say(details.querySelector("small"), note && ` ${note}`);
+  details.lastChild.replaceChildren(content);
 }
 
 function comparedTable(head, rows) {

@@ -51,11 +51,12 @@ class NumbersView {
     }
     this.runs.hidden = names.length < 2;
     this.shown = this.records();
-    this.model.send({ kind: "rows", run: this.run, start: this.first(), stop: this.first() + PAGE });
+    this.asked = this.first();
+    this.model.send({ kind: "rows", run: this.run, start: this.asked, stop: this.asked + PAGE });
   }
 
   receive({ run, start, metrics, rows }) {
-    if (run !== this.run) return;
+    if (run !== this.run || start !== this.asked) return; // another view's page
     const skipped = this.store.head.skipped[run];
     say(this.place, (rows.length ? `records ${start + 1} to ${start + rows.length} of ${this.records()}` : "no records yet")
       + (skipped ? `; ${skipped} unreadable lines left out` : ""));
