@@ -5,6 +5,7 @@ import itertools
 import pytest
 from run_folders import write_run
 
+from aligner_lib.tutorial.report.html_page import html_page
 from widgets.completions.completions import COLOURS, SORTS, CompletionPages
 from widgets.frontend.widget import text_of
 from widgets.recordings.replay import Recording
@@ -123,6 +124,12 @@ def test_two_runs_share_charts_and_fit_a_phone(open_page):
     page = open_page([Recording("ppo-forms"), Recording("ppo-forms-both")], width=360)
     assert page.locator(".lab-runs li").count() == 2
     assert page.locator(".lab-alarms").inner_text()
-    assert page.evaluate(
-        "document.querySelector('#widget').scrollWidth <= document.documentElement.clientWidth"
-    )
+    page.get_by_text("All settings").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_a_long_formula_of_the_report_fits_a_phone(browser):
+    page = browser.new_page(viewport={"width": 360, "height": 800})
+    page.set_content(html_page("", f'<main><math display="block"><mi>{"x" * 200}</mi></math></main>'))
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    page.close()

@@ -17,6 +17,7 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import Workspace, write_portfolio
 from aligner_lib.tutorial.comparison.evaluation import evaluate_policies, recorded_evaluation
 from aligner_lib.tutorial.comparison.statistics import NOT_IDENTIFIABLE
+from aligner_lib.tutorial.report.html_page import STYLE
 from aligner_lib.tutorial.report.html_report import write_report
 from aligner_lib.tutorial.report.summary import summary_section
 from aligner_lib.tutorial.workspace import learning_progress
@@ -126,6 +127,15 @@ def test_answers_before_and_after_go_from_the_largest_gain_to_the_smallest(tmp_p
     assert re.findall(r"Question (\d)", section) == ["8", "4", "0"]
     assert "&lt;b&gt;answer 8 of step 6&lt;/b&gt;" in section and "<b>answer" not in section
     assert "3 of 9 held-out prompts of PPO's validation" in section
+    assert section.count('dir="auto">') == 3 * 3, (
+        "Arabic begins on the right, in a prompt and its two answers"
+    )
+
+
+def test_the_colours_of_a_terminal_s_output_have_a_dark_variant():
+    light, dark = (set(re.findall(r"(--\w+):", block)) for block in STYLE.split("@media")[:2])
+    colours = re.findall(r"\.ansi-\w+-fg { color: ([^;]+)", STYLE)
+    assert len(colours) == 4 and {colour[4:-1] for colour in colours} <= light & dark
 
 
 QUESTIONS = [
@@ -204,7 +214,7 @@ CHATML = "system\nYou are a helpful AI assistant\nuser\nWhy?\nassistant\n"
 def test_a_prompt_is_shown_without_its_template(tmp_path, prompt):
     records = [record | {"prompt": prompt} for step in (0, 6) for record in answers(step, 0.0)]
     write_run(tmp_path / "ppo", [], records)
-    assert '<p class="prompt">Why?</p>' in summary_section({}, tmp_path)
+    assert '<p class="prompt" dir="auto">Why?</p>' in summary_section({}, tmp_path)
 
 
 def test_an_answer_without_a_reward_is_in_no_comparison(tmp_path):
@@ -244,6 +254,7 @@ def lab(tmp_path, monkeypatch):
 def test_the_portfolio_shows_results_opens_offline_and_names_neither_machine_nor_user(lab, tmp_path):
     page = write_portfolio(tmp_path / "p.html", lab.out).read_text()
     assert external_references(page) == [] and "<h1>Portfolio</h1>" in page
+    assert re.search('<div class="wide"><style>[^<]*</style><table class="lab-progress"', page)
     assert "<code>gae</code>" in page and "masked_loss" not in page
     assert "1 of 5" in page and "2.50 → 2.00" in page and page.count("reward +") == 2
     assert 'aria-label="SFT: loss: 2.5 at first, 2 at last"' in page

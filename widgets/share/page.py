@@ -192,7 +192,7 @@ def _table(values: dict) -> str:
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(_as_text(value))}</td></tr>"
         for name, value in values.items()
     )
-    return f"<table>{cells}</table>"
+    return f"<div class='wide'><table>{cells}</table></div>"
 
 
 def _as_text(value) -> str:

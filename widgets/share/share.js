@@ -14,6 +14,7 @@
   widget.render({ model, el: document.getElementById("widget") });
   if (parent !== window) {
     document.body.classList.add("framed");
-    new ResizeObserver(() => parent.postMessage({ labHeight: document.documentElement.scrollHeight }, "*")).observe(document.body);
+    const height = () => Math.ceil(document.body.getBoundingClientRect().height); // the document is never lower than its frame
+    new ResizeObserver(() => parent.postMessage({ labHeight: height() }, "*")).observe(document.body);
   }
 }

@@ -102,13 +102,15 @@ def _by_prompt(records: list[dict]) -> Answers:
 
 
 def _card(turn: str, boxes: str) -> str:
-    return f'<article><p class="prompt">{_text(turn)}</p><div class="sides">{boxes}</div></article>'
+    return (
+        f'<article><p class="prompt" dir="auto">{_text(turn)}</p><div class="sides">{boxes}</div></article>'
+    )
 
 
 def _box(name: str, verdict: str, text: str, finished: bool) -> str:
     return (
         f'<div><h3>{html.escape(name)} <span class="number">{html.escape(verdict)}</span></h3>'
-        f"<p>{_text(text)}{'' if finished else ' … <em>cut off</em>'}</p></div>"
+        f'<p dir="auto">{_text(text)}{"" if finished else " … <em>cut off</em>"}</p></div>'
     )
 
 

@@ -28,11 +28,13 @@ STYLE = """
 :root {
   --ink: #1f2328; --soft: #59636e; --paper: #fff; --raised: #f6f8fa; --edge: #d8dee4; --link: #0550ae;
   --strong: #0072b2; --faint: #0072b266; --mark: #a85a00; --bad: #b62324; --warned: #fff8f0;
+  --green: #1a7f37; --cyan: #1b7c83; --yellow: #9a6700;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ink: #e6edf3; --soft: #9aa4ae; --paper: #0d1117; --raised: #161b22; --edge: #30363d; --link: #79b8ff;
     --strong: #56b4e9; --faint: #56b4e966; --mark: #f0b429; --bad: #ff8a80; --warned: #2b2113;
+    --green: #56d364; --cyan: #56d4dd; --yellow: #e3b341;
   }
 }
 body { margin: 0; font: 16px/1.6 system-ui, sans-serif; color: var(--ink); background: var(--paper); text-align: left; }
@@ -78,7 +80,7 @@ th { font-weight: 600; color: var(--soft); }
 .answers .sides { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 13rem), 1fr)); gap: .6rem 1.4rem; margin-top: .6rem; }
 .answers h3 { margin: 0; padding-top: .3rem; border-top: 2px solid var(--edge); font-size: .85rem; color: var(--soft); display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 .6rem; }
 .answers h3 .number { font-weight: 400; white-space: pre-line; }
-.wide { overflow-x: auto; }
+.wide, div.text_cell_render { overflow-x: auto; }
 .answers em { color: var(--soft); }
 .picture > div { display: grid; grid-template-columns: repeat(auto-fill, minmax(16rem, 1fr)); gap: 1rem 1.5rem; }
 .picture h3 { margin: 0; font-size: .9rem; font-weight: 600; color: var(--soft); }
@@ -93,9 +95,9 @@ div.output_area { margin: .4rem 0 .8rem; overflow-x: auto; }
 div.output_stderr { background: var(--warned); }
 div.prompt, .anchor-link { display: none; }
 img { max-width: 100%; background: #fff; border-radius: 6px; }
-math[display="block"] { text-align: left; margin: .8rem 0; }
-.ansi-red-fg { color: #b62324; } .ansi-green-fg { color: #1a7f37; } .ansi-cyan-fg { color: #1b7c83; }
-.ansi-yellow-fg { color: #9a6700; } .ansi-bold { font-weight: bold; }
+math[display="block"] { text-align: left; margin: .8rem 0; overflow-x: auto; }
+.ansi-red-fg { color: var(--bad); } .ansi-green-fg { color: var(--green); } .ansi-cyan-fg { color: var(--cyan); }
+.ansi-yellow-fg { color: var(--yellow); } .ansi-bold { font-weight: bold; }
 @media (max-width: 60rem) { nav { position: static; width: auto; } main { margin-left: 0; padding: 1rem; } }
 @media (max-width: 40rem) {
   .stages tr { display: grid; grid-template-columns: 1fr auto; }

@@ -41,7 +41,7 @@ def portfolio_page(folder: Path, name: str = "") -> str:
     parts = [
         f"<h1>{html.escape(name) or 'Portfolio'}</h1>",
         f'<p class="facts">Aligner Lab: from a language model to an aligned model · {_today()}</p>',
-        f"<h2>Progress</h2>{ProgressTable(folder)._repr_html_()}{_passed(progress)}",
+        f'<h2>Progress</h2><div class="wide">{ProgressTable(folder)._repr_html_()}</div>{_passed(progress)}',
         f"<h2>Results</h2>{stages}" if stages else "",
         evaluation_section(results, runs, solved),
         f"<h2>Training curves</h2>{curves}" if curves else "",

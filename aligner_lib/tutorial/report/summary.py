@@ -58,7 +58,7 @@ def _figures(summary: dict) -> str:
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(_shown(value))}</td></tr>"
         for name, value in flatten(summary | {KEY: evaluation}).items()
     )
-    return f"<table>{rows}</table>"
+    return f'<div class="wide"><table>{rows}</table></div>'
 
 
 def _shown(value) -> str:
