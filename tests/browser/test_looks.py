@@ -273,6 +273,14 @@ def test_the_panel_cancels_at_the_second_press_and_has_no_button_for_a_run_that_
     assert "It ends after this step" not in panel.inner_text()
 
 
+def test_a_teacher_s_wrong_clock_makes_no_seat_quiet(show, tmp_path):
+    seat(tmp_path, 0, "finished", 12)
+    desk = show()
+    desk.page.evaluate("() => { const now = Date.now; Date.now = () => now() + 3600e3; }")
+    desk.show(Classroom(tmp_path))
+    assert desk.page.locator(".lab-classroom .lab-said").inner_text() == "1 seats. All is well."
+
+
 def test_seats_with_one_folder_name_have_a_row_each(show, tmp_path):
     for group, step in (("morning", 3), ("evening", 7)):
         seat(tmp_path / group, 1, "running", step)

@@ -32,8 +32,9 @@ class ClassroomView {
   }
 
   draw() {
-    const { rows, quiet_seconds: quiet, poll_ms: poll } = this.model.get("view");
-    const now = Date.now() / 1000;
+    const { rows, quiet_seconds: quiet, poll_ms: poll, now: heard } = this.model.get("view");
+    this.ahead = Math.min(this.ahead ?? Infinity, Date.now() / 1000 - heard); // the teacher's clock, of the kernel's
+    const now = Date.now() / 1000 - this.ahead;
     const seats = rows.map((row, index) => ({ ...row, index, age: row.last ? now - row.last : null, need: need(row, now, quiet) }));
     const first = this.order.selectedIndex === 0 ? (a, b) => b.need.weight - a.need.weight || a.index - b.index : (a, b) => a.index - b.index;
     seats.sort(first);

@@ -24,6 +24,7 @@ POLL_SECONDS = 1.0
 SEARCH_SECONDS = (
     20.0  # between two searches of a seat's whole folder; every poll sees new runs next to known runs
 )
+NOW_SECONDS = 10.0  # the page compares its clock with the kernel's so often
 QUIET_SECONDS = 300.0  # a participant without news for longer may be stuck
 SHOWN_ALARMS = 3
 PARTICIPANT = "participant.json"  # {"name": …}, optional, written by the participant
@@ -261,8 +262,10 @@ class Classroom(Tabled, Widget):
                 {key: value for key, value in row.items() if key != "folder"} for row in self._followed.poll()
             ]
             # The page counts the seconds since the last news. If they were part of `view`, every refresh would send a message.
+            # `now` changes rarely for the same reason.
             self.view = {
                 "rows": rows,
+                "now": time.time() // NOW_SECONDS * NOW_SECONDS,
                 "quiet_seconds": QUIET_SECONDS,
                 "poll_ms": _rounded(self._followed.seconds),
             }
