@@ -136,7 +136,7 @@ def stale(heartbeat_age: float, step: int, limits: Thresholds = Thresholds()) ->
         "stale_heartbeat",
         step,
         "No sign of life",
-        f"run.json says that the run is running, but it has written nothing for {heartbeat_age:.0f} s: it hangs, its node is "
+        f"run.json says that the run is running, but it has written nothing for over {limits.heartbeat_seconds:g} s: it hangs, its node is "
         "gone, or the file system is stuck.",
         "Read the job's log; cancel and submit it again to resume from the last checkpoint.",
     )
