@@ -120,6 +120,12 @@ def test_a_value_that_no_chart_can_draw_leaves_the_others_and_is_named(tmp_path)
     assert finite({"a": [float("inf")]}) == {"a": ["inf"]}
 
 
+def test_of_many_gaps_the_last_one_is_kept_because_it_may_be_the_latest_value(tmp_path):
+    _, browser = follow(write_run(tmp_path, {"train/loss": [1.0, float("nan")] * 60}))
+    gaps = browser.head["gaps"]["0/0/0"]
+    assert len(gaps) == 50 and [gap[0] for gap in gaps[-2:]] == [98, 120]
+
+
 def test_runs_that_end_with_nan_send_nothing_new(tmp_path):
     """A NaN differs from itself, and the table of two runs would be sent again and again."""
     feed = open_feed([write_run(tmp_path / name, {"train/loss": [1.0, float("nan")]}) for name in ("a", "b")])

@@ -42,7 +42,8 @@ def drawable(line: Line, series: Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gaps(line: Line, series: Series) -> list[tuple[int, int, str]]:
-    """The first MOST_GAPS gaps of a line, with values that a chart cannot draw: (first row, last row, value).
+    """The gaps of a line, with values that a chart cannot draw: (first row, last row, value). At most MOST_GAPS, among them the
+    last gap, which may be the line's latest value.
 
     value: `NaN`, `∞`, `−∞`, or a number beyond LARGEST. Consecutive records with the same value are a single gap.
     """
@@ -54,7 +55,10 @@ def gaps(line: Line, series: Series) -> list[tuple[int, int, str]]:
                 spans[-1] = (spans[-1][0], row, name, (metric, name, place))
             else:
                 spans.append((row, row, name, (metric, name, place)))
-    return [gap[:3] for gap in sorted(spans)[:MOST_GAPS]]
+    spans.sort()
+    if len(spans) > MOST_GAPS:
+        spans[MOST_GAPS - 1 :] = spans[-1:]
+    return [gap[:3] for gap in spans]
 
 
 def last_value(line: Line, series: Series) -> float | None:
