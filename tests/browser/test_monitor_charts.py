@@ -47,6 +47,7 @@ def test_zoom_hover_table_axes_and_charts_by_keyboard(show, healthy):
     desk.wait(lambda: float(chart.get_attribute("aria-valuemin")) == 1, "no way back")
     page.get_by_role("button", name="Numbers").press("Enter")
     page.get_by_text("records 71 to 120 of 120").wait_for()
+    assert page.get_by_role("button", name="Numbers", expanded=True).count() == 1
     page.get_by_role("button", name="Later").press("Enter")  # there are no later records
     page.get_by_role("button", name="Earlier").press("Enter")
     page.get_by_text("records 21 to 70 of 120").wait_for()
@@ -262,6 +263,28 @@ def test_a_page_whose_messages_do_not_arrive_says_so(show, tmp_path):
     assert "Kernel Comms over subshells: Disabled" in notice.inner_text()
     page.wait_for_function("(button) => !button.disabled", arg=stop.element_handle())
     assert page.locator(".lab-body[inert]").count() == 0
+
+
+def test_a_choice_of_axis_and_an_unreadable_number_stay_while_the_kernel_is_busy(show, tmp_path):
+    metrics = {"train/loss": [2.0, 1.0], "train/lr": [0.5, 0.5]}
+    page = show(Monitor(write_run(tmp_path / "run", metrics, controls=["lr"], **RUNNING))).page
+    page.get_by_role("button", name="Change settings").click()
+    rate = page.get_by_label("learning rate", exact=True)
+    rate.press_sequentially("2e-")
+    rate.press("Enter")
+    assert rate.evaluate("(input) => input.validity.badInput"), "the text is no number, and is still there"
+    page.evaluate("() => { window.kernel = () => new Promise(() => {}); }")
+    page.get_by_label("over").select_option("time")
+    page.evaluate("document.querySelector('.lab-monitor').lab.drawTools()")
+    assert page.get_by_label("over").input_value() == "time"
+
+
+def test_a_chart_s_long_name_is_broken_within_its_chart(show, tmp_path):
+    name = "train/" + "long" * 30
+    page = show(Monitor(write_run(tmp_path / "run", {name: [1.0]}), [name, "train/loss"])).page
+    title = page.locator(".lab-chart .lab-title").first
+    title.wait_for()
+    assert title.evaluate("(title) => title.scrollWidth <= title.closest('figure').clientWidth")
 
 
 def test_stop_that_cannot_be_written_says_so(show, tmp_path):

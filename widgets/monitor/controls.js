@@ -15,6 +15,7 @@ class Knobs {
 
   control(name) {
     const send = () => {
+      if (!input.reportValidity()) return; // a text that is no number stays
       if (input.value !== "") this.model.send({ kind: "set", name, value: input.value });
       input.value = "";
     };

@@ -42,8 +42,8 @@ class MonitorView {
     this.smoothing = make("input", { type: "range", min: 0, max: 15, step: 1, value: 2, oninput: () => { this.state.smoothing = this.smoothing.value / 100; this.redraw(); } });
     this.add = make("select", { "aria-label": "add a chart", onchange: () => { this.mailbox.send({ kind: "add", metric: this.add.value }); this.add.value = ""; } });
     this.whole = make("button", { type: "button", hidden: true, onclick: () => this.zoom(null) }, "Show all");
-    this.table = make("button", { type: "button", "aria-expanded": "false", onclick: () => set(this.table, { "aria-expanded": this.numbers.toggle() }) }, "Numbers");
-    this.change = make("button", { type: "button", "aria-expanded": "false", title: "Values that the run changes while it runs", onclick: () => set(this.change, { "aria-expanded": this.knobs.toggle() }) }, "Change settings");
+    this.table = make("button", { type: "button", "aria-expanded": "false", onclick: () => set(this.table, { "aria-expanded": String(this.numbers.toggle()) }) }, "Numbers");
+    this.change = make("button", { type: "button", "aria-expanded": "false", title: "Values that the run changes while it runs", onclick: () => set(this.change, { "aria-expanded": String(this.knobs.toggle()) }) }, "Change settings");
     this.stop = make("button", { type: "button", class: "lab-stop", onclick: () => this.requestStop() }, "Stop after this step");
     this.speed = make("select", { onchange: () => this.play(false) }, ...[1, 10, 100, 1000].map((n) => make("option", { value: n }, `${n}×`)));
     this.again = make("button", { type: "button", onclick: () => this.play(true) }, "Play again");
@@ -229,7 +229,7 @@ class MonitorView {
 
   drawTools() {
     const { head } = this.store;
-    this.axis.value = head.axis;
+    this.axis.value = this.model.get("axis"); // the head's is an earlier choice while the kernel is busy
     const player = head.players.find((one) => one);
     this.player.hidden = !player;
     if (player) {
