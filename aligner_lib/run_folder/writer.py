@@ -184,10 +184,14 @@ class RunWriter:
         fork on."""
         at_fork = (self._before.get("parent") or {}).get("step") == step
         before, now = self._before.get("hashes") or {}, self._info["hashes"]
+        # an early release recorded test files, too, which no job reads
+        unread = _test_files(self._before.get("config") or {})
         other = [
             name
             for name in before | now
-            if before.get(name) != now.get(name) and not (at_fork and name.startswith(OF_CODE))
+            if before.get(name) != now.get(name)
+            and not (at_fork and name.startswith(OF_CODE))
+            and (name in now or _prefix(name) not in unread)
         ]
         if before and other:
             raise UserError(
@@ -494,6 +498,18 @@ def _sync(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def _test_files(config: dict) -> set[str]:
+    """The paths and names of the files of data_prefix.test, of token files their prefixes."""
+    value = flatten(config).get("model.data.data_prefix.test")
+    files = map(str, filter(None, value if isinstance(value, list) else [value]))
+    return {_prefix(name) for file in files for name in (str(Path(file)), Path(file).name)}
+
+
+def _prefix(name: str) -> str:
+    """The name without the end of a token file's."""
+    return name.removesuffix(".bin").removesuffix(".idx")
 
 
 def _in_words(changed: Mapping[str, str]) -> str:

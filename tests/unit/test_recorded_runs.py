@@ -246,7 +246,9 @@ def test_a_finished_run_with_other_inputs_or_without_an_environment_begins_anew(
     lab = Workspace(tmp_path / "lab", "smoke")
     record_run(lab, "rm")
     more = {"trainer.rm.max_steps": 999}  # with another model, the job would refuse them
-    assert not any(begins_anew(lab, "rm", **settings) for settings in ({}, more))
+    (tmp_path / "test.jsonl").write_text("{}\n")
+    unread = {"model.data.data_prefix.test": [str(tmp_path / "test.jsonl")]}
+    assert not any(begins_anew(lab, "rm", **settings) for settings in ({}, more, unread))
     record_run(lab, "sft")
     changed = lab.run("sft").latest_checkpoint() / "tokenizer_config.json"
     changed.write_text(changed.read_text() + " ")

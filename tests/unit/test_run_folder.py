@@ -246,6 +246,27 @@ def test_a_run_is_not_resumed_with_other_inputs(tmp_path, hashes, named):
     resume()
 
 
+@pytest.mark.parametrize(
+    ("test", "recorded"),
+    [
+        ("data/t.jsonl", ["t.jsonl"]),
+        (["data/t.jsonl", "more/t.jsonl"], ["data/t.jsonl", "more/t.jsonl"]),
+        (["data/t_text"], ["t_text.bin", "t_text.idx"]),
+    ],
+)
+def test_a_run_that_was_begun_with_test_files_is_resumed_without_them(tmp_path, test, recorded):
+    hashes = {"model": "m"} | dict.fromkeys(recorded, "t")
+    config = {"model": {"data": {"data_prefix": {"train": ["v.jsonl"], "test": test}}}}
+    begin(tmp_path, (1, 2, 3), "stopped", hashes=hashes | {"v.jsonl": "v"}, config=config)
+    with (
+        pytest.raises(UserError, match=r"other inputs \(v.jsonl\)"),
+        writer(tmp_path, hashes={"model": "m"}) as run,
+    ):
+        run.start(2)
+    with writer(tmp_path, hashes={"model": "m", "v.jsonl": "v"}) as run:
+        run.start(2)
+
+
 def test_a_job_of_another_kind_leaves_the_folder_of_a_run_unchanged(tmp_path):
     begin(tmp_path, (1, 2), "finished")
     files = files_of(tmp_path)

@@ -279,8 +279,8 @@ def _of_name(name: str, hashes: Mapping[str, str]) -> set[str]:
 
 
 def _files(config: DictConfig) -> Iterator[Path]:
-    """The existing data files that the settings name."""
+    """The existing data files that the settings name, except data_prefix.test, which no job reads."""
     for key, value in flatten(save(config)).items():
-        if ".data_prefix" in key or key.endswith(".file_path"):
+        if (".data_prefix" in key and not key.endswith(".test")) or key.endswith(".file_path"):
             paths = [Path(str(part)).expanduser() for part in (value if isinstance(value, list) else [value])]
             yield from filter(Path.is_file, paths)
