@@ -120,7 +120,7 @@ def trainers_files(
         settings.validation_fraction if hold_out else 0.0,
     )
     present: set[str] = set()
-    files: dict[str, list[tuple[int, Path]]] = {split: [] for split in given}
+    files: dict[str, list[Path]] = {split: [] for split in given}
     for split, (key, value) in given.items():
         if split == "validation" and hold_out:
             continue
@@ -128,37 +128,37 @@ def trainers_files(
         for source in sources:
             if not source.exists():
                 _download(source, rules)
-        numbered = list(enumerate(sources))
-        if hold_out:
-            # the largest source decides the split: few prompts may need a limit far from the share
-            numbered.sort(key=lambda item: _size(item[1]), reverse=True)
-        for place, source in numbered:
+        to_split: list[tuple[Path, Rules]] = []
+        for source in sources:
             heads = _first_records(source) if _may_be_read(source) else None
             columns = set().union(*heads or ())
             present |= columns
             is_own = heads is not None and not _is_converted(heads, columns, samples, rules)
             if is_own and not hold_out:
-                files[split].append((place, source))
+                files[split].append(source)
                 continue
             if is_own and "text" in columns:
                 raise UserError(
                     f"{given['validation'].key} is not set: give it as {given['validation'].key}=…, because {source} has "
                     "whole texts, of which the job holds none out"
                 )
-            unchanged = is_own and _all_own(source, samples, rules)
-            converted = _converted(source, split, samples, replace(rules, unchanged=unchanged))
-            present |= {*converted.columns}
-            own = split if hold_out or converted.has_own_split else "train"
-            files[split].append((place, converted.file(own)))
             if hold_out:
-                files["validation"].append((place, converted.file("validation")))
-                rules = replace(rules, limit=converted.limit if rules.limit is None else rules.limit)
+                unchanged = is_own and _all_own(source, samples, rules)
+                to_split.append((source, replace(rules, unchanged=unchanged)))
+                continue
+            converted = _converted(source, split, samples, rules)
+            present |= {*converted.columns}
+            files[split].append(converted.file(split if converted.has_own_split else "train"))
+        for converted in _split(to_split, samples) if hold_out else ():
+            present |= {*converted.columns}
+            for side in SPLITS:
+                files[side].append(converted.file(side))
     if unknown := rules.names() - present:
         raise UserError(
             f"{PLACE}.{'columns' if unknown & rules.columns.keys() else 'ignore_columns'} names the column {min(unknown)!r}, "
             f"which no data file has: they have {', '.join(sorted(present))}"
         )
-    return {split: [file for _, file in sorted(placed)] for split, placed in files.items()}
+    return files
 
 
 def files_of(value: Any, key: str) -> list[Path]:
@@ -221,11 +221,6 @@ def _all_own(source: Path, samples: Samples, rules: Rules) -> bool:
     return True
 
 
-def _size(source: Path) -> int:
-    """The bytes of a source's data files."""
-    return sum(file.stat().st_size for file in _named_files(source).values())
-
-
 def _named_files(source: Path) -> dict[str, Path]:
     """A source's data files by their names within the source."""
     files = own_files(str(source)).paths
@@ -238,6 +233,28 @@ def _common_folder(files: Iterable[Path]) -> Path:
 
 
 # ---- conversion -----------------------------------------------------------------------------------------------------
+
+
+def _split(sources: list[tuple[Path, Rules]], samples: Samples) -> list[Converted]:
+    """Convert the training sources, each by its rules, and hold out a share of the prompts, of all sources the same prompts.
+    Raises UserError if no prompt is held out."""
+    alone = [_converted(source, "train", samples, rules) for source, rules in sources]
+    held_out = [converted for converted in alone if converted.file("validation").stat().st_size]
+    first, fraction = sources[0][0], sources[0][1].validation_fraction
+    if fraction and not held_out:
+        raise UserError(
+            f"{first} has so few prompts that none was held out: raise {PLACE}.validation_fraction ({fraction}), or give a "
+            "validation file"
+        )
+    # few prompts may need a limit far from the share, which would hold out most of another source
+    limits = [converted.limit for converted in held_out if converted.limit is not None]
+    nearest = min(limits, key=lambda limit: abs(limit - fraction * 2**64), default=None)
+    return [
+        converted
+        if nearest is None or converted.limit in (None, nearest)
+        else _converted(source, "train", samples, replace(rules, limit=nearest))
+        for converted, (source, rules) in zip(alone, sources)
+    ]
 
 
 def _converted(source: Path, split: str, samples: Samples, rules: Rules) -> Converted:
@@ -266,11 +283,6 @@ def _converted(source: Path, split: str, samples: Samples, rules: Rules) -> Conv
         raise UserError(
             f"{source} has labelled answers, and no pairs: only KTO learns from labels (aligner dpo "
             "model.dpo.preference_loss=kto)"
-        )
-    if rules.validation_fraction and rules.limit is None and not known.file("validation").stat().st_size:
-        raise UserError(
-            f"{source} has so few prompts that none was held out: raise {PLACE}.validation_fraction "
-            f"({rules.validation_fraction}), or give a validation file"
         )
     return known
 

@@ -142,9 +142,10 @@ def test_without_a_validation_file_a_share_of_the_prompts_is_held_out(tmp_path):
     assert 7 <= len(held_out) <= 13, "about a quarter of 40"
 
 
-def test_several_files_hold_out_the_same_prompts(tmp_path):
+@pytest.mark.parametrize("answer", ["Yes.", "Yes. " * 1000], ids=["small", "large"])
+def test_several_files_hold_out_the_same_prompts_although_one_has_few(tmp_path, answer):
     rows = [PAIR | {"prompt": f"{n}?"} for n in range(12)]
-    few = jsonl(tmp_path / "few.jsonl", *(row | {"chosen": "Yes."} for row in rows[:4]))
+    few = jsonl(tmp_path / "few.jsonl", *(row | {"chosen": answer} for row in rows[:4]))
     many = jsonl(tmp_path / "many.jsonl", *rows)
     given = {"train": GivenFiles("data.train", [str(few), str(many)]), "validation": GivenFiles("v", None)}
     split = trainers_files(given, "pairs", OmegaConf.structured(Data))
