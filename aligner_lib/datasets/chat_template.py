@@ -311,17 +311,11 @@ def answer_end(tokenizer: Tokenizer) -> int:
 
 
 def answer_mark(tokenizer: Tokenizer) -> str:
-    """The text before an answer: `Assistant:`, or the generation prompt of the tokenizer's template."""
+    """The text before an answer: `Assistant:`, or the generation prompt of the tokenizer's template, which may be empty."""
     if tokenizer.template != OWN:
         return ANSWER
     question = [{"role": "user", "content": "?"}]
-    mark = _apply(tokenizer, question, True).removeprefix(_apply(tokenizer, question, False))
-    if not mark:
-        raise UserError(
-            f"{tokenizer.folder}: the chat template writes nothing before an answer, so the start of a response can't be "
-            "found in token files: give model.data.data_impl=jsonl"
-        )
-    return mark
+    return _apply(tokenizer, question, True).removeprefix(_apply(tokenizer, question, False))
 
 
 def _ending(whole: str, content: str) -> str:

@@ -46,6 +46,8 @@ def load_pairs(
 ) -> tuple[Sequence[PairSample], LoadReport]:
     """As load.load_pairs. files: prefixes of .bin and .idx. Raises UserError for unusable files."""
 
+    end = answer_end(tokenizer)
+
     def make(prompt: list[int], *responses: list[int]) -> PairSample | str:
         pair = PairSample(*(prompt + response for response in responses))
         return pair_problem(pair, max_length) or pair
@@ -53,10 +55,11 @@ def load_pairs(
     def make_whole(*rows: list[int]) -> PairSample | str:
         if reason := next(filter(None, (_stop_in_response(tokenizer, row) for row in rows)), None):
             return reason
-        return make([], *(row + [tokenizer.eos_id] for row in rows))
+        return make([], *(row + [end] for row in rows))
 
-    # a plain text need not say where its response begins
-    make_rows = _with_prompt(tokenizer, make) if tokenizer.template == OWN else make_whole
+    # a plain text need not say where its response begins, and some templates write nothing there
+    has_mark = tokenizer.template == OWN and answer_mark(tokenizer)
+    make_rows = _with_prompt(tokenizer, make) if has_mark else make_whole
     return _load(files, tokenizer, make_rows, group=2, collect=collect)
 
 
@@ -118,15 +121,22 @@ def response_start(tokenizer: Tokenizer, ids: list[int], mark: str) -> int | Non
 
 def _stop_in_response(tokenizer: Tokenizer, row: list[int]) -> str | None:
     """The reason to drop a plain text whose response, after the last `Assistant:`, contains a stop token."""
-    if not stop_token_within(tokenizer, row[len(tokenizer.bos_ids) :]):
+    # with the tokenizer's own template, the prompt has stop tokens, and `aligner data mmap` has checked the response
+    if tokenizer.template == OWN or not stop_token_within(tokenizer, row[len(tokenizer.bos_ids) :]):
         return None
     start = response_start(tokenizer, row, answer_mark(tokenizer))
     return None if start is None else stop_token_within(tokenizer, row[start:])
 
 
 def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
-    """A function of a pair's two rows, which calls make(prompt, chosen, rejected); the responses get their stop tokens."""
+    """A function of a pair's two rows, which calls make(prompt, chosen, rejected); the responses get their stop tokens. Raises
+    UserError for a template that writes nothing before an answer."""
     mark, end = answer_mark(tokenizer), answer_end(tokenizer)
+    if not mark:
+        raise UserError(
+            f"{tokenizer.folder}: the chat template writes nothing before an answer, so the start of a response can't be "
+            "found in token files: give model.data.data_impl=jsonl"
+        )
 
     def split(*rows: list[int]):
         starts = [response_start(tokenizer, row, mark) for row in rows]

@@ -339,6 +339,20 @@ def test_a_pair_with_a_blank_answer_is_left_out_as_of_lines(tmp_path, smoke, tem
         assert report.lines()[0].startswith("2 of 3 samples left out: no answer behind a last ")
 
 
+def test_a_reward_model_learns_with_a_template_that_writes_nothing_before_an_answer(tmp_path, smoke):
+    end = "{% if m['role'] == 'user' %} [/INST]{% else %}{{ eos_token }}{% endif %}"
+    template = "{% for m in messages %}[INST] {{ m['content'] }}" + end + "{% endfor %}"
+    tokenizer = use_template(Tokenizer(with_settings(smoke, tmp_path / "model", chat_template=template)), OWN)
+    texts = [f"User: 1\n\nAssistant: Hi.\n\nUser: 2\n\nAssistant: {answer}" for answer in ("Yes.", "No.")]
+    lines, prefix = tokenized(tmp_path, tokenizer, *texts)
+    samples, _ = load_indexed.load_pairs([prefix], tokenizer, 128)
+    assert samples == load.load_pairs([lines], tokenizer, 128)[0]
+    with pytest.raises(
+        UserError, match=r"writes nothing before an answer, .*: give model\.data\.data_impl=jsonl"
+    ):
+        load_indexed.load_preferences([prefix], tokenizer, 128)
+
+
 def test_an_odd_number_of_documents_is_refused_as_pairs(tmp_path, tokenizer):
     _, prefix = tokenized(tmp_path, tokenizer, "a", "b", "c")
     with pytest.raises(UserError, match="has 3 documents: chosen and rejected documents alternate"):
