@@ -130,7 +130,8 @@ class ServerConnections:
                 f"model.encoder_seq_length={self.longest_sample} is beyond the {status['positions']} positions of "
                 f"{link.where}, which has {status['model']}: set model.encoder_seq_length={status['positions']} or less"
             )
-        if self.writer is not None:
+        # a server of an earlier release names no hash
+        if self.writer is not None and "hash" in status:
             self.writer.check_server(
                 link.where.service, status["hash"], f"{link.where}, which has {status['model']}"
             )

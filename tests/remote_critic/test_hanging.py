@@ -162,3 +162,6 @@ def test_a_run_goes_on_only_with_the_model_of_the_server_that_it_was_begun_with(
             run.rewind(step)
             run.finish("stopped")
         assert run.folder.info["servers"] == {"critic": "a" if refused else model}
+    del status["hash"]  # a server of an earlier release
+    servers = ServerConnections({linked.where: {*BOTH}}, tokenizer, "run", 10.0, 10.0, 128, run)
+    servers._check(servers.first, linked.connect())
