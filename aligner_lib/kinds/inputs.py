@@ -228,7 +228,7 @@ def _check_outside_of_the_run(folder: Path, config: DictConfig, named: str) -> N
     named: the setting, as in the message.
     """
     run = config.exp_manager.explicit_log_dir
-    if run and folder.resolve().is_relative_to(RunFolder(run).path.resolve() / "checkpoints"):
+    if run and folder.resolve().is_relative_to((RunFolder(run).path / "checkpoints").resolve()):
         raise UserError(
             f"{named} is a checkpoint in the job's own run folder, {run}: choose another run folder (--run)"
         )

@@ -583,6 +583,19 @@ def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
     assert set(inputs.hashes_of_splits(config, tmp_path)) == {"model", str(train), str(validation)}
 
 
+def test_a_checkpoint_of_the_job_s_own_run_is_refused_behind_a_link(tmp_path, monkeypatch):
+    from aligner_lib.kinds import inputs
+
+    monkeypatch.setattr(inputs, "resolve", Path)
+    for folder in ("disk/step_5", "run"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
+    settings = {"model.restore_from_path": "run/checkpoints/step_5", "exp_manager.explicit_log_dir": "run"}
+    config = compose("sft", [f"{key}='{tmp_path}/{value}'" for key, value in settings.items()])
+    with pytest.raises(UserError, match="step_5 is a checkpoint in the job's own run folder"):
+        inputs.model_folder(config, "model.restore_from_path")
+
+
 def test_a_run_without_a_step_left_keeps_the_settings_of_its_figures(tmp_path, caplog):
     begin(tmp_path, (1, 2, 3), "finished", config={"lr": 0.1}, max_steps=3)
     with writer(tmp_path, config={"lr": 0.2}, seed=8, max_steps=3) as run:
