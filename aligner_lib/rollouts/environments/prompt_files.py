@@ -136,15 +136,19 @@ def _key_cure(value: dict[str, Any], keys: list[str]) -> str:
 
 
 def _messages(prompt: Any, key: str) -> list[Message]:
-    """The turns under a key. Raises ValueError for other values, for an unread key, and for turns that end with the assistant's."""
-    if not prompt or not isinstance(prompt, list) or not all(isinstance(turn, dict) for turn in prompt):
+    """The turns under a key. Raises ValueError for other values, for an unread key, and for turns that end with the assistant's or
+    with a blank one of the user's."""
+    is_list = isinstance(prompt, list) and all(isinstance(turn, dict) and "role" in turn for turn in prompt)
+    if not is_list or not prompt:
         raise ValueError(f"{key} is not a list of {{role, content}}")
+    turns = turns_in_record({"messages": prompt})
     for unread, content in chain.from_iterable(turn.items() for turn in prompt):
         if unread not in MESSAGE_KEYS | METADATA and not is_empty(content):
             raise ValueError(f"a turn of {key} has the key {unread!r}, which is not read: remove the key")
-    turns = turns_in_record({"messages": prompt})
     if turns[-1].role == "Assistant":
         raise ValueError(f"the last turn of {key} is not the user's")
+    if turns[-1].role == "User" and not turns[-1].text.strip():
+        raise ValueError(f"the last turn of {key} is empty")
     return [_message(turn, value.get("name")) for turn, value in zip(turns, prompt)]
 
 
