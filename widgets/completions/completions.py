@@ -92,9 +92,8 @@ class CompletionPages:
         responses = [response for row in rows for response in row.get("members", [row])]
         scale = _scale(responses)
         notes = self._notes(options, chosen_step, step, responses)
-        if rows and all(
-            "note" in row.get("beside", {}) for row in rows
-        ):  # show the note once, not in every row
+        if rows and all("note" in row.get("beside", {}) for row in rows):
+            # show the note once, not in every row
             notes += dict.fromkeys(row.pop("beside")["note" if len(rows) == 1 else "notes"] for row in rows)
         return {
             "run": self.run.name,

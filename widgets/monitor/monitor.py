@@ -131,9 +131,8 @@ class Monitor(Widget):
     def _on_message(self, _, content: dict, buffers) -> None:
         """Handle a message of the page, and send an answer. Without an answer, the page reports a lost connection."""
         self._handle(content)
-        if (
-            content.get("kind") != "detail"
-        ):  # the page asks for details by itself, and the answer would hide a lost button
+        # the page asks for details by itself, and the answer would hide a lost button
+        if content.get("kind") != "detail":
             self.send({"kind": "answer"})
 
     def _handle(self, content: dict) -> None:
