@@ -1,7 +1,6 @@
 """Notebook 13's judge: a learner's labels and rubric, answers without a verdict, and a run read by the gold program."""
 
 import json
-import signal
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,10 +79,14 @@ def test_a_second_server_and_an_interrupt_of_its_wait_leave_no_server_in_memory(
             servers.append(self)
 
     answers = iter([True, True])
+
+    def answers_or_is_interrupted(url: str) -> bool:
+        if answer := next(answers, False):
+            return answer
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(subprocess, "Popen", Server)
-    monkeypatch.setattr(
-        served, "_answers", lambda url: next(answers, None) or signal.raise_signal(signal.SIGINT)
-    )
+    monkeypatch.setattr(served, "_answers", answers_or_is_interrupted)
     monkeypatch.setenv(served.KEY_VARIABLE, "")
     for living in ([True], [False, True]):
         served.serve_judge("m")
