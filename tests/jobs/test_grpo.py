@@ -227,7 +227,7 @@ def test_what_an_environment_says_between_turns_is_read_and_not_learnt(jobs, env
         "grpo_turns",
         **ONE_STEP,
         model__environments=f"{{e: {{use: {file}}}}}",
-        model__grpo__sampling_params__end_strings="[e, t, a]",  # most responses end, and get a second turn
+        model__grpo__sampling_params__end_strings="[h, l]",  # most responses end, and get a second turn
     )
     records = of_training(run)
     second = [record for record in records if record["turns"] == 2]
