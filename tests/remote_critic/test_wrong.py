@@ -93,8 +93,8 @@ def test_a_failed_critic_s_run_names_the_cure(jobs, monkeypatch):
 def test_programs_that_judge_need_no_server_of_a_reward_model(monkeypatch):
     given = ["remote_critic_rm.critic.ip=127.0.0.1", "model.ppo.combine_rm_and_critic_server=False"]
     config = compose("ppo", [*given, "model.environments.sums.weight=1"], profile="smoke")
-    told = "model.ppo.combine_rm_and_critic_server=False: the environments' programs judge"
-    assert any(notice.startswith(told) for notice in notices("ppo", config, "smoke"))
+    words = "model.ppo.combine_rm_and_critic_server=False: the environments' programs judge"
+    assert any(notice.startswith(words) for notice in notices("ppo", config, "smoke"))
     monkeypatch.setattr(ppo_build, "server_connections", connect := Mock(side_effect=UserError("connected")))
     with pytest.raises(UserError, match="connected"):
         ppo_build._reward_source_and_critic(config, None, None, None)

@@ -21,9 +21,8 @@ from widgets.frontend.wire import finite
 from widgets.runs import waiting
 
 POLL_SECONDS = 1.0
-SEARCH_SECONDS = (
-    20.0  # between two searches of a seat's whole folder; every poll sees new runs next to known runs
-)
+SEARCH_SECONDS = 20.0
+"""Between two searches of a seat's whole folder. Every poll sees new runs next to known runs."""
 NOW_SECONDS = 10.0  # the page compares its clock with the kernel's so often
 QUIET_SECONDS = 300.0  # a participant without news for longer may be stuck
 SHOWN_ALARMS = 3
