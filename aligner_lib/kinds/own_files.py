@@ -61,6 +61,16 @@ class GivenFiles(NamedTuple):
     """A file or a list of files; None if the setting is not set."""
 
 
+class ExaminedSource(NamedTuple):
+    """A file, a folder or a data set of the hub, after a look at the first records."""
+
+    path: Path
+    columns: set[str]
+    """The columns of the first records of JSON Lines; empty for another form."""
+    is_own: bool
+    """Whether the source is JSON Lines in the trainers' format, as far as the first records tell."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """The settings of a conversion."""
@@ -119,40 +129,26 @@ def trainers_files(
         tuple(settings.ignore_columns),
         settings.validation_fraction if hold_out else 0.0,
     )
-    present: set[str] = set()
-    files: dict[str, list[Path]] = {split: [] for split in given}
-    for split, (key, value) in given.items():
-        if split == "validation" and hold_out:
-            continue
-        sources = files_of(value, key)
-        for source in sources:
-            if not source.exists():
-                _download(source, rules)
-        to_split: list[tuple[Path, Rules]] = []
-        for source in sources:
-            heads = _first_records(source) if _may_be_read(source) else None
-            columns = set().union(*heads or ())
-            present |= columns
-            is_own = heads is not None and not _is_converted(heads, columns, samples, rules)
-            if is_own and not hold_out:
-                files[split].append(source)
-                continue
-            if is_own and "text" in columns:
-                raise UserError(
-                    f"{given['validation'].key} is not set: give it as {given['validation'].key}=…, because {source} has "
-                    "whole texts, of which the job holds none out"
-                )
-            if hold_out:
-                unchanged = is_own and _all_own(source, samples, rules)
-                to_split.append((source, replace(rules, unchanged=unchanged)))
-                continue
-            converted = _converted(source, split, samples, rules)
-            present |= {*converted.columns}
-            files[split].append(converted.file(split if converted.has_own_split else "train"))
-        for converted in _split(to_split, samples) if hold_out else ():
-            present |= {*converted.columns}
-            for side in SPLITS:
-                files[side].append(converted.file(side))
+    examined = [
+        (split, _examined(path, samples, rules))
+        for split, (key, value) in given.items()
+        if not (split == "validation" and hold_out)
+        for path in files_of(value, key)
+    ]
+    if hold_out:
+        conversions = _split([source for _, source in examined], samples, rules, given["validation"].key)
+        files = {split: [converted.file(split) for converted in conversions] for split in SPLITS}
+    else:
+        conversions, files = [], {split: [] for split in given}
+        for split, source in examined:
+            if source.is_own:
+                files[split].append(source.path)
+            else:
+                conversions.append(converted := _converted(source.path, split, samples, rules))
+                files[split].append(converted.file(split if converted.has_own_split else "train"))
+    present = set().union(
+        *(source.columns for _, source in examined), *(converted.columns for converted in conversions)
+    )
     if unknown := rules.names() - present:
         raise UserError(
             f"{PLACE}.{'columns' if unknown & rules.columns.keys() else 'ignore_columns'} names the column {min(unknown)!r}, "
@@ -187,6 +183,16 @@ def hash_of_source(source: Path) -> str:
 
 
 # ---- which files are converted --------------------------------------------------------------------------------------
+
+
+def _examined(source: Path, samples: Samples, rules: Rules) -> ExaminedSource:
+    """Look at the first records of a source, which is downloaded if it names a data set of the hub."""
+    if not source.exists():
+        _download(source, rules)
+    heads = _first_records(source) if _may_be_read(source) else None
+    columns = set().union(*heads or ())
+    is_own = heads is not None and not _is_converted(heads, columns, samples, rules)
+    return ExaminedSource(source, columns, is_own)
 
 
 def _may_be_read(source: Path) -> bool:
@@ -235,12 +241,22 @@ def _common_folder(files: Iterable[Path]) -> Path:
 # ---- conversion -----------------------------------------------------------------------------------------------------
 
 
-def _split(sources: list[tuple[Path, Rules]], samples: Samples) -> list[Converted]:
-    """Convert the training sources, each by its rules, and hold out a share of the prompts, of all sources the same prompts.
-    Raises UserError if no prompt is held out."""
-    alone = [_converted(source, "train", samples, rules) for source, rules in sources]
+def _split(sources: list[ExaminedSource], samples: Samples, rules: Rules, key: str) -> list[Converted]:
+    """Convert the training sources, and hold out a share of the prompts, of all sources the same prompts. key: the setting of
+    the validation. Raises UserError for whole texts, and if no prompt is held out."""
+    for path, columns, is_own in sources:
+        if is_own and "text" in columns:
+            raise UserError(
+                f"{key} is not set: give it as {key}=…, because {path} has whole texts, of which the job holds none out"
+            )
+
+    def convert(source: ExaminedSource, limit: float | None = None) -> Converted:
+        unchanged = source.is_own and _all_own(source.path, samples, rules)
+        return _converted(source.path, "train", samples, replace(rules, unchanged=unchanged, limit=limit))
+
+    alone = [convert(source) for source in sources]
     held_out = [converted for converted in alone if converted.file("validation").stat().st_size]
-    first, fraction = sources[0][0], sources[0][1].validation_fraction
+    first, fraction = sources[0].path, rules.validation_fraction
     if fraction and not held_out:
         raise UserError(
             f"{first} has so few prompts that none was held out: raise {PLACE}.validation_fraction ({fraction}), or give a "
@@ -250,10 +266,8 @@ def _split(sources: list[tuple[Path, Rules]], samples: Samples) -> list[Converte
     limits = [converted.limit for converted in held_out if converted.limit is not None]
     nearest = min(limits, key=lambda limit: abs(limit - fraction * 2**64), default=None)
     return [
-        converted
-        if nearest is None or converted.limit in (None, nearest)
-        else _converted(source, "train", samples, replace(rules, limit=nearest))
-        for converted, (source, rules) in zip(alone, sources)
+        converted if nearest is None or converted.limit in (None, nearest) else convert(source, nearest)
+        for source, converted in zip(sources, alone)
     ]
 
 
