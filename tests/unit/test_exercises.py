@@ -140,6 +140,11 @@ def half_in_k3(logprobs, reference):
     return d, d**2 / 2, d + 0.5 * ((-d).exp() - 1)
 
 
+def linear_part_of_k3_detached(logprobs, reference):
+    d = logprobs - reference
+    return d, d**2 / 2, d.detach() + (-d).exp() - 1
+
+
 def update_with_a_step_too_many(policy, critic, optimizer, *others):
     losses = ALL["update"].reference(policy, critic, optimizer, *others)
     optimizer.step()
@@ -161,6 +166,7 @@ RECOGNISED = [
     ("whiten", lambda x, m: (x - x[m].mean()) / x[m].std() * m, "corrected_variance"),
     ("reinforce_loss", lambda z, x, r: -(r * (z.exp() / z.exp().sum()).log()[x]).mean(), "log_of_zero"),
     ("kl_estimators", half_in_k3, "another_multiple_in_k3"),
+    ("kl_estimators", linear_part_of_k3_detached, None),
     ("no_gradient", lambda ratio, a, limit: (a > 0) & (ratio > limit), "compared_with_epsilon"),
     # no mistake is named where the recognition can't read the type, or sees a part of the mistake alone
     ("gae", lambda values, rewards, mask, *_: (torch.zeros_like(mask), mask), None),
@@ -179,6 +185,8 @@ DESCRIBED = [
     ("gae", lambda results: (results[0], -results[1]), "Every value of returns has the other sign."),
     ("perplexity", lambda value: 3 * value, "Every value of perplexity is 3 times the right one."),
     ("perplexity", lambda value: value - 0.5, "Every value of perplexity is the right one minus 0.5."),
+    ("perplexity", torch.zeros_like, "Every value of perplexity is 0 for every input."),
+    ("no_gradient", torch.zeros_like, "Every value of flat is False for every input."),
     ("next_logprobs", lambda values: pad(values, (1, -1)), "one place too far to the right."),
     ("token_rewards", lambda values: values.mT, "is transposed: its rows should be its columns."),
     ("next_logprobs", lambda values: values.clamp(min=-20), "No value of logprobs is below -20, and"),
@@ -199,6 +207,7 @@ DESCRIBED = [
         "a tuple of one value. Is there a comma after the returned value?",
     ),
     ("bradley_terry", lambda loss: torch.zeros(0), "(no elements)"),
+    ("bradley_terry", list, "of type list; it should be a tensor (float32"),
     ("bradley_terry", lambda loss: "yes", "of type str; it should be a tensor (float32"),
     ("bradley_terry", lambda loss: loss[:, None], "has the shape [5, 1]; it should have [5]"),
     ("bradley_terry", torch.Tensor.double, "The numbers of loss are right, but they are float64"),

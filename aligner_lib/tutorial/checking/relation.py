@@ -7,7 +7,14 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 from aligner_lib.tutorial.exercises.exercise import ImportedLate
-from aligner_lib.tutorial.exercises.outcome import ABSOLUTE, RELATIVE, AnswerOutcome, close, numbers_of
+from aligner_lib.tutorial.exercises.outcome import (
+    ABSOLUTE,
+    RELATIVE,
+    AnswerOutcome,
+    close,
+    number_text,
+    numbers_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +41,8 @@ def relation(expected: Sequence[AnswerOutcome], got: Sequence[AnswerOutcome], na
         if any(right is None or yours is None for right, yours in pairs):
             return ""
         if not all(close(*pair) for pair in pairs):
+            if constant := _constant(name, pairs):
+                return constant
             floats = [(right.double(), yours.double()) for right, yours in pairs]
             sentences = (sentence(floats) for sentence in RELATIONS)
             return next((sentence.format(name=name) for sentence in sentences if sentence), "")
@@ -48,6 +57,13 @@ def _exchanged(expected: Sequence[AnswerOutcome], got: Sequence[AnswerOutcome], 
         ):
             return f"The values are right, but in another order. Return {', '.join(names)}."
     return ""
+
+
+def _constant(name: str, pairs: Pairs) -> str:
+    rights, yours = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
+    if not len(yours) or (yours != yours[0]).any() or (rights == rights[:1]).all():
+        return ""
+    return f"Every value of {name} is {number_text(yours[0])} for every input."
 
 
 def _same_shapes(pairs: Pairs) -> bool:
@@ -73,7 +89,7 @@ def _scaled(pairs: Pairs) -> str:
     right, yours = _flat(pairs)
     weight = (right * right).sum()
     factor = float((right * yours).sum() / weight) if weight > 0 else 0.0
-    if factor and all(close(factor * right, yours) for right, yours in pairs):
+    if abs(factor) > 1e-3 and all(close(factor * right, yours) for right, yours in pairs):
         return f"Every value of {{name}} is {factor:.6g} times the right one."
     return ""
 

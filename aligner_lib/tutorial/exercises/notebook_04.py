@@ -106,7 +106,8 @@ def _average(hidden, lengths):
 
 
 def _states(draw: Draw) -> dict:
-    rows, size = draw.one_of((2, 3, 4)), draw.one_of((6, 7))
+    """Hidden states. Every third batch has a single row."""
+    rows, size = draw.in_turn((3, 4, 1)), draw.one_of((6, 7))
     return {"hidden": draw.normal(rows, size, draw.one_of((3, 4))), "lengths": draw.lengths(rows, size)[1]}
 
 
@@ -143,6 +144,12 @@ LAST_AND_MEAN = Exercise(
             "This takes the first token, which has seen no other token. Under a causal mask only the last token "
             "has seen the whole text.",
             lambda hidden, lengths: (hidden[:, 0], _average(hidden, lengths)),
+        ),
+        Mistake(
+            "squeezed",
+            "`squeeze()` without a dimension removes every dimension of size 1, so a batch of one row loses its rows. Name "
+            "the dimension: `squeeze(1)`.",
+            lambda hidden, lengths: (_at(hidden, lengths - 1).squeeze(), _average(hidden, lengths)),
         ),
         Mistake(
             "padding_in_the_mean",

@@ -806,7 +806,7 @@ def _bandit_loss(
     logprobs=lambda logits: logits.log_softmax(-1),
     kl=lambda now, old, reference: old - reference,
     baseline=True,
-    before=lambda old, reference: old,
+    before=lambda now, old, reference: old,
     ratio=lambda difference: difference.exp(),
     pick=lambda plain, clipped: torch.maximum(plain, clipped),
     reduce=lambda losses: losses.mean(),
@@ -815,7 +815,7 @@ def _bandit_loss(
     advantages = rewards - coefficient * kl(now, old_logprobs, reference_logprobs)
     if baseline:
         advantages = advantages - advantages.mean()
-    ratios = ratio(now - before(old_logprobs, reference_logprobs))
+    ratios = ratio(now - before(now, old_logprobs, reference_logprobs))
     return reduce(pick(-advantages * ratios, -advantages * ratios.clamp(1 - epsilon, 1 + epsilon)))
 
 
@@ -924,7 +924,13 @@ BANDIT_LOSS = Exercise(
             "ratio_to_the_reference",
             "The ratio compares with the reference. It should compare with the policy from which the tokens were "
             "drawn.",
-            _with(before=lambda old, reference: reference),
+            _with(before=lambda now, old, reference: reference),
+        ),
+        Mistake(
+            "ratio_to_itself",
+            "The ratio compares the policy with itself, so it is always 1 and is never clipped: nothing limits the updates on the same "
+            "rollout. It should compare with the policy from which the tokens were drawn.",
+            _with(before=lambda now, old, reference: now.detach()),
         ),
         Mistake(
             "ratio_upside_down",

@@ -359,7 +359,7 @@ def _another_multiple(cases, outputs):
     if not isinstance(k3, torch.Tensor) or k3.shape != d.shape:
         return False
     multiple = float((k3[0] - d[0]) / (torch.exp(-d[0]) - 1))
-    return multiple != 0 and equal_to(answer)(cases, outputs)
+    return multiple != 0 and abs(multiple - 1) > 1e-3 and equal_to(answer)(cases, outputs)
 
 
 def _of_two_models(draw: Draw) -> dict:
@@ -431,6 +431,12 @@ KL_ESTIMATORS = Exercise(
             "detached",
             "The values are right, but they have no gradient, so they would have no effect as a term of the loss.",
             lambda logprobs, reference: _kl_estimators(logprobs.detach(), reference),
+        ),
+        Mistake(
+            "exponential_detached",
+            "The value of k3 is right, but its exponential has no gradient. So k3 has the gradient of k1, whose mean is 0, and does "
+            "not hold the policy back.",
+            _of_difference(lambda d: (d, d**2 / 2, torch.exp(-d).detach() - 1 + d)),
         ),
         Mistake(
             "zero_over_zero",

@@ -238,6 +238,13 @@ BOTH_ORDERS = Exercise(
             ),
         ),
         Mistake(
+            "half_counts_as_below",
+            "A pair with a probability of exactly one half counts as swayed. A probability of exactly one half prefers no place.",
+            lambda first, second: _both(
+                first, second, sways=lambda first, second: (first > 0.5) == (second > 0.5)
+            ),
+        ),
+        Mistake(
             "number_of_pairs",
             "This is the number of swayed pairs. Divide by the number of pairs.",
             lambda first, second: (_win(first, second), _sways(first, second).float().sum()),

@@ -218,13 +218,14 @@ def _dtype(value: Tensor) -> str:
 def _beside(yours: Tensor, right: Tensor) -> str:
     """A text with both numbers, with enough digits to show the difference."""
     for digits in (4, 6, 9, 17):
-        shown = _shown(yours, digits), _shown(right, digits)
+        shown = number_text(yours, digits), number_text(right, digits)
         if len(set(shown)) == 2:
             break
     return "{}; it should be {}".format(*shown)
 
 
-def _shown(number: Tensor, digits: int) -> str:
+def number_text(number: Tensor, digits: int = 4) -> str:
+    """A number with this many digits; True or False for a bool."""
     value = number.item()
     return f"{value + 0.0:.{digits}g}" if isinstance(value, float) else str(value)  # no -0
 
@@ -311,6 +312,8 @@ def _weights_of_models(arguments: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _without_gradient(output: Any) -> Any:
+    if type(output) is list:  # torch warns when it reads the number of a tensor that requires a gradient
+        return [_without_gradient(part) for part in output]
     return output.detach() if isinstance(output, torch.Tensor) else output
 
 
