@@ -22,7 +22,7 @@ TERMS = {  # term → the words with which a notebook explains it
     "log-derivative trick": r"log-derivative trick",
     "REINFORCE": r"\*\*REINFORCE\*\*",
     "baseline, advantage": r"\*\*baseline\*\*",
-    "reference, KL": r"Kullback",
+    "reference, KL": r"Kullback.{0,30}the mean of a difference",
     "optimum under a KL penalty": r"solution in closed form",
     "importance weights": r"\*\*Importance weights\*\*",
     "why clip": r"## Why clip",

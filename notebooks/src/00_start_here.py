@@ -61,8 +61,9 @@ print(
 #
 # 1. **SFT** (supervised fine-tuning) shows the model good answers and trains the model to write them.
 # 2. A **reward model** learns from pairs of answers which answer people prefer.
-# 3. **PPO** generates responses, scores them with the reward model, and updates the model towards high rewards. A KL
-#    penalty keeps the model close to its starting point.
+# 3. **PPO** generates responses, scores them with the reward model, and updates the model towards high rewards. A *KL
+#    penalty* keeps the model close to its starting point: it lowers the rewards by the distance from the starting model,
+#    the Kullback–Leibler divergence (KL) of notebook [04b](04b_policy_gradients.ipynb).
 
 # %%
 from aligner_lib.tutorial import Diagram
@@ -122,7 +123,7 @@ ProgressTable(lab.out)
 # ## What you learnt
 #
 # - The recipe has three training stages. The last stage uses four models, of which two are frozen.
-# - A profile changes sizes, places and some settings of the algorithm, such as PPO's $\lambda$. The code stays the same.
+# - A profile changes sizes, places and some settings of the algorithm, such as PPO's KL penalty. The code stays the same.
 # - A job writes a run folder, and every monitor reads the run folder.
 #
 # ## Further reading

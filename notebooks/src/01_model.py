@@ -102,8 +102,9 @@ print(np.concatenate(groups)[:, 0])
 # ## Tokens
 #
 # The tokenizer splits text into tokens and maps each token to an id. Each model family has its own tokenizer. For
-# example, Llama's tokenizer begins every text with a BOS token, and SmolLM2's does not. Always tokenise a text as a
-# whole, because a part of the text alone may be split into different tokens.
+# example, Llama's tokenizer begins every text with a special token (BOS, *beginning of sequence*), and
+# SmolLM2's does not. Always tokenise a text as a whole, because a part of the text alone may be split into different
+# tokens.
 
 # %%
 from aligner_lib.datasets.tokenizer import Tokenizer

@@ -176,7 +176,8 @@ show_source(SFTTrainer.loss)
 # (notebook 04), and a policy that still equals its reference, with the DPO loss and with the IPO loss (notebook 06).
 # For example, a model that cannot distinguish two answers gives the better answer the probability 1/2, and has the loss
 # $-\ln \frac{1}{2} = 0.693$. The IPO loss of a pair is $(d - \frac{1}{2\beta})^2$, where $d$ is the difference of the two answers'
-# gains in notebook 06, and is 0 while the policy equals its reference.
+# gains over the reference. IPO's gain is a mean over the answer's tokens, and DPO's gain is a sum (notebook 06). While the policy
+# equals its reference, $d$ is 0 for both.
 
 
 # %% tags=["solution"]

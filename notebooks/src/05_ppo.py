@@ -167,11 +167,15 @@ show_source(ppo.advantages_and_returns)
 # %% [markdown]
 # ### Why whiten?
 #
-# The size of the advantages depends on the unit of the rewards. A reward model whose rewards are ten times as large
-# would make every gradient ten times as large, beside an unchanged KL penalty. PPO therefore **whitens** the advantages
-# of a *rollout*, which is the set of responses of a step: PPO subtracts their mean $\mu$ and divides by their deviation
-# $\sigma$, where $\sigma^2$ is the mean of $(A_t - \mu)^2$. Which entries of the array belong in the two means? By
-# hand: of the advantages 1, 3 and a padding value of 9, the whitened advantages are −1, 1 and 0.
+# The size of the advantages depends on the unit of the rewards and changes from step to step, and with it the size of the
+# gradients. PPO therefore **whitens** the advantages of a *rollout*, which is the set of responses of a step: PPO
+# subtracts their mean $\mu$ and divides by their deviation $\sigma$, where $\sigma^2$ is the mean of
+# $(A_t - \mu)^2$. Which entries of the array belong in the two means? By hand: of the advantages 1, 3 and a padding value
+# of 9, the whitened advantages are −1, 1 and 0.
+#
+# Whitening does not change the weight of the KL penalty against the reward, because the advantages contain both. If only the
+# rewards become ten times as large, the penalty has a tenth of its weight, with whitening as without. For this reason the
+# reward model's unit, the standard deviation of its rewards ([04](04_reward_model.ipynb)), is fixed before PPO begins.
 
 
 # %% tags=["solution"]
@@ -330,6 +334,11 @@ print("tokens a response ", config.model.ppo.length_params.max_length)
 print("KL penalty        ", config.trainer.ppo.initial_policy_kl_penalty)
 
 # %% [markdown]
+# The `laptop` profile draws the responses at a temperature of 0.7 ([03](03_sft.ipynb) explains the temperature), because a model of
+# this size loses the thread at 1. All log-probabilities are computed at the temperature of the draw: those of the policy, of the
+# reference and of the update. So the ratio and the KL belong to the distribution from which the tokens were drawn. `smoke` draws at
+# a temperature of 1.
+#
 # **Your code trains the model.** If your `token_rewards`, `gae` or `clipped_loss` has passed its check, your function
 # replaces the library's function. The run folder stores the text of your functions, and the training process reads the
 # text there ([how](../docs/your-code.md)). Correct functions give the library's figures to the last digit. (With
@@ -555,9 +564,9 @@ if checked:
 # %% [markdown]
 # No figure means much without the figures of a policy that cheats. The next table judges echoes, a constant sentence
 # behind the question or its topic, and the best constant answer among some training answers, on the same prompts. Echoes
-# often obey, and none of them is good. The requested item and the topic in front of a constant sentence are good for some
-# prompts if each answer is judged alone (*good alone*). Beside each other these answers are not good, because the same sentence stands under
-# every question.
+# often obey, and none of them is good. One cheat writes the requested item, the topic and always the same sentence. Judged one by
+# one (*good alone*), some of these answers are good. Judged together, none of them is, because the sentence repeats under every
+# question.
 
 # %%
 from aligner_lib.run_folder.turns import turns_of

@@ -173,8 +173,8 @@ for difference in (-40.0, -10.0, 0.0, 10.0, 40.0):
     print(f"difference {difference:+4.0f}   " + "   ".join(f"{weight:.4f}" for weight in weights))
 
 # %% [markdown]
-# The columns are $\beta = 0.05$, 0.1 and 0.5. A pair that the policy gets wrong keeps nearly the full weight, and a pair
-# that the policy gets right by far has almost no weight left. With a large $\beta$, a difference of 10 nats is enough and the
+# The columns are $\beta = 0.05$, 0.1 and 0.5. A pair that the policy gets wrong by far keeps nearly the full weight, and a
+# pair that the policy gets right by far has almost no weight left. With a large $\beta$, a difference of 10 nats is enough and the
 # policy stays near its reference. With a small $\beta$, the pair pulls on. So $\beta$ limits the distance to the
 # reference here as the KL coefficient does in PPO.
 
@@ -338,7 +338,9 @@ display(chat)
 # | `kto` ([Kahneman-Tversky optimization](https://arxiv.org/abs/2402.01306)) | no pairs, but single answers with the label good or bad |
 #
 # Try a loss with `lab.submit("dpo", name="dpo-ipo", **{"model.dpo.preference_loss": "ipo"})`, and compare with
-# `compare_runs([lab.run("dpo"), lab.run("dpo-ipo")])` from `widgets`.
+# `compare_runs([lab.run("dpo"), lab.run("dpo-ipo")])` from `widgets`. The losses `ipo`, `simpo` and `orpo` take the mean
+# over the tokens of an answer instead of the sum. So compare their accuracies with DPO's, but not their margins: a margin per token is
+# much smaller than the margin of whole answers.
 #
 # ## What you learnt
 #

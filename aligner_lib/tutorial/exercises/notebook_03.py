@@ -207,7 +207,7 @@ FIRST_LOSSES = Exercise(
     hint="A model that knows nothing gives each of $n$ possibilities the probability $1/n$. A reward model has two "
     "possibilities: either answer may be the better one. DPO's margin is β times $h$, the chosen answer's "
     "gain in log-probability over the reference minus the rejected answer's, and at the beginning the policy equals the "
-    r"reference. IPO's loss is $(h - \frac{1}{2\beta})^2$.",
+    r"reference. IPO's loss is $(h - \frac{1}{2\beta})^2$, in which $h$ has gains per token.",
     reference=lambda vocabulary_size, beta: (log(vocabulary_size), log(2), log(2), (1 / (2 * beta)) ** 2),
     inputs=lambda draw: {
         "vocabulary_size": draw.random.randint(100, 60000),
