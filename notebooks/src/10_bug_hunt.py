@@ -41,8 +41,8 @@ healthy, other = (Recording(name, speed=float("inf")) for name in bug_hunt.HEALT
 curves([healthy, other], metrics=bug_hunt.CHARTS)
 
 # %% [markdown]
-# A few figures contain no noise, because they follow from the definition of PPO. If one of these figures is wrong, the
-# run has a fault, no matter how well the reward rises:
+# A few figures contain no noise, because they follow from the definition of PPO. If one of these **exact figures** is
+# wrong, the run has a fault, no matter how well the reward rises:
 #
 # | figure | at which steps | value |
 # | --- | --- | --- |
@@ -56,6 +56,11 @@ curves([healthy, other], metrics=bug_hunt.CHARTS)
 # Compare all other figures with a healthy run. Ask **from which step on** the curves differ. A fault in the data or the
 # models is visible before the first update. A fault in the loss can change the loss's own figures at step 1 (the loss, the first
 # ratio, the gradient norm), and changes rewards and lengths only from step 2 on.
+#
+# Two runs show only a part of the noise: of three healthy runs, each is equally often in the middle. So chance alone puts
+# two thirds of a third healthy run's figures outside of the first two. For example, at step 5 both runs above end 0.97 of
+# their responses, and three further healthy runs ended 0.34, 0.63 and 0.88. A figure outside of the two runs is therefore
+# no proof of a fault.
 
 # %%
 Diagram("when-it-shows")
@@ -78,8 +83,11 @@ for name in (
 # the other runs.
 #
 # At work there is no list of faults. So the list is not complete: one run has a fault outside the list. Some runs may
-# be healthy, and a fault may occur twice. Four runs have seeds of their own, so all of their figures with noise differ
-# from the first step on: compare the differences with the noise.
+# be healthy, and a fault may occur twice.
+#
+# Eleven runs have the seed of the first healthy run. Without a fault, the first steps of such a run have the same figures as
+# that run, apart from rounding, so the first difference shows the fault. Four runs have seeds of their own, and all of their
+# figures with noise differ from the first step on. In these four runs, look for a fault in the exact figures.
 
 
 # %%
@@ -208,7 +216,8 @@ else:
 #
 # - A rising reward proves nothing: eight of the thirteen runs with a fault end with a clearly higher reward.
 # - Know the figures that must be exact, and look at them before you tune anything.
-# - The first step at which two runs differ shows in which stage to look.
+# - The first step at which two runs with the same seed differ shows in which stage to look. Runs with different seeds differ
+#   everywhere, and two healthy runs show only a part of the noise.
 # - A list of known faults contains the faults that somebody has thought of before.
 #
 # **Questions.** Which of these faults would also occur with a larger model, and become visible only after days? Which

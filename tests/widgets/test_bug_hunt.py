@@ -11,6 +11,7 @@ from aligner_lib.run_folder.reader import flatten
 from aligner_lib.tutorial.hunt.bug_hunt import (
     CHARTS,
     EVIDENCE,
+    EXACT,
     HEALTHY,
     HEALTHY_CHOICE,
     HUNTED,
@@ -112,6 +113,23 @@ def test_the_right_figure_and_step_are_those_of_the_evidence(name, healthy):
     assert right == (f"`{evidence.metric}`", f"at step {first}")
     assert (figure.choices[-1].text, step.choices[-1].text) == (NO_FIGURE, NO_STEP)
     assert len(figure.choices) >= 3 and len(step.choices) >= 5
+
+
+@pytest.mark.parametrize(("name", "share"), [("hunt-05", "63%"), ("hunt-06", "68%")])
+def test_the_key_of_a_healthy_run_counts_the_figures_outside_of_two_healthy_runs_as_noise(name, share):
+    of_fault, _, of_step = quiz_of(name).questions
+    assert of_fault.choices[0].why.startswith(
+        f"All exact figures are right. {share} of the other figures lie outside"
+    )
+    assert not [choice for choice in of_step.choices if "out of range" in choice.why]
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_only_an_exact_figure_shows_a_fault_in_a_run_with_a_seed_of_its_own(name):
+    hidden, evidence = HUNTED[name], EVIDENCE[HUNTED[name].fault]
+    assert hidden.seed == SEED or evidence.bound or evidence.metric in EXACT
+    (why,) = (choice.why for choice in quiz_of(name).questions[0].choices if choice.text == HEALTHY_CHOICE)
+    assert ("has the seed of the first healthy run" in why) == (hidden.seed == SEED)
 
 
 @pytest.mark.parametrize("name", HUNTED)

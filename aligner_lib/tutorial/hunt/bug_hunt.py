@@ -96,6 +96,11 @@ NOT_THIS = (
     "This fault does not fit the figures of this run. Look for the first figure that is out of range, if there is one, and ask "
     "which part of PPO computes it."
 )
+NOT_HEALTHY = (
+    "This run has the seed of the first healthy run. Without a fault, both runs would have the same figures in their first steps, "
+    "apart from rounding."
+)
+NOT_HEALTHY_WITH_ANOTHER_SEED = "An exact figure of this run is wrong, and no seed changes an exact figure."
 EVIDENCE_IS_NEXT = "The next two questions ask for the figure and the step that show the fault first."
 NO_FIGURE, NO_STEP = "no figure: all are within the noise", "at no step"
 STEPS = (0, 1, 2, 5, 10, 20)  # answer choices of the question about the first step
@@ -120,7 +125,7 @@ def questions(
     of_fault, of_figure, of_step = question_ids(recording)
     evidence_and_step = _evidence_and_step(HUNTED[recording].fault, run, healthy)
     asked_questions = (
-        InOrder(of_fault, f"What is wrong with run {number}?", _faults(recording)),
+        InOrder(of_fault, f"What is wrong with run {number}?", _faults(recording, run, healthy, other)),
         QuizQuestion(
             of_figure,
             "Which of these figures shows it first?",
@@ -144,23 +149,50 @@ def _evidence_and_step(
     return evidence, evidence.first(run, healthy)[0]
 
 
-def _faults(recording: str) -> tuple[QuizChoice, ...]:
-    fault = HUNTED[recording].fault
+def _faults(
+    recording: str, run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]
+) -> tuple[QuizChoice, ...]:
+    fault, seed = HUNTED[recording].fault, HUNTED[recording].seed
     if fault == NO_FAULT:
-        right = (
-            HEALTHY_CHOICE,
-            "The exact figures are right, and the others differ from the healthy runs' as by another seed.",
-        )
+        right = HEALTHY_CHOICE, f"All exact figures are right. {_noise(run, healthy, other)}"
     elif fault == UNLISTED.name:
         right = UNLISTED_CHOICE, f"The fault: {UNLISTED.title}. {EVIDENCE_IS_NEXT}"
     else:
         right = FAULTS[fault].title, EVIDENCE_IS_NEXT
     wrong = [(FAULTS[name].title, NOT_THIS) for name in FAULTS if name != fault]
     others = {
-        HEALTHY_CHOICE: "A figure of this run is farther from the healthy runs' than theirs are from each other.",
-        UNLISTED_CHOICE: "A choice of the list fits all figures of this run.",
+        HEALTHY_CHOICE: NOT_HEALTHY if seed == SEED else NOT_HEALTHY_WITH_ANOTHER_SEED,
+        UNLISTED_CHOICE: "Another choice explains all figures of this run.",
     }
     return _choices(right, wrong + [choice for choice in others.items() if choice[0] != right[0]])
+
+
+def _noise(run: Sequence[dict], healthy: Sequence[dict], other: Sequence[dict]) -> str:
+    """How many figures of a healthy run lie outside of the two healthy runs, and why these figures show no fault."""
+    outside = {
+        metric: [
+            not min(two) <= value <= max(two)
+            for value, *two in _together(metric, run, healthy, other)
+            if two[0] != two[1]  # else without noise, as the KL at step 1
+        ]
+        for metric in _charted()
+        if metric not in EXACT
+    }
+    most = max(outside, key=lambda metric: sum(outside[metric]))
+    share = sum(map(sum, outside.values())) / sum(map(len, outside.values()))
+    return (
+        f"{share:.0%} of the other figures lie outside of the two healthy runs, most often `{most}`. Chance alone puts two "
+        "thirds there, because each of three healthy runs is equally often in the middle."
+    )
+
+
+def _together(metric: str, *runs: Sequence[dict], until: float = float("inf")) -> list[tuple[float, ...]]:
+    """The figures of several runs at each step, at most `until`, at which all runs have the metric."""
+    return [
+        tuple(record[metric] for record in records)
+        for records in zip(*runs)
+        if all(metric in record for record in records) and records[0]["step"] <= until
+    ]
 
 
 def _last(
@@ -182,7 +214,8 @@ def _figures(
     in_range = [(f"`{name}`", why) for name, why in whys.items() if why]
     if evidence is None:
         return _choices(
-            (NO_FIGURE, "The figures that would reveal a fault are in range."), in_range[:WRONG_FIGURES]
+            (NO_FIGURE, "All exact figures are right, and two healthy runs show only a part of the noise."),
+            in_range[:WRONG_FIGURES],
         )
     none = NO_FIGURE, "Compare this run's figures with both healthy runs, step by step: one is out of range."
     right = f"`{evidence.metric}`", evidence.sentence(run, healthy)
@@ -208,11 +241,7 @@ def _in_range(
 
     In range: the distance from the healthy run is at most the largest distance so far between the two healthy runs.
     """
-    so_far = [
-        tuple(record[metric] for record in records)
-        for records in zip(run, healthy, other)
-        if all(metric in record for record in records) and records[0]["step"] <= step
-    ]
+    so_far = _together(metric, run, healthy, other, until=step)
     if not so_far:
         return f"`{metric}` is measured after step {step} only, and another figure is out of range there."
     noise = max(abs(again - usual) for _, usual, again in so_far)
@@ -224,7 +253,10 @@ def _in_range(
 def _steps(evidence_and_step: tuple, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[QuizChoice, ...]:
     evidence, first = evidence_and_step
     if evidence is None:
-        whys = [(f"at step {step}", "No figure of this step is out of range.") for step in STEPS[:4]]
+        why_not = (
+            "All exact figures of this step are right. The other figures differ as those of another seed do."
+        )
+        whys = [(f"at step {step}", why_not) for step in STEPS[:4]]
         return _choices((NO_STEP, "There is nothing to find in this run."), whys)
     values = {now["step"]: evidence.figures(now, usual) for now, usual in zip(run, healthy)}
 
@@ -294,6 +326,13 @@ CHARTS = [  # shown next to a run's completions
     "train_optim/lr",
     "train_optim/grad_norm",
 ]
+# without noise at every step
+EXACT = {
+    "train_optim/first_ppo_ratio",
+    "train_optim/loss",
+    "train_rollouts/sampler_mismatch",
+    "train_optim/lr",
+}
 EVIDENCE: Mapping[str, FaultEvidence] = {
     "kl_sign": FaultEvidence(
         "train_rollouts/rlhf_rewards",
@@ -313,8 +352,8 @@ EVIDENCE: Mapping[str, FaultEvidence] = {
     "stop_token": FaultEvidence(
         "train_rollouts/fraction_of_samples_properly_ended",
         lambda value, usual: value < usual - 0.25,
-        "Responses that end are rewarded, and the healthy run learns to end them within five steps. With the fault fewer "
-        "responses end at first, and the share recovers late, while the reward rises: the loss leaves out the "
+        "Responses that end are rewarded, and the healthy run, which has the same seed, learns to end them within five steps. With "
+        "the fault fewer responses end at first, and the share recovers late, while the reward rises: the loss leaves out the "
         "stop token.",
     ),
     "padding": FaultEvidence(
