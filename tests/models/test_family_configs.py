@@ -62,6 +62,8 @@ def read(model_type: str, **settings) -> Architecture:
         ("gpt_neox", PYTHIA, {"rotary_channels": 2, "num_query_groups": 4, "parallel_residual": True}),
         ("gpt_neox", PYTHIA | {"use_parallel_residual": False}, {"parallel_residual": False, "activation": "gelu"}),
         ("gpt_neox", PYTHIA | {"hidden_act": "gelu_fast"}, {"activation": "gelu_tanh"}),  # GPT-NeoX-20B's
+        ("gpt_neox", PYTHIA | {"rotary_pct": 0.5, "partial_rotary_factor": 0.25, "rope_theta": 7}, {"rotary_channels": 4, "rotary_base": 1e4}),
+        ("qwen3", {"rope_scaling": YARN, "rope_parameters": YARN | {"rope_theta": 10000}}, {"rope_scaling": YARN_READ}),
         ("qwen3", {"architectures": ["Qwen3ForSequenceClassification"], "num_labels": 1}, {"head": "scalar"}),
     ],
 )  # fmt: skip
@@ -108,7 +110,10 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
         ("gpt_neox", PYTHIA | {"hidden_act": "silu"}, "hidden_act is 'silu'; only gelu and gelu_fast and"),
         ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0]}}, "'su' .*factors for short texts"),
         ("phi3", {"rope_scaling": YARN}, "'yarn', but transformers' Phi-3 has only 'default', and 'longrope'"),
-        ("phi3", {"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75; only 1 can be read"),
+        ("phi3", {"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75; only 1 can be read in phi3"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "factor is 0.5; only 1 can be read in llama: take"),
+        ("llama", {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": YARN}, "describe different .*: remove one"),
+        ("qwen3", {"rope_parameters": {"full_attention": {"rope_theta": 7.0}}}, "are not read in qwen3: write rope_theta"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu can be read here"),
         ("olmo2", {"attention_bias": True}, "attention_bias is true, which the importer does not support"),
         ("qwen3", {"rope_scaling": YARN | {"truncate": False}}, "truncate is false"),
@@ -119,6 +124,7 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
         ("qwen3", {"layer_types": ["linear_attention"] * 6}, "layer_types has linear_attention"),
         ("qwen3", {"layer_types": ["full_attention"]}, "must be a list of 6"),
         ("gemma3_text", {"rope_parameters": {"sliding_attention": YARN}}, "positions in sliding layers are not supp"),
+        ("gemma3_text", {"rope_parameters": {"rope_theta": 7.0}}, "neither full_attention nor sliding_attention is there"),
         ("mistral", {"sliding_window": "4096"}, "sliding_window is '4096', but must be an integer"),
         ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "a classifier with 2 labels"),
     ],

@@ -86,19 +86,45 @@ def write_base(arch: Architecture) -> dict[str, Any]:
     }
 
 
-def read_rope(settings: Settings, fraction: float = 1.0) -> dict[str, Any]:
+def read_rope(
+    settings: Settings,
+    fraction: float | None = None,
+    names: tuple[str, str] = ("rope_theta", "partial_rotary_factor"),
+    parameters: Settings | None = None,
+) -> dict[str, Any]:
     """Read the rotary positions: arguments of `Architecture`.
 
-    fraction: the rotated share of a head, if config.json does not contain the share. transformers 5 has the settings in
-    rope_parameters, earlier releases in rope_theta and rope_scaling. Raises ValueError for an unknown scaling.
+    fraction: the rotated share of a head, if config.json does not contain the share; None: the family rotates whole heads.
+    names: the settings of theta and the share outside of a section. parameters: the section of transformers 5, if it is not
+    rope_parameters; earlier releases have rope_scaling. Raises ValueError for an unknown scaling, for two sections that differ,
+    and for a share that the family does not read.
     """
-    section = settings.section("rope_parameters" if "rope_parameters" in settings else "rope_scaling")
-    fraction = settings.number("partial_rotary_factor", fraction)
-    return {
-        "rotary_base": section.number("rope_theta", settings.number("rope_theta", 10000.0)),
-        "rotary_fraction": section.number("partial_rotary_factor", fraction),
-        "rope_scaling": read_scaling(section),
-    }
+    parameters = settings.section("rope_parameters") if parameters is None else parameters
+    if FULL in parameters or SLIDING in parameters:
+        raise parameters.refuse(
+            f"sections for kinds of layers are not read in {settings.word('model_type')}: write rope_theta and rope_type into "
+            "rope_parameters itself"
+        )
+    theta, share = settings.number(names[0], 10000.0), settings.number(names[1], fraction or 1.0)
+    sections = [section for section in (parameters, settings.section("rope_scaling")) if len(section)]
+    read, *others = [
+        {
+            "rotary_base": section.number("rope_theta", theta),
+            "rotary_fraction": section.number("partial_rotary_factor", share),
+            "rope_scaling": read_scaling(section),
+        }
+        for section in sections or [parameters]
+    ]
+    if any(other != read for other in others):
+        raise settings.refuse(
+            "rope_parameters and rope_scaling describe different rotary positions: remove one of the two sections"
+        )
+    if fraction is None and read["rotary_fraction"] != 1:
+        raise settings.refuse(
+            f"partial_rotary_factor is {read['rotary_fraction']}; only 1 can be read in {settings.word('model_type')}: take a model "
+            "whose heads are rotated whole"
+        )
+    return read
 
 
 _LONGROPE = (

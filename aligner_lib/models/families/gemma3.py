@@ -35,17 +35,17 @@ def from_hf(settings: Settings) -> Architecture:
 
 def _rope(settings: Settings) -> dict:
     """Read the rotary positions. transformers 5 has a section for each kind of layer, earlier releases for global layers."""
-    local = settings.number("rope_local_base_freq")
     sections = settings.section("rope_parameters")
-    if FULL not in sections and SLIDING not in sections:
-        return {**read_rope(settings), "local_rotary_base": local}
-    wide, near = sections.section(FULL), sections.section(SLIDING)
+    if len(sections) and FULL not in sections and SLIDING not in sections:
+        raise sections.refuse(
+            f"neither {FULL} nor {SLIDING} is there, and transformers reads only these two sections: write the settings into them"
+        )
+    near = sections.section(SLIDING)
     if read_scaling(near) is not None:
         raise near.refuse("scaled rotary positions in sliding layers are not supported")
     return {
-        "rotary_base": wide.number("rope_theta", settings.number("rope_theta")),
-        "rope_scaling": read_scaling(wide),
-        "local_rotary_base": near.number("rope_theta", local),
+        **read_rope(settings, parameters=sections.section(FULL)),
+        "local_rotary_base": near.number("rope_theta", settings.number("rope_local_base_freq")),
     }
 
 

@@ -26,16 +26,16 @@ ACTIVATIONS = {
 
 
 def from_hf(settings: Settings) -> Architecture:
-    theta = settings.number("rotary_emb_base", 10000.0)  # the name before transformers 5
-    settings = settings.with_defaults(rope_theta=theta, attention_bias=True, use_parallel_residual=True)
+    settings = settings.with_defaults(attention_bias=True, use_parallel_residual=True)
     if not settings.flag("attention_bias"):
         raise settings.refuse(
             "attention_bias is false, but the importer reads only GPT-NeoX with biases, as Pythia"
         )
     check_activation(settings, "hidden_act", *ACTIVATIONS)
+    # transformers, too, ignores rope_theta and partial_rotary_factor outside of a section
     return Architecture(
         **read_base(settings),
-        **read_rope(settings, fraction=settings.number("rotary_pct", 0.25)),
+        **read_rope(settings, fraction=0.25, names=("rotary_emb_base", "rotary_pct")),
         family="gpt_neox",
         normalization="layer",
         norm_epsilon=settings.number("layer_norm_eps", 1e-5),

@@ -25,11 +25,6 @@ def from_hf(settings: Settings) -> Architecture:
             "importer does not support ('yarn' is an old name of longrope there). Take Phi-3-mini-4k, or Phi-4 with 14 billion "
             "parameters"
         )
-    if arch.rotary_fraction != 1:
-        raise settings.refuse(
-            f"partial_rotary_factor is {arch.rotary_fraction}; only 1 can be read in phi3: take Phi-3-mini-4k, or Phi-4 with 14 "
-            "billion parameters"
-        )
     return replace(arch, family="phi3")
 
 
