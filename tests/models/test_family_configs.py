@@ -23,6 +23,7 @@ LLAMA_3 = ORIGINAL | {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1
 YARN = ORIGINAL | {"type": "yarn", "factor": 4.0}  # Qwen's, for long texts
 YARN_READ = RopeScaling("yarn", 4.0, 1.0, 32.0, 8192, 0.1 * math.log(4.0) + 1)
 NULLS = dict.fromkeys(("beta_slow", "beta_fast", "attention_factor", "mscale", "mscale_all_dim"))
+HALF_SLIDING = ["full_attention", "sliding_attention"] * 3
 ALL_LAYERS = (0, 1, 2, 3, 4, 5)
 PYTHIA = {"num_key_value_heads": None, "rotary_pct": 0.25, "rotary_emb_base": 10000}
 GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22}
@@ -47,6 +48,8 @@ def read(model_type: str, **settings) -> Architecture:
         ("qwen3", {"rope_scaling": YARN | NULLS}, {"rope_scaling": YARN_READ}),  # null means the default
         ("mistral", {}, {"sliding_window": 4096, "sliding_layers": ALL_LAYERS}),
         ("mistral", {"sliding_window": None}, {"sliding_window": None, "sliding_layers": ()}),
+        ("mistral", {"layer_types": ["sliding_attention"] * 6}, {"sliding_layers": ALL_LAYERS}),
+        ("phi3", {"sliding_window": 9, "layer_types": HALF_SLIDING}, {"sliding_layers": ALL_LAYERS}),  # no Ministral
         ("phi3", {"sliding_window": 2047, **ORIGINAL}, {"sliding_window": 2047, "sliding_layers": ALL_LAYERS}),
         ("phi3", {"num_key_value_heads": None}, {"sliding_window": None, "num_query_groups": 4, "norm_epsilon": 1e-5}),
         ("qwen2", {"use_sliding_window": False, "sliding_window": 9}, {"sliding_window": None, "qkv_bias": True}),
@@ -114,6 +117,8 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
         ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "factor is 0.5; only 1 can be read in llama: take"),
         ("llama", {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": YARN}, "describe different .*: remove one"),
         ("qwen3", {"rope_parameters": {"full_attention": {"rope_theta": 7.0}}}, "are not read in qwen3: write rope_theta"),
+        ("mistral", {"layer_types": HALF_SLIDING}, "has full_.*; with sliding_window=4096, only sliding_attention"),
+        ("mistral", {"sliding_window": None, "layer_types": HALF_SLIDING}, "sliding_window=None, only full_attention"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu can be read here"),
         ("olmo2", {"attention_bias": True}, "attention_bias is true, which the importer does not support"),
         ("qwen3", {"rope_scaling": YARN | {"truncate": False}}, "truncate is false"),
@@ -125,6 +130,7 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
         ("qwen3", {"layer_types": ["full_attention"]}, "must be a list of 6"),
         ("gemma3_text", {"rope_parameters": {"sliding_attention": YARN}}, "positions in sliding layers are not supp"),
         ("gemma3_text", {"rope_parameters": {"rope_theta": 7.0}}, "neither full_attention nor sliding_attention is there"),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0, .*: set it to null"),
         ("mistral", {"sliding_window": "4096"}, "sliding_window is '4096', but must be an integer"),
         ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "a classifier with 2 labels"),
     ],

@@ -24,6 +24,10 @@ DEFAULTS = {
 
 def from_hf(settings: Settings) -> Architecture:
     settings = settings.with_defaults(**DEFAULTS)
+    if (cap := settings.number("attn_logit_softcapping", None)) is not None:
+        raise settings.refuse(
+            f"attn_logit_softcapping is {cap}, but transformers' Gemma 3 caps no attention scores: set it to null"
+        )
     arch = read_gemma(settings)
     window = settings.count("sliding_window", None)
     every = settings.count("sliding_window_pattern")
