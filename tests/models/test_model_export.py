@@ -344,17 +344,19 @@ def test_a_reward_model_of_plain_texts_comes_back_as_one(tmp_path, reward_model,
     assert own_template(Tokenizer(again)).endswith(SCORED_END) and recorded_template(again) == "plain"
 
 
-def test_scores_are_read_before_a_padding_that_is_not_the_stop_token(tmp_path, reward_model):
+def test_scores_are_read_before_a_padding_that_is_no_stop_token(tmp_path, reward_model):
     from transformers import AutoTokenizer
 
     path, whole = reward_model / "tokenizer_config.json", read_json(reward_model / "tokenizer_config.json")
     cases = (
-        ({"pad_token": "<|im_end|>", "unk_token": "<|endoftext|>"}, 0),  # the stop token would be hidden
-        ({"pad_token": "<|im_start|>"}, 1),
-        ({"bos_token": None}, 0),  # no name at all: the first special token that does not stop
+        ({"pad_token": "<|im_end|>", "unk_token": "<|endoftext|>"}, 2, 0),  # the stop token would be hidden
+        ({"pad_token": "<|endoftext|>"}, [2, 0], 1),  # and so would be the second stop token, as in Qwen 2.5
+        ({"pad_token": "<|im_start|>"}, 2, 1),
+        ({"bos_token": None}, 2, 0),  # no name at all: the first special token that does not stop
     )
-    for number, (names, expected) in enumerate(cases):
+    for number, (names, stop_ids, expected) in enumerate(cases):
         path.write_text(json.dumps(whole | names))
+        (reward_model / "generation_config.json").write_text(json.dumps({"eos_token_id": stop_ids}))
         out = tmp_path / f"out{number}"
         export(reward_model, "hf", out)
         config = read_json(out / "config.json")

@@ -225,12 +225,12 @@ def _write_reward_parts(trained: Trained, tokenizer: Tokenizer, out: Path, base:
 def _pad_id(tokenizer: Tokenizer) -> int | None:
     """A padding token that ends no text; None when there is no suitable special token.
 
-    transformers reads the score before the padding, and recognises padding only by the token's id. The stop token ends a
-    response, so the stop token can't be the padding. Without a padding token, transformers scores one text at a time.
+    transformers reads the score before the padding, and recognises padding only by the token's id. A stop token ends a
+    response, so no stop token can be the padding. Without a padding token, transformers scores one text at a time.
     """
     ids = [tokenizer.id_of(key) for key in ("pad_token", "unk_token", "bos_token")]
     ids += sorted(tokenizer.special_ids)
-    return next((token_id for token_id in ids if token_id not in (None, tokenizer.eos_id)), None)
+    return next((token_id for token_id in ids if token_id not in (None, *tokenizer.stop_ids)), None)
 
 
 def _reward_notes(config: dict) -> list[str]:
