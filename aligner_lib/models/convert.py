@@ -16,15 +16,13 @@ from aligner_lib.models.disk import whole_or_absent
 from aligner_lib.models.families import FAMILIES
 from aligner_lib.models.gguf_file import GgufFile
 from aligner_lib.models.hash import model_hash
-from aligner_lib.models.hf_folder import HfFolder, open_tokenizer
+from aligner_lib.models.hf_folder import TOKEN_LISTS, HfFolder, open_tokenizer
 from aligner_lib.models.names import Weight, hf_shapes, to_megatron, weights
 from aligner_lib.models.stream import StreamedTensor, write_store
 from cluster.record import write_json
 
 # old checkpoints contain rotary frequencies and GPT-NeoX's causal masks, which follow from the configuration
 REDUNDANT = ("rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
-# settings of tokenizer_config.json with several tokens: a list, or an object of names and tokens
-TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]  # (weights done, weights in all)
 

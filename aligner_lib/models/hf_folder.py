@@ -19,6 +19,8 @@ from cluster.record import write_json
 if TYPE_CHECKING:
     from aligner_lib.datasets.tokenizer import Tokenizer
 
+# settings of tokenizer_config.json with several tokens: a list, or an object of names and tokens
+TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
 logger = logging.getLogger(__name__)
 
 
@@ -89,16 +91,13 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
 
     The new files are tokenizer.json, tokenizer_config.json, and generation_config.json with further stop tokens. A chat
     template in a separate file moves into tokenizer_config.json, as do tokens named only in special_tokens_map.json. Tokens listed
-    only in tokenizer_config.json are added to tokenizer.json. A SentencePiece tokenizer.model is converted if there is no
-    tokenizer.json. Raises ValueError for a folder without a tokenizer or without an eos_token, for a listed token whose id differs
-    from the vocabulary's, and for an unknown stop token.
+    only in tokenizer_config.json are added to tokenizer.json, and tokens named there become special. A SentencePiece
+    tokenizer.model is converted if there is no tokenizer.json. Raises ValueError for a folder without a tokenizer or without an
+    eos_token, for a listed token whose id differs from the vocabulary's, and for an unknown stop token.
     """
     if (folder / "tokenizer.json").exists():
-        config = _read_json(folder / "tokenizer_config.json")
-        names = _special_tokens_map(folder)
-        config |= {key: names[key] for key in names if key.endswith("_token") and key not in config}
+        config = _with_special_tokens_map(folder, _read_json(folder / "tokenizer_config.json"))
         shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
-        _add_missing_tokens(out / "tokenizer.json", config.get("added_tokens_decoder") or {})
     elif (folder / "tokenizer.model").exists():
         write_tokenizer(folder / "tokenizer.model", out, _sentencepiece_config(folder))
         config = _read_json(out / "tokenizer_config.json")
@@ -113,6 +112,7 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")
     write_json(out / "tokenizer_config.json", config)
+    _add_missing_tokens(out, config)
     if (path := folder / "generation_config.json").exists():
         settings = _read_json(path)
         _check_stop_ids(settings.get("eos_token_id"), path, out)
@@ -132,17 +132,20 @@ def _check_stop_ids(ids: object, path: Path, out: Path) -> None:
             )
 
 
-def _add_missing_tokens(path: Path, listed: dict[str, dict]) -> None:
-    """Add the tokens of tokenizer_config.json that are missing in tokenizer.json, as transformers does."""
+def _add_missing_tokens(out: Path, config: dict) -> None:
+    """Add the tokens of tokenizer_config.json that are missing among the added tokens of tokenizer.json, as transformers does.
+
+    config: the content of tokenizer_config.json. A listed token may get a new id. A token with a name, such as the stop token,
+    becomes special, and is left out if the vocabulary lacks it.
+    """
     import tokenizers
 
-    if not listed:
-        return
-    stored = {token["content"] for token in _read_json(path).get("added_tokens") or []}
+    path, listed = out / "tokenizer.json", config.get("added_tokens_decoder") or {}
+    tokenizer, added = tokenizers.Tokenizer.from_str(open_tokenizer(out).json), {}
+    stored = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     missing = {int(number): entry for number, entry in listed.items() if entry["content"] not in stored}
-    if not missing:
-        return
-    tokenizer, added = tokenizers.Tokenizer.from_file(str(path)), {}
+    stored |= {entry["content"] for entry in missing.values()}
+    named = {text: entry for text, entry in _special_tokens(config).items() if text not in stored}
     next_id = tokenizer.get_vocab_size()
     for number, entry in sorted(missing.items()):
         known = tokenizer.token_to_id(entry["content"])
@@ -154,28 +157,46 @@ def _add_missing_tokens(path: Path, listed: dict[str, dict]) -> None:
                 f"{path.name} cannot give {entry['content']!r} the id {number} of tokenizer_config.json: the import leaves out the "
                 "token"
             )
+    for text, entry in named.items():
+        if (known := tokenizer.token_to_id(text)) is not None:
+            added[str(known)] = entry
+        else:
+            logger.warning(
+                f"{path.name} has no {text!r}, which tokenizer_config.json names: the import leaves out the token"
+            )
     if added:
         add_tokens(path, tokenizer, added)
         tokenizer.save(str(path))
 
 
-def _special_tokens_map(folder: Path) -> dict:
-    """The content of special_tokens_map.json, in which earlier releases of transformers name special tokens; {} without one."""
+def _special_tokens(config: dict) -> dict[str, dict]:
+    """The special tokens named in a tokenizer's settings: the token's text → an entry like those of added_tokens_decoder."""
+    named = [config[key] for key in config if key.endswith("_token")]
+    for tokens in (config.get(key) or [] for key in TOKEN_LISTS):
+        named += tokens.values() if isinstance(tokens, dict) else tokens
+    entries = [token if isinstance(token, dict) else {"content": token} for token in named]
+    return {
+        text: entry | {"special": True}
+        for entry in entries
+        if isinstance(text := entry.get("content"), str) and text
+    }
+
+
+def _with_special_tokens_map(folder: Path, config: dict) -> dict:
+    """The settings, with the tokens named only in special_tokens_map.json, where earlier releases of transformers name them."""
     path = folder / "special_tokens_map.json"
-    return _read_json(path) if path.exists() else {}
+    names = _read_json(path) if path.exists() else {}
+    return config | {key: names[key] for key in names if names[key] and not config.get(key)}
 
 
 def _sentencepiece_config(folder: Path) -> dict:
     """The settings beside a tokenizer.model. Missing settings get the defaults of Llama's class in transformers."""
+    path = folder / "tokenizer_config.json"
     config: dict = {"add_bos_token": True, "legacy": False}
-    config |= _special_tokens_map(folder)
-    if (folder / "tokenizer_config.json").exists():
-        config |= _read_json(folder / "tokenizer_config.json")
+    config |= _with_special_tokens_map(folder, _read_json(path) if path.exists() else {})
     if (folder / "added_tokens.json").exists():
         added = _read_json(folder / "added_tokens.json")
-        named = [config[key] for key in config if key.endswith("_token")]
-        named += config.get("additional_special_tokens") or []
-        special = {token.get("content") if isinstance(token, dict) else token for token in named}
+        special = _special_tokens(config)
         entries = {str(i): {"content": text, "special": text in special} for text, i in added.items()}
         config.setdefault("added_tokens_decoder", entries)
     config.pop("tokenizer_class", None)  # names the class for reading tokenizer.model

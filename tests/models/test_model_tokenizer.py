@@ -248,11 +248,26 @@ def test_without_generation_config_the_stop_tokens_are_config_json_s(tmp_path, h
     assert Tokenizer(import_hf(hf, tmp_path / "model")).stop_ids == stop_ids
 
 
-def test_a_stop_token_named_only_in_special_tokens_map_is_taken(tmp_path, hf):
-    update_json(hf / "tokenizer_config.json", eos_token=None)
+def test_special_tokens_that_only_the_configuration_names_are_special_as_in_transformers(
+    tmp_path, hf, caplog
+):
+    from transformers import AutoTokenizer
+
+    update_json(hf / "tokenizer.json", added_tokens=[])
+    update_json(hf / "tokenizer_config.json", extra_special_tokens=["<|im_start|>", "<tool>"])
+    tokenizer, text = Tokenizer(import_hf(hf, tmp_path / "model")), "<|im_start|>user<|im_end|><|endoftext|>"
+    ids = tokenizer.encode(text)
+    assert ids == AutoTokenizer.from_pretrained(hf).encode(text) and {0, 1, 2} <= {*ids}
+    assert tokenizer.decode(ids) == "user" and tokenizer.vocab_size == 1024
+    assert "has no '<tool>', which tokenizer_config.json names: the import leaves out" in caplog.text
+
+
+@pytest.mark.parametrize("rest", [{}, {"eos_token": None}])
+def test_a_stop_token_named_only_in_special_tokens_map_is_taken(tmp_path, hf, rest):
     config = read_json(hf / "tokenizer_config.json")
     names = {"eos_token": {"content": config.pop("bos_token")}, "additional_special_tokens": []}
     del config["eos_token"]
+    config |= rest
     (hf / "tokenizer_config.json").write_text(json.dumps(config))
     (hf / "special_tokens_map.json").write_text(json.dumps(names))
     tokenizer = Tokenizer(import_hf(hf, tmp_path / "model"))
