@@ -14,6 +14,7 @@ from pathlib import Path
 from tokenizers import Encoding
 from tokenizers import Tokenizer as _Tokenizer
 
+from aligner_lib.datasets.json_file import CURE, DamagedFileError, read_object
 from aligner_lib.errors import UserError
 
 DATE = date(2025, 1, 1)  # any fixed date works: runs on different days then have the same prompts
@@ -34,7 +35,7 @@ class Tokenizer:
     A text is tokenised as a whole and begins with `bos_ids`, so its ids equal the ids from `transformers`. Tokens that a
     tokenizer would append to a text are left out. Each of `stop_ids` ends a response. The first of them, the stop token
     (`eos_id`), ends the plain texts in training data. Padding uses the same id, so code recognises padding by masks and
-    lengths, never by the id. Raises FileNotFoundError for a folder without a tokenizer.
+    lengths, never by the id. Raises FileNotFoundError for a folder without a tokenizer, DamagedFileError for an unreadable file.
     """
 
     template: str | None = None
@@ -50,10 +51,13 @@ class Tokenizer:
                 f"{self.folder} has no tokenizer.json: the folder holds no model, or a critic's checkpoint, which "
                 "has no tokenizer; give the reward model from which the critic started"
             )
-        self._tokenizer = _Tokenizer.from_file(str(path))
+        try:
+            self._tokenizer = _Tokenizer.from_file(str(path))
+        except Exception as error:  # the tokenizers library raises nothing more precise
+            raise DamagedFileError(f"{path} can't be read ({error}): {CURE}") from error
         self._tokenizer.no_truncation()  # some tokenizer.json files have truncation and padding switched on
         self._tokenizer.no_padding()
-        self.config = json.loads((self.folder / "tokenizer_config.json").read_text())
+        self.config = read_object(self.folder / "tokenizer_config.json")
 
     # -- special tokens -------------------------------------------------------------------------------------------
 
@@ -69,7 +73,7 @@ class Tokenizer:
         Instruct models often have two: one ends a turn, the other a text. Raises ValueError for an id outside the vocabulary.
         """
         path = self.folder / "generation_config.json"
-        further = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+        further = read_object(path).get("eos_token_id") if path.exists() else None
         ids = further if isinstance(further, list) else [] if further is None else [further]
         for token_id in ids:
             if not self.is_id(token_id):

@@ -8,12 +8,12 @@ Source: Hu et al. 2021 (arXiv:2106.09685)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aligner_lib.datasets.json_file import read_object
 from aligner_lib.models.hash import ADAPTERS, model_hash
 from aligner_lib.models.tensor_store import Block, StoreReader
 from cluster.record import write_json
@@ -56,7 +56,7 @@ class AdapterRecord:
         path = Path(folder) / ADAPTERS
         if not path.exists():
             return None
-        stored = json.loads(path.read_text())
+        stored = read_object(path)
         layers = {name: Adapter(**adapter) for name, adapter in stored["layers"].items()}
         return AdapterRecord(Path(stored["base"]["path"]), stored["base"]["hash"], layers)
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
+from aligner_lib.datasets.json_file import read_object
+
 Normalization = Literal["rms", "layer"]
 Activation = Literal["swiglu", "geglu", "squared_relu", "gelu", "gelu_tanh"]
 
@@ -189,13 +191,13 @@ class Architecture:
 
     @staticmethod
     def load(folder: Path) -> Architecture:
-        """Read model.json from a model folder. Raises FileNotFoundError when the folder has no model.json."""
+        """Read model.json from a model folder. Raises FileNotFoundError without the file, DamagedFileError if it is not JSON."""
         path = Path(folder) / "model.json"
         if not path.exists():
             raise FileNotFoundError(
                 f"{folder} is not a model folder, because model.json is missing (see `aligner model import`)"
             )
-        stored = json.loads(path.read_text())
+        stored = read_object(path)
         values = {field.name: stored[field.name] for field in fields(Architecture) if field.name in stored}
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         if values.get("rope_scaling"):

@@ -6,6 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from aligner_lib.datasets.json_file import read_object
+
 WHOLE_BYTES = 1 << 23  # a file up to this size is read completely
 HEAD_BYTES = 1 << 20  # of a larger file: its beginning (with the safetensors header) ...
 SAMPLE_BYTES = 1 << 12  # ... and a sample of this size at every stride, and at its end
@@ -32,7 +34,7 @@ def model_hash(folder: Path) -> str:
     files = {path.relative_to(folder).as_posix(): path for path in paths}
     if not (folder / ADAPTERS).exists():
         return _sampled_hash(files)
-    record = json.loads((folder / ADAPTERS).read_text())
+    record = read_object(folder / ADAPTERS)
     record["base"] = record["base"]["hash"]  # the path of the base does not count
     return _sampled_hash(files, json.dumps(record, sort_keys=True))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aligner_lib.datasets.json_file import DamagedFileError, read_object
 from aligner_lib.models import families
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.sentencepiece_tokenizer import add_tokens, write_tokenizer
@@ -80,10 +80,10 @@ def open_tokenizer(folder: Path) -> Tokenizer:
 
     try:
         return Tokenizer(folder)
-    except Exception as error:  # the tokenizers library raises nothing more precise
+    except DamagedFileError as error:
         raise ValueError(
-            f"the model's tokenizer.json can't be read ({error}): download the file again"
-        ) from error
+            f"the model's tokenizer.json can't be read ({error.__cause__ or error}): download the file again"
+        ) from None
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:
@@ -205,16 +205,11 @@ def _sentencepiece_config(folder: Path) -> dict:
 
 def _read_json(path: Path) -> dict:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path, "download the file again")
     except FileNotFoundError:
         raise ValueError(
             f"{path.parent} has no {path.name}, which a Hugging Face model has: put the model's {path.name} there"
         ) from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error}): download the file again") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} is not a JSON object: download the file again")
-    return value
 
 
 def _files_by_weight(folder: Path) -> dict[str, TensorFile]:

@@ -10,7 +10,6 @@ the B matrices become blocks. The fused adapter computes the same function, exce
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -19,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aligner_lib.datasets.json_file import read_object
 from aligner_lib.models.adapters import A, Adapter, AdapterRecord, B
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import Weight, hf_shapes, to_hf, to_megatron, weights
@@ -135,7 +135,7 @@ def name_of_base(base: Path) -> str | None:
 def _hub_origin(base: Path) -> tuple[str | None, str | None]:
     """The hub's name and revision of a model folder downloaded from the hub; None for what is not known."""
     try:
-        source = json.loads((base / "source.json").read_text())
+        source = read_object(base / "source.json")
     except OSError:
         return None, None
     origin = "" if "merged_from" in source else source.get("origin", "")  # else the ancestor's
@@ -162,7 +162,7 @@ def check_peft_base(folder: Path, base: Path) -> None:
     their base. In these cases only shapes are checked (`adapter_layers`).
     """
     theirs, ours = (
-        json.loads((folder / CONFIG).read_text()).get("base_model_name_or_path"),
+        read_object(folder / CONFIG, "correct the file").get("base_model_name_or_path"),
         name_of_base(base),
     )
     is_hub_name = bool(theirs) and re.fullmatch(r"[\w.-]+/[\w.-]+", theirs) and not Path(theirs).exists()
@@ -253,7 +253,7 @@ def _read_parts(folder: Path) -> dict[str, _PeftAdapter]:
             f"{folder} holds no adapters: the folder has neither adapter.json (a checkpoint of a run with "
             f"model.peft) nor {CONFIG}"
         )
-    config = json.loads((folder / CONFIG).read_text())
+    config = read_object(folder / CONFIG, "correct the file")
     if config.get("peft_type") != "LORA":
         raise ValueError(
             f"{folder} holds adapters of peft_type={config.get('peft_type')}; only LORA can be read"

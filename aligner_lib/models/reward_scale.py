@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from aligner_lib.datasets.json_file import read_object
+
 
 @dataclass(frozen=True)
 class RewardScale:
@@ -25,4 +27,4 @@ class RewardScale:
     def load(folder: Path) -> RewardScale:
         """Read reward.json from a checkpoint folder; the defaults when the file is missing."""
         path = Path(folder) / "reward.json"
-        return RewardScale(**json.loads(path.read_text())) if path.exists() else RewardScale()
+        return RewardScale(**read_object(path)) if path.exists() else RewardScale()

@@ -26,11 +26,16 @@ from tiny_llama import (
 )
 
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
 from aligner_lib.models import families, import_hf, model_hash
+from aligner_lib.models.adapters import AdapterRecord
 from aligner_lib.models.architecture import Architecture, RopeScaling
 from aligner_lib.models.convert import open_source
 from aligner_lib.models.disk import DiskFull, whole_or_absent
+from aligner_lib.models.export import export
 from aligner_lib.models.names import weights
+from aligner_lib.models.peft_folder import name_of_base
+from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.tensor_store import StoreReader, check_store
 
 TIED = dataclasses.replace(ARCH, tied_embeddings=True)
@@ -212,6 +217,30 @@ def test_missing_and_spoilt_files_are_named(tmp_path, smoke):
             import_hf(source, tmp_path / "model")
         path.write_bytes(whole)
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("model.json", Architecture.load),
+        ("tokenizer.json", Tokenizer),
+        ("tokenizer_config.json", Tokenizer),
+        ("generation_config.json", lambda folder: Tokenizer(folder).stop_ids),
+        ("generation_config.json", lambda folder: export(folder, "hf", folder / "out")),
+        ("source.json", lambda folder: export(folder, "hf", folder / "out")),
+        ("source.json", name_of_base),
+        ("reward.json", RewardScale.load),
+        ("adapter.json", AdapterRecord.load),
+        ("adapter.json", model_hash),
+    ],
+)
+def test_a_slip_in_a_file_of_a_model_folder_is_named_with_its_place(tmp_path, smoke, name, read):
+    folder = shutil.copytree(smoke, tmp_path / "model")
+    (folder / name).write_text('{"path": "a"\n "hash": "b"}')  # without the comma
+    with pytest.raises(
+        UserError, match=rf"model/{name} .*line . column .*: correct the file, or import the model"
+    ):
+        read(folder)
 
 
 def header_of(entries: object, data: bytes = bytes(16)) -> bytes:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from aligner_lib.datasets.json_file import read_object
 from aligner_lib.models.export.trained import Trained
 
 MODELS = ("model", "reward_model", "reference", "adapters", "teacher")
@@ -56,7 +57,7 @@ def source_of(trained: Trained) -> dict:
     if isinstance(first, str):
         return {"name": first}
     path = first.folder / "source.json"
-    return json.loads(path.read_text()) if path.exists() else {"name": first.folder.name}
+    return read_object(path) if path.exists() else {"name": first.folder.name}
 
 
 # ---- sections -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ keep their dtype. Only the head of a reward model is computed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from aligner_lib.datasets.chat_template import (
     recorded_template,
     template_in_use,
 )
+from aligner_lib.datasets.json_file import read_object
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import families
@@ -94,7 +94,7 @@ def _write_template(tokenizer: Tokenizer, out: Path, template: str) -> None:
 
 def _update_tokenizer_config(out: Path, **changes: str) -> None:
     path = out / "tokenizer_config.json"
-    write_json(path, json.loads(path.read_text()) | changes)
+    write_json(path, read_object(path) | changes)
 
 
 def dtype_named(name: str | None) -> str | None:
@@ -176,7 +176,7 @@ def _generation_config(trained: Trained, tokenizer: Tokenizer) -> dict:
 
 def _original_generation(trained: Trained) -> dict:
     path = trained.folder / "generation_config.json"
-    original = json.loads(path.read_text()) if path.exists() else {}
+    original = read_object(path) if path.exists() else {}
     original.pop("transformers_version", None)
     return original
 
