@@ -59,6 +59,16 @@ def test_a_condition_of_the_task_and_the_last_turn_end_an_episode():
     assert step.done and step.metrics["failed_calls"] == 1 and step.metrics["looked_up"] == 0.0
 
 
+def test_tasks_with_equal_prompts_stay_in_the_same_split(monkeypatch):
+    import word_tools
+
+    load = word_tools.WordTasks.load
+    monkeypatch.setattr(word_tools.WordTasks, "load", lambda self: [*load(self), *load(self)])
+    train, held_out = (make("verifiers", split, taskset="word-tools") for split in ("train", "validation"))
+    assert (train.size, held_out.size) == (6, 2)
+    assert not {task.data.prompt for task in train.tasks} & {task.data.prompt for task in held_out.tasks}
+
+
 def test_an_environment_answers_each_turn_of_its_agent():
     environment = make("verifiers", taskset="word-game", turns=3)
     names = [task.data.name for task in environment.tasks]

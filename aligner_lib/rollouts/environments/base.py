@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 from typing import Any, TypeVar
 
@@ -102,6 +103,17 @@ def hold_out(
         held = len(splits["validation"]) + len(group) <= count
         splits["validation" if held else "train"] += group
     return splits
+
+
+def hold_out_prompts(
+    items: Sequence[Item], share: float, prompt_of: Callable[[Item], Hashable]
+) -> dict[str, list[Item]]:
+    """The items of the splits, as `hold_out` splits their different prompts: items with equal prompts stay in the same split."""
+    by_prompt: dict[Hashable, list[Item]] = {}
+    for item in items:
+        by_prompt.setdefault(prompt_of(item), []).append(item)
+    splits = hold_out(list(by_prompt.values()), share)
+    return {split: list(chain(*groups)) for split, groups in splits.items()}
 
 
 def require(condition: bool, message: str) -> None:

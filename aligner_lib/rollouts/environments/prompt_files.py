@@ -13,7 +13,14 @@ from aligner_lib.datasets.json_lines import text_of
 from aligner_lib.datasets.load.turns import Turn, as_message, turns_in_record
 from aligner_lib.datasets.tool_calls import calling_message
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments.base import SPLITS, Environment, Message, Prompt, hold_out, require
+from aligner_lib.rollouts.environments.base import (
+    SPLITS,
+    Environment,
+    Message,
+    Prompt,
+    hold_out_prompts,
+    require,
+)
 from data.fields import METADATA, is_empty
 
 KEYS = ("prompt", "messages", "text")
@@ -63,10 +70,8 @@ def read_split(prompts: Any, split: str, held_out: float, parse) -> list:
         )
         return read_records(prompts[split], parse)
     require(isinstance(prompts, str | Path), f"prompts={prompts!r}: the value must be a .jsonl file")
-    by_prompt: dict[str, list] = {}
-    for record in read_records(prompts, parse):
-        by_prompt.setdefault(repr(record.prompt), []).append(record)
-    return list(chain(*hold_out(list(by_prompt.values()), held_out)[split]))
+    records = read_records(prompts, parse)
+    return hold_out_prompts(records, held_out, lambda record: repr(record.prompt))[split]
 
 
 def read_records(file: str | Path, parse) -> list:

@@ -9,7 +9,15 @@ from typing import Any
 
 from aligner_lib.datasets.tool_calls import Tool
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments.base import FIGURES, Environment, Message, Step, hold_out, require
+from aligner_lib.rollouts.environments.base import (
+    FIGURES,
+    Environment,
+    Message,
+    Step,
+    hold_out,
+    hold_out_prompts,
+    require,
+)
 
 
 class Verifiers(Environment):
@@ -55,7 +63,9 @@ class Verifiers(Environment):
         if type(self.env) is v1.SingleAgentEnv:
             opened = all(task.data.prompt for task in tasks)
             require(opened, f"taskset={taskset!r}: it has tasks without a prompt")
-        self.tasks = hold_out(tasks, held_out)[split]
+            self.tasks = hold_out_prompts(tasks, held_out, _prompt_of)[split]
+        else:  # the first turn of a game may be the same in all tasks
+            self.tasks = hold_out(tasks, held_out)[split]
         self.size = len(self.tasks)
         self._schemas: tuple[Tool, ...] | None = None
 
@@ -137,3 +147,8 @@ class Verifiers(Environment):
             f"task_{name}" if name in taken else name: value for name, value in {**measured, **scored}.items()
         }
         return Step(trace.reward, metrics={**counts, **own})
+
+
+def _prompt_of(task: Any) -> str:
+    """The texts that a task shows the policy first."""
+    return repr((task.data.system_prompt, task.data.prompt))
