@@ -372,6 +372,15 @@ def test_a_function_gets_the_record_s_fields_and_returns_a_reward_alone_or_with_
         assert environment.step("four") == step
 
 
+def test_a_reward_that_changes_a_list_of_its_record_changes_only_its_copy(tmp_path):
+    code = (
+        "def reward(prompt, response, words): return [words.pop() in response for _ in words[:]].count(True)"
+    )
+    environment = own(tmp_path, code, records=[{"prompt": str(i), "words": ["a", "b"]} for i in range(10)])
+    environment.reset(0)
+    assert [environment.step(response).reward for response in ("a b", "a b", "b")] == [2, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "key"), [("prompt, response", "response"), ("completions", "completions")]
 )

@@ -385,6 +385,19 @@ def test_a_reward_function_of_lists_or_an_async_one_judges_all_responses_togethe
     assert [step.reward for step in steps] == [10, 11, 12]
 
 
+RAISES_ONCE = """
+async def reward(prompt, response):
+    return 1 / len(response)
+"""
+
+
+def test_an_error_of_an_async_reward_costs_only_its_response(reward_file, prompts):
+    first, empty, last = make(reward_file(RAISES_ONCE), prompts=prompts).step_all([0, 0, 0], ["a", "", "bb"])
+    assert (first, last) == (Step(1.0), Step(0.5)) and empty.reason == "raised"
+    assert re.search(r'mine\.py", line 3, in reward(?s:.*)ZeroDivisionError', empty.text)
+    assert "user_file.py" not in empty.text
+
+
 @pytest.mark.parametrize("module", ["random", "numpy.random"])
 def test_a_reward_function_of_lists_draws_from_generators_that_the_seeds_determine(
     reward_file, prompts, module

@@ -8,6 +8,7 @@ import linecache
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -176,8 +177,9 @@ class RewardFunction(PromptFiles):
         return ({prompt: record.question} if wants_prompt else {}) | {own: response, **self._fields(record)}
 
     def _fields(self, record: PromptRecord) -> dict[str, Any]:
+        """The record's fields for a call. The function may change them, so each call gets its own copy."""
         return {
-            name: value
+            name: deepcopy(value)
             for name, value in self._all_fields(record).items()
             if self._passed is None or name in self._passed
         }
@@ -191,7 +193,8 @@ class RewardsTogether(RewardFunction):
 
     The function has one of two forms. In `reward(prompts, completions, **fields)`, the form of TRL, every argument is a list,
     and the result is a list of numbers or of dicts with "reward" and metrics; this form may be async. The calls of `async def
-    reward(prompt, response, **fields)` run concurrently. A response whose reward is None is left out.
+    reward(prompt, response, **fields)` run concurrently, and an error of a call costs no other response its reward. A response
+    whose reward is None is left out.
 
     conversational: each prompt and each completion is a list of messages, as TRL passes for prompts of messages. Otherwise both
     are texts, and the prompt is the last message's content.
@@ -241,9 +244,14 @@ class RewardsTogether(RewardFunction):
                     error.add_note(TEXTS)
                 raise
 
+        async def answer_to(record: PromptRecord, response: str) -> Any:
+            try:
+                return await self.function(**self._arguments(record, response))
+            except Exception as error:  # costs only this response its reward
+                return NoVerdict("raised", tracebacks.of_error(error))
+
         async def all_at_once() -> list[Any]:
-            arguments = (self._arguments(record, response) for record, response in zip(records, responses))
-            return await asyncio.gather(*(self.function(**given) for given in arguments))
+            return await asyncio.gather(*map(answer_to, records, responses))
 
         return asyncio.run(all_at_once())
 
@@ -263,7 +271,7 @@ class RewardsTogether(RewardFunction):
         if self._conversational:
             arguments["completions"] = [{"role": "assistant", "content": response}]
             if "prompts" in arguments:
-                arguments["prompts"] = list(map(dict, record.prompt))
+                arguments["prompts"] = deepcopy(record.prompt)
         return arguments
 
     def _is_of_lists(self) -> bool:
@@ -301,6 +309,8 @@ class RewardAfterTools(ToolEnvironment, RewardFunction):
 
 def as_step(answer: Any) -> Step | NoVerdict:
     """A reward function's answer, a number or a dict with "reward" and metrics, as a step that ends the episode. None: no reward."""
+    if isinstance(answer, NoVerdict):
+        return answer
     if answer is None:
         return NoVerdict("no_reward", "the reward function returned None")
     if not isinstance(answer, Mapping):
