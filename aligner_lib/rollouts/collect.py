@@ -58,8 +58,8 @@ class EpisodeOutcome:
         return [self.metrics.get(name, 0.0) for name in self.reward_weights]
 
     def take_score(self, score: float) -> None:
-        """Record the reward model's score, if the reward model judges this response."""
-        if self.by_program:
+        """Record the reward model's score, if the reward model judges this response and its environment did not fail."""
+        if self.by_program or self.failure is not None:
             return
         self.reward = score
         if self.reward_weights:

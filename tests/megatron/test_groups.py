@@ -169,13 +169,14 @@ def test_the_reward_model_s_score_is_one_of_several_rewards_and_a_failure_has_no
     weights = {"reward_model": 1.0, "obeys": 0.5}
     by_model = EpisodeOutcome("e", False, NAN, metrics={"obeys": 1.0}, reward_weights=weights)
     by_model.take_score(0.25)
-    failed = EpisodeOutcome(
-        "e", True, reward_weights=weights, failure=EnvironmentFailure("e", 0, "raised", "")
-    )
+    failure = EnvironmentFailure("e", 0, "raised", "")
+    failed = [EpisodeOutcome("e", False, NAN, failure=failure, reward_weights=own) for own in (weights, {})]
+    for outcome in failed:
+        outcome.take_score(0.25)
     alone, beyond_float32 = EpisodeOutcome("f", True, 3.0), EpisodeOutcome("f", True, 1e39)
-    judged = Judgements.of([by_model, failed, alone, beyond_float32])
-    assert judged.rewards.nan_to_num(-1).tolist() == [0.75, -1, 3, -1]
-    assert judged.weights.tolist() == [[1, 0.5], [1, 0.5], [1, 0], [1, 0]]
+    judged = Judgements.of([by_model, *failed, alone, beyond_float32])
+    assert judged.rewards.nan_to_num(-1).tolist() == [0.75, -1, -1, 3, -1]
+    assert judged.weights.tolist() == [[1, 0.5], [1, 0.5], [1, 0], [1, 0], [1, 0]]
 
 
 def test_reinforce_pp_gives_each_token_the_kl_from_it_on(one_process):
