@@ -233,7 +233,8 @@ def test_the_fields_of_open_math_instruct_and_of_gsm8k_are_read(tmp_path):
     for seed, (question, answer) in enumerate([("1 + 1?", "2"), ("Half of 144?", "72")]):
         assert last(environment.reset(seed)) == f"{question}\n\nBox it."
         assert environment.step(rf"I say \boxed{{{answer}}}") == Step(1, metrics={"right": 1, "marked": 1})
-        assert environment.step("I say 3") == Step(0, metrics={"right": 0, "marked": 0})
+        for unmarked in ("I say 3", r"<think>\boxed{3}?</think> I say 3"):
+            assert environment.step(unmarked) == Step(0, metrics={"right": 0, "marked": 0})
 
 
 def test_a_file_is_always_split_in_the_same_way_and_equal_prompts_lie_on_one_side(tmp_path):

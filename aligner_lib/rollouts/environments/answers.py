@@ -80,7 +80,7 @@ class Answers(Environment):
 
     def step(self, response: str) -> Step:
         right = float(is_right(response, self.pair.answer))
-        marked = float(_marked(response) is not None)
+        marked = float(_marked(_after_reasoning(response)) is not None)
         return Step(right, metrics={"right": right, "marked": marked})
 
 
@@ -92,7 +92,7 @@ def is_right(response: str, answer: str) -> bool:
     number of the whole response counts. The flexible extract of EleutherAI's lm-evaluation-harness also takes the last number. In
     `\\boxed{}`, only a unit and a left side ("x =") may surround the number. Reasoning before `</think>` is left out.
     """
-    response = response.rpartition("</think>")[2]
+    response = _after_reasoning(response)
     if number(answer) is None and number(bare := _without_unit(answer)) is not None:
         answer = bare
     final = final_answer(response)
@@ -152,6 +152,10 @@ def last_number(text: str) -> str | None:
     """The last number in a text, as the text writes the number."""
     numbers = IN_TEXT.findall(text)
     return numbers[-1] if numbers else None
+
+
+def _after_reasoning(response: str) -> str:
+    return response.rpartition("</think>")[2]
 
 
 def _without_unit(text: str) -> str:
