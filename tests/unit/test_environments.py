@@ -80,6 +80,14 @@ def test_only_the_result_in_the_examples_wording_is_right():
         assert environment.step(response) == Step(reward, metrics={"exact": reward}), response
 
 
+@pytest.mark.parametrize("answer", [" {sum}", "{sum}\n", "= {sum}"])
+def test_white_space_around_the_wording_of_a_result_is_not_needed(answer):
+    environment = make("sums", answer=answer)
+    environment.reset(0)
+    written = answer.format(sum=sum(environment.sum))
+    assert [environment.step(response).reward for response in (written, written.strip())] == [1, 1]
+
+
 def test_the_wording_of_a_sum_is_a_setting():
     words = {"question": "{a}+{b}=", "answer": "<{sum}>", "instruction": "Add.", "as_turns": False}
     system, turn = make("sums", low=10, high=19, **words).reset(0)
@@ -705,6 +713,9 @@ def no_instruction(folder):
         (built("sums", digits="two"), "can't be built with args={'digits': 'two'}"),
         (built("sums", low=5, high=5), "there are 1 different episodes"),
         (built("sums", held_out=1), "held_out=1: the value must be above 0 and below 1"),
+        (built("sums", question="{a} + {b}? As {json}"), "{json}': it must contain {a} and {b}; write other braces twice, as in {{x}}"),
+        (built("sums", answer="{{sum}}"), "answer='{{sum}}': it must contain {sum}"),
+        (built("sums", answer="{sum"), "answer='{sum': it must contain {sum}"),
         (built("form_rules", forms=["haiku"]), "there is no haiku; there are sentences"),
         (built("answers"), "args.prompts is needed"),
         (built("answers", prompts={"train": "a.jsonl"}), "{train: FILE, validation: FILE}"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from string import Formatter
+
 from aligner_lib.rollouts.environments.base import MOST, Environment, Message, Step, hold_out, require
 
 Sum = tuple[int, int]
@@ -40,8 +42,8 @@ class Sums(Environment):
         require(
             count <= MOST, f"{low} to {high} are {count:,} sums: more than {MOST:,}; set low and high closer"
         )
-        _require_fields("question", question, ["{a}", "{b}"])
-        _require_fields("answer", answer, ["{sum}"])
+        _require_fields("question", question, "a", "b")
+        _require_fields("answer", answer, "sum")
         every = [(a, b) for a in range(low, high + 1) for b in range(low, high + 1)]
         sums = hold_out(every, held_out, twins=lambda numbers: tuple(sorted(numbers)))
         known = sums["train"]
@@ -66,7 +68,7 @@ class Sums(Environment):
         return [_turn("system", self.instruction), *turns] if self.instruction else turns
 
     def step(self, response: str) -> Step:
-        right = self._result(self.sum)
+        right = self._result(self.sum).strip()
         exact = float(response.strip() in (right, f"{right}."))
         return Step(exact, metrics={"exact": exact})
 
@@ -81,6 +83,15 @@ def _turn(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _require_fields(name: str, text: str, fields: list[str]) -> None:
-    for field in fields:
-        require(field in text, f"{name}={text!r}: it must contain {field}")
+def _require_fields(name: str, text: str, *fields: str) -> None:
+    """Raises UserError for a wording that lacks a field, and for braces that are no field."""
+    try:
+        text.format(**dict.fromkeys(fields, 1))
+        used = {field for _, field, _, _ in Formatter().parse(text)}
+    except (LookupError, ValueError, AttributeError):
+        used = set()
+    require(
+        used.issuperset(fields),
+        f"{name}={text!r}: it must contain {' and '.join(f'{{{field}}}' for field in fields)}; write other braces twice, as in "
+        "{{x}}",
+    )
