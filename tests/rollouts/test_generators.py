@@ -223,6 +223,15 @@ def test_a_server_that_is_not_there_or_wants_its_key_the_extension_or_token_ids(
             server_of(policy, other.url).respond(PROMPTS, SEEDS)
 
 
+def test_a_key_is_read_without_its_line_break_and_no_message_contains_a_key(policy, server, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "open sesame\n")
+    server_of(policy, server.url).respond(PROMPTS, SEEDS)
+    monkeypatch.setenv("VLLM_API_KEY", "open\nsesame")
+    with pytest.raises(UserError, match="the environment variable VLLM_API_KEY has a line break") as error:
+        server_of(policy, server.url)
+    assert "sesame" not in str(error.value)
+
+
 # ---- a server of the run's own --------------------------------------------------------------------------------------
 
 

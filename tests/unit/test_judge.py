@@ -250,7 +250,7 @@ def test_answers_are_kept_when_the_run_is_killed_during_a_step(tmp_path):
 
 
 def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_requests(tmp_path, monkeypatch):
-    monkeypatch.setenv("MY_KEY", "secret-key")
+    monkeypatch.setenv("MY_KEY", "secret-key\n")
     conversations = [conversation(n) for n in range(6)]
     cache = tmp_path / "folder" / "judge.sqlite"
     with serving(lambda messages: f"to {messages[0]['content']}") as server:
@@ -280,14 +280,21 @@ def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_reque
         ({"rubric": ["A", "B", "A"]}, "rubric: A: remove the repetition"),
         ({"rubric": [["It is short."]]}, r"rubric.*: write \[criterion, weight\]"),
         ({"url": "127.0.0.1:8000"}, "url='127.0.0.1:8000': the value must begin with http://"),
-        ({"retries": -1}, "retries=-1: the value must be a number of at least 0"),
+        ({"retries": -1}, "retries=-1: the value must be a whole number of at least 0"),
+        ({"retries": 1.0}, r"retries=1\.0: the value must be a whole number of at least 0"),
+        ({"timeout": 0}, r"timeout=0: the value must be a number of at least 0\.001"),
         ({"cache": "/dev/null/judge"}, "cache='/dev/null/judge': the file cannot hold.*cache: false"),
         ({"verdict": "json"}, "verdict='json': choose from text, logprobs"),
+        (
+            {"key_variable": "KEY_OF_TWO_LINES"},
+            r"^the key in the environment variable KEY_OF_TWO_LINES has a line break [^!]*\Z",
+        ),
         ({"key_variable": "NOT_SET_HERE"}, "NOT_SET_HERE: this environment variable is not set"),
         ({"workers": 3}, r"no args\.workers; a judge also takes concurrency"),
     ],
 )
-def test_wrong_arguments_are_refused_at_the_start(prompts, args, message):
+def test_wrong_arguments_are_refused_at_the_start(prompts, monkeypatch, args, message):
+    monkeypatch.setenv("KEY_OF_TWO_LINES", "secret!\nkey!")  # [^!]: the message does not contain the key
     with pytest.raises(UserError, match=message):
         judge_at(args.pop("url", NO_SERVER), prompts, **args)
 

@@ -9,7 +9,6 @@ import hashlib
 import http.client
 import json
 import math
-import os
 import random
 import sqlite3
 import threading
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aligner_lib.rollouts.environments.base import Message, NoVerdict, require
+from aligner_lib.rollouts.server_key import server_key
 from cluster.rendezvous import open_url
 
 BUSY = (408, 409, 425, 429, 500, 502, 503, 504)  # a later request may succeed
@@ -66,14 +66,16 @@ class JudgeEndpoint:
             self.url.startswith(("http://", "https://")),
             f"url={self.url!r}: the value must begin with http:// or https://, as in http://127.0.0.1:8000",
         )
-        limits = {"max_tokens": 1, "temperature": 0, "concurrency": 1, "retries": 0, "timeout": 0.001}
-        limits |= {} if self.max_calls is None else {"max_calls": 0}
-        for name, least in limits.items():
+        counts = {"max_tokens": 1, "concurrency": 1, "retries": 0}
+        counts |= {} if self.max_calls is None else {"max_calls": 0}
+        for name, least in (counts | {"temperature": 0, "timeout": 0.001}).items():
             value = getattr(self, name)
+            kind, words = (int, "a whole number") if name in counts else (int | float, "a number")
             require(
-                isinstance(value, int | float) and value >= least,
-                f"{name}={value!r}: the value must be a number of at least {least}",
+                isinstance(value, kind) and value >= least,
+                f"{name}={value!r}: the value must be {words} of at least {least}",
             )
+        server_key(self.key_variable)  # raises an error for a key that no header can hold
         if self.cache is not None:
             try:
                 self.cache.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +152,7 @@ class JudgeEndpoint:
     def _request(self, messages: list[Message]) -> str:
         headers = {"Content-Type": "application/json"}
         if self.key_variable:
-            headers["Authorization"] = f"Bearer {os.environ.get(self.key_variable, '')}"
+            headers["Authorization"] = f"Bearer {server_key(self.key_variable)}"
         root = f"{self.url.rstrip('/').removesuffix('/v1')}/v1"
         data = json.dumps(self._body(messages)).encode()
         request = urllib.request.Request(f"{root}/chat/completions", data, headers)

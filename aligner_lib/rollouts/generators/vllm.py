@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import secrets
 import socket
 import urllib.error
@@ -25,6 +24,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.generate import Response, Sampling
 from aligner_lib.rollouts.generators import weight_stream
+from aligner_lib.rollouts.server_key import server_key
 
 API_KEY = "VLLM_API_KEY"  # vLLM's own variable: the key of a server in a job of its own
 AT_ONCE = 256  # concurrent requests of a rank; the server batches them
@@ -42,7 +42,7 @@ class VllmGenerator:
     stop_ids: Sequence[int]
     timeout: float
     """Seconds for an answer, and for the server to receive a block of weights."""
-    api_key: str = field(default_factory=lambda: os.environ.get(API_KEY, ""), repr=False)
+    api_key: str = field(default_factory=lambda: server_key(API_KEY), repr=False)
     last_output: Callable[[], str] = lambda: ""
     """The last lines of the server's log, when this run started the server."""
 
