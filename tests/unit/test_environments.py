@@ -23,7 +23,7 @@ from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import worker
 from aligner_lib.rollouts.environments.answers import is_right, same_answer
-from aligner_lib.rollouts.environments.base import Step
+from aligner_lib.rollouts.environments.base import Environment, Step
 from aligner_lib.rollouts.environments.calculator import LARGEST, calculate, shown
 from aligner_lib.rollouts.environments.form_rules import ASKED, FORMS, TOPICS
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
@@ -449,6 +449,7 @@ DO = {
     "nothing": lambda: None,
     "taken": lambda: {"reward": 1.0, "turns": 3},
     "unnamed": lambda: {"length": 1.0},
+    "number": lambda: {"reward": 1.0, 3: 2.0},
     "raise": fail,
     "exit": lambda: sys.exit(0),
     "draw": random.random,
@@ -507,6 +508,7 @@ FAILURES = {
     "huge": ("not_finite", "the reward is 1e+39, beyond float32's 3.4028235e+38"),
     "metric": ("not_finite", "length is inf"),
     "unnamed": ("reward_missing", "an answer lacks `reward`; it has length, which `rewards` may name"),
+    "number": ("raised", "a metric is named 3: give the metric a text as its name"),
     "nothing": ("no_reward", "the reward function returned None"),
     "taken": ("raised", "a metric is named turns, as a figure of every environment: rename the metric"),
     "die": ("died", "its process ended with exit code 3"),
@@ -583,6 +585,28 @@ def test_the_time_limit_of_a_turn_counts_the_turns_that_are_replayed(pool, monke
     for function, responses, turns in ((worker.reset, (), 1), (worker.step, ("10", "15", "3"), 3)):
         limit = function(pool._blueprints["guess"], 0, responses)
         assert limit == pool._seconds("guess", function, (0, responses)) == turns * 10
+
+
+class Name(str):
+    """A text of a class that the trainer does not know."""
+
+
+class Echo(Environment):
+    max_turns = 2
+
+    def reset(self, seed):
+        return [{"role": Name("user"), "content": Name("Hi")}]
+
+    def step(self, response):
+        return Step(1.0, response == "end", Name(response), {Name("words"): 2})
+
+
+def test_the_trainer_gets_python_s_own_texts_which_a_tokenizer_can_read():
+    environment = Echo()
+    (message,), step = worker._begin(environment, "train", 0), worker.play(environment, "train", 0, ["on"])
+    assert {type(text) for text in (*message.values(), step.observation, *step.metrics)} == {str}
+    with pytest.raises(ValueError, match=r"'\\ud83d' contains half a surrogate pair: give text\.enc"):
+        worker.play(environment, "train", 0, ["\ud83d"])
 
 
 ENDLESS = """

@@ -201,6 +201,7 @@ RESULTS = {
     calling("half"): f"{NO_FIT}'number' is a required property",
     calling("half", number=8, by=2): f"{NO_FIT}Additional properties",
     calling("double", number=8): "error: there is no function double; the functions are half",
+    calling("\ud83d"): r"error: there is no function \ud83d; the functions are half",
     "<tool_call>half(8)</tool_call>": "error: the call is not JSON",
 }
 
@@ -214,6 +215,7 @@ def test_calls_are_run_in_order_and_errors_go_back_to_the_model(tmp_path):
     assert not step.done and [message["role"] for message in step.observation] == ["tool"] * len(RESULTS)
     for message, result in zip(step.observation, RESULTS.values()):
         assert message["content"].startswith(result)
+    assert json.dumps(step.observation, ensure_ascii=False).encode(), "a tokenizer can read all texts"
     counts = {"calls": len(RESULTS), "failed_calls": len(RESULTS) - 1}
     assert environment.step("4") == Step(1.0, metrics={"words": 1} | counts)
     environment.reset(0)

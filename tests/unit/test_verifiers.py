@@ -55,6 +55,9 @@ def test_a_condition_of_the_task_and_the_last_turn_end_an_episode():
     assert step.done and (step.reward, step.metrics["looked_up"]) == (0.0, 3.0)
     environment.reset(0)
     assert not environment.step(called("letters_count", "{}")).done  # without its argument
+    environment.reset(0)
+    (result,) = environment.step(called(r"\ud83d", "{}")).observation
+    assert result["name"] == r"\ud83d" and r"no function \ud83d;" in result["content"]
     step = environment.step(called("letters_count", '{"word": "a"}'))
     assert step.done and step.metrics["failed_calls"] == 1 and step.metrics["looked_up"] == 0.0
 

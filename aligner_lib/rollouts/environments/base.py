@@ -116,6 +116,11 @@ def hold_out_prompts(
     return {split: list(chain(*groups)) for split, groups in splits.items()}
 
 
+def with_escapes(text: str) -> str:
+    """A text with the code of half a surrogate pair, which no tokenizer reads, in place of the half."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def require(condition: bool, message: str) -> None:
     """Raise UserError(message) unless the condition holds. message: value and cure; the environment's name comes before it."""
     if not condition:

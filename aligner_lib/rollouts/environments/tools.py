@@ -14,7 +14,7 @@ from unittest import mock
 
 from aligner_lib.datasets.tool_calls import Tool, ToolCall, UnreadableCall, read_calls
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments.base import Environment, Message, NoVerdict, Prompt, Step
+from aligner_lib.rollouts.environments.base import Environment, Message, NoVerdict, Prompt, Step, with_escapes
 
 EXAMPLE = '''\
 def temperature(city: str) -> float:
@@ -92,8 +92,8 @@ class ToolEnvironment(Environment):
             self.failed_calls += 1
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             content = f"error: {kind}{error}"
-        name = {} if isinstance(call, UnreadableCall) else {"name": call.name}
-        return {"role": "tool", **name, "content": content}
+        name = {} if isinstance(call, UnreadableCall) else {"name": with_escapes(call.name)}
+        return {"role": "tool", **name, "content": with_escapes(content)}
 
 
 class DescribedTool:

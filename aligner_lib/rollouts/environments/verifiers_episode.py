@@ -18,7 +18,7 @@ from verifiers.v1.session import call_hook, hook_boundary
 from verifiers.v1.state import state_cls
 
 from aligner_lib.datasets.tool_calls import Tool, ToolCall, UnreadableCall, read_calls
-from aligner_lib.rollouts.environments.base import Message, require
+from aligner_lib.rollouts.environments.base import Message, require, with_escapes
 
 
 class Exchange:
@@ -222,8 +222,8 @@ class Interaction:
             require(
                 isinstance(message.content, str), f"a message of {message.role} has parts that are not text"
             )
-            name = {"name": message.name} if message.role == "tool" and message.name else {}
-            self._unread.append({"role": message.role, **name, "content": message.content})
+            name = {"name": with_escapes(message.name)} if message.role == "tool" and message.name else {}
+            self._unread.append({"role": message.role, **name, "content": with_escapes(message.content)})
 
 
 def require_usable(task: v1.Task) -> None:

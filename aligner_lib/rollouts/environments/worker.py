@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import math
 import os
 import random
@@ -224,7 +225,7 @@ def _begin(environment: Environment, split: str, seed: int) -> Prompt:
         raise TypeError(
             f"reset({seed}) returned {prompt!r}, which is neither a text nor a list of messages with role and content"
         )
-    return prompt
+    return _plain(prompt)
 
 
 def _is_prompt(prompt: Any) -> bool:
@@ -243,25 +244,38 @@ def _is_prompt(prompt: Any) -> bool:
     )
 
 
+def _plain(prompt: Prompt) -> Prompt:
+    """A copy of a prompt in Python's own types. Raises ValueError for half a surrogate pair, which no tokenizer reads."""
+    try:
+        return json.loads(json.dumps(prompt, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{prompt!r} contains half a surrogate pair: give text.encode(errors='backslashreplace').decode()"
+        ) from None
+
+
 def _checked(answer: Any, kind: type, rewards: tuple[str, ...], last: bool) -> Step | Problem:
-    """The step with Python's own numbers. Another process can then read the step without the environment's libraries.
+    """The step with Python's own numbers and texts. Another process can then read the step without the environment's libraries.
 
     rewards: see Blueprint. An episode's last answer needs all of them. They replace the environment's own reward, which becomes 0.
     """
     if isinstance(answer, NoVerdict):
-        return Problem(answer.reason, answer.text)
+        return Problem(str.__str__(answer.reason), str.__str__(answer.text))
     if not isinstance(answer, Step):
         raise TypeError(f"step() returned {answer!r}, which is not an Step")
-    if taken := [name for name in answer.metrics if name in FIGURES]:
+    if wrong := [name for name in answer.metrics if not isinstance(name, str)]:
+        raise TypeError(f"a metric is named {wrong[0]!r}: give the metric a text as its name")
+    metrics = {str.__str__(name): value for name, value in answer.metrics.items()}
+    if taken := [name for name in metrics if name in FIGURES]:
         raise ValueError(f"a metric is named {taken[0]}, as a figure of every environment: rename the metric")
-    has = f"it has {', '.join(answer.metrics) or 'no metrics'}"
-    if missing := [name for name in rewards if name not in answer.metrics and (last or answer.done)]:
+    has = f"it has {', '.join(metrics) or 'no metrics'}"
+    if missing := [name for name in rewards if name not in metrics and (last or answer.done)]:
         return Problem("reward_missing", f"an answer lacks {missing[0]}, which `rewards` names; {has}")
-    if not rewards and answer.reward is None and answer.metrics:
+    if not rewards and answer.reward is None and metrics:
         return Problem("reward_missing", f"an answer lacks `reward`; {has}, which `rewards` may name instead")
     numbers = {}
     own = {} if rewards else {"the reward": answer.reward}
-    for name, value in {**own, **answer.metrics}.items():
+    for name, value in {**own, **metrics}.items():
         try:
             numbers[name] = float(value)
         except (TypeError, ValueError):
@@ -277,4 +291,4 @@ def _checked(answer: Any, kind: type, rewards: tuple[str, ...], last: bool) -> S
         raise TypeError(f"the episode goes on, but the observation is {answer.observation!r}")
     if isinstance(answer.observation, list) and kind is str:
         raise TypeError("the prompt was a text, but the observation has messages: give a text")
-    return Step(reward, False, answer.observation, numbers)
+    return Step(reward, False, _plain(answer.observation), numbers)
