@@ -435,13 +435,23 @@ def test_the_files_on_the_page_about_environments_work(tmp_path, monkeypatch):
 # ---- processes ------------------------------------------------------------------------------------------------------
 
 MISBEHAVES = """
-import os, random, signal, sys, time
+import multiprocessing, os, random, signal, subprocess, sys, time
 
 def fail():
     raise ValueError("too short")
 
+def terminated():
+    program = subprocess.Popen(["sleep", "60"])
+    program.terminate()
+    fork = multiprocessing.get_context("fork").Process(target=signal.raise_signal, args=[signal.SIGTERM])
+    fork.start()
+    fork.join()
+    return {"reward": program.wait(), "fork": fork.exitcode}
+
 DO = {
     "hang": lambda: time.sleep(600),
+    "program": lambda: subprocess.run(["sleep", "60.25"]),
+    "terminated": terminated,
     "die": lambda: os._exit(3),
     "nan": lambda: float("nan"),
     "huge": lambda: 1e39,
@@ -499,6 +509,12 @@ def test_episodes_are_answered_in_their_order_each_by_its_environment(pool):
     assert steps(pool, *"abc") == [Step(0.0), Step(1.0), Step(2.0)]
     assert torch.__version__  # this process has torch; a worker has not, and ignores the scheduler's SIGTERM
     assert steps(pool, "torch", "warned") == [Step(0.0), Step(1.0)]
+    (ended,) = steps(pool, "terminated")  # what a worker starts does not ignore SIGTERM
+    assert ended == Step(-signal.SIGTERM, metrics={"fork": -signal.SIGTERM})
+
+
+def running(*command):
+    return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == [*command]]
 
 
 FAILURES = {
@@ -512,21 +528,23 @@ FAILURES = {
     "nothing": ("no_reward", "the reward function returned None"),
     "taken": ("raised", "a metric is named turns, as a figure of every environment: rename the metric"),
     "die": ("died", "its process ended with exit code 3"),
+    "program": ("timeout", "no answer within 2 s; it was here, the innermost call first:"),
     "hang": ("timeout", "no answer within 2 s; it was here, the innermost call first:"),
 }
 
 
 def test_a_response_that_misbehaves_costs_its_sample_and_no_other(pool):
-    misbehaving = [*FAILURES, "hang"]  # the last two: both processes hang at the same time
-    first, *failures, final = steps(pool, "good", *misbehaving, "good")
-    of_last_seed = (len(misbehaving) + 1) % 10  # of ten prompts, seed 10 is seed 0 again
+    # the last two: both processes hang at the same time
+    first, *failures, final = steps(pool, "good", *FAILURES, "good")
+    of_last_seed = (len(FAILURES) + 1) % 10  # of ten prompts, seed 10 is seed 0 again
     assert [first, final] == [Step(0.0), Step(of_last_seed)]
-    for seed, (response, failure) in enumerate(zip(misbehaving, failures), 1):
+    for seed, (response, failure) in enumerate(zip(FAILURES, failures), 1):
         reason, words = FAILURES[response]
         assert isinstance(failure, EnvironmentFailure) and words in failure.text
         assert (failure.environment, failure.seed, failure.reason) == ("mine", seed, reason)
         assert "worker.py" not in failure.text
     assert re.search(r'mine\.py", line \d+ in reward', failures[-1].text)
+    until(lambda: not running("sleep", "60.25"), "the end of a program whose worker has ended", 30)
 
 
 TWO_REWARDS = """

@@ -7,7 +7,6 @@ Therefore any process can take any request, a lost process can be replaced, and 
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -24,6 +23,7 @@ from aligner_lib.datasets.tool_calls import Tool
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks, worker
 from aligner_lib.rollouts.environments.base import Prompt, Step
+from aligner_lib.rollouts.environments.process_group import GroupLeaders
 from aligner_lib.rollouts.environments.registry import find
 from aligner_lib.rollouts.environments.worker import Blueprint, Description, Problem
 
@@ -67,8 +67,8 @@ class Environments:
     """The environments of a run by name, for one split. Each environment has `processes` processes and serves as many requests
     at a time.
 
-    Raises UserError for a wrong `use`, wrong `args`, and `rewards` that the answer to an empty response lacks. Workers are spawned, not forked, so they do not inherit torch and its
-    threads.
+    Raises UserError for a wrong `use`, wrong `args`, and `rewards` that the answer to an empty response lacks. Workers are spawned,
+    not forked, so they do not inherit torch and its threads. The programs that a worker has started end with the worker.
     """
 
     def __init__(self, settings: Mapping[str, PoolSettings], split: str):
@@ -207,7 +207,7 @@ class Environments:
         self._pools[name] = ProcessPool(
             max_workers=self._processes[name],
             initializer=worker.ignore_warnings,
-            context=multiprocessing.get_context("spawn"),
+            context=GroupLeaders(),
         )
         return self._pools[name]
 

@@ -78,8 +78,11 @@ def ignore_warnings() -> None:
 
     When the parent ends, the channel to the parent closes, and this process ends too.
     """
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
+    # programs and forks of a reward would inherit SIG_IGN, and terminate() would not end them
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def describe(blueprint: Blueprint) -> Description | Problem:
