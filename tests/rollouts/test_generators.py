@@ -286,6 +286,15 @@ def test_a_run_s_own_server_gets_the_architecture_without_weights_and_ends_with_
     assert not psutil.pid_exists(server.process.pid)
 
 
+def test_the_engine_of_a_server_that_was_killed_ends_with_the_run(start, settings):
+    server = start(settings(f"import subprocess\nsubprocess.Popen(['sleep', '60'])\n{ANSWERS}"))
+    (engine,) = psutil.Process(server.process.pid).children()
+    server.process.kill()
+    server.process.wait()
+    server.close()
+    forks.until(lambda: identity(engine.pid) is None, "the engine's end", 30)
+
+
 def start_server(vllm_cfg, smoke, folder) -> None:
     vllm_server.start(vllm_cfg, Architecture.load(smoke), Tokenizer(smoke), 64, folder)
 

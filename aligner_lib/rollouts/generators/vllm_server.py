@@ -139,16 +139,17 @@ def end_earlier(folder: Path) -> None:
 
 def _end(pid: int) -> None:
     """End a server and its child processes: SIGTERM, END_S seconds to clean up, then SIGKILL."""
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    family[0].terminate()  # the server then ends the others
-    _, left = psutil.wait_procs(family, END_S)
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(left, END_S)
+        family[0].terminate()  # the server then ends the others
+        _, left = psutil.wait_procs(family, END_S)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, END_S)
+    # a server that was killed has no children any more, but its engine is still in its process group
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _options(settings: ServerSettings, longest: int, port: int) -> list[str]:
