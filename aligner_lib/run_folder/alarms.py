@@ -442,7 +442,9 @@ def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
 
 
 _WHY = "since the reward raised an error, hung, died or was NaN"
-_READ_FAILURES = "Read environment_failures.txt in the run folder, which has the first traceback"
+_READ_FAILURES = (
+    "Read environment_failures.txt in the run folder, which has the first traceback of each reason"
+)
 NO_REWARD = f"no response has a reward, {_WHY}. {_READ_FAILURES}."
 
 

@@ -118,7 +118,7 @@ class RunWriter:
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
         self._files: list[JsonlWriter] = []
-        self._failed_environments: set[str] = set()
+        self._noted_failures: set[tuple[str, str]] = set()  # environment, reason
         self._watch = Watch(alarms, limits or Thresholds())
 
     def start(self, step: int) -> None:
@@ -298,11 +298,11 @@ class RunWriter:
         for record in records:
             self._rollouts.append(record)
 
-    def note_failure(self, environment: str, text: str) -> None:
-        """Log the first failure of each environment, and write the failure with its traceback into environment_failures.txt."""
-        if environment in self._failed_environments:
+    def note_failure(self, environment: str, reason: str, text: str) -> None:
+        """Log an environment's first failure of each reason, and write it with its traceback into environment_failures.txt."""
+        if (environment, reason) in self._noted_failures:
             return
-        self._failed_environments.add(environment)
+        self._noted_failures.add((environment, reason))
         text = text.encode(errors="backslashreplace").decode()  # half of a surrogate pair has no UTF-8
         logger.warning(f"environment {environment}: {text}")
         with open(self.path / FAILURES, "a", encoding="utf-8") as file:

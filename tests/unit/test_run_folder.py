@@ -321,8 +321,16 @@ def test_new_settings_are_recorded_when_their_checkpoint_is_loaded_and_announced
 def test_half_of_a_surrogate_pair_in_a_failure_s_text_does_not_end_the_run(tmp_path):
     with writer(tmp_path) as run:
         run.start(0)
-        run.note_failure("judge", "no points in 'Great \ud83d'")
+        run.note_failure("judge", "raised", "no points in 'Great \ud83d'")
     assert (tmp_path / "environment_failures.txt").read_text() == "judge: no points in 'Great \\ud83d'\n\n"
+
+
+def test_the_first_failure_of_each_reason_is_written_down(tmp_path):
+    with writer(tmp_path) as run:
+        run.start(0)
+        for reason, text in [("no_reward", "None"), ("raised", "KeyError"), ("raised", "TypeError")]:
+            run.note_failure("sums", reason, text)
+    assert (tmp_path / "environment_failures.txt").read_text() == "sums: None\n\nsums: KeyError\n\n"
 
 
 # ---- alarms ---------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def note_failed_outcomes(outcomes: list[EpisodeOutcome], run: RunWriter | None) 
 
 
 def note_failures(failures: list[EnvironmentFailure], run: RunWriter | None) -> None:
-    """Write the first failure of each environment to the run folder, with its traceback. Metrics count all failures.
+    """Write each environment's first failure of each reason to the run folder, with its traceback. Metrics count all failures.
 
     failures: the failures on this rank. All ranks must call this function together.
     """
@@ -107,5 +107,6 @@ def note_failures(failures: list[EnvironmentFailure], run: RunWriter | None) -> 
     for failure in failures if run is not None else []:
         run.note_failure(
             failure.environment,
+            failure.reason,
             f"the episode of seed {failure.seed} failed ({failure.reason}): {failure.text}",
         )

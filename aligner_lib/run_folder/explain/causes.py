@@ -111,7 +111,7 @@ CAUSES = (
         breaks=(("rewards_failed",),),
         brings=("gradient", "reward_scale", "tokens_learnt", "weights_move", "reference_rests"),
         meaning="Responses have no reward, because it raised an error, hung, died or was NaN: the policy learns nothing from them.",
-        knob="environment_failures.txt in the run folder has the first traceback; model.environments.NAME.timeout.",
+        knob="environment_failures.txt in the run folder has the first traceback of each reason; model.environments.NAME.timeout.",
     ),
     Cause(
         "groups_alike",
