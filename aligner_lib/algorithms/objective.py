@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective that training maximises. The defaults are GRPO (Shao et al. 2024, arXiv:2402.03300)."""
+    """The objective that training maximises. The defaults are GRPO (Shao et al. 2024, arXiv:2402.03300).
+
+    Raises ValueError for a switch with an unknown value.
+    """
 
     baseline: str = "group_mean"
     """One of BASELINES."""
@@ -30,6 +33,11 @@ class Objective:
     """One of NORMALIZERS."""
     kl: str = "k3"
     """One of KLS."""
+
+    def __post_init__(self):
+        for switch, choices in SWITCHES.items():
+            if (value := getattr(self, switch)) not in choices:
+                raise ValueError(f"{switch}={value!r}: choose from {', '.join(choices)}")
 
     @property
     def kl_in_loss(self) -> bool:
@@ -68,6 +76,15 @@ divided by a constant."""
 KLS = ("k1", "k2", "k3", "reward", "none")
 """The KL to the reference: an estimator in the loss (k1, k2, k3), a part of each token's reward, or no KL."""
 
+SWITCHES = {
+    "baseline": BASELINES,
+    "scale": SCALES,
+    "aggregation": AGGREGATIONS,
+    "ratio": RATIOS,
+    "clipping": CLIPPINGS,
+    "normalizer": NORMALIZERS,
+    "kl": KLS,
+}
 
 PRESETS = {
     "grpo": Objective(),

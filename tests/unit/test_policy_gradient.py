@@ -263,6 +263,11 @@ def test_what_a_token_s_log_probability_is_moved_by(switches, ratio, expected):
     assert weights.tolist() == pytest.approx([expected[0], *[expected[1]] * 3], rel=1e-6)
 
 
+def test_a_misspelt_switch_is_refused_with_its_choices():
+    with pytest.raises(ValueError, match="normalizer='token': choose from responses, tokens, constant"):
+        Objective(normalizer="token")
+
+
 def test_without_a_ratio_nothing_is_clipped():
     logprobs, old, advantages = torch.tensor([0.5]), torch.zeros(1), torch.ones(1)
     rows, lengths = torch.tensor([0]), torch.tensor([1])
