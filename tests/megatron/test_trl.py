@@ -72,8 +72,8 @@ def our_gradient(sides, samples: list, **settings) -> Computed:
     """What the trainer that `aligner dpo` makes computes from the samples."""
     from omegaconf import OmegaConf
 
+    from aligner_lib.algorithms.preference_losses import LOSSES
     from aligner_lib.kinds.dpo.kto import KTOTrainer
-    from aligner_lib.kinds.dpo.settings import WITHOUT_REFERENCE
     from aligner_lib.kinds.dpo.trainer import DPOTrainer
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.generate import Sampling
@@ -91,7 +91,7 @@ def our_gradient(sides, samples: list, **settings) -> Computed:
     trainer = kind(
         engine, tokenizer, train=samples, validation=samples, lr_schedule=None, global_batch_size=len(samples),
         micro_batch_size=len(samples), validation_micro_batch_size=len(samples), seed=0,
-        settings=OmegaConf.structured(loss), policy=None if loss.preference_loss in WITHOUT_REFERENCE else policy,
+        settings=OmegaConf.structured(loss), policy=policy if LOSSES[loss.preference_loss].has_reference else None,
     )  # fmt: skip
     (batch,) = trainer._micro_batches(samples, len(samples))
     terms = trainer.loss(engine.module, batch, engine.module(batch.tokens, batch.lengths))

@@ -176,6 +176,15 @@ def test_the_table_of_objectives_has_the_switches_that_they_are():
     assert table == {name: [str(value) for value in astuple(preset)] for name, preset in PRESETS.items()}
 
 
+def test_the_page_of_settings_has_every_preference_loss():
+    from aligner_lib.algorithms.preference_losses import LOSSES
+
+    page = (DOCS / "configuration.md").read_text()
+    table = page.split("| loss | minimises | constants |\n")[1].partition("\n\n")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines()[1:]]
+    assert re.findall(r"`(\w+)`", " ".join(first_cells)) == [*LOSSES]
+
+
 def test_every_term_of_the_course_is_explained_where_the_page_says():
     check = [sys.executable, str(ROOT / "notebooks" / "coverage.py"), "--check"]
     assert subprocess.run(check).returncode == 0

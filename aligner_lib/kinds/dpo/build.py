@@ -6,11 +6,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from aligner_lib.algorithms.preference_losses import LOSSES
 from aligner_lib.errors import UserError
 from aligner_lib.kinds.build_models import build_trainable_engine
 from aligner_lib.kinds.dpo.kto import KTOTrainer
 from aligner_lib.kinds.dpo.reference_logprobs import precompute
-from aligner_lib.kinds.dpo.settings import WITHOUT_REFERENCE
 from aligner_lib.kinds.dpo.trainer import DPOTrainer
 from aligner_lib.kinds.inputs import hash_of_adapters, loaders, model_folder, steps_of
 from aligner_lib.kinds.pairs.build import prepare_on_pairs
@@ -25,7 +25,7 @@ def prepare(config: DictConfig) -> PreparedJob:
     """Prepare data, models and trainer."""
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     model, settings = config.model, config.model.dpo
-    has_reference = settings.preference_loss not in WITHOUT_REFERENCE
+    has_reference = LOSSES[settings.preference_loss].has_reference
     precomputes = has_reference and settings.precompute_reference_logprobs
     kto, read = settings.preference_loss == "kto", loaders(config)
     kind, load = (KTOTrainer, read.load_labelled) if kto else (DPOTrainer, read.load_preferences)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aligner_lib.algorithms.preference_losses import LOSSES
 from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
@@ -28,12 +29,6 @@ from aligner_lib.kinds.pairs.settings import PAIR_FILES, START, PairData
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-WITHOUT_REFERENCE = ("simpo", "orpo")
-OF_MEANS = ("ipo", "simpo", "orpo")
-"""Losses that use mean log-probabilities over tokens (ipo by convention)."""
-WITH_SMOOTHING = ("cdpo", "robust")
-LOSSES = ("dpo", "cdpo", "robust", "ipo", "simpo", "orpo", "kto")
 
 
 @dataclass
@@ -82,7 +77,7 @@ class DPOTrainerGroup(Trainer):
     dpo: Loop = field(default_factory=Loop)
 
 
-FUNCTIONS = {"loss": "aligner_lib.algorithms.preference:dpo_loss"} | TRAINING_FUNCTIONS
+FUNCTIONS = {"loss": LOSSES["dpo"].place} | TRAINING_FUNCTIONS
 
 
 @dataclass
@@ -95,20 +90,20 @@ class DPOConfig(ContinuedTrainingConfig):
 
 def takes_means(loss: DPOLoss) -> bool:
     """Whether the loss takes the mean of a response's log-probabilities over tokens; otherwise the loss takes their sum."""
-    return loss.preference_loss in OF_MEANS or (
+    return LOSSES[loss.preference_loss].of_means or (
         loss.preference_average_log_probs and loss.preference_loss != "kto"
     )
 
 
 def _without_effect(config: DictConfig) -> dict[str, str]:
     """The settings without effect, with the reasons. They include the constants of all losses except the chosen loss."""
-    loss = config.model.dpo.preference_loss
+    loss, chosen = config.model.dpo.preference_loss, LOSSES[config.model.dpo.preference_loss]
     unused = NO_TEST_SPLIT | packing_without_effect(config) | conversion_without_effect(config)
-    if loss not in WITH_SMOOTHING:
+    if "label_smoothing" not in chosen.constants:
         unused["model.dpo.label_smoothing"] = f"{loss} takes all labels as they are; cdpo and robust don't."
-    if loss != "simpo":
+    if "simpo_margin" not in chosen.constants:
         unused["model.dpo.simpo_margin"] = f"{loss} has no such margin."
-    if loss in OF_MEANS:
+    if chosen.of_means:
         unused["model.dpo.preference_average_log_probs"] = f"{loss} takes means in any case."
     if loss == "kto":
         unused["model.dpo.preference_average_log_probs"] = "kto takes sums over tokens."
@@ -118,9 +113,9 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         unused |= dict.fromkeys(
             ("model.dpo.desirable_loss_weight", "model.dpo.undesirable_loss_weight"), labels
         )
-    if loss in WITHOUT_REFERENCE:
+    if not chosen.has_reference:
         unused["model.dpo.precompute_reference_logprobs"] = f"{loss} has no reference."
-    if loss in WITHOUT_REFERENCE or config.model.dpo.precompute_reference_logprobs:
+    if not chosen.has_reference or config.model.dpo.precompute_reference_logprobs:
         kept = "the reference's weights, which validation/kl is measured with, are not kept."
         unused |= dict.fromkeys(("model.dpo.num_val_samples", "model.dpo.val_response_length"), kept)
     elif config.model.dpo.num_val_samples == 0:
@@ -145,7 +140,7 @@ def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
     model, loss = config.model, config.model.dpo.preference_loss
     texts = 1 if loss == "kto" else 2
     micro_batch, batch = texts * model.micro_batch_size, texts * model.global_batch_size
-    scored = 0 if loss in WITHOUT_REFERENCE else 3 if loss == "kto" else 1
+    scored = 0 if not LOSSES[loss].has_reference else 3 if loss == "kto" else 1
     return (TrainedModel("sft", model.encoder_seq_length, micro_batch, batch, scored=scored),)
 
 

@@ -2,7 +2,7 @@
 
     B samples of two rows each, S longest prompt + response
 
-Algorithm: Rafailov et al. 2023 (arXiv:2305.18290). The variants are losses in aligner_lib.algorithms.preference.
+Algorithm: Rafailov et al. 2023 (arXiv:2305.18290). The variants are in aligner_lib.algorithms.preference_losses.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from torch import Tensor
 from aligner_lib.algorithms import preference
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.preference import PairLogprobs
+from aligner_lib.algorithms.preference_losses import LOSSES
 from aligner_lib.config.functions import own_functions
+from aligner_lib.config.kind import load
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.samples import PreferenceSample
-from aligner_lib.kinds.dpo.settings import WITHOUT_REFERENCE, takes_means
+from aligner_lib.kinds.dpo.settings import takes_means
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
@@ -107,17 +109,13 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         """The loss of each pair: float [B]. policy, reference: log-probabilities, as means or sums according to
         `takes_means`."""
         settings, beta = self.settings, self.settings.ref_policy_kl_penalty
-        ratios = policy.minus(reference)
-        smoothing = 0.1 if settings.label_smoothing is None else settings.label_smoothing
-        gamma = beta / 2 if settings.simpo_margin is None else settings.simpo_margin
-        return {
-            "dpo": lambda: self.functions.loss(*policy, *reference, beta),
-            "cdpo": lambda: preference.conservative_dpo_loss(ratios, beta, smoothing),
-            "robust": lambda: preference.robust_dpo_loss(ratios, beta, smoothing),
-            "ipo": lambda: preference.ipo_loss(ratios, beta),
-            "simpo": lambda: preference.simpo_loss(policy, beta, gamma),
-            "orpo": lambda: preference.orpo_loss(policy, beta),
-        }[settings.preference_loss]()
+        if settings.preference_loss == "dpo":
+            return self.functions.loss(*policy, *reference, beta)
+        loss = LOSSES[settings.preference_loss]
+        defaults = {"label_smoothing": 0.1, "simpo_margin": beta / 2}
+        constants = [defaults[name] if settings[name] is None else settings[name] for name in loss.constants]
+        logprobs = policy.minus(reference) if loss.has_reference else policy
+        return load(loss.place)(logprobs, beta, *constants)
 
     def _micro_batches(self, samples: list[PreferenceSample], size: int) -> list[ResponseBatch]:
         """Make micro batches with the reference's log-probabilities, which are computed in the same micro batches as the
@@ -128,9 +126,8 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         batches = super()._micro_batches(samples, size)
         if self.policy is None:
             known = all(sample.reference_logprobs is not None for sample in samples)
-            assert known or self.settings.preference_loss in WITHOUT_REFERENCE, (
-                "a sample without its reference"
-            )
+            has_reference = LOSSES[self.settings.preference_loss].has_reference
+            assert known or not has_reference, "a sample without its reference"
             return batches
         known = self._of_validation if samples is self.validation else None
         if known is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
 
+from aligner_lib.algorithms.preference_losses import LOSSES
 from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, first, later
 
 
@@ -161,8 +162,9 @@ def gradient(run: Evidence) -> Quantity | None:
 )
 def first_loss(run: Evidence) -> Quantity | None:
     losses = run.with_settings(run.of("train/loss"))
+    loss = LOSSES.get(run.model("dpo.preference_loss"))
     has_sft_term = run.model("dpo.sft_loss_weight", 0.0) > 0
-    of_dpo = run.model("dpo.preference_loss") in ("dpo", "cdpo", "robust") and not has_sft_term
+    of_dpo = loss is not None and loss.begins_at_ln_2 and not has_sft_term
     new_head = list(run.of("validation/rewards_all_std").items())[:1] == [(0, 0.0)]
     if 1 not in losses or not (of_dpo or new_head):
         return None

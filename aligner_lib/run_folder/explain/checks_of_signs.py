@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from aligner_lib.algorithms.objective import PRESETS
+from aligner_lib.algorithms.preference_losses import LOSSES
 from aligner_lib.run_folder.explain.checks import (
     CRITIC,
     LIMITS,
@@ -25,7 +26,6 @@ from aligner_lib.run_folder.explain.checks import (
 )
 from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, first
 
-MAY_BE_NEGATIVE = ("robust",)  # DPO losses
 OWN_GROUP = ("group_mean", "leave_one_out", "batch_mean")  # baselines whose advantages add up to 0
 NEVER_NEGATIVE = ("k2", "k3")  # KL estimators
 
@@ -54,7 +54,8 @@ def critic_gradient(run: Evidence) -> Quantity | None:
 
 @check("train/loss", "no likelihood is above 1, so −log p is not below 0", of=SUPERVISED)
 def loss_positive(run: Evidence) -> Quantity | None:
-    if run.model("dpo.preference_loss") in MAY_BE_NEGATIVE:
+    loss = LOSSES.get(run.model("dpo.preference_loss"))
+    if loss is not None and loss.may_be_negative:
         return None
     return Quantity(run.with_settings(run.of("train/loss")), low=0.0)
 
@@ -145,11 +146,11 @@ def validation_accuracy(run: Evidence) -> Quantity | None:
     is_clue=True,
 )
 def start_rewards(run: Evidence) -> Quantity | None:
-    loss = run.model("dpo.preference_loss")
+    loss = LOSSES.get(run.model("dpo.preference_loss"))
     new_head = not run.model("init_method_std", 0.0) and first(run.of("validation/rewards_all_std")) == {
         0: 0.0
     }
-    if loss in ("simpo", "orpo") or (loss is None and not new_head):
+    if not (new_head if loss is None else loss.has_reference):
         return None
     sides = [run.of(f"validation/rewards_{side}_mean") for side in ("chosen", "rejected")]
     largest = combined(lambda a, b: max(abs(a), abs(b)), *sides)
