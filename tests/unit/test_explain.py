@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from aligner_lib.algorithms.preference_losses import LOSSES, PreferenceLoss
 from aligner_lib.cli.main import app
 from aligner_lib.run_folder.explain import Explanation, explain
 from aligner_lib.run_folder.explain.causes import CAUSES
@@ -391,9 +392,38 @@ def test_runs_that_failed_have_no_figures_or_are_older_say_so():
     failed = explain(run_of(ppo(), status="failed", message="the loss is nan"))
     assert not failed.is_healthy and str(failed).startswith("by-hand failed: the loss is nan")
     assert str(explain(run_of([]))) == "by-hand has no figures yet."
+    unseen = explain(run_of([{"step": step, "toy/loss": 1.0} for step in range(4)], kind="toy"))
+    assert str(unseen).startswith("by-hand: no check applies to the metrics of its 4 records.")
     older = explain(run_of(OLDER))
     assert "train_optim/tokens ÷ response tokens" in {check.figure for check in older.unseen}
     assert "Not visible in this run: " in str(older)
+
+
+def dpo(loss: str = "dpo", functions: dict | None = None):
+    """A step of DPO whose loss is not ln 2, and whose policy is not its reference."""
+    start = {"step": 0, "validation/rewards_chosen_mean": -3.0, "validation/rewards_rejected_mean": -4.0}
+    first = {
+        "step": 1,
+        "train/loss": -1.0,
+        "train/rewards_chosen_mean": 0.0,
+        "train/rewards_rejected_mean": 0.0,
+    }
+    config = {"model": {"dpo": {"preference_loss": loss}}, "functions": functions or {}}
+    return run_of([start, first | {"train/consumed_samples": 8}], kind="dpo", origin={"config": config})
+
+
+def test_a_loss_of_the_user_s_own_is_the_first_place_to_look_at():
+    explanation = str(explain(dpo(functions={"loss": "hinge.py"})))
+    assert "\nfunctions.loss is your own (hinge.py): a figure may differ on purpose.\n" in explanation
+    assert "Look at: functions.loss in hinge.py; " in explanation
+    assert "your own" not in str(explain(dpo()))
+
+
+def test_an_entry_of_the_preference_losses_decides_which_checks_apply(monkeypatch):
+    monkeypatch.setitem(LOSSES, "own", PreferenceLoss("own:loss", has_reference=False, may_be_negative=True))
+    assert explain(dpo("own")).readings == []
+    names = {reading.name for reading in explain(dpo()).readings if reading.is_off}
+    assert names == {"first_loss", "loss_positive", "pair_loss_bound", "start_rewards"}
 
 
 def test_the_command_line_explains_a_run(tmp_path):

@@ -87,6 +87,8 @@ class Explanation:
     """The metrics that the checks read."""
     way_back: str = ""
     """How to undo the change of settings before the failure, the alarm or the first odd metric."""
+    own_functions: dict[str, str] = field(default_factory=dict)
+    """The files with the user's own functions, by setting."""
 
     @property
     def off(self) -> list[Reading]:
@@ -120,6 +122,8 @@ class Explanation:
         if not self.steps:
             return [f"{self.run} has no figures yet."]
         failed = [f"{self.run} failed: {self.failure}"] if self.failure else []
+        if all(reading.check.is_clue for reading in self.readings):
+            return [*failed, f"{self.run}: no check applies to the metrics of its {self.steps} records."]
         if not self.off:
             besides = (
                 "but alarms sounded" if self.alarms else "but it failed" if failed else "nothing looks wrong"
@@ -130,6 +134,10 @@ class Explanation:
             *failed,
             f"{self.run} looks wrong from step {begins} on:",
             *(f"  {reading}" for reading in self.off),
+            *(
+                f"{name} is your own ({file}): a figure may differ on purpose."
+                for name, file in self.own_functions.items()
+            ),
         ]
 
     def _way_back(self) -> list[str]:
@@ -137,12 +145,13 @@ class Explanation:
 
     def _causes(self) -> list[str]:
         lines = [*self._how_sure()]
+        own = "".join(f"{name} in {file}; " for name, file in self.own_functions.items())
         for number, diagnosis in enumerate((self.likeliest or self.diagnoses)[:SHOWN_CAUSES], start=1):
             lines += [
                 "",
                 f"{number}. {diagnosis.cause.title}",
                 f"   {diagnosis.cause.meaning}",
-                f"   Look at: {diagnosis.cause.knob}",
+                f"   Look at: {own}{diagnosis.cause.knob}",
             ]
             lines += [f"   + {text}" for text in diagnosis.evidence_for]
             lines += [f"   − {text}" for text in diagnosis.evidence_against]
@@ -201,6 +210,7 @@ def explain(run) -> Explanation:
         unseen=unseen,
         metrics=frozenset(evidence.read),
         way_back=way_back(run, [*(alarm["step"] for alarm in evidence.alarms), *odd_steps]),
+        own_functions=evidence.own_functions,
     )
 
 

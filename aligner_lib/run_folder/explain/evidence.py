@@ -69,6 +69,15 @@ class Evidence:
         return self._setting(f"model.{name}", default)
 
     @property
+    def own_functions(self) -> dict[str, str]:
+        """The files with the user's own functions, by setting."""
+        return {
+            name: str(file)
+            for name, file in self.settings.items()
+            if name.startswith("functions.") and file is not None
+        }
+
+    @property
     def limits(self) -> Thresholds:
         """The limits of the run's alarms: the settings exp_manager.alarms, and the defaults where a run has none."""
         given = {
