@@ -11,7 +11,9 @@ import builtins
 import inspect
 import linecache
 import symtable
+import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cache
@@ -73,32 +75,43 @@ class FunctionFile:
     """The function's name."""
 
     @classmethod
-    def read(cls, use: str, place: str) -> FunctionFile:
+    def read(cls, use: str, place: str, setting: str = "") -> FunctionFile:
         """Read `FILE.py` or `FILE.py:NAME`, whose function replaces the library's function at `place`, "module:function".
 
-        Raises ConfigError for a file that can't be read or is not Python, and for a function that can't replace the library's.
+        setting: the library function's name in the settings. Raises ConfigError for a file that can't be read or is not Python,
+        and for a function that can't replace the library's.
         """
         path, name = place_in(use)
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} can't be read: {error}") from None
-        return cls(str(path), text, check(text, place, str(path), name))
+        return cls(str(path), text, check(text, place, str(path), name, setting=setting))
 
     def load(self) -> Callable:
-        """Run the file and return its function. Raises ConfigError when the file raises an exception."""
+        """Run the file and return its function. Raises ConfigError, with the line, when the file raises an exception."""
+        # the prefix keeps the file from replacing a module of the same name
         module = ModuleType(f"function_{Path(self.path).stem}")
         module.__file__ = self.path
+        sys.modules[module.__name__] = module  # dataclasses look up their module here
+        if (folder := str(Path(self.path).parent)) not in sys.path:
+            sys.path.append(folder)  # for imports of the file's neighbours
         lines = self.text.splitlines(keepends=True)
         # With this entry, tracebacks show the executed text, even if the file has changed since.
         linecache.cache[self.path] = (len(self.text), None, lines, self.path)
         try:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
         except Exception as error:
+            line = self.line_of(error) or getattr(error, "lineno", 1)  # compile raises without a frame
             raise ConfigError(
-                f"{self.path} raises an error when run: {type(error).__name__}: {error}"
+                f"{self.path}, line {line}, raises an error when run: {type(error).__name__}: {error}"
             ) from error
         return getattr(module, self.name)
+
+    def line_of(self, error: Exception) -> int | None:
+        """The line of the file that raised the error, itself or in a call; None: another file raised the error."""
+        frames = traceback.extract_tb(error.__traceback__)
+        return next((frame.lineno for frame in reversed(frames) if frame.filename == self.path), None)
 
 
 def place_in(use: str) -> tuple[Path, str]:
@@ -126,20 +139,21 @@ def check_functions(functions: MutableMapping[str, str | None], places: Mapping[
                 f"functions.{name}={use} is not a file: give FILE.py or FILE.py:NAME, or null for the library's function"
             )
         try:
-            FunctionFile.read(use, places[name])
+            FunctionFile.read(use, places[name], name)
         except ConfigError as error:
             raise ConfigError(f"functions.{name}: {error}") from None
 
 
-def check(text: str, place: str, where: str, name: str = "", first_line: int = 1) -> str:
+def check(text: str, place: str, where: str, name: str = "", first_line: int = 1, setting: str = "") -> str:
     """Return the name of the function in `text` that replaces the library's function at `place`, "module:function".
 
     where, first_line: the text's name in errors, and the number of its first line; name: the function's name, empty for the
-    only function. Raises ConfigError when the text has no such function, when the function takes other arguments, and for an
+    only function or the one with the library's name or the setting's name; setting: the library function's name in the
+    settings. Raises ConfigError when the text has no such function, when the function takes other arguments, and for an
     undefined name in the text.
     """
     tree, own = _tree(text, where, first_line), LibraryFunction(place)
-    name = _chosen(tree, name, own, where)
+    name = _chosen(tree, name, own, where, setting)
     _check_names(tree, text, name, where, first_line)
     definition = _definitions(tree).get(name)
     if definition is not None:  # an imported function has no definition here
@@ -164,8 +178,8 @@ def _check_names(tree: ast.Module, text: str, name: str, where: str, first_line:
         )
 
 
-def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str) -> str:
-    """Choose the function: the given name, the only function, or the function with the library's name."""
+def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str, setting: str) -> str:
+    """Choose the function: the given name, the only function, or the function with the library's name or the setting's."""
     imported = [
         alias.asname or alias.name
         for node in tree.body
@@ -181,12 +195,15 @@ def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str) -> st
         )
     if not candidates:
         raise ConfigError(f"{where} has no function: write def {own.name}{own.parameters}")
-    if not name and len(candidates) > 1 and own.name not in candidates:
+    if name or len(candidates) == 1:
+        return name or candidates[0]
+    named_alike = [alike for alike in (own.name, setting) if alike in candidates]
+    if not named_alike:
         raise ConfigError(
             f"{where} has {len(candidates)} functions ({', '.join(candidates)}): choose a function as "
             f"FILE.py:{candidates[0]}"
         )
-    return name or (candidates[0] if len(candidates) == 1 else own.name)
+    return named_alike[0]
 
 
 def _check_arguments(definition: ast.FunctionDef, own: LibraryFunction, where: str) -> None:

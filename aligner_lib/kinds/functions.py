@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import math
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from aligner_lib.config.functions import FunctionFile, own_functions
 from aligner_lib.config.kinds import kind_of
-from aligner_lib.errors import FunctionError
+from aligner_lib.errors import ConfigError, FunctionError
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +24,12 @@ def functions_of(kind: str, config: DictConfig) -> SimpleNamespace:
     """Return the functions of a run of this kind, by name. Raises ConfigError for a file that can't be used."""
     functions = own_functions(kind)
     for name, use in config.functions.items():
-        file = FunctionFile.read(use, kind_of(kind).functions[name])
-        setattr(functions, name, Watched(name, file, file.load(), getattr(functions, name)))
+        try:
+            file = FunctionFile.read(use, kind_of(kind).functions[name], name)
+            function = file.load()
+        except ConfigError as error:
+            raise ConfigError(f"functions.{name}: {error}") from error
+        setattr(functions, name, Watched(name, file, function, getattr(functions, name)))
         logger.info(
             f"functions.{name}: {file.name} of {file.path}, in place of {kind_of(kind).functions[name]}"
         )
@@ -54,7 +57,8 @@ class Watched:
         try:
             given = self.function(*args, **kwargs)
         except Exception as error:
-            raise self._error(f"raises {type(error).__name__}: {error}", self._line(error)) from error
+            line = self.file.line_of(error)
+            raise self._error(f"raises {type(error).__name__}: {error}", line) from error
         if versions != [tensor._version for tensor in tensors]:
             raise self._error(
                 "changes an input tensor in place: write x = x + y instead of x += y, or clone the tensor"
@@ -62,10 +66,6 @@ class Watched:
         if difference := next(_differences(given, expected), None):
             raise self._error(f"returns {difference}")
         return given
-
-    def _line(self, error: Exception) -> int | None:
-        frames = traceback.extract_tb(error.__traceback__)
-        return next((frame.lineno for frame in reversed(frames) if frame.filename == self.file.path), None)
 
     def _error(self, problem: str, line: int | None = None) -> FunctionError:
         line = line or getattr(getattr(self.function, "__code__", None), "co_firstlineno", 1)

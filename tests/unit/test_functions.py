@@ -171,6 +171,23 @@ def test_a_file_may_have_helpers_and_imports(tmp_path):
         FunctionFile.read(f"{file}:mine", SURROGATE)
 
 
+def test_a_file_runs_like_an_environment_s_with_dataclasses_and_its_neighbours(tmp_path):
+    (tmp_path / "neighbour_of_own.py").write_text("SCALE = 2.0\n")
+    loss = watched(
+        tmp_path,
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom neighbour_of_own import SCALE\n\n\n"
+        "@dataclass\nclass Pairs:\n    margin: float\n\n\n"
+        "def margin(c, r, rc, rr, beta):\n    return Pairs((c - rc - r + rr) * beta)\n\n\n"
+        "def loss(c, r, rc, rr, beta):\n    return SCALE * margin(c, r, rc, rr, beta).margin\n",  # named like its setting
+        "dpo",
+    )
+    assert loss(*(torch.tensor([x]) for x in (3.0, 1.0, 0.0, 0.0)), 0.5).tolist() == [2.0]
+    with pytest.raises(
+        ConfigError, match=r"functions.loss: .*own.py, line 2, raises an .*: ZeroDivisionError"
+    ):
+        watched(tmp_path, "def mine(c, r, rc, rr, beta): pass\n1 / 0\n", "dpo")
+
+
 def test_a_function_of_the_library_that_has_helpers_is_imported():
     place = "aligner_lib.algorithms.policy_gradient:group_advantages"
     text = "from aligner_lib.algorithms.policy_gradient import group_advantages\n"
