@@ -64,8 +64,14 @@ def _check_values(config: DictConfig) -> None:
 
 
 def notices(kind: str, config: DictConfig, profile: str | None = None) -> list[str]:
-    """Return notices on settings without effect that differ from the profile: a sentence for each reason."""
-    return validation.notices(kind_of(kind), config, _defaults(kind, profile))
+    """Return notices on settings without effect that differ from the profile, a sentence for each reason, and on a profile
+    without effect."""
+    lines = validation.notices(kind_of(kind), config, _defaults(kind, profile))
+    if profile is not None and not _section(kind, profile):
+        lines.append(
+            f"profile {profile} has no section for {kind}, so the settings keep the kind's own defaults."
+        )
+    return lines
 
 
 def settings_of(kind: str, plain: dict, profile: str | None = None) -> dict[str, Any]:
@@ -144,13 +150,17 @@ def _parsed(path: Path, changed: int) -> dict[str, Any]:
 
 
 def _profile_settings(kind: str, profile: str | None) -> Iterator[tuple[str, Any]]:
-    if profile is None:
-        return
+    if profile is not None:
+        yield from _leaves("", _section(kind, profile), _empty(kind))
+
+
+def _section(kind: str, profile: str) -> dict[str, Any]:
+    """A profile's defaults for a kind of job; empty when the profile has none."""
     group, *inner = (kind_of(kind).defaults or kind).split(".")
     section = profile_section(profile, group)
     for name in inner:
         section = section.get(name, {})
-    yield from _leaves("", section, _empty(kind))
+    return section
 
 
 # ---- overrides ------------------------------------------------------------------------------------------------------
