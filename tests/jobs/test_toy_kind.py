@@ -7,7 +7,7 @@ import forks
 import pytest
 
 from aligner_lib.config import glossary
-from aligner_lib.config.compose import compose
+from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.reader import RunFolder
@@ -56,10 +56,9 @@ def test_from_its_command_to_the_monitor_s_chart_and_on_to_its_own_alarm(tmp_pat
     assert run.series("toy/distance")[1][-1] == 0.0625, "the run goes on"
     assert run.alarms() == []
     slow = tmp_path / "slow"
-    code, output = aligner(
-        log, "toy", "--run", slow, NO_EXPORTER, "trainer.toy.pull=0.01", "trainer.toy.max_steps=5"
-    )
+    code, output = aligner(log, "toy", "--run", slow, NO_EXPORTER, "trainer.toy.pull=0.01")
     assert code == 0, output
+    assert RunFolder(slow).series("toy/distance")[0] == [*range(1, 11)], "the kind's own number of steps"
     assert [(alarm["name"], alarm["step"]) for alarm in RunFolder(slow).alarms()] == [("stuck", 3)]
 
 
@@ -69,6 +68,8 @@ def test_its_settings_are_composed_and_checked():
         compose("toy", ["trainer.toy.pull=2"])
     with pytest.raises(ConfigError, match=r"did you mean trainer\.toy\.pull"):
         compose("toy", ["trainer.toy.pulll=1"])
+    (notice,) = notices("toy", compose("toy", profile="smoke"), "smoke")
+    assert notice == "profile smoke has no section for toy, so the settings keep the kind's own defaults."
 
 
 def test_help_workspace_and_glossary_know_it(tmp_path):

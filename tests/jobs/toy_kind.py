@@ -6,13 +6,14 @@ import json
 from dataclasses import dataclass, field
 
 from aligner_lib.config.kind import JobKind, MetricGroup, chart, metric
-from aligner_lib.config.schema import ExpManager, Loop, Model, Trainer, setting, within
+from aligner_lib.config.schema import ExpManager, Loop, Model, Trainer, at_least, setting, within
 from aligner_lib.config.training import TIMERS
 from aligner_lib.run_folder.alarms import Alarm, not_finite, rule
 
 
 @dataclass
 class ToyLoop(Loop):
+    max_steps: int = setting(10, at_least(1))
     pull: float = setting(0.5, within(0, 1))  # share of the distance that a step takes away
 
 
