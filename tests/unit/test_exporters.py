@@ -488,6 +488,7 @@ def test_a_service_that_fails_is_tried_again_while_the_run_goes_on(run, memory, 
             tail.follow(RunFolder(run), "memory", until_over=True, pause=pause)
     assert pauses == [2, 4, 8, 16, 30, 30, 30, 30]
     assert caplog.text.count("Memory: ZeroDivisionError") == 9
+    assert caplog.text.count("Traceback") == 1, "only the first attempt's, since a network may fail for hours"
 
 
 def test_only_a_tail_that_gets_further_than_all_before_ends_a_row_of_failures(run, memory, monkeypatch):
@@ -545,6 +546,21 @@ def test_a_missing_package_is_one_sentence_and_the_run_goes_on(run, monkeypatch,
     with closing(process.Exporters()) as exporters:
         exporters.start(run, ["wandb"])
     assert f"nothing is sent; `aligner log {run} --to wandb` does so later" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("nowhere:Csv", "ModuleNotFoundError"),
+        ("csv:Csv", "AttributeError"),
+        ("collections.abc:Sized", "TypeError"),
+    ],
+)
+def test_a_place_without_a_complete_class_is_refused_with_the_place(run, monkeypatch, place, error):
+    write(run, 0, 1)
+    monkeypatch.setitem(SERVICES, "csv", services.ServiceEntry("CSV", "csv", "csv", place))
+    with pytest.raises(UserError, match=rf"can't be made from {place}, its place in SERVICES \({error}: "):
+        send(run, "csv")
 
 
 def test_exporters_without_a_service_or_a_run_and_beside_another_one_are_refused(

@@ -71,8 +71,15 @@ def lacking(name: str) -> str | None:
 
 
 def make(name: str) -> Service:
-    """Import a service's package and make the service. Raises UserError if the package is missing."""
+    """Import a service's package and make the service. Raises UserError if the package is missing, and for a place without a
+    complete class."""
     if sentence := lacking(name):
         raise UserError(sentence)
     module, _, attribute = known(name).place.partition(":")
-    return getattr(import_module(module), attribute)()
+    try:
+        return getattr(import_module(module), attribute)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"the exporter to {known(name).title} can't be made from {module}:{attribute}, its place in SERVICES "
+            f"({type(error).__name__}: {error}): the place is MODULE:CLASS, of a class with all methods of Service"
+        ) from error

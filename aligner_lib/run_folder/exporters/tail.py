@@ -63,7 +63,9 @@ def follow(
                     # a service may get the last steps, or all, again from each Tail: that is no progress
                     failures = 1 if tail.last > furthest else failures + 1
                     furthest = max(furthest, tail.last)
-                    logger.warning("%s: %s: %s", known(name).title, type(error).__name__, error)
+                    is_first = failures == 1  # a service that can't be reached fails for hours
+                    title, reason = known(name).title, type(error).__name__
+                    logger.warning("%s: %s: %s", title, reason, error, exc_info=is_first)
                     if not until_over or (run.status != "running" and failures >= FAILURES):
                         raise UserError(
                             f"sending to {known(name).title} fails ({error}): after the cause is repaired, `aligner "
