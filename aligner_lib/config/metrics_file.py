@@ -27,12 +27,16 @@ A file that is only included by other files has no `sections`, `charts` and `ala
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aligner_lib.config.kind import Chart, Line, Metric, MetricGroup, chart
+from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
 from aligner_lib.run_folder.alarms import Rule
 
@@ -46,34 +50,73 @@ class Shelf(NamedTuple):
 
 
 def declared_in(folder: Path) -> dict[str, tuple]:
-    """Read a kind's metrics.toml. Return JobKind's arguments `metrics`, `charts` and `alarms`."""
+    """Read a kind's metrics.toml. Return JobKind's arguments `metrics`, `charts` and `alarms`.
+
+    Raises ConfigError, with the file, for a file that is not TOML, for an unknown name, and for a table with other keys.
+    """
     path = folder / "metrics.toml"
-    file, shelf = _parsed(path), shelf_of(path)
-    return {
-        "metrics": tuple(_section_named(name, shelf) for name in file.get("sections", ())),
-        "charts": tuple(shelf.charts[name] for name in file.get("charts", ())),
-        "alarms": tuple(_alarm(name) for name in file.get("alarms", ())),
-    }
+    file, shelf, rules = _parsed(path), shelf_of(path), _rules()
+    with _errors_in(path):
+        return {
+            "metrics": tuple(_section_named(name, shelf) for name in file.get("sections", ())),
+            "charts": tuple(_named("chart", name, shelf.charts) for name in file.get("charts", ())),
+            "alarms": tuple(_named("alarm", name, rules) for name in file.get("alarms", ())),
+        }
 
 
 @cache
 def shelf_of(path: Path) -> Shelf:
-    """Collect the definitions in a file and in its included files, by name. The file's own definitions take precedence."""
+    """Collect the definitions in a file and in its included files, by name. The file's own definitions take precedence.
+
+    Raises ConfigError as `declared_in` does.
+    """
     file = _parsed(path)
     included = [shelf_of((path.parent / name).resolve()) for name in file.get("include", ())]
     least = {name: size for shelf in included for name, size in shelf.least.items()} | file.get("least", {})
     sections = {name: section for shelf in included for name, section in shelf.sections.items()}
     charts = {name: drawn for shelf in included for name, drawn in shelf.charts.items()}
-    return Shelf(
-        sections | {name: _section(**table) for name, table in file.get("section", {}).items()},
-        charts | {name: _chart(least, **table) for name, table in file.get("chart", {}).items()},
-        least,
-    )
+    with _errors_in(path):
+        for name, table in file.get("section", {}).items():
+            sections[name] = _made(f"section.{name}", _section, table)
+        for name, table in file.get("chart", {}).items():
+            charts[name] = _made(f"chart.{name}", _chart, {"sizes": least} | table)
+    return Shelf(sections, charts, least)
 
 
 @cache
 def _parsed(path: Path) -> dict:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    with _errors_in(path):
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+@contextmanager
+def _errors_in(path: Path) -> Iterator[None]:
+    """Raise ConfigError with the file for an error of its text."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # a ConfigError is a ValueError
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _made(header: str, make: Callable, table: dict) -> Any:
+    """Call `make` with a table's keys. Raises ConfigError, with the table's header, for a missing and for an unknown key."""
+    try:
+        return make(**table)
+    except TypeError as error:
+        reason = re.sub(r"^[\w.]+\(\) ", "", str(error))  # without the name of Python's function
+        raise ConfigError(f"[{header}]: {reason}") from error
+
+
+def _named(title: str, name: str, there: Mapping[str, Any]) -> Any:
+    """Look a name up. Raises ConfigError, with all names, for an unknown name."""
+    if name not in there:
+        raise ConfigError(f"there is no {title} {name!r}; there are {', '.join(there) or 'none'}")
+    return there[name]
+
+
+def _rules() -> dict[str, Rule]:
+    """All alarms by name."""
+    return {name: rule for name, rule in vars(alarms).items() if isinstance(rule, Rule)}
 
 
 def _section(title: str, metrics: list[dict], text: str = "") -> MetricGroup:
@@ -89,8 +132,8 @@ def _metric(
 def _section_named(name: str | dict, shelf: Shelf) -> MetricGroup:
     """Return the section with the given name. For a dict {name, only}, the section keeps only the listed metrics."""
     if isinstance(name, str):
-        return shelf.sections[name]
-    section, only = shelf.sections[name["name"]], name["only"]
+        return _named("section", name, shelf.sections)
+    section, only = _named("section", name.get("name"), shelf.sections), name.get("only", ())
     return MetricGroup(
         section.title,
         section.text,
@@ -101,14 +144,10 @@ def _section_named(name: str | dict, shelf: Shelf) -> MetricGroup:
 def _chart(
     sizes: dict[str, float], title: str, lines: list, hint: str = "", least: float | str = 0.0
 ) -> Chart:
-    drawn = [
-        Line(line["label"], tuple(line["metrics"]), line["minus"]) if isinstance(line, dict) else line
-        for line in lines
-    ]
-    return chart(title, *drawn, hint=hint, least=sizes[least] if isinstance(least, str) else least)
+    drawn = [_line(**line) if isinstance(line, dict) else line for line in lines]
+    least = _named("size in [least]", least, sizes) if isinstance(least, str) else least
+    return chart(title, *drawn, hint=hint, least=least)
 
 
-def _alarm(name: str) -> Rule:
-    rule = getattr(alarms, name)
-    assert isinstance(rule, Rule), f"run_folder/alarms.py has no alarm {name}"
-    return rule
+def _line(label: str, metrics: list[str], minus: str = "") -> Line:
+    return Line(label, tuple(metrics), minus)

@@ -1,7 +1,12 @@
 """A kind's metrics.toml becomes the metrics, charts and alarms of a JobKind."""
 
+import re
+
+import pytest
+
 from aligner_lib.config.kind import Chart, Line, Metric, MetricGroup
 from aligner_lib.config.metrics_file import declared_in
+from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
 
 SHARED = """
@@ -54,3 +59,34 @@ def test_a_kind_names_its_own_and_included_sections_and_charts(tmp_path):
         Chart("Accuracy", lines, "Rises.", least=0.05),
     )
     assert declared["alarms"] == (alarms.not_finite, alarms.kl)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sections = [", "Invalid value (at end of document)"),
+        (
+            OWN.replace('["pairs", ', '["margins", '),
+            "there is no section 'margins'; there are seconds, pairs",
+        ),
+        (OWN.replace('"accuracy"]', '"acc"]'), "there is no chart 'acc'; there are margin, accuracy"),
+        (OWN.replace('"kl"', '"kll"'), "there is no alarm 'kll'; there are not_finite, "),
+        (OWN.replace('"share"', '"shares"'), "there is no size in [least] 'shares'; there are share"),
+        (
+            OWN.replace('title = "Pairs"', 'titel = "Pairs"'),
+            "[section.pairs]: got an unexpected keyword argument 'titel'",
+        ),
+        (
+            OWN.replace('label = "train", ', ""),
+            "[chart.margin]: missing 1 required positional argument: 'label'",
+        ),
+        (OWN.replace("shared/", ""), "metrics.toml: [Errno 2] No such file"),
+    ],
+)
+def test_a_slip_is_refused_with_its_file(tmp_path, text, words):
+    for folder, content in (("shared", SHARED), ("own", text)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "metrics.toml").write_text(content)
+    with pytest.raises(ConfigError, match=re.escape(str(tmp_path))) as refusal:
+        declared_in(tmp_path / "own")
+    assert words in str(refusal.value)
