@@ -107,9 +107,14 @@ def _explanation(kind: str, config: DictConfig, error: Exception) -> str | None:
         part = error.settings if "critic" in config else ""
         lr = OmegaConf.select(config, f"{part}model.optim.lr")
         kept = f"its last checkpoint, {latest.name}, is intact" if latest else "it has no checkpoint yet"
+        own = {} if error.settings else OmegaConf.select(config, "functions") or {}
+        may_be_nan = "".join(
+            f". functions.{name} ({file}) is your own: its gradient may be NaN, as of sqrt or log at 0"
+            for name, file in own.items()
+        )
         return (
             f"{error}: the run ends here, and {kept}. Lower {part}model.optim.lr (set to {lr}) or gradient_clip_val in "
-            f"{part}trainer, and look at the samples of this step"
+            f"{part}trainer, and look at the samples of this step{may_be_nan}"
         )
     if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
         action = (

@@ -228,7 +228,16 @@ LOWER_CRITIC_S = r"Lower critic\.model\.optim\.lr \(set to 3e-06\) or gradient_c
     ("kind", "error", "words"),
     [
         ("sft", NonFiniteError("the loss is nan"), r"the run ends here, and {kept}\. Lower"),
-        ("ppo", NonFiniteError("the loss is nan", settings="critic."), LOWER_CRITIC_S),
+        (
+            "ppo",
+            NonFiniteError("the loss is nan", settings="critic."),
+            LOWER_CRITIC_S + ", and .* of this step$",
+        ),
+        (
+            "ppo",
+            NonFiniteError("the gradient norm is nan"),
+            r"functions.loss \(own.py\) is your own: its gradient",
+        ),
         ("sft", OSError(errno.ENOSPC, "No space"), "start the same command again; it {goes_on}"),
     ],
 )
@@ -237,6 +246,7 @@ def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, kind, 
 
     settings = [f"exp_manager.explicit_log_dir='{tmp_path}'"]
     config = compose(kind, settings + ["critic.model.optim.lr=3e-6"] * (kind == "ppo"))
+    config.functions = {"loss": "own.py"} if kind == "ppo" else {}
 
     def assert_explained(kept: str, goes_on: str) -> None:
         explained = pytest.raises(UserError, match=words.format(kept=kept, goes_on=goes_on))
