@@ -285,7 +285,10 @@ class RunWriter:
         self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Append a metrics record."""
+        """Append a metrics record. Raises TypeError, with the metric's name, for a tensor or an array."""
+        for name, value in metrics.items():
+            if hasattr(value, "item") and not isinstance(value, int | float):
+                raise TypeError(f"{name} is a {type(value).__name__}: write .item(), which returns a number")
         now = time.time()
         self._metrics.append({"step": step, "time": round(now, 3), **metrics})
         self._info["heartbeat"] = {"time": now, "step": step}

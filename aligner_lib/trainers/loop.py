@@ -167,7 +167,7 @@ class TrainingLoop:
         started, processor = time.perf_counter(), ProcessorWait()
         cpu.peak_memory()  # leave out what the last validation and checkpoint took
         with _at(self.done + 1):
-            metrics = self.trainer.step(self.done + 1)
+            metrics = self._as_metrics(self.trainer.step(self.done + 1), "step")
         self.done += 1
         metrics["timers/step_time"] = time.perf_counter() - started
         if (waited := processor.seconds()) is not None:
@@ -204,7 +204,7 @@ class TrainingLoop:
     def _validate(self, step: int) -> Metrics:
         started = time.perf_counter()
         with _at(step):
-            metrics = self.trainer.validate(step)
+            metrics = self._as_metrics(self.trainer.validate(step), "validate")
         return metrics | {"timers/validation_time": time.perf_counter() - started}
 
     def _keep(self, changes: dict[str, float], before: dict[str, float] | None = None) -> None:
@@ -278,6 +278,14 @@ class TrainingLoop:
         for name, value in changes.items():
             self.trainer.change(name, value)
         self.changes |= changes
+
+    def _as_metrics(self, metrics: Metrics, method: str) -> Metrics:
+        """Return the metrics of a trainer's method. Raises TypeError if the method returned something else."""
+        if not isinstance(metrics, dict):
+            raise TypeError(
+                f"{type(self.trainer).__name__}.{method} returned {metrics!r}: return a dict of metrics, or {{}}"
+            )
+        return metrics
 
     def _log(self, metrics: Metrics) -> None:
         if self.run is not None:

@@ -6,6 +6,7 @@ import signal
 from contextlib import suppress
 
 import pytest
+import torch
 
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.run_folder.ranking import Ranking
@@ -62,6 +63,20 @@ def go(path, trainer, max_steps=7, **changes) -> RunFolder:
         run.start(int(latest.name[5:]) if latest else 0)
         TrainingLoop(trainer, settings, run).run_to_end()
     return folder
+
+
+@pytest.mark.parametrize(
+    ("method", "returned", "words"),
+    [
+        ("step", None, r"Counter\.step returned None: return a dict of metrics"),
+        ("validate", None, r"Counter\.validate returned None: return a dict of metrics"),
+        ("step", {"toy/extra": torch.ones(1)}, r"toy/extra is a Tensor: write \.item\(\)"),
+    ],
+)
+def test_metrics_of_another_form_are_refused_with_their_place(tmp_path, monkeypatch, method, returned, words):
+    monkeypatch.setattr(Counter, method, lambda self, step: returned)
+    with pytest.raises(TypeError, match=words):
+        go(tmp_path, Counter())
 
 
 def totals(run: RunFolder) -> list[float]:
