@@ -68,7 +68,7 @@ def grpo(setting: Setting, connection, lengths: range) -> None:
     )
     trainer = GRPOTrainer(
         policy=policy,
-        roll_out=RolloutCollector(
+        collector=RolloutCollector(
             policy, GivenRewards(), setting.seed, setting.max_length + setting.new_tokens
         ),
         tasks=FileTasks(setting.grpo_prompts(lengths), [], setting.seed),

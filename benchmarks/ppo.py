@@ -90,7 +90,7 @@ def _trainer(setting: Setting) -> PPOTrainer:
     )
     return PPOTrainer(
         policy=policy,
-        roll_out=RolloutCollector(
+        collector=RolloutCollector(
             policy, critic.reward_model(), setting.seed, setting.max_length + RESPONSE, critic
         ),
         tasks=FileTasks(prompts, [], setting.seed),

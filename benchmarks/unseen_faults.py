@@ -98,7 +98,7 @@ def ratio_inverted(ratio, advantages, low, high):
 
 def rewards_shuffled(trainer):
     """Each response has the reward of another response."""
-    source = trainer.roll_out.reward_source
+    source = trainer.collector.reward_source
     collect = source.collect
     source.collect = lambda requests: [rewards.roll(1) for rewards in collect(requests)]
     return trainer

@@ -55,7 +55,7 @@ def test_a_group_s_mean_has_the_response_s_own_reward_in_it_and_without_a_baseli
     from aligner_lib.kinds.ppo.trainer import PPOTrainer
 
     trainer = PPOTrainer.__new__(PPOTrainer)
-    trainer.loop = SimpleNamespace(prompt_baseline=baseline)
+    trainer.loop_settings = SimpleNamespace(prompt_baseline=baseline)
     rollouts = SimpleNamespace(group=torch.tensor([0, 0, 1, 1]))
     assert trainer.prompt_baseline(rollouts, torch.tensor([1.0, 3.0, 4.0, 6.0])).tolist() == expected
     # the second group has a single reward, and the mean of all three is 3

@@ -200,7 +200,7 @@ def test_a_target_of_the_kl_begins_with_the_penalty_if_the_checkpoint_has_no_coe
     tmp_path, one_process
 ):
     grouped = trainer([], "target_kl=0.1", "initial_policy_kl_penalty=0.5")
-    grouped.roll_out, grouped.lr_schedule = SimpleNamespace(reward_source=None), SimpleNamespace()
+    grouped.collector, grouped.lr_schedule = SimpleNamespace(reward_source=None), SimpleNamespace()
     grouped.policy.engine = SimpleNamespace(go_on_from=lambda folder: None)
     grouped.load(tmp_path)
     assert grouped.kl_coef == 0.5

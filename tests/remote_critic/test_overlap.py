@@ -118,7 +118,7 @@ def trainer_of(events: list[str], **settings):
     policy, critic = FakePolicy(events), FakeCritic(events)
     return PPOTrainer(
         policy=policy,
-        roll_out=RolloutCollector(policy, critic, seed=1, longest=8, value_model=critic),
+        collector=RolloutCollector(policy, critic, seed=1, longest=8, value_model=critic),
         tasks=FileTasks([prompt] * 4, [prompt] * 2, seed=1),
         objective=PRESETS["ppo"],
         lr_schedule=schedule,

@@ -59,7 +59,7 @@ def test_faults_of_the_learning_rate_and_the_reward_s_scale():
     for step in (1, 5, 11):
         assert trainer.lr_schedule.function(step, **schedule) == 30 * learning_rate(step, **schedule)
     source = SimpleNamespace(collect=lambda rewards: [torch.tensor([reward]) for reward in rewards])
-    planted("reward_scale")(SimpleNamespace(roll_out=SimpleNamespace(reward_source=source)))
+    planted("reward_scale")(SimpleNamespace(collector=SimpleNamespace(reward_source=source)))
     assert [reward.tolist() for reward in source.collect([1.0, -2.0])] == [[10], [-20]]
 
 
@@ -79,10 +79,10 @@ def test_a_moving_reference_is_the_trained_policy():
 
 def test_only_the_training_rollouts_have_another_temperature():
     policy = SimpleNamespace(sampling=Sampling(max_length=4), engine=object())
-    trainer = planted("temperature")(SimpleNamespace(policy=policy, roll_out=SimpleNamespace(policy=policy)))
+    trainer = planted("temperature")(SimpleNamespace(policy=policy, collector=SimpleNamespace(policy=policy)))
     assert trainer.policy.sampling.temperature == 1
-    assert trainer.roll_out.policy.sampling == Sampling(max_length=4, temperature=0.7)
-    assert trainer.roll_out.policy.engine is policy.engine
+    assert trainer.collector.policy.sampling == Sampling(max_length=4, temperature=0.7)
+    assert trainer.collector.policy.engine is policy.engine
 
 
 def test_stale_rollouts_are_drawn_from_the_first_weights():

@@ -100,7 +100,7 @@ def _prepare(config: DictConfig, models: SharedModels) -> PreparedJob:
         policy = build_policy(engine, config, tokenizer, opened, reference)
         engine.load(start)
         return Evaluation(
-            roll_out=RolloutCollector(
+            collector=RolloutCollector(
                 policy, models.reward_model, config.model.seed, config.model.encoder_seq_length
             ),
             tasks=tasks,

@@ -24,7 +24,7 @@ from aligner_lib.trainers.statistics import mean_std
 class Evaluation:
     """A pass over the prompts of data files or environments."""
 
-    roll_out: RolloutCollector
+    collector: RolloutCollector
     tasks: TaskSource
     num_prompts: int | None
     """None: all."""
@@ -40,7 +40,7 @@ class Evaluation:
 
         `kl` is the mean of log π − log π_ref over response tokens, in nats per token.
         """
-        policy = self.roll_out.policy
+        policy = self.collector.policy
         prompts, failures = given_tasks(self.tasks.validation(self.num_prompts), self.run)
         # The number of a prompt's first response does not depend on generations_per_prompt: more responses leave the first
         # unchanged.
@@ -51,7 +51,7 @@ class Evaluation:
         ]
         own_tasks = share_of_rank(numbered, parallel.dp_rank(), parallel.dp_size())
         environments = self.tasks.environments.get("validation")
-        collected = self.roll_out(
+        collected = self.collector(
             own_tasks, 0, self.rollout_micro_batch_size, environments, greedy=self.greedy
         )
         rollouts, rewards = collected.rollouts, collected.judged().rewards

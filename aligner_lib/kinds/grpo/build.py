@@ -55,7 +55,7 @@ def prepare(config: DictConfig) -> PreparedJob:
         policy = build_policy(engine, config, tokenizer, inputs.opened)
         return GRPOTrainer(
             policy=policy,
-            roll_out=RolloutCollector(
+            collector=RolloutCollector(
                 policy, _reward_source(config, tokenizer, scalar, run), model.seed, model.encoder_seq_length
             ),
             tasks=inputs.tasks,

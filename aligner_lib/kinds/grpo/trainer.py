@@ -60,12 +60,12 @@ class GRPOTrainer(PolicyGradientTrainer):
 
     def __post_init__(self):
         super().__post_init__()
-        self.group_size = self.rollout.num_generations_per_prompt
+        self.group_size = self.rollout_settings.num_generations_per_prompt
         self.draws_per_step = rollouts_of_a_step(self.config)
 
     @property
     def prompts_per_step(self) -> int:
-        return self.rollout.num_prompts_per_step
+        return self.rollout_settings.num_prompts_per_step
 
     def collect(self, step: int, timers: Timers) -> Collected:
         """Collect the step's rollout. Dynamic sampling draws further rollouts until enough groups differ in their shaped
@@ -135,7 +135,7 @@ class GRPOTrainer(PolicyGradientTrainer):
             kl = (logprobs - reference_logprobs) * mask
             advantages = reinforce_pp_advantages(
                 self.shaped(rollouts, rewards).nan_to_num(),
-                kl.abs() if self.loop.use_absolute_kl else kl,
+                kl.abs() if self.loop_settings.use_absolute_kl else kl,
                 counts,
                 self.kl_coef,
                 scaled=self.objective.scale == "batch_std",
@@ -165,7 +165,8 @@ class GRPOTrainer(PolicyGradientTrainer):
         shaped = self.shaped(rollouts, judged.rewards)
         if self.objective.kl == "reward":
             kl = log_ratio * rollouts.response_mask
-            shaped = shaped - self.kl_coef * (kl.abs() if self.loop.use_absolute_kl else kl).sum(dim=1)
+            kl = kl.abs() if self.loop_settings.use_absolute_kl else kl
+            shaped = shaped - self.kl_coef * kl.sum(dim=1)
         objective = self.objective
         return self.compared(rollouts, shaped, objective.baseline, objective.scale, self.functions.advantages)
 

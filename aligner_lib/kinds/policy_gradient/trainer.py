@@ -77,7 +77,7 @@ class PolicyGradientTrainer(ABC):
     """Trains a policy. A step consists of a rollout and the optimizer steps on this rollout."""
 
     policy: Policy
-    roll_out: RolloutCollector
+    collector: RolloutCollector
     tasks: TaskSource
     objective: Objective
     lr_schedule: LRSchedule
@@ -96,8 +96,8 @@ class PolicyGradientTrainer(ABC):
 
     def __post_init__(self):
         self.failed_rewards = FailedRewards()
-        self.rollout, self.loop = rollout_settings(self.config), loop_settings(self.config)
-        self.kl_coef = self.loop.initial_policy_kl_penalty
+        self.rollout_settings, self.loop_settings = rollout_settings(self.config), loop_settings(self.config)
+        self.kl_coef = self.loop_settings.initial_policy_kl_penalty
         before_updates = self.objective.kl == "reward" or self.objective.baseline in ("critic", "teacher")
         # generation computes token by token and training whole rows, which bf16 rounds differently
         needed = before_updates or self.policy.computes_in_bf16
@@ -108,9 +108,9 @@ class PolicyGradientTrainer(ABC):
         """The values that a user can change during the run, as in the settings. A KL coefficient with a target adapts by itself
         and can't be changed; an objective without a KL has no coefficient."""
         lr = {"lr": self.lr_schedule.optim.lr}
-        if self.objective.kl == "none" or self.loop.target_kl is not None:
+        if self.objective.kl == "none" or self.loop_settings.target_kl is not None:
             return lr
-        return lr | {"kl_coef": self.loop.initial_policy_kl_penalty}
+        return lr | {"kl_coef": self.loop_settings.initial_policy_kl_penalty}
 
     def change(self, name: str, value: float) -> None:
         """Set the learning rate or the KL coefficient, from the next step on."""
@@ -146,7 +146,7 @@ class PolicyGradientTrainer(ABC):
         metrics |= rollout_metrics("train_rollouts", rollouts, rewards, *self.outside_of_rollout())
         metrics |= copied_metric("train_rollouts", self.policy.tokenizer, rollouts)
         metrics |= good_metric("train_rollouts", self.policy.tokenizer, rollouts)
-        metrics |= experience_metrics(experience, entropies, self.loop.use_absolute_kl)
+        metrics |= experience_metrics(experience, entropies, self.loop_settings.use_absolute_kl)
         if self.recomputes:
             metrics |= sampler_mismatch(experience)
         metrics |= environment_metrics("train", collected, rewards, self.failures_outside_of_rollout())
@@ -170,7 +170,7 @@ class PolicyGradientTrainer(ABC):
 
         Empty if no environment has held-out prompts.
         """
-        tasks, failures = given_tasks(self.tasks.validation(self.rollout.num_val_samples), self.run)
+        tasks, failures = given_tasks(self.tasks.validation(self.rollout_settings.num_val_samples), self.run)
         if not tasks:
             return {}
         tasks = share_of_rank(
@@ -178,12 +178,12 @@ class PolicyGradientTrainer(ABC):
             parallel.dp_rank(),
             parallel.dp_size(),
         )
-        collected = self.roll_out(
+        collected = self.collector(
             tasks,
             0,
             val_rollout_micro_batch_size(self.config),
             self.tasks.environments.get("validation"),
-            greedy=self.rollout.val_use_greedy,
+            greedy=self.rollout_settings.val_use_greedy,
         )
         rewards = collected.judged().rewards
         self._report("validation", step, collected, rewards)
@@ -197,23 +197,23 @@ class PolicyGradientTrainer(ABC):
         self.policy.engine.save(folder)
         if parallel.is_first_rank():
             save_tokenizer(self.policy.tokenizer, folder)
-            if self.loop.target_kl is not None:
-                state = {"kl_coef": self.kl_coef, "initial": self.loop.initial_policy_kl_penalty}
+            if self.loop_settings.target_kl is not None:
+                state = {"kl_coef": self.kl_coef, "initial": self.loop_settings.initial_policy_kl_penalty}
                 (folder / "kl_coef.json").write_text(json.dumps(state))
 
     def load(self, folder: Path | None) -> None:
         """Restore the state that `save` wrote; None: the state before the first step. Waits until the reward source is
         ready."""
-        if self.roll_out.reward_source is not None:
-            self.roll_out.reward_source.reach()
+        if self.collector.reward_source is not None:
+            self.collector.reward_source.reach()
         self.policy.engine.go_on_from(folder)
-        self.kl_coef, self.lr_schedule.override = self.loop.initial_policy_kl_penalty, None
+        self.kl_coef, self.lr_schedule.override = self.loop_settings.initial_policy_kl_penalty, None
         saved = folder and folder / "kl_coef.json"  # a run without a target wrote no such file
-        if self.loop.target_kl is not None and saved and saved.is_file():
+        if self.loop_settings.target_kl is not None and saved and saved.is_file():
             state = json.loads(saved.read_text())
             if not isinstance(state, dict):  # of a version that wrote the coefficient alone
                 self.kl_coef = state
-            elif state["initial"] == self.loop.initial_policy_kl_penalty:  # a changed setting begins anew
+            elif state["initial"] == self.kl_coef:  # a changed setting begins anew
                 self.kl_coef = state["kl_coef"]
 
     # -- what PPO and GRPO each define ----------------------------------------------------------------------------
@@ -255,12 +255,12 @@ class PolicyGradientTrainer(ABC):
         """
         number = step - 1 if draw is None else draw
         tasks, self.failures = given_tasks(self.tasks.train(number, self.prompts_per_step), self.run)
-        return self.roll_out(
+        return self.collector(
             self._share(tasks, first),
             step,
-            self.rollout.rollout_micro_batch_size,
+            self.rollout_settings.rollout_micro_batch_size,
             self.tasks.environments.get("train"),
-            with_values=self.roll_out.value_model is not None,
+            with_values=self.collector.value_model is not None,
             timers=timers,
         )
 
@@ -268,8 +268,8 @@ class PolicyGradientTrainer(ABC):
         """Make rollout_epochs passes of optimizer steps over the rollout's global batches. Return means of the updates'
         metrics."""
         figures: list[dict[str, float]] = []
-        bound = self.loop.max_policy_kl
-        for batch in self.global_batches(experience) * self.rollout.rollout_epochs:
+        bound = self.loop_settings.max_policy_kl
+        for batch in self.global_batches(experience) * self.rollout_settings.rollout_epochs:
             if figures and bound is not None and figures[-1]["policy_kl"] > bound:
                 logger.info(
                     f"step {step}: policy_kl={figures[-1]['policy_kl']:.4f} is beyond max_policy_kl={bound} after "
@@ -319,7 +319,8 @@ class PolicyGradientTrainer(ABC):
     def _learns_from_all(self) -> bool:
         """Whether a response without an advantage also has a gradient."""
         held = self.objective.kl_in_loss and self.kl_coef > 0
-        return held or self.rollout.entropy_bonus > 0 or self.objective.baseline in ("critic", "teacher")
+        explores = self.rollout_settings.entropy_bonus > 0
+        return held or explores or self.objective.baseline in ("critic", "teacher")
 
     def _update(self, part: Experience) -> dict[str, float]:
         """Run an optimizer step and return its metrics. If no token of the global batch has a gradient, return {} without a
@@ -337,7 +338,7 @@ class PolicyGradientTrainer(ABC):
     def loss(self, model, batch: WeightedBatch, hidden: Tensor) -> LossTerms:
         """The objective over the tokens of loss_mask, minus the entropy bonus. hidden: [S, B, H]."""
         mask, objective = batch.loss_mask, self.objective
-        bonus = self.rollout.entropy_bonus
+        bonus = self.rollout_settings.entropy_bonus
         logprobs, entropies = selected_logprobs(
             model, batch.tokens, hidden, mask, self.policy.sampling.temperature, with_entropy=bonus != 0
         )
@@ -411,7 +412,7 @@ class PolicyGradientTrainer(ABC):
     def loss_mask(self, rollouts: Rollouts, rewards: Tensor) -> Tensor:
         """The tokens in the loss: bool [B, S-1]."""
         learnt = rewards.isfinite()
-        if self.loop.mask_truncated_responses:
+        if self.loop_settings.mask_truncated_responses:
             learnt = learnt & rollouts.finished
         return self.functions.loss_mask(rollouts.response_mask, learnt)
 
@@ -420,8 +421,8 @@ class PolicyGradientTrainer(ABC):
         weights = policy_gradient.importance_weights(
             logprobs,
             rollouts.sampler_logprobs,
-            self.rollout.sampler_correction,
-            self.rollout.sampler_correction_cap,
+            self.rollout_settings.sampler_correction,
+            self.rollout_settings.sampler_correction_cap,
         )
         return torch.where(rollouts.response_mask, weights, 1.0)
 
@@ -440,15 +441,15 @@ class PolicyGradientTrainer(ABC):
         ]
 
     def _adapt_kl_coef(self, kl: float) -> None:
-        if self.loop.target_kl is not None:
+        if self.loop_settings.target_kl is not None:
             self.kl_coef = policy_gradient.adapted_coefficient(
-                self.kl_coef, kl, self.loop.target_kl, KL_HORIZON
+                self.kl_coef, kl, self.loop_settings.target_kl, KL_HORIZON
             )
 
     def _check_kl(self, kl: float, step: int) -> None:
-        bound = self.loop.max_init_policy_kl
+        bound = self.loop_settings.max_init_policy_kl
         if bound is not None and kl > bound:
-            difference = "|log π − log π_ref|" if self.loop.use_absolute_kl else "log π − log π_ref"
+            difference = "|log π − log π_ref|" if self.loop_settings.use_absolute_kl else "log π − log π_ref"
             name = group_of(self.config)
             penalty = (
                 f" or a higher trainer.{name}.initial_policy_kl_penalty"

@@ -57,7 +57,7 @@ def prepare(config: DictConfig) -> PreparedJob:
         policy = build_policy(engine, config, tokenizer, inputs.opened)
         trainer = PPOTrainer(
             policy=policy,
-            roll_out=RolloutCollector(policy, reward_source, model.seed, model.encoder_seq_length, critic),
+            collector=RolloutCollector(policy, reward_source, model.seed, model.encoder_seq_length, critic),
             tasks=inputs.tasks,
             objective=replace(
                 PRESETS["ppo"],

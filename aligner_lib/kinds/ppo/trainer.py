@@ -40,11 +40,11 @@ class PPOTrainer(PolicyGradientTrainer):
 
     def __post_init__(self):
         super().__post_init__()
-        self.group_size = self.rollout.num_generations_per_prompt
+        self.group_size = self.rollout_settings.num_generations_per_prompt
 
     @property
     def prompts_per_step(self) -> int:
-        return self.rollout.num_rollout_samples // self.group_size
+        return self.rollout_settings.num_rollout_samples // self.group_size
 
     def experience(
         self,
@@ -54,7 +54,7 @@ class PPOTrainer(PolicyGradientTrainer):
         reference_logprobs: Tensor,
     ) -> tuple[ActorCriticExperience, dict[str, float]]:
         """Subtract the KL penalty from the rewards, and compute advantages over the critic's values, and returns."""
-        loop, mask, rewards = self.loop, rollouts.response_mask, judged.rewards
+        loop, mask, rewards = self.loop_settings, rollouts.response_mask, judged.rewards
         has_reward = rewards.isfinite()
         kl = (logprobs - reference_logprobs) * mask
         shaped = self.shaped(rollouts, rewards)
@@ -97,7 +97,7 @@ class PPOTrainer(PolicyGradientTrainer):
         rewards: float [B], NaN for a response without a reward. With `leave_one_out`, a response whose group has no other
         reward is compared with the mean reward of the batch.
         """
-        baseline = self.loop.prompt_baseline
+        baseline = self.loop_settings.prompt_baseline
         if baseline == "none":
             return torch.zeros_like(rewards)
         advantages = self.compared(rollouts, rewards, baseline, scale="none")
@@ -114,10 +114,10 @@ class PPOTrainer(PolicyGradientTrainer):
         epochs, size = critic_epochs(self.config), self.config.model.global_batch_size
         batches = self.global_batches(experience) * epochs
         # failed prompts may cost a step a batch, and the schedule goes on as planned
-        done = (step - 1) * (self.rollout.num_rollout_samples // size) * epochs
+        done = (step - 1) * (self.rollout_settings.num_rollout_samples // size) * epochs
         rates = [self.critic_lr_schedule(done + i + 1) for i in range(len(batches))]
         learning = [self.critic.train(batch.for_critic(), lr) for batch, lr in zip(batches, rates)]
-        warming_up = step <= self.loop.critic_warmup_steps
+        warming_up = step <= self.loop_settings.critic_warmup_steps
         try:
             metrics = {} if warming_up else super().learn(step, experience, timers)
         except NonFiniteError:

@@ -97,7 +97,7 @@ def temperature(trainer):
 
     sampler = copy.copy(trainer.policy)
     sampler.sampling = replace(sampler.sampling, temperature=0.7)
-    trainer.roll_out.policy = sampler
+    trainer.collector.policy = sampler
     return trainer
 
 
@@ -139,7 +139,7 @@ def learning_rate(trainer):
 
 def reward_scale(trainer):
     """Ten times the reward model's rewards."""
-    source = trainer.roll_out.reward_source
+    source = trainer.collector.reward_source
     collect = source.collect
     source.collect = lambda requests: [10 * rewards for rewards in collect(requests)]
     return trainer
