@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Entropy
 #
-# How certain is a model about the next token? This notebook computes the entropy of a distribution.
+# How certain is a model about the next token? The entropy of the distribution is 0 for certainty and ln V for a guess.
 #
 # {{map}}
 
@@ -16,7 +16,7 @@ from aligner_lib.tutorial import check
 
 # %% tags=["solution"]
 def entropy(logits):
-    """logits: float [B, V]; returns nats, float [B]."""
+    """logits: float [B, V] → float [B], in nats."""
     logprobs = logits.log_softmax(-1)
     return -(logprobs.exp() * logprobs).sum(-1)
 

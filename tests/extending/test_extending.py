@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -131,6 +132,26 @@ def test_an_environment_gives_a_second_try(grpo):
     assert step["train_environments/backwards/failed"] == step["train_environments/backwards/reward"] == 0
 
 
+def test_a_preference_loss_takes_the_log_ratios_of_pairs(monkeypatch):
+    from types import SimpleNamespace
+
+    from aligner_lib.algorithms.preference import PairLogprobs
+    from aligner_lib.algorithms.preference_losses import LOSSES
+    from aligner_lib.kinds.dpo.trainer import DPOTrainer
+
+    monkeypatch.setitem(LOSSES, "hinge", None)  # so that the test's end removes the entry
+    import hinge_loss  # noqa: F401
+
+    settings = SimpleNamespace(preference_loss="hinge", ref_policy_kl_penalty=0.2)
+    policy, reference = (
+        PairLogprobs(*map(torch.tensor, sides))
+        for sides in (([-1.0, -1.0], [-3.0, -9.0]), ([-2.0] * 2, [-2.0] * 2))
+    )
+    # margins 2 and 8, of which the second is above 1 / 0.2
+    losses = DPOTrainer._losses(SimpleNamespace(settings=settings), policy, reference)
+    assert losses.tolist() == pytest.approx([0.6, 0])
+
+
 # ---- models ---------------------------------------------------------------------------------------------------------
 
 
@@ -189,8 +210,13 @@ def _log(folder: Path, name: str, values: dict[int, float]) -> None:
 
 
 def test_an_exporter_sends_each_step_once(tmp_path, monkeypatch):
-    known = services.ServiceEntry("CSV", "csv", "csv", "csv_exporter:CsvFile")
-    monkeypatch.setitem(services.SERVICES, "csv", known)
+    import csv_exporter
+
+    # the file lies where the page puts it, and the page's entry is the table's
+    monkeypatch.setitem(sys.modules, "aligner_lib.run_folder.exporters.csv_exporter", csv_exporter)
+    page = (ROOT / "docs" / "extending.md").read_text()
+    entry = re.search(r'`"csv": (ServiceEntry\(.*?\))`', page)[1]
+    monkeypatch.setitem(services.SERVICES, "csv", eval(entry, vars(services)))
     # a job without the new settings
     assert "csv" not in services.requested({"create_tensorboard_logger": True})
     for steps in (range(3), range(3, 5)):
@@ -267,7 +293,7 @@ def test_a_quiz_s_questions_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(quiz_file, "FOLDER", tmp_path)
     (tmp_path / "20.toml").write_text((HERE / "entropy_quiz.toml").read_text())
     (question,) = quiz_file.load_quiz("20").questions
-    assert question.choices[0].text == "The uniform one"
+    assert question.choices[0].text == "The uniform distribution" and len(question.choices) == 4
 
 
 def test_a_notebook_is_built_and_its_cells_run(exercise, tmp_path, monkeypatch):
