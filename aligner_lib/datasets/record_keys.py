@@ -6,14 +6,14 @@ Any other key is an error, and the message names the key. Otherwise training wou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from aligner_lib.datasets.chat_template import ROLES
 from aligner_lib.errors import UserError
 from data.conversations import TURN_KEYS, TURNS, hh_messages, hh_prompt, is_plain_prompt
 from data.fields import METADATA, is_empty
-from data.raw_forms import recognise, unread_columns
+from data.raw_forms import RawForm, recognise, unread_columns
 from data.report import Unusable
 
 # Values without an effect, which are allowed for keys that no form reads. None and empty values are allowed for all keys.
@@ -94,23 +94,35 @@ def labelled_form(record: dict) -> RecordForm:
 def need_conversion(records: Sequence[dict], samples: Samples) -> bool:
     """Whether the trainers cannot read a file with these first records as it stands, but `data.convert` may.
 
-    One record that needs a conversion suffices. A record that lacks a required key counts if a known raw form reads it, else only
-    if most records lack a key: a faulty record does not decide about the file.
+    One record that needs a conversion suffices, but faulty records decide only if most are faulty.
     """
-    faulty = 0
-    for record in records:
-        content = _content(record)
-        _, needed, _ = _trainers_form(content, samples)
-        if not needed <= content.keys() and not _is_raw(content):
-            faulty += 1
-        elif needs_conversion(record, samples):
-            return True
-    return 2 * faulty > len(records)
+    forms = raw_forms(records, samples)
+    sound = [record for record in records if not is_faulty(record, samples, forms)]
+    return 2 * len(sound) < len(records) or any(needs_conversion(record, samples) for record in sound)
 
 
-def _is_raw(content: dict) -> bool:
-    raw = recognise(content)
-    return raw is not None and not unread_columns(raw, content)
+def raw_forms(records: Iterable[dict], samples: Samples) -> list[RawForm]:
+    """The raw forms of the records that have all keys that the trainers require."""
+    contents = [_content(record) for record in records]
+    forms = [_raw_form(content) for content in contents if _has_required_keys(content, samples)]
+    return [form for form in forms if form is not None]
+
+
+def is_faulty(record: dict, samples: Samples, forms: Sequence[RawForm]) -> bool:
+    """Whether a record lacks a required key, and is in none of its file's raw forms, as those of `raw_forms`."""
+    content = _content(record)
+    return not _has_required_keys(content, samples) and _raw_form(content) not in forms
+
+
+def _has_required_keys(content: dict, samples: Samples) -> bool:
+    _, needed, _ = _trainers_form(content, samples)
+    return needed <= content.keys()
+
+
+def _raw_form(content: dict) -> RawForm | None:
+    """The raw form that reads all keys of a record; None if there is none."""
+    form = recognise(content)
+    return None if form is None or unread_columns(form, content) else form
 
 
 def needs_conversion(record: dict, samples: Samples) -> bool:
@@ -126,7 +138,7 @@ def needs_conversion(record: dict, samples: Samples) -> bool:
     unread = [key for key in content if key not in form.keys and key not in METADATA]
     unread = [key for key in unread if content[key] not in WITHOUT_EFFECT.get(key, ())]
     if unread:
-        return _is_raw(content)
+        return _raw_form(content) is not None
     values = [(content[key], key) for key in text_keys if key in content]
     if any(_has_unread_key(value, form) for value, _ in values):
         return False  # no form reads the key: the job ends with the key's own cure

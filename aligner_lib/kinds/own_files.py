@@ -25,7 +25,7 @@ from omegaconf import DictConfig, ListConfig
 import data as converter
 from aligner_lib.config.compose import written
 from aligner_lib.datasets.json_lines import first_record, numbered_lines, parse
-from aligner_lib.datasets.record_keys import Samples, need_conversion, needs_conversion
+from aligner_lib.datasets.record_keys import Samples, is_faulty, need_conversion, needs_conversion, raw_forms
 from aligner_lib.errors import UserError
 from aligner_lib.models.disk import explain_full_disk, explain_read_only
 from aligner_lib.models.fetch import cache_root, locked
@@ -218,11 +218,15 @@ def _is_converted(heads: list[dict], columns: set[str], samples: Samples, rules:
 
 
 def _all_own(source: Path, samples: Samples, rules: Rules) -> bool:
-    """Whether no record of a JSON Lines file needs a conversion, or has a column that the user names."""
+    """Whether no record of a JSON Lines file needs a conversion, or has a column that the user names. The conversion leaves out
+    and reports faulty records."""
+    forms = raw_forms(_first_records(source), samples)
     for _, line in numbered_lines(source):
         with suppress(ValueError):  # the conversion reports a line without a record
             record = parse(line)
-            if rules.names() & record.keys() or needs_conversion(record, samples):
+            if rules.names() & record.keys():
+                return False
+            if needs_conversion(record, samples) and not is_faulty(record, samples, forms):
                 return False
     return True
 

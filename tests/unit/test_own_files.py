@@ -175,6 +175,21 @@ def test_held_out_lines_in_the_trainers_format_are_unchanged(tmp_path, caplog, s
 
 
 @pytest.mark.parametrize(
+    ("samples", "record", "faulty"),
+    [
+        ("sft", {"input": "Why?", "output": "So."}, {"input": "Why?", "output": None}),
+        ("labels", {"prompt": "Why?", "response": "So.", "label": True}, {"prompt": "Why?", "response": "So."}),
+    ],
+)
+def test_a_faulty_line_is_left_out_of_a_split_and_changes_no_other_line(tmp_path, caplog, samples, record, faulty):
+    caplog.set_level("INFO")
+    rows = [json.loads(json.dumps(record).replace("Why", f"Why {n}")) for n in range(4)]
+    train, validation = files(samples, jsonl(tmp_path / "d.jsonl", faulty, *rows), None)
+    assert sorted(map(str, lines(train) + lines(validation))) == sorted(map(str, rows))
+    assert "missing key: 1" in caplog.text and "d.jsonl:1 (" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("change", "ignored"),
     [({"hint": 1}, ["hint"]), ({"chosen": [QUESTION, ANSWER], "rejected": [QUESTION, WORSE]}, [])],
 )
