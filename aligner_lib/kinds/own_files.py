@@ -348,8 +348,7 @@ def _convert(source: Path, folder: Path, rules: Rules) -> Converted:
         _refuse(source, rules, error)
     place = source.parent if source.exists() else _common_folder(_named_files(source).values())
     record = {
-        # the same content may lie elsewhere for the next run
-        "report": str(conversion).replace(f"{place}{os.sep}", ""),
+        "report": str(_named_within(place, conversion)),
         "has_own_split": conversion.has_own_split,
         "columns": conversion.columns,
         "limit": conversion.limit,
@@ -359,6 +358,21 @@ def _convert(source: Path, folder: Path, rules: Rules) -> Converted:
         json.dump(record, stream)
     return Converted(
         folder, record["report"], conversion.has_own_split, tuple(conversion.columns), conversion.limit
+    )
+
+
+def _named_within(place: Path, conversion: converter.Conversion) -> converter.Conversion:
+    """The conversion with the source's files by their names within a folder, because the same content may lie elsewhere for the
+    next run."""
+    examples = {
+        reason: [replace(skip, file=str(Path(skip.file).relative_to(place))) for skip in skips]
+        for reason, skips in conversion.report.examples.items()
+    }
+    return replace(
+        conversion,
+        report=replace(conversion.report, examples=examples),
+        held_out_files=tuple(path.relative_to(place) for path in conversion.held_out_files),
+        doubtful_files=tuple(path.relative_to(place) for path in conversion.doubtful_files),
     )
 
 

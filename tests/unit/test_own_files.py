@@ -133,6 +133,14 @@ def test_several_ranks_convert_once_and_each_logs_the_report_also_when_the_file_
     assert files("pairs", moved) == first and convert.call_count == 2 and len(lines(first[0])) == 3
 
 
+def test_the_report_shortens_the_names_of_the_source_s_files_alone(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO")
+    pair = {"chosen": [QUESTION, ANSWER], "rejected": [QUESTION, WORSE]}
+    (train,) = files("pairs", jsonl(Path("data", "pairs.jsonl"), pair, PAIR | {"rejected": " "}))
+    assert "    pairs.jsonl:2 (" in caplog.text and f"wrote {train} (1 lines)" in caplog.text
+
+
 def test_without_a_validation_file_a_share_of_the_prompts_is_held_out(tmp_path):
     rows = [PAIR | {"prompt": f"{n % 40}?", "chosen": str(n)} for n in range(80)]
     file = jsonl(tmp_path / "pairs.jsonl", *rows)
@@ -178,10 +186,16 @@ def test_held_out_lines_in_the_trainers_format_are_unchanged(tmp_path, caplog, s
     ("samples", "record", "faulty"),
     [
         ("sft", {"input": "Why?", "output": "So."}, {"input": "Why?", "output": None}),
-        ("labels", {"prompt": "Why?", "response": "So.", "label": True}, {"prompt": "Why?", "response": "So."}),
+        (
+            "labels",
+            {"prompt": "Why?", "response": "So.", "label": True},
+            {"prompt": "Why?", "response": "So."},
+        ),
     ],
 )
-def test_a_faulty_line_is_left_out_of_a_split_and_changes_no_other_line(tmp_path, caplog, samples, record, faulty):
+def test_a_faulty_line_is_left_out_of_a_split_and_changes_no_other_line(
+    tmp_path, caplog, samples, record, faulty
+):
     caplog.set_level("INFO")
     rows = [json.loads(json.dumps(record).replace("Why", f"Why {n}")) for n in range(4)]
     train, validation = files(samples, jsonl(tmp_path / "d.jsonl", faulty, *rows), None)
