@@ -144,20 +144,33 @@ def data_convert(
         float,
         typer.Option(help="Share of held-out prompts, where the data has no split of its own."),
     ] = 0.05,
+    max_length: Annotated[
+        int | None,
+        typer.Option(min=1, help="model.encoder_seq_length, with --tokenizer; else the model's positions."),
+    ] = None,
     chat_template: ChatTemplate = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 1234,
     strict: Strict = False,
 ):
-    """Convert data of your own, recognized by its columns, and report the recognized, omitted, repeated and leaked data."""
+    """Convert data of your own, recognized by its columns, and report the recognized, omitted, repeated and leaked data.
+
+    The records of files in a job's own format stay unchanged.
+    """
+    from aligner_lib.datasets.json_lines import first_record
+    from aligner_lib.errors import UserError
+    from aligner_lib.kinds.own_files import is_read_as_it_is
     from data import convert
 
-    options = {
-        "ignore": _names(ignore),
-        "validation_fraction": validation_fraction,
-        "seed": seed,
-        "strict": strict,
-    }
-    conversion = convert(_source(raw), out, to, columns=_renamings(columns), **options)
+    meanings = {"columns": _renamings(columns), "ignore": _names(ignore)}
+    files = [Path(path) for path in raw]
+    unchanged = all(is_read_as_it_is(file, to, **meanings, is_split=True) for file in files)
+    if unchanged and to != "sft" and "text" in first_record(files):
+        jobs = "`aligner rm` and `aligner dpo`" if to == "preferences" else "`aligner ppo` and `aligner grpo`"
+        raise UserError(
+            f"{_source(raw)} has whole texts, which {jobs} read as they are: give the job the file itself"
+        )
+    options = {"validation_fraction": validation_fraction, "seed": seed, "strict": strict}
+    conversion = convert(_source(raw), out, to, **meanings, **options, unchanged=unchanged)
     if tokenizer is None:
         typer.echo(conversion)
         return
@@ -169,6 +182,12 @@ def data_convert(
     typer.echo(replace(conversion, lengths=lengths, unit="tokens"))
     for line in left_out.lines():
         typer.echo(f"in a training: {line}")
+    limit = max_length or _positions(own.folder)
+    if longer := sum(length > limit for length in lengths):
+        typer.echo(
+            f"in a training: {longer:,} of {len(lengths):,} samples are longer than {limit:,} tokens, and left out (SFT shortens an "
+            "input)"
+        )
     typer.echo(f"\n{show_converted(conversion, own)}")
 
 
@@ -277,16 +296,24 @@ def data_lengths(
     from aligner_lib.datasets.lengths import length_report
     from aligner_lib.datasets.load import load_labelled, load_pairs, load_sft
     from aligner_lib.errors import UserError
+    from aligner_lib.kinds.own_files import is_read_as_it_is
 
     own = _tokenizer(tokenizer, chat_template)
     first = first_record([file])
     # an empty answer of `aligner data hh` has a space behind `Assistant:`
     is_text = str(first.get("text")).endswith(ANSWER)
-    if is_text or ("prompt" in first and not {"chosen", "label"} & first.keys()):
+    answers = {"chosen", "chosen_response", "completion", "response"}
+    if is_text or ("prompt" in first and not answers & first.keys()):
         renaming = " --map text=prompt" if is_text else ""
         raise UserError(
             f"{file} has prompts without answers: `aligner data {file} --to prompts{renaming} --out DIR --tokenizer MODEL` shows "
             "their lengths"
+        )
+    to = "preferences" if {"text", "chosen", "label"} & first.keys() else "sft"
+    if file.is_file() and not is_read_as_it_is(file, to):
+        raise UserError(
+            f"{file} is not in the format that a job reads as it is: convert the file with `aligner data {file} --to "
+            f"{to if first else '…'} --out DIR`, and give DIR/train.jsonl"
         )
     load = (
         load_labelled if "label" in first else load_pairs if {"text", "chosen"} & first.keys() else load_sft
@@ -312,6 +339,16 @@ def _tokenizer(model: str, chat_template: str | None):
     # a tokenizer's file stands for its folder
     folder = path.parent if path.is_file() else path if (path / "tokenizer.json").exists() else resolve(model)
     return use_template(Tokenizer(folder), chat_template or recorded_template(folder) or PLAIN)
+
+
+def _positions(folder: Path) -> int:
+    """The positions of a model; for a tokenizer without a model, no sample is too long."""
+    from aligner_lib.datasets.load.lines import UNBOUNDED
+    from aligner_lib.models.architecture import Architecture
+
+    return (
+        Architecture.load(folder).max_position_embeddings if (folder / "model.json").exists() else UNBOUNDED
+    )
 
 
 def _names(text: str) -> list[str]:

@@ -46,6 +46,8 @@ TARGETS: dict[Samples, str] = {
     "labels": "preferences",
     "prompts": "prompts",
 }
+# The samples that a target of `aligner data` is for; `labels` also allows pairs.
+JOB_SAMPLES: dict[str, Samples] = {"sft": "sft", "preferences": "labels", "prompts": "prompts"}
 # The modules of `data` that decide about a converted line.
 CONVERTER = "conversations convert fields raw_forms raw_samples readers sources tools".split()
 RECORD = "conversion.json"
@@ -180,6 +182,22 @@ def required(value: Any, key: str, form: str = "") -> Any:
 def hash_of_source(source: Path) -> str:
     """32 hex digits of a file's whole content; for a folder or a data set of the hub, of all data files and their names."""
     return file_hash(source) if source.is_file() else files_hash(_named_files(source))
+
+
+def is_read_as_it_is(
+    file: Path,
+    to: str,
+    columns: Mapping[str, str] | None = None,
+    ignore: Iterable[str] = (),
+    *,
+    is_split: bool = False,
+) -> bool:
+    """Whether a job reads the records of a file unchanged. to, columns, ignore: as for `data.convert`; is_split: whether the job
+    holds out a part of the file, which leaves the records unchanged only if none of them needs a conversion."""
+    if to not in JOB_SAMPLES or not file.is_file():  # the conversion says so, or downloads the data set
+        return False
+    samples, rules = JOB_SAMPLES[to], Rules(to, dict(columns or {}), tuple(ignore), 0.0)
+    return _examined(file, samples, rules).is_own and (not is_split or _all_own(file, samples, rules))
 
 
 # ---- which files are converted --------------------------------------------------------------------------------------

@@ -466,6 +466,22 @@ def test_the_command_renames_ignores_and_shows_what_is_learnt(tmp_path, smoke):
     jsonl(raw, *({"prompt": f"{n}?", "chosen": "yes" + stop * (n == 3), "rejected": "no"} for n in range(12)))
     result = CliRunner().invoke(commands, [str(raw), *options, "--validation-fraction", "0"])
     assert "in a training: 1 of 12 samples left out: " in result.output
+    assert "are longer than" not in result.output
+    result = CliRunner().invoke(commands, [str(raw), *options, "--max-length", "1"])
+    assert "in a training: 11 of 11 samples are longer than 1 tokens" in result.output
+
+
+def test_the_command_shows_a_file_in_a_job_s_format_as_the_job_reads_it(tmp_path, smoke):
+    raw = jsonl(tmp_path / "raw.jsonl", *[{"input": Q, "output": ANSWER}] * 2, {"input": Q, "output": None})
+    options = ["--out", str(tmp_path), "--validation-fraction", "0", "--tokenizer", str(smoke)]
+    shown = CliRunner().invoke(commands, [str(raw), "--to", "sft", *options]).output
+    train = (tmp_path / "train.jsonl").read_text().splitlines()
+    assert [*map(json.loads, train)] == [{"input": Q, "output": ANSWER}] * 2
+    assert f"{Q}⟦ {ANSWER}" in shown and "User:" not in shown and "missing key: 1" in shown
+    jsonl(raw, {"text": f"User: {Q}\n\nAssistant: {ANSWER}"})
+    for to, jobs in (("preferences", "`aligner rm` and `aligner dpo`"), ("prompts", "`aligner ppo`")):
+        refused = CliRunner().invoke(commands, [str(raw), "--to", to, *options])
+        assert f"has whole texts, which {jobs}" in str(refused.exception)
 
 
 @pytest.mark.parametrize(

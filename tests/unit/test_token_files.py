@@ -272,6 +272,7 @@ def test_the_command_shows_lengths_and_padding(formatted, smoke, tmp_path):
     assert packed.split()[1] == "tokens" and packed.endswith("%")
     for record, shown in (
         ({"prompt": "Why?", "response": "So.", "label": True}, "own.jsonl: 2 samples, "),
+        ({"prompt": "Why?", "completion": "So."}, "own.jsonl --to sft --out DIR`, and give DIR/train.jsonl"),
         ({"prompt": "Why?"}, "own.jsonl has prompts without answers: `aligner data "),
         (
             {"text": "User: Why?\n\nAssistant:"},
