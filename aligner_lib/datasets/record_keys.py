@@ -97,8 +97,9 @@ def need_conversion(records: Sequence[dict], samples: Samples) -> bool:
     One record that needs a conversion suffices, but faulty records decide only if most are faulty.
     """
     forms = raw_forms(records, samples)
-    sound = [record for record in records if not is_faulty(record, samples, forms)]
-    return 2 * len(sound) < len(records) or any(needs_conversion(record, samples) for record in sound)
+    needing = [record for record in records if needs_conversion(record, samples)]
+    faulty = [record for record in needing if is_faulty(record, samples, forms)]
+    return len(faulty) < len(needing) or 2 * len(faulty) > len(records)
 
 
 def raw_forms(records: Iterable[dict], samples: Samples) -> list[RawForm]:
@@ -109,9 +110,17 @@ def raw_forms(records: Iterable[dict], samples: Samples) -> list[RawForm]:
 
 
 def is_faulty(record: dict, samples: Samples, forms: Sequence[RawForm]) -> bool:
-    """Whether a record lacks a required key, and is in none of its file's raw forms, as those of `raw_forms`."""
+    """Whether a record that needs a conversion can't be converted: because the record lacks a required key and is in none of
+    its file's raw forms (`raw_forms`), or because of a value."""
     content = _content(record)
-    return not _has_required_keys(content, samples) and _raw_form(content) not in forms
+    form = _raw_form(content)
+    if form is None or not _has_required_keys(content, samples):
+        return form not in forms
+    try:
+        form.read(content)
+    except Unusable:
+        return True
+    return False
 
 
 def _has_required_keys(content: dict, samples: Samples) -> bool:

@@ -182,15 +182,15 @@ def test_held_out_lines_in_the_trainers_format_are_unchanged(tmp_path, caplog, s
     assert ("not read: topic" in caplog.text) == ("topic" in record)
 
 
+OF_KTO = {"prompt": "Why?", "response": "So.", "label": True}
+
+
 @pytest.mark.parametrize(
     ("samples", "record", "faulty"),
     [
         ("sft", {"input": "Why?", "output": "So."}, {"input": "Why?", "output": None}),
-        (
-            "labels",
-            {"prompt": "Why?", "response": "So.", "label": True},
-            {"prompt": "Why?", "response": "So."},
-        ),
+        ("labels", OF_KTO, {"prompt": "Why?", "response": "So."}),
+        ("labels", OF_KTO, OF_KTO | {"label": "good"}),
     ],
 )
 def test_a_faulty_line_is_left_out_of_a_split_and_changes_no_other_line(
@@ -200,7 +200,7 @@ def test_a_faulty_line_is_left_out_of_a_split_and_changes_no_other_line(
     rows = [json.loads(json.dumps(record).replace("Why", f"Why {n}")) for n in range(4)]
     train, validation = files(samples, jsonl(tmp_path / "d.jsonl", faulty, *rows), None)
     assert sorted(map(str, lines(train) + lines(validation))) == sorted(map(str, rows))
-    assert "missing key: 1" in caplog.text and "d.jsonl:1 (" in caplog.text
+    assert "read 5 records, kept 4" in caplog.text and "d.jsonl:1 (" in caplog.text
 
 
 @pytest.mark.parametrize(
