@@ -59,17 +59,11 @@ def _read_gzip(path: Path) -> Iterator[RawRecord | Skip]:
 
 
 def _read_lines(stream: BinaryIO, file: str) -> Iterator[RawRecord | Skip]:
-    blank_lines: list[int] = []  # an error only when text follows, because files may end in empty lines
     for number, line in enumerate(stream, start=1):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
-        if not line.strip():
-            blank_lines.append(number)
-            continue
-        for blank in blank_lines:
-            yield Skip(file, blank, Reason.NOT_JSON, "empty line")
-        blank_lines.clear()
-        yield _parse_line(line, file, number)
+        if line.strip():
+            yield _parse_line(line, file, number)
 
 
 def _parse_line(line: bytes, file: str, number: int) -> RawRecord | Skip:

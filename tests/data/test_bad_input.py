@@ -14,7 +14,6 @@ GOOD_SQUAD = {"context": "c", "question": "q", "answers": {"text": ["a"], "answe
 BAD_LINES = [
     (b"{not json", Reason.NOT_JSON),
     (b'{"a": 1', Reason.NOT_JSON),
-    (b"", Reason.NOT_JSON),  # an empty line with text after it
     (b"[" * 100_000, Reason.NOT_JSON),
     (b"1" * 5_000, Reason.NOT_JSON),
     (b'{"instruction": "caf\xe9"}', Reason.BAD_UTF8),
