@@ -30,6 +30,11 @@ ROLES = {
 # The roles of calls and their results, in OpenAI's form (`tool`), in LLaMA-Factory's ShareGPT form, and in Hermes's data (`tool`).
 CALL = "function_call"
 TOOL_ROLES = {CALL: "assistant", "tool": "tool", "observation": "tool"}
+# Anthropic has calls and results as parts of a turn's content.
+PART_CURES = {
+    "tool_use": ": give calls as OpenAI's tool_calls",
+    "tool_result": ": give results as turns of the role 'tool'",
+}
 RESULT = re.compile(r"\s*<tool_response>(.*)</tool_response>\s*", re.DOTALL)
 # The beginning of a list of turns that was written as a text, as JSON or as Python writes lists.
 TURNS = re.compile(r"""\s*\[\s*\{\s*['"](?:.*['"])?(?:role|from)['"]\s*:""", re.DOTALL)
@@ -192,7 +197,7 @@ def _written_calls(turn: dict[str, Any], place: str) -> list[Any]:
 
 
 def _content(turn: dict[str, Any], place: str, may_be_missing: bool) -> str:
-    content = _joined(turn.get("content", turn.get("value")))
+    content = _joined(turn.get("content", turn.get("value")), place)
     return "" if may_be_missing and content in (None, "") else _text(content, place)
 
 
@@ -205,13 +210,17 @@ def unusable(place: str = "") -> Iterator[None]:
         raise Unusable(Reason.WRONG_TYPE, f"{place}{error}") from error
 
 
-def _joined(content: Any) -> Any:
-    """Content in several text parts, joined to one text; other content unchanged."""
-    if isinstance(content, list) and all(
-        isinstance(part, dict) and part.get("type") == "text" for part in content
-    ):
-        return "".join(str(part.get("text") or "") for part in content)
-    return content
+def _joined(content: Any, place: str) -> Any:
+    """Content in several text parts, joined to one text; other content unchanged. Raises Unusable for a part of another type."""
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        return content
+    for part in content:
+        if (kind := part.get("type")) != "text":
+            cure = PART_CURES.get(str(kind), "")
+            raise Unusable(
+                Reason.WRONG_TYPE, f"{place} has a part of type {kind!r}, but only 'text' is read{cure}"
+            )
+    return "".join(str(part.get("text") or "") for part in content)
 
 
 def _text(value: Any, place: str) -> str:

@@ -322,6 +322,7 @@ REFUSED = {
     "no answers": ([{"prompt": "a"}], "sft", "have no answers"),
     "no usable record": ([{"prompt": "a", "completion": "b"}, {"prompt": 3, "completion": "b"}], "text", "to='text'"),
     "turns in prose": ([{"messages": "User: hello"}], "prompts", "'messages' is a text, but must be a list of turns in JSON"),
+    "a part of another type": ([{"messages": [*ASKED, {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "tool_use"}]}]}], "sft", "turn 2 of 'messages' has a part of type 'tool_use', but only 'text' is read: give calls as OpenAI's tool_calls"),
     "another prompt": ([{"prompt": "Why?", "chosen": [*ASKED, turn("a")], "rejected": [*ASKED, turn("b")]}], "preferences", "different prompts .*do not contain 'prompt'"),
     "a label in words": ([{"prompt": "a", "response": "b", "label": "good"}], "preferences", "'label' is 'good', but must be true or false"),
     "a user's turn as an answer": ([{"chosen": [*ASKED, {"role": "user", "content": "b"}], "rejected": [*ASKED, turn("c")]}], "preferences", "'chosen' or 'rejected'"),
