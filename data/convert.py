@@ -174,8 +174,7 @@ def convert(
     records, ignore, columns = read_records(source.paths), tuple(ignore), dict(columns or {})
     heads, records = _first(records, source.name)
     _require_columns(columns, [key for head in heads for key in head.value], source.name)
-    head = _typical(heads, columns, ignore)
-    form = _form_of(head, columns, ignore, source.name)
+    form = _form_of(heads, columns, ignore, source.name)
     conversion = Conversion(form, to, Report(strict=strict), ignore, paths)
     split_of = _Split(source.paths, validation_fraction, seed, 2 if to == "preferences" else 1, limit)
     conversion.held_out_files, conversion.doubtful_files = split_of.held_out_files, split_of.doubtful_files
@@ -254,26 +253,15 @@ def _noting_columns(
     _require_columns(required, present, name)
 
 
-def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...], name: str) -> RawForm:
+def _form_of(
+    heads: list[RawRecord], columns: Mapping[str, str], ignore: tuple[str, ...], name: str
+) -> RawForm:
     """The form of a data set, by a typical record. Raises UnknownForm, UnreadColumns, and SameMeaning."""
+    head = _typical(heads, columns, ignore)
     content = _content_of(head, columns, ignore)
     form = recognise(content)
     if form is None:
-        present = [key for key, value in head.value.items() if not is_empty(value)] or [*head.value]
-        lists = [
-            key
-            for key in present
-            if isinstance(head.value[key], list) and any(isinstance(item, dict) for item in head.value[key])
-        ]
-        cure = "name their meanings, as in --map question=prompt,best=chosen"
-        if lists and head.line == 1:
-            cure = f"if {lists[0]!r} is the list of records, write that list alone into a file, [{{…}}, {{…}}]; else {cure}"
-        examples = {form.name: " + ".join(form.columns) for form in reversed(FORMS)}
-        known = "; ".join(f"{name}: {columns}" for name, columns in reversed(examples.items()))
-        raise UnknownForm(
-            f"{name} has the columns {', '.join(present)}, which match no known form ({known})",
-            cure,
-        )
+        raise _unknown_form(head, content, columns, len(heads) == 1, name)
     if unread := unread_columns(form, content):
         kept_by = (
             "; SFT keeps the tools of conversations and of prompts with answers" if "tools" in unread else ""
@@ -284,6 +272,33 @@ def _form_of(head: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...
             unread,
         )
     return form
+
+
+def _unknown_form(
+    head: RawRecord, content: Mapping[str, Any], columns: Mapping[str, str], is_alone: bool, name: str
+) -> UnknownForm:
+    """The error for a record without a known form. content: its values by the form's names; is_alone: whether the data set has no
+    other record."""
+    present = [key for key, value in head.value.items() if not is_empty(value)] or [*head.value]
+    fault = f"{name} has the columns {', '.join(present)}, which"
+    own_names = {key.lower(): key for key in content}
+    if form := recognise(own_names):
+        read = {*form.columns, *form.optional}
+        meanings = dict(columns) | {own: key for key, own in own_names.items() if key in read and own != key}
+        renamings = ",".join(f"{own}={key}" for own, key in meanings.items())
+        cure = f"name their meanings with --map {shlex.quote(renamings)}"
+        return UnknownForm(f"{fault} are those of {form.name}, but with capitals", cure, meanings)
+    lists = [
+        key
+        for key in present
+        if isinstance(head.value[key], list) and any(isinstance(item, dict) for item in head.value[key])
+    ]
+    cure = "name their meanings, as in --map question=prompt,best=chosen"
+    if lists and is_alone:
+        cure = f"if {lists[0]!r} is the list of records, write that list alone into a file, [{{…}}, {{…}}]; else {cure}"
+    examples = {form.name: " + ".join(form.columns) for form in reversed(FORMS)}
+    known = "; ".join(f"{name}: {columns}" for name, columns in reversed(examples.items()))
+    return UnknownForm(f"{fault} match no known form ({known})", cure, {})
 
 
 def _content_of(record: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...]) -> dict[str, Any]:

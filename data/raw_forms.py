@@ -20,7 +20,7 @@ from data.conversations import (
     unusable,
     with_turns,
 )
-from data.fields import METADATA, is_empty, text_field
+from data.fields import METADATA, ignored_keys, is_empty, text_field
 from data.raw_samples import (
     RawDialogue,
     RawLabelled,
@@ -163,6 +163,14 @@ def _pair_after(question: str, *materials: str) -> Callable[[dict[str, Any]], Ra
     )
 
 
+def _openai_pair(record: dict[str, Any]) -> RawPair:
+    """OpenAI's preference: the prompt's turns are the messages of `input`."""
+    if not isinstance(given := record["input"], dict) or "messages" not in given:
+        raise Unusable(Reason.WRONG_TYPE, "'input' is not an object with messages")
+    ignored_keys(given, frozenset({"messages", "parallel_tool_calls"}))
+    return _pair_of(record | {"prompt": given["messages"]}, "preferred_output", "non_preferred_output")
+
+
 def _pair_of(record: dict[str, Any], chosen: str, rejected: str) -> RawPair:
     """A pair whose prompt is a separate column, or the common beginning of two conversations."""
     sides = [_side(record[key], key) for key in (chosen, rejected)]
@@ -253,6 +261,7 @@ QUESTION = RawForm("prompts", ("question",), lambda record: RawPrompt(_prompt(re
 # A record gets the first form whose columns it has, so a form comes before the forms with a subset of its columns.
 FORMS = (
     RawForm("NeMo-Aligner's pairs", ("prompt", "chosen_response", "rejected_response"), _pair("chosen_response", "rejected_response"), SYSTEM, PAIR_SCORES),
+    RawForm("OpenAI's pairs", ("input", "preferred_output", "non_preferred_output"), _openai_pair),
     RawForm("preference pairs", ("instruction", "chosen", "rejected"), _pair_after("instruction", "input"), SYSTEM | {"input"}, PAIR_SCORES),
     RawForm("preference pairs", ("question", "chosen", "rejected"), _pair_after("question"), SYSTEM, PAIR_SCORES),
     RawForm("preference pairs", ("chosen", "rejected"), _pair("chosen", "rejected"), SYSTEM | {"prompt"}, PAIR_SCORES),

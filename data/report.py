@@ -1,7 +1,7 @@
 """A report of the records that were read, kept and left out, with reasons. No record is dropped without a note."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -46,7 +46,11 @@ class FormError(DataError):
 
 
 class UnknownForm(FormError):
-    """The columns of a data set are no known form."""
+    """The columns of a data set are no known form. meanings: of the columns whose names differ from a form's only in capitals."""
+
+    def __init__(self, fault: str, cure: str, meanings: Mapping[str, str]):
+        super().__init__(fault, cure)
+        self.meanings = meanings
 
 
 class UnreadColumns(FormError):

@@ -407,7 +407,8 @@ def _refuse(source: Path, rules: Rules, error: DataError) -> NoReturn:
     fault = error.fault if isinstance(error, FormError) else str(error)
     named = fault if str(source) in fault else f"{source}: {fault}"
     if isinstance(error, UnknownForm):
-        cure = f"name what they are, as in {_setting('columns', {'question': 'prompt', 'best': 'chosen'})}"
+        meanings = error.meanings or {"question": "prompt", "best": "chosen"}
+        cure = f"name what they are, as in {_setting('columns', meanings)}"
     elif isinstance(error, UnreadColumns):
         cure = (
             f"give it a meaning, as in {_setting('columns', {error.columns[0]: 'prompt'})}, or leave it out on purpose with "

@@ -53,6 +53,7 @@ RECOGNISED = {
     "both, as UltraFeedback": ({"prompt": Q, "chosen": [*ASKED, turn(ANSWER)], "rejected": [*ASKED, turn(WORSE)], "score_chosen": 8.0, "messages": [*ASKED, turn(ANSWER)]}, "preferences", PAIR),
     "HH": ({"chosen": hh("It is water."), "rejected": hh(WORSE)}, "preferences", PAIR | {"chosen": "It is water."}),
     "NeMo-Aligner's": ({"prompt": Q, "chosen_response": ANSWER, "rejected_response": WORSE, "chosen_reward": 2.0}, "preferences", PAIR),
+    "OpenAI's": ({"input": {"messages": ASKED, "tools": [], "parallel_tool_calls": True}, "preferred_output": [turn(ANSWER)], "non_preferred_output": [turn(WORSE)]}, "preferences", PAIR),
     "labels": ({"prompt": Q, "completion": ANSWER, "label": True}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": True}),
     "labels of a CSV": ({"prompt": Q, "response": ANSWER, "label": "0.0"}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": False}),
     "UltraFeedback's answers": ({"instruction": Q, "completions": [{"response": WORSE, "overall_score": 2}, {"response": ANSWER, "overall_score": 9.5}]}, "preferences", PAIR),
@@ -314,6 +315,8 @@ def test_the_report_shows_calls_as_the_model_sees_them(tmp_path, smoke):
 
 REFUSED = {
     "unknown columns": ([{"q": "a", "a": "b"}], "sft", r"the columns q, a, which match no known form .*--map question=prompt"),
+    "columns with capitals": ([{"Prompt": "a", "Chosen": "b", "Rejected": "c"}], "preferences", "are those of preference pairs, but with capitals: .*--map Prompt=prompt,Chosen=chosen,Rejected=rejected$"),
+    "records with lists": ([{"q": [{"a": "b"}]}] * 2, "sft", "match no known form .*: name their meanings"),
     "unread columns to quote": ([{"prompt": "a", "completion": "b", "Ticket Nr": 1, "Tags": 2}], "sft", "--ignore 'Ticket Nr,Tags'$"),
     "an unread column": ([{"prompt": "a", "chosen": "b", "rejected": "c", "tools": [1]}], "sft", r"does not read the column tools; SFT keeps the tools of conversations.*--ignore tools"),
     "two answers of a question": ([{"question": "a", "answer": "b", "response": "c"}], "sft", "recognised as prompts and answers, which does not read the column response: .*--ignore response"),

@@ -240,6 +240,7 @@ OWN = {"question": "Why?", "best": "So.", "worst": "No.", "hint": 2}
 MEANING = {"question": "prompt", "best": "chosen", "worst": "rejected"}
 REFUSED = [
     ("pairs", OWN, {}, r"data\.jsonl has the columns question, best, worst, hint, .*model\.data\.columns=\{question: prompt"),
+    ("pairs", {"Prompt": "Why?", "Chosen": "So.", "rejected": "No."}, {}, r"with capitals: .*model\.data\.columns=\{Prompt: prompt, Chosen: chosen\}"),
     ("pairs", OWN | {"Ticket Nr": 1}, {"columns": MEANING}, r"""with "model\.data\.ignore_columns=\[hint, 'Ticket Nr'\]"$"""),
     ("pairs", PAIR | {"question": "So?"}, {"columns": {"question": "prompt"}}, r"data\.jsonl:1: the columns 'prompt' and 'question' both mean 'prompt': .*model\.data\.ignore_columns=\[prompt\]"),
     ("pairs", OWN, {"columns": MEANING | {"advice": "system"}, "ignore_columns": ["hint"]}, "data.jsonl has no column 'advice', only question"),
