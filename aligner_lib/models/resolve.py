@@ -45,8 +45,10 @@ def resolve(name_or_path: str | Path) -> Path:
         if (folder / "model.json").exists():
             check_base(folder)
             return folder
+    is_of_hf = (path / "config.json").exists()
+    cure = f"; for a Hugging Face folder: aligner model import {path} --out FOLDER" if is_of_hf else ""
     raise ValueError(
-        f"{path} is not a model, checkpoint or run: there is no model.json in {', '.join(map(str, tried))}"
+        f"{path} is not a model, checkpoint or run: there is no model.json in {', '.join(map(str, tried))}{cure}"
     )
 
 

@@ -33,6 +33,11 @@ def test_a_run_stands_for_its_latest_whole_checkpoint_and_a_ppo_checkpoint_for_i
 def test_what_was_tried_is_told(tmp_path):
     with pytest.raises(ValueError, match=r"no model\.json in .*, .*checkpoints/step_"):
         resolve(tmp_path)
+    (tmp_path / "config.json").touch()
+    with pytest.raises(
+        ValueError, match=r"step_\*; for a Hugging Face folder: aligner model import /.* --out"
+    ):
+        resolve(tmp_path)
     with pytest.raises(FileNotFoundError, match="is not a model folder"):
         model_hash(tmp_path)
     with pytest.raises(ValueError, match="smolllm does not exist, and the named models are 'smollm2-135m'"):
