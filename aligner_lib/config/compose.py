@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from aligner_lib.config import validation
 from aligner_lib.config.kinds import kind_of
-from aligner_lib.config.other_names import OTHER_NAMES, STARTING_MODEL
+from aligner_lib.config.other_names import OTHER_NAMES, SAME_PURPOSE
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.reader import flatten
 
@@ -330,10 +330,11 @@ def _expected(config: DictConfig, key: str) -> str:
 def _unknown(key: str, config: DictConfig) -> str:
     if key in OTHER_NAMES:
         return f"there is no setting {key!r}, which is {OTHER_NAMES[key]}"
+    for purpose, names in SAME_PURPOSE.items():
+        here = next((name for name in names if _is_known(config, name)), None)
+        if key in names and here:
+            return f"there is no setting {key!r}: this kind of job {purpose} {here}"
     known = [leaf for leaf, _ in _leaves("", save(config), config)]
-    here = [name for name in STARTING_MODEL if name in known]
-    if key in STARTING_MODEL and here:
-        return f"there is no setting {key!r}: this kind of job starts from the model in {here[0]}"
     parent = key.rpartition(".")[0]
     if parent and _is_group(config, parent):
         known += [f"{parent}.{name}" for name in _node(config, parent)]

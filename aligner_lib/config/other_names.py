@@ -1,7 +1,25 @@
 """Names of settings in other kinds of job and in NeMo-Reinforcer, with the names that take their place."""
 
-# SFT has the first name, and the other kinds of job have the second
-STARTING_MODEL = ("model.restore_from_path", "pretrained_checkpoint.restore_from_path")
+# What a job does with a setting, and the setting's names in the kinds of job.
+SAME_PURPOSE = {
+    "starts from the model in": ("model.restore_from_path", "pretrained_checkpoint.restore_from_path"),
+    "takes its reward model from": (
+        "reward_model.rm_model_file",
+        "rm_model_file",
+        "critic.pretrained_checkpoint.restore_from_path",
+        "reward_model.restore_from_path",
+        "reward_model.pretrained_checkpoint.restore_from_path",
+    ),
+    "reads its training data from": (
+        "model.data.train_ds.file_path",
+        "model.data.data_prefix.train",
+        "model.data.data_prefix",
+    ),
+    "reads its held-out data from": (
+        "model.data.validation_ds.file_path",
+        "model.data.data_prefix.validation",
+    ),
+}
 
 OTHER_NAMES = {
     name: f"NeMo-Reinforcer's: here it is {here}"

@@ -48,6 +48,10 @@ BATCHES = "a number of batches, -1 for all, or a share"
         ("evaluate", "model.ppo.num_rollout_samples", "model.ppo.num_val_samples"),  # PPO's, which trains
         ("sft", "pretrained_checkpoint.restore_from_path", "the model in model.restore_from_path"),
         ("rm", "model.restore_from_path", "the model in pretrained_checkpoint.restore_from_path"),
+        ("grpo", "reward_model.restore_from_path", "its reward model from reward_model.rm_model_file"),
+        ("ppo", "reward_model.rm_model_file", "from critic.pretrained_checkpoint.restore_from_path"),
+        ("sft", "model.data.data_prefix", "its training data from model.data.train_ds.file_path"),
+        ("dpo", "model.data.validation_ds.file_path", "held-out data from model.data.data_prefix.validation"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(kind, wrong, right):
