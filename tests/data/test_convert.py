@@ -482,6 +482,9 @@ def test_the_command_shows_a_file_in_a_job_s_format_as_the_job_reads_it(tmp_path
     train = (tmp_path / "train.jsonl").read_text().splitlines()
     assert [*map(json.loads, train)] == [{"input": Q, "output": ANSWER}] * 2
     assert f"{Q}⟦ {ANSWER}" in shown and "User:" not in shown and "missing key: 1" in shown
+    jsonl(raw, {"input": Q, "output": "a " * 500})
+    shown = CliRunner().invoke(commands, [str(raw), "--to", "sft", *options]).output
+    assert " tokens … " in shown and len(shown) < 1500
     jsonl(raw, {"text": f"User: {Q}\n\nAssistant: {ANSWER}"})
     for to, jobs in (("preferences", "`aligner rm` and `aligner dpo`"), ("prompts", "`aligner ppo`")):
         refused = CliRunner().invoke(commands, [str(raw), "--to", to, *options])

@@ -16,6 +16,7 @@ from aligner_lib.datasets.load import load_labelled, load_pairs, load_preference
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial import show_mask
+from aligner_lib.tutorial.displays.show_mask import Mask
 
 # a turn ends with another token than a text, as in Gemma and many base models with a chat template
 OTHER_STOP = (
@@ -352,3 +353,5 @@ def test_the_mask_is_shown_by_more_than_colour_and_escaped(smoke, jsonl):
     assert html.count('class="lab-learnt"') == count
     assert "<b>Hi" not in html and "border-bottom" in html and "↵" in html
     assert repr(shown).startswith(f"sample: {count} of {len(sample)} tokens are learnt\n<b>Hi?</b>")
+    row = ("sample", tuple((text, 0, text.isupper()) for text in "abcdefgHIJ"))
+    assert Mask((row,)).text(2) == "sample: 3 of 10 tokens are learnt\nab … 3 tokens … fg⟦HIJ⟧"

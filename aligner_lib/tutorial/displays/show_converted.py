@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from aligner_lib.datasets.tokenizer import Tokenizer
     from data import Conversion
 
+ENDS = 60  # tokens that a terminal shows at each end of a span
+
 
 @dataclass(frozen=True)
 class ConvertedSamples:
-    """The loss masks of samples, as HTML for a notebook and as text for a terminal."""
+    """The loss masks of samples, as HTML for a notebook and, shortened, as text for a terminal."""
 
     masks: tuple[Mask, ...]
 
@@ -27,7 +29,7 @@ class ConvertedSamples:
         return "".join(f"<p><b>{escape(title)}</b></p>{mask._repr_html_()}" for title, mask in self._titled())
 
     def __repr__(self) -> str:
-        return "\n\n".join(f"{title}\n{mask}" for title, mask in self._titled())
+        return "\n\n".join(f"{title}\n{mask.text(ENDS)}" for title, mask in self._titled())
 
     def _titled(self):
         return (

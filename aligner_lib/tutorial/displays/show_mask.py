@@ -43,7 +43,13 @@ class Mask:
         return f'{STYLE}<div class="lab-mask mathjax_ignore tex2jax_ignore">{"".join(parts)}</div>'
 
     def __repr__(self) -> str:
-        return "\n\n".join(f"{name}: {_count(tokens)}\n{_bracketed(tokens)}" for name, tokens in self.rows)
+        return self.text()
+
+    def text(self, ends: int | None = None) -> str:
+        """The mask for a terminal. ends: the tokens to show at each end of a long span; None: show all."""
+        return "\n\n".join(
+            f"{name}: {_count(tokens)}\n{_bracketed(tokens, ends)}" for name, tokens in self.rows
+        )
 
 
 def show_mask(sample: MaskedSample, tokenizer: Tokenizer) -> Mask:
@@ -71,7 +77,13 @@ def _span(token: tuple[str, int, bool]) -> str:
     return f'<span{mark} title="token {token_id}, {"learnt" if learnt else "read"}">{shown}</span>'
 
 
-def _bracketed(tokens: tuple[tuple[str, int, bool], ...]) -> str:
+def _bracketed(tokens: tuple[tuple[str, int, bool], ...], ends: int | None) -> str:
     runs = groupby(tokens, key=lambda token: token[2])
-    texts = ((learnt, "".join(text for text, *_ in run)) for learnt, run in runs)
+    texts = ((learnt, _shortened([text for text, *_ in run], ends)) for learnt, run in runs)
     return "".join(f"⟦{text}⟧" if learnt else text for learnt, text in texts)
+
+
+def _shortened(texts: list[str], ends: int | None) -> str:
+    if ends is None or len(texts) <= 2 * ends:
+        return "".join(texts)
+    return f"{''.join(texts[:ends])} … {len(texts) - 2 * ends:,} tokens … {''.join(texts[-ends:])}"
