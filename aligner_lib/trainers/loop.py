@@ -106,6 +106,9 @@ class TrainingLoop:
                 if self.saved < self.done:
                     self._keep(self.changes)
                 raise
+            except KeyboardInterrupt:
+                self._announce(line := self._interruption())
+                raise KeyboardInterrupt(line) from None  # the run's message
         earlier = ", all of an earlier attempt: nothing was trained" if 0 < self.done == begun else ""
         return self._finish("finished", f"{self.done} steps{earlier}")
 
@@ -290,6 +293,13 @@ class TrainingLoop:
     def _log(self, metrics: Metrics) -> None:
         if self.run is not None:
             self.run.log(self.done, metrics)
+
+    def _interruption(self) -> str:
+        """The steps of a run that the user interrupts, and how they go on."""
+        goes_on = self.saved > 0 and self.settings.resume
+        begins = f"goes on after step {self.saved}" if goes_on else "begins anew"
+        cure = " (`aligner stop RUN` saves a checkpoint first)" if self.settings.save_checkpoints else ""
+        return f"interrupted after step {self.done}: the same command {begins}{cure}"
 
     def _announce(self, line: str) -> None:
         if self.run is not None:

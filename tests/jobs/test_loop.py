@@ -361,6 +361,21 @@ def test_an_interrupted_run_that_was_asked_to_stop_does_not_wait(tmp_path, how):
     assert again.done == [3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize(
+    ("step", "way"),
+    [
+        (2, "after step 1: the same command begins anew"),
+        (6, "after step 5: the same command goes on after step 4"),
+    ],
+)
+def test_ctrl_c_says_which_steps_are_lost(tmp_path, capsys, step, way):
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, Counter({step: raise_once(KeyboardInterrupt())}))
+    message = f"interrupted {way} (`aligner stop RUN` saves a checkpoint first)"
+    assert (RunFolder(tmp_path).status, RunFolder(tmp_path).info["message"]) == ("stopped", message)
+    assert message in capsys.readouterr().err
+
+
 def test_a_checkpoint_without_its_other_half_is_passed_over_until_none_is_left(tmp_path, capsys):
     go(tmp_path, Counter(), max_steps=6, keep_checkpoints=3)
 
