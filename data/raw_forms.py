@@ -54,7 +54,16 @@ class RawForm(NamedTuple):
 SYSTEM = frozenset({"system", "system_prompt"})
 SCORES = ("score", "overall_score", "rating", "reward", "helpfulness")
 HELPSTEER = frozenset({"correctness", "coherence", "complexity", "verbosity"})
-LABELS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
+LABELS = {
+    "true": True,
+    "false": False,
+    "1": True,
+    "0": False,
+    "-1": False,
+    "1.0": True,
+    "0.0": False,
+    "-1.0": False,
+}
 LOSS_MASK = "User"  # NeMo-Aligner's `mask`: the loss leaves out the user's turns
 PAIR_SCORES = frozenset(
     {f"{name}_{side}" for name in ("score", "rating") for side in ("chosen", "rejected")}
@@ -216,7 +225,7 @@ def _labelled(answer: str) -> Callable[[dict[str, Any]], RawLabelled]:
         label = LABELS.get(str(record["label"]).lower())  # CSV has only texts
         if label is None:
             raise Unusable(
-                Reason.WRONG_TYPE, f"'label' is {record['label']!r}, but must be true or false, or 1 or 0"
+                Reason.WRONG_TYPE, f"'label' is {record['label']!r}, but must be true or 1, or false, 0 or -1"
             )
         return RawLabelled(_prompt(record, "prompt"), answer_of(record[answer], answer), label)
 

@@ -11,8 +11,9 @@ from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.kinds import kinds
 from aligner_lib.datasets.chat_template import use_template
 from aligner_lib.datasets.load import load_labelled, load_preferences
-from aligner_lib.datasets.samples import content_hash
+from aligner_lib.datasets.samples import LabelledSample, content_hash
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.kinds.pairs.build import warn_about_equal_labels
 
 
 @pytest.fixture(scope="module")
@@ -230,3 +231,12 @@ def test_kto_wants_two_prompts(smoke, jsonl):
     words = r"have the same prompt: KTO compares with .*; of held-out .* \(--validation-fraction of `aligner data`\) or"
     with pytest.raises(ValueError, match=words):
         load_labelled([jsonl(labelled(("A:", "b", True), ("A:", "b", True)))], Tokenizer(smoke), 64)
+
+
+@pytest.mark.parametrize(
+    ("labels", "warned"),
+    [((True, False), ""), ((False, False), "all 2 training responses have the label false")],
+)
+def test_kto_warns_of_labels_that_are_all_equal(caplog, labels, warned):
+    warn_about_equal_labels([LabelledSample(label, ([1], [2]), (0, 0)) for label in labels])
+    assert bool(caplog.text) == bool(warned) and warned in caplog.text

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from aligner_lib.datasets.record_keys import Samples
+from aligner_lib.datasets.samples import LabelledSample
 from aligner_lib.kinds.functions import functions_of
 from aligner_lib.kinds.inputs import (
     files_of_splits,
@@ -25,6 +27,8 @@ from aligner_lib.kinds.overlap import warn_about_overlap
 from aligner_lib.kinds.prepared_job import PreparedJob
 from aligner_lib.trainers.loop import TrainerProtocol
 from aligner_lib.trainers.lr import LRSchedule
+
+logger = logging.getLogger(__name__)
 
 
 def prepare_on_pairs(
@@ -48,6 +52,8 @@ def prepare_on_pairs(
     )
     validation = for_validation(limited(validation, loop, model.global_batch_size), config)
     warn_about_overlap(train, validation)
+    if samples == "labels":
+        warn_about_equal_labels(train)
     max_steps = steps_of(loop, len(train), model.global_batch_size)
     common = {
         "tokenizer": tokenizer,
@@ -63,3 +69,13 @@ def prepare_on_pairs(
     }
     hashes = hashes_of_splits(config, start) | hash_of_adapters(config, start)
     return PreparedJob(lambda run: trainer(loop, common), max_steps, loop, hashes)
+
+
+def warn_about_equal_labels(train: Sequence[LabelledSample]) -> None:
+    """Warn if all training responses are desirable, or all are undesirable."""
+    label = train[0].desirable
+    if all(sample.desirable == label for sample in train):
+        logger.warning(
+            f"all {len(train)} training responses have the label {str(label).lower()}, so KTO learns no difference between desirable "
+            "and undesirable responses: give responses with both labels. `aligner sft` learns desirable responses alone"
+        )
