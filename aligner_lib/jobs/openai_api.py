@@ -100,6 +100,11 @@ class _ApiRequest(BaseModel):
         """Whether the answer begins with its prompt."""
         return False
 
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn; else the answer is its prompt alone, to be scored."""
+        return self.max_tokens != 0
+
     def seeds(self) -> list[int]:
         """The seeds of the choices. The first choice has the request's own seed."""
         first = secrets.randbits(48) if self.seed is None else self.seed
@@ -115,6 +120,7 @@ class CompletionRequest(_ApiRequest):
     """A request to /v1/completions."""
 
     prompt: str | Ids | Texts | SeveralIds
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
     echo: bool = False
     best_of: int | None = None
@@ -311,6 +317,11 @@ def read(kind: type[_ApiRequest], body: object) -> Any:
         raise ApiError(
             f"best_of={best_of} is not supported here: leave best_of out, or ask for n={best_of}",
             param="best_of",
+        )
+    if not request.draws and not request.echoes:
+        raise ApiError(
+            "max_tokens=0 only scores the prompt: give echo=true, too, or ask for at least 1 token",
+            param="max_tokens",
         )
     if request.echoes and request.stream:
         raise ApiError("echo with stream is not supported here: leave either out", param="echo")

@@ -170,7 +170,7 @@ class _Completions(_Handler):
         if not self.served.thread.is_alive():  # the thread has ended and would never answer
             raise ApiError("the server ends", 503)
         self._generations = answer.generations
-        for generation in self._generations:
+        for generation in self._generations if request.draws else []:
             self.served.thread.begin(generation)
         try:
             if request.stream:

@@ -105,6 +105,8 @@ class Answer:
         choice = Choice(index, tokens=None if self._request.alternatives is None else [])
         if self._request.echoes:
             await self._echo(choice, generation.prompt)
+        if not self._request.draws:
+            return replace(choice, finish_reason="length")
         begin = len(choice.text)
         async for part in self._parts(index, generation):
             choice.text += part.text
@@ -255,7 +257,7 @@ class Answer:
             )
         greedy = request.temperature < GREEDY_BELOW
         return Sampling(
-            max_length=length,
+            max_length=max(length, 1),  # of 0 tokens, none is drawn
             temperature=1.0 if greedy else request.temperature,
             top_k=request.top_k,
             top_p=request.top_p,

@@ -242,6 +242,10 @@ def test_an_echo_has_the_prompt_s_logprobs(complete, smoke, here):
     expected = logprobs.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
     assert choice.logprobs.token_logprobs[1 : len(ids)] == pytest.approx(expected.tolist(), abs=1e-4)
     assert choice.logprobs.text_offset == sorted(choice.logprobs.text_offset)
+    alone = complete(prompt=ids, echo=True, logprobs=1, max_tokens=0)
+    assert (alone.choices[0].text, alone.choices[0].finish_reason) == (PROMPT, "length")
+    assert alone.choices[0].logprobs.token_logprobs == choice.logprobs.token_logprobs[: len(ids)]
+    assert alone.usage.completion_tokens == 0
     single = complete(prompt=ids[:1], echo=True, logprobs=1, max_tokens=1, seed=0).choices[0]
     assert single.logprobs.token_logprobs[0] is None and len(single.logprobs.tokens) == 2
 
@@ -363,6 +367,8 @@ REFUSED = [
     (COMPLETIONS, {"tempreature": 1}, "tempreature", "there is no field 'tempreature'"),
     (COMPLETIONS, {"logit_bias": NESTED}, "logit_bias", "more than 32 deep"),
     (COMPLETIONS, {"echo": True, "stream": True}, "echo", "leave either out"),
+    (COMPLETIONS, {"max_tokens": 0}, "max_tokens", "give echo=true"),
+    (CHAT, turn() | {"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
     (COMPLETIONS, b"[" * 200_000, None, "more than 32 deep"),
     (CHAT, turn(role="wizard"), "messages", "(it is 'wizard')"),
     (CHAT, turn(role="assistant", tool_calls=[DEEP]), "messages", "must be the JSON text of an object"),
