@@ -157,17 +157,17 @@ def data_convert(
     The records of files in a job's own format stay unchanged.
     """
     from aligner_lib.datasets.json_lines import first_record
+    from aligner_lib.datasets.own_format import is_read_as_it_is
     from aligner_lib.errors import UserError
-    from aligner_lib.kinds.own_files import is_read_as_it_is
     from data import convert
 
     meanings = {"columns": _renamings(columns), "ignore": _names(ignore)}
-    files = [Path(path) for path in raw]
-    unchanged = all(is_read_as_it_is(file, to, **meanings, is_split=True) for file in files)
+    files, names = [Path(path) for path in raw], [*meanings["columns"], *meanings["ignore"]]
+    unchanged = all(is_read_as_it_is(file, to, names, is_split=True) for file in files)
     if unchanged and to != "sft" and "text" in first_record(files):
         jobs = "`aligner rm` and `aligner dpo`" if to == "preferences" else "`aligner ppo` and `aligner grpo`"
         raise UserError(
-            f"{_source(raw)} has whole texts, which {jobs} read as they are: give the job the file itself"
+            f"{', '.join(raw)} has whole texts, which {jobs} read as they are: give the job the file itself"
         )
     options = {"validation_fraction": validation_fraction, "seed": seed, "strict": strict}
     conversion = convert(_source(raw), out, to, **meanings, **options, unchanged=unchanged)
@@ -295,8 +295,8 @@ def data_lengths(
     from aligner_lib.datasets.json_lines import first_record
     from aligner_lib.datasets.lengths import length_report
     from aligner_lib.datasets.load import load_labelled, load_pairs, load_sft
+    from aligner_lib.datasets.own_format import is_read_as_it_is
     from aligner_lib.errors import UserError
-    from aligner_lib.kinds.own_files import is_read_as_it_is
 
     own = _tokenizer(tokenizer, chat_template)
     first = first_record([file])

@@ -13,10 +13,8 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -24,16 +22,15 @@ from omegaconf import DictConfig, ListConfig
 
 import data as converter
 from aligner_lib.config.compose import written
-from aligner_lib.datasets.json_lines import first_record, numbered_lines, parse
-from aligner_lib.datasets.record_keys import Samples, is_faulty, need_conversion, needs_conversion, raw_forms
+from aligner_lib.datasets.json_lines import first_record
+from aligner_lib.datasets.own_format import all_are_own, are_own, first_records, may_be_own
+from aligner_lib.datasets.record_keys import Samples
 from aligner_lib.errors import UserError
 from aligner_lib.models.disk import explain_full_disk, explain_read_only
 from aligner_lib.models.fetch import cache_root, locked
 from aligner_lib.models.hash import file_hash, files_hash, text_hash
 from data.atomic_files import atomic_text_files
-from data.convert import HEAD
 from data.hub import HubError, is_hub_name
-from data.readers import first_character
 from data.report import DataError, FormError, SameMeaning, UnknownForm, UnreadColumns
 from data.sources import own_files
 
@@ -46,8 +43,6 @@ TARGETS: dict[Samples, str] = {
     "labels": "preferences",
     "prompts": "prompts",
 }
-# The samples that a target of `aligner data` is for; `labels` also allows pairs.
-JOB_SAMPLES: dict[str, Samples] = {"sft": "sft", "preferences": "labels", "prompts": "prompts"}
 # The modules of `data` that decide about a converted line.
 CONVERTER = "conversations convert fields raw_forms raw_samples readers sources tools".split()
 RECORD = "conversion.json"
@@ -184,22 +179,6 @@ def hash_of_source(source: Path) -> str:
     return file_hash(source) if source.is_file() else files_hash(_named_files(source))
 
 
-def is_read_as_it_is(
-    file: Path,
-    to: str,
-    columns: Mapping[str, str] | None = None,
-    ignore: Iterable[str] = (),
-    *,
-    is_split: bool = False,
-) -> bool:
-    """Whether a job reads the records of a file unchanged. to, columns, ignore: as for `data.convert`; is_split: whether the job
-    holds out a part of the file, which leaves the records unchanged only if none of them needs a conversion."""
-    if to not in JOB_SAMPLES or not file.is_file():  # the conversion says so, or downloads the data set
-        return False
-    samples, rules = JOB_SAMPLES[to], Rules(to, dict(columns or {}), tuple(ignore), 0.0)
-    return _examined(file, samples, rules).is_own and (not is_split or _all_own(file, samples, rules))
-
-
 # ---- which files are converted --------------------------------------------------------------------------------------
 
 
@@ -207,46 +186,10 @@ def _examined(source: Path, samples: Samples, rules: Rules) -> ExaminedSource:
     """Look at the first records of a source, which is downloaded if it names a data set of the hub."""
     if not source.exists():
         _download(source, rules)
-    heads = _first_records(source) if _may_be_read(source) else None
+    heads = first_records(source) if may_be_own(source) else None
     columns = set().union(*heads or ())
-    is_own = heads is not None and not _is_converted(heads, columns, samples, rules)
+    is_own = heads is not None and are_own(heads, samples, rules.names())
     return ExaminedSource(source, columns, is_own)
-
-
-def _may_be_read(source: Path) -> bool:
-    """Whether a source may be JSON Lines in the trainers' format."""
-    if not source.is_file() or source.name.endswith((".parquet", ".arrow", ".csv", ".tsv", ".jsonl.gz")):
-        return False
-    return first_character(source) != "["
-
-
-def _first_records(source: Path) -> list[dict]:
-    """The first records of a JSON Lines file. Several, because a record may lack the value of a column."""
-    heads = []
-    for _, line in islice(numbered_lines(source), HEAD):
-        with suppress(ValueError):  # the loaders say what is wrong with the line
-            heads.append(parse(line))
-    return heads
-
-
-def _is_converted(heads: list[dict], columns: set[str], samples: Samples, rules: Rules) -> bool:
-    """Whether a JSON Lines file with these first records and columns is converted."""
-    # the loaders say what is wrong with a file without a record
-    return bool(heads) and (bool(rules.names() & columns) or need_conversion(heads, samples))
-
-
-def _all_own(source: Path, samples: Samples, rules: Rules) -> bool:
-    """Whether no record of a JSON Lines file needs a conversion, or has a column that the user names. The conversion leaves out
-    and reports faulty records."""
-    forms = raw_forms(_first_records(source), samples)
-    for _, line in numbered_lines(source):
-        with suppress(ValueError):  # the conversion reports a line without a record
-            record = parse(line)
-            if rules.names() & record.keys():
-                return False
-            if needs_conversion(record, samples) and not is_faulty(record, samples, forms):
-                return False
-    return True
 
 
 def _named_files(source: Path) -> dict[str, Path]:
@@ -273,7 +216,7 @@ def _split(sources: list[ExaminedSource], samples: Samples, rules: Rules, key: s
             )
 
     def convert(source: ExaminedSource, limit: float | None = None) -> Converted:
-        unchanged = source.is_own and _all_own(source.path, samples, rules)
+        unchanged = source.is_own and all_are_own(source.path, samples, rules.names())
         return _converted(source.path, "train", samples, replace(rules, unchanged=unchanged, limit=limit))
 
     alone = [convert(source) for source in sources]
