@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 UV = """#!/bin/sh
-echo "$@ [UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX-}] [UV_INDEX=${UV_INDEX-}]" >>"$CALLS"
+echo "$@ [UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX-}] [UV_INDEX=${UV_INDEX-}] [in $PWD]" >>"$CALLS"
 case $1 in
 --version) echo uv 9.9 ;;
 venv) for last; do :; done; mkdir -p "$last/bin" && cp "$PYTHON_STANDIN" "$last/bin/python" ;;

@@ -30,7 +30,7 @@ def test_the_first_start_installs_the_lock_and_the_project_then_hands_over(clone
     locked, pytriton, project = clone.installs()
     assert "requirements.lock" in locked and "requirements-pytriton.lock" in pytriton
     assert all("--require-hashes" in call for call in (locked, pytriton))
-    assert "--no-deps" in project and f"-e {clone.root}" in project
+    assert "--no-deps" in project and "-e . " in project and f"[in {clone.root}]" in project
     assert clone.lab("runs") == (0, "handed over: aligner_lib runs", "")
     assert not clone.calls_file.exists()  # the second start did not even ask uv for its version
 
@@ -55,7 +55,7 @@ def test_a_change_of_the_requirements_or_of_the_clone_s_place_installs_again(ins
     assert not link.with_name(".venv").exists()
     installed.root = installed.root.rename(installed.root.with_name("moved"))
     assert installed.lab("runs")[0] == 0
-    assert f"-e {installed.root}" in installed.installs()[2]
+    assert f"[in {installed.root}]" in installed.installs()[2]
 
 
 def test_a_folder_of_the_user_s_and_an_unsuitable_python_are_refused(clone):
@@ -68,6 +68,23 @@ def test_a_folder_of_the_user_s_and_an_unsuitable_python_are_refused(clone):
     assert tool.read_text() == "kept"
     code, _, err = clone.lab("runs", LAB_PYTHON="/bin/false")
     assert (code, err) == (1, "lab: LAB_PYTHON=/bin/false is no Python 3.11, 3.12 or 3.13")
+
+
+def test_a_clone_from_a_zip_has_no_executable_file(clone):
+    (clone.root / "lab").chmod(0o644)
+    done = subprocess.run(["sh", clone.root / "lab", "runs"], env=clone.environment, capture_output=True)
+    assert (done.returncode, done.stdout) == (0, b"handed over: aligner_lib runs\n"), done.stderr
+
+
+def test_an_unfinished_environment_gives_way_to_lab_python_and_a_complete_one_names_the_cure(clone, tmp_path):
+    old = clone.write_program(tmp_path / "old", "#!/bin/sh\n[ $# != 2 ] || echo 3.9\n")
+    python = clone.root / ".venv" / "bin" / "python"
+    assert (
+        clone.lab("runs", UV_FAILS="pip install", PYTHON_STANDIN=old)[0] == 1 and "3.9" in python.read_text()
+    )
+    assert clone.lab("runs")[0] == 0 and "3.9" not in python.read_text()
+    code, _, err = clone.lab("runs", LAB_PYTHON=old)
+    assert code == 1 and "was made with Python 3.1" in err and f"LAB_VENV=DIR LAB_PYTHON={old} ./lab" in err
 
 
 def test_an_environment_whose_python_is_gone_is_made_anew(installed):
@@ -151,8 +168,10 @@ def bundle(clone) -> Path:
 def test_a_bundle_is_installed_from_without_an_index(clone, bundle, words):
     words = [word.replace(bundle.name, str(bundle)) for word in words]
     assert clone.lab(*words)[:2] == (0, f"handed over: aligner_lib {' '.join(words)}")
-    for call in clone.installs():
-        assert f"--offline --no-index --find-links {clone.root}/.venv/bundle " in call
+    *locks, project = clone.installs()
+    for call in locks:
+        assert "--offline --no-index --find-links bundle " in call and f"[in {clone.root}/.venv]" in call
+    assert "--offline" in project
     assert not (clone.root / ".venv" / "bundle").exists()
     clone.lab(*words)
     assert clone.installs() == []
