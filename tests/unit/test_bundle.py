@@ -62,7 +62,7 @@ def tutorial(smoke, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def packed(project, wheels, tutorial, tmp_path_factory):
-    out = tmp_path_factory.mktemp("packed") / "the bundle.tar"
+    out = tmp_path_factory.mktemp("packed") / "new folder" / "the bundle.tar"
     return packing.pack("smoke", out, tutorial, wheels, root=project, echo=lambda _: None)
 
 
@@ -278,6 +278,38 @@ def test_uncommitted_changes_and_runs_of_another_profile_are_not_packed(project,
         packing.pack("smoke", tmp_path / "out.tar", None, wheels, root=copy)
     with pytest.raises(UserError, match="is a run of the profile smoke, but the bundle is for laptop"):
         packing._check_profile(RunFolder(tutorial / "runs" / "sft"), "laptop")
+
+
+def test_only_a_folder_without_a_commit_is_called_no_git_clone(project, wheels, tmp_path):
+    with pytest.raises(UserError, match=r"is no git clone, which packing needs: .*not a git repository"):
+        packing.pack("smoke", tmp_path / "out.tar", None, wheels, root=tmp_path)
+    with pytest.raises(UserError, match=rf"^`git archive` fails in {project}: .*nowhere"):
+        packing._project(project, tmp_path / "nowhere")
+
+
+LOCK = """a==1 ; python_full_version < '3.11.5' \\
+    --hash=sha256:1 \\
+    --hash=sha256:2
+    # via b
+a==2 ; python_full_version >= '3.11.5' \\
+    --hash=sha256:3
+b==1 ; python_full_version < '3.11' \\
+    --hash=sha256:4
+c==1 \\
+    --hash=sha256:5
+"""
+
+
+@pytest.mark.parametrize(
+    ("python", "entries"),
+    [
+        ("3.11.7", ["a==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2\n"]),
+        ("3.11.2", ["a==2 \\\n    --hash=sha256:3\n"]),
+        ("3.12.1", []),
+    ],
+)
+def test_a_bundle_has_the_packages_of_the_other_patch_releases(python, entries):
+    assert packing.entries_of_other_patches(LOCK, python) == entries
 
 
 def test_a_folder_of_wheels_without_uv_is_refused(project, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
+
+from packaging.markers import Marker
 
 from aligner_lib.config.compose import profile_section, profiles
 from aligner_lib.errors import UserError
@@ -35,6 +39,7 @@ from aligner_lib.tutorial.workspace import recorded_runs
 PROJECT = "project.tar.gz"
 MODEL, RECORDED = "model/", "recorded/"
 UV = "uv>=0.8"  # the same requirement as in `lab`
+PATCHES = 40  # more than any Python has had
 
 Echo = Callable[[str], None]
 
@@ -68,7 +73,9 @@ def pack(
     for run in runs:
         _check_profile(run, profile)
     model = profile_section(profile, "tutorial").get("model", "smollm2-135m")
-    with tempfile.TemporaryDirectory(prefix=".workshop-", dir=out.absolute().parent) as folder:
+    place = out.absolute().parent
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".workshop-", dir=place) as folder:
         tmp_dir = Path(folder)
         files = {PROJECT: _project(root, tmp_dir)}
         wheels = wheels or _download(root, tmp_dir / "wheels", echo)
@@ -94,13 +101,14 @@ def pack(
 
 
 def _commit(root: Path) -> str:
-    """The checked-out commit. Raises UserError if the packages or the locks have uncommitted changes."""
+    """The checked-out commit. Raises UserError without a clone, and if the packages or the locks have uncommitted changes."""
+    commit = _git(root, "rev-parse", "--short=12", "HEAD").strip()
     changed = _git(root, "status", "--porcelain", "--", *PACKAGES, *LOCKS, "lab", "notebooks")
     if changed:
         raise UserError(
             f"{root} has uncommitted changes ({changed.split()[-1]} …): a bundle holds a commit; commit or stash them"
         )
-    return _git(root, "rev-parse", "--short=12", "HEAD").strip()
+    return commit
 
 
 def _git(root: Path, *words: str) -> str:
@@ -109,7 +117,13 @@ def _git(root: Path, *words: str) -> str:
     except OSError as error:
         raise UserError(f"packing needs git, which does not start ({error}): install git") from None
     if done.returncode:
-        raise UserError(f"{root} is no git clone, which packing needs: {done.stderr.strip()}")
+        is_clone = words[0] != "rev-parse"
+        fault = (
+            f"`git {words[0]}` fails in {root}"
+            if is_clone
+            else f"{root} is no git clone, which packing needs"
+        )
+        raise UserError(f"{fault}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -120,16 +134,43 @@ def _project(root: Path, tmp_dir: Path) -> Path:
 
 
 def _download(root: Path, folder: Path, echo: Echo) -> Path:
-    """Download the packages of LOCKS for this machine, with a check of each file's hash, and uv."""
+    """Download the packages of LOCKS for this machine, with a check of each file's hash, and uv.
+
+    The packages include those for other patch releases of this Python, such as Debian's 3.11.2 for 3.11.7.
+    """
     folder.mkdir(parents=True)
     echo(f"downloading the packages of {' and '.join(LOCKS)}")
     quiet = ["download", "--quiet", "--no-deps", "--no-cache-dir", "-d", str(folder)]
+    packages = [["--require-hashes", "-r", str(root / lock)] for lock in LOCKS]
+    for lock in LOCKS:
+        for entry in entries_of_other_patches((root / lock).read_text(), platform.python_version()):
+            # a lock of its own, because pip takes a single version of a package
+            own = folder.with_name(f"{entry.split()[0]}.lock")
+            own.write_text(entry)
+            packages.append(["--ignore-requires-python", "--require-hashes", "-r", str(own)])
     with _pip() as pip:
-        for what in (*(["--require-hashes", "-r", str(root / lock)] for lock in LOCKS), [UV]):
+        for what in (*packages, [UV]):
             done = subprocess.run([*pip, *quiet, *what], capture_output=True, text=True)
             if done.returncode:
                 raise UserError(f"pip can't download {what[-1]}: {_reason(done)}")
     return folder
+
+
+def entries_of_other_patches(lock: str, python: str) -> list[str]:
+    """The entries of a lock that other patch releases of a Python version take and the version itself does not.
+
+    The entries come without their markers.
+    """
+    minor, entries = python.rpartition(".")[0], []
+    versions = [f"{minor}.{patch}" for patch in range(PATCHES)]
+    for pinned, condition, hashes in re.findall(
+        r"^(\S+==\S+) ; (.+?)( \\\n(?: +--hash.*\n?)+)", lock, re.MULTILINE
+    ):
+        marker = Marker(condition)
+        fits = [marker.evaluate({"python_full_version": version}) for version in (python, *versions)]
+        if any(fits) and not fits[0]:
+            entries.append(pinned + hashes)
+    return entries
 
 
 def _reason(done: subprocess.CompletedProcess) -> str:
