@@ -139,10 +139,10 @@ def _listen(service: str, request_queue, host: str, port: int, folder: RunFolder
     listening = PyTritonServer(host, port, token, folder.path, endpoints)
     try:
         listening.start()
+        discovery.publish(folder.path, service, host, port, token)
     except BaseException:
         listening.stop()
         raise
-    discovery.publish(folder.path, service, host, port, token)
     return listening
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import secrets
@@ -14,6 +15,8 @@ from aligner_lib.models.fetch import cache_root
 from cluster import record, rendezvous
 from cluster.hostlist import expand
 from cluster.rendezvous import announce, announced, own_host
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -61,15 +64,22 @@ def new_token(run: Path) -> str:
 def publish(run: Path, service: str, host: str, port: int, token: str) -> None:
     """Publish a service's address in the run folder, and in the cache for actors that know only the port.
 
-    The token is also written into the run folder, readable only by its owner.
+    The token is also written into the run folder, readable only by its owner. A cache that can't be written, such as a
+    JupyterHub's, is a warning: the run folder is enough for actors that know the folder.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(Path(run) / "token", flags, 0o600), "w") as file:
         file.write(token)
     announce(run, service, port=port, address=host)
     pointer = _pointer(host, port)
-    pointer.parent.mkdir(parents=True, exist_ok=True)
-    record.write_json(pointer, {"run": str(Path(run).absolute())})
+    try:
+        pointer.parent.mkdir(parents=True, exist_ok=True)
+        record.write_json(pointer, {"run": str(Path(run).absolute())})
+    except OSError as error:
+        logger.warning(
+            f"the cache {pointer.parent} can't be written ({error.strerror}), so actors can't find the server by ip and port: "
+            f"give them its run folder, such as remote_critic_rm.{service}.run={Path(run).absolute()}"
+        )
 
 
 def withdraw(run: Path, service: str, host: str, port: int) -> None:

@@ -52,6 +52,14 @@ def test_a_server_that_ends_removes_its_address_and_token_and_no_other_server_s(
     assert token_at("127.0.0.1") is None and not [*(tmp_path / "cache" / "servers").iterdir()]
 
 
+def test_actors_find_a_server_that_cannot_write_the_cache_by_its_run_folder(tmp_path, caplog):
+    (tmp_path / "cache").touch()  # a read-only folder stops no root
+    publish(run := tmp_path / "run", "127.0.0.1", "mine")
+    assert discovery.find("critic", None, 5567, str(run)).token == "mine"
+    (message,) = caplog.messages
+    assert "(Not a directory)" in message and message.endswith(f"remote_critic_rm.critic.run={run}")
+
+
 def test_a_server_that_ends_late_leaves_its_successor_s_address_in_the_run_folder(tmp_path):
     publish(tmp_path / "run", "10.0.0.2", "successor")
     discovery.withdraw(tmp_path / "run", "critic", "10.0.0.1", 5567)

@@ -90,6 +90,15 @@ def test_a_failed_critic_s_run_names_the_cure(jobs, monkeypatch):
     assert critic.run.status == "failed" and "free some space" in critic.run.info["message"]
 
 
+def test_a_server_whose_address_cannot_be_published_is_stopped(tmp_path, monkeypatch):
+    request_queue = Mock(about={"gives": ()}, checkpoints=None)
+    monkeypatch.setattr(serve_critic, "PyTritonServer", server := Mock())
+    monkeypatch.setattr(serve_critic.discovery, "publish", Mock(side_effect=PermissionError))
+    with pytest.raises(PermissionError):
+        serve_critic._listen("critic", request_queue, "127.0.0.1", 5567, Mock(path=tmp_path))
+    server.return_value.stop.assert_called_once_with()
+
+
 def test_programs_that_judge_need_no_server_of_a_reward_model(monkeypatch):
     given = ["remote_critic_rm.critic.ip=127.0.0.1", "model.ppo.combine_rm_and_critic_server=False"]
     config = compose("ppo", [*given, "model.environments.sums.weight=1"], profile="smoke")
