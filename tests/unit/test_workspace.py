@@ -178,7 +178,7 @@ def test_a_cell_that_is_run_again_follows_its_running_job(a_job_is_running, tmp_
     monkeypatch.setattr(Workspace, "commands", lambda *what, **settings: {})
     lab = Workspace(tmp_path, "smoke")
     assert lab.submit("sft") == "the job of sft"
-    assert "sft is still running with its original settings" in capsys.readouterr().out
+    assert "sft is still running, and this cell follows it" in capsys.readouterr().out
     write_info(lab.run("sft").path, **SFT_OF_12_STEPS)
     assert lab.branch("sft", 4, "b") == "the job of b"
 

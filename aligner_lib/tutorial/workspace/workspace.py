@@ -575,5 +575,7 @@ def _running_job(run: RunFolder):
     """The handle of a run's running job, with a message."""
     from cluster import Job
 
-    print(f"{run.name} is still running with its original settings. Stop the run before you start a new one")
+    print(
+        f"{run.name} is still running, and this cell follows it. To train with other settings, stop the run first"
+    )
     return Job.attach(run.path)
