@@ -72,12 +72,12 @@ def as_line(findings: dict) -> str:
 def _examine(profile: str, shared: Path | None, seat: str) -> Iterator[Finding]:
     relevant = {"Python", "cores", "memory", "disk", *doctor.NEEDED}
     yield from (finding for finding in doctor.examine(hub=False) if finding.what in relevant)
-    yield _model(profile)
     if shared is not None:
         yield _tried("shared folder", lambda: _shared(shared / seat))
     yield _tried("port", _port)
     yield _tried("kernel", _kernel)
     yield _tried("training", _train)
+    yield _model(profile)  # after the training, which makes the smoke model where it is missing
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:

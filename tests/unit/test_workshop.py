@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 from aligner_lib.cli import preflight
+from aligner_lib.models.fetch import fetch
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.tutorial import Workspace
 from cluster.findings import Finding
@@ -45,11 +46,17 @@ def test_missing_parts_are_named(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(preflight.doctor, "examine", lambda hub: iter([disk]))
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "empty"))
     result = preflight.preflight("smoke", tmp_path / "room", seat="seat-7")
-    assert result["failed"] == ["disk", "model", "kernel"] and not result["ready"]
+    assert result["failed"] == ["disk", "kernel", "model"] and not result["ready"]
     assert result["checks"]["kernel"] == "RuntimeError: no such kernel"
     assert "--bundle" in result["checks"]["model"]
     (row,) = Followed(tmp_path / "room").poll()
-    assert (row["seat"], row["name"], row["preflight"]) == ("seat-7", "", "disk, model, kernel")
+    assert (row["seat"], row["name"], row["preflight"]) == ("seat-7", "", "disk, kernel, model")
+
+
+def test_a_model_that_the_training_makes_is_not_missing(quick, tmp_path, monkeypatch):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path))
+    monkeypatch.setattr(preflight, "_train", lambda: str(fetch("smoke")))
+    assert preflight.preflight("smoke")["ready"]
 
 
 def test_a_shared_folder_that_is_none_is_named(quick, smoke, tmp_path):
