@@ -82,6 +82,18 @@ def test_a_process_that_was_killed_is_lost(run):
         verdict(run)
 
 
+def test_of_a_lost_run_on_a_full_disk_the_disk_is_told(run, monkeypatch):
+    attempt(run, "finished", steps=1)
+    change_info(run.path, status="running", pid=2**22 + 1, message="")  # no process has this number
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=3 << 20))
+    words = r"The run's disk is full \(3 MiB are free\): remove files"
+    with pytest.raises(RunLost, match=f"left no message after step 1. {words}"):
+        verdict(run)
+    monitor = Monitor(run)
+    monitor.close()
+    assert re.match(words, heading(monitor)["message"])
+
+
 def test_of_a_silent_run_on_another_machine_no_cause_is_invented(run):
     attempt(run, "finished", steps=1)
     change_info(run.path, status="running", host="elsewhere", message="", heartbeat={"time": 0.0, "step": 1})

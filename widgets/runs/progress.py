@@ -9,7 +9,7 @@ import numpy as np
 from aligner_lib.run_folder.set_aside import way_back
 from widgets.recordings.replay import LONGEST_STEP
 from widgets.runs.series import Series
-from widgets.runs.waiting import SUBMITTED_AGAIN, silence_of
+from widgets.runs.waiting import SUBMITTED_AGAIN, full_disk_of, silence_of
 
 WINDOW = 30  # number of records for a rate
 RECENT = 5  # number of steps for the current load of the machine
@@ -32,7 +32,7 @@ def progress(run, series: Series, submitted_again: bool = False, alarm_steps: It
     eta = None
     if status == "running" and seconds is not None and info.get("max_steps"):
         eta = max(0, info["max_steps"] - step) * seconds
-    message = info.get("message") or silence_of(run)
+    message = info.get("message") or silence_of(run) or full_disk_of(run)
     if submitted_again:
         status, message = "waiting", SUBMITTED_AGAIN
     elif status == "deleted":

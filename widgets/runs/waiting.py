@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,6 +14,7 @@ from aligner_lib.run_folder.set_aside import way_back
 
 POLL_SECONDS = 0.25
 JOB_SECONDS = 3.0
+FULL_DISK_BYTES = 100 << 20  # a disk with less free space counts as full
 SUBMITTED_AGAIN = "The job was submitted again: what is shown is of the attempt before."
 FINAL_JOB_STATES = ("finished", "failed", "cancelled")  # cluster.State
 
@@ -67,8 +69,9 @@ def verdict(run, job=None) -> str:
     if status == "lost":
         process = info.get("pid", "(recorded)")  # a recording does not keep the number
         raise RunLost(
-            f"{run.name} is lost: its process {process} is gone and left no message after step {step}. Most "
-            f"often the process was killed or ran out of memory.{_advice(run)} {_where_to_look(run, job)}"
+            f"{run.name} is lost: its process {process} is gone and left no message after step {step}. "
+            f"{full_disk_of(run) or 'Most often the process was killed or ran out of memory.'}{_advice(run)} "
+            f"{_where_to_look(run, job)}"
         )
     if not run.is_over:
         raise RunLost(
@@ -88,6 +91,19 @@ def silence_of(run) -> str:
     heartbeat = info["heartbeat"]
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(heartbeat["time"]))
     return f"no sign of life since {since}, after step {heartbeat['step']}; its process can't be checked from here"
+
+
+def full_disk_of(run) -> str:
+    """The cause of a run's loss, if its disk is full, and the cure; "" for other runs, and for runs on another machine.
+
+    A process that can't write its last message to the full disk ends without a message.
+    """
+    if run.status != "lost" or run.info.get("host") != os.uname().nodename:
+        return ""
+    free = shutil.disk_usage(run.path).free
+    if free >= FULL_DISK_BYTES:
+        return ""
+    return f"The run's disk is full ({free / 2**20:.0f} MiB are free): remove files, such as earlier runs."
 
 
 def keep_looking(closed: threading.Event, seconds: float, look: Callable[[], object]) -> None:
