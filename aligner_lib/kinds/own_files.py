@@ -245,8 +245,9 @@ def _converted(source: Path, split: str, samples: Samples, rules: Rules) -> Conv
 
         def refusal(reason: str) -> str:
             return (
-                f"{source} has to be converted, but the cache {folder.parent} can't be written ({reason}): set ALIGNER_CACHE to a "
-                f"folder of your own, or convert the file with `aligner data {source} --to {rules.to} --out DIR`"
+                f"{source} has to be converted, but the cache {folder.parent} can't be written ({reason}): convert the "
+                f"file with `aligner data {source} --to {rules.to} --out DIR`, or set ALIGNER_CACHE to a folder of your own, "
+                "which then needs models of its own"
             )
 
         with explain_full_disk(folder, "ALIGNER_CACHE"), explain_read_only(refusal):

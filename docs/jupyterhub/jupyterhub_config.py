@@ -18,6 +18,8 @@ c.Spawner.args = [  # an environment that nobody changes, and a page that asks n
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.news_url=None",
     "--LanguageServerManager.autodetect=False",  # nor npm where language servers might be: there are none
+    # no login shell, which would take the PATH of /etc/profile, without `aligner`
+    '--ServerApp.terminado_settings={"shell_command": ["/bin/bash"]}',
 ]
 c.Spawner.default_url = "/lab/tree/notebooks/00_start_here.ipynb"
 c.Spawner.start_timeout = c.Spawner.http_timeout = (

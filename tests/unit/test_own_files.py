@@ -339,6 +339,8 @@ def test_a_missing_file_is_told_with_its_cure(tmp_path, on_hub):
 def test_a_cache_that_cannot_be_written_is_named_with_two_cures(tmp_path, cache, monkeypatch):
     file = jsonl(tmp_path / "data.jsonl", {"prompt": "Why?", "completion": "So."})
     monkeypatch.setattr(Path, "mkdir", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
-    message = f"{file} has to be converted, but the cache {cache} can't be written (Permission denied): set ALIGNER_CACHE"
-    with pytest.raises(UserError, match=f"^{re.escape(message)}.* --to sft --out DIR`$"):
+    message = f"{file} has to be converted, but the cache {cache} can't be written (Permission denied): convert the file with "
+    with pytest.raises(
+        UserError, match=f"^{re.escape(message)}`aligner data .* --to sft --out DIR`, or set ALIGNER_CACHE"
+    ):
         files("sft", file)
