@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 import threading
@@ -32,7 +33,9 @@ RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
 OF_THE_PROCESS = ("status", "message", "pid", "identity", "host", "slurm", "heartbeat")  # fields of run.json
 OF_THE_FIGURES = ("config", "precision", "profile", "seed", "versions", "git_commit", "max_steps")
-OF_THE_RUN_FOLDER = "exp_manager."  # beginning of settings that change no figure
+# settings that change no training step
+OF_NO_STEP = re.compile(r"exp_manager\..*|trainer\.\w+\.(val_check|save)_interval")
+OF_THE_LENGTH = re.compile(r"trainer\.\w+\.max_(steps|epochs)")
 OF_CODE = ("functions.", "model.environments.")  # beginnings of keys of the hashes
 ANEW = "begin anew with exp_manager.resume_if_exists=False"
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
@@ -224,7 +227,11 @@ class RunWriter:
         changed = self._changed()
         if changed:
             self.announce(f"continues with other settings than before: {_in_words(changed)}")
-        if any(not name.startswith(OF_THE_RUN_FOLDER) for name in changed):
+        decays = _decays_over_run(self._info["config"])
+        if any(
+            not OF_NO_STEP.fullmatch(name) and (decays or not OF_THE_LENGTH.fullmatch(name))
+            for name in changed
+        ):
             self._info["other_settings_at"] = [*self._info["other_settings_at"], step]
 
     def _keep_settings(self) -> None:
@@ -501,6 +508,18 @@ def _sync(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def _decays_over_run(config: dict) -> bool:
+    """Whether a learning rate depends on the run's length: its decay has no length of its own."""
+    settings = flatten(config)
+    has_own_function = bool(settings.get("functions.learning_rate"))
+    return any(
+        settings[key] is None
+        and (has_own_function or settings[f"{key.removesuffix('max_steps')}name"] != "constant")
+        for key in settings
+        if key.endswith("optim.sched.max_steps")
+    )
 
 
 def _test_files(config: dict) -> set[str]:

@@ -156,6 +156,26 @@ def test_steps_before_other_settings_are_not_computed_again(tmp_path):
     assert RunFolder(child).info["other_settings_at"] == [4, 5]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "changed", "counts"),
+    [
+        ({"name": "CosineAnnealing", "max_steps": None}, "max_steps", True),
+        ({"name": "CosineAnnealing", "max_steps": 90}, "max_steps", False),
+        ({"name": "constant", "max_steps": None}, "max_epochs", False),
+        ({"name": "CosineAnnealing", "max_steps": None}, "save_interval", False),
+        ({"name": "constant", "max_steps": None}, "gradient_clip_val", True),
+    ],
+)
+def test_another_length_is_another_setting_only_for_a_rate_that_decays_over_the_run(
+    tmp_path, schedule, changed, counts
+):
+    for step in (0, 4):
+        config = {"trainer": {"sft": {changed: step}}, "model": {"optim": {"sched": schedule}}}
+        with RunWriter(tmp_path, kind="sft", config=config, seed=1, hashes={}, max_steps=9) as run:
+            run.start(step)
+    assert RunFolder(tmp_path).info["other_settings_at"] == [4] * counts
+
+
 def test_a_branch_of_a_parent_that_was_begun_anew_begins_anew(tmp_path):
     parent, child, info = tmp_path / "parent", tmp_path / "child", {"kind": "sft", "heartbeat": {"step": 9}}
     parent.mkdir()
