@@ -101,6 +101,11 @@ def _explanation(kind: str, config: DictConfig, error: Exception) -> str | None:
     from aligner_lib.megatron.engine import NonFiniteError
 
     folder = RunFolder(config.exp_manager.explicit_log_dir)
+    if isinstance(error, OSError) and not folder.path.exists():
+        return (
+            f"the run folder {folder.path} was moved or removed while the run wrote to it: to continue a moved run, start the "
+            "same command with the folder's new place"
+        )
     latest = folder.latest_checkpoint()
     if isinstance(error, NonFiniteError):
         # the critic's settings have no prefix in a separate job

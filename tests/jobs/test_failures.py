@@ -15,9 +15,10 @@ from aligner_lib.config.compose import compose
 from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
+from aligner_lib.jobs.runtime import explain_errors, open_run
 from aligner_lib.megatron.engine import NonFiniteError
 from aligner_lib.run_folder.explain import explain
-from aligner_lib.run_folder.reader import step_name
+from aligner_lib.run_folder.reader import RunFolder, step_name
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -256,6 +257,17 @@ def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, kind, 
     assert_explained("it has no checkpoint yet", "begins anew, because there is no checkpoint yet")
     (tmp_path / "checkpoints" / step_name(4)).mkdir(parents=True)
     assert_explained("its last checkpoint, step_000004, is intact", "continues from step_000004")
+
+
+def test_a_run_folder_that_was_moved_during_the_run_is_named_with_the_cure(tmp_path):
+    config = compose("sft", [f"exp_manager.explicit_log_dir='{tmp_path / 'run'}'"])
+    words = r"the run folder .*run was moved or removed while .* with the folder's new place"
+    with pytest.raises(UserError, match=words), open_run("sft", config, None, {}) as run:
+        run.start(0)
+        with explain_errors("sft", config):
+            run.path.rename(tmp_path / "moved")
+            run.log(1, {"train/loss": 1.0})
+    assert not run.path.exists() and RunFolder(tmp_path / "moved").metrics()[0]["step"] == 1
 
 
 # ---- a full disk ----------------------------------------------------------------------------------------------------
