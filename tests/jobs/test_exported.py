@@ -19,14 +19,14 @@ SHORT = first_steps("sft", STEPS) | {"exp_manager__create_tensorboard_logger": T
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("number", "level", "words"),
     [
-        (signal.SIGKILL, "has ended before the run"),
-        (signal.SIGSTOP, "is still sending, and goes on by itself"),
+        (signal.SIGKILL, "WARNING", "has ended before the run"),
+        (signal.SIGSTOP, "INFO", "is still sending, and goes on by itself"),
     ],
 )
 def test_a_killed_and_a_hanging_exporter_do_not_hold_up_their_run(
-    tmp_path, monkeypatch, caplog, number, words
+    tmp_path, monkeypatch, caplog, number, level, words
 ):
     """A process that sleeps stands in for the exporter."""
     sleeping = subprocess.Popen(["sleep", str(forks.BOUND_S)], stdin=subprocess.PIPE)
@@ -36,8 +36,9 @@ def test_a_killed_and_a_hanging_exporter_do_not_hold_up_their_run(
     exporters = process.Exporters()
     exporters.start(tmp_path, ["tensorboard"])
     sleeping.send_signal(number)
-    exporters.close()
-    assert words in caplog.text
+    with caplog.at_level("INFO", process.logger.name):
+        exporters.close()
+    assert words in caplog.text and {record.levelname for record in caplog.records} == {level}
     sleeping.kill()
     sleeping.wait()
 

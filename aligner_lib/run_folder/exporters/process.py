@@ -56,7 +56,8 @@ class Exporters:
                         title, log, self._run, name,
                     )  # fmt: skip
             except subprocess.TimeoutExpired:
-                logger.warning(
+                # no warning, because run.json keeps warnings after the exporter's end
+                logger.info(
                     "the exporter to %s (process %d) is still sending, and goes on by itself: %s",
                     title, process.pid, log,
                 )  # fmt: skip
