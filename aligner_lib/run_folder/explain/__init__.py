@@ -169,7 +169,7 @@ class Explanation:
                 "",
                 "Unknown cause: no known cause explains all of these figures. The nearest causes:",
             ]
-        return ["", "Unknown cause: no known cause breaks these checks."]
+        return ["", "Unknown cause: no known cause breaks these checks."] if self.off else []
 
     def _alarms(self) -> list[str]:
         if not self.alarms:
