@@ -43,10 +43,14 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     the user can fix.
     """
     job = prepare_job(kind, config, profile)
-    from aligner_lib.trainers.loop import TrainingLoop
+    from aligner_lib.trainers.loop import TrainingLoop, interrupting_signals
 
     settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
-    with closing(job), opened_run(kind, config, profile, job, resume=settings.resume) as run:
+    with (
+        closing(job),
+        interrupting_signals("loading"),  # until the loop handles the signals
+        opened_run(kind, config, profile, job, resume=settings.resume) as run,
+    ):
         status = TrainingLoop(job.build(run), settings, run).run_to_end()
     logger.info("%s: %s", status, config.exp_manager.explicit_log_dir)
     return RunFolder(config.exp_manager.explicit_log_dir)
@@ -59,27 +63,33 @@ def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) ->
     was interrupted goes on with the policies that are not evaluated yet.
     """
     job = prepare_job(kind, config, profile)
+    from aligner_lib.trainers.loop import interrupting_signals
+
+    evaluate = _evaluate_all if job.parts else _evaluate
+    with interrupting_signals("evaluating"):
+        evaluate(kind, config, profile, job)
+    return RunFolder(config.exp_manager.explicit_log_dir)
+
+
+def _evaluate_all(kind: str, config: DictConfig, profile: str | None, job: PreparedJob) -> None:
+    """Evaluate several policies, until a stop is requested."""
     from aligner_lib.megatron import parallel
 
     goes_on = RunFolder(config.exp_manager.explicit_log_dir).status not in ("waiting", "finished")
-    if not job.parts:
-        _evaluate(kind, config, profile, job)
-    else:
-        with closing(job), opened_run(kind, config, profile, job, resume=False) as run:
-            status, evaluated = "finished", []
-            for name, part in job.parts.items():
-                if parallel.from_first_rank(run is not None and run.stop_requested):
-                    status = "stopped"
-                    break
-                prepared = part.prepare()
-                if parallel.from_first_rank(goes_on and _is_evaluated(part.config, prepared)):
-                    prepared.close()
-                else:
-                    _evaluate(kind, part.config, profile, prepared)
-                evaluated.append(name)
-            if run is not None:
-                run.finish(status, f"evaluated {', '.join(evaluated) or 'nothing'}")
-    return RunFolder(config.exp_manager.explicit_log_dir)
+    with closing(job), opened_run(kind, config, profile, job, resume=False) as run:
+        status, evaluated = "finished", []
+        for name, part in job.parts.items():
+            if parallel.from_first_rank(run is not None and run.stop_requested):
+                status = "stopped"
+                break
+            prepared = part.prepare()
+            if parallel.from_first_rank(goes_on and _is_evaluated(part.config, prepared)):
+                prepared.close()
+            else:
+                _evaluate(kind, part.config, profile, prepared)
+            evaluated.append(name)
+        if run is not None:
+            run.finish(status, f"evaluated {', '.join(evaluated) or 'nothing'}")
 
 
 def _is_evaluated(config: DictConfig, job: PreparedJob) -> bool:

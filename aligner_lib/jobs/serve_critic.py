@@ -60,18 +60,20 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     from aligner_lib.megatron import parallel
     from aligner_lib.remote_critic.command_loop import clear_notes, serve
     from aligner_lib.remote_critic.request_queue import RequestQueue
-    from aligner_lib.trainers.loop import stop_signals
+    from aligner_lib.trainers.loop import interrupting_signals, stop_signals
 
     choose_precision(kind, config)
     log_notices(kind, config, profile)
     job_folder = folder.path / "job"
     prepared, ended = load(kind_of(kind).build)(config), None
     with ExitStack() as stack:
+        stack.enter_context(interrupting_signals("loading"))
         stack.enter_context(explain_errors(kind, config))
         latest = parallel.from_first_rank(folder.latest_checkpoint() if prepared.is_trained else None)
         if not parallel.is_first_rank():
+            worker = _worker(prepared, latest)
             with stop_signals():  # the first rank decides when the service ends
-                serve(_worker(prepared, latest), None, None, job_folder)
+                serve(worker, None, None, job_folder)
             return folder
         exporters = stack.enter_context(closing(Exporters()))
         run = stack.enter_context(open_run(kind, config, profile, prepared.hashes))

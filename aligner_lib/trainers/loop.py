@@ -12,7 +12,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -336,15 +336,33 @@ def check_checkpoint(folder: Path) -> None:
 def stop_signals() -> Iterator[threading.Event]:
     """Treat SIGTERM and SIGUSR2 (a scheduler's warnings) as stop requests, like the control file."""
     stop_requested = threading.Event()
+    with _handled_by(lambda *_: stop_requested.set()):
+        yield stop_requested
+
+
+@contextmanager
+def interrupting_signals(activity: str) -> Iterator[None]:
+    """Treat SIGTERM and SIGUSR2 like Ctrl-C, while there is no step whose end could be waited for.
+
+    activity: as in the run's message, "stopped while …".
+    """
+
+    def interrupt(number: int, _) -> None:
+        raise KeyboardInterrupt(f"stopped while {activity} ({signal.Signals(number).name})")
+
+    with _handled_by(interrupt):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable) -> Iterator[None]:
+    """Let a function handle a scheduler's signals. Only the main thread can set handlers."""
     if threading.current_thread() is not threading.main_thread():
-        yield stop_requested
+        yield
         return
-    before = {
-        number: signal.signal(number, lambda *_: stop_requested.set())
-        for number in (signal.SIGTERM, signal.SIGUSR2)
-    }
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGUSR2)}
     try:
-        yield stop_requested
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
-from smoke_jobs import assert_same_run, prepare_smoke_job, run_smoke_job
+from smoke_jobs import UNEXPORTED, assert_same_run, prepare_smoke_job, run_smoke_job
 
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.jobs import run as run_module
+from aligner_lib.kinds.prepared_job import PreparedJob
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.trainers.loop import stop_signals
 from aligner_lib.tutorial import compare_policies
 from data import format_hh
 from data.forms import obeys
@@ -83,6 +88,22 @@ def test_a_stopped_evaluation_of_several_policies_goes_on_with_those_that_are_no
         assert evaluated == expected
         assert run.status == ("stopped" if stop_after else "finished")
         assert run.info["message"] == ("evaluated a" if stop_after else "evaluated a, b")
+
+
+@pytest.mark.parametrize(("kind", "activity"), [("sft", "loading"), ("evaluate", "evaluating")])
+def test_a_scheduler_s_signal_stops_a_job_that_loads_or_evaluates(
+    here, tmp_path, monkeypatch, kind, activity
+):
+    run_job = {"sft": run_module.run_job, "evaluate": run_module.run_evaluation}[kind]
+    config = compose(kind, [f"{key}={value}" for key, value in UNEXPORTED.items()])
+    config.exp_manager.explicit_log_dir = str(tmp_path)
+    loop = compose("sft").trainer.sft
+    job = PreparedJob(lambda _: os.kill(os.getpid(), signal.SIGTERM), 9, loop, hashes={})
+    monkeypatch.setattr(run_module, "prepare_job", lambda *_: job)
+    with stop_signals(), pytest.raises(KeyboardInterrupt):  # stop_signals: pytest itself outlives the signal
+        run_job(kind, config)
+    info = RunFolder(tmp_path).info
+    assert (info["status"], info["message"]) == ("stopped", f"stopped while {activity} (SIGTERM)")
 
 
 def test_a_policy_that_is_none_is_told_before_any_is_evaluated(jobs, rm):
