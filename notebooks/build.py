@@ -164,8 +164,8 @@ def record(summary: Path, path: Path = HERE / "recorded.json") -> None:
     figures = json.loads(summary.read_text())
     recorded = json.loads(path.read_text())
     before = recorded.setdefault(figures["profile"], {})
-    for of_each_notebook in ("seconds", "memory_gib"):
-        figures[of_each_notebook] = before.get(of_each_notebook, {}) | figures[of_each_notebook]
+    for of_each_notebook in ("parameters", "seconds", "memory_gib"):
+        figures[of_each_notebook] = before.get(of_each_notebook, {}) | figures.get(of_each_notebook, {})
     figures["peak_memory_gib"] = max(figures["memory_gib"].values())
     before |= figures
     path.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +12,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pages import external_references
 
 from aligner_lib.errors import UserError
+from aligner_lib.trainers.loop import stop_signals
 from aligner_lib.tutorial.execution import run_notebooks
 from aligner_lib.tutorial.report.summary import summary_section
 from cluster import State
 from cluster.record import write_json
 
-PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
+PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nseed = 7\nbreaks = False'
 ENDS = """
 import atexit, pathlib, weakref
 atexit.register(pathlib.Path(out, 'ended').touch)
@@ -86,12 +88,14 @@ def test_summary_and_report_have_what_the_notebooks_measured_and_showed(finished
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["sft"] == {"before": 3.5, "steps": 5, "profile": "smoke"} and summary["ended"] is True
     assert summary["profile"] == "smoke" and "failed" not in summary
+    parameters = {"steps": 5, "seed": 7, "breaks": False}
+    assert summary["parameters"] == {"00_start": parameters, "01_next": parameters}
     assert set(summary["seconds"]) == set(summary["memory_gib"]) == {"00_start", "01_next"}
     assert min(summary["memory_gib"].values()) > 0.02  # a kernel's, a process below this one
     page = (finished / "report.html").read_text()
     assert external_references(page) == []
     parts = ["data:image/png;base64,", "Plotly.newPlot", "plotly.js v", "IntSlider(value=41", "#01_next"]
-    assert [part for part in (*parts, 'id="01_next"') if part not in page] == []
+    assert [part for part in (*parts, 'id="01_next"', "profile smoke · seed 7 · ") if part not in page] == []
     assert [file.read_text() for file in (finished / "pages").iterdir()] == ["sft"]
     assert '<a href="pages/sft.html">sft</a>' in page
     assert page.count("<math") == 2 and "$$" not in page.split("</script>")[-1]
@@ -192,6 +196,46 @@ def test_an_unknown_parameter_is_refused_with_the_nearest(notebooks, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+def test_a_folder_of_another_profile_or_seed_is_refused_before_anything_is_written(notebooks, tmp_path):
+    earlier = {"00_start": {"seed": 7}, "01_next": {"seed": 8}}
+    of_profile = r"--profile smoke: .* has results with the profile laptop, .* another folder with --out"
+    of_seed = (
+        r"01_next would run with seed=5, but .* has results of 00_start with seed=7, .* give -p seed=7, or"
+    )
+    for file, content, words in (
+        ("a/runs/sft/run.json", {"profile": "laptop"}, of_profile),
+        ("b/summary.json", {"profile": "laptop", "parameters": earlier}, of_profile),
+        ("c/summary.json", {"profile": "smoke", "parameters": earlier}, of_seed),
+    ):
+        (tmp_path / file).parent.mkdir(parents=True)
+        write_json(tmp_path / file, content)
+        with pytest.raises(UserError, match=words):
+            run_notebooks.run(run_notebooks.choose(notebooks, "01"), "smoke", tmp_path / file[0], {"seed": 5})
+    assert {path.name for path in tmp_path.glob("?/*")} == {"runs", "summary.json"}
+
+
+@pytest.mark.parametrize("end", ["error", "SIGTERM", ""])
+def test_an_earlier_result_stays_unless_its_notebook_runs_to_the_end(notebooks, tmp_path, monkeypatch, end):
+    result = tmp_path / "results" / "01.json"
+    result.parent.mkdir()
+    write_json(result, {"ended": "before"})
+
+    def execute(*_, **__):
+        write_json(result, {"ended": "now"})
+        if end == "SIGTERM":
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif end:
+            raise RuntimeError(end)
+
+    monkeypatch.setattr("papermill.execute_notebook", execute)
+    with stop_signals():  # pytest itself outlives the signal
+        finished = run_notebooks.run(run_notebooks.choose(notebooks, "01"), "smoke", tmp_path, {})
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert finished is (not end) and summary["ended"] == ("before" if end else "now")
+    assert end != "SIGTERM" or summary["failed"] == "notebook 01_next: interrupted"
+    assert [path.name for path in result.parent.iterdir()] == ["01.json"]
+
+
 def test_parameter_values_have_types():
     texts = ["a=3", "b=1e-4", "c=true", "d=False", "e=null", "f=dolly", "g=b=c", "h=", "i=[1, 2]"]
     values = [3, 1e-4, True, False, None, "dolly", "b=c", "", [1, 2]]
@@ -208,7 +252,8 @@ def test_a_whole_tutorial_gets_a_new_folder_and_a_part_continues_in_the_newest(t
 
 
 def write_summary(out: Path, peaks: dict[str, float], echo=print) -> dict:
-    run_notebooks._write_summary(out, "smoke", {"04_reward_model": 2.0}, peaks, None, echo)
+    by_notebook = {"seconds": {"04_reward_model": 2.0}, "memory_gib": peaks}
+    run_notebooks._write_summary(out, "smoke", by_notebook, None, echo)
     return json.loads((out / "summary.json").read_text())
 
 

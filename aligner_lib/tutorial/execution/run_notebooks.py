@@ -2,7 +2,7 @@
 
 OUT/notebooks/      the executed notebooks
 OUT/results/        the results of each notebook, NN.json, written by the notebook
-OUT/summary.json    all results, with seconds and memory
+OUT/summary.json    all results, with each notebook's parameters, seconds and memory
 OUT/report.html     the notebooks as a single page that opens offline
 OUT/pages/          a page for each run, which the report links to
 """
@@ -12,10 +12,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
@@ -135,30 +138,37 @@ def run(
     """Run notebooks one after another. Returns True if all notebooks ran to the end.
 
     write_page: writes a run's page for the report. After a failing cell, no further notebook runs, but the report still
-    contains the completed cells. Raises UserError for an unknown profile, and for a parameter that no notebook has.
+    contains the completed cells. Raises UserError for an unknown profile, for a parameter that no notebook has, and for a folder
+    of another profile or seed.
     """
     if profile not in profiles():
         raise UserError(f"there is no profile {profile!r}; there are {', '.join(profiles())}")
     out = Path(out).resolve()
-    accepted = {notebook: _accepted_parameters(notebook) for notebook in notebooks}
-    _check_parameters(parameters, set().union(*accepted.values()))
+    defaults = {notebook.name: _default_parameters(notebook) for notebook in notebooks}
+    _check_parameters(parameters, set().union(*defaults.values()))
     values = parameters | {"profile": profile, "out": str(out)}
+    used = {
+        name: {key: parameters.get(key, value) for key, value in own.items() if key not in ("profile", "out")}
+        for name, own in defaults.items()
+    }
+    _check_folder(out, profile, used)
     (out / "notebooks").mkdir(parents=True, exist_ok=True)
     (out / "results").mkdir(exist_ok=True)
-    seconds, peak_gib, failure = {}, {}, None
-    with Progress(len(notebooks)) as progress:
+    completed, seconds, peak_gib, failure = {}, {}, {}, None
+    with Progress(len(notebooks)) as progress, _sigterm_as_interrupt():
         for notebook in notebooks:
-            start = time.monotonic()
-            given = {name: value for name, value in values.items() if name in accepted[notebook]}
+            start, name = time.monotonic(), notebook.name
+            given = {key: value for key, value in values.items() if key in defaults[name]}
             with PeakMemory() as memory:
                 failure = _run_one(notebook, out, given, progress)
-            seconds[notebook.name] = round(time.monotonic() - start, 1)
-            peak_gib[notebook.name] = round(memory.gib, 2)
-            progress.finish_notebook(notebook.name, seconds[notebook.name], failed=failure is not None)
+            seconds[name], peak_gib[name] = round(time.monotonic() - start, 1), round(memory.gib, 2)
+            progress.finish_notebook(name, seconds[name], failed=failure is not None)
             if failure:
                 _stop_runs(out)
                 break
-    summary = _write_summary(out, profile, seconds, peak_gib, failure, progress.echo)
+            completed[name] = used[name]
+    by_notebook = {"parameters": completed, "seconds": seconds, "memory_gib": peak_gib}
+    summary = _write_summary(out, profile, by_notebook, failure, progress.echo)
     if write_page is not None:
         _write_pages(out, write_page, progress.echo)
     _tell(out, summary, failure, progress)
@@ -168,9 +178,24 @@ def run(
 def _run_one(
     notebook: Notebook, out: Path, parameters: dict[str, Any], progress: Progress
 ) -> NotebookFailure | None:
+    """Run a notebook, whose new result replaces an earlier one. If the notebook fails, the earlier result stays."""
+    result = out / "results" / f"{notebook.number}.json"
+    earlier = result.with_suffix(".earlier")
+    if result.exists():
+        result.replace(earlier)
+    failure = _execute(notebook, out, parameters, progress)
+    if failure is None:
+        earlier.unlink(missing_ok=True)
+    elif earlier.exists():
+        earlier.replace(result)
+    return failure
+
+
+def _execute(
+    notebook: Notebook, out: Path, parameters: dict[str, Any], progress: Progress
+) -> NotebookFailure | None:
     import papermill
 
-    (out / "results" / f"{notebook.number}.json").unlink(missing_ok=True)
     engine = _engine(lambda done, cells: progress.advance(notebook.name, done, cells))
     execute = partial(
         papermill.execute_notebook,
@@ -230,10 +255,29 @@ def _engine(on_cell: Callable[[int, int], None]) -> str:
     return "aligner"
 
 
-def _accepted_parameters(notebook: Notebook) -> set[str]:
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Treat the first SIGTERM like Ctrl-C, and ignore the next ones. `timeout` sends two."""
+
+    def interrupt(*_) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _default_parameters(notebook: Notebook) -> dict[str, Any]:
+    """The values of a notebook's parameters, by name."""
     import papermill
 
-    return set(papermill.inspect_notebook(notebook.path))
+    return {
+        name: _value(parameter["default"])
+        for name, parameter in papermill.inspect_notebook(notebook.path).items()
+    }
 
 
 def _check_parameters(parameters: dict[str, Any], known: set[str]) -> None:
@@ -243,6 +287,26 @@ def _check_parameters(parameters: dict[str, Any], known: set[str]) -> None:
         if name not in known:
             near = nearest(name, known - {"profile", "out"})
             raise UserError(f"-p {name}: no notebook has the parameter; did you mean {' or '.join(near)}?")
+
+
+def _check_folder(out: Path, profile: str, parameters: dict[str, dict]) -> None:
+    """Raise UserError if the folder has results of another profile, or of other notebooks with another seed."""
+    path = out / "summary.json"
+    summary = read_object(path, lambda _: None) if path.exists() else {}
+    known = {summary.get("profile"), *(run.info.get("profile") for run in find_runs(out / "runs"))}
+    for earlier in known - {None, profile}:
+        raise UserError(
+            f"--profile {profile}: {out} has results with the profile {earlier}, and a report shows the results of a single "
+            "profile: choose another folder with --out"
+        )
+    kept = {name: own for name, own in summary.get("parameters", {}).items() if name not in parameters}
+    for name, other in product(parameters, kept):
+        seed, earlier = parameters[name].get("seed"), kept[other].get("seed")
+        if None not in (seed, earlier) and seed != earlier:
+            raise UserError(
+                f"{name} would run with seed={seed}, but {out} has results of {other} with seed={earlier}, and a report shows "
+                f"the results of a single seed: give -p seed={earlier}, or choose another folder with --out"
+            )
 
 
 def _stop_runs(out: Path) -> None:
@@ -268,21 +332,21 @@ def _stop_runs(out: Path) -> None:
 def _write_summary(
     out: Path,
     profile: str,
-    seconds: dict,
-    peak_gib: dict,
+    by_notebook: dict[str, dict],
     failure: NotebookFailure | None,
     echo: Callable[[str], None],
 ) -> dict:
-    """Merge the notebooks' results into summary.json, with the seconds and memory of each notebook's latest execution."""
+    """Merge the notebooks' results into summary.json.
+
+    by_notebook: the parameters of each completed notebook, and the seconds and the peak memory of the largest process (GiB)
+    during each notebook's latest execution.
+    """
     path = out / "summary.json"
     earlier = read_object(path, echo) if path.exists() else {}
-    memory_gib = earlier.get("memory_gib", {}) | peak_gib
-    summary = {
-        "profile": profile,
-        "seconds": dict(sorted((earlier.get("seconds", {}) | seconds).items())),
-        "memory_gib": dict(sorted(memory_gib.items())),  # peak of the largest process during each notebook
-        "peak_memory_gib": max(memory_gib.values(), default=0.0),
-    }
+    summary = {"profile": profile}
+    for name, latest in by_notebook.items():
+        summary[name] = dict(sorted((earlier.get(name, {}) | latest).items()))
+    summary["peak_memory_gib"] = max(summary["memory_gib"].values(), default=0.0)
     merge(summary, read_results(out, echo))
     if failure:
         summary["failed"] = str(failure)

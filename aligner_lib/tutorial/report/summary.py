@@ -21,9 +21,11 @@ def summary_section(summary: dict, runs: Path) -> str:
     """The section as HTML. summary: the content of summary.json. runs: the folder with the run folders."""
     seconds = sum(summary.get("seconds", {}).values())
     peak = summary.get("peak_memory_gib", 0.0)
+    seeds = {str(own["seed"]): None for own in summary.get("parameters", {}).values() if "seed" in own}
     facts = [
         f"profile {summary['profile']}" if "profile" in summary else "",
         summary.get("model", {}).get("name", ""),
+        f"seed {', '.join(seeds)}" if seeds else "",
         f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s" if seconds else "",
         f"largest process {peak:.1f} GiB" if peak else "",
     ]
