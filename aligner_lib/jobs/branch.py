@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from aligner_lib.config.compose import compose, save, settings_of, written
+from aligner_lib.config.compose import compose, parse_override, save, settings_of, written
+from aligner_lib.config.functions import place_in
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.command_line import command
-from aligner_lib.run_folder.branch import begin_branch
-from aligner_lib.run_folder.reader import RunFolder, step_of
+from aligner_lib.models.resolve import resolve
+from aligner_lib.run_folder.branch import begin_branch, remove_unstarted
+from aligner_lib.run_folder.reader import RunFolder, flatten, step_of
+from data.hub import is_hub_name
 
 OF_A_FOLDER = ("exp_manager.explicit_log_dir", "exp_manager.stop_after", "exp_manager.resume_if_exists")
+MODEL = re.compile(r".*\.restore_from_path")
+DATA = re.compile(r".*\.(data_prefix(\.train|\.validation)?|(train|validation)_ds\.file_path)")
 
 
 def parents_settings(parent: RunFolder) -> dict[str, object]:
     """Return a run's settings as differences from its profile, except the settings of its folder.
 
-    Raises UserError for a folder without a run, and for a run of several jobs.
+    A file in the run folder, such as a notebook's function, is named by its present place. Raises UserError for a folder without
+    a run, and for a run of several jobs.
     """
     info = parent.info
     if not info:
@@ -34,22 +42,31 @@ def parents_settings(parent: RunFolder) -> dict[str, object]:
             "process"
         )
     settings = settings_of(info["kind"], info["config"], info.get("profile"))
-    return {key: value for key, value in settings.items() if key not in OF_A_FOLDER}
+    before = f"{(info['config'].get('exp_manager') or {}).get('explicit_log_dir')}/"
+    return {
+        key: str(parent.path.absolute() / value.removeprefix(before))
+        if isinstance(value, str) and value.startswith(before)
+        else value
+        for key, value in settings.items()
+        if key not in OF_A_FOLDER
+    }
 
 
 def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) -> None:
     """Run a branch in this process and its children: repeat the parent's steps up to the fork, then run the remaining steps.
 
-    Raises UserError for rejected settings, before anything is written, and SystemExit if a job fails.
+    Raises UserError for rejected settings and missing inputs, before anything is written, and SystemExit if a job fails.
     """
     # a single task of Slurm's: the branch's jobs start the ranks of their settings themselves
     if os.environ.get("WORLD_SIZE") == "1":
         os.environ.pop("RANK", None)
         os.environ.pop("WORLD_SIZE")
     child = child or parent.path.with_name(f"{parent.name}-at-{at}")
-    shared = parents_settings(parent)
+    shared = parents_settings(parent) | _present_inputs(parent, overrides)
     kind, profile = parent.kind, parent.info.get("profile")
-    _check(parent, shared, overrides, child)
+    _check_inputs(parent, _check(parent, shared, overrides, child))
+    up_to_fork = command(kind, child, shared | {"exp_manager.stop_after": at}, profile)
+    rest = [*command(kind, child, shared, profile), *overrides]
     steps = begin_branch(parent, child, at)
     if steps < at:
         print(
@@ -57,13 +74,12 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
             f"of step {at}",
             flush=True,
         )
-        again = command(kind, child, shared | {"exp_manager.stop_after": at}, profile)
-        if code := run_to_end(again):
+        if code := run_to_end(up_to_fork):
+            remove_unstarted(RunFolder(child))
             sys.exit(code)
         if step_of(RunFolder(child).latest_checkpoint()) < at:
             return  # a user stopped the job, and the new settings must not apply before the fork
     sys.stdout.flush()
-    rest = [*command(kind, child, shared, profile), *overrides]
     os.execv(rest[0], rest)  # exec, so that the scheduler's signals reach the job itself
 
 
@@ -104,8 +120,53 @@ def branch_command(
     return [*words, *overrides]
 
 
-def _check(parent: RunFolder, shared: Mapping[str, object], overrides: list[str], child: Path) -> None:
-    """Raise ConfigError for rejected settings, and UserError for a branch that would not continue from its parent."""
+def _present_inputs(parent: RunFolder, overrides: list[str]) -> dict[str, object]:
+    """The overrides for the steps before the fork, too: the places of models and data, and of functions and environments whose
+    files were moved since the parent read them.
+
+    The job compares the content with the parent's.
+    """
+    before, hashes = flatten(parent.info["config"]), parent.info.get("hashes") or {}
+    inputs = {}
+    for key, value in map(parse_override, overrides):
+        names = flatten({key: value})
+        is_code = all(name in hashes for name in names)
+        if (
+            MODEL.fullmatch(key)
+            or DATA.fullmatch(key)
+            or (is_code and not any(place_in(before.get(name, ""))[0].exists() for name in names))
+        ):
+            inputs[key] = value
+    return inputs
+
+
+def _check_inputs(parent: RunFolder, config: dict) -> None:
+    """Raise UserError for a missing model or file. config: the branch's settings."""
+    hashes = parent.info.get("hashes") or {}
+    for key, value in flatten(config).items():
+        is_model = MODEL.fullmatch(key) is not None
+        if is_model or DATA.fullmatch(key) or key in hashes:
+            for place in value if isinstance(value, list) else [value]:
+                if place and not _exists(str(place), is_model):
+                    raise UserError(
+                        f"{key}={place} of {parent.name} does not exist: if the files were moved, give their place as {key}=…"
+                    )
+
+
+def _exists(place: str, is_model: bool) -> bool:
+    path = place_in(place)[0]
+    if path.exists():
+        return True
+    if is_model:
+        with suppress(ValueError):
+            return bool(resolve(place))
+    # token files are named by their prefix
+    return not is_model and (path.with_name(f"{path.name}.bin").exists() or is_hub_name(place))
+
+
+def _check(parent: RunFolder, shared: Mapping[str, object], overrides: list[str], child: Path) -> dict:
+    """Return the branch's settings. Raises ConfigError for rejected settings, and UserError for a branch that would not continue
+    from its parent."""
     texts = [*(f"{key}={written(value)}" for key, value in shared.items()), *overrides]
     config = save(compose(parent.kind, texts, parent.info.get("profile")))
     if (config.get("exp_manager") or {}).get("resume_if_exists") is False:
@@ -113,3 +174,4 @@ def _check(parent: RunFolder, shared: Mapping[str, object], overrides: list[str]
             f"exp_manager.resume_if_exists=False would train {child} from step 0, without the steps of {parent.name}: to begin "
             "the branch anew, remove the folder, or choose another folder"
         )
+    return config

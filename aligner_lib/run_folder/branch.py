@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from aligner_lib.errors import UserError
@@ -80,6 +81,18 @@ def is_branch(child: RunFolder, parent: RunFolder, at: int) -> bool:
     parents.pop("created", None)
     # the same folder has several names
     return parents | {"run": os.path.realpath(parents["run"])} == _origin(parent, at)
+
+
+def remove_unstarted(child: RunFolder) -> None:
+    """Remove the files of `begin_branch` if no job of the branch has started, for example because its inputs were refused."""
+    if child.info.get("heartbeat"):
+        return
+    for name in ("checkpoints", "control"):
+        shutil.rmtree(child.path / name, ignore_errors=True)
+    for name in (*RECORDS, "run.json"):
+        (child.path / name).unlink(missing_ok=True)
+    with suppress(OSError):  # the folder of a job or of functions
+        child.path.rmdir()
 
 
 def set_aside_branch(child: RunFolder) -> None:

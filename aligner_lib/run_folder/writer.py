@@ -127,9 +127,10 @@ class RunWriter:
     def start(self, step: int) -> None:
         """Start to write after `step` (0: a new run). For the files of an earlier attempt, see `rewind`.
 
-        Raises UserError, and leaves the folder unchanged, if the run would continue with another model or other data.
+        Raises UserError, and leaves the folder unchanged, if the run would continue with another model or other data, also for a
+        branch that computes its parent's steps again.
         """
-        if step:
+        if step or (self._before.get("parent") or {}).get("step"):
             self._check_inputs(step)
         self._begin()
         self._go_on(step)
@@ -198,8 +199,8 @@ class RunWriter:
         ]
         if before and other:
             raise UserError(
-                f"{self.path} was begun with other inputs ({', '.join(other)}), so its checkpoint would continue "
-                f"with different inputs: give the original inputs, {self._other_cure}"
+                f"{self.path} was begun with other inputs ({', '.join(other)}), so the run would continue with different "
+                f"inputs: give the original inputs, {self._other_cure}"
             )
         self._info["servers"] = dict(self._before.get("servers") or {})
 

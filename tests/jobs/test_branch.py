@@ -14,6 +14,7 @@ from smoke_jobs import ALL_CHECKPOINTS, figures, steps
 from typer.testing import CliRunner
 
 from aligner_lib.cli.main import app
+from aligner_lib.config.compose import written
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.jobs import branch as branch_jobs
 from aligner_lib.jobs.branch import branch_command, parents_settings
@@ -213,6 +214,54 @@ def test_a_branch_that_was_stopped_before_its_fork_goes_on_there_with_the_same_c
     assert up_to_the_fork == again and f"exp_manager.stop_after={FORK}" in again
     assert "model.optim.lr=0.01" not in again and rest[-1] == "model.optim.lr=0.01"
     assert not any("stop_after" in word for word in rest)
+
+
+def test_a_moved_run_is_branched_with_the_present_places_of_its_inputs(sft, jobs, tmp_path, monkeypatch):
+    """Jobs that only count, and that end with an error, stand in for the branch's."""
+    parent, child, info = tmp_path / "parent", tmp_path / "child", json.loads(json.dumps(sft.info))
+    (parent / "functions").mkdir(parents=True)
+    (parent / "functions" / "rate.py").write_text("def learning_rate(step, **schedule):\n    return 1e-3\n")
+    info["config"]["exp_manager"]["explicit_log_dir"] = "/gone/runs/parent"
+    info["config"]["functions"]["learning_rate"] = "/gone/runs/parent/functions/rate.py"
+    info["config"]["model"]["restore_from_path"] = "/gone/model"
+    (parent / "run.json").write_text(json.dumps(info))
+    moved, changed, started = f"model.restore_from_path={written(jobs.model)}", "model.optim.lr=0.01", []
+    monkeypatch.setattr(branch_jobs, "run_to_end", lambda words: started.append(words) or 2)
+    with pytest.raises(
+        UserError, match=r"/gone/model of parent does not exist: .* model\.restore_from_path=…"
+    ):
+        branch_jobs.go_on(RunFolder(parent), FORK, child, [changed])
+    with pytest.raises(SystemExit):
+        branch_jobs.go_on(RunFolder(parent), FORK, child, [changed, moved])
+    [words] = started
+    assert moved in words and changed not in words
+    assert f"functions.learning_rate={written(parent / 'functions' / 'rate.py')}" in words
+    assert not child.exists(), "a job that does not start leaves no branch"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_another_function_applies_before_the_fork_only_if_it_stands_for_a_missing_file(tmp_path, exists):
+    name, file = "functions.loss", tmp_path / "loss.py"
+    info = {"config": {"functions": {"loss": f"{file}:loss"}}, "hashes": {name: "a"}}
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    if exists:
+        file.touch()
+    overrides = [f"{name}=other.py", "functions.advantages=new.py", "model.optim.lr=0.01"]
+    before_fork = branch_jobs._present_inputs(RunFolder(tmp_path), overrides)
+    assert before_fork == ({} if exists else {name: "other.py"})
+
+
+def test_a_branch_refuses_other_inputs_for_the_steps_before_its_fork(tmp_path):
+    parent, child = tmp_path / "parent", tmp_path / "child"
+    start = {"kind": "sft", "config": {}, "seed": 1, "max_steps": 9}
+    with RunWriter(parent, hashes={"model": "a"}, **start) as run:
+        run.start(0)
+        run.log(5, {"train/loss": 1.0})
+        run.finish("finished")
+    assert begin_branch(RunFolder(parent), child, 5) == 0
+    of_other_model = pytest.raises(UserError, match=r"begun with other inputs \(model\)")
+    with of_other_model, RunWriter(child, hashes={"model": "b"}, **start) as run:
+        run.start(0)
 
 
 WAITS = """
