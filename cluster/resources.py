@@ -63,7 +63,7 @@ class Resources:
     signal_delay_s: int = 180
     """Seconds of notice before the time limit; must exceed the time of a step and a checkpoint."""
     max_requeues: int = 100
-    """After so many requeues the job ends, so that a job is not requeued forever."""
+    """After so many requeues an interrupted job has FAILED, so that a job is not requeued forever."""
     linger_s: int = 120
     """Seconds that the other components have to save and exit after the main component has ended."""
 

@@ -85,7 +85,7 @@ def member_lines(member: Member, resources: Mapping[str, Resources]) -> list[str
     requeues = min(share.max_requeues for share in resources.values())
     lines = [shlex.join(["begin", str(member.run), str(member.folder), str(linger), str(requeues)])]
     shared, *others = dict.fromkeys(share.setup for share in resources.values())
-    lines += [] if others else shared
+    lines += [*shared, "end_setup"] if shared and not others else []
     for index, (name, command) in enumerate(member.components.items()):
         share = resources[name]
         wrapper = [

@@ -11,7 +11,7 @@ class State(StrEnum):
 
     PENDING = "PENDING"  # waiting for resources, also between a requeue and the next start
     RUNNING = "RUNNING"
-    FINISHED = "FINISHED"  # the command ended with exit status 0
+    FINISHED = "FINISHED"  # the command ended with exit status 0, and was not interrupted
     FAILED = "FAILED"  # any other end; Status.reason has the reason
     CANCELLED = "CANCELLED"
     UNKNOWN = "UNKNOWN"  # the scheduler does not answer, or the job is on another machine
@@ -46,8 +46,10 @@ def status_at_end(outcome: Mapping, nodes: tuple[str, ...] = ()) -> Status:
     code, note = outcome["returncode"], outcome.get("note", "")
     if code - 128 in signal.valid_signals():
         code = 128 - code
-    if code == 0:
-        return Status(State.FINISHED, note, nodes, returncode=0)
+    if (
+        code == 0
+    ):  # with a note, the command was interrupted, and the scheduler does not start the command again
+        return Status(State.FAILED if note else State.FINISHED, note, nodes, returncode=0)
     process = f"{outcome['component']} rank {outcome['rank']} " if "component" in outcome else ""
     end = f"ended by {signal_name(code)}" if code < 0 else f"ended with exit status {code}"
     return Status(

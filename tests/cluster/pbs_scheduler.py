@@ -26,51 +26,54 @@ _UNSUPPORTED = ("gpu_type", "qos", "constraint", "container_image", "sbatch")  #
 # pbsdsh starts a rank on one line of the node file; the rank finds an almost empty environment there, so it runs this same
 # script with the word `rank`. Each rank leaves its exit status in a file, because pbsdsh does not hand it on.
 _FUNCTIONS = r"""
-attribute() { qstat -x -f "$JOB" 2>/dev/null | sed -n "s/^ *$1 = //p"; }
-JOB=$PBS_JOBID
-RESTARTS=$(attribute run_count)
-RESTARTS=$((${RESTARTS:-1} - 1))
-ATTEMPT=$JOB.$RESTARTS
-HOSTS=$(sort -u "$PBS_NODEFILE" | paste -sd ,)
+attribute() { qstat -x -f "$lab_job" 2>/dev/null | sed -n "s/^ *$1 = //p"; }
+lab_job=$PBS_JOBID
+lab_restarts=$(attribute run_count)
+lab_restarts=$((${lab_restarts:-1} - 1))
+lab_attempt=$lab_job.$lab_restarts
+lab_hosts=$(sort -u "$PBS_NODEFILE" | paste -sd ,)
 
 end_old_steps() { :; } # PBS ends all tasks of a job with its script
 reason_of_the_end() {
     if [ "$(attribute job_state)" = Q ]; then echo REQUEUED
-    elif [ $SECONDS -ge $WALLTIME_S ]; then echo TIMEOUT
+    elif [ $SECONDS -ge $lab_walltime_s ]; then echo TIMEOUT
     else echo CANCELLED; fi
 }
 is_being_ended() { case "$(attribute job_state)" in R | '') return 1 ;; esac; }
 is_preempted() { return 1; } # a preempted job is ended, and PBS queues it again by itself
-requeue() { qrerun "$JOB"; }
+requeue() { qrerun "$lab_job"; }
 requeue_the_rest() { :; }
 
 give_notice_in_time() {
-    if [ $NOTICE_S -gt 0 ]; then
+    if [ $lab_notice_s -gt 0 ]; then
         # not a child of this shell, which waits for all of its children
-        clock=$( (sleep $NOTICE_S && kill -USR2 $$) >/dev/null 2>&1 & echo $!)
+        clock=$( (sleep $lab_notice_s && kill -USR2 $$) >/dev/null 2>&1 & echo $!)
         trap 'kill $clock 2>/dev/null' EXIT
     fi
 }
 
 spread() {
-    local rank=0 local_rank=0 host previous='' status file
+    local rank=0 local_rank=0 host previous='' status file ended=0 successes
     local size=$(wc -l <"$PBS_NODEFILE") first=$(head -n 1 "$PBS_NODEFILE")
-    local port=$((20000 + ${JOB%%[!0-9]*} % 10000))
-    rm -f "$FOLDER"/status_*
+    local port=$((20000 + ${lab_job%%[!0-9]*} % 10000))
     while read -r host; do
         if [ "$host" = "$previous" ]; then local_rank=$((local_rank + 1)); else local_rank=0; fi
-        pbsdsh -n $rank -- /bin/bash "$FOLDER/job.sh" rank $ATTEMPT \
+        : >"$lab_folder/status_$rank"
+        pbsdsh -n $rank -- /bin/bash "$lab_folder/job.sh" rank $lab_attempt \
             RANK=$rank WORLD_SIZE=$size LOCAL_RANK=$local_rank MASTER_ADDR=$first MASTER_PORT=$port &
         rank=$((rank + 1)) previous=$host
     done <"$PBS_NODEFILE"
-    while [ $rank -gt 0 ]; do
+    while [ $ended -lt $size ]; do
         wait -n
-        status=$?
-        for file in "$FOLDER"/status_*; do
-            if [ -e "$file" ] && [ "$(<"$file")" != 0 ]; then return "$(<"$file")"; fi
+        status=$? ended=$((ended + 1)) successes=0
+        for file in "$lab_folder"/status_*; do
+            case "$(<"$file")" in
+            0) successes=$((successes + 1)) ;;
+            ?*) return "$(<"$file")" ;;
+            esac
         done
         if [ $status != 0 ]; then return $status; fi
-        rank=$((rank - 1))
+        if [ $successes -lt $ended ]; then return 1; fi # a rank that could not start leaves its file empty
     done
 }
 """
@@ -168,18 +171,18 @@ class PBSScheduler(Scheduler):
                 "#!/bin/bash",
                 *(f"#PBS {option}" for option in _options(submission, share, seconds)),
                 *(f"export {name}={shlex.quote(value)}" for name, value in exports.items()),
+                f"source {shlex.quote(str(member.folder / 'batch.sh'))}",
                 *share.setup,
+                "end_setup",
                 'if [ "$1" = rank ]; then',
                 '    export ALIGNER_JOB_ATTEMPT=$2 "${@:3}"',
-                f"    {shlex.join(member.components[MAIN])} >>$ALIGNER_JOB_FOLDER/{MAIN}_$RANK.log 2>&1",
+                f'    {shlex.join(member.components[MAIN])} >>"$ALIGNER_JOB_FOLDER/{MAIN}_$RANK.log" 2>&1',
                 "    status=$?",
-                "    echo $status >$ALIGNER_JOB_FOLDER/.status_$RANK",
-                "    mv $ALIGNER_JOB_FOLDER/.status_$RANK $ALIGNER_JOB_FOLDER/status_$RANK",
+                '    echo $status >"$ALIGNER_JOB_FOLDER/status_$RANK"',
                 "    exit $status",
                 "fi",
-                f"WALLTIME_S={seconds} NOTICE_S={seconds - share.signal_delay_s}",
+                f"lab_walltime_s={seconds} lab_notice_s={seconds - share.signal_delay_s}",
                 _FUNCTIONS,
-                f"source {shlex.quote(str(member.folder / 'batch.sh'))}",
                 shlex.join(begin),
                 "give_notice_in_time",
                 f"component {MAIN} spread",
@@ -195,12 +198,12 @@ def _options(submission: Submission, share: Resources, seconds: int) -> list[str
     gpus = f":ngpus={share.gpus_per_node}" if share.gpus_per_node else ""
     cores = share.tasks * (share.cpus_per_task or 1)
     return [
-        f"-N {submission.name}",
+        "-N " + re.sub(r"\s", "_", submission.name),  # PBS takes no space in a name
         f"-l select={share.nodes}:ncpus={cores}:mpiprocs={share.tasks}{gpus}{memory}",
         f"-l place=scatter{':excl' if share.exclusive else ''}",
         f"-l walltime={seconds}",
         "-j oe",
-        f"-o {submission.folder / 'pbs.log'}",
+        f"-o {shlex.quote(str(submission.folder / 'pbs.log'))}",
         "-r y",
         "-S /bin/bash",
         *([f"-q {share.partition}"] if share.partition else []),
@@ -232,7 +235,7 @@ def _status_without_record(folder: Path, nodes: tuple[str, ...]) -> Status:
 def _failed_rank(folder: Path) -> dict[str, int]:
     """{rank} of the first rank that ended with another exit status than 0; {} without one."""
     files = sorted(folder.glob("status_*"), key=lambda file: file.stat().st_mtime_ns)
-    failed = [file for file in files if file.read_text().strip() != "0"]
+    failed = [file for file in files if file.read_text().strip() not in ("", "0")]
     return {"rank": int(failed[0].name.removeprefix("status_"))} if failed else {}
 
 

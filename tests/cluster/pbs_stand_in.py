@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -125,7 +126,7 @@ class Server:
         write(folder / "run_count", 1 + int(read(folder / "run_count", "0")))
         variables = {name: os.environ[name] for name in ("PATH", "HOME", "PBS_STAND_IN")}
         variables |= {"PBS_JOBID": folder.name, "PBS_NODEFILE": str(folder / "nodes")}
-        output = re.search(r"^#PBS -o (.*)$", text, re.MULTILINE)[1]
+        (output,) = shlex.split(re.search(r"^#PBS -o (.*)$", text, re.MULTILINE)[1])
         write(folder / "state", "R")
         with open(output, "ab") as log:
             process = subprocess.Popen(

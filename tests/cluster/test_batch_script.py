@@ -11,9 +11,10 @@ import pytest
 from processes_help import until
 
 from aligner_lib.run_folder.reader import RunFolder
-from cluster import Resources, record
+from cluster import Resources, State, record
 from cluster.sbatch import member_lines
 from cluster.scheduler import Member
+from cluster.states import status_at_end
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
 WAITS = "bash -c 'touch {run}/up; until [ -e {run}/{file} ]; do sleep 0.05; done; {then}'"
@@ -66,11 +67,11 @@ class Batch:
         self.start("component main bash -c 'kill -TERM $$'").wait(60)
         (self.folder / "job").unlink()
 
-    def notice(self, **options) -> None:
-        """A whole job that got the scheduler's notice while it ran."""
+    def notice(self, **options) -> int:
+        """A whole job that got the scheduler's notice while it ran; its script's exit status."""
         process = self.start_waiting("control/stop", **options)
         process.send_signal(signal.SIGUSR2)
-        process.wait(60)
+        return process.wait(60)
 
     def signal_and_end(self, process: subprocess.Popen, number: int, logged: str) -> None:
         """Sends a signal, and ends the component that waits for `go` when the script has reacted."""
@@ -153,12 +154,14 @@ def test_a_run_that_the_user_stops_is_not_queued_again_and_keeps_its_stop(batch,
 
 def test_a_cluster_that_refuses_to_queue_again_is_quoted(batch):
     (batch.folder / "refusal").write_text('Requested "operation" is disabled\n')
-    batch.notice()
-    assert "could not be queued again (Requested operation is disabled)" in batch.outcome["note"]
+    assert batch.notice() == 75, "no job that depends on this one's success may start"
+    status = status_at_end(batch.outcome)
+    assert status.state == State.FAILED
+    assert status.reason.startswith("it could not be queued again (Requested operation is disabled); submit")
 
 
 def test_the_bound_on_requeues(batch):
-    batch.notice(max_requeues=2, SLURM_RESTART_COUNT="2")
+    assert batch.notice(max_requeues=2, SLURM_RESTART_COUNT="2") == 75
     assert not batch.is_requeued and "queued again 2 times" in batch.outcome["note"]
 
 
@@ -212,6 +215,26 @@ def test_the_main_component_s_end_or_any_failure_ends_the_others(batch, critic, 
     lines = f"component critic bash -c '{critic}'\ncomponent actor bash -c '{actor}'"
     assert batch.start(lines).wait(60) == outcome["returncode"]
     assert batch.outcome == outcome | {"rank": 0, "note": ""}
+
+
+@pytest.mark.parametrize("returncode", [0, 3])
+def test_options_and_variables_of_the_setup_do_not_reach_the_batch_script(batch, returncode):
+    (batch.tools / "srun").write_text(f"#!/bin/bash\nkill -USR2 $PPID\nexit {returncode}\n")
+    (batch.tools / "srun").chmod(0o755)
+    names = (
+        "RUN FOLDER JOB HOSTS ATTEMPT RESTARTS LINGER_S MAX_REQUEUES names pids codes failed noticed taken"
+    )
+    share = Resources(setup=("set -euo pipefail", *(f"{name}=7" for name in names.split())))
+    member = Member(batch.run, batch.run / "job" / "001", {"main": ["true"]})
+    script = batch.start("\n".join(member_lines(member, {"main": share})[1:]))
+    assert script.wait(60) == returncode and "gave notice" in batch.log
+    assert batch.is_requeued == (returncode == 0)
+    assert batch.outcome.get("returncode", 0) == returncode
+
+
+def test_a_line_of_the_setup_that_fails_ends_the_job_if_the_setup_wants_it(batch):
+    assert batch.start("set -e\nfalse\nend_setup\ncomponent main true").wait(60) == 1
+    assert "ended with" not in batch.log and not batch.outcome
 
 
 def test_each_component_has_its_own_setup(batch):

@@ -68,8 +68,14 @@ print(*[os.environ[name] for name in names])
 """
 
 
-def test_ranks_on_two_nodes_get_torch_distributeds_variables(run):
-    job = submit(python(RANKS), run, "pbs", Resources(nodes=2, tasks_per_node=2), env={"SEED": "a b"})
+def test_ranks_on_two_nodes_get_torch_distributeds_variables_in_a_folder_with_a_space(tmp_path):
+    job = submit(
+        python(RANKS),
+        tmp_path / "my runs" / "two nodes",
+        "pbs",
+        Resources(nodes=2, tasks_per_node=2),
+        env={"SEED": "a b"},
+    )
     job.wait(BOUND_S)
     lines = [job.log_of("main", rank).read_text().strip() for rank in range(4)]
     assert lines == [f"{rank} 4 {rank % 2} 2 node1 20001 a b" for rank in range(4)]
@@ -82,6 +88,12 @@ def test_the_rank_that_failed_first_is_named_and_the_others_end(run, gate):
         job.wait(BOUND_S)
     assert failure.value.exception_line == "ValueError: the loss is nan"
     none_left(job)
+
+
+def test_a_rank_that_could_not_start_fails_the_job(run):
+    job = submit(["true"], run, "pbs", Resources(setup=("set -eu", '[ "${1-}" != rank ] || exit 0')))
+    with pytest.raises(JobFailed, match="main rank 0 ended with exit status 1"):
+        job.wait(BOUND_S)
 
 
 def test_cancel_ends_all_processes(run, gate):
@@ -122,8 +134,10 @@ def test_a_site_that_refuses_the_requeue_that_the_user_asks_for_is_quoted(run, p
     job = submit(trainer(run), run, "pbs")
     next(job.logs(follow=True))
     job.requeue()
-    assert job.wait(BOUND_S) == State.FINISHED
-    assert "could not be queued again (qrerun: Unauthorized Request  1.server)" in job.reason
+    with pytest.raises(
+        JobFailed, match=r"could not be queued again \(qrerun: Unauthorized Request  1\.server\)"
+    ):
+        job.wait(BOUND_S)
 
 
 def test_the_printed_script_is_the_submitted_one_and_writes_nothing(run, capsys):

@@ -1,5 +1,6 @@
 """The small trainer when Slurm queues it again; test_slurm_training has the time limit, and a real trainer."""
 
+import pytest
 from processes_help import until
 from runs_help import (
     BOUND_S,
@@ -14,15 +15,19 @@ from runs_help import (
     unbroken_losses,
 )
 
-from cluster import Resources, State, submit
+from cluster import JobFailed, Resources, State, submit
 
 
-def test_requeues_are_bounded(slurm, run):
+def test_requeues_are_bounded_and_an_interrupted_run_is_no_success(slurm, run, tmp_path):
     job = submit_and_reach(2, gated(run, 5, 2), run, SHORT.but(max_requeues=0))
+    after = SHORT.but(sbatch={"dependency": f"afterok:{job.id}"})
+    child = submit(["true"], tmp_path / "child", "slurm", after)
     job.requeue()
-    assert job.wait(BOUND_S) == State.FINISHED  # the command itself ended well, with a checkpoint
-    assert "max_requeues" in job.reason
-    assert last_step(run) == 2
+    with pytest.raises(JobFailed, match="max_requeues"):
+        job.wait(BOUND_S)
+    assert last_step(run) == 2, "with a checkpoint"
+    until(lambda: child.reason == "DependencyNeverSatisfied", "the dependency's end")
+    assert "is PENDING (DependencyNeverSatisfied)" in child.news()
 
 
 def test_a_preempted_run_checkpoints_makes_way_and_never_looks_failed(slurm, run, tmp_path):
