@@ -143,9 +143,13 @@ def script(submission: Submission) -> str:
     array = f"0-{len(members) - 1}{limit}" if submission.is_array else ""
     blocks = [header(share, submission.name, folder, array) for share in submission.resources.values()]
     head = "\n#SBATCH hetjob\n".join("\n".join(block) for block in blocks)
-    exports = {**environment.own_variables(), **submission.variables}
+    # sbatch's --export=NONE would keep the variables of this script and of the setup from srun's ranks, too
+    exports = {**environment.own_variables(), **submission.variables, "SLURM_EXPORT_ENV": "ALL"}
     lines = ["#!/bin/bash", head, ""]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in exports.items()]
+    lines.append(
+        "# submit copies these two files from cluster/ into the job's folder; a printed script comes without them"
+    )
     lines += [f"source {shlex.quote(str(folder / name))}" for name in ("slurm.sh", "batch.sh")]
     lines.append("")
     if submission.is_array:

@@ -68,7 +68,7 @@ def test_flags_memory_and_names_of_a_yaml_file_reach_the_script_as_slurm_spells_
     text = submit(["true"], tmp_path / "run", "print", path).text
     for flag in ("mem=0", "partition=7", "mail-type=END,FAIL", "hold", "requeue"):
         assert f"#SBATCH --{flag}\n" in text
-    assert "overcommit" not in text
+    assert "overcommit" not in text and "\nexport SLURM_EXPORT_ENV=ALL\n" in text
     path.write_text("sbatch:\n")
     assert load_resources(path) == Resources()
     path.write_text("sbatch: {\n")

@@ -148,6 +148,14 @@ def test_the_notebook_kernels_variables_stay_behind(slurm, run, monkeypatch):
     assert job.tail(1) == "None None /cache it's $HOME"
 
 
+def test_ranks_of_a_job_without_the_submitters_environment_have_the_jobs_own(slurm, run):
+    share = SHORT.but(sbatch={"export": "NONE"}, setup=("export B=2",))
+    show = python("import os; print(*map(os.environ.get, ['A', 'B', 'ALIGNER_JOB_FOLDER']))")
+    job = submit(show, run, "slurm", share, env={"A": 1})
+    job.wait(BOUND_S)
+    assert job.tail(1) == f"1 2 {job.folder}"
+
+
 def test_the_controllers_restart_disturbs_no_run(slurm, run):
     job = submit_and_reach(1, gated(run, 3, 1), run)
     slurm.kill("slurmctld", signal.SIGTERM)
