@@ -76,8 +76,7 @@ the_end() {
 finish() {
     local deadline=''
     until over; do
-        sleep 0.2 &
-        wait $! # a signal interrupts this wait, not the components
+        sleep 0.2 # not `wait`: bash loses a component's exit status when a signal interrupts `wait` at the component's end
     done
     local main=$((${#lab_names[@]} - 1))
     local code=${lab_codes[${lab_failed:-$main}]:-0} name=${lab_names[${lab_failed:-$main}]}
