@@ -14,6 +14,8 @@ _OUTER_NAMES = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT"),
 }
+# A user's own defaults for Slurm's commands, such as SQUEUE_PARTITION, would change the answers that tell a job's state.
+_DEFAULTS_PREFIXES = ("SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_", "SQUEUE_")
 # Slurm's client commands need these variables to find their cluster and to log in, so a job keeps them.
 _CLIENT_NAMES = {"SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS"}
 
@@ -25,16 +27,19 @@ def _foreign(name: str, value: str) -> bool:
         return False
     if name == "MPLBACKEND":
         return value.startswith("module://")
-    return name.startswith(_KERNEL_PREFIXES + _OUTER_PREFIXES) or name in _KERNEL_NAMES | _OUTER_NAMES
+    return (
+        name.startswith(_KERNEL_PREFIXES + _OUTER_PREFIXES + _DEFAULTS_PREFIXES)
+        or name in _KERNEL_NAMES | _OUTER_NAMES
+    )
 
 
 def foreign_names(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The variables of the notebook kernel or of an outer job: their names, sorted."""
+    """The variables of the notebook kernel, of an outer job, and the defaults of Slurm's commands: their names, sorted."""
     return sorted(name for name, value in environ.items() if _foreign(name, value))
 
 
 def job_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a job: the environment of this process, without the variables of its kernel or of an outer job."""
+    """The environment of a job: the environment of this process without the variables in `foreign_names`."""
     kept = {name: value for name, value in environ.items() if not _foreign(name, value)}
     return kept | own_variables(environ)
 

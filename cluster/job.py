@@ -180,10 +180,13 @@ class Job:
             yield min(self._scheduler.poll_s, left)
 
     def news(self) -> str:
-        """The job's state and its last step, as the line of a long wait has them."""
-        info = record.run_info(self.run)
+        """The job's state with the reason, and its last step, as the line of a long wait has them."""
+        info, status = record.run_info(self.run), self.status
         step, last = (info.get("heartbeat") or {}).get("step"), info.get("max_steps")
-        return f"{self.name} is {self.state}" + (f", step {step} of {last}" if step and last else "")
+        reason = f" ({status.reason})" if status.reason else ""
+        return f"{self.name} is {status.state}{reason}" + (
+            f", step {step} of {last}" if step and last else ""
+        )
 
     def _final(self) -> State:
         status = self.status

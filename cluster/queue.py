@@ -9,6 +9,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from cluster import environment
+
 _TIMEOUT_S = 10
 _FRESH_S = (1.0, 15.0)  # how long an answer is reused: a second at first, longer while nothing changes
 _FORMAT = "%i|%T|%N|%S|%e|%r|%k"
@@ -40,9 +42,13 @@ class Unreachable(RuntimeError):
 
 
 def run_tool(*words: str) -> subprocess.CompletedProcess:
-    """Run one of Slurm's client commands. Raises Unreachable when the command is missing or does not answer."""
+    """Run one of Slurm's client commands. Raises Unreachable when the command is missing or does not answer.
+
+    Without the user's defaults, such as SLURM_TIME_FORMAT, which would change the answer.
+    """
+    variables = environment.job_environment()
     try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except FileNotFoundError:
         raise Unreachable(f"{words[0]} is not on the machine's PATH") from None
     except subprocess.TimeoutExpired:

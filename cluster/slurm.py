@@ -23,7 +23,8 @@ _WAITING = {
     "SPECIAL_EXIT",
     "RESV_DEL_HOLD",
 }
-_ACTIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
+_SUSPENDED = {"SUSPENDED", "STOPPED"}
+_ACTIVE = {"RUNNING", "COMPLETING", "SIGNALING", "RESIZING", "STAGE_OUT"} | _SUSPENDED
 _TAKEN = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "LAUNCH_FAILED"}
 _FAILURES = {
     "TIMEOUT": "the time limit came before the checkpoint was written: ask for more time or a longer signal_delay_s",
@@ -162,7 +163,7 @@ def _from_queue(entries: list[Entry], folder: Path) -> Status:
             reason += f"; 'scontrol release {entries[0].job}' lets it go on"
         return Status(State.PENDING, reason, start=start)
     if states & _ACTIVE:
-        return Status(State.RUNNING, nodes=nodes)
+        return Status(State.RUNNING, "suspended" if states & _SUSPENDED else "", nodes)
     ago = min(_seconds_since(entry.end) for entry in entries)
     if ago < _SETTLE_S and _taken(folder) == "REQUEUED":  # a hetjob's components look cancelled for a moment
         return Status(State.PENDING, "its node was lost; Slurm is about to queue it again")

@@ -28,7 +28,7 @@ class Status:
 
     state: State
     reason: str = ""
-    """The reason why the job is pending, or the reason of its end."""
+    """The reason why the job is pending, does not get on, or is unknown, or the reason of its end."""
     nodes: tuple[str, ...] = ()
     start: str = ""
     """The scheduler's estimate of the start, while the job is pending."""

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from cluster import logs, queue
 from cluster.hostlist import expand
 from cluster.launch import from_slurm, master_port
-from cluster.queue import parse_sacct, parse_squeue
-from cluster.slurm import first_failure
-from cluster.states import status_at_end
+from cluster.queue import Entry, parse_sacct, parse_squeue
+from cluster.slurm import _from_queue, first_failure
+from cluster.states import State, Status, status_at_end
 from cluster.sweep import last_values
 
 
@@ -128,6 +128,22 @@ def test_a_job_that_squeue_never_answered_for_is_not_missing(monkeypatch):
     for _ in range(2):
         with pytest.raises(queue.Unreachable, match="no route"):
             of_process.entries("2")
+
+
+def test_the_users_defaults_for_slurms_commands_do_not_reach_them(tmp_path, monkeypatch):
+    (tmp_path / "squeue").write_text("#!/bin/bash\ncompgen -e\n")
+    (tmp_path / "squeue").chmod(0o755)
+    names = (
+        "SQUEUE_PARTITION SACCT_FORMAT SINFO_SORT SCANCEL_STATE SCONTROL_LOCAL SLURM_TIME_FORMAT SLURM_CONF"
+    )
+    for name, value in [("PATH", f"{tmp_path}:/bin"), *((name, "x") for name in names.split())]:
+        monkeypatch.setenv(name, value)
+    assert set(queue.run_tool("squeue").stdout.split()) & set(names.split()) == {"SLURM_CONF"}
+
+
+@pytest.mark.parametrize(("state", "reason"), [("RUNNING", ""), ("SUSPENDED", "suspended")])
+def test_a_suspended_job_says_so(tmp_path, state, reason):
+    assert _from_queue([Entry("7", state, "n1")], tmp_path) == Status(State.RUNNING, reason, ("n1",))
 
 
 @pytest.mark.parametrize(
