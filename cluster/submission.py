@@ -11,12 +11,17 @@ from cluster.record import MAIN, JobNotFound
 from cluster.resources import Resources, by_component
 from cluster.scheduler import Member, Submission, SubmissionRefused
 from cluster.schedulers import is_printed, scheduler_of
+from cluster.states import State
 
 Command = Sequence[str]
 
 
 class RunBusy(RuntimeError):
-    """The run folder's last job has not ended. A second writer would corrupt the run's metrics."""
+    """The run folder's last job has not ended, or may not have ended. A second writer would corrupt the run's metrics."""
+
+    def __init__(self, message: str, state: State = State.RUNNING):
+        super().__init__(message)
+        self.state = state
 
 
 def submit(
@@ -59,17 +64,24 @@ def submit(
 
 
 def refuse_if_busy(run: Path) -> None:
-    """Raises RunBusy unless the run's last job, if there was one, has ended."""
+    """Raises RunBusy unless the run's last job, if there was one, is known to have ended."""
     try:
         job = Job.attach(run)
     except JobNotFound:
         return
     status = job.status
-    if not status.state.final and status.state != "UNKNOWN":
-        raise RunBusy(
-            f"{run} already has a job, {status.state} ({job.record.where} {job.id}): follow the job with "
-            "Job.attach(run), end the job with .stop() or .cancel(), or choose another run folder"
+    if status.state.final:
+        return
+    if status.state == State.UNKNOWN:
+        place = f"{job.record.where} {job.id}: {status.reason}"
+        cure = (
+            "the job may still run, so try again when its state is known, choose another run folder or, if the job has "
+            f"certainly ended, remove {record.job_folder(run) / 'job.json'}"
         )
+    else:
+        place = f"{job.record.where} {job.id}"
+        cure = "follow the job with Job.attach(run), end the job with .stop() or .cancel(), or choose another run folder"
+    raise RunBusy(f"{run} already has a job, {status.state} ({place}): {cure}", status.state)
 
 
 def named(name: str) -> str:

@@ -49,7 +49,11 @@ def test_a_job_waits_runs_and_finishes_also_while_the_server_does_not_answer(run
     with pytest.raises(RunBusy, match=r"RUNNING \(pbs 1\.server\)"):
         submit(["true"], run, "pbs")
     (pbs / "down").touch()
-    assert job.state == State.UNKNOWN and "cannot connect to server" in job.reason
+    assert job.state == State.UNKNOWN and "UNKNOWN (PBS does not answer: qstat: cannot connect" in job.news()
+    with pytest.raises(
+        RunBusy, match=r"UNKNOWN \(pbs 1\.server: PBS does not answer: .* its state is known, choose"
+    ):
+        submit(["true"], run, "pbs")
     (pbs / "down").unlink()
     gate.open()
     assert Job.attach(run).wait(BOUND_S) == State.FINISHED

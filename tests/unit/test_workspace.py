@@ -11,7 +11,8 @@ from aligner_lib.config.compose import compose, save
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.tutorial import Workspace
 from aligner_lib.tutorial.workspace.earlier_runs import RequestedRun, _other_jobs
-from cluster import Resources, RunBusy, State
+from cluster import Resources, RunBusy, State, record
+from cluster.record import Record
 from data.forms import instruction_in
 
 FOUR = {f"model.data.{name}_ds.micro_batch_size": 4 for name in ("train", "validation")}
@@ -181,6 +182,18 @@ def test_a_cell_that_is_run_again_follows_its_running_job(a_job_is_running, tmp_
     assert "sft is still running, and this cell follows it" in capsys.readouterr().out
     write_info(lab.run("sft").path, **SFT_OF_12_STEPS)
     assert lab.branch("sft", 4, "b") == "the job of b"
+
+
+def test_a_cell_that_is_run_again_while_the_scheduler_is_silent_starts_no_second_job(smoke, tmp_path):
+    lab = Workspace(tmp_path, "smoke")
+    (lab.run("sft").path / "job").mkdir(parents=True)
+    job = Record("local", "1", "sft", "job/001", {"main": ["true"]}, host="elsewhere")
+    record.write(lab.run("sft").path, job)
+    cure = (
+        r"a job, UNKNOWN \(local 1: it was started on elsewhere, .*\): .*, remove .*/runs/sft/job/job\.json"
+    )
+    with pytest.raises(RunBusy, match=cure):
+        lab.submit("sft", **FOUR)
 
 
 def test_a_finished_ppo_begins_anew_with_its_critic_in_another_job(tmp_path):

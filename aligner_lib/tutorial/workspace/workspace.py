@@ -40,6 +40,8 @@ from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
 from cluster.resources import Resources
 from cluster.schedulers import is_printed, nearest, scheduler_of
+from cluster.states import State
+from cluster.submission import RunBusy
 
 LORA = {
     "peft_scheme": "lora",
@@ -219,7 +221,7 @@ class Workspace:
         therefore run a cell again after a restart of the kernel. With start="recorded", no job starts if the bundle contains a
         run with the same settings, models and data.
         """
-        from cluster import RunBusy, submit
+        from cluster import submit
 
         allocation = self._allocation(resources, partial(self._usual_resources, kind, settings))
         run = self.run(name or _name(kind, fault))
@@ -232,8 +234,8 @@ class Workspace:
         try:
             commands = self.commands(kind, name, allocation, fault, **settings)
             return submit(commands, run.path, self.where, allocation)
-        except RunBusy:
-            return _running_job(run)
+        except RunBusy as busy:
+            return _running_job(run, busy)
 
     def branch(self, run: str | RunFolder, at: int, name: str | None = None, resources=None, **settings):
         """Start a job that continues another run from a given step with changed settings. Returns the handle (cluster.Job).
@@ -247,7 +249,7 @@ class Workspace:
         resources: of one task, which starts the number of processes in the settings; None: such a task, with GPUs as for
         `submit`. Raises ValueError for resources of several tasks, and for settings with several nodes.
         """
-        from cluster import RunBusy, submit
+        from cluster import submit
 
         parent = self.run(run) if isinstance(run, str) else run
         allocation = self._allocation(resources, partial(self._one_task, parent, settings))
@@ -280,8 +282,8 @@ class Workspace:
             if not self.only_prints and is_branch(child, parent, at):
                 _make_way_for_branch(child, parent, texts, own)
             return submit({"main": words}, child.path, self.where, allocation)
-        except RunBusy:
-            return _running_job(child)
+        except RunBusy as busy:
+            return _running_job(child, busy)
 
     def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):
         """Start an array job (cluster.Sweep) with a run for each value of a setting, such as `sft-lr/lr-0.001`.
@@ -415,7 +417,7 @@ class Workspace:
 
     def _wait_for(self, run: RunFolder) -> None:
         """Wait until a running job of the run has ended. Otherwise the next job would start from an old checkpoint."""
-        from cluster import Job, JobNotFound, State
+        from cluster import Job, JobNotFound
 
         with suppress(JobNotFound):
             job = Job.attach(run.path)
@@ -571,10 +573,12 @@ def _make_way_for_branch(
         set_aside_branch(child)
 
 
-def _running_job(run: RunFolder):
-    """The handle of a run's running job, with a message."""
+def _running_job(run: RunFolder, busy: RunBusy):
+    """The handle of a run's running job, with a message. Raises the error of a job whose state is unknown."""
     from cluster import Job
 
+    if busy.state == State.UNKNOWN:
+        raise busy
     print(
         f"{run.name} is still running, and this cell follows it. To train with other settings, stop the run first"
     )
