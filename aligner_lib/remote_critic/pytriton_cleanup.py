@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from aligner_lib.errors import UserError
 from cluster.processes import identity
 from cluster.record import read_json, write_json
 
@@ -75,18 +76,34 @@ def workspace(folder: Path) -> Path:
     """The folder for PyTriton's workspace: in the run folder, or in the temporary folder with a link in the run folder.
 
     The workspace contains Unix sockets. Their paths must be short, and some shared file systems don't support Unix sockets.
+    PyTriton splits paths at white space. Raises UserError if the temporary folder is unsuitable, too.
     """
     place = _place(folder)
     place.mkdir(parents=True)
-    try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.bind(str(place.resolve() / LONGEST_SOCKET))
-    except OSError:
+    if problem := _problem(place.resolve()):
         shutil.rmtree(place)
         place.symlink_to(tempfile.mkdtemp(prefix=WORKSPACE))
+        if unsuitable := _problem(place.resolve()):
+            clear(folder)
+            raise UserError(
+                f"PyTriton's server can run neither in {place} ({problem}) nor in the temporary folder {tempfile.gettempdir()} "
+                f"({unsuitable}): set TMPDIR to a folder on this machine with a short path without spaces"
+            )
     target = place.resolve()
     shutil.rmtree(target)  # PyTriton itself makes the folder
     return target
+
+
+def _problem(place: Path) -> str:
+    """The reason why PyTriton's server can't run in a folder; "" without one."""
+    if re.search(r"\s", str(place)):
+        return "the path holds a space"
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(place / LONGEST_SOCKET))
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def end(pids: list[int], number: signal.Signals, within_s: float) -> None:

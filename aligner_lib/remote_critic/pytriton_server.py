@@ -69,6 +69,9 @@ class PyTritonServer:
         logging.getLogger("pytriton").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", message="tritonclient.grpc doesn't support timeout")
         self._log.parent.mkdir(exist_ok=True)
+        # another path to the log: PyTriton splits tritonserver's arguments at white space, which the run folder may have
+        self._log_file = self._log.open("a")
+        log_file = Path(f"/proc/{os.getpid()}/fd/{self._log_file.fileno()}")
         self._triton = _prompt_triton(host, port)(
             config=TritonConfig(
                 allow_http=False,
@@ -76,7 +79,7 @@ class PyTritonServer:
                 grpc_address=host,
                 grpc_port=port,
                 allow_metrics=False,
-                log_file=self._log,
+                log_file=log_file,
                 exit_timeout_secs=EXIT_S,
             ),
             security_config=TritonSecurityConfig(access_token=token, restricted_endpoints=RESTRICTED),
@@ -121,6 +124,7 @@ class PyTritonServer:
         atexit.unregister(self._triton.stop)
         self._note_children()  # a failed run() may have started some of the processes
         pytriton_cleanup.clear(self._folder, finish_s=2 * EXIT_S)
+        self._log_file.close()
 
     def _note_children(self) -> None:
         """Record the processes to end; a later server reads the record. The stubs of a dead tritonserver are no longer among

@@ -5,6 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from forks import until
@@ -100,6 +102,23 @@ def test_a_link_in_the_workspace_s_place_leads_to_a_folder_that_a_server_made_or
     (tmp_path / "run" / "pytriton").symlink_to(target)
     pytriton_cleanup.clear(tmp_path / "run")
     assert target.exists() == stays and not (tmp_path / "run" / "pytriton").is_symlink()
+
+
+@pytest.mark.parametrize("name, is_linked", [("run", False), ("my run", True), (100 * "r", True)])
+def test_the_workspace_has_a_short_path_without_spaces(tmp_path, monkeypatch, name, is_linked):
+    with tempfile.TemporaryDirectory() as short:  # pytest's folder may itself be too long
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        run = Path(short, name)
+        assert pytriton_cleanup.workspace(run).name.startswith("aligner-" if is_linked else "pytriton")
+        pytriton_cleanup.clear(run)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a b"))
+        (tmp_path / "a b").mkdir()
+        if is_linked:
+            with pytest.raises(
+                UserError, match=r"temporary folder .*/a b \(the path holds a space\): set TMPDIR"
+            ):
+                pytriton_cleanup.workspace(run)
+        assert not list((tmp_path / "a b").iterdir()) and not (run / "pytriton").is_symlink()
 
 
 def test_a_port_is_waited_for_while_the_server_that_has_it_ends(monkeypatch):
