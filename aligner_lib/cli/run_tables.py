@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,8 +12,11 @@ from rich.table import Table
 
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import UserError
-from aligner_lib.run_folder.reader import RunFolder, find_runs
+from aligner_lib.run_folder.reader import RunFolder, find_runs, step_of
 from aligner_lib.run_folder.set_aside import way_back
+
+if TYPE_CHECKING:
+    from cluster.states import Status
 
 STATUS_COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed": "red", "lost": "red"}
 
@@ -34,7 +38,8 @@ def list_runs(root: Path) -> None:
     for run in started:
         info = run.info
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("created", 0)))
-        table.add_row(escape(str(run.path)), run.kind, _status(run), _progress(info), _heartbeat(run), began)
+        status = _next_attempt(run) or _status(run)
+        table.add_row(escape(str(run.path)), run.kind, status, _progress(info), _heartbeat(run), began)
     Console().print(table)
 
 
@@ -49,7 +54,8 @@ def show_run(run: RunFolder) -> None:
         facts.add_row("branch", escape(f"of {parent['name']}, after step {parent['step']}"))
     for name, use in ((info.get("config") or {}).get("functions") or {}).items():
         facts.add_row(f"functions.{name}", escape(f"{use}, in place of {_own(run.kind, name)}"))
-    facts.add_row("status", _status(run) + (f" ({escape(info['message'])})" if info.get("message") else ""))
+    message = f" ({escape(info['message'])})" if info.get("message") else ""
+    facts.add_row("status", _next_attempt(run) or _status(run) + message)
     if advice := way_back(run):
         facts.add_row("way back", escape(advice))
     facts.add_row("step", _progress(info))
@@ -120,6 +126,22 @@ def _status(run: RunFolder) -> str:
     return f"[{STATUS_COLOURS.get(status, 'white')}]{status}[/]"
 
 
+def _next_attempt(run: RunFolder) -> str:
+    """The scheduler's state of a job whose first or next attempt has not begun; "" for other runs.
+
+    For example: `pending (Resources), resumes from step 4`.
+    """
+    if not run.info:
+        return _job_status(run) if (run.path / "job" / "job.json").exists() else ""
+    if run.status in ("running", "finished") or (job := run.latest_job()) is None:
+        return ""
+    status = job.status
+    if status.state not in ("PENDING", "RUNNING"):
+        return ""
+    step = step_of(run.latest_checkpoint())
+    return _described(status) + (f", resumes from step {step}" if step else "")
+
+
 def _job_status(run: RunFolder) -> str:
     """The scheduler's state and reason of a run's job: `pending (Resources)`."""
     from cluster import Job, record
@@ -132,6 +154,10 @@ def _job_status(run: RunFolder) -> str:
         status = Job.attach(run.path).status
     except ValueError as error:  # the scheduler is not known here
         return f"unknown ({escape(str(error))})"
+    return _described(status)
+
+
+def _described(status: Status) -> str:
     return status.state.lower() + (f" ({escape(status.reason)})" if status.reason else "")
 
 

@@ -23,7 +23,7 @@ from aligner_lib.jobs import torchrun
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 from cluster.logs import exception_line
-from cluster.states import State
+from cluster.states import State, Status
 
 ROOT = Path(__file__).parents[2]
 
@@ -231,6 +231,23 @@ def test_a_run_whose_next_attempt_waits_in_a_queue_can_be_stopped(inside, two_ru
     assert inside("stop", "first") == 2
 
 
+def test_runs_and_show_tell_that_a_stopped_run_s_next_attempt_waits(inside, tmp_path, monkeypatch, capsys):
+    run = RunWriter(tmp_path / "runs" / "sft", kind="sft", config={}, seed=3, hashes={}, max_steps=9)
+    with run:
+        run.start(0)
+        run.finish("stopped", "stopped as asked")
+    (run.path / "checkpoints" / "step_000004").mkdir(parents=True)
+    status = Status(State.PENDING, "Resources")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(RunFolder, "latest_job", lambda run: SimpleNamespace(status=status))
+    for command in (["runs"], ["show", "sft"]):
+        assert inside(*command) == 0
+        shown = capsys.readouterr().out
+        assert "pending (Resources), resumes from step 4" in shown and "as asked" not in shown
+    status = Status(State.FINISHED)
+    assert inside("show", "sft") == 0 and "stopped (stopped as asked)" in capsys.readouterr().out
+
+
 def test_the_table_of_runs_has_their_states_and_the_age_of_each_heartbeat(inside, two_runs, capsys, tmp_path):
     lost, torn = tmp_path / "runs" / "lost", tmp_path / "runs" / "torn" / "job"
     lost.mkdir()
@@ -267,7 +284,7 @@ def test_a_job_that_has_only_been_submitted_is_shown_and_cancelled(inside, submi
         assert inside("logs", name) == 0
         assert capsys.readouterr().out == "loading the model\n"
         assert inside("show", name) == 0
-        assert "waiting" in capsys.readouterr().out
+        assert "running" in capsys.readouterr().out
     assert inside("runs") == 0
     assert re.search(r"^runs/deep/er +– +running ", capsys.readouterr().out, re.MULTILINE)
     assert inside("cancel", "er") == 0
