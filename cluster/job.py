@@ -22,7 +22,7 @@ class JobFailed(RuntimeError):
 
     def __init__(self, job: "Job", status: Status):
         self.run, self.state, self.returncode = job.run, status.state, status.returncode
-        self.last_lines = job.failure_lines(status, _LINES_IN_ERROR)
+        self.last_lines = job.failure_lines(status)
         self.exception_line = logs.exception_line(self.last_lines)
         head = f"{job.name} failed: {self.exception_line or status.reason}"
         log = job.log_of(status.component or job.record.main, status.rank)
@@ -110,13 +110,14 @@ class Job:
         """The last n lines of the log."""
         return logs.tail(self.log_path, n)
 
-    def logs(self, follow: bool = False) -> Iterator[str]:
-        """The log's lines; with follow=True also new lines, until the job has ended."""
+    def logs(self, follow: bool = False, component: str = "") -> Iterator[str]:
+        """The log's lines; with follow=True also new lines, until the job has ended. component: "" is the main component."""
+        path = self.log_of(component or self.record.main)
         if follow:
-            return logs.follow(self.log_path, self._ended, partial(time.sleep, 0.2))
-        return iter(logs.tail(self.log_path, 10**9).splitlines())
+            return logs.follow(path, self._ended, partial(time.sleep, 0.2))
+        return iter(logs.tail(path, 10**9).splitlines())
 
-    def failure_lines(self, status: Status, n: int) -> str:
+    def failure_lines(self, status: Status, n: int = _LINES_IN_ERROR) -> str:
         """The last n lines of the log that explains a failure.
 
         The log is the failed rank's log. If that log is empty, it is srun's, the main component's or the batch script's.

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -441,9 +442,14 @@ def logs(
     run: RunName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job ends.")] = False,
 ):
-    """Show a job's log."""
-    for line in _job_of(run).logs(follow=follow):
+    """Show a job's log; of a component as in runs/ppo/critic. A job that failed before its first line: the reason."""
+    job, component = _job_and_component(run)
+    is_empty = True
+    for line in job.logs(follow, component):
+        is_empty = False
         typer.echo(line.rstrip("\n"))
+    if is_empty and (status := job.status).state == "FAILED":
+        typer.echo(job.failure_lines(status))
 
 
 @app.command()
@@ -522,6 +528,18 @@ def _job_of(run: str):
         return Job.attach(folder)
     except JobNotFound as error:
         raise UserError(f"{error}; a run started by hand has no job") from None
+
+
+def _job_and_component(run: str):
+    """The job of a run, and the component whose log is the run's: the critic of runs/ppo/critic belongs to the job of runs/ppo."""
+    try:
+        return _job_of(run), ""
+    except UserError:
+        with suppress(UserError):
+            job, component = _job_of(str(Path(run).parent)), Path(run).name
+            if component in job.record.components:
+                return job, component
+        raise
 
 
 @on_cluster.command("check")

@@ -22,7 +22,9 @@ from aligner_lib.errors import UserError
 from aligner_lib.jobs import torchrun
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
+from cluster import record
 from cluster.logs import exception_line
+from cluster.record import Record
 from cluster.states import State, Status
 
 ROOT = Path(__file__).parents[2]
@@ -297,6 +299,19 @@ def test_a_log_is_followed_to_the_job_s_end(inside, tmp_path, capsys):
     cluster.submit([sys.executable, "-c", code], tmp_path / "runs" / "short")
     assert inside("logs", "short", "-f") == 0
     assert capsys.readouterr().out == "one\ntwo\n"
+
+
+def test_the_log_of_a_component_and_of_a_job_that_failed_before_its_first_line(inside, tmp_path, capsys):
+    run = tmp_path / "runs" / "ppo"
+    (run / "job" / "001").mkdir(parents=True)
+    record.write(run, Record("slurm", "7", "ppo", "job/001", {"critic": ["serve"], "actor": ["train"]}))
+    (run / "job" / "001" / "critic_0.log").write_text("serving\n")
+    (run / "job" / "001" / "actor.srun.log").write_text("srun: error: Unable to create step\n")
+    (run / "job" / "001" / "exit.json").write_text('{"returncode": 1, "component": "actor", "rank": 0}')
+    for name, text in {"runs/ppo/critic": "serving\n", "ppo": "srun: error: Unable to create step\n"}.items():
+        assert inside("logs", name) == 0
+        assert capsys.readouterr().out == text
+    assert inside("logs", "ppo/other") == 2 and "there is no run 'ppo/other'" in capsys.readouterr().err
 
 
 def test_doctor_lists_what_is_there_and_what_is_not(tmp_path):
