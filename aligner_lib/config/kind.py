@@ -112,6 +112,8 @@ class Component:
     """The component's run folder, below the run folder of the whole job."""
     found_by: str = ""
     """The main component's setting for the path of the component's run folder."""
+    model: str = ""
+    """The component's setting for its model, without which the component can't start."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from aligner_lib.config.compose import compose, written
 from aligner_lib.config.kind import Component
 from aligner_lib.config.kinds import kind_of
+from aligner_lib.config.validation import without_effect
 from aligner_lib.errors import ConfigError
 from cluster.resources import Resources
 
@@ -28,7 +29,8 @@ def job_commands(
     """Return the command of each component. A kind that can be split (PPO: `critic` and `actor`) has several components.
 
     resources: by component, determines the number of processes; None: the settings determine the number. Raises ConfigError for
-    settings that the job would reject or that contradict the resources, and ValueError for components that the kind lacks.
+    settings that the job would reject or that contradict the resources, and for components without a model or without use, and
+    ValueError for components that the kind lacks.
     """
     run, parts = Path(run).absolute(), kind_of(kind).components
     if resources is not None and len(resources) > 1:
@@ -61,8 +63,25 @@ def _component_commands(
         if not part.prefix:  # the main component
             folders = {other.found_by: run / other.folder for other in parts.values() if other.found_by}
             own = folders | rest
+            _refuse_idle(part.kind, folders, own, profile)
         commands[name] = command(part.kind, run / part.folder, processes | own, profile, _python(share))
+    for part in parts.values():
+        if part.model and part.prefix + part.model not in settings:
+            raise ConfigError(
+                f"{part.prefix}{part.model} has no value, and a job of its own can't start without its model: name a run folder, "
+                "a checkpoint or a model folder"
+            )
     return commands
+
+
+def _refuse_idle(kind: str, folders: Settings, settings: Settings, profile: str | None) -> None:
+    """Raises ConfigError if the main component uses none of the other components, whose run folders are `folders`."""
+    idle = without_effect(kind_of(kind), compose(kind, _overrides(settings), profile))
+    if reasons := [idle[key] for key in folders if key in idle]:
+        raise ConfigError(
+            f"{kind} on several components: {reasons[0].removesuffix('.')}; choose other environments, or resources without "
+            "components, such as one_node"
+        )
 
 
 def _parallelism(share: Resources, settings: Settings, prefix: str = "") -> dict[str, object]:
@@ -86,8 +105,12 @@ def command(
     kind: str, run: Path, settings: Settings, profile: str | None = None, python: str = sys.executable
 ) -> list[str]:
     """The arguments of `aligner KIND` for a run folder. Raises ConfigError now, instead of hours later in the queue."""
-    overrides = [f"{key}={written(value)}" for key, value in settings.items()]
+    overrides = _overrides(settings)
     compose(kind, overrides, profile)
     words = [python, "-m", "aligner_lib", kind_of(kind).command]
     words += ["--profile", profile] if profile else []
     return [*words, "--run", str(run), *overrides]
+
+
+def _overrides(settings: Settings) -> list[str]:
+    return [f"{key}={written(value)}" for key, value in settings.items()]

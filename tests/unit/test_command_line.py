@@ -46,20 +46,21 @@ def test_the_number_of_processes_comes_from_the_resources():
 
 def test_ppo_and_grpo_on_two_components_are_two_jobs():
     resources = {"critic": Resources(nodes=2, gpus_per_node=8), "actor": Resources(gpus_per_node=8)}
-    settings = {"model.optim.lr": 1e-6, "critic.model.optim.lr": 1e-5}
+    settings = {"model.optim.lr": 1e-6, "critic.pretrained_checkpoint.restore_from_path": "/runs/rm"}
     commands = job_commands("ppo", "/runs/ppo", settings, resources)
     here = "trainer.num_nodes=1 trainer.devices=8"
     assert {name: " ".join(words[3:]) for name, words in commands.items()} == {
-        "critic": "serve-critic --run /runs/ppo/critic trainer.num_nodes=2 trainer.devices=8 model.optim.lr=1e-05",
+        "critic": "serve-critic --run /runs/ppo/critic trainer.num_nodes=2 trainer.devices=8 "
+        "pretrained_checkpoint.restore_from_path=/runs/rm",
         "actor": f"ppo --run /runs/ppo {here} remote_critic_rm.critic.run=/runs/ppo/critic model.optim.lr=1e-06",
     }
     resources = {"reward_model": Resources(gpus_per_node=1), "actor": Resources(gpus_per_node=8)}
-    settings = {"reward_model.rm_model_file": "/runs/rm", "model.optim.lr": 1e-6}
+    settings = {"reward_model.rm_model_file": "/runs/rm", "model.environments.hh.use": "reward_model"}
     commands = job_commands("grpo", "/runs/grpo", settings, resources)
     server = "/runs/grpo/reward_model"
     assert {name: " ".join(words[3:]) for name, words in commands.items()} == {
         "reward_model": f"serve-rm --run {server} trainer.num_nodes=1 trainer.devices=1 rm_model_file=/runs/rm",
-        "actor": f"grpo --run /runs/grpo {here} remote_rm.run={server} model.optim.lr=1e-06",
+        "actor": f"grpo --run /runs/grpo {here} remote_rm.run={server} model.environments.hh.use=reward_model",
     }
 
 
@@ -76,6 +77,17 @@ def test_settings_that_contradict_the_resources_are_refused(kind, settings, word
     shares = {"main": large} if kind == "sft" else {"actor": large, "critic": Resources()}  # in any order
     with pytest.raises(ConfigError, match=words):
         job_commands(kind, "/runs/x", settings, shares)
+
+
+def test_components_without_a_model_or_without_use_are_refused():
+    judge, model = {"model.environments.hh.use": "reward_model"}, {"reward_model.rm_model_file": "/runs/rm"}
+    shares = {"reward_model": Resources(), "actor": Resources()}
+    with pytest.raises(
+        ConfigError, match=r"^reward_model\.rm_model_file has no value, .*: name a run folder"
+    ):
+        job_commands("grpo", "/runs/x", judge, shares, "smoke")
+    with pytest.raises(ConfigError, match=r"programs judge, and no reward model does; choose .* one_node"):
+        job_commands("grpo", "/runs/x", model, shares, "smoke")
 
 
 def test_unknown_components_and_settings_are_refused():

@@ -336,7 +336,9 @@ KIND = JobKind(
     build="aligner_lib.kinds.grpo.build:prepare",
     models={"pretrained_checkpoint.restore_from_path": "model"},
     components={
-        "reward_model": Component("reward_server", "reward_model.", "reward_model", found_by="remote_rm.run"),
+        "reward_model": Component(
+            "reward_server", "reward_model.", "reward_model", "remote_rm.run", "rm_model_file"
+        ),
         "actor": Component("grpo"),
     },
     checks=(

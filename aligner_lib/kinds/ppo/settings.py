@@ -276,7 +276,13 @@ KIND = JobKind(
         "model.data.data_prefix.validation": ["hh/test_prompts.jsonl"],
     },
     components={
-        "critic": Component("critic", "critic.", "critic", found_by="remote_critic_rm.critic.run"),
+        "critic": Component(
+            "critic",
+            "critic.",
+            "critic",
+            "remote_critic_rm.critic.run",
+            "pretrained_checkpoint.restore_from_path",
+        ),
         "actor": Component("ppo"),
     },
     checks=(
