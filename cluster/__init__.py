@@ -15,6 +15,7 @@ _HOME = {
     "State": "states",
     "Submission": "scheduler",
     "SubmissionRefused": "scheduler",
+    "Sweep": "sweep",
     "check": "schedulers",
     "load_resources": "resources",
     "submit": "submission",

@@ -93,6 +93,8 @@ def read(run: Path) -> Record:
     """The record of the latest submission. Raises JobNotFound when there is none."""
     path = job_folder(run) / "job.json"
     if not path.exists():
+        if (job_folder(run) / "sweep.json").exists():
+            raise JobNotFound(f"{run} has a sweep, whose members have their own jobs: use Sweep.attach")
         raise JobNotFound(f"{path} does not exist: no job was submitted for the run folder {run}")
     return Record(**json.loads(path.read_text()))
 

@@ -50,6 +50,8 @@ def a_job_is_running(monkeypatch):
         raise RunBusy("it already has a job, RUNNING")
 
     monkeypatch.setattr("cluster.submit", busy)
+    monkeypatch.setattr("cluster.submit_sweep", lambda *_, parallel: busy())
+    monkeypatch.setattr("cluster.sweep.Job", SimpleNamespace(attach=lambda run: f"the job of {run.name}"))
     monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=lambda run: f"the job of {run.name}"))
 
 
@@ -116,8 +118,8 @@ def test_without_resources_a_job_has_the_processes_and_gpus_of_its_profile(tmp_p
 
 
 def test_a_sweep_has_a_run_for_each_value(lab):
-    plan = lab.submit_sweep("sft", "model.optim.lr", [1e-3, 3e-3])
-    assert "#SBATCH --array=0-1\n" in plan.text
+    plan = lab.submit_sweep("sft", "model.optim.lr", [1e-3, 3e-3], parallel=1)
+    assert "#SBATCH --array=0-1%1\n" in plan.text
     for value in ("0.001", "0.003"):
         assert f"--run {lab.out}/runs/sft-lr/lr-{value}" in plan.text
         assert f"model.optim.lr={value}" in plan.text
@@ -182,6 +184,11 @@ def test_a_cell_that_is_run_again_follows_its_running_job(a_job_is_running, tmp_
     assert "sft is still running, and this cell follows it" in capsys.readouterr().out
     write_info(lab.run("sft").path, **SFT_OF_12_STEPS)
     assert lab.branch("sft", 4, "b") == "the job of b"
+    with pytest.raises(RunBusy):
+        lab.submit_sweep("sft", "model.optim.lr", [1, 2])  # the member's job is not a sweep's
+    (lab.run("sft-lr").path / "job").mkdir(parents=True)
+    (lab.run("sft-lr").path / "job" / "sweep.json").write_text('{"members": ["lr-1"]}')
+    assert lab.submit_sweep("sft", "model.optim.lr", [1, 2]).jobs == {"lr-1": "the job of lr-1"}
 
 
 def test_a_cell_that_is_run_again_while_the_scheduler_is_silent_starts_no_second_job(smoke, tmp_path):

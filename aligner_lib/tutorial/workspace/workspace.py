@@ -285,25 +285,29 @@ class Workspace:
         except RunBusy as busy:
             return _running_job(child, busy)
 
-    def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):
+    def submit_sweep(self, kind: str, key: str, values, resources=None, parallel: int = 0, **settings):
         """Start an array job (cluster.Sweep) with a run for each value of a setting, such as `sft-lr/lr-0.001`.
 
-        Raises ValueError for a value that is there twice, and as cluster.submit_sweep does.
+        parallel: runs at a time; 0: as many as the cluster has room for. If the sweep is still running, `submit_sweep` prints a
+        message and returns the running sweep. Raises ValueError for a value that is there twice, and as cluster.submit_sweep does.
         """
         from cluster import submit_sweep
 
         allocation = self._allocation(resources, partial(self._usual_resources, kind, settings))
         folder, last = f"{kind}-{key.rpartition('.')[2]}", key.rpartition(".")[2]
         members = {}
-        for value in values:
-            if (member := f"{last}-{value}") in members:
-                raise ValueError(
-                    f"{key}={value} occurs twice in the values {list(values)}: a run folder has one run, so remove one of the two"
-                )
-            run = f"{folder}/{member}"
-            members[member] = self.commands(kind, run, allocation, **settings, **{key: value})
-            self._record_start(f"{folder}/{member}")
-        return submit_sweep(members, self.run(folder).path, self.where, allocation)
+        try:
+            for value in values:
+                if (member := f"{last}-{value}") in members:
+                    raise ValueError(
+                        f"{key}={value} occurs twice in the values {list(values)}: a run folder has one run, so remove one of the two"
+                    )
+                run = f"{folder}/{member}"
+                members[member] = self.commands(kind, run, allocation, **settings, **{key: value})
+                self._record_start(f"{folder}/{member}")
+            return submit_sweep(members, self.run(folder).path, self.where, allocation, parallel=parallel)
+        except RunBusy as busy:
+            return _running_sweep(self.run(folder), busy)
 
     def submit_ppo(self, critic_placement: str = "in-process", name: str = "ppo", **settings):
         """Start PPO as a single job ("in-process"), or with critic and reward model in a second job ("remote")."""
@@ -583,3 +587,19 @@ def _running_job(run: RunFolder, busy: RunBusy):
         f"{run.name} is still running, and this cell follows it. To train with other settings, stop the run first"
     )
     return Job.attach(run.path)
+
+
+def _running_sweep(run: RunFolder, busy: RunBusy):
+    """The handle of a running sweep, with a message. Raises the error of a job that is not a sweep's, or of unknown state."""
+    from cluster import JobNotFound, Sweep
+
+    if busy.state == State.UNKNOWN:
+        raise busy
+    try:
+        sweep = Sweep.attach(run.path)
+    except JobNotFound:
+        raise busy from None
+    print(
+        f"{run.name} is still running with its original settings. Cancel the sweep before you start a new one"
+    )
+    return sweep
