@@ -37,7 +37,8 @@ class HetjobExecutor(SlurmExecutor):
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         # The variables of the notebook kernel are removed, because sbatch hands its environment to the job.
-        unset = [word for name in environment.foreign_names() for word in ("-u", name)]
+        names = environment.foreign_names() + sbatch.overriding_variables(self.text)
+        unset = [word for name in names for word in ("-u", name)]
         return ["env", *unset, "sbatch", str(submission_file_path)]
 
     def _num_tasks(self) -> int:

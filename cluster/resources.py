@@ -265,6 +265,20 @@ def by_component(given, names: list[str]) -> dict[str, Resources]:
     return {name: given[name] for name in names}
 
 
+def at_site(share: Resources, site: Mapping) -> Resources:
+    """The resources with a cluster's own values, such as its account. The site's flags are added to the flags of the resources.
+
+    Raises ValueError as `from_mapping` does.
+    """
+    flags = site.get("sbatch") or {}
+    if not isinstance(flags, Mapping):
+        return share.but(**site)
+    flags = {
+        str(name).replace("_", "-").lstrip("-"): value for name, value in flags.items()
+    }  # as share.sbatch names them
+    return share.but(**{**site, "sbatch": {**share.sbatch, **flags}})
+
+
 def own_components(given) -> dict[str, Resources]:
     """Like `by_component`, with the component names in `given`, or `main` when `given` has no component names."""
     if isinstance(given, str | Path):

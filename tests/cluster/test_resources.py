@@ -8,6 +8,7 @@ import pytest
 from cluster import Resources, SubmissionRefused, checks, load_resources, submit, submit_sweep
 from cluster.checks import Partition, complaints
 from cluster.resources import CONFIGS, by_component, from_mapping, own_components, seconds_of
+from cluster.sbatch import overriding_variables
 from cluster.sizing import MODELS, Parallelism, fullest_shard, memory, smallest_parallelism, table
 
 
@@ -97,6 +98,13 @@ def test_resources_belong_to_components():
         by_component(shares, ["main", "other"])
     with pytest.raises(ValueError, match=r"known names are .*one_node"):
         load_resources("two_node")
+
+
+def test_a_script_s_own_options_win_over_sbatch_s_variables(tmp_path, capsys):
+    share = Resources(partition="gpu", sbatch={"mail_type": "END"})
+    names = overriding_variables(submit(["true"], tmp_path / "run", "print", share).text)
+    there = "SBATCH_PARTITION SBATCH_TIMELIMIT SBATCH_NO_REQUEUE SBATCH_MAIL_TYPE SBATCH_SIGNAL"
+    assert set(there.split()) <= set(names) and "SBATCH_ACCOUNT" not in names
 
 
 def test_the_seeds_hetjob_as_one_call(tmp_path, capsys):

@@ -129,6 +129,22 @@ def test_a_sweep_has_a_run_for_each_value(lab):
         lab.submit_sweep("ppo", "model.optim.lr", [1e-3], {"critic": Resources(), "actor": Resources()})
 
 
+def test_a_site_s_values_hold_for_the_resources_of_every_job(smoke, tmp_path, capsys):
+    site = {"account": "course", "sbatch": {"reservation": "tuesday"}}
+    lab = Workspace(tmp_path, "smoke", where="print", site=site)
+    share = Resources(partition="gpu", sbatch={"hold": True})
+    text = lab.submit("sft", resources=share, **FOUR).text
+    for flag in ("account=course", "reservation=tuesday", "partition=gpu", "hold"):
+        assert f"#SBATCH --{flag}\n" in text
+    write_info(lab.run("sft").path, **SFT_OF_12_STEPS)
+    plans = (
+        lab.submit_ppo("remote"),
+        lab.branch("sft", at=4),
+        lab.submit_sweep("rm", "model.optim.lr", [1, 2]),
+    )
+    assert [plan.text.count("--account=course\n") for plan in plans] == [2, 1, 1]
+
+
 def test_a_branch_names_its_parent_and_changes(lab):
     folder = lab.run("sft").path
     write_info(folder, **SFT_OF_12_STEPS)

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.jobs.command_line import Settings, job_commands
-from cluster.resources import Resources
 
 PROJECT = "aligner-lab"
 CRITIC_PORT = 5567
@@ -152,20 +151,9 @@ def _submit(
 ):
     from cluster import submit
     from cluster.record import MAIN
-    from cluster.resources import by_component
+    from cluster.resources import at_site, by_component
 
     names = list(kind_of(kind).components) or [MAIN]
     shares = by_component(RESOURCES[kind] if resources is None else resources, names)
-    resources = {name: _at(share, site or {}) for name, share in shares.items()}
+    resources = {name: at_site(share, site or {}) for name, share in shares.items()}
     return submit(job_commands(kind, run, {**own, **settings}, resources), run, where, resources)
-
-
-def _at(share: Resources, site: Mapping) -> Resources:
-    """The resources with the values of a site. The site's flags are added to the flags of the resources."""
-    flags = site.get("sbatch") or {}
-    if isinstance(flags, Mapping):
-        flags = {
-            str(name).replace("_", "-").lstrip("-"): value for name, value in flags.items()
-        }  # as share.sbatch names them
-    merged = {"sbatch": {**share.sbatch, **flags}} if isinstance(flags, Mapping) else {}
-    return share.but(**{**site, **merged})
