@@ -226,6 +226,16 @@ def test_calls_are_run_in_order_and_errors_go_back_to_the_model(tmp_path):
     assert environment.step(f"4 {calling('half', number=8)}") == Step(1.0, metrics=metrics)
 
 
+def test_a_judge_of_an_environment_with_tools_may_ask_a_second_question(tmp_path):
+    ask = "Step(0.5, False, 'Sure?') if self.turns == 1 else "
+    (tmp_path / "halves.py").write_text(FILE.replace("return Step(", f"return {ask}Step("))
+    environment = make(str(tmp_path / "halves.py"))
+    environment.reset(0)
+    counts = {"calls": 0, "failed_calls": 0}
+    assert environment.step("4") == Step(0.5, False, "Sure?", counts)
+    assert environment.step("4") == Step(1.0, metrics={"words": 1} | counts)
+
+
 def write_environment(folder, tools: str, reward: str) -> dict[str, str]:
     """A file with tools and a reward, and prompts; gives the paths of both. reward: the source from its parameters on."""
     file, prompts = folder / "mine.py", folder / "prompts.jsonl"

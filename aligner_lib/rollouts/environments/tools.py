@@ -8,6 +8,7 @@ import json
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 from unittest import mock
@@ -28,7 +29,8 @@ def temperature(city: str) -> float:
 
 
 class ToolEnvironment(Environment):
-    """An environment that runs the calls in a response and returns their results to the policy, until a response has no call.
+    """An environment that runs the calls in a response and returns their results to the policy. `judge` answers a response without a
+    call, and may end the episode or ask on.
 
     A subclass has `tools`, `prompt` and `judge`. A tool's name, hints and docstring make the description that the policy reads,
     and the policy's template writes calls and results. A response may call several tools; each result is a message of the role
@@ -48,7 +50,7 @@ class ToolEnvironment(Environment):
 
     @abstractmethod
     def judge(self, answer: str) -> Step | NoVerdict:
-        """Judge the text of the last response, outside its calls."""
+        """Judge the text of a response without calls, or of the episode's last response outside its calls."""
 
     @cached_property
     def described_tools(self) -> dict[str, DescribedTool]:
@@ -80,7 +82,7 @@ class ToolEnvironment(Environment):
         counts = {"calls": self.calls, "failed_calls": self.failed_calls}
         if taken := [name for name in step.metrics if name in counts]:
             raise ValueError(f"a metric is named {taken[0]}, as a count of tool calls: rename the metric")
-        return Step(step.reward, metrics={**step.metrics, **counts})
+        return replace(step, metrics={**step.metrics, **counts})
 
     def _result(self, call: ToolCall | UnreadableCall) -> Message:
         """The message with the result of a call, or with the reason why there is none."""
