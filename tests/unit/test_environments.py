@@ -627,6 +627,20 @@ def test_the_trainer_gets_python_s_own_texts_which_a_tokenizer_can_read():
         worker.play(environment, "train", 0, ["\ud83d"])
 
 
+def test_an_episode_that_goes_on_needs_a_class_or_a_setting_with_max_turns():
+    environment = type("Forgot", (Environment,), {"reset": Echo.reset, "step": Echo.step})()
+    assert worker.play(environment, "train", 0, ["end"]).done
+    with pytest.raises(
+        TypeError, match=r"the episode goes on, but Forgot\.max_turns is 1: set max_turns, the mo"
+    ):
+        worker.play(environment, "train", 0, ["on"])
+    environment.step_all = lambda seeds, responses: [Step(), Step(done=False, observation="On?")]
+    with pytest.raises(TypeError, match=r"an episode goes on, but Forgot\.judges_together is set"):
+        worker.judge(environment, "train", [0, 1], "ab")
+    environment.max_turns = 1
+    assert worker.play(environment, "train", 0, ["on"]).done
+
+
 ENDLESS = """
 import os
 from aligner_lib.rollouts.environments.base import Environment, Step

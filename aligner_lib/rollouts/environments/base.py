@@ -53,7 +53,7 @@ class Environment(ABC):
     size: int | None = None
     """Number of different episodes of the split, with seeds 0 to size - 1; None: endless."""
     max_turns: int = 1
-    """An episode ends after this many responses, done or not."""
+    """An episode ends after this many responses, done or not. An environment that keeps the default has to be done after one."""
     judges_together: bool = False
     """Whether all responses of a micro batch go to `step_all` in one call; episodes then have a single response."""
     tool_schemas: tuple[Tool, ...] = ()

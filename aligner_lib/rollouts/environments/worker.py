@@ -159,6 +159,11 @@ def play(
         answer = _checked(environment.step(response), type(prompt), rewards, last)
         if isinstance(answer, Problem):
             return answer
+        if last and not answer.done and not _sets_max_turns(environment):
+            raise TypeError(
+                f"the episode goes on, but {type(environment).__name__}.max_turns is {environment.max_turns}: set max_turns, "
+                "the most responses of an episode"
+            )
         last = last or answer.done
         if last and turn < len(responses):
             raise RuntimeError(f"the episode was done after {turn} of its {len(responses)} responses")
@@ -177,7 +182,18 @@ def judge(
     answers = environment.step_all(seeds, responses)
     if len(answers) != len(responses):
         raise ValueError(f"{len(answers)} rewards were returned for {len(responses)} responses")
+    if any(isinstance(answer, Step) and not answer.done for answer in answers):
+        raise TypeError(
+            f"an episode goes on, but {type(environment).__name__}.judges_together is set, with which an episode has a single "
+            "response: return steps that are done, or judge in step()"
+        )
     return [_checked(answer, str, rewards, last=True) for answer in answers]
+
+
+def _sets_max_turns(environment: Environment) -> bool:
+    """Whether the environment or its class gives `max_turns` in place of the default."""
+    owners = (environment, *type(environment).__mro__)
+    return any("max_turns" in vars(owner) for owner in owners if owner is not Environment)
 
 
 def _built(blueprint: Blueprint) -> Environment:
@@ -265,7 +281,7 @@ def _checked(answer: Any, kind: type, rewards: tuple[str, ...], last: bool) -> S
     if isinstance(answer, NoVerdict):
         return Problem(str.__str__(answer.reason), str.__str__(answer.text))
     if not isinstance(answer, Step):
-        raise TypeError(f"step() returned {answer!r}, which is not an Step")
+        raise TypeError(f"step() returned {answer!r}, which is not a Step")
     if wrong := [name for name in answer.metrics if not isinstance(name, str)]:
         raise TypeError(f"a metric is named {wrong[0]!r}: give the metric a text as its name")
     metrics = {str.__str__(name): value for name, value in answer.metrics.items()}
