@@ -356,6 +356,16 @@ def own(folder, code, name="", records=PROMPTS):
 
 
 INSTANCE = "class Judge:\n    def __call__(self, prompt, response): return 7.0\n"
+OWN_CLASS = """
+from aligner_lib.rollouts.environments.base import Environment, Step
+
+class Own(Environment):
+    def __init__(self, ARGUMENTS):
+        self.size = digits
+
+    def reset(self, seed): return "Hi"
+    def step(self, response): return Step()
+"""
 TWO_FUNCTIONS = "def a(prompt, response): return 1.0\ndef b(prompt, response): return 2.0\n"
 
 
@@ -723,6 +733,19 @@ def written(code, name=""):
     return lambda folder: own(folder, code, name)
 
 
+def own_class(arguments, **args):
+    def build(folder):
+        (folder / "mine.py").write_text(OWN_CLASS.replace("ARGUMENTS", arguments))
+        return make(str(folder / "mine.py"), **args)
+
+    return build
+
+
+def test_a_class_gets_the_split_at_any_place(tmp_path):
+    for arguments in ("split, digits=2", "digits=2, split='train'", "digits=2, **others"):
+        assert own_class(arguments)(tmp_path).size == 2
+
+
 def composed(override):
     return lambda folder: environments(override)
 
@@ -763,6 +786,9 @@ def no_instruction(folder):
         (written("from functools import partial\nreward = partial(print)"), "reward(*args, sep="),
         (written(f"class Judge: pass\n{TWO_FUNCTIONS}", ":Judge"), "mine.py has no Judge; known functions: a, b"),
         (written(TWO_FUNCTIONS, ":c"), "mine.py has no c; known functions: a, b"),
+        (own_class("digits=2"), 'Own(digits=2) takes no split: write def __init__(self, split="train", *, …)'),
+        (own_class("split, digits=0"), "Own.size is 0: give the number of different episodes, at least 1, or None for"),
+        (own_class("split, digits", digits="2"), "Own.size is '2': give the number of different episodes, at least 1"),
         (built("sum"), "use='sum' is unknown: choose from sums, form_rules"),
         (built("nowhere.py"), "nowhere.py can't be read"),
         (built("sums", digit=2), "there is no args.digit; the environment takes digits, low"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from importlib import import_module
+from numbers import Integral
 from typing import Any
 
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks
-from aligner_lib.rollouts.environments.base import Environment
+from aligner_lib.rollouts.environments.base import Environment, require
 from aligner_lib.rollouts.environments.user_file import UserFile
 
 BUILT_IN = {
@@ -43,7 +44,7 @@ def find(use: str) -> str | UserFile:
 
 
 def build(source: str | UserFile, split: str, args: dict[str, Any]) -> Environment:
-    """Build an environment for a split. A user's file is run here. Raises UserError for wrong arguments."""
+    """Build an environment for a split. A user's file is run here. Raises UserError for wrong arguments and a wrong size."""
     if isinstance(source, UserFile):
         constructor = source.load()
     else:
@@ -51,7 +52,13 @@ def build(source: str | UserFile, split: str, args: dict[str, Any]) -> Environme
         constructor = getattr(import_module(f"aligner_lib.rollouts.environments.{module}"), name)
     _check_names(constructor, args)
     try:
-        return constructor(split, **args)
+        environment = constructor(split=split, **args)
+        size = environment.size
+        require(
+            size is None or (isinstance(size, Integral) and size >= 1),
+            f"{type(environment).__name__}.size is {size!r}: give the number of different episodes, at least 1, or None for no end",
+        )
+        return environment
     except UserError:
         raise
     except Exception as error:
@@ -66,7 +73,7 @@ def make(use: str, split: str = "train", **args: Any) -> Environment:
 
 
 def _check_names(constructor: Callable[..., Environment], args: dict[str, Any]) -> None:
-    """Check the arguments of a constructor. Raises UserError for an unknown argument and for a missing required argument."""
+    """Check the arguments of a constructor. Raises UserError for an unknown or missing argument, and for a missing `split`."""
     signature = inspect.signature(constructor)
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "split"]
     names = [parameter.name for parameter in parameters]
@@ -78,6 +85,9 @@ def _check_names(constructor: Callable[..., Environment], args: dict[str, Any]) 
     ]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
+    if "split" not in signature.parameters:
+        name = constructor.__name__
+        raise UserError(f'{name}{signature} takes no split: write def __init__(self, split="train", *, …)')
     if unknown:
         raise UserError(
             f"there is no args.{unknown[0]}; the environment takes {', '.join(names) or 'no arguments'}"
