@@ -448,6 +448,17 @@ def test_missing_rewards_and_a_wrong_count_are_failures(reward_file, prompts):
     assert "1 rewards were returned for 2 responses" in steps[0].text
 
 
+@pytest.mark.parametrize("returned", ["None", "0.5", "{'reward': [1.0]}", "'1.0'"])
+@pytest.mark.parametrize("kind", ["", "async "])
+def test_a_reward_function_of_lists_that_returns_no_list_is_named(reward_file, prompts, returned, kind):
+    text = f"{kind}def score(prompts, completions): return {returned}"
+    message = (
+        f"score(prompts, completions) returned {returned}: return a list with one reward for each completion"
+    )
+    with pytest.raises(TypeError, match=re.escape(message)):
+        make(reward_file(text), prompts=prompts).step_all([0], ["x"])
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [

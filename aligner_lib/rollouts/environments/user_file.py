@@ -7,7 +7,7 @@ import inspect
 import linecache
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -238,7 +238,13 @@ class RewardsTogether(RewardFunction):
                 answers = self.function(
                     **{name: [given[name] for given in arguments] for name in arguments[0]}
                 )
-                return list(asyncio.run(_awaited(answers)) if inspect.isawaitable(answers) else answers)
+                answers = asyncio.run(_awaited(answers)) if inspect.isawaitable(answers) else answers
+                if not isinstance(answers, Iterable) or isinstance(answers, str | Mapping):
+                    call = f"{_name_of(self.function)}({', '.join(arguments[0])})"
+                    raise TypeError(
+                        f"{call} returned {answers!r:.60}: return a list with one reward for each completion"
+                    )
+                return list(answers)
             except TypeError as error:
                 if str(error).startswith("string indices must be integers") and not self._conversational:
                     error.add_note(TEXTS)
