@@ -16,11 +16,16 @@ import pytest
 from forks import until
 from hypothesis import given
 from hypothesis import strategies as st
+from pebble import ProcessExpired
+from pebble.common import ProcessFuture, Result, ResultStatus
+from pebble.pool.base_pool import Task
+from pebble.pool.process import Acknowledgement, TaskResult
 
 from aligner_lib.algorithms import batching
 from aligner_lib.config.compose import compose, load, save
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import UserError
+from aligner_lib.rollouts.environments import pool as pools
 from aligner_lib.rollouts.environments import worker
 from aligner_lib.rollouts.environments.answers import is_right, same_answer
 from aligner_lib.rollouts.environments.base import Environment, Step
@@ -555,6 +560,25 @@ def test_a_response_that_misbehaves_costs_its_sample_and_no_other(pool):
         assert "worker.py" not in failure.text
     assert re.search(r'mine\.py", line \d+ in reward', failures[-1].text)
     until(lambda: not running("sleep", "60.25"), "the end of a program whose worker has ended", 30)
+
+
+def test_the_task_that_ended_a_worker_is_blamed_and_not_the_task_before():
+    manager = pools._Pool(max_workers=1, context=pools.GroupLeaders())._pool_manager
+    workers, ended = manager.worker_manager, SimpleNamespace(pid=7, is_alive=lambda: False, exitcode=3)
+    workers.create_channels()
+    workers.create_workers, workers.workers[7] = Mock(), ended
+    before, last = tasks = [Task(number, ProcessFuture(), None, None) for number in (1, 2)]
+    for task in tasks:
+        manager.context.task_queue.put(task)
+        manager.task_manager.register(task)
+    result = TaskResult(1, Result(ResultStatus.SUCCESS, "right"))
+    for message in (Acknowledgement(7, 1), result, Acknowledgement(7, 2)):
+        workers.workers_channel.send(message)
+    manager.process_next_message(0)
+    manager.update_workers()  # notices the end, with two messages unread
+    manager.process_next_message(0)
+    assert before.future.result(0) == "right" and isinstance(last.future.exception(0), ProcessExpired)
+    workers.close_channels()
 
 
 TWO_REWARDS = """

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import atexit
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from omegaconf import OmegaConf
 from pebble import ProcessExpired, ProcessPool
+from pebble.pool.process import PoolManager
 
 from aligner_lib.config.environments import REWARD_MODEL
 from aligner_lib.datasets.tool_calls import Tool
@@ -204,12 +207,43 @@ class Environments:
         return pool.schedule(function, args=[blueprint, *args], timeout=timeout)
 
     def _start(self, name: str) -> ProcessPool:
-        self._pools[name] = ProcessPool(
+        self._pools[name] = _Pool(
             max_workers=self._processes[name],
             initializer=worker.ignore_warnings,
             context=GroupLeaders(),
         )
         return self._pools[name]
+
+
+class _Pool(ProcessPool):
+    """A pool of pebble that blames the right task for the end of a worker."""
+
+    def __init__(self, *, context: GroupLeaders, **settings: Any):
+        super().__init__(context=context, **settings)
+        self._pool_manager = _PoolManager(self._context, context)
+
+
+class _PoolManager(PoolManager):
+    """Reads an ended worker's last messages before it blames the task that the worker had last.
+
+    pebble notices an end in one thread and reads the messages in another. Without the last messages, the task before would fail,
+    and the task that ended the worker would seem to run until its time limit.
+    """
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._ends: deque[tuple[int, int]] = deque()
+
+    def handle_worker_expiration(self, expiration: tuple[int, int]) -> None:
+        self._ends.append(expiration)
+
+    def process_next_message(self, timeout: float) -> None:
+        while self._ends:
+            with suppress(OSError):  # the pool is closing
+                while self.worker_manager.pool_channel.poll(0):
+                    super().process_next_message(0)
+            super().handle_worker_expiration(self._ends.popleft())
+        super().process_next_message(timeout)
 
 
 class _EnvironmentRequest:
