@@ -5,6 +5,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from cluster.record import Record
 from cluster.resources import Resources
 from cluster.scheduler import Scheduler, Submission, SubmissionRefused
 from cluster.states import State, Status, status_at_end
+
+# Without a sign of life for so long, a job of another host has ended: a container's host name is a new one at each start.
+SILENT_S, LOADING_S = 120.0, 1800.0
 
 
 class LocalScheduler(Scheduler):
@@ -69,7 +73,12 @@ class LocalScheduler(Scheduler):
         if outcome is None and alive:
             return Status(State.RUNNING, nodes=(job.host,))
         if outcome is None and job.host != socket.gethostname():
-            return Status(State.UNKNOWN, f"it was started on {job.host}, and this is {socket.gethostname()}")
+            elsewhere = f"it was started on {job.host}, and this is {socket.gethostname()}"
+            if _is_silent(run):
+                return Status(
+                    State.FAILED, f"{elsewhere}: its run gives no sign of life any more", (job.host,)
+                )
+            return Status(State.UNKNOWN, elsewhere)
         if (folder / "cancelled").exists():
             return Status(State.CANCELLED, "cancelled", (job.host,))
         if outcome is None:
@@ -108,6 +117,13 @@ class LocalScheduler(Scheduler):
             lines += [f"{' '.join(words)} >>{shlex.quote(str(log))} 2>&1 &", "ranks+=($!)"]
         waits = 'for rank in "${ranks[@]}"; do wait "$rank" || status=${status:-$?}; done'
         return "\n".join([*lines, "status=", waits, 'exit "${status:-0}"', ""])
+
+
+def _is_silent(run: Path) -> bool:
+    """Whether a run's last heartbeat is old. A job without a heartbeat yet may be loading models."""
+    submitted = record.submission_time(run)
+    beat = (record.run_info(run).get("heartbeat") or {}).get("time", 0.0)
+    return time.time() - beat > SILENT_S if beat > submitted else time.time() - submitted > LOADING_S
 
 
 def _refuse_missing_gpus(submission: Submission) -> None:

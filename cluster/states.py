@@ -46,9 +46,8 @@ def status_at_end(outcome: Mapping, nodes: tuple[str, ...] = ()) -> Status:
     code, note = outcome["returncode"], outcome.get("note", "")
     if code - 128 in signal.valid_signals():
         code = 128 - code
-    if (
-        code == 0
-    ):  # with a note, the command was interrupted, and the scheduler does not start the command again
+    if code == 0:
+        # with a note, the command was interrupted, and nothing starts the command again
         return Status(State.FAILED if note else State.FINISHED, note, nodes, returncode=0)
     process = f"{outcome['component']} rank {outcome['rank']} " if "component" in outcome else ""
     end = f"ended by {signal_name(code)}" if code < 0 else f"ended with exit status {code}"

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ from cluster import (
     environment,
     gpus,
     processes,
+    record,
     submit,
 )
 
@@ -305,3 +307,26 @@ def test_a_folder_without_a_job_and_one_that_is_not_writable_are_named(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="not writable"):
         submit(["true"], tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize(
+    ("submitted_ago", "beat_ago", "state"),
+    [
+        (0, None, State.UNKNOWN),
+        (3600, None, State.FAILED),
+        (600, 10, State.UNKNOWN),
+        (600, 300, State.FAILED),
+    ],
+)
+def test_a_job_of_another_host_has_ended_when_its_run_is_silent(tmp_path, submitted_ago, beat_ago, state):
+    """A container's host name is a new one at each start."""
+    now = time.time()
+    (tmp_path / "job").mkdir()
+    record.write(
+        tmp_path, record.Record("local", "1", "sft", "job/001", {"main": ["true"]}, host="elsewhere")
+    )
+    os.utime(tmp_path / "job" / "job.json", (now - submitted_ago,) * 2)
+    if beat_ago is not None:
+        record.write_json(tmp_path / "run.json", {"heartbeat": {"time": now - beat_ago, "step": 3}})
+    status = Job.attach(tmp_path).status
+    assert status.state == state and "it was started on elsewhere" in status.reason
