@@ -21,6 +21,7 @@ from aligner_lib.run_folder.branch import begin_branch, remove_unstarted
 from aligner_lib.run_folder.reader import RunFolder, flatten, step_of
 from data.hub import is_hub_name
 
+INTERRUPTED_S = 15  # for the job to record an interruption
 OF_A_FOLDER = ("exp_manager.explicit_log_dir", "exp_manager.stop_after", "exp_manager.resume_if_exists")
 MODEL = re.compile(r".*\.restore_from_path")
 DATA = re.compile(r".*\.(data_prefix(\.train|\.validation)?|(train|validation)_ds\.file_path)")
@@ -42,7 +43,7 @@ def parents_settings(parent: RunFolder) -> dict[str, object]:
             "process"
         )
     settings = settings_of(info["kind"], info["config"], info.get("profile"))
-    before = f"{(info['config'].get('exp_manager') or {}).get('explicit_log_dir')}/"
+    before = str((info["config"].get("exp_manager") or {}).get("explicit_log_dir")).rstrip("/") + "/"
     return {
         key: str(parent.path.absolute() / value.removeprefix(before))
         if isinstance(value, str) and value.startswith(before)
@@ -64,7 +65,7 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
     child = child or parent.path.with_name(f"{parent.name}-at-{at}")
     shared = parents_settings(parent) | _present_inputs(parent, overrides)
     kind, profile = parent.kind, parent.info.get("profile")
-    _check_inputs(parent, _check(parent, shared, overrides, child))
+    _check_inputs(parent, _check(parent, shared, overrides, child), overrides)
     up_to_fork = command(kind, child, shared | {"exp_manager.stop_after": at}, profile)
     rest = [*command(kind, child, shared, profile), *overrides]
     steps = begin_branch(parent, child, at)
@@ -91,8 +92,13 @@ def run_to_end(command: list[str]) -> int:
     try:
         return job.wait()
     finally:
-        if job.poll() is None:  # Ctrl-C
-            job.kill()
+        if job.poll() is None:  # Ctrl-C, which has reached the job, too
+            try:
+                job.wait(INTERRUPTED_S)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:  # also after a second Ctrl-C
+                job.kill()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -140,16 +146,19 @@ def _present_inputs(parent: RunFolder, overrides: list[str]) -> dict[str, object
     return inputs
 
 
-def _check_inputs(parent: RunFolder, config: dict) -> None:
+def _check_inputs(parent: RunFolder, config: dict, overrides: list[str]) -> None:
     """Raise UserError for a missing model or file. config: the branch's settings."""
     hashes = parent.info.get("hashes") or {}
+    given = {name for key, value in map(parse_override, overrides) for name in flatten({key: value})}
     for key, value in flatten(config).items():
         is_model = MODEL.fullmatch(key) is not None
         if is_model or DATA.fullmatch(key) or key in hashes:
             for place in value if isinstance(value, list) else [value]:
                 if place and not _exists(str(place), is_model):
+                    if key in given:
+                        raise UserError(f"{key}={place} does not exist")
                     raise UserError(
-                        f"{key}={place} of {parent.name} does not exist: if the files were moved, give their place as {key}=…"
+                        f"{key}={place} of {parent.name} does not exist: if the file was moved, give the present place as {key}=…"
                     )
 
 

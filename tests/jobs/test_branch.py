@@ -221,7 +221,7 @@ def test_a_moved_run_is_branched_with_the_present_places_of_its_inputs(sft, jobs
     parent, child, info = tmp_path / "parent", tmp_path / "child", json.loads(json.dumps(sft.info))
     (parent / "functions").mkdir(parents=True)
     (parent / "functions" / "rate.py").write_text("def learning_rate(step, **schedule):\n    return 1e-3\n")
-    info["config"]["exp_manager"]["explicit_log_dir"] = "/gone/runs/parent"
+    info["config"]["exp_manager"]["explicit_log_dir"] = "/gone/runs/parent/"
     info["config"]["functions"]["learning_rate"] = "/gone/runs/parent/functions/rate.py"
     info["config"]["model"]["restore_from_path"] = "/gone/model"
     (parent / "run.json").write_text(json.dumps(info))

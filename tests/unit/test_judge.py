@@ -33,7 +33,8 @@ def prompts(tmp_path) -> str:
 
 
 def judge_at(url, prompts, **changes):
-    return make("judge", prompts=prompts, url=url, model="m", **{"rubric": RUBRIC, "cache": False} | changes)
+    settings = {"rubric": RUBRIC, "cache": False, "key_variable": None} | changes
+    return make("judge", prompts=prompts, url=url, model="m", **settings)
 
 
 def judged(answer, prompts, seeds, responses, **settings):

@@ -75,7 +75,8 @@ class JudgeEndpoint:
                 isinstance(value, kind) and value >= least,
                 f"{name}={value!r}: the value must be {words} of at least {least}",
             )
-        server_key(self.key_variable)  # raises an error for a key that no header can hold
+        if self.key_variable:
+            server_key(self.key_variable)  # raises an error for a key that no header can hold
         if self.cache is not None:
             try:
                 self.cache.parent.mkdir(parents=True, exist_ok=True)
