@@ -17,8 +17,8 @@ from cluster.resources import Resources
 from cluster.scheduler import Scheduler, Submission, SubmissionRefused
 from cluster.states import State, Status, status_at_end
 
-# Without a sign of life for so long, a job of another host has ended: a container's host name is a new one at each start.
-SILENT_S, LOADING_S = 120.0, 1800.0
+# A job of another host counts as ended when its run is silent for so long: a container has a new host name at each start.
+SILENT_S = 120.0
 
 
 class LocalScheduler(Scheduler):
@@ -74,7 +74,7 @@ class LocalScheduler(Scheduler):
             return Status(State.RUNNING, nodes=(job.host,))
         if outcome is None and job.host != socket.gethostname():
             elsewhere = f"it was started on {job.host}, and this is {socket.gethostname()}"
-            if _is_silent(run):
+            if _is_silent(run, job):
                 return Status(
                     State.FAILED, f"{elsewhere}: its run gives no sign of life any more", (job.host,)
                 )
@@ -119,11 +119,10 @@ class LocalScheduler(Scheduler):
         return "\n".join([*lines, "status=", waits, 'exit "${status:-0}"', ""])
 
 
-def _is_silent(run: Path) -> bool:
-    """Whether a run's last heartbeat is old. A job without a heartbeat yet may be loading models."""
-    submitted = record.submission_time(run)
+def _is_silent(run: Path, job: Record) -> bool:
+    """Whether the job's run has had a heartbeat, and has none any more. A command without a heartbeat is never silent."""
     beat = (record.run_info(run).get("heartbeat") or {}).get("time", 0.0)
-    return time.time() - beat > SILENT_S if beat > submitted else time.time() - submitted > LOADING_S
+    return job.submitted < beat < time.time() - SILENT_S
 
 
 def _refuse_missing_gpus(submission: Submission) -> None:

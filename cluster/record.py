@@ -99,11 +99,6 @@ def read(run: Path) -> Record:
     return Record(**json.loads(path.read_text()))
 
 
-def submission_time(run: Path) -> float:
-    """When the latest submission was recorded, in seconds since the epoch."""
-    return (job_folder(run) / "job.json").stat().st_mtime
-
-
 def write_json(path: Path, value: object) -> None:
     """Write JSON to a temporary file, then rename the file. Readers therefore see either the old or the new content."""
     tmp = path.with_name(f".{path.name}.{os.getpid()}")
