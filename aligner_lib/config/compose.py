@@ -46,7 +46,7 @@ def overridden(config: DictConfig, kind: str, overrides: Iterable[str]) -> DictC
     for text in overrides:
         key, value = parse_override(text)
         for leaf, leaf_value in _leaves(key, value, config):
-            _assign(config, leaf, leaf_value, written=text)
+            _assign(config, kind, leaf, leaf_value, written=text)
     _check_values(config)
     validation.check(kind_of(kind), config)
     return config
@@ -90,7 +90,7 @@ def load(kind: str, plain: dict) -> DictConfig:
     lacks."""
     config = _typed(kind)
     for key, value in _leaves("", plain, config):
-        _assign(config, key, literal(value), written=f"{key}={value}")
+        _assign(config, kind, key, literal(value), written=f"{key}={value}")
     return config
 
 
@@ -233,16 +233,16 @@ def _leaves(key: str, value: Any, config: DictConfig) -> Iterator[tuple[str, Any
         yield from _leaves(f"{key}.{name}" if key else str(name), inner, config)
 
 
-def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
+def _assign(config: DictConfig, kind: str, key: str, value: Any, written: str) -> None:
     _make_named_groups(config, key)
     if isinstance(value, dict) and (_named_schema(config, key) or _is_group(config, key)):
         if _named_schema(config, key):
             OmegaConf.update(config, key, {}, merge=False)  # the new groups replace all earlier groups
         for name, inner in value.items():
-            _assign(config, f"{key}.{name}", inner, written)
+            _assign(config, kind, f"{key}.{name}", inner, written)
         return
     if not _is_known(config, key):
-        raise ConfigError(_unknown(key, config))
+        raise ConfigError(_unknown(key, kind, config))
     if _is_group(config, key):
         names = ", ".join(OmegaConf.select(config, key))
         raise ConfigError(f"{written}: {key} is a group of settings ({names}), not a value")
@@ -274,7 +274,7 @@ def _defaults(kind: str, profile: str | None) -> DictConfig:
     config, of_another_kind = _typed(kind), bool(kind_of(kind).defaults)
     for key, value in _profile_settings(kind, profile):
         if _is_known(config, key) or not of_another_kind:
-            _assign(config, key, value, written=f"{key}={value} in profile {profile}")
+            _assign(config, kind, key, value, written=f"{key}={value} in profile {profile}")
     return config
 
 
@@ -327,13 +327,14 @@ def _expected(config: DictConfig, key: str) -> str:
     return f"{name} or None" if node._metadata.optional and name != "Any" else name
 
 
-def _unknown(key: str, config: DictConfig) -> str:
+def _unknown(key: str, kind: str, config: DictConfig) -> str:
     if key in OTHER_NAMES:
         return f"there is no setting {key!r}, which is {OTHER_NAMES[key]}"
+    idle = kind_of(kind).without_effect(_typed(kind))
     for purpose, names in SAME_PURPOSE.items():
         here = next((name for name in names if _is_known(config, name)), None)
         if key in names and here:
-            return f"there is no setting {key!r}: this kind of job {purpose} {here}"
+            return f"there is no setting {key!r}: {idle.get(here, f'this kind of job {purpose} {here}')}"
     known = [leaf for leaf, _ in _leaves("", save(config), config)]
     parent = key.rpartition(".")[0]
     if parent and _is_group(config, parent):

@@ -2,7 +2,12 @@
 
 # What a job does with a setting, and the setting's names in the kinds of job.
 SAME_PURPOSE = {
-    "starts from the model in": ("model.restore_from_path", "pretrained_checkpoint.restore_from_path"),
+    # an evaluation's pretrained_checkpoint is the reference
+    "starts from the model in": (
+        "policy.restore_from_path",
+        "model.restore_from_path",
+        "pretrained_checkpoint.restore_from_path",
+    ),
     "takes its reward model from": (
         "reward_model.rm_model_file",
         "rm_model_file",

@@ -48,6 +48,8 @@ BATCHES = "a number of batches, -1 for all, or a share"
         ("evaluate", "model.ppo.num_rollout_samples", "model.ppo.num_val_samples"),  # PPO's, which trains
         ("sft", "pretrained_checkpoint.restore_from_path", "the model in model.restore_from_path"),
         ("rm", "model.restore_from_path", "the model in pretrained_checkpoint.restore_from_path"),
+        ("evaluate", "model.restore_from_path", "the model in policy.restore_from_path"),
+        ("evaluate", "model.data.train_ds.file_path", "an evaluation reads only data_prefix.validation"),
         ("grpo", "reward_model.restore_from_path", "its reward model from reward_model.rm_model_file"),
         ("ppo", "reward_model.rm_model_file", "from critic.pretrained_checkpoint.restore_from_path"),
         ("sft", "model.data.data_prefix", "its training data from model.data.train_ds.file_path"),
