@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data.atomic_files import atomic_text_files
-from data.fields import is_empty
+from data.fields import METADATA, is_empty
 from data.raw_forms import FORMS, QUESTION, RawForm, recognise, unread_columns
 from data.raw_samples import RawDialogue, RawSample, RawScored
 from data.readers import RawRecord, read_records
@@ -260,8 +260,10 @@ def _form_of(
     head = _typical(heads, columns, ignore)
     content = _content_of(head, columns, ignore)
     form = recognise(content)
+    if form is None or unread_columns(form, content):
+        _refuse_capitals(head, content, columns, name)
     if form is None:
-        raise _unknown_form(head, content, columns, len(heads) == 1, name)
+        raise _unknown_form(head, len(heads) == 1, name)
     if unread := unread_columns(form, content):
         kept_by = (
             "; SFT keeps the tools of conversations and of prompts with answers" if "tools" in unread else ""
@@ -274,20 +276,23 @@ def _form_of(
     return form
 
 
-def _unknown_form(
-    head: RawRecord, content: Mapping[str, Any], columns: Mapping[str, str], is_alone: bool, name: str
-) -> UnknownForm:
-    """The error for a record without a known form. content: its values by the form's names; is_alone: whether the data set has no
-    other record."""
-    present = [key for key, value in head.value.items() if not is_empty(value)] or [*head.value]
-    fault = f"{name} has the columns {', '.join(present)}, which"
-    own_names = {key.lower(): key for key in content}
-    if form := recognise(own_names):
-        read = {*form.columns, *form.optional}
-        meanings = dict(columns) | {own: key for key, own in own_names.items() if key in read and own != key}
+def _refuse_capitals(
+    head: RawRecord, content: Mapping[str, Any], columns: Mapping[str, str], name: str
+) -> None:
+    """Raises UnknownForm if the columns differ from a form's only in capitals. content: the record's values by the form's names."""
+    # pandas' index has a capital of its own
+    own_names = {key if key in METADATA else key.lower(): key for key in content}
+    form = recognise(own_names)
+    if form and len(own_names) == len(content) and not unread_columns(form, own_names):
+        meanings = dict(columns) | {own: key for key, own in own_names.items() if own != key}
         renamings = ",".join(f"{own}={key}" for own, key in meanings.items())
-        cure = f"name their meanings with --map {shlex.quote(renamings)}"
-        return UnknownForm(f"{fault} are those of {form.name}, but with capitals", cure, meanings)
+        fault = f"{_columns_of(head, name)} are those of {form.name}, but with capitals"
+        raise UnknownForm(fault, f"name their meanings with --map {shlex.quote(renamings)}", meanings)
+
+
+def _unknown_form(head: RawRecord, is_alone: bool, name: str) -> UnknownForm:
+    """The error for a record without a known form. is_alone: whether the data set has no other record."""
+    present = _present(head)
     lists = [
         key
         for key in present
@@ -298,7 +303,16 @@ def _unknown_form(
         cure = f"if {lists[0]!r} is the list of records, write that list alone into a file, [{{…}}, {{…}}]; else {cure}"
     examples = {form.name: " + ".join(form.columns) for form in reversed(FORMS)}
     known = "; ".join(f"{name}: {columns}" for name, columns in reversed(examples.items()))
-    return UnknownForm(f"{fault} match no known form ({known})", cure, {})
+    return UnknownForm(f"{_columns_of(head, name)} match no known form ({known})", cure, {})
+
+
+def _columns_of(head: RawRecord, name: str) -> str:
+    return f"{name} has the columns {', '.join(_present(head))}, which"
+
+
+def _present(head: RawRecord) -> list[str]:
+    """The columns with content; of a record without content, all columns."""
+    return [key for key, value in head.value.items() if not is_empty(value)] or [*head.value]
 
 
 def _content_of(record: RawRecord, columns: Mapping[str, str], ignore: tuple[str, ...]) -> dict[str, Any]:
@@ -464,15 +478,17 @@ def _lines(
     for record, sample in samples:
         try:
             content, prompt = _content(sample, conversion.to), json.dumps(sample.context())
-            text = json.dumps(record.value if unchanged else content)
-            if (identity := _hash(text)) in seen and not unchanged:
-                raise Unusable(Reason.DUPLICATE, text[:60])
+            text = json.dumps(content)
+            if (identity := _hash(text)) in seen:
+                if not unchanged:
+                    raise Unusable(Reason.DUPLICATE, text[:60])
+                conversion.report.notes[Reason.DUPLICATE] += 1
         except Unusable as error:
             conversion.report.skip(Skip(record.file, record.line, error.reason, error.detail))
             continue
         seen.add(identity)
         conversion.as_they_are += unchanged
-        yield _Line(record.file, prompt, content, text)
+        yield _Line(record.file, prompt, content, json.dumps(record.value) if unchanged else text)
 
 
 def _write(conversion: Conversion, lines: Iterator[_Line], split_of: _Split, name: str) -> None:

@@ -317,6 +317,8 @@ def test_the_report_shows_calls_as_the_model_sees_them(tmp_path, smoke):
 REFUSED = {
     "unknown columns": ([{"q": "a", "a": "b"}], "sft", r"the columns q, a, which match no known form .*--map question=prompt"),
     "columns with capitals": ([{"Prompt": "a", "Chosen": "b", "Rejected": "c"}], "preferences", "are those of preference pairs, but with capitals: .*--map Prompt=prompt,Chosen=chosen,Rejected=rejected$"),
+    "some columns with capitals": ([{"prompt": "a", "Chosen": "b", "Rejected": "c", "ID": 1, "Unnamed: 0": 0}], "preferences", "but with capitals: .*--map Chosen=chosen,Rejected=rejected,ID=id$"),
+    "capitals of a form and further columns": ([{"Prompt": "a", "Better": "b", "Worse": "c"}], "preferences", "which match no known form "),
     "records with lists": ([{"q": [{"a": "b"}]}] * 2, "sft", "match no known form .*: name their meanings"),
     "unread columns to quote": ([{"prompt": "a", "completion": "b", "Ticket Nr": 1, "Tags": 2}], "sft", "--ignore 'Ticket Nr,Tags'$"),
     "an unread column": ([{"prompt": "a", "chosen": "b", "rejected": "c", "tools": [1]}], "sft", r"does not read the column tools; SFT keeps the tools of conversations.*--ignore tools"),
@@ -483,6 +485,7 @@ def test_the_command_shows_a_file_in_a_job_s_format_as_the_job_reads_it(tmp_path
     train = (tmp_path / "train.jsonl").read_text().splitlines()
     assert [*map(json.loads, train)] == [{"input": Q, "output": ANSWER}] * 2
     assert f"{Q}⟦ {ANSWER}" in shown and "User:" not in shown and "missing key: 1" in shown
+    assert "kept, but note: the same sample again: 1" in shown
     jsonl(raw, {"input": Q, "output": "a " * 500})
     shown = CliRunner().invoke(commands, [str(raw), "--to", "sft", *options]).output
     assert " tokens … " in shown and len(shown) < 1500

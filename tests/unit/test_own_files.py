@@ -179,6 +179,7 @@ def test_held_out_lines_in_the_trainers_format_are_unchanged(tmp_path, caplog, s
     assert sorted(map(str, train + validation)) == sorted(map(str, rows))
     assert len(validation) == held_out and not [row for row in train if row in validation]
     assert "d.jsonl was split" in caplog.text and "and unchanged: 8 records" in caplog.text
+    assert "the same sample again: 4" in caplog.text
     assert ("not read: topic" in caplog.text) == ("topic" in record)
 
 
