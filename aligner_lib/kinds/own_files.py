@@ -30,6 +30,7 @@ from aligner_lib.models.disk import explain_full_disk, explain_read_only
 from aligner_lib.models.fetch import cache_root, locked
 from aligner_lib.models.hash import file_hash, files_hash, text_hash
 from data.atomic_files import atomic_text_files
+from data.fields import is_empty
 from data.hub import HubError, is_hub_name
 from data.report import DataError, FormError, SameMeaning, UnknownForm, UnreadColumns
 from data.sources import own_files
@@ -66,6 +67,8 @@ class ExaminedSource(NamedTuple):
     """The columns of the first records of JSON Lines; empty for another form."""
     is_own: bool
     """Whether the source is JSON Lines in the trainers' format, as far as the first records tell."""
+    has_texts: bool
+    """Whether one of these records has a whole text."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,8 @@ def _examined(source: Path, samples: Samples, rules: Rules) -> ExaminedSource:
     heads = first_records(source) if may_be_own(source) else None
     columns = set().union(*heads or ())
     is_own = heads is not None and are_own(heads, samples, rules.names())
-    return ExaminedSource(source, columns, is_own)
+    has_texts = any(not is_empty(head.get("text")) for head in heads or ())
+    return ExaminedSource(source, columns, is_own, has_texts)
 
 
 def _named_files(source: Path) -> dict[str, Path]:
@@ -209,17 +213,15 @@ def _common_folder(files: Iterable[Path]) -> Path:
 def _split(sources: list[ExaminedSource], samples: Samples, rules: Rules, key: str) -> list[Converted]:
     """Convert the training sources, and hold out a share of the prompts, of all sources the same prompts. key: the setting of
     the validation. Raises UserError for whole texts, and if no prompt is held out."""
-    for path, columns, is_own in sources:
-        if is_own and "text" in columns:
+    rules_of_sources = []
+    for path, _, is_own, has_texts in sources:
+        if is_own and has_texts:
             raise UserError(
                 f"{key} is not set: give it as {key}=…, because {path} has whole texts, of which the job holds none out"
             )
-
-    def convert(source: ExaminedSource, limit: float | None = None) -> Converted:
-        unchanged = source.is_own and all_are_own(source.path, samples, rules.names())
-        return _converted(source.path, "train", samples, replace(rules, unchanged=unchanged, limit=limit))
-
-    alone = [convert(source) for source in sources]
+        unchanged = is_own and all_are_own(path, samples, rules.names())
+        rules_of_sources.append((path, replace(rules, unchanged=unchanged)))
+    alone = [_converted(path, "train", samples, own_rules) for path, own_rules in rules_of_sources]
     held_out = [converted for converted in alone if converted.file("validation").stat().st_size]
     first, fraction = sources[0].path, rules.validation_fraction
     if fraction and not held_out:
@@ -231,8 +233,10 @@ def _split(sources: list[ExaminedSource], samples: Samples, rules: Rules, key: s
     limits = [converted.limit for converted in held_out if converted.limit is not None]
     nearest = min(limits, key=lambda limit: abs(limit - fraction * 2**64), default=None)
     return [
-        converted if nearest is None or converted.limit in (None, nearest) else convert(source, nearest)
-        for source, converted in zip(sources, alone)
+        converted
+        if nearest is None or converted.limit in (None, nearest)
+        else _converted(path, "train", samples, replace(own_rules, limit=nearest))
+        for (path, own_rules), converted in zip(rules_of_sources, alone)
     ]
 
 

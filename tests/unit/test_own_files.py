@@ -151,7 +151,9 @@ def test_without_a_validation_file_a_share_of_the_prompts_is_held_out(tmp_path):
 
 
 @pytest.mark.parametrize("answer", ["Yes.", "Yes. " * 1000], ids=["small", "large"])
-def test_several_files_hold_out_the_same_prompts_although_one_has_few(tmp_path, answer):
+def test_several_files_hold_out_the_same_prompts_although_one_has_few(tmp_path, monkeypatch, answer):
+    all_are_own = Mock(side_effect=own_files.all_are_own)
+    monkeypatch.setattr(own_files, "all_are_own", all_are_own)
     rows = [PAIR | {"prompt": f"{n}?"} for n in range(12)]
     few = jsonl(tmp_path / "few.jsonl", *(row | {"chosen": answer} for row in rows[:4]))
     many = jsonl(tmp_path / "many.jsonl", *rows)
@@ -160,6 +162,7 @@ def test_several_files_hold_out_the_same_prompts_although_one_has_few(tmp_path, 
     train, validation = ([{line["prompt"] for line in lines(path)} for path in split[name]] for name in split)
     assert len(validation[1]) == 2 and len(train[1]) == 10
     assert validation[0] == validation[1] & {f"{n}?" for n in range(4)} and train[0] <= train[1]
+    assert all_are_own.call_count == 2, "each file is read once"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,7 @@ def test_several_files_hold_out_the_same_prompts_although_one_has_few(tmp_path, 
         ("sft", {"input": "Why?", "output": "So.", "topic": "x"}, 2),
         ("labels", {"prompt": "User: Why?\n\nAssistant:", "response": "So.", "label": True}, 4),
         ("pairs", PAIR, 4),  # KTO needs two prompts
-        ("prompts", {"prompt": "Why?"}, 2),
+        ("prompts", {"prompt": "Why?", "text": None}, 2),  # no whole text
     ],
 )
 def test_held_out_lines_in_the_trainers_format_are_unchanged(tmp_path, caplog, samples, record, held_out):
