@@ -146,7 +146,11 @@ def data_convert(
     ] = 0.05,
     max_length: Annotated[
         int | None,
-        typer.Option(min=1, help="model.encoder_seq_length, with --tokenizer; else the model's positions."),
+        typer.Option(
+            min=1,
+            help="model.encoder_seq_length, for prompts less a response's tokens, with --tokenizer; else the model's positions, for "
+            "prompts no limit.",
+        ),
     ] = None,
     chat_template: ChatTemplate = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 1234,
@@ -160,11 +164,22 @@ def data_convert(
     from aligner_lib.datasets.own_format import is_read_as_it_is
     from aligner_lib.errors import UserError
     from data import convert
+    from data.fields import is_empty
 
+    if max_length and tokenizer is None:
+        raise UserError(f"--max-length {max_length} is a number of tokens: give --tokenizer MODEL, too")
     meanings = {"columns": _renamings(columns), "ignore": _names(ignore)}
     files, names = [Path(path) for path in raw], [*meanings["columns"], *meanings["ignore"]]
-    unchanged = all(is_read_as_it_is(file, to, names, is_split=True) for file in files)
-    if unchanged and to != "sft" and "text" in first_record(files):
+    own_files = [file for file in files if is_read_as_it_is(file, to, names, is_split=True)]
+    unchanged = len(own_files) == len(files)
+    if own_files and not unchanged:
+        other = next(file for file in files if file not in own_files)
+        raise UserError(
+            f"{own_files[0]} is in a job's own format, and {other} is not, so a job converts {other} alone: give each file an "
+            "`aligner data` command of its own, with another --out"
+        )
+    has_texts = any(not is_empty(first_record([file]).get("text")) for file in own_files)
+    if to != "sft" and has_texts:
         jobs = "`aligner rm` and `aligner dpo`" if to == "preferences" else "`aligner ppo` and `aligner grpo`"
         raise UserError(
             f"{', '.join(raw)} has whole texts, which {jobs} read as they are: give the job the file itself"
@@ -182,11 +197,12 @@ def data_convert(
     typer.echo(replace(conversion, lengths=lengths, unit="tokens"))
     for line in left_out.lines():
         typer.echo(f"in a training: {line}")
-    limit = max_length or _positions(own.folder)
-    if longer := sum(length > limit for length in lengths):
+    # a prompt's limit depends on the length of a job's responses
+    limit = max_length or (None if to == "prompts" else _positions(own.folder))
+    if limit and (longer := sum(length > limit for length in lengths)):
+        shortened = " (SFT shortens an input)" if to == "sft" else ""
         typer.echo(
-            f"in a training: {longer:,} of {len(lengths):,} samples are longer than {limit:,} tokens, and left out (SFT shortens an "
-            "input)"
+            f"in a training: {longer:,} of {len(lengths):,} samples are longer than {limit:,} tokens, and left out{shortened}"
         )
     typer.echo(f"\n{show_converted(conversion, own)}")
 
@@ -292,32 +308,35 @@ def data_lengths(
 ):
     """Show the lengths of samples, and the padding in micro batches limited by samples or by tokens."""
     from aligner_lib.datasets.chat_template import ANSWER
-    from aligner_lib.datasets.json_lines import first_record
     from aligner_lib.datasets.lengths import length_report
     from aligner_lib.datasets.load import load_labelled, load_pairs, load_sft
-    from aligner_lib.datasets.own_format import is_read_as_it_is
+    from aligner_lib.datasets.own_format import first_records, is_read_as_it_is, may_be_own
     from aligner_lib.errors import UserError
+    from data.fields import METADATA, is_empty
+    from data.raw_forms import recognise, unread_columns
 
     own = _tokenizer(tokenizer, chat_template)
-    first = first_record([file])
+    heads = first_records(file) if may_be_own(file) else []
+    columns = {key for head in heads for key, value in head.items() if not is_empty(value)} - METADATA
+    form = recognise(columns)
+    required = columns if columns == {"text"} else set(form.columns) if form else set()
     # an empty answer of `aligner data hh` has a space behind `Assistant:`
-    is_text = str(first.get("text")).endswith(ANSWER)
-    answers = {"chosen", "chosen_response", "completion", "response"}
-    if is_text or ("prompt" in first and not answers & first.keys()):
+    is_text = columns == {"text"} and str(heads[0].get("text")).endswith(ANSWER)
+    are_prompts = required in ({"prompt"}, {"question"})
+    if is_text or (are_prompts and not unread_columns(form, columns)):
         renaming = " --map text=prompt" if is_text else ""
         raise UserError(
             f"{file} has prompts without answers: `aligner data {file} --to prompts{renaming} --out DIR --tokenizer MODEL` shows "
             "their lengths"
         )
-    to = "preferences" if {"text", "chosen", "label"} & first.keys() else "sft"
+    compared = {"text", "chosen", "chosen_response", "preferred_output", "label"} & required
+    to = "preferences" if compared else "sft"
     if file.is_file() and not is_read_as_it_is(file, to):
         raise UserError(
             f"{file} is not in the format that a job reads as it is: convert the file with `aligner data {file} --to "
-            f"{to if first else '…'} --out DIR`, and give DIR/train.jsonl"
+            f"{to if required and not are_prompts else '…'} --out DIR`, and give DIR/train.jsonl"
         )
-    load = (
-        load_labelled if "label" in first else load_pairs if {"text", "chosen"} & first.keys() else load_sft
-    )
+    load = load_labelled if "label" in required else load_pairs if compared else load_sft
     samples, report = load([file], own, max_length)
     longest = max(sample.num_tokens for sample in samples)
     budget = packed_sequence_size or micro_batch_size * longest

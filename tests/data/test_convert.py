@@ -475,7 +475,9 @@ def test_the_command_renames_ignores_and_shows_what_is_learnt(tmp_path, smoke):
     assert "in a training: 1 of 12 samples left out: " in result.output
     assert "are longer than" not in result.output
     result = CliRunner().invoke(commands, [str(raw), *options, "--max-length", "1"])
-    assert "in a training: 11 of 11 samples are longer than 1 tokens" in result.output
+    assert "in a training: 11 of 11 samples are longer than 1 tokens, and left out\n" in result.output
+    without = CliRunner().invoke(commands, [str(raw), *options[:-2], "--max-length", "1"])
+    assert "--max-length 1 is a number of tokens: give --tokenizer" in str(without.exception)
 
 
 def test_the_command_shows_a_file_in_a_job_s_format_as_the_job_reads_it(tmp_path, smoke):
@@ -493,6 +495,18 @@ def test_the_command_shows_a_file_in_a_job_s_format_as_the_job_reads_it(tmp_path
     for to, jobs in (("preferences", "`aligner rm` and `aligner dpo`"), ("prompts", "`aligner ppo`")):
         refused = CliRunner().invoke(commands, [str(raw), "--to", to, *options])
         assert f"has whole texts, which {jobs}" in str(refused.exception)
+    jsonl(raw, {"prompt": f"{Q} " * 9000, "chosen": ANSWER, "rejected": WORSE, "text": None})
+    shown = CliRunner().invoke(commands, [str(raw), "--to", "preferences", *options]).output
+    assert "unchanged: 1 records" in shown and "left out\n" in shown
+    shown = (
+        CliRunner()
+        .invoke(commands, [str(raw), "--to", "prompts", "--ignore", "chosen,rejected", *options])
+        .output
+    )
+    assert "tokens of a sample" in shown and "left out" not in shown, "a job's responses decide the limit"
+    other = jsonl(tmp_path / "other.jsonl", {"chosen": hh("a"), "rejected": hh("b")})
+    refused = CliRunner().invoke(commands, [str(other), str(raw), "--to", "preferences", *options])
+    assert "raw.jsonl is in a job's own format, and " in str(refused.exception)
 
 
 @pytest.mark.parametrize(

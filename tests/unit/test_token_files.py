@@ -274,6 +274,12 @@ def test_the_command_shows_lengths_and_padding(formatted, smoke, tmp_path):
         ({"prompt": "Why?", "response": "So.", "label": True}, "own.jsonl: 2 samples, "),
         ({"prompt": "Why?", "completion": "So."}, "own.jsonl --to sft --out DIR`, and give DIR/train.jsonl"),
         ({"prompt": "Why?"}, "own.jsonl has prompts without answers: `aligner data "),
+        ({"question": "Why?"}, "own.jsonl has prompts without answers: `aligner data "),
+        ({"prompt": "Why?", "advice": "So."}, "own.jsonl --to … --out DIR`"),
+        ({"prompt": "Why?", "messages": [{"role": "user", "content": "Why?"}]}, "own.jsonl --to sft --out"),
+        ({"instruction": "Why?", "output": "So.", "text": "Why? So."}, "own.jsonl --to sft --out"),
+        ({"prompt": "Why?", "chosen_response": "a", "rejected_response": "b"}, "--to preferences --out"),
+        ({"prompt": "Why?", "chosen": "a", "rejected": "b", "text": None}, "own.jsonl: 2 samples, "),
         (
             {"text": "User: Why?\n\nAssistant:"},
             "own.jsonl --to prompts --map text=prompt --out DIR --tokenizer",
