@@ -186,7 +186,9 @@ def _with_special_tokens_map(folder: Path, config: dict) -> dict:
     """The settings, with the tokens named only in special_tokens_map.json, where earlier releases of transformers name them."""
     path = folder / "special_tokens_map.json"
     names = _read_json(path) if path.exists() else {}
-    return config | {key: names[key] for key in names if names[key] and not config.get(key)}
+    # Beside added_tokens_decoder, transformers lets no token of the map replace null. A model needs a stop token in any case.
+    kept = {key for key in config if config[key] or ("added_tokens_decoder" in config and key != "eos_token")}
+    return config | {key: names[key] for key in names.keys() - kept if names[key]}
 
 
 def _sentencepiece_config(folder: Path) -> dict:

@@ -274,6 +274,22 @@ def test_a_stop_token_named_only_in_special_tokens_map_is_taken(tmp_path, hf, re
     assert tokenizer.eos_id == 0 and tokenizer.config.keys() == config.keys() | {"eos_token"}
 
 
+@pytest.mark.parametrize("listed", [{}, {"added_tokens_decoder": {"0": {"content": "<|endoftext|>"}}}])
+def test_special_tokens_map_replaces_null_where_transformers_reads_the_map(tmp_path, hf, listed):
+    from transformers import AutoTokenizer
+
+    update_json(hf / "tokenizer_config.json", bos_token=None, additional_special_tokens=[], **listed)
+    names = {"bos_token": "<|im_start|>", "additional_special_tokens": ["<|im_end|>"]}
+    (hf / "special_tokens_map.json").write_text(json.dumps(names))
+    config = Tokenizer(import_hf(hf, tmp_path / "model")).config
+    assert (
+        config["bos_token"]
+        == AutoTokenizer.from_pretrained(hf).bos_token
+        == (None if listed else "<|im_start|>")
+    )
+    assert config["additional_special_tokens"] == ([] if listed else ["<|im_end|>"])
+
+
 # what transformers 5.23 gave for SmolLM2's GGUF file, digits apart; whichever source it was fetched from gives the same
 SMOLLM2_IDS = {
     "The capital of France is Paris.": [504, 3575, 282, 4649, 314, 7042, 30],
