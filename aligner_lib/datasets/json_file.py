@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from aligner_lib.errors import UserError
@@ -26,3 +29,15 @@ def read_object(path: Path, cure: str = CURE) -> dict:
     if not isinstance(value, dict):
         raise DamagedFileError(f"{path} is not a JSON object: {cure}")
     return value
+
+
+@contextmanager
+def key_errors_in(path: Path) -> Iterator[None]:
+    """Raise DamagedFileError, with the file, for a missing or unknown key and for a value of a wrong type."""
+    try:
+        yield
+    except KeyError as error:
+        raise DamagedFileError(f"{path} has no {error}: {CURE}") from None
+    except (TypeError, AttributeError) as error:
+        reason = re.sub(r"^[\w.]+\(\) ", "", str(error))  # without the name of Python's function
+        raise DamagedFileError(f"{path}: {reason}: {CURE}") from None

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aligner_lib.datasets.json_file import read_object
+from aligner_lib.datasets.json_file import key_errors_in, read_object
 from aligner_lib.models.hash import ADAPTERS, model_hash
 from aligner_lib.models.tensor_store import Block, StoreReader
 from cluster.record import write_json
@@ -57,8 +57,9 @@ class AdapterRecord:
         if not path.exists():
             return None
         stored = read_object(path)
-        layers = {name: Adapter(**adapter) for name, adapter in stored["layers"].items()}
-        return AdapterRecord(Path(stored["base"]["path"]), stored["base"]["hash"], layers)
+        with key_errors_in(path):
+            layers = {name: Adapter(**adapter) for name, adapter in stored["layers"].items()}
+            return AdapterRecord(Path(stored["base"]["path"]), stored["base"]["hash"], layers)
 
     def is_of_same(self, other: AdapterRecord) -> bool:
         """Whether both records have the same shapes and the same base model, in any folder."""

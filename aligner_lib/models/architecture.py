@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
-from aligner_lib.datasets.json_file import read_object
+from aligner_lib.datasets.json_file import key_errors_in, read_object
 
 Normalization = Literal["rms", "layer"]
 Activation = Literal["swiglu", "geglu", "squared_relu", "gelu", "gelu_tanh"]
@@ -191,7 +191,7 @@ class Architecture:
 
     @staticmethod
     def load(folder: Path) -> Architecture:
-        """Read model.json from a model folder. Raises FileNotFoundError without the file, DamagedFileError if it is not JSON."""
+        """Read model.json from a model folder. Raises FileNotFoundError without the file, DamagedFileError for a slip in it."""
         path = Path(folder) / "model.json"
         if not path.exists():
             raise FileNotFoundError(
@@ -200,6 +200,7 @@ class Architecture:
         stored = read_object(path)
         values = {field.name: stored[field.name] for field in fields(Architecture) if field.name in stored}
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        if values.get("rope_scaling"):
-            values["rope_scaling"] = RopeScaling(**values["rope_scaling"])
-        return Architecture(**values)
+        with key_errors_in(path):
+            if values.get("rope_scaling"):
+                values["rope_scaling"] = RopeScaling(**values["rope_scaling"])
+            return Architecture(**values)

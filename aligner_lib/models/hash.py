@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from aligner_lib.datasets.json_file import read_object
+from aligner_lib.datasets.json_file import key_errors_in, read_object
 
 WHOLE_BYTES = 1 << 23  # a file up to this size is read completely
 HEAD_BYTES = 1 << 20  # of a larger file: its beginning (with the safetensors header) ...
@@ -35,7 +35,8 @@ def model_hash(folder: Path) -> str:
     if not (folder / ADAPTERS).exists():
         return _sampled_hash(files)
     record = read_object(folder / ADAPTERS)
-    record["base"] = record["base"]["hash"]  # the path of the base does not count
+    with key_errors_in(folder / ADAPTERS):
+        record["base"] = record["base"]["hash"]  # the path of the base does not count
     return _sampled_hash(files, json.dumps(record, sort_keys=True))
 
 

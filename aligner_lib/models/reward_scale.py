@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from aligner_lib.datasets.json_file import read_object
+from aligner_lib.datasets.json_file import key_errors_in, read_object
 
 
 @dataclass(frozen=True)
@@ -27,4 +27,5 @@ class RewardScale:
     def load(folder: Path) -> RewardScale:
         """Read reward.json from a checkpoint folder; the defaults when the file is missing."""
         path = Path(folder) / "reward.json"
-        return RewardScale(**read_object(path)) if path.exists() else RewardScale()
+        with key_errors_in(path):
+            return RewardScale(**read_object(path)) if path.exists() else RewardScale()

@@ -243,6 +243,23 @@ def test_a_slip_in_a_file_of_a_model_folder_is_named_with_its_place(tmp_path, sm
         read(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "read", "slip"),
+    [
+        ("model.json", "{}", Architecture.load, r": missing .* 'num_layers'"),
+        ("reward.json", '{"meen": 1}', RewardScale.load, ": got an unexpected keyword argument 'meen'"),
+        ("adapter.json", "{}", AdapterRecord.load, " has no 'layers'"),
+        ("adapter.json", '{"layers": []}', AdapterRecord.load, ": 'list' object has no attribute 'items'"),
+        ("adapter.json", "{}", model_hash, " has no 'base'"),
+    ],
+)
+def test_a_slip_in_a_key_of_a_model_folder_s_file_is_named(tmp_path, name, text, read, slip):
+    (tmp_path / "model.json").write_text("{}")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=f"{name}{slip}.*: correct the file, or import the model again"):
+        read(tmp_path)
+
+
 def header_of(entries: object, data: bytes = bytes(16)) -> bytes:
     text = json.dumps(entries).encode()
     return len(text).to_bytes(8, "little") + text + data
