@@ -31,7 +31,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,10 +57,11 @@ def declared_in(folder: Path) -> dict[str, tuple]:
     path = folder / "metrics.toml"
     file, shelf, rules = _parsed(path), shelf_of(path), _rules()
     with _errors_in(path):
+        lists = {key: _listed(key, file.get(key, [])) for key in ("sections", "charts", "alarms")}
         return {
-            "metrics": tuple(_section_named(name, shelf) for name in file.get("sections", ())),
-            "charts": tuple(_named("chart", name, shelf.charts) for name in file.get("charts", ())),
-            "alarms": tuple(_named("alarm", name, rules) for name in file.get("alarms", ())),
+            "metrics": tuple(_section_named(name, shelf) for name in lists["sections"]),
+            "charts": tuple(_named("chart", name, shelf.charts) for name in lists["charts"]),
+            "alarms": tuple(_named("alarm", name, rules) for name in lists["alarms"]),
         }
 
 
@@ -71,15 +72,18 @@ def shelf_of(path: Path) -> Shelf:
     Raises ConfigError as `declared_in` does.
     """
     file = _parsed(path)
-    included = [shelf_of((path.parent / name).resolve()) for name in file.get("include", ())]
-    least = {name: size for shelf in included for name, size in shelf.least.items()} | file.get("least", {})
+    with _errors_in(path):
+        names = _listed("include", file.get("include", []))
+    included = [shelf_of((path.parent / name).resolve()) for name in names]
+    least = {name: size for shelf in included for name, size in shelf.least.items()}
     sections = {name: section for shelf in included for name, section in shelf.sections.items()}
     charts = {name: drawn for shelf in included for name, drawn in shelf.charts.items()}
     with _errors_in(path):
-        for name, table in file.get("section", {}).items():
+        least |= _table("least", file.get("least", {}))
+        for name, table in _table("section", file.get("section", {})).items():
             sections[name] = _made(f"section.{name}", _section, table)
-        for name, table in file.get("chart", {}).items():
-            charts[name] = _made(f"chart.{name}", _chart, {"sizes": least} | table)
+        for name, table in _table("chart", file.get("chart", {})).items():
+            charts[name] = _made(f"chart.{name}", partial(_chart, least), table)
     return Shelf(sections, charts, least)
 
 
@@ -98,13 +102,29 @@ def _errors_in(path: Path) -> Iterator[None]:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _made(header: str, make: Callable, table: dict) -> Any:
+def _made(header: str, make: Callable, table: object) -> Any:
     """Call `make` with a table's keys. Raises ConfigError, with the table's header, for a missing and for an unknown key."""
     try:
-        return make(**table)
+        return make(**_table(header, table))
     except TypeError as error:
         reason = re.sub(r"^[\w.]+\(\) ", "", str(error))  # without the name of Python's function
         raise ConfigError(f"[{header}]: {reason}") from error
+
+
+def _table(header: str, value: object) -> dict:
+    """Return a table. Raises ConfigError for any other value."""
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{header} is {value!r:.60}, not a table: write a header such as [chart.NAME] or [least]"
+        )
+    return value
+
+
+def _listed(key: str, value: object) -> list:
+    """Return a key's list. Raises ConfigError for any other value, such as a string, whose letters would become the items."""
+    if not isinstance(value, list):
+        raise ConfigError(f"{key} = {value!r} is not a list: write {key} = [{value!r}]")
+    return value
 
 
 def _named(title: str, name: str, there: Mapping[str, Any]) -> Any:
@@ -120,34 +140,38 @@ def _rules() -> dict[str, Rule]:
 
 
 def _section(title: str, metrics: list[dict], text: str = "") -> MetricGroup:
-    return MetricGroup(title, text, tuple(_metric(**table) for table in metrics))
+    return MetricGroup(title, text, tuple(_metric(**table) for table in _listed("metrics", metrics)))
 
 
 def _metric(
     names: list[str], definition: str, unit: str = "", healthy: str = "", setting: str = ""
 ) -> Metric:
-    return Metric(tuple(names), unit, definition, healthy, setting)
+    return Metric(tuple(_listed("names", names)), unit, definition, healthy, setting)
 
 
 def _section_named(name: str | dict, shelf: Shelf) -> MetricGroup:
     """Return the section with the given name. For a dict {name, only}, the section keeps only the listed metrics."""
     if isinstance(name, str):
         return _named("section", name, shelf.sections)
-    section, only = _named("section", name.get("name"), shelf.sections), name.get("only", ())
+    return _made("sections", partial(_part_of_section, shelf), name)
+
+
+def _part_of_section(shelf: Shelf, name: str, only: list[str]) -> MetricGroup:
+    section = _named("section", name, shelf.sections)
+    metrics = {name: metric for metric in section.metrics for name in metric.names}
+    kept = [_named("metric", name, metrics) for name in _listed("only", only)]
     return MetricGroup(
-        section.title,
-        section.text,
-        tuple(metric for metric in section.metrics if set(metric.names) & set(only)),
+        section.title, section.text, tuple(metric for metric in section.metrics if metric in kept)
     )
 
 
 def _chart(
     sizes: dict[str, float], title: str, lines: list, hint: str = "", least: float | str = 0.0
 ) -> Chart:
-    drawn = [_line(**line) if isinstance(line, dict) else line for line in lines]
+    drawn = [_line(**line) if isinstance(line, dict) else line for line in _listed("lines", lines)]
     least = _named("size in [least]", least, sizes) if isinstance(least, str) else least
     return chart(title, *drawn, hint=hint, least=least)
 
 
 def _line(label: str, metrics: list[str], minus: str = "") -> Line:
-    return Line(label, tuple(metrics), minus)
+    return Line(label, tuple(_listed("metrics", metrics)), minus)

@@ -80,6 +80,18 @@ def test_a_kind_names_its_own_and_included_sections_and_charts(tmp_path):
             OWN.replace('label = "train", ', ""),
             "[chart.margin]: missing 1 required positional argument: 'label'",
         ),
+        (OWN.replace(', only = ["val_time"]', ""), "missing 1 required positional argument: 'only'"),
+        (OWN.replace('["val_time"]', '["val"]'), "there is no metric 'val'; there are step_time, val_time"),
+        (
+            OWN.replace("[chart.accuracy]", "[chart]"),
+            "chart.title is 'Accuracy', not a table: write a header",
+        ),
+        ('chart = ["accuracy"]', "chart is ['accuracy'], not a table"),
+        (
+            OWN.replace('["train/acc", "validation/acc"]\ndef', '"acc"\ndef'),
+            "names = 'acc' is not a list: write names = ['acc']",
+        ),
+        ('charts = "margin"', "charts = 'margin' is not a list"),
         (OWN.replace("shared/", ""), "metrics.toml: [Errno 2] No such file"),
     ],
 )
