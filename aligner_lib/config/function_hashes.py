@@ -9,7 +9,8 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig
 
 from aligner_lib.config.functions import place_in
-from aligner_lib.models.hash import file_hash
+from aligner_lib.config.user_module import neighbours
+from aligner_lib.models.hash import file_hash, files_hash
 
 CACHE = "cache"  # the argument of the environment `judge`
 
@@ -17,16 +18,28 @@ CACHE = "cache"  # the argument of the environment `judge`
 def hashes_of_functions(config: DictConfig) -> dict[str, str]:
     """Hash the files with a run's functions and environments, by setting. A run can't continue with other files.
 
-    Code and named files, such as a file of prompts, count for an environment. A judge's cache does not, because the run writes
-    it.
+    Code counts together with the modules in its folder that it imports. The files in an environment's arguments, such as a file
+    of prompts, count too, apart from a judge's cache, because the run writes the cache.
     """
-    files = {f"functions.{name}": place_in(use)[0] for name, use in (config.get("functions") or {}).items()}
+    code = {f"functions.{name}": place_in(use)[0] for name, use in (config.get("functions") or {}).items()}
+    files: dict[str, Path] = {}
     for name, environment in ((config.get("model") or {}).get("environments") or {}).items():
         key = f"model.environments.{name}"
         if ".py" in (environment.get("use") or ""):
-            files[f"{key}.use"] = place_in(environment["use"])[0]
+            code[f"{key}.use"] = place_in(environment["use"])[0]
         files |= dict(_named_files(f"{key}.args", environment.get("args")))
-    return {key: file_hash(file) for key, file in files.items()}
+    return {key: _hash_of_code(file) for key, file in code.items()} | {
+        key: file_hash(file) for key, file in files.items()
+    }
+
+
+def _hash_of_code(file: Path) -> str:
+    """The hash of a file alone or, if the file imports modules in its folder, of all these files."""
+    imported = neighbours(file, file.read_text(encoding="utf-8-sig", errors="replace"))
+    paths = sorted({path for paths in imported.values() for path in paths} - {file})
+    if not paths:
+        return file_hash(file)
+    return files_hash({path.relative_to(file.parent).as_posix(): path for path in (file, *paths)})
 
 
 def _named_files(key: str, value: object) -> Iterator[tuple[str, Path]]:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import linecache
 import symtable
-import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -19,10 +17,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
+from aligner_lib.config.user_module import run_file
 from aligner_lib.errors import ConfigError
 
 HEADER = "from __future__ import annotations\n\n"  # keeps annotations from being evaluated
@@ -89,24 +88,12 @@ class FunctionFile:
         return cls(str(path), text, check(text, place, str(path), name, setting=setting))
 
     def load(self) -> Callable:
-        """Run the file and return its function. Raises ConfigError, with the line, when the file raises an exception."""
-        # the prefix keeps the file from replacing a module of the same name
-        module = ModuleType(f"function_{Path(self.path).stem}")
-        module.__file__ = self.path
-        sys.modules[module.__name__] = module  # dataclasses look up their module here
-        if (folder := str(Path(self.path).parent)) not in sys.path:
-            sys.path.append(folder)  # for imports of the file's neighbours
-        lines = self.text.splitlines(keepends=True)
-        # With this entry, tracebacks show the executed text, even if the file has changed since.
-        linecache.cache[self.path] = (len(self.text), None, lines, self.path)
-        try:
-            exec(compile(self.text, self.path, "exec"), module.__dict__)
-        except Exception as error:
-            line = self.line_of(error) or getattr(error, "lineno", 1)  # compile raises without a frame
-            raise ConfigError(
-                f"{self.path}, line {line}, raises an error when run: {type(error).__name__}: {error}"
-            ) from error
-        return getattr(module, self.name)
+        """Run the file and return its function. Raises ConfigError as `run_file` does, with the line of an exception."""
+        return getattr(run_file(self.path, self.text, "function", self._explanation), self.name)
+
+    def _explanation(self, error: Exception) -> str:
+        line = self.line_of(error) or getattr(error, "lineno", 1)  # compile raises without a frame
+        return f"{self.path}, line {line}, raises an error when run: {type(error).__name__}: {error}"
 
     def line_of(self, error: Exception) -> int | None:
         """The line of the file that raised the error, itself or in a call; None: another file raised the error."""

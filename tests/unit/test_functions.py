@@ -188,6 +188,22 @@ def test_a_file_runs_like_an_environment_s_with_dataclasses_and_its_neighbours(t
         watched(tmp_path, "def mine(c, r, rc, rr, beta): pass\n1 / 0\n", "dpo")
 
 
+def test_neighbours_of_one_name_in_two_folders_are_refused_and_an_edited_neighbour_is_other_code(tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "own.py").write_text(f"from namesake import SCALE\n\n\ndef mine{CLIP}:\n    return SCALE\n")
+        (folder / "namesake.py").write_text("from further import SCALE\n")
+        (folder / "further.py").write_text(f"SCALE = '{folder.name}'\n")
+    assert FunctionFile.read(str(first / "own.py"), SURROGATE).load()(0, 0, 0, 0) == "a"
+    config = {"functions": {"loss": str(second / "own.py")}}
+    before = hashes_of_functions(config)
+    (second / "further.py").write_text("SCALE = 2.0\n")
+    assert hashes_of_functions(config) != before
+    with pytest.raises(ConfigError, match=f"b/own.py imports .*a/.*rename {second}"):
+        FunctionFile.read(str(second / "own.py"), SURROGATE).load()
+
+
 def test_a_function_of_the_library_that_has_helpers_is_imported():
     place = "aligner_lib.algorithms.policy_gradient:group_advantages"
     text = "from aligner_lib.algorithms.policy_gradient import group_advantages\n"

@@ -6,7 +6,12 @@ import re
 import traceback
 from pathlib import Path
 
-AROUND = tuple(str(Path(__file__).with_name(f"{name}.py")) for name in ("worker", "registry", "user_file"))
+from aligner_lib.config import user_module
+
+AROUND = (
+    *(str(Path(__file__).with_name(f"{name}.py")) for name in ("worker", "registry", "user_file")),
+    user_module.__file__,
+)
 
 
 def of_error(error: BaseException) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import linecache
-import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -15,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from aligner_lib.config.user_module import run_file
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks
 from aligner_lib.rollouts.environments.base import Environment, Message, NoVerdict, Step, require
@@ -62,20 +61,14 @@ class UserFile:
     def load(self) -> Callable[..., Environment]:
         """Run the file. Returns a callable that takes the split and the arguments, and makes the environment.
 
-        Raises UserError when the file raises, and when the file has no suitable function or class, or several.
+        Raises UserError as `run_file` does, and when the file has no suitable function or class, or several.
         """
-        # the prefix keeps the file from replacing a module of the same name
-        module = ModuleType(f"environment_{Path(self.path).stem}")
-        module.__file__ = self.path
-        sys.modules[module.__name__] = module  # dataclasses look up their module here
-        sys.path.append(str(Path(self.path).parent))  # for imports of the file's neighbours
-        lines = self.text.splitlines(keepends=True)
-        # tracebacks show the executed text
-        linecache.cache[self.path] = (len(self.text), None, lines, self.path)
-        try:
-            exec(compile(self.text, self.path, "exec"), module.__dict__)
-        except Exception as error:
-            raise UserError(f"{self.path} raises an error when run:\n{tracebacks.of_error(error)}") from error
+        module = run_file(
+            self.path,
+            self.text,
+            "environment",
+            lambda error: f"{self.path} raises an error when run:\n{tracebacks.of_error(error)}",
+        )
         tools = getattr(module, TOOLS, ())
         is_list = isinstance(tools, list | tuple) and all(map(callable, tools))
         require(is_list, f"{self.path}: {TOOLS} is {tools!r}, but must be a list of functions")
