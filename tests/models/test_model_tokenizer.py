@@ -262,7 +262,7 @@ def test_special_tokens_that_only_the_configuration_names_are_special_as_in_tran
     assert "has no '<tool>', which tokenizer_config.json names: the import leaves out" in caplog.text
 
 
-@pytest.mark.parametrize("rest", [{}, {"eos_token": None}])
+@pytest.mark.parametrize("rest", [{}, {"eos_token": None}, {"eos_token": None, "added_tokens_decoder": {}}])
 def test_a_stop_token_named_only_in_special_tokens_map_is_taken(tmp_path, hf, rest):
     config = read_json(hf / "tokenizer_config.json")
     names = {"eos_token": {"content": config.pop("bos_token")}, "additional_special_tokens": []}
