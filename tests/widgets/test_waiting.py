@@ -118,6 +118,10 @@ def test_a_failed_job_is_no_success_whatever_the_folder_says(run):
         RunFailed, match=r"its job failed, .*finished after step 0(.|\n)*ImportError: no torch"
     ):
         verdict(run, job_of("FAILED", run.info["heartbeat"]["time"] + 1))
+    change_info(run.path, status="stopped", message="stopped while loading (SIGTERM)")
+    words = r"its job failed, and the run stopped after step 0: stopped while loading \(SIGTERM\)\.\n"
+    with pytest.raises(RunFailed, match=words):
+        verdict(run, job_of("FAILED", run.info["heartbeat"]["time"] - 1))
 
 
 def test_a_folder_that_is_deleted_while_it_is_watched_is_reported_and_ends_the_wait(run):

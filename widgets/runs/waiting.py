@@ -56,14 +56,16 @@ def verdict(run, job=None) -> str:
     if status == "deleted":
         raise RunLost(f"{run.name} is gone: its folder {run.path} was deleted during the watch.")
     step = (info.get("heartbeat") or {}).get("step")
+    message = info.get("message") or "it left no message"
     if status == "failed":
-        message = info.get("message") or "it left no message"
         raise RunFailed(f"{run.name} failed at step {step}: {message}{_advice(run)}{_end_of_log(job)}")
     if status != "lost" and run.is_over and _state(job) == "failed":
-        raise RunFailed(
-            f"{run.name}: its job failed, and the run folder is unchanged since an earlier job, {status} after step "
-            f"{step}.{_end_of_log(job)}"
+        known = (
+            f"the run {status} after step {step}: {message}"
+            if _is_of(run, job)
+            else f"the run folder is unchanged since an earlier job, {status} after step {step}"
         )
+        raise RunFailed(f"{run.name}: its job failed, and {known}.{_end_of_log(job)}")
     if silence := silence_of(run):
         raise RunLost(f"{run.name} is lost: {silence}.{_advice(run)} {_where_to_look(run, job)}")
     if status == "lost":
