@@ -88,20 +88,22 @@ def open_run(
 @contextmanager
 def explain_errors(kind: str, config: DictConfig) -> Iterator[None]:
     """Turn a failure with a known solution into a UserError with the solution."""
+    # a server has no folder yet, and may be unable to make it
+    had_folder = RunFolder(config.exp_manager.explicit_log_dir).path.exists()
     try:
         yield
     except Exception as error:
-        if explained := _explanation(kind, config, error):
+        if explained := _explanation(kind, config, error, had_folder):
             raise UserError(explained) from error
         raise
 
 
-def _explanation(kind: str, config: DictConfig, error: Exception) -> str | None:
-    """The message for a failure with a known solution; None for other failures."""
+def _explanation(kind: str, config: DictConfig, error: Exception, had_folder: bool) -> str | None:
+    """The message for a failure with a known solution; None for other failures. had_folder: whether the run folder existed."""
     from aligner_lib.megatron.engine import NonFiniteError
 
     folder = RunFolder(config.exp_manager.explicit_log_dir)
-    if isinstance(error, OSError) and not folder.path.exists():
+    if had_folder and isinstance(error, OSError) and not folder.path.exists():
         return (
             f"the run folder {folder.path} was moved or removed while the run wrote to it: to continue a moved run, start the "
             "same command with the folder's new place"

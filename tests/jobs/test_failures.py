@@ -268,6 +268,8 @@ def test_a_run_folder_that_was_moved_during_the_run_is_named_with_the_cure(tmp_p
             run.path.rename(tmp_path / "moved")
             run.log(1, {"train/loss": 1.0})
     assert not run.path.exists() and RunFolder(tmp_path / "moved").metrics()[0]["step"] == 1
+    with pytest.raises(PermissionError), explain_errors("sft", config):  # a server that can't make its folder
+        raise PermissionError(errno.EACCES, "Permission denied", str(run.path))
 
 
 # ---- a full disk ----------------------------------------------------------------------------------------------------
