@@ -130,7 +130,7 @@ class RunWriter:
         Raises UserError, and leaves the folder unchanged, if the run would continue with another model or other data, also for a
         branch that computes its parent's steps again.
         """
-        if step or (self._before.get("parent") or {}).get("step"):
+        if step or self._repeats_parent():
             self._check_inputs(step)
         self._begin()
         self._go_on(step)
@@ -182,6 +182,12 @@ class RunWriter:
         self._after_loading()
         if not self._beat.is_alive():
             self._beat.start()
+
+    def _repeats_parent(self) -> bool:
+        """Whether a branch begins with its parent's steps: it was never started, or does not begin anew."""
+        resumes = flatten(self._info["config"]).get("exp_manager.resume_if_exists", True)
+        has_shared_steps = bool((self._before.get("parent") or {}).get("step"))
+        return has_shared_steps and (resumes or "heartbeat" not in self._before)
 
     def _check_inputs(self, step: int) -> None:
         """Raise UserError for other models or data than before. A branch may have other functions and environments from its

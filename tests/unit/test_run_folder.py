@@ -289,6 +289,24 @@ def test_a_branch_has_other_functions_from_its_fork_on_and_no_other_model(tmp_pa
     assert RunFolder(tmp_path).info["hashes"] == own
 
 
+def test_a_branch_that_begins_anew_may_have_another_model_unless_it_was_never_started(tmp_path):
+    begin(tmp_path, (1, 2, 3), "stopped", hashes={"model": "m"})
+    change_info(tmp_path, parent={"run": "p", "name": "p", "step": 2})
+    info, anew = RunFolder(tmp_path).info, {"exp_manager": {"resume_if_exists": False}}
+    unstarted = {name: value for name, value in info.items() if name != "heartbeat"}
+    for before, config in ((info, {}), (unstarted, anew)):
+        (tmp_path / "run.json").write_text(json.dumps(before))
+        with (
+            pytest.raises(UserError, match="other inputs"),
+            writer(tmp_path, hashes={"model": "n"}, config=config) as run,
+        ):
+            run.start(0)
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    with writer(tmp_path, hashes={"model": "n"}, config=anew) as run:
+        run.start(0)
+    assert RunFolder(tmp_path / "old-1").info["hashes"] == {"model": "m"}
+
+
 def test_new_settings_are_recorded_when_their_checkpoint_is_loaded_and_announced_once(tmp_path):
     before, changed = ({"peft": {"rank": rank}, "seed": 1} for rank in (4, 8))
     begin(tmp_path, (1, 2, 3), "stopped", config=before)
