@@ -47,8 +47,8 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
 
     settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
     with (
-        closing(job),
         interrupting_signals("loading"),  # until the loop handles the signals
+        closing(job),
         opened_run(kind, config, profile, job, resume=settings.resume) as run,
     ):
         status = TrainingLoop(job.build(run), settings, run).run_to_end()

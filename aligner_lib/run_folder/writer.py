@@ -450,8 +450,13 @@ class RunWriter:
         if self._is_loading and isinstance(error, (UserError, ValueError)):
             self._restore_info()
         elif error is not None and self._begun and self._info["status"] == "running":
-            message = str(error) if str(error) else type(error).__name__
-            self.finish("stopped" if kind is KeyboardInterrupt else "failed", message)
+            if kind is KeyboardInterrupt:
+                message = str(error) or "interrupted by Ctrl-C or SIGINT"
+                self.finish("stopped", message)
+                # the command line ends the process without a word
+                logger.info(f"{self.folder.name}: {message}")
+            else:
+                self.finish("failed", str(error) or type(error).__name__)
             if advice := way_back(self.folder):
                 logger.warning(advice)
         self._stopped.set()

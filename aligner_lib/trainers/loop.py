@@ -9,6 +9,7 @@ that checkpoint.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -25,6 +26,7 @@ from aligner_lib.run_folder.ranking import Ranking
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.processor_wait import ProcessorWait
 
+SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 Metrics = dict[str, float]
 
 
@@ -107,8 +109,7 @@ class TrainingLoop:
                     self._keep(self.changes)
                 raise
             except KeyboardInterrupt:
-                self._announce(line := self._interruption())
-                raise KeyboardInterrupt(line) from None  # the run's message
+                raise KeyboardInterrupt(self._interruption()) from None  # the run's message
         earlier = ", all of an earlier attempt: nothing was trained" if 0 < self.done == begun else ""
         return self._finish("finished", f"{self.done} steps{earlier}")
 
@@ -344,23 +345,30 @@ def stop_signals() -> Iterator[threading.Event]:
 def interrupting_signals(activity: str) -> Iterator[None]:
     """Treat SIGTERM and SIGUSR2 like Ctrl-C, while there is no step whose end could be waited for.
 
-    activity: as in the run's message, "stopped while …".
+    activity: as in the run's message, "stopped while …". After the first signal, the next ones are ignored until the context
+    ends. With several ranks, SIGTERM keeps its action: the process ends, and its run is `lost`.
     """
+    # When a rank fails, its launcher sends SIGTERM to the others. The job has then failed, and must not count as stopped.
+    has_other_ranks = int(os.environ.get("WORLD_SIZE", 1)) > 1
+    numbers = (signal.SIGUSR2,) if has_other_ranks else SCHEDULER_SIGNALS
 
     def interrupt(number: int, _) -> None:
+        # A scheduler sends SIGTERM twice. The second signal must not interrupt the record of the first.
+        for handled in numbers:
+            signal.signal(handled, signal.SIG_IGN)
         raise KeyboardInterrupt(f"stopped while {activity} ({signal.Signals(number).name})")
 
-    with _handled_by(interrupt):
+    with _handled_by(interrupt, numbers):
         yield
 
 
 @contextmanager
-def _handled_by(handler: Callable) -> Iterator[None]:
+def _handled_by(handler: Callable, numbers: tuple[int, ...] = SCHEDULER_SIGNALS) -> Iterator[None]:
     """Let a function handle a scheduler's signals. Only the main thread can set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:

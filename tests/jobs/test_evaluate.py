@@ -91,19 +91,26 @@ def test_a_stopped_evaluation_of_several_policies_goes_on_with_those_that_are_no
 
 
 @pytest.mark.parametrize(("kind", "activity"), [("sft", "loading"), ("evaluate", "evaluating")])
-def test_a_scheduler_s_signal_stops_a_job_that_loads_or_evaluates(
-    here, tmp_path, monkeypatch, kind, activity
+def test_a_scheduler_s_signals_stop_a_job_that_loads_or_evaluates_and_its_log_ends_with_the_reason(
+    here, tmp_path, monkeypatch, capsys, kind, activity
 ):
+    run_module.configure_logging()
     run_job = {"sft": run_module.run_job, "evaluate": run_module.run_evaluation}[kind]
     config = compose(kind, [f"{key}={value}" for key, value in UNEXPORTED.items()])
     config.exp_manager.explicit_log_dir = str(tmp_path)
     loop = compose("sft").trainer.sft
-    job = PreparedJob(lambda _: os.kill(os.getpid(), signal.SIGTERM), 9, loop, hashes={})
+
+    def terminate(*_) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    job = PreparedJob(terminate, 9, loop, close=terminate, hashes={})
     monkeypatch.setattr(run_module, "prepare_job", lambda *_: job)
-    with stop_signals(), pytest.raises(KeyboardInterrupt):  # stop_signals: pytest itself outlives the signal
+    # stop_signals: pytest itself outlives the signals
+    with stop_signals() as outside, pytest.raises(KeyboardInterrupt):
         run_job(kind, config)
-    info = RunFolder(tmp_path).info
-    assert (info["status"], info["message"]) == ("stopped", f"stopped while {activity} (SIGTERM)")
+    info, message = RunFolder(tmp_path).info, f"stopped while {activity} (SIGTERM)"
+    assert (info["status"], info["message"]) == ("stopped", message)
+    assert not outside.is_set() and capsys.readouterr().err.endswith(f"{tmp_path.name}: {message}\n")
 
 
 def test_a_policy_that_is_none_is_told_before_any_is_evaluated(jobs, rm):

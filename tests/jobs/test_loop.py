@@ -135,6 +135,17 @@ def test_a_stop_ends_it_after_the_step_with_a_checkpoint(tmp_path, how):
     assert (run.status, totals(run), again.done) == ("finished", UNCHANGED, [4, 5, 6, 7])
 
 
+def test_sigterm_keeps_its_action_while_several_ranks_load(monkeypatch):
+    """A launcher ends the other ranks of a failed rank with SIGTERM, and their run must not count as stopped."""
+    from aligner_lib.trainers.loop import interrupting_signals
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR2)
+    with interrupting_signals("loading"):
+        assert signal.getsignal(signal.SIGTERM) == before[0]
+        assert signal.getsignal(signal.SIGUSR2) != before[1]
+
+
 def test_a_run_stops_after_the_step_of_its_settings_whatever_it_has_done_before(tmp_path):
     run = go(tmp_path, Counter(), stop_after=5)
     assert (run.status, checkpoints(run)[-1]) == ("stopped", 5)

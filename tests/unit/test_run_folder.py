@@ -91,7 +91,7 @@ def test_an_exception_or_an_interrupt_ends_the_run_with_its_message(tmp_path, er
         run.start(0)
         raise error
     info = RunFolder(tmp_path).info
-    assert (info["status"], info["message"]) == (status, str(error) or "KeyboardInterrupt")
+    assert (info["status"], info["message"]) == (status, str(error) or "interrupted by Ctrl-C or SIGINT")
 
 
 @pytest.mark.parametrize(
