@@ -532,11 +532,16 @@ def _job_of(run: str):
 
 def _job_and_component(run: str):
     """The job of a run, and the component whose log is the run's: the critic of runs/ppo/critic belongs to the job of runs/ppo."""
+    from aligner_lib.cli.run_tables import find_run
+
     try:
         return _job_of(run), ""
     except UserError:
+        folder = Path(run)
+        with suppress(UserError):  # a component that has not begun has no run.json
+            folder = find_run(run, RUNS).path.absolute()
         with suppress(UserError):
-            job, component = _job_of(str(Path(run).parent)), Path(run).name
+            job, component = _job_of(str(folder.parent)), folder.name
             if component in job.record.components:
                 return job, component
         raise

@@ -16,6 +16,7 @@ from aligner_lib.run_folder.reader import RunFolder, find_runs, step_of
 from aligner_lib.run_folder.set_aside import way_back
 
 if TYPE_CHECKING:
+    from cluster import Job
     from cluster.states import Status
 
 STATUS_COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed": "red", "lost": "red"}
@@ -34,7 +35,7 @@ def list_runs(root: Path) -> None:
         justify = "right" if column in ("step", "heartbeat") else "left"
         table.add_column(column, justify=justify, overflow="fold")
     for run in waiting:
-        table.add_row(escape(str(run.path)), "–", _job_status(run), "–", "–", "–")
+        table.add_row(escape(str(run.path)), "–", _described(_job_status(run)), "–", "–", "–")
     for run in started:
         info = run.info
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("created", 0)))
@@ -132,29 +133,48 @@ def _next_attempt(run: RunFolder) -> str:
     For example: `pending (Resources), resumes from step 4`.
     """
     if not run.info:
-        return _job_status(run) if (run.path / "job" / "job.json").exists() else ""
+        return _described(_job_status(run)) if (run.path / "job" / "job.json").exists() else ""
     if run.status in ("running", "finished") or (job := run.latest_job()) is None:
         return ""
-    status = job.status
-    if status.state not in ("PENDING", "RUNNING"):
-        return ""
-    step = step_of(run.latest_checkpoint())
-    return _described(status) + (f", resumes from step {step}" if step else "")
+    status = _status_of(job)
+    if status.state == "PENDING":
+        step = step_of(run.latest_checkpoint())
+        return _described(status) + (f", resumes from step {step}" if step else "")
+    return _described(status) if status.state == "RUNNING" and _has_begun_since(run, job) else ""
 
 
-def _job_status(run: RunFolder) -> str:
-    """The scheduler's state and reason of a run's job: `pending (Resources)`."""
-    from cluster import Job, record
+def _has_begun_since(run: RunFolder, job: Job) -> bool:
+    """Whether an attempt of the job has begun since run.json was written. Otherwise only another component still runs.
+
+    At its begin, and not before its end again, an attempt makes files in the job's folder.
+    """
+    return job.folder.is_dir() and job.folder.stat().st_mtime > (run.path / "run.json").stat().st_mtime
+
+
+def _job_status(run: RunFolder) -> Status:
+    """The status of a run's job; UNKNOWN if the job's record is damaged, or names a scheduler that is not known here."""
+    from cluster import Job, State, record
+    from cluster.states import Status
 
     try:  # a damaged file must not hide the other runs
         record.read(run.path)
     except (ValueError, TypeError):
-        return "unknown (its job/job.json is damaged)"
+        return Status(State.UNKNOWN, "its job/job.json is damaged")
     try:
-        status = Job.attach(run.path).status
-    except ValueError as error:  # the scheduler is not known here
-        return f"unknown ({escape(str(error))})"
-    return _described(status)
+        job = Job.attach(run.path)
+    except ValueError as error:
+        return Status(State.UNKNOWN, str(error))
+    return _status_of(job)
+
+
+def _status_of(job: Job) -> Status:
+    """A job's status; UNKNOWN if its exit record is damaged, for example by a full disk."""
+    from cluster.states import State, Status
+
+    try:
+        return job.status
+    except (ValueError, TypeError, LookupError):
+        return Status(State.UNKNOWN, f"its {job.record.folder}/exit.json is damaged")
 
 
 def _described(status: Status) -> str:

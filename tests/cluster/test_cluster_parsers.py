@@ -116,18 +116,20 @@ def test_the_last_value_of_every_metric(tmp_path):
 
 
 def test_a_job_that_squeue_never_answered_for_is_not_missing(monkeypatch):
-    answers = iter([(0, "1|RUNNING|n1|||None|\n"), (1, ""), (1, "")])
+    answers = [(0, "1|RUNNING|n1|||None|\n"), (1, ""), (1, "")]
 
     def run_tool(*words):
         assert "-a" in words, "a hidden partition has jobs, too"
-        return subprocess.CompletedProcess(words, *next(answers), stderr="no route to the controller")
+        return subprocess.CompletedProcess(words, *answers.pop(0), stderr="no route to the controller")
 
     monkeypatch.setattr(queue, "run_tool", run_tool)
-    of_process = queue.Queue()
+    monkeypatch.setattr(queue.time, "monotonic", lambda: clock)
+    of_process, clock = queue.Queue(), 0
     assert [entry.state for entry in of_process.entries("1")] == ["RUNNING"]
-    for _ in range(2):
+    for clock, left in ((100, 1), (100.5, 1), (102, 0)):  # noqa: B007 the lambda reads it
         with pytest.raises(queue.Unreachable, match="no route"):
             of_process.entries("2")
+        assert len(answers) == left, "that squeue does not answer holds for a second"
 
 
 def test_the_users_defaults_for_slurms_commands_do_not_reach_them(tmp_path, monkeypatch):

@@ -239,15 +239,35 @@ def test_runs_and_show_tell_that_a_stopped_run_s_next_attempt_waits(inside, tmp_
         run.start(0)
         run.finish("stopped", "stopped as asked")
     (run.path / "checkpoints" / "step_000004").mkdir(parents=True)
-    status = Status(State.PENDING, "Resources")
+    status, folder = Status(State.PENDING, "Resources"), None
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(RunFolder, "latest_job", lambda run: SimpleNamespace(status=status))
+    monkeypatch.setattr(RunFolder, "latest_job", lambda run: SimpleNamespace(status=status, folder=folder))
     for command in (["runs"], ["show", "sft"]):
         assert inside(*command) == 0
         shown = capsys.readouterr().out
         assert "pending (Resources), resumes from step 4" in shown and "as asked" not in shown
-    status = Status(State.FINISHED)
+    status, folder = Status(State.FINISHED), run.path / "job" / "001"
     assert inside("show", "sft") == 0 and "stopped (stopped as asked)" in capsys.readouterr().out
+    status = Status(State.RUNNING)  # first only of another component, then of an attempt that has just begun
+    folder.mkdir(parents=True)
+    for seconds, word in ((-60, "stopped (stopped as asked)"), (60, "status running step")):
+        os.utime(folder, ((run.path / "run.json").stat().st_mtime + seconds,) * 2)
+        assert inside("show", "sft") == 0
+        assert word in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_damaged_exit_record_hides_no_runs(inside, two_runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("first", "lone"):
+        folder = tmp_path / "runs" / name / "job" / "001"
+        folder.mkdir(parents=True)
+        record.write(folder.parents[1], Record("slurm", "7", name, "job/001", {"main": ["train"]}))
+        (folder / "exit.json").touch()
+    info = json.loads((tmp_path / "runs/first/run.json").read_text())
+    (tmp_path / "runs/first/run.json").write_text(json.dumps(info | {"status": "failed"}))
+    assert inside("runs") == 0
+    listed = capsys.readouterr().out
+    assert "failed" in listed and "unknown (its job/001/exit.json is damaged)" in listed
 
 
 def test_the_table_of_runs_has_their_states_and_the_age_of_each_heartbeat(inside, two_runs, capsys, tmp_path):
@@ -301,7 +321,9 @@ def test_a_log_is_followed_to_the_job_s_end(inside, tmp_path, capsys):
     assert capsys.readouterr().out == "one\ntwo\n"
 
 
-def test_the_log_of_a_component_and_of_a_job_that_failed_before_its_first_line(inside, tmp_path, capsys):
+def test_the_log_of_a_component_and_of_a_job_that_failed_before_its_first_line(
+    inside, tmp_path, capsys, monkeypatch
+):
     run = tmp_path / "runs" / "ppo"
     (run / "job" / "001").mkdir(parents=True)
     record.write(run, Record("slurm", "7", "ppo", "job/001", {"critic": ["serve"], "actor": ["train"]}))
@@ -311,6 +333,12 @@ def test_the_log_of_a_component_and_of_a_job_that_failed_before_its_first_line(i
     for name, text in {"runs/ppo/critic": "serving\n", "ppo": "srun: error: Unable to create step\n"}.items():
         assert inside("logs", name) == 0
         assert capsys.readouterr().out == text
+    (run / "critic").mkdir()
+    (run / "critic" / "run.json").write_text('{"kind": "critic"}')
+    assert inside("logs", "critic") == 0
+    monkeypatch.chdir(run / "critic")
+    assert inside("logs", ".") == 0 and capsys.readouterr().out == "serving\n" * 2
+    monkeypatch.chdir(tmp_path)
     assert inside("logs", "ppo/other") == 2 and "there is no run 'ppo/other'" in capsys.readouterr().err
 
 
