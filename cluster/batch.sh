@@ -4,7 +4,8 @@
 # The variables' names begin with lab_, because the user's setup runs in the same shell and its variables reach the run.
 #
 #   begin RUN FOLDER LINGER_S MAX_REQUEUES   for the run folder RUN; what is written goes into FOLDER
-#   end_setup                                takes back the shell options of the user's setup, such as `set -e`
+#   end_setup                                takes back what the user's setup has changed: shell options such as `set -e`,
+#                                            functions with the names of these files' functions, and traps
 #   component NAME COMMAND …                 starts one component, on Slurm with srun
 #   finish                                   waits; then writes FOLDER/exit.json, or queues the job again
 #
@@ -27,11 +28,16 @@ begin() {
     lab_names=() lab_pids=() lab_codes=() lab_failed='' lab_noticed='' lab_taken=''
     trap notice USR2
     trap the_end TERM
+    lab_traps=$(trap -p USR2 TERM)
     say "attempt $lab_restarts of job $lab_job on $lab_hosts"
     end_old_steps
 }
 
-end_setup() { eval "$lab_options"; }
+end_setup() {
+    eval "$lab_options"
+    eval "$lab_functions"
+    eval "${lab_traps:-}" # none before `begin`
+}
 
 # A text of a program's for a string of JSON.
 one_line() {
@@ -116,7 +122,10 @@ end_the_rest() {
     for i in "${!lab_pids[@]}"; do
         if [ -z "${lab_codes[i]}" ]; then kill -TERM "${lab_pids[i]}" 2>/dev/null; fi
     done
-    wait
+    # not `wait`, which a signal interrupts, and which waits for background processes of the setup, too
+    for i in "${!lab_pids[@]}"; do
+        while [ -z "${lab_codes[i]}" ] && kill -0 "${lab_pids[i]}" 2>/dev/null; do sleep 0.2; done
+    done
 }
 
 wants_another() {
@@ -149,6 +158,8 @@ queue_again() {
 record() {
     trap '' USR2
     take_back_the_notice # it may have come when the run had just finished
-    printf '{"returncode": %d, "component": "%s", "rank": 0, "note": "%s"}\n' "$1" "$2" "${3:-}" >"$lab_folder/.exit.json"
-    mv "$lab_folder/.exit.json" "$lab_folder/exit.json"
+    printf '{"returncode": %d, "component": "%s", "rank": 0, "note": "%s"}\n' "$1" "$2" "${3:-}" >"$lab_folder/.exit.json" &&
+        mv "$lab_folder/.exit.json" "$lab_folder/exit.json"
 }
+
+lab_functions=$(declare -f)

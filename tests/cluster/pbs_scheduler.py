@@ -46,9 +46,9 @@ requeue_the_rest() { :; }
 
 give_notice_in_time() {
     if [ $lab_notice_s -gt 0 ]; then
-        # not a child of this shell, which waits for all of its children
-        clock=$( (sleep $lab_notice_s && kill -USR2 $$) >/dev/null 2>&1 & echo $!)
-        trap 'kill $clock 2>/dev/null' EXIT
+        (sleep $lab_notice_s && kill -USR2 $$) >/dev/null 2>&1 &
+        lab_clock=$!
+        trap 'kill $lab_clock 2>/dev/null' EXIT
     fi
 }
 

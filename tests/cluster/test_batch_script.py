@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -217,6 +218,22 @@ def test_the_main_component_s_end_or_any_failure_ends_the_others(batch, critic, 
     assert batch.outcome == outcome | {"rank": 0, "note": ""}
 
 
+def test_a_notice_does_not_end_a_component_that_still_saves(batch):
+    saves = f"touch {batch.run}/saves; until [ -e {batch.run}/go ]; do sleep 0.05; done; touch {batch.run}/saved; exit"
+    wait = "until [ -e /never ]; do sleep 0.05; done"
+    trap = shlex.quote(f"trap {shlex.quote(saves)} TERM; touch {batch.run}/up; {wait}")
+    until_up = f"until [ -e {batch.run}/up ]; do sleep 0.05; done"
+    process = batch.start(f"component critic bash -c {trap}\ncomponent actor bash -c '{until_up}'")
+    until((batch.run / "saves").exists, "the critic's signal")
+    batch.signal_and_end(process, signal.SIGUSR2, "gave notice")
+    assert (batch.run / "saved").exists()
+
+
+def test_a_full_disk_leaves_no_empty_exit_record(batch):
+    assert batch.start("printf() { return 1; }\ncomponent main true").wait(60) == 0
+    assert not (batch.run / "job" / "001" / "exit.json").exists()
+
+
 @pytest.mark.parametrize("returncode", [0, 3])
 def test_options_and_variables_of_the_setup_do_not_reach_the_batch_script(batch, returncode):
     (batch.tools / "srun").write_text(f"#!/bin/bash\nkill -USR2 $PPID\nexit {returncode}\n")
@@ -224,10 +241,18 @@ def test_options_and_variables_of_the_setup_do_not_reach_the_batch_script(batch,
     names = (
         "RUN FOLDER JOB HOSTS ATTEMPT RESTARTS LINGER_S MAX_REQUEUES names pids codes failed noticed taken"
     )
-    share = Resources(setup=("set -euo pipefail", *(f"{name}=7" for name in names.split())))
+    functions = "notice say record over component requeue is_preempted".split()
+    setup = (
+        "set -euo pipefail",
+        *(f"{name}=7" for name in names.split()),
+        "trap 'exit 9' USR2 TERM",
+        "sleep 30 &",
+    )
+    share = Resources(setup=(*setup, *(f"{name}() {{ exit 9; }}" for name in functions)))
     member = Member(batch.run, batch.run / "job" / "001", {"main": ["true"]})
     script = batch.start("\n".join(member_lines(member, {"main": share})[1:]))
-    assert script.wait(60) == returncode and "gave notice" in batch.log
+    assert script.wait(20) == returncode, "the script does not wait for the setup's `sleep 30`"
+    assert "gave notice" in batch.log
     assert batch.is_requeued == (returncode == 0)
     assert batch.outcome.get("returncode", 0) == returncode
 
