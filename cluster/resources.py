@@ -3,8 +3,8 @@ submission."""
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -166,10 +166,7 @@ def seconds_of(time: str) -> float:
 
 def _flags(given: Mapping | None) -> dict[str, object]:
     """The flags of `sbatch:` as sbatch spells them. Raises ValueError for a flag that the project or another key sets."""
-    if not isinstance(given or {}, Mapping):
-        raise ValueError(
-            f"resources: sbatch={given!r} must hold flags and values, as in {{reservation: course}}"
-        )
+    _spelled(given)
     flags: dict[str, object] = {}
     # gpus_per_node becomes --gres, so a cluster that insists on --gpus-per-node needs the flag itself
     keys = {f.name.replace("_", "-"): f.name for f in fields(Resources) if f.name != "gpus_per_node"}
@@ -186,6 +183,19 @@ def _flags(given: Mapping | None) -> dict[str, object]:
     return flags
 
 
+def _spelled(given: Mapping | None) -> dict[str, object]:
+    """Flags and values, with the flags' names as sbatch spells them. Raises ValueError for other values."""
+    if not isinstance(given or {}, Mapping):
+        raise ValueError(
+            f"resources: sbatch={given!r} must hold flags and values, as in {{reservation: course}}"
+        )
+    return {str(key).replace("_", "-").lstrip("-"): value for key, value in (given or {}).items()}
+
+
+def _lines(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
 def from_mapping(values: Mapping, where: str = "resources") -> Resources:
     """Resources from plain values. Raises ValueError, which names an unknown key and the nearest known key.
 
@@ -199,8 +209,7 @@ def from_mapping(values: Mapping, where: str = "resources") -> Resources:
             raise ValueError(f"{where}: unknown key {key!r}; {hint}")
     values = dict(values)
     for name in ("setup", "container_mounts"):
-        given = values.get(name, ())
-        values[name] = (given,) if isinstance(given, str) else tuple(given or ())
+        values[name] = _lines(values.get(name))
     for name in _texts():  # YAML reads a name of digits as a number, and a key without a value as None
         value = values.get(name, "")
         values[name] = str(value) if type(value) is int else "" if value is None else value
@@ -218,7 +227,7 @@ def load_resources(name: str | Path) -> Resources | dict[str, Resources]:
     """
     import yaml
 
-    path = Path(name) if str(name).endswith((".yaml", ".yml")) else CONFIGS / f"{name}.yaml"
+    path = Path(name) if _is_path(name) else CONFIGS / f"{name}.yaml"
     if not path.exists():
         there = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.yaml")))
         raise ValueError(
@@ -239,18 +248,25 @@ def load_resources(name: str | Path) -> Resources | dict[str, Resources]:
     }
 
 
-def by_component(given, names: list[str]) -> dict[str, Resources]:
+def _is_path(name: str | Path) -> bool:
+    return str(name).endswith((".yaml", ".yml"))
+
+
+def by_component(given, names: list[str], site: Mapping | None = None) -> dict[str, Resources]:
     """Resources for each component, from the argument of `submit` (None, Resources, a mapping, or a file).
 
+    site: a cluster's own values, such as its account, for every component. They win over the values of a file under
+    cluster/configs, and lose to the values of other resources. Setup lines of both run, the site's first, and flags of both hold.
     Raises ValueError when the components differ from `names`.
     """
+    is_included = isinstance(given, str | Path) and not _is_path(given)
     if isinstance(given, str | Path):
         given = load_resources(given)
     if given is None or isinstance(given, Resources):
-        return {name: replace(given) if given else Resources() for name in names}
+        given = dict.fromkeys(names, given or Resources())
     given = given if _names_components(given) else {"": given}
     given = {
-        name: share if isinstance(share, Resources) else from_mapping(share, f"resources {name}".strip())
+        name: _at_site(share, site or {}, is_included, f"resources {name}".strip())
         for name, share in given.items()
     }
     if len(given) == 1 and len(names) == 1:
@@ -265,26 +281,29 @@ def by_component(given, names: list[str]) -> dict[str, Resources]:
     return {name: given[name] for name in names}
 
 
-def at_site(share: Resources, site: Mapping) -> Resources:
-    """The resources with a cluster's own values, such as its account. The site's flags are added to the flags of the resources.
+def _at_site(share: Resources | Mapping, site: Mapping, site_wins: bool, where: str) -> Resources:
+    """The resources of a component with the site's values (see `by_component`). where: the origin of the values, for messages.
 
     Raises ValueError as `from_mapping` does.
     """
-    flags = site.get("sbatch") or {}
-    if not isinstance(flags, Mapping):
-        return share.but(**site)
-    flags = {
-        str(name).replace("_", "-").lstrip("-"): value for name, value in flags.items()
-    }  # as share.sbatch names them
-    return share.but(**{**site, "sbatch": {**share.sbatch, **flags}})
+    if isinstance(share, Resources):
+        own = {f.name: value for f in fields(share) if (value := getattr(share, f.name)) != f.default}
+    else:
+        own = dict(share)
+    if not site:
+        return from_mapping(own, where)
+    first, last = (own, site) if site_wins else (site, own)
+    values = {**first, **last}
+    values["setup"] = (*_lines(site.get("setup")), *_lines(own.get("setup")))
+    values["sbatch"] = _spelled(first.get("sbatch")) | _spelled(last.get("sbatch"))
+    return from_mapping(values, where)
 
 
-def own_components(given) -> dict[str, Resources]:
+def own_components(given, site: Mapping | None = None) -> dict[str, Resources]:
     """Like `by_component`, with the component names in `given`, or `main` when `given` has no component names."""
-    if isinstance(given, str | Path):
-        given = load_resources(given)
-    several = isinstance(given, Mapping) and _names_components(given)
-    return by_component(given, list(given) if several else ["main"])
+    loaded = load_resources(given) if isinstance(given, str | Path) else given
+    several = isinstance(loaded, Mapping) and _names_components(loaded)
+    return by_component(given, list(loaded) if several else ["main"], site)
 
 
 def _names_components(given: Mapping) -> bool:

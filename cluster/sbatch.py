@@ -15,7 +15,15 @@ _SPECIAL = re.compile(r'["$`\\]')  # characters that a shell interprets between 
 _OPTION = re.compile(r"\+{0,2}[\w.]+=")  # Hydra's key=value, +key=value, ++key=value
 
 # The names of options in sbatch's variables, where they differ. A job is always requeued, which SBATCH_NO_REQUEUE would prevent.
-_NAMES = {"time": "TIMELIMIT", "array": "ARRAY_INX", "mem": "MEM_PER_NODE", "requeue": "NO_REQUEUE"}
+_NAMES = {
+    "time": "TIMELIMIT",
+    "array": "ARRAY_INX",
+    "mem": "MEM_PER_NODE",
+    "requeue": "NO_REQUEUE",
+    "switches": "REQ_SWITCH",
+    "bb": "BURST_BUFFER",
+    "cpu-freq": "CPU_FREQ_REQ",
+}
 
 
 def header(resources: Resources, name: str, folder: Path, array: str = "") -> list[str]:

@@ -40,7 +40,7 @@ def submit(
     this machine. 'print' starts nothing: it prints the batch script of Slurm ('print:NAME': of another scheduler) and returns
     the script as a Plan. resources: for all components, or by component, or a YAML file's name. env: additional variables.
 
-    Raises ValueError for a mistake found before anything starts, and RunBusy when the run's last job has not ended.
+    Raises ValueError for a mistake found before anything starts, and RunBusy unless the run's last job is known to have ended.
     """
     scheduler, run, components = scheduler_of(where), Path(run).absolute(), words_of(command)
     shares = by_component(resources, list(components))

@@ -111,7 +111,7 @@ def submit_sweep(
 
     parallel: members that run at a time; 0: as many as the cluster has room for. where: a scheduler with arrays, such as
     'slurm'; 'print' prints the batch script. Raises ValueError for a mistake found before anything starts (hetjobs cannot be
-    arrays), RunBusy, and SubmissionRefused.
+    arrays), RunBusy unless the last jobs of all members are known to have ended, and SubmissionRefused.
     """
     scheduler, run = scheduler_of(where), Path(run).absolute()
     if not scheduler.runs_arrays:

@@ -100,11 +100,41 @@ def test_resources_belong_to_components():
         load_resources("two_node")
 
 
+def test_a_job_s_own_values_win_over_the_site_s_which_win_over_those_of_an_included_file(tmp_path):
+    site = {
+        "partition": "batch",
+        "exclusive": True,
+        "setup": "module load cuda",
+        "sbatch": {"mail_type": "END"},
+    }
+    own = {
+        "partition": "debug",
+        "exclusive": False,
+        "setup": ["source me.sh"],
+        "sbatch": {"mail-type": "ALL"},
+    }
+    (share,) = by_component(own, ["main"], site).values()
+    expected = Resources(partition="debug", sbatch={"mail-type": "ALL"})
+    assert share == expected.but(setup=("module load cuda", "source me.sh"))
+    path = tmp_path / "het.yaml"
+    path.write_text("components:\n  critic: {partition: cpu}\n  actor:\n")
+    for given in (str(path), {"critic": Resources(partition="cpu"), "actor": {}}):
+        shares = own_components(given, site)
+        assert {name: share.partition for name, share in shares.items()} == {
+            "critic": "cpu",
+            "actor": "batch",
+        }
+    container = own_components("container", {"container_image": "/images/lab.sqsh", "sbatch": {"hold": True}})
+    assert container["main"].container_image == "/images/lab.sqsh"
+    assert container["main"].sbatch == {"mail-type": "END", "hold": True}
+
+
 def test_a_script_s_own_options_win_over_sbatch_s_variables(tmp_path, capsys):
-    share = Resources(partition="gpu", sbatch={"mail_type": "END"})
+    share = Resources(partition="gpu", sbatch={"mail_type": "END", "switches": 1, "cpu-freq": "high"})
     names = overriding_variables(submit(["true"], tmp_path / "run", "print", share).text)
     there = "SBATCH_PARTITION SBATCH_TIMELIMIT SBATCH_NO_REQUEUE SBATCH_MAIL_TYPE SBATCH_SIGNAL"
-    assert set(there.split()) <= set(names) and "SBATCH_ACCOUNT" not in names
+    renamed = "SBATCH_REQ_SWITCH SBATCH_CPU_FREQ_REQ"
+    assert {*there.split(), *renamed.split()} <= set(names) and "SBATCH_ACCOUNT" not in names
 
 
 def test_the_seeds_hetjob_as_one_call(tmp_path, capsys):

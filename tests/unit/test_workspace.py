@@ -131,7 +131,7 @@ def test_a_sweep_has_a_run_for_each_value(lab):
 
 def test_a_site_s_values_hold_for_the_resources_of_every_job(smoke, tmp_path, capsys):
     site = {"account": "course", "sbatch": {"reservation": "tuesday"}}
-    lab = Workspace(tmp_path, "smoke", where="print", site=site)
+    lab = Workspace(tmp_path, "smoke", where="print", site=site | {"partition": "batch"})
     share = Resources(partition="gpu", sbatch={"hold": True})
     text = lab.submit("sft", resources=share, **FOUR).text
     for flag in ("account=course", "reservation=tuesday", "partition=gpu", "hold"):

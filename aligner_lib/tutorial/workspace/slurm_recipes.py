@@ -8,7 +8,8 @@ Each function returns the result of `cluster.submit`, and has these keywords:
     where         a scheduler (slurm, local, or your own), or print
     resources     a file name in cluster/configs, a path, or Resources; by default RESOURCES
     site          the values that differ from cluster to cluster (account, partition, container_image,
-                  container_mounts, …), for every component; flags in `sbatch` are added to the recipe's own
+                  container_mounts, …), for every component. Your own `resources` win over them; setup lines and
+                  flags of both hold
     **settings    further settings: `**{"model.optim.lr": 1e-5}`
 """
 
@@ -151,9 +152,8 @@ def _submit(
 ):
     from cluster import submit
     from cluster.record import MAIN
-    from cluster.resources import at_site, by_component
+    from cluster.resources import by_component
 
     names = list(kind_of(kind).components) or [MAIN]
-    shares = by_component(RESOURCES[kind] if resources is None else resources, names)
-    resources = {name: at_site(share, site or {}) for name, share in shares.items()}
+    resources = by_component(RESOURCES[kind] if resources is None else resources, names, site)
     return submit(job_commands(kind, run, {**own, **settings}, resources), run, where, resources)

@@ -38,7 +38,7 @@ from aligner_lib.tutorial.workspace.results import without_nan
 from cluster.gpus import visible_gpus
 from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
-from cluster.resources import Resources, at_site, own_components
+from cluster.resources import Resources, own_components
 from cluster.schedulers import is_printed, nearest, scheduler_of
 from cluster.states import State
 from cluster.submission import RunBusy
@@ -74,7 +74,8 @@ class Workspace:
     start: str = "fresh"
     """fresh: train. recorded: use a bundle's recorded runs instead of training, if available (docs/workshop.md)."""
     site: Mapping[str, object] = field(default_factory=dict)
-    """The cluster's own values for the resources of every job: account, partition, … (docs/cluster.md)."""
+    """The cluster's own values for the resources of every job: account, partition, … The values of a job's own resources win
+    (docs/cluster.md)."""
     notes: list[str] = field(default_factory=list)
     """Notes about replacements for missing results of earlier notebooks."""
 
@@ -438,8 +439,7 @@ class Workspace:
         """
         if scheduler_of(self.where).on_this_machine:
             return None if resources is None else own_components(resources)
-        shares = own_components(usual() if resources is None else resources)
-        return {name: at_site(share, self.site) for name, share in shares.items()}
+        return own_components(usual() if resources is None else resources, self.site)
 
     def _usual_resources(self, kind: str, settings: Mapping[str, object]) -> Resources:
         """A task for each process in the settings of a kind of job and, with a profile for GPUs, a GPU for each task."""
