@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 
 from aligner_lib.config.compose import compose, written
@@ -54,7 +55,7 @@ def _component_commands(
     profile: str | None,
 ) -> dict[str, list[str]]:
     """The command of each component, with the settings of its prefix and its own run folder inside the main run folder."""
-    rest, commands = dict(settings), {}
+    rest, commands, without_model = dict(settings), {}, []
     for name, part in parts.items():
         share = resources[name]
         processes = _parallelism(share, settings, part.prefix)
@@ -65,12 +66,13 @@ def _component_commands(
             own = folders | rest
             _refuse_idle(part.kind, folders, own, profile)
         commands[name] = command(part.kind, run / part.folder, processes | own, profile, _python(share))
-    for part in parts.values():
-        if part.model and part.prefix + part.model not in settings:
-            raise ConfigError(
-                f"{part.prefix}{part.model} has no value, and a job of its own can't start without its model: name a run folder, "
-                "a checkpoint or a model folder"
-            )
+        if part.model and not attrgetter(part.model)(compose(part.kind, _overrides(own), profile)):
+            without_model.append(part.prefix + part.model)
+    if without_model:
+        raise ConfigError(
+            f"{without_model[0]} has no value, and a job of its own can't start without its model: name a run folder, "
+            "a checkpoint or a model folder"
+        )
     return commands
 
 

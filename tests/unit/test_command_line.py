@@ -48,6 +48,8 @@ def test_ppo_and_grpo_on_two_components_are_two_jobs():
     resources = {"critic": Resources(nodes=2, gpus_per_node=8), "actor": Resources(gpus_per_node=8)}
     settings = {"model.optim.lr": 1e-6, "critic.pretrained_checkpoint.restore_from_path": "/runs/rm"}
     commands = job_commands("ppo", "/runs/ppo", settings, resources)
+    whole = {"model.optim.lr": 1e-6, "critic.pretrained_checkpoint": {"restore_from_path": "/runs/rm"}}
+    assert job_commands("ppo", "/runs/ppo", whole, resources)["actor"] == commands["actor"]
     here = "trainer.num_nodes=1 trainer.devices=8"
     assert {name: " ".join(words[3:]) for name, words in commands.items()} == {
         "critic": "serve-critic --run /runs/ppo/critic trainer.num_nodes=2 trainer.devices=8 "
@@ -82,10 +84,11 @@ def test_settings_that_contradict_the_resources_are_refused(kind, settings, word
 def test_components_without_a_model_or_without_use_are_refused():
     judge, model = {"model.environments.hh.use": "reward_model"}, {"reward_model.rm_model_file": "/runs/rm"}
     shares = {"reward_model": Resources(), "actor": Resources()}
-    with pytest.raises(
-        ConfigError, match=r"^reward_model\.rm_model_file has no value, .*: name a run folder"
-    ):
-        job_commands("grpo", "/runs/x", judge, shares, "smoke")
+    for own in ({}, {"reward_model.rm_model_file": None}, {"reward_model.rm_model_file": ""}):
+        with pytest.raises(
+            ConfigError, match=r"^reward_model\.rm_model_file has no value, .*: name a run folder"
+        ):
+            job_commands("grpo", "/runs/x", judge | own, shares, "smoke")
     with pytest.raises(ConfigError, match=r"programs judge, and no reward model does; choose .* one_node"):
         job_commands("grpo", "/runs/x", model, shares, "smoke")
 
