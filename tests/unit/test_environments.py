@@ -811,6 +811,8 @@ def no_instruction(folder):
         (written(f"class Judge: pass\n{TWO_FUNCTIONS}", ":Judge"), "mine.py has no Judge; known functions: a, b"),
         (written(TWO_FUNCTIONS, ":c"), "mine.py has no c; known functions: a, b"),
         (own_class("digits=2"), 'Own(digits=2) takes no split: write def __init__(self, split="train", *, …)'),
+        (own_class("part, **others"), 'Own(part, **others) takes no split: write def __init__(self, split="train", *, …)'),
+        (own_class("split, digits, **others"), "args.digits is needed"),
         (own_class("split, digits=0"), "Own.size is 0: give the number of different episodes, at least 1, or None for"),
         (own_class("split, digits", digits="2"), "Own.size is '2': give the number of different episodes, at least 1"),
         (built("sum"), "use='sum' is unknown: choose from sums, form_rules"),

@@ -220,6 +220,10 @@ class _Pool(ProcessPool):
 
     def __init__(self, *, context: GroupLeaders, **settings: Any):
         super().__init__(context=context, **settings)
+        names = ("handle_worker_expiration", "process_next_message")
+        assert hasattr(self, "_pool_manager") and all(hasattr(PoolManager, name) for name in names), (
+            "this version of pebble has other private parts: install the version in requirements.lock"
+        )
         self._pool_manager = _PoolManager(self._context, context)
 
 

@@ -76,6 +76,12 @@ def _check_names(constructor: Callable[..., Environment], args: dict[str, Any]) 
     """Check the arguments of a constructor. Raises UserError for an unknown or missing argument, and for a missing `split`."""
     signature = inspect.signature(constructor)
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "split"]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    parameters = [
+        parameter
+        for parameter in parameters
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
     names = [parameter.name for parameter in parameters]
     unknown = [name for name in args if name not in names]
     missing = [
@@ -83,12 +89,10 @@ def _check_names(constructor: Callable[..., Environment], args: dict[str, Any]) 
         for parameter in parameters
         if parameter.default is parameter.empty and parameter.name not in args
     ]
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    if "split" not in signature.parameters:
+    if "split" not in signature.parameters and (missing or not takes_any):
         name = constructor.__name__
         raise UserError(f'{name}{signature} takes no split: write def __init__(self, split="train", *, …)')
-    if unknown:
+    if unknown and not takes_any:
         raise UserError(
             f"there is no args.{unknown[0]}; the environment takes {', '.join(names) or 'no arguments'}"
         )

@@ -30,7 +30,7 @@ def temperature(city: str) -> float:
 
 class ToolEnvironment(Environment):
     """An environment that runs the calls in a response and returns their results to the policy. `judge` answers a response without a
-    call, and may end the episode or ask on.
+    call, and may end the episode or ask another question.
 
     A subclass has `tools`, `prompt` and `judge`. A tool's name, hints and docstring make the description that the policy reads,
     and the policy's template writes calls and results. A response may call several tools; each result is a message of the role
