@@ -198,6 +198,7 @@ def test_a_change_of_settings_is_a_mark_on_every_chart_and_rounding_is_no_mounta
 def test_several_runs_share_charts_and_alarms_name_theirs(show, healthy, gaming):
     desk = show(Monitor([healthy, gaming]))
     assert (desk.points("0/0/0")[-1], desk.points("1/0/0")[-1]) == (120, 60)
+    desk.page.locator(".lab-alarm").nth(1).wait_for()  # the alarms come after the charts
     alarms = desk.page.locator(".lab-alarm").all_inner_texts()
     assert len(alarms) >= 2 and all("gaming, since step" in text for text in alarms)
     pen_of = f"(run) => {{ {PENS.read_text()} return Object.values(penOf(run, 0, true)); }}"
