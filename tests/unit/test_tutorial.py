@@ -18,7 +18,8 @@ from aligner_lib.tutorial.report.summary import summary_section
 from cluster import State
 from cluster.record import write_json
 
-PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nseed = 7\nbreaks = False'
+PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nseed = 7\nbreaks = False\njudge_token = ""'
+TOKEN = "of-a-judge"
 ENDS = """
 import atexit, pathlib, weakref
 atexit.register(pathlib.Path(out, 'ended').touch)
@@ -57,7 +58,7 @@ def notebooks(tmp_path_factory) -> Path:
         new_markdown_cell("# Next"),
         new_code_cell(RESULT.format("01", "{'sft': {'after': 2.5}}")),
         new_code_cell("if breaks:\n    raise RuntimeError('the dam has broken')"),
-        new_code_cell(RESULT.format("01", "{'ended': True}")),
+        new_code_cell(RESULT.format("01", "{'ended': len(judge_token) == 10}")),
     )
     write_notebook(folder / "02_last.ipynb", new_markdown_cell("# Last"), new_code_cell("last = 1"))
     return folder
@@ -78,8 +79,8 @@ def finished(notebooks, tmp_path_factory) -> Path:
         path.write_text(run.name)
 
     chosen = run_notebooks.choose(notebooks, "00,1")
-    steps = run_notebooks.parse_parameters(["steps=5"])
-    assert run_notebooks.run(chosen, "smoke", out, steps, write_page)
+    given = run_notebooks.parse_parameters(["steps=5", f"judge_token={TOKEN}"])
+    assert run_notebooks.run(chosen, "smoke", out, given, write_page)
     return out
 
 
@@ -91,6 +92,8 @@ def test_summary_and_report_have_what_the_notebooks_measured_and_showed(finished
     parameters = {"steps": 5, "seed": 7, "breaks": False}
     assert summary["parameters"] == {"00_start": parameters, "01_next": parameters}
     assert set(summary["seconds"]) == set(summary["memory_gib"]) == {"00_start", "01_next"}
+    files = [path.read_text() for path in finished.rglob("*") if path.is_file()]
+    assert not any(TOKEN in text for text in files), "people share the folder"
     assert min(summary["memory_gib"].values()) > 0.02  # a kernel's, a process below this one
     page = (finished / "report.html").read_text()
     assert external_references(page) == []

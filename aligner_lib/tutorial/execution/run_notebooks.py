@@ -35,6 +35,7 @@ from cluster.record import write_json
 LAST_OF_THE_WAY = "08"  # later notebooks are optional: they run only when `only` names them
 # A kernel usually dies at its start because another process has taken one of its ports. No cell has run yet, so the notebook is
 # started a second time. The message depends on when the kernel gave up.
+HIDDEN = "…"  # in place of a secret
 DIED_AT_START = ("Kernel died before replying to kernel_info", "Kernel didn't respond in")
 START_TIMEOUT = 120  # seconds until a kernel on a busy machine must answer
 SAVE_SECONDS = 10.0  # papermill would write the whole notebook before and after each cell: 0.7 s for a notebook with pictures
@@ -148,7 +149,11 @@ def run(
     _check_parameters(parameters, set().union(*defaults.values()))
     values = parameters | {"profile": profile, "out": str(out)}
     used = {
-        name: {key: parameters.get(key, value) for key, value in own.items() if key not in ("profile", "out")}
+        name: {
+            key: parameters.get(key, value)
+            for key, value in own.items()
+            if key not in ("profile", "out") and not _is_secret(key)
+        }
         for name, own in defaults.items()
     }
     _check_folder(out, profile, used)
@@ -184,6 +189,7 @@ def _run_one(
     if result.exists():
         result.replace(earlier)
     failure = _execute(notebook, out, parameters, progress)
+    _hide_secrets(out / "notebooks" / notebook.path.name, parameters)
     if failure is None:
         earlier.unlink(missing_ok=True)
     elif earlier.exists():
@@ -225,6 +231,26 @@ def _execute(
     except Exception as error:  # the kernel died or did not start: report the error like a failing cell
         return NotebookFailure(notebook.name, None, f"{type(error).__name__}: {error}")
     return None
+
+
+def _is_secret(parameter: str) -> bool:
+    return parameter.endswith("_token")
+
+
+def _hide_secrets(executed: Path, parameters: dict[str, Any]) -> None:
+    """Take secrets out of an executed notebook, of which the report is made. papermill has written them into a cell."""
+    secrets = [name for name in parameters if _is_secret(name)]
+    if not secrets or not executed.exists():
+        return
+    import nbformat
+
+    notebook = nbformat.read(executed, as_version=4)
+    for name in secrets:
+        notebook.metadata.papermill.parameters[name] = HIDDEN
+        for cell in notebook.cells:
+            if "injected-parameters" in cell.metadata.get("tags", []):
+                cell.source = re.sub(rf"(?m)^{name} = .*$", f'{name} = "{HIDDEN}"', cell.source)
+    nbformat.write(notebook, executed)
 
 
 def _engine(on_cell: Callable[[int, int], None]) -> str:
