@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from aligner_lib.datasets.tokenizer import Tokenizer
+    from data import Conversion
 
 model = typer.Typer(
     help="Models: fetch a model by name, or import Hugging Face weights.", no_args_is_help=True
@@ -160,51 +164,64 @@ def data_convert(
 
     The records of files in a job's own format stay unchanged.
     """
-    from aligner_lib.datasets.json_lines import first_record
-    from aligner_lib.datasets.own_format import is_read_as_it_is
     from aligner_lib.errors import UserError
     from data import convert
-    from data.fields import is_empty
 
     if max_length and tokenizer is None:
         raise UserError(f"--max-length {max_length} is a number of tokens: give --tokenizer MODEL, too")
     meanings = {"columns": _renamings(columns), "ignore": _names(ignore)}
-    files, names = [Path(path) for path in raw], [*meanings["columns"], *meanings["ignore"]]
+    options = {"validation_fraction": validation_fraction, "seed": seed, "strict": strict}
+    unchanged = _stay_unchanged(raw, to, [*meanings["columns"], *meanings["ignore"]])
+    conversion = convert(_source(raw), out, to, **meanings, **options, unchanged=unchanged)
+    if tokenizer is None:
+        typer.echo(conversion)
+    else:
+        _show_samples(conversion, to, _tokenizer(tokenizer, chat_template), max_length)
+
+
+def _stay_unchanged(raw: list[str], to: str, names: list[str]) -> bool:
+    """Whether a job reads the records of all files as they are. names: the columns that the user names.
+
+    Raises UserError for a mixture with files that a job converts, and for whole texts of preferences or prompts, which need no conversion.
+    """
+    from aligner_lib.datasets.json_lines import first_record
+    from aligner_lib.datasets.own_format import is_read_as_it_is
+    from aligner_lib.errors import UserError
+    from data.fields import is_empty
+
+    files = [Path(path) for path in raw]
     own_files = [file for file in files if is_read_as_it_is(file, to, names, is_split=True)]
-    unchanged = len(own_files) == len(files)
-    if own_files and not unchanged:
-        other = next(file for file in files if file not in own_files)
+    others = [file for file in files if file not in own_files]
+    if own_files and others:
         raise UserError(
-            f"{own_files[0]} is in a job's own format, and {other} is not, so a job converts {other} alone: give each file an "
-            "`aligner data` command of its own, with another --out"
+            f"{own_files[0]} is in a job's own format, and {others[0]} is not, so a job converts {others[0]} alone: give each file "
+            "an `aligner data` command of its own, with another --out"
         )
-    has_texts = any(not is_empty(first_record([file]).get("text")) for file in own_files)
-    if to != "sft" and has_texts:
+    if to != "sft" and any(not is_empty(first_record([file]).get("text")) for file in own_files):
         jobs = "`aligner rm` and `aligner dpo`" if to == "preferences" else "`aligner ppo` and `aligner grpo`"
         raise UserError(
             f"{', '.join(raw)} has whole texts, which {jobs} read as they are: give the job the file itself"
         )
-    options = {"validation_fraction": validation_fraction, "seed": seed, "strict": strict}
-    conversion = convert(_source(raw), out, to, **meanings, **options, unchanged=unchanged)
-    if tokenizer is None:
-        typer.echo(conversion)
-        return
+    return not others
+
+
+def _show_samples(conversion: Conversion, to: str, tokenizer: Tokenizer, max_length: int | None) -> None:
+    """Print a conversion with its lengths in tokens, the samples that a training leaves out, and ten samples."""
     from aligner_lib.datasets.lengths import token_lengths
     from aligner_lib.tutorial.displays.show_converted import show_converted
 
-    own = _tokenizer(tokenizer, chat_template)
-    lengths, left_out = token_lengths(conversion.paths, to, own)
+    lengths, left_out = token_lengths(conversion.paths, to, tokenizer)
     typer.echo(replace(conversion, lengths=lengths, unit="tokens"))
     for line in left_out.lines():
         typer.echo(f"in a training: {line}")
     # a prompt's limit depends on the length of a job's responses
-    limit = max_length or (None if to == "prompts" else _positions(own.folder))
+    limit = max_length or (None if to == "prompts" else _positions(tokenizer.folder))
     if limit and (longer := sum(length > limit for length in lengths)):
         shortened = " (SFT shortens an input)" if to == "sft" else ""
         typer.echo(
             f"in a training: {longer:,} of {len(lengths):,} samples are longer than {limit:,} tokens, and left out{shortened}"
         )
-    typer.echo(f"\n{show_converted(conversion, own)}")
+    typer.echo(f"\n{show_converted(conversion, tokenizer)}")
 
 
 @data.command("dolly")
