@@ -40,6 +40,8 @@ from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
 from aligner_lib.run_folder.alarms import Rule
 
+KEYS = ("include", "sections", "charts", "alarms", "section", "chart", "least")  # of a file
+
 
 class Shelf(NamedTuple):
     """The sections, charts and least heights available to a file: its own definitions and the definitions of included files."""
@@ -90,7 +92,10 @@ def shelf_of(path: Path) -> Shelf:
 @cache
 def _parsed(path: Path) -> dict:
     with _errors_in(path):
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        file = tomllib.loads(path.read_text(encoding="utf-8"))
+        if unknown := file.keys() - KEYS:
+            raise ConfigError(f"there is no key {min(unknown)!r}; there are {', '.join(KEYS)}")
+    return file
 
 
 @contextmanager

@@ -92,6 +92,7 @@ def test_a_kind_names_its_own_and_included_sections_and_charts(tmp_path):
             "names = 'acc' is not a list: write names = ['acc']",
         ),
         ('charts = "margin"', "charts = 'margin' is not a list"),
+        ('sectons = ["pairs"]', "there is no key 'sectons'; there are include, sections, "),
         (OWN.replace("shared/", ""), "metrics.toml: [Errno 2] No such file"),
     ],
 )
