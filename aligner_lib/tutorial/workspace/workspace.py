@@ -601,6 +601,6 @@ def _running_sweep(run: RunFolder, busy: RunBusy):
     except JobNotFound:
         raise busy from None
     print(
-        f"{run.name} is still running with its original settings. Cancel the sweep before you start a new one"
+        f"{run.name} is still running, and this cell follows it. To sweep with other settings, cancel the sweep first"
     )
     return sweep
