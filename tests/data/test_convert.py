@@ -6,7 +6,7 @@ import pytest
 from format_table import write
 from typer.testing import CliRunner
 
-from aligner_lib.cli.model_data import data as commands
+from aligner_lib.cli.data_commands import commands
 from aligner_lib.datasets.lengths import token_lengths
 from aligner_lib.datasets.load import load_labelled, load_preferences, load_prompts, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer

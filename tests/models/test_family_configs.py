@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tiny_families import GPT_2B
 
-from aligner_lib.cli.model_data import model_import
+from aligner_lib.cli.model_commands import model_import
 from aligner_lib.models import families
 from aligner_lib.models.architecture import Architecture, RopeScaling
 from aligner_lib.models.names import weights

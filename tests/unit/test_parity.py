@@ -8,8 +8,9 @@ from pathlib import Path
 import named_settings
 import pytest
 from named_settings import FIRST
+from typer.main import get_command
 
-from aligner_lib.cli.main import app
+from aligner_lib.cli.main import GROUPS, app
 from aligner_lib.config.compose import keys
 from aligner_lib.config.kinds import kinds
 from aligner_lib.config.other_names import OTHER_NAMES
@@ -75,9 +76,9 @@ def test_the_files_and_commands_that_rows_name_exist():
     files = {name for name in named if re.fullmatch(r"[\w./-]+/[\w.-]+\.\w+|[\w-]+\.yml", name)}
     assert {name for name in files if not (ROOT / name).is_file()} == set()
     commands = {match[1] for name in named if (match := re.match(COMMAND, name))}
-    there = {command.name or command.callback.__name__ for command in app.registered_commands}
-    for group in app.registered_groups:
-        there |= {f"{group.name} {command.name}" for command in group.typer_instance.registered_commands}
+    there = set(get_command(app).commands)
+    for group in GROUPS:
+        there |= {f"{group} {name}" for name in get_command(app).commands[group].commands}
     assert {"ppo", "data hh"} < commands and commands <= there
 
 

@@ -1,4 +1,4 @@
-"""The commands `aligner model` and `aligner data`: models and data for a run.
+"""`aligner data`: data for the trainers.
 
 Each command imports its own dependencies.
 """
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from aligner_lib.datasets.tokenizer import Tokenizer
     from data import Conversion
 
-model = typer.Typer(
-    help="Models: fetch a model by name, or import Hugging Face weights.", no_args_is_help=True
-)
-
 
 class DataCommands(typer.core.TyperGroup):
     """The commands of `aligner data`. Any other word is data to convert: `aligner data FILE --to sft --out DIR`."""
@@ -29,74 +25,11 @@ class DataCommands(typer.core.TyperGroup):
         return super().resolve_command(ctx, words)
 
 
-data = typer.Typer(
+commands = typer.Typer(
     cls=DataCommands,
     help="Data: convert raw data sets to files for the trainers. `aligner data FILE --to sft --out DIR` converts your own.",
     no_args_is_help=True,
 )
-
-
-@model.command("fetch")
-def model_fetch(
-    name: Annotated[str, typer.Argument(help="smollm2-135m, smoke, or ORG/NAME[@REVISION] of the hub.")],
-):
-    """Fetch a model into the cache, ready for training, and print its folder."""
-    from aligner_lib.models import fetch
-
-    typer.echo(fetch(name))
-
-
-@model.command("import")
-def model_import(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder with config.json and safetensors, .gguf file, or .nemo archive or folder."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Model folder to write.")],
-):
-    """Import a model of GGUF, NeMo or Hugging Face.
-
-    Families: Llama, Mistral, Phi-3, Qwen, SmolLM3, Granite, OLMo 2, Gemma, Nemotron and GPT-NeoX (Pythia).
-    """
-    from aligner_lib.models import import_model
-
-    typer.echo(import_model(source, out))
-
-
-@model.command("export")
-def model_export(
-    source: Annotated[str, typer.Argument(metavar="FOLDER", help="Run, checkpoint or model folder.")],
-    out: Annotated[Path, typer.Option(help="The folder or file to write; the path must not exist yet.")],
-    to: Annotated[
-        str,
-        typer.Option(help="hf: a Hugging Face folder. nemo: a .nemo archive. peft: adapters alone."),
-    ] = "hf",
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, float16 or bfloat16; else the weights' own.")
-    ] = None,
-    shard_gb: Annotated[float, typer.Option(help="Largest file of weights, in 10⁹ bytes.")] = 5.0,
-):
-    """Write a trained policy or reward model for another library."""
-    from aligner_lib.models.export import Options, export
-    from aligner_lib.models.progress import show_steps
-
-    with show_steps("export", True) as report:
-        notes = export(source, to, out, Options(dtype, int(shard_gb * 1e9), report))
-    typer.echo("\n".join([*notes, str(out)]))
-
-
-@model.command("merge")
-def model_merge(
-    folder: Annotated[str, typer.Argument(help="A run, checkpoint or model folder with adapters (LoRA).")],
-    out: Annotated[Path, typer.Option(help="Model folder to write.")],
-):
-    """Merge adapters into the weights of their base."""
-    from aligner_lib.models import resolve
-    from aligner_lib.models.merge import merge
-
-    typer.echo(merge(resolve(folder), out))
 
 
 Raw = Annotated[
@@ -123,7 +56,7 @@ ChatTemplate = Annotated[
 ]
 
 
-@data.command("convert")
+@commands.command("convert")
 def data_convert(
     raw: Annotated[
         list[str],
@@ -224,7 +157,7 @@ def _show_samples(conversion: Conversion, to: str, tokenizer: Tokenizer, max_len
     typer.echo(f"\n{show_converted(conversion, tokenizer)}")
 
 
-@data.command("dolly")
+@commands.command("dolly")
 def data_dolly(
     raw: Raw,
     out: Out,
@@ -247,7 +180,7 @@ def data_dolly(
     typer.echo(format_dolly(_source(raw), out, **options))
 
 
-@data.command("hh")
+@commands.command("hh")
 def data_hh(
     raw: Raw,
     out: Out,
@@ -264,7 +197,7 @@ def data_hh(
     typer.echo(format_hh(_source(raw), out, split, max_chars=max_chars, strict=strict, subset=subset))
 
 
-@data.command("squad")
+@commands.command("squad")
 def data_squad(
     raw: Raw,
     out: Out,
@@ -278,7 +211,7 @@ def data_squad(
     typer.echo(format_squad(_source(raw), out, split, max_chars=max_chars, strict=strict))
 
 
-@data.command("mmap")
+@commands.command("mmap")
 def data_mmap(
     source: Annotated[Path, typer.Option("--input", help="A .jsonl file of comparisons or prompts.")],
     output_prefix: Annotated[
@@ -309,7 +242,7 @@ def data_mmap(
     typer.echo(tokenize_file(source, output_prefix, _tokenizer(tokenizer, chat_template), **options))
 
 
-@data.command("lengths")
+@commands.command("lengths")
 def data_lengths(
     file: Annotated[Path, typer.Argument(help="A .jsonl file of SFT's samples, or of comparisons.")],
     tokenizer: TokenizerOf,

@@ -10,14 +10,14 @@ from typing import Annotated
 
 import typer
 
-workshop = typer.Typer(
+commands = typer.Typer(
     help="For instructors (docs/workshop.md): a bundle, and a check of each seat.",
     no_args_is_help=True,
 )
 Profile = Annotated[str, typer.Option(help="smoke, laptop, gpu or slurm.")]
 
 
-@workshop.command()
+@commands.command()
 def pack(
     profile: Profile = "laptop",
     out: Annotated[
@@ -37,7 +37,7 @@ def pack(
     typer.echo(f"{path}: {path.stat().st_size / 1e9:.2f} GB")
 
 
-@workshop.command()
+@commands.command()
 def preflight(
     profile: Profile = "laptop",
     shared: Annotated[
