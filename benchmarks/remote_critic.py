@@ -18,7 +18,8 @@ from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import Endpoint, ServerConnection
 from aligner_lib.rollouts.records import CriticExperience
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.workspace.workspace import Workspace, critic_and_actor_here
+from aligner_lib.tutorial.workspace.usual_resources import critic_and_actor_here
+from aligner_lib.tutorial.workspace.workspace import Workspace
 from benchmarks.measure import RemoteCriticBench
 from benchmarks.setting import Setting
 from cluster import submit

@@ -21,7 +21,8 @@ from pathlib import Path
 import psutil
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.workspace.workspace import Workspace, critic_and_actor_here
+from aligner_lib.tutorial.workspace.usual_resources import critic_and_actor_here
+from aligner_lib.tutorial.workspace.workspace import Workspace
 from cluster.rendezvous import free_port
 
 BOUND_S = 1800.0  # without a step for so long, the soak has failed

@@ -23,20 +23,30 @@ from aligner_lib.config.compose import compose, keys, profile_section
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.branch import branch_command, parents_settings
-from aligner_lib.jobs.command_line import command, job_commands
+from aligner_lib.jobs.branch import branch_command
+from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.models import fetch
-from aligner_lib.models.hash import file_hash
-from aligner_lib.run_folder.branch import is_branch, set_aside_branch
+from aligner_lib.run_folder.branch import is_branch
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.hunt.faults import fault_of
 from aligner_lib.tutorial.workspace import earlier_runs, learning_progress, own_functions, recorded_runs
 from aligner_lib.tutorial.workspace.earlier_runs import RequestedRun
+from aligner_lib.tutorial.workspace.formatted_data import FormattedData
 from aligner_lib.tutorial.workspace.own_functions import REWARD
 from aligner_lib.tutorial.workspace.recorded_runs import RecordedJob
+from aligner_lib.tutorial.workspace.repeated_cells import (
+    begins_anew,
+    make_way_for_branch,
+    running_job,
+    running_sweep,
+)
 from aligner_lib.tutorial.workspace.results import without_nan
-from cluster.gpus import visible_gpus
-from cluster.record import read_json, write_json
+from aligner_lib.tutorial.workspace.usual_resources import (
+    critic_and_actor,
+    critic_and_actor_here,
+    one_task,
+    task_for_each_process,
+)
 from cluster.rendezvous import free_port
 from cluster.resources import Resources, own_components
 from cluster.schedulers import is_printed, nearest, scheduler_of
@@ -54,7 +64,6 @@ LORA_RATE_OF_LAST_LAYERS = 3  # the same for a run of the last layers alone, whi
 # the prompts of that environment
 PROMPTS = {"train": "hh/train_prompts.jsonl", "validation": "hh/test_prompts.jsonl"}
 BEGIN_ANEW = {"exp_manager.resume_if_exists": False}
-ON_GPUS = ("gpu", "slurm")  # the profiles whose trainer.devices are GPUs
 
 
 @dataclass
@@ -111,30 +120,17 @@ class Workspace:
         """The folder of the downloaded model. Downloads the model if necessary."""
         return fetch(self.model_name)
 
+    @property
+    def _data(self) -> FormattedData:
+        return FormattedData(self.out / "data", self.dataset)
+
     def sft_data(self) -> Path:
         """The folder with train.jsonl and validation.jsonl. Formats Dolly (or a sample) if the files are missing."""
-        folder = self.out / "data" / "sft"
-        if not self._is_formatted(folder, "validation.jsonl"):
-            from data import format_dolly, resolve
-
-            source = resolve(self.dataset, "dolly")
-            print(source.note)
-            print(format_dolly(source.paths, folder))
-            self._note_source(folder)
-        return folder
+        return self._data.sft()
 
     def preference_data(self) -> Path:
         """The folder with {train,test}_{comparisons,prompts}.jsonl. Formats HH (or a sample) if the files are missing."""
-        folder = self.out / "data" / "hh"
-        if not self._is_formatted(folder, "test_prompts.jsonl"):
-            from data import format_hh, resolve
-
-            for split in ("train", "test"):
-                source = resolve(self.dataset, "hh", split=split)
-                print(source.note)
-                print(format_hh(source.paths, folder, split))
-            self._note_source(folder)
-        return folder
+        return self._data.preferences()
 
     def conversations(self) -> dict[str, object]:
         """Settings of a job with rollouts: an environment with the preference data's prompts and the reward model as judge.
@@ -205,7 +201,7 @@ class Workspace:
         commands = job_commands(kind, run.path, inputs, allocation, self.profile)
         # an evaluation always starts from the beginning, and has no setting for resuming
         resumes = BEGIN_ANEW.keys() <= set(keys(kind))
-        if resumes and _begins_anew(run, RequestedRun(commands, self.profile, texts), self.only_prints):
+        if resumes and begins_anew(run, RequestedRun(commands, self.profile, texts), self.only_prints):
             commands = job_commands(kind, run.path, inputs | BEGIN_ANEW, allocation, self.profile)
         return commands
 
@@ -226,7 +222,7 @@ class Workspace:
         """
         from cluster import submit
 
-        allocation = self._allocation(resources, partial(self._usual_resources, kind, settings))
+        allocation = self._allocation(resources, partial(task_for_each_process, kind, settings, self.profile))
         run = self.run(name or _name(kind, fault))
         for part in ("", *settings.get("evaluation.policies", ())):
             self._record_start(f"{name or _name(kind, fault)}/{part}".rstrip("/"))
@@ -238,7 +234,7 @@ class Workspace:
             commands = self.commands(kind, name, allocation, fault, **settings)
             return submit(commands, run.path, self.where, allocation)
         except RunBusy as busy:
-            return _running_job(run, busy)
+            return running_job(run, busy)
 
     def branch(self, run: str | RunFolder, at: int, name: str | None = None, resources=None, **settings):
         """Start a job that continues another run from a given step with changed settings. Returns the handle (cluster.Job).
@@ -255,7 +251,7 @@ class Workspace:
         from cluster import submit
 
         parent = self.run(run) if isinstance(run, str) else run
-        allocation = self._allocation(resources, partial(self._one_task, parent, settings))
+        allocation = self._allocation(resources, partial(one_task, parent, settings, self.profile))
         if (tasks := sum(share.ranks for share in (allocation or {}).values())) > 1:
             raise ValueError(
                 f"resources={resources!r} ask for {tasks} tasks, but a branch is one task, which starts the processes of "
@@ -283,10 +279,10 @@ class Workspace:
             own = own_functions.without_functions(settings) | files
             words = branch_command(parent, at, child.path, own, python)
             if not self.only_prints and is_branch(child, parent, at):
-                _make_way_for_branch(child, parent, texts, own)
+                make_way_for_branch(child, parent, texts, own)
             return submit({"main": words}, child.path, self.where, allocation)
         except RunBusy as busy:
-            return _running_job(child, busy)
+            return running_job(child, busy)
 
     def submit_sweep(self, kind: str, key: str, values, resources=None, parallel: int = 0, **settings):
         """Start an array job (cluster.Sweep) with a run for each value of a setting, such as `sft-lr/lr-0.001`.
@@ -296,7 +292,7 @@ class Workspace:
         """
         from cluster import submit_sweep
 
-        allocation = self._allocation(resources, partial(self._usual_resources, kind, settings))
+        allocation = self._allocation(resources, partial(task_for_each_process, kind, settings, self.profile))
         folder, last = f"{kind}-{key.rpartition('.')[2]}", key.rpartition(".")[2]
         members = {}
         try:
@@ -310,7 +306,7 @@ class Workspace:
                 self._record_start(f"{folder}/{member}")
             return submit_sweep(members, self.run(folder).path, self.where, allocation, parallel=parallel)
         except RunBusy as busy:
-            return _running_sweep(self.run(folder), busy)
+            return running_sweep(self.run(folder), busy)
 
     def submit_ppo(self, critic_placement: str = "in-process", name: str = "ppo", **settings):
         """Start PPO as a single job ("in-process"), or with critic and reward model in a second job ("remote")."""
@@ -321,7 +317,7 @@ class Workspace:
         if scheduler_of(self.where).on_this_machine:  # another server may use the default port
             settings = {"critic.trainer.ppo.port": free_port()} | settings
             return self.submit("ppo", name, critic_and_actor_here(settings), **settings)
-        return self.submit("ppo", name, self._critic_and_actor(settings), **settings)
+        return self.submit("ppo", name, critic_and_actor(settings, self.profile), **settings)
 
     def critic_of(self, name: str = "ppo") -> RunFolder:
         """The run folder of the critic's job, if PPO runs as two jobs."""
@@ -362,9 +358,9 @@ class Workspace:
         """
         kind = kind_of(name)
         models = {"model": self.model, "policy": self.policy, "reward_model": self.reward_model}
-        data = {key: self._formatted(file) for key, file in _data_of(kind, given).items()}
+        data = {key: self._data.path(file) for key, file in _data_of(kind, given).items()}
         if callable(given.get(REWARD)) and f"model.environments.{REWARD}.args.prompts" not in given:
-            prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
+            prompts = {split: str(self._data.path(file)) for split, file in PROMPTS.items()}
             data[f"model.environments.{REWARD}.args.prompts"] = prompts
         initial = {key: models[stage]() for key, stage in kind.models.items() if key not in given}
         return data | initial | self._adapters_of(name) | own_functions.without_functions(given)
@@ -382,26 +378,6 @@ class Workspace:
                 times = LORA_RATE_OF_LAST_LAYERS if settings.get("num_layers_unfrozen") else LORA_RATE
                 own[f"{model}.optim.lr"] = float(f"{times * settings.optim.lr:g}")
         return own
-
-    def _formatted(self, file: str | list[str]) -> Path | list[Path]:
-        """The path of a formatted data file, such as `sft/train.jsonl`. Formats the data if the file is missing."""
-        if isinstance(file, list):
-            return [self._formatted(path) for path in file]
-        folder, _, name = file.partition("/")
-        return {"sft": self.sft_data, "hh": self.preference_data}[folder]() / name
-
-    def _is_formatted(self, folder: Path, last: str) -> bool:
-        """Whether the folder has the complete files of the current data set, and not of another data set."""
-        noted = read_json(folder / "source.json") or {}
-        return (folder / last).exists() and noted | self._source() == noted
-
-    def _note_source(self, folder: Path) -> None:
-        write_json(folder / "source.json", self._source())
-
-    def _source(self) -> dict[str, str]:
-        """The data set and, if the data set is a file, the hash of the file's present content."""
-        file = Path(self.dataset)
-        return {"dataset": self.dataset} | ({"hash": file_hash(file)} if file.is_file() else {})
 
     def _is_trained(self, name: str) -> bool:
         """Whether the run has a checkpoint. Raises UserError for a run of another profile, which has another model."""
@@ -441,30 +417,6 @@ class Workspace:
             return None if resources is None else own_components(resources)
         return own_components(usual() if resources is None else resources, self.site)
 
-    def _usual_resources(self, kind: str, settings: Mapping[str, object]) -> Resources:
-        """A task for each process in the settings of a kind of job and, with a profile for GPUs, a GPU for each task."""
-        trainer = compose(kind, profile=self.profile).trainer
-        nodes, tasks = (settings.get(f"trainer.{name}", trainer[name]) for name in ("num_nodes", "devices"))
-        return Resources(nodes, tasks, tasks if self.profile in ON_GPUS else 0)
-
-    def _one_task(self, parent: RunFolder, settings: Mapping[str, object]) -> Resources:
-        """A single task and, with a profile for GPUs, a GPU for each process of a branch. settings: the branch's own."""
-        trainer = (parent.info.get("config") or {}).get("trainer") or {}
-        processes = settings.get("trainer.devices", trainer.get("devices", 1))
-        return Resources(1, 1, processes if self.profile in ON_GPUS else 0)
-
-    def _critic_and_actor(self, settings: Mapping[str, object]) -> dict[str, Resources]:
-        """The usual resources of PPO's two jobs."""
-        resources = {}
-        for name, part in kind_of("ppo").components.items():
-            own = {
-                key.removeprefix(part.prefix): value
-                for key, value in settings.items()
-                if key.startswith(part.prefix)
-            }
-            resources[name] = self._usual_resources(part.kind, own)
-        return resources
-
     def _recorded_job(self, kind: str, run: RunFolder, settings: dict) -> RecordedJob | None:
         """Install the recorded run with the same settings, and return its handle.
 
@@ -497,7 +449,7 @@ class Workspace:
         recording = recorded_runs.recorded(self.profile, name) if self._takes_recorded else None
         if recording is None:
             return False
-        data = {key: self._formatted(file) for key, file in kind_of(name).data.items()}
+        data = {key: self._data.path(file) for key, file in kind_of(name).data.items()}
         inputs = data | self._adapters_of(name)
         if differs := earlier_runs.difference_in_origin(recording, name, self.profile, inputs):
             self._made_up(f"the recorded run {name} is not used, because it differs ({differs})")
@@ -521,15 +473,6 @@ class Workspace:
             print(f"note: {note}")
 
 
-def critic_and_actor_here(settings: Mapping[str, object]) -> dict[str, Resources]:
-    """A process for each of PPO's two jobs, or the settings' number, with a GPU for each process if this machine has GPUs."""
-    has_gpus, resources = bool(visible_gpus()), {}
-    for name, part in kind_of("ppo").components.items():
-        processes = settings.get(f"{part.prefix}trainer.devices", 1)
-        resources[name] = Resources(1, processes, processes if has_gpus else 0)
-    return resources
-
-
 def _data_of(kind: JobKind, given: Mapping[str, object]) -> dict[str, str | list[str]]:
     """The formatted files for the data settings that the caller leaves open.
 
@@ -550,57 +493,3 @@ def _named(value: object) -> str:
 def _name(kind: str, fault: str | None) -> str:
     """The default name of a run. A run with a fault has a separate name, so that the job does not resume another run."""
     return kind if fault is None else f"{kind}-{fault}"
-
-
-def _begins_anew(run: RunFolder, requested: RequestedRun, only_prints: bool = False) -> bool:
-    """Whether an earlier run does not go on with the requested training. Prints the reason. Raises RunBusy if the run is still
-    running and the job is not only printed."""
-    from cluster.submission import refuse_if_busy
-
-    if reason := earlier_runs.reason_to_begin_anew(run, requested):
-        if only_prints:
-            print(f"{run.name} was {reason}: the printed job would begin anew and set the old files aside")
-        else:
-            refuse_if_busy(run.path)
-            print(f"{run.name} was {reason}: training begins anew, and the old files are set aside")
-    return bool(reason)
-
-
-def _make_way_for_branch(
-    child: RunFolder, parent: RunFolder, texts: Mapping[str, str], settings: Mapping[str, object]
-) -> None:
-    """Set a branch aside if the branch was trained with other functions, or finished with other settings."""
-    if (child.info.get("heartbeat") or {}).get("step", 0) <= child.info["parent"]["step"]:
-        return  # the branch has no steps of its own
-    profile = parent.info.get("profile")
-    words = command(parent.kind, child.path, parents_settings(parent) | settings, profile)
-    if _begins_anew(child, RequestedRun({"main": words}, profile, texts, is_branch=True)):
-        set_aside_branch(child)
-
-
-def _running_job(run: RunFolder, busy: RunBusy):
-    """The handle of a run's running job, with a message. Raises the error of a job whose state is unknown."""
-    from cluster import Job
-
-    if busy.state == State.UNKNOWN:
-        raise busy
-    print(
-        f"{run.name} is still running, and this cell follows it. To train with other settings, stop the run first"
-    )
-    return Job.attach(run.path)
-
-
-def _running_sweep(run: RunFolder, busy: RunBusy):
-    """The handle of a running sweep, with a message. Raises the error of a job that is not a sweep's, or of unknown state."""
-    from cluster import JobNotFound, Sweep
-
-    if busy.state == State.UNKNOWN:
-        raise busy
-    try:
-        sweep = Sweep.attach(run.path)
-    except JobNotFound:
-        raise busy from None
-    print(
-        f"{run.name} is still running, and this cell follows it. To sweep with other settings, cancel the sweep first"
-    )
-    return sweep
