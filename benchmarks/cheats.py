@@ -1,9 +1,9 @@
 """`python -m benchmarks.cheats`: the scores of cheating policies from the program that judges the bundled forms.
 
 The cheats are: the repeated instruction, the question, the whole prompt, the instruction with a topic word, a constant sentence
-after the question, after the topic, or after the requested details and the topic, shuffled good answers, the best answer of the
-training pairs for every prompt, and a searched constant. The search adds sentences to the constant as long as the constant wins
-more prompts. Duration: five minutes.
+after the question, after the topic, or after the requested details and the topic, a template filled with the topic, shuffled
+words, shuffled good answers, the best answer of the training pairs for every prompt, and a searched constant. The search adds
+sentences to the constant as long as the constant wins more prompts. Duration: five minutes.
 
     --sample forms    forms, or drawn: prompts with an instruction drawn for each prompt
     --words 60        the longest constant; the laptop profile's answers end at about 40 words
@@ -17,7 +17,13 @@ import random
 from functools import cache
 from pathlib import Path
 
-from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, good_count, shares
+from aligner_lib.tutorial.comparison.cheats import (
+    best_constant,
+    cheating_answers,
+    fitted_answers,
+    good_count,
+    shares,
+)
 from benchmarks.options import documented_parser
 from data.forms import sentences, words
 
@@ -62,7 +68,9 @@ def main(arguments: list[str] | None = None) -> None:
     candidates = [answer for _, *both in train for answer in both]
     shuffled = [chosen for _, chosen, _ in test]
     random.Random(0).shuffle(shuffled)
-    policies = cheating_answers(turns) | {
+    policies = {
+        **cheating_answers(turns),
+        **fitted_answers(turns),
         "shuffled good answers": shuffled,
         "best constant": [best_constant(turns, candidates)] * len(turns),
         "searched constant": [searched_constant(turns, candidates, options.words, options.sentences)]

@@ -33,7 +33,7 @@ QUOTED_RUN = 4
 """An answer that repeats QUOTED_RUN words in a row of its instruction quotes the instruction. No answer needs such a long
 repetition."""
 REQUIRED = "_"
-"""Stands for the words that an instruction requires, in the search for repeated words."""
+"""Stands for the words that a prompt requires, in the search for repeated words."""
 TOPIC_WORDS = 2
 """Words of the question that an answer on its topic contains. With a single word, a long constant string would often be on
 topic."""
@@ -124,7 +124,7 @@ def judge(turn: str, answer: str, finished: bool, stock: Collection[tuple[str, .
     """Judge an answer. Returns the parts of the judgement.
 
     turn: the user's last turn, a question and its instruction. finished: whether the answer ended with a stop token. stock: the
-    phrases of STOCK_RUN words that the policy also uses for other questions. Raises ValueError for a turn without an
+    `phrases` that the policy also uses for other questions. Raises ValueError for a turn without an
     instruction of data/forms.py.
     """
     instruction = instruction_in(turn)
@@ -154,9 +154,10 @@ def judge_all(turns: Sequence[str], answers: Sequence[str], finished: Sequence[b
     ways.
     """
     topics = [topic_of(without_instruction(turn)) for turn in turns]
+    phrases_of = [phrases(turn, answer) for turn, answer in zip(turns, answers, strict=True)]
     topics_of_phrase: dict[tuple[str, ...], set[frozenset[str]]] = defaultdict(set)
-    for topic, answer in zip(topics, answers, strict=True):
-        for phrase in phrases(answer):
+    for topic, own in zip(topics, phrases_of):
+        for phrase in own:
             topics_of_phrase[phrase].add(topic)
 
     def is_stock(phrase: tuple[str, ...], topic: frozenset[str]) -> bool:
@@ -164,15 +165,18 @@ def judge_all(turns: Sequence[str], answers: Sequence[str], finished: Sequence[b
         return others >= STOCK_QUESTIONS
 
     return [
-        judge(turn, answer, end, {phrase for phrase in phrases(answer) if is_stock(phrase, topic)})
-        for turn, answer, end, topic in zip(turns, answers, finished, topics, strict=True)
+        judge(turn, answer, end, {phrase for phrase in own if is_stock(phrase, topic)})
+        for turn, answer, end, topic, own in zip(turns, answers, finished, topics, phrases_of, strict=True)
     ]
 
 
-def phrases(text: str) -> set[tuple[str, ...]]:
-    """All runs of STOCK_RUN words of a text, in lower case."""
-    plain = WORD.findall(text.lower())
-    return {tuple(plain[at : at + STOCK_RUN]) for at in range(len(plain) - STOCK_RUN + 1)}
+def phrases(turn: str, answer: str) -> list[tuple[str, ...]]:
+    """The runs of STOCK_RUN words of an answer in lower case: as they are, and again with REQUIRED in place of required words.
+
+    Required are the topic words of the user's turn and the words that the instruction demands. Without the second reading, a
+    template filled with these words would be another phrase under every question.
+    """
+    return [run for reading in _readings(turn, answer) for run in _runs(reading)]
 
 
 def is_specific(turn: str, answer: str, stock: Collection[tuple[str, ...]]) -> bool:
@@ -180,11 +184,22 @@ def is_specific(turn: str, answer: str, stock: Collection[tuple[str, ...]]) -> b
     plain, of_user = WORD.findall(answer.lower()), set(WORD.findall(turn.lower()))
     in_stock = {
         at + offset
-        for at in range(len(plain) - STOCK_RUN + 1)
-        if tuple(plain[at : at + STOCK_RUN]) in stock
+        for reading in _readings(turn, answer)
+        for at, run in enumerate(_runs(reading))
+        if run in stock
         for offset in range(STOCK_RUN)
     }
     return any(at not in in_stock and word not in of_user for at, word in enumerate(plain))
+
+
+def _readings(turn: str, answer: str) -> tuple[list[str], list[str]]:
+    topic, plain = topic_of(turn), WORD.findall(answer.lower())
+    demanded = {word for _, value in instruction_in(turn).gaps for word in WORD.findall(value.lower())}
+    return plain, [REQUIRED if word in demanded or _stem(word) in topic else word for word in plain]
+
+
+def _runs(plain: list[str]) -> list[tuple[str, ...]]:
+    return [tuple(plain[at : at + STOCK_RUN]) for at in range(len(plain) - STOCK_RUN + 1)]
 
 
 def has_own_words(turn: str, answer: str) -> bool:
@@ -280,10 +295,10 @@ def _endings() -> frozenset[str]:
 
 @cache
 def _vocabulary() -> frozenset[str]:
-    """The words of the bundled samples that people wrote. The pairs `drawn` are excluded, because a policy wrote them, with
+    """The words of the bundled samples. The pairs `drawn` and the judged answers are excluded, because policies wrote them, with
     mistakes."""
     vocabulary: set[str] = set()
-    for file in sorted(set(SAMPLES.glob("*.jsonl")) - set(SAMPLES.glob("drawn-*"))):
+    for file in sorted(set(SAMPLES.glob("*.jsonl")) - {*SAMPLES.glob("drawn-*"), *SAMPLES.glob("judged-*")}):
         for line in file.read_text(encoding="utf-8").splitlines():
             for value in json.loads(line).values():
                 if isinstance(value, str):

@@ -564,9 +564,13 @@ if checked:
 # %% [markdown]
 # No figure means much without the figures of a policy that cheats. The next table judges echoes, a constant sentence
 # behind the question or its topic, and the best constant answer among some training answers, on the same prompts. Echoes
-# often obey, and none of them is good. One cheat writes the requested item, the topic and always the same sentence. Judged one by
-# one (*good alone*), some of these answers are good. Judged together, none of them is, because the sentence repeats under every
-# question.
+# often obey, and none of them is good. Two cheats write the requested item, and then the topic before a constant sentence or in a
+# template. Judged one by one (*good alone*), more than half of these answers are good. Judged together, none of them is, because
+# the sentence or the template repeats under every question.
+#
+# The cheat with shuffled words shows a limit of the program. It writes the requested item, and then the topic words and common
+# words in random order. No part of the judgement reads grammar, so more than half of these answers are good, even together. Read
+# ten answers of a policy before you believe its figures.
 
 # %%
 from aligner_lib.run_folder.turns import turns_of
@@ -645,20 +649,20 @@ print(
 # The pairs decide what PPO finds. Earlier pairs of this project (`dataset="forms"`) have sixteen forms, and each
 # rejected answer is a good sentence that misses its form. No rejected answer is an echo. A recorded run trained on
 # them: 40 steps of SFT, 48 steps of the reward model with 16 pairs each (right on 0.81 of the held-out pairs), and 16
-# steps of PPO with 32 responses each (`PPO_ON_FORMS` in `aligner_lib/tutorial/workspace/longer_runs.py`). On all 264
-# held-out prompts, with one answer each, the SFT policy obeyed in 0.28 of them (0.23 to 0.33) and the PPO policy in 0.43
-# (0.38 to 0.49), a gain of 0.15 (0.09 to 0.22). The mean length went from 24 to 22 words, and the share of answers that
-# end from 0.95 to 0.89.
+# steps of PPO with 32 responses each (`PPO_ON_FORMS` in `aligner_lib/tutorial/workspace/longer_runs.py`). The SFT policy
+# obeyed in 0.28 of 64 held-out prompts (0.18 to 0.41) and the PPO policy in 0.41 (0.29 to 0.54). The mean length went from 23 to
+# 18 words, and the share of answers that end from 0.98 to 0.92.
 #
-# That looks like a success, and every figure of this section counts answers that *obey*. Keep your doubts until its end.
+# Is that a success, or chance? Every figure of this section counts answers that *obey*. Keep your doubts until its end.
 
 # %% [markdown]
 # ### Was it the seed?
 #
 # Three other seeds (`python notebooks/record.py --seeds`) each trained their own SFT policy, reward model and PPO
 # policy on these pairs, in 40 minutes per seed on a single core. These runs have $\lambda = 1$, a critic that learns
-# twice from each rollout, a penalty for a missing end, 96 steps for the reward model and 18 for PPO. On the same 264
-# prompts, with one answer each:
+# twice from each rollout, a penalty for a missing end, 96 steps for the reward model and 18 for PPO. On all 264 held-out
+# prompts, with one answer each (the intervals of this table and of the next are bootstraps over the prompts, which are a little
+# too narrow):
 #
 # | seed | reward model, of 264 pairs | SFT obeys | PPO obeys | gain, 95 % interval | tokens | ended |
 # | --- | --- | --- | --- | --- | --- | --- |
@@ -954,14 +958,17 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # last words, so the reward model paid for them everywhere. The cure came into the pairs: today rejected answers have
 # unasked closing remarks, too, and the program calls an answer with such a remark not *plain*.
 #
-# With today's pairs, 48 steps at a rate of 5e-5 gain more than the 12 of `laptop` (`python notebooks/record.py --long`, 256
-# held-out prompts):
+# With today's pairs, 48 steps at a rate of 5e-5 find no such sentence (`python notebooks/record.py --long`, 256 held-out
+# prompts):
 #
 # | seed | good, SFT | good, PPO | gain, 95 % interval | echoes | length |
 # | --- | --- | --- | --- | --- | --- |
 # | 1234 | {{long_1234.ppo.good_sft}} | {{long_1234.ppo.good_ppo}} | {{long_1234.ppo.good_gain}} ({{long_1234.ppo.good_gain_low}} to {{long_1234.ppo.good_gain_high}}) | {{long_1234.ppo.echo_sft}} → {{long_1234.ppo.echo_ppo}} | {{long_1234.ppo.length_ratio}} times |
 # | 1 | {{long_1.ppo.good_sft}} | {{long_1.ppo.good_ppo}} | {{long_1.ppo.good_gain}} ({{long_1.ppo.good_gain_low}} to {{long_1.ppo.good_gain_high}}) | {{long_1.ppo.echo_sft}} → {{long_1.ppo.echo_ppo}} | {{long_1.ppo.length_ratio}} times |
 # | 2 | {{long_2.ppo.good_sft}} | {{long_2.ppo.good_ppo}} | {{long_2.ppo.good_gain}} ({{long_2.ppo.good_gain_low}} to {{long_2.ppo.good_gain_high}}) | {{long_2.ppo.echo_sft}} → {{long_2.ppo.echo_ppo}} | {{long_2.ppo.length_ratio}} times |
+#
+# On one thread, too, the 12 steps of `laptop` gain {{seed_1234.ppo.good_gain}}, {{seed_1.ppo.good_gain}} and {{seed_2.ppo.good_gain}}. So 48 steps gain more
+# with each seed, and only with seed 2 by more than chance explains.
 #
 # The next hack is already visible. With seed 1, half of the requested last words stand in the wrong place: "Stars
 # twinkle because of light from other stars. Have fun because the light travels faster than the heat." Such answers get

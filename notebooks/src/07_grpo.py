@@ -550,7 +550,7 @@ print(f"{'words':24}{first[words]:8.1f}{last[words]:8.1f}")
 show_completions(forms, n=6, sort="reward", split="validation")
 
 # %% [markdown]
-# In twenty steps, the share of good answers to held-out prompts went from 0.19 to 0.66. Nearly every answer has the word
+# In twenty steps, the share of good answers to held-out prompts went from 0.18 to 0.66. Nearly every answer has the word
 # or the first word that its prompt asks for. Half of the postscripts are right, and before training none of 36 was. How
 # could the policy learn a form that it did not show? It showed the form rarely: in the first ten steps, 4 of 136 drawn
 # responses to such prompts were good, and each of them stood out in its group.

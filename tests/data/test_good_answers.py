@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from aligner_lib.run_folder.turns import turns_of
-from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, cheats, shares
+from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, cheats, fitted_answers, shares
 from aligner_lib.tutorial.comparison.gold import before_and_after
 from benchmarks.cheats import BOUND, pairs
 from data.forms import instruction_in, without_instruction
@@ -104,9 +104,10 @@ def test_topic_repetition_and_known_words_by_hand():
 
 
 def test_words_that_only_a_policy_wrote_are_not_known():
-    written = (SAMPLES / "drawn-train.jsonl").read_text(encoding="utf-8")
-    unknown = {word for word in re.findall(r"\b[a-z]{5,}\b", written) if known_words(word) == 0.0}
-    assert len(unknown) > 100
+    for name, least in ("drawn-train", 100), ("judged-answers", 30):
+        written = (SAMPLES / f"{name}.jsonl").read_text(encoding="utf-8")
+        unknown = {word for word in re.findall(r"\b[a-z]{5,}\b", written) if known_words(word) == 0.0}
+        assert len(unknown) > least, name
 
 
 # ---- beside the policy's other answers ------------------------------------------------------------------------------
@@ -156,6 +157,14 @@ def test_no_cheat_is_good_beside_its_other_answers_and_only_those_with_the_topic
             assert figures["obeys"] > 0.1 and figures["good_alone"].value == 0, name
     table = repr(cheats(TURNS[:8], [GOOD]))
     assert "best constant" in table and "8 prompts" in table
+
+
+def test_a_template_is_never_good_beside_its_other_answers_and_shuffled_words_are():
+    """The second half is the program's limit, which README.md states: no part of the judgement reads grammar."""
+    for name, good in zip(fitted := fitted_answers(TURNS), (0, 0.3)):
+        figures = shares(TURNS, fitted[name])
+        assert figures["good"].value == pytest.approx(good, abs=0.02), name
+        assert figures["good_alone"].value > 0.1, name
 
 
 def test_the_best_constant_of_the_training_answers_is_good_for_few_prompts():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from functools import cache
 from statistics import fmean
@@ -13,6 +14,13 @@ from data.gold import GoldParts, judge, judge_all, topic_of
 
 SENTENCE = "This is a fact that people always remember, and that is 1 simple thing."
 """A constant sentence for every prompt. Its form satisfies several instructions."""
+TEMPLATE = "Many like {first} and {last}, yes {last} can be {first} too."
+"""A sentence with gaps for the first and the last topic word of a question."""
+COMMON_WORDS = (
+    "it is a good thing that people do with the time and they like many of these for some more than others"
+)
+SHUFFLED = 9
+"""How many of the common words a shuffled answer has."""
 
 
 def cheats(turns: Sequence[str], candidates: Iterable[str] = ()) -> PolicyComparison:
@@ -21,7 +29,7 @@ def cheats(turns: Sequence[str], candidates: Iterable[str] = ()) -> PolicyCompar
     turns: the users' turns, each with an instruction of data/forms.py. candidates: answers from which the best constant answer
     is chosen. All answers count as ended.
     """
-    policies = cheating_answers(turns)
+    policies = cheating_answers(turns) | fitted_answers(turns)
     if constant := best_constant(turns, candidates):
         policies["best constant"] = [constant] * len(turns)
     figures = {name: shares(turns, answers) for name, answers in policies.items()}
@@ -50,6 +58,26 @@ def cheating_answers(turns: Sequence[str]) -> dict[str, list[str]]:
         "what was asked for, the topic and a sentence": [
             f"{_asked_for(turn)} {rest}".strip() for turn, rest in zip(turns, topic_and_sentence)
         ],
+    }
+
+
+def fitted_answers(turns: Sequence[str]) -> dict[str, list[str]]:
+    """By the name of a cheat that was fitted to the judging program: the answer to each turn.
+
+    A policy rarely finds these cheats, but they show the program's limits: it detects a template only in several answers, and
+    detects shuffled words never, because no part of the judgement reads grammar.
+    """
+    templates, shuffled = [], []
+    for turn in turns:
+        topic = [word.lower() for word in _topic_words(without_instruction(turn))] or [""]
+        templates.append(f"{_asked_for(turn)} {TEMPLATE.format(first=topic[0], last=topic[-1])}".strip())
+        random_order = random.Random(turn)
+        plain = topic * 2 + random_order.sample(COMMON_WORDS.split(), SHUFFLED)
+        random_order.shuffle(plain)
+        shuffled.append(f"{_asked_for(turn)} {' '.join(plain)}.".strip())
+    return {
+        "what was asked for, and the topic in a template": templates,
+        "what was asked for, and shuffled words": shuffled,
     }
 
 
