@@ -19,6 +19,7 @@ from aligner_lib.tutorial.comparison.evaluation import evaluate_policies, record
 from aligner_lib.tutorial.comparison.statistics import NOT_IDENTIFIABLE
 from aligner_lib.tutorial.report.html_page import STYLE
 from aligner_lib.tutorial.report.html_report import write_report
+from aligner_lib.tutorial.report.stages import stages_table
 from aligner_lib.tutorial.report.summary import summary_section
 from aligner_lib.tutorial.workspace import learning_progress
 from aligner_lib.tutorial.workspace.learning_progress import record_answer, record_exercise
@@ -75,6 +76,22 @@ def test_a_row_is_drawn_to_its_scale(tmp_path):
     assert baselines == [[], ["130.0"], [], ["130.0"]]
     label = "GRPO, held-out sums right: 25 % → 75 %; untrained, the best of 4: 50 %"
     assert f'aria-label="{label}"' in drawings[3]
+
+
+@pytest.mark.parametrize("figure", [None, math.nan, math.inf])
+def test_a_figure_of_a_diverged_run_has_no_row(tmp_path, figure):
+    """results/NN.json has null for NaN."""
+    stages = {"sft": {"val_loss_before": 2.0, "val_loss_after": figure}, "rm": {"val_acc": figure}}
+    stages["ppo"] = {
+        "val_reward_sft": 0.1,
+        "val_reward_ppo": figure,
+        "win_rate": figure,
+        "kl_per_token": figure,
+    }
+    stages["dpo"] = {"val_acc": 0.5, "val_margin": figure}
+    (row,) = re.findall(r'<th scope="rowgroup".*?</tr>', stages_table(stages))
+    assert ">50 %<" in row and "margin" not in row
+    assert "price" not in stages_table(stages)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class Reached:
 
 
 def reached(summary: dict) -> Iterator[Reached]:
-    """A row for each available figure. summary: the content of summary.json.
+    """A row for each available figure. summary: the content of summary.json, without unknown figures.
 
     If notebook 08 evaluated the policies, every figure of a policy's answers is from this evaluation. Otherwise the figures are
     from the validations during training, which have other prompts.
@@ -172,7 +172,8 @@ def _percent(share: float) -> str:
 
 
 def stages_table(summary: dict) -> str:
-    """The rows as an HTML table with a legend; empty without figures."""
+    """The rows as an HTML table with a legend; empty without figures. summary: the content of summary.json."""
+    summary = _with_known_figures(summary)
     rows = list(reached(summary))
     if not rows:
         return ""
@@ -183,6 +184,20 @@ def stages_table(summary: dict) -> str:
         f"a coin, a trivial judge, or the best of several samples. Percentages are drawn from 0 to 100, and a reward within two of its standard deviations, or further if it moved further.{_aside(summary)}</figcaption>"
     )
     return f'<figure class="stages"><table>{body}</table>{legend}</figure>'
+
+
+def _with_known_figures(summary: dict) -> dict:
+    """The summary without its stages' unknown figures. A diverged run has NaN or infinity, and JSON has null for NaN."""
+    return {
+        name: {key: figure for key, figure in figures.items() if _is_known(figure)}
+        if isinstance(figures, dict)
+        else figures
+        for name, figures in summary.items()
+    }
+
+
+def _is_known(figure) -> bool:
+    return figure is not None and not (isinstance(figure, float) and not math.isfinite(figure))
 
 
 def _row(row: Reached, rows: int) -> str:
