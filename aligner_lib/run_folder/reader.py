@@ -103,12 +103,7 @@ class RunFolder:
         info = self.info
         if not info and self._has_begun and not self.path.exists():
             return "deleted"
-        status = info.get("status", "waiting")
-        if status != "running":
-            return status
-        here = info.get("host") == os.uname().nodename
-        alive = _alive(info) if here else time.time() - info["heartbeat"]["time"] < STALE_SECONDS
-        return "running" if alive else "lost"
+        return status_in(info)
 
     @property
     def is_over(self) -> bool:
@@ -222,6 +217,16 @@ def flatten(record: dict, prefix: str = "") -> dict[str, object]:
             flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
         )
     return values
+
+
+def status_in(info: dict) -> str:
+    """The status of a run with this content of run.json. For the statuses, see `RunFolder.status`."""
+    status = info.get("status", "waiting")
+    if status != "running":
+        return status
+    here = info.get("host") == os.uname().nodename
+    alive = _alive(info) if here else time.time() - info["heartbeat"]["time"] < STALE_SECONDS
+    return "running" if alive else "lost"
 
 
 def find_runs(root: str | os.PathLike) -> list[RunFolder]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +22,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.run_folder import control
 from aligner_lib.run_folder.alarms import Rule, Thresholds, Watch, as_record, not_finite
 from aligner_lib.run_folder.jsonl import JsonlWriter, truncate_after
-from aligner_lib.run_folder.reader import RunFolder, flatten, step_name, step_of
+from aligner_lib.run_folder.reader import RunFolder, flatten, status_in, step_name, step_of
 from aligner_lib.run_folder.set_aside import precedes_change, set_aside, way_back
 from cluster import processes
 
@@ -31,6 +32,7 @@ HEARTBEAT_SECONDS = 2.0
 CHANGES_SHOWN = 8  # number of changed settings listed in a message
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
+CLAIM = ".starting"  # locked by the process that begins a run, and removed once run.json names the process
 OF_THE_PROCESS = ("status", "message", "pid", "identity", "host", "slurm", "heartbeat")  # fields of run.json
 OF_THE_FIGURES = ("config", "precision", "profile", "seed", "versions", "git_commit", "max_steps")
 # settings that change no training step
@@ -69,20 +71,11 @@ class RunWriter:
         self.folder = RunFolder(path)
         self.path = self.folder.path
         self.path.mkdir(parents=True, exist_ok=True)
-        before = self.folder.info
         attempt = _attempt()
-        is_own = (before.get("pid"), before.get("host")) == (os.getpid(), platform.node())
-        is_same_run = is_own or _takes_over(attempt, before)
-        if self.folder.status == "running" and not is_same_run:
-            raise FileExistsError(
-                f"{self.path} belongs to a run in progress (pid {before['pid']}): stop the run first "
-                f"(`aligner stop {self.path}`) or choose another folder"
-            )
-        if before.get("kind", kind) != kind:
-            raise UserError(
-                f"{self.path} is the run folder of a job of another kind ({before['kind']}), which this job ({kind}) would "
-                "overwrite: choose another folder (--run)"
-            )
+        with contextlib.ExitStack() as claim:
+            claim.enter_context(_claimed(self.path))
+            before = self._earlier_info(kind, attempt)
+            self._claim = claim.pop_all()  # until run.json names this process
         self._info = {
             "name": self.path.name,
             "kind": kind,
@@ -124,6 +117,23 @@ class RunWriter:
         self._noted_failures: set[tuple[str, str]] = set()  # environment, reason
         self._watch = Watch(alarms, limits or Thresholds())
 
+    def _earlier_info(self, kind: str, attempt: dict) -> dict:
+        """The run.json of the earlier attempt. Raises FileExistsError and UserError as the constructor does."""
+        before = self.folder.info
+        is_own = (before.get("pid"), before.get("host")) == (os.getpid(), platform.node())
+        is_same_run = is_own or _takes_over(attempt, before)
+        if status_in(before) == "running" and not is_same_run:
+            raise FileExistsError(
+                f"{self.path} belongs to a run in progress (pid {before['pid']}): stop the run first "
+                f"(`aligner stop {self.path}`) or choose another folder"
+            )
+        if before.get("kind", kind) != kind:
+            raise UserError(
+                f"{self.path} is the run folder of a job of another kind ({before['kind']}), which this job ({kind}) would "
+                "overwrite: choose another folder (--run)"
+            )
+        return before
+
     def start(self, step: int) -> None:
         """Start to write after `step` (0: a new run). For the files of an earlier attempt, see `rewind`.
 
@@ -153,6 +163,7 @@ class RunWriter:
         self._info["heartbeat"]["step"] = step
         self._begin()
         self._write_info()
+        self._claim.close()
         self._beat.start()
 
     def after_loading(self, action: Callable[[], object]) -> None:
@@ -179,6 +190,7 @@ class RunWriter:
         elif step:
             self._announce_changes(step)
         self._write_info()
+        self._claim.close()
         self._after_loading()
         if not self._beat.is_alive():
             self._beat.start()
@@ -460,6 +472,7 @@ class RunWriter:
             if advice := way_back(self.folder):
                 logger.warning(advice)
         self._stopped.set()
+        self._claim.close()
         # a full disk here must not replace the error that ended the run
         self._close_files(*(() if error is None else (OSError,)))
 
@@ -505,6 +518,27 @@ class RunWriter:
         if not self._is_loading:
             return self._info
         return self._before | {name: self._info[name] for name in OF_THE_PROCESS}
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Keep other processes from beginning a run in a folder. Raises FileExistsError while another process is beginning one.
+
+    Two jobs that start together both find a free folder. On a file system without locks they still do.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open(folder / CLAIM, "a"))
+            # not flock, whose lock a forked worker would keep after this process was killed
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(
+                f"{folder} is taken by another job, which is starting: wait for its end, or choose another folder"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        stack.callback((folder / CLAIM).unlink, missing_ok=True)
+        yield
 
 
 def _sync_tree(folder: Path) -> None:

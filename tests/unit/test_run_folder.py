@@ -2,6 +2,7 @@
 
 import errno
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -144,6 +145,28 @@ def test_only_a_requeued_job_takes_over_a_folder_that_is_in_use(
     with nullcontext() if is_taken_over else pytest.raises(FileExistsError, match=words):
         begin(tmp_path)
         assert RunFolder(tmp_path).info["slurm"] == {"job": job, "attempt": attempt}
+
+
+def is_refused(path, words: str) -> None:
+    with pytest.raises(FileExistsError, match=words):
+        writer(path)
+
+
+def test_of_two_jobs_that_start_together_one_gets_the_folder(tmp_path):
+    """The other job is a fork of this process, and must not get this process's lock."""
+    states = "is taken by another job, which is starting", rf"in progress \(pid {os.getpid()}\)"
+    with writer(tmp_path) as run:
+        for state in states:
+            other = multiprocessing.get_context("fork").Process(target=is_refused, args=(tmp_path, state))
+            other.start()
+            other.join()
+            assert other.exitcode == 0, state
+            run.start(0)
+
+
+def test_a_file_system_without_locks_has_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("fcntl.lockf", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    assert begin(tmp_path, end="finished").status == "finished"
 
 
 def test_the_heartbeat_survives_a_file_system_that_is_briefly_away(tmp_path, monkeypatch):
