@@ -10,6 +10,7 @@ import time
 import pytest
 from run_folders import write_run
 
+from aligner_lib.run_folder.reader import step_name
 from widgets import Chat, Classroom, Completions, JobPanel, Monitor, Pairs
 
 PAIR = {"prompt": "p", "chosen": "c", "rejected": "r"}
@@ -271,6 +272,19 @@ def test_the_panel_cancels_at_the_second_press_and_has_no_button_for_a_run_that_
     panel = page.locator(".lab-panel")
     desk.wait(lambda: panel.locator("button:visible").count() == 0, "a button of a run that is over")
     assert "It ends after this step" not in panel.inner_text()
+
+
+def test_a_double_click_undoes_one_change_and_the_button_then_offers_the_earlier_one(show, tmp_path):
+    run = write_run(tmp_path / "run", status="stopped")
+    for step, before in ((10, {}), (20, {"lr": 1e-5})):
+        (run / "checkpoints" / step_name(step)).mkdir(parents=True)
+        state = json.dumps({"changes": {"lr": 1e-4}, "before": before})
+        (run / "checkpoints" / step_name(step) / "trainer.json").write_text(state)
+    page = show(JobPanel(run)).page
+    undo = page.get_by_role("button", name="Undo the change")
+    undo.dblclick()
+    page.get_by_text("goes on from step_000020 with lr = 1e-05").wait_for()
+    assert "step_000010" in undo.get_attribute("title") and undo.is_enabled()
 
 
 def test_a_teacher_s_wrong_clock_makes_no_seat_quiet(show, tmp_path):

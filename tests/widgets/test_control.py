@@ -1,6 +1,7 @@
 """Steering by files: what is asked, what is refused, and how the run acknowledges."""
 
 import errno
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from run_folders import change_info, write_run
 
-from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.reader import RunFolder, step_name
 from widgets import Monitor
 from widgets.runs import control
 
@@ -146,6 +147,20 @@ def test_stop_in_a_monitor_names_every_run_that_could_not_be_asked(tmp_path, mon
         f"The request was not written, and the run goes on as before ({run}" in sentence for run in runs
     )
     assert sent[-1] == {"kind": "answer"}
+
+
+def test_a_double_click_undoes_only_the_change_that_the_page_shows(run):
+    change_info(run.path, status="stopped")
+    for step, before in ((10, {}), (20, {"lr": 1e-5})):
+        checkpoint = run.path / "checkpoints" / step_name(step)
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "trainer.json").write_text(json.dumps({"changes": {"lr": 1e-4}, "before": before}))
+    steering = control.Steering(run)
+    assert steering.view(logged())["undo_step"] == 20
+    for words in ("goes on from step_000020", "No further change was undone"):
+        steering.execute({"kind": "undo", "step": 20})
+        view = steering.view(logged())
+        assert words in view["said"] and view["undo_step"] == 10
 
 
 @pytest.mark.parametrize("metric", ["train/lr", "train_optim/lr"])

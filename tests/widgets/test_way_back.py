@@ -107,8 +107,9 @@ def test_a_run_that_goes_on_is_to_be_stopped_first(tmp_path):
 def test_the_button_undoes_the_change_and_says_so(tmp_path):
     failed = train(tmp_path / "run", HIGH_RATE, fails=True)
     monitor = monitor_of(failed)
-    assert "step_000003" in heading(monitor)[1]["undo"]
-    monitor._on_message(monitor, {"kind": "undo"}, [])
+    shown = heading(monitor)[1]
+    assert "step_000003" in shown["undo"]
+    monitor._on_message(monitor, {"kind": "undo", "step": shown["undo_step"]}, [])
     head, steering = heading(monitor)
     assert (steering["undo"], head["way_back"]) == ("", "")
     words = "goes on from step_000003 with its settings' values when it is started again."

@@ -28,7 +28,13 @@ class Mailbox {
     this.model = model;
     this.asked = null; // when the oldest message without an answer was sent (ms)
     this.element = make("p", { class: "lab-lost lab-unanswered", role: "alert", hidden: true });
-    this.hear = (content) => { if (content.kind === "answer") { this.asked = null; this.draw(); } };
+    this.pressed = null; // the button that waits for the answer
+    this.hear = (content) => {
+      if (content.kind !== "answer") return;
+      this.asked = null;
+      if (this.pressed) this.pressed.disabled = false;
+      this.draw();
+    };
     model.on("msg:custom", this.hear);
     this.clock = setInterval(() => this.draw(), 1000);
   }
@@ -37,8 +43,10 @@ class Mailbox {
     return this.asked !== null && Date.now() - this.asked > 1000 * ANSWER_SECONDS;
   }
 
-  send(content) {
+  // button: disabled until the answer, so that a double click sends one message.
+  send(content, button = null) {
     this.asked ??= Date.now();
+    if (button) (this.pressed = button).disabled = true;
     this.model.send(content);
   }
 

@@ -6,7 +6,7 @@ class Knobs {
   constructor(model) {
     this.model = model;
     this.checkpoint = make("button", { type: "button", onclick: () => model.send({ kind: "checkpoint" }) }, "Checkpoint now");
-    this.undo = make("button", { type: "button", hidden: true, onclick: () => model.send({ kind: "undo" }) }, "Undo the change");
+    this.undo = make("button", { type: "button", hidden: true, onclick: () => model.send({ kind: "undo", step: this.undoStep }, this.undo) }, "Undo the change");
     this.controls = Object.fromEntries(Object.keys(CONTROL_NAMES).map((name) => [name, this.control(name)]));
     this.said = make("p", { class: "lab-said", role: "status" });
     this.element = make("div", { class: "lab-knobs", hidden: true },
@@ -33,13 +33,14 @@ class Knobs {
     return !this.element.hidden;
   }
 
-  // steering: {obeys, pending, values, said, over, undo}, or null; false when there is nothing to change.
+  // steering: {obeys, pending, values, said, over, undo, undo_step}, or null; false when there is nothing to change.
   draw(steering) {
     const obeys = steering && !steering.over ? steering.obeys : [];
     const any = Object.keys(CONTROL_NAMES).some((name) => obeys.includes(name)) || obeys.includes("checkpoint");
     const undoes = Boolean(steering?.over && (steering.undo || steering.said)); // shown without a click: it is the way back
     if (undoes) this.element.hidden = false;
     else if (!any) this.element.hidden = true;
+    this.undoStep = steering?.undo_step;
     set(this.undo, { hidden: !steering?.undo, title: steering?.undo ?? "" });
     for (const [name, { form, input }] of Object.entries(this.controls)) {
       set(form, { hidden: !obeys.includes(name) });

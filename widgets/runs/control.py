@@ -37,7 +37,10 @@ class Steering:
         self._question: tuple[str, float] | None = None  # (control, value) that waits for a confirmation
 
     def execute(self, content: dict) -> None:
-        """Handle a button's message {kind: stop, checkpoint, undo or set, …}. Errors are shown in `view`, and not raised."""
+        """Handle a button's message {kind: stop, checkpoint, undo or set, …}. Errors are shown in `view`, and not raised.
+
+        The message of `undo` has the `step` of the change that the page shows.
+        """
         try:
             self._answer, self._holds = self._execute(content)
         except (UserError, ValueError) as error:  # a button has no cell that could show the error
@@ -57,6 +60,12 @@ class Steering:
                 lambda: not run.is_over and pending(run)["checkpoint"],
             )
         if kind == "undo":
+            change = last_change(run)
+            if change and change.step != content.get("step"):  # such as the second click of a double click
+                raise UserError(
+                    f"No further change was undone. The newest change is now after step {change.step}: press the button again to "
+                    "undo it."
+                )
             checkpoint, changes = undo_change(run)
             return f"{undone(run, checkpoint, changes)}.", lambda: run.is_over
         assert kind == "set", f"no control {kind!r}"
@@ -80,10 +89,14 @@ class Steering:
         )
 
     def view(self, series) -> dict:
-        """The state of the buttons: {obeys, pending, values, said, over, undo}. series: the Series of the run."""
+        """The state of the buttons: {obeys, pending, values, said, over, undo, undo_step}. series: the Series of the run.
+
+        undo: the effect of the button *Undo the change*; "" if no change can be undone. undo_step: the last step before the change.
+        """
         if not self._holds():
             self._answer = ""
         over = self.run.is_over
+        change = last_change(self.run) if over else None
         self._values = {name: _latest(series, metrics) for name, metrics in CONTROLS.items()}
         return {
             "obeys": obeys(self.run),
@@ -91,15 +104,11 @@ class Steering:
             "values": dict(self._values),
             "said": self._answer,
             "over": over,
-            "undo": self._undo_title() if over else "",
+            "undo": f"The run's next start goes on from {change.checkpoint.name}, before the change"
+            if change
+            else "",
+            "undo_step": change and change.step,
         }
-
-    def _undo_title(self) -> str:
-        """The effect of the button *Undo the change*; "" if no change can be undone."""
-        change = last_change(self.run)
-        return (
-            f"The run's next start goes on from {change.checkpoint.name}, before the change" if change else ""
-        )
 
 
 def not_written(run, error: OSError) -> str:
