@@ -108,9 +108,9 @@ def test_the_newest_run_and_a_name_that_was_given(tmp_path):
     with begin(seat, "rm") as second:
         (row,) = followed.poll()
         assert (row["name"], row["run"]) == ("Ada", "rm")
-        second.finish("failed", "no space")
+        second.finish("failed", f"no space in {second.path}")
     (row,) = followed.poll()
-    assert (row["status"], row["message"]) == ("failed", "no space")
+    assert (row["status"], row["message"]) == ("failed", "no space in …/rm")
     with begin(seat, "sft", step=1) as first:  # the older run is resumed
         look_for_runs(followed, seat)
         assert [(row["run"], row["status"]) for row in followed.poll()] == [("sft", "running")]
@@ -141,7 +141,7 @@ def test_a_seat_that_cannot_be_entered_hides_no_other(tmp_path, monkeypatch):
     def refused(call):
         def checked(self, *arguments):
             if "seat-a" in str(getattr(self, "path", self)):
-                raise PermissionError("not yours")
+                raise PermissionError(f"{tmp_path}/seat-a is not yours")
             return call(self, *arguments)
 
         return checked
@@ -149,7 +149,7 @@ def test_a_seat_that_cannot_be_entered_hides_no_other(tmp_path, monkeypatch):
     for reader, name in ((Path, "is_dir"), (JsonlReader, "poll")):
         monkeypatch.setattr(reader, name, refused(getattr(reader, name)))
     rows = [(row["seat"], row["unread"]) for row in Followed(tmp_path).poll()]
-    assert rows == [("seat 1", "PermissionError: not yours"), ("seat-b", "")]
+    assert rows == [("seat 1", "PermissionError: /… is not yours"), ("seat-b", "")]
 
 
 def test_seats_with_one_folder_name_have_a_number_each(tmp_path):
@@ -180,6 +180,26 @@ def test_the_progress_of_a_removed_workspace_does_not_count(tmp_path):
     (tmp_path / "ada" / "first" / "progress.jsonl").unlink()
     assert followed.poll()[0]["exercises"] == 2  # second and gae
     write_lines(tmp_path / "ada" / "first" / "progress.jsonl", [passed])
+    assert followed.poll()[0]["exercises"] == 2
+
+
+def test_a_file_of_progress_that_cannot_be_read_now_loses_no_record_of_another(tmp_path, monkeypatch):
+    row_of(tmp_path / "seat-a", {})
+    passed = {"what": "exercise", "passed": True}
+    for name in ("first", "second"):
+        (tmp_path / "seat-a" / name).mkdir()
+        write_lines(tmp_path / "seat-a" / name / "progress.jsonl", [passed | {"name": name}])
+    followed, read = Followed(tmp_path), JsonlReader._read
+    for stale in ("first", "second"):
+
+        def read_unless_stale(reader, max_bytes, stale=stale):
+            if reader.path.parent.name == stale:
+                raise OSError(116, "Stale file handle")
+            return read(reader, max_bytes)
+
+        monkeypatch.setattr(JsonlReader, "_read", read_unless_stale)
+        assert followed.poll()[0]["unread"] == "OSError: [Errno 116] Stale file handle"
+    monkeypatch.undo()
     assert followed.poll()[0]["exercises"] == 2
 
 

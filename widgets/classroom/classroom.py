@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from aligner_lib.run_folder.reader import RunFolder, find_runs
 from widgets.frontend.table import Table, Tabled
 from widgets.frontend.widget import Widget, script
 from widgets.frontend.wire import finite
+from widgets.recordings.recording_file import without_places
 from widgets.runs import waiting
 
 POLL_SECONDS = 1.0
@@ -91,7 +92,7 @@ class Seat:
                 "name": self.name,
                 "run": self.run.name if self.run else "",
                 "status": status,
-                "message": (info.get("message") or "")[:200] if status in TROUBLE else "",
+                "message": self.anonymous(info.get("message") or "") if status in TROUBLE else "",
                 "step": heartbeat.get("step"),
                 "max_steps": info.get("max_steps"),
                 "alarms": [f"{alarm['title']} (step {alarm['step']})" for alarm in self.alarms.values()][
@@ -106,6 +107,10 @@ class Seat:
                 "preflight": self.preflight,
             }
         )
+
+    def anonymous(self, message: str) -> str:
+        """A message for the table: without the folders of its paths, which have the names of accounts, and not too long."""
+        return without_places(message, self.folder / PROGRESS)[:200]
 
     # -- reading the folder ---------------------------------------------------------------------------------------
 
@@ -158,17 +163,30 @@ class Seat:
 
     def _read_progress(self) -> None:
         readers = self._progress.values()
-        restarts, records = [reader.restarts for reader in readers], _news(readers)
         there = [reader.path for reader in readers if not reader.offset or reader.path.exists()]
+        restarts, errors = [reader.restarts for reader in readers], self._take_news()
         if len(there) < len(readers) or [reader.restarts for reader in readers] != restarts:
             # a workspace was removed, or begun anew
             self.done, self.right, self.attack = {}, {}, ""
             self._progress = {path: JsonlReader(path) for path in there}
-            records = _news(self._progress.values())
-        for record in records:
-            # a damaged record must not hide the others
-            with suppress(AttributeError, KeyError, TypeError, ValueError):
-                self._take(record)
+            errors = self._take_news()
+        if errors:
+            raise errors[0]
+
+    def _take_news(self) -> list[OSError]:
+        """Take the new records of every file of progress. Returns the errors of the files that can't be read now."""
+        errors = []
+        for reader in self._progress.values():
+            try:
+                records = reader.poll()
+            except OSError as error:
+                errors.append(error)
+                continue
+            for record in records:
+                # a damaged record must not hide the others
+                with suppress(AttributeError, KeyError, TypeError, ValueError):
+                    self._take(record)
+        return errors
 
     def _take(self, record: dict) -> None:
         self.last = max(self.last, record.get("time") or 0.0)
@@ -215,7 +233,7 @@ class Followed:
             AttributeError,
         ) as error:  # one seat must not hide the others
             before = earlier.get(place["folder"]) or {"seat": f"seat {seat.number}"} | place
-            return before | {"unread": f"{type(error).__name__}: {error}"[:200]}
+            return before | {"unread": seat.anonymous(f"{type(error).__name__}: {error}")}
 
     def _seats(self) -> Iterator[Seat]:
         try:
@@ -297,10 +315,6 @@ class Classroom(Tabled, Widget):
 
     def __repr__(self) -> str:
         return f"Classroom of {len(self.rows)} seats in {self._followed.folder}"
-
-
-def _news(readers: Iterable[JsonlReader]) -> list[dict]:
-    return [record for reader in readers for record in reader.poll()]
 
 
 def _place_of(status: str, info: dict) -> tuple[bool, float]:

@@ -66,7 +66,7 @@ def record(
         info["parent"] = {
             key: value for key, value in parent.items() if key != "run"
         }  # run: the parent's path
-    message = _without_places(info.get("message", ""), folder.path)
+    message = without_places(info.get("message", ""), folder.path)
     for host in sorted(_hosts(content.info), key=len, reverse=True):
         message = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "…", message)
     info["message"] = message
@@ -114,7 +114,7 @@ def _read_folder(run: RunFolder) -> Content:
     return Content(run.info | {"status": run.status}, run.metrics(), run.rollouts(), run.alarms())
 
 
-def _without_places(message: str, run: Path) -> str:
+def without_places(message: str, run: Path) -> str:
     """A message without the leading folders of its absolute paths. The known folders may have spaces in their names."""
     message = FILE_ADDRESS.sub("file ", message)
     known = {Path.home(), *run.absolute().parents, *run.resolve().parents} - {Path(run.absolute().anchor)}
