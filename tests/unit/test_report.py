@@ -282,6 +282,15 @@ def test_the_portfolio_shows_results_opens_offline_and_names_neither_machine_nor
     assert "<h1>Grace &lt;Hopper&gt;</h1>" in named
 
 
+def test_half_of_a_surrogate_pair_in_an_answer_is_in_the_portfolio_and_the_report(tmp_path):
+    before, after = answers(0, 0.0), answers(6, 1.0)
+    write_run(tmp_path / "runs" / "ppo", [], before + [after[0] | {"response": "Great \ud83d"}])
+    write_report(tmp_path / "report.html", [], SUMMARY, tmp_path / "runs")
+    write_portfolio(tmp_path / "portfolio.html", tmp_path)
+    for page in ("report", "portfolio"):
+        assert r"Great \ud83d" in (tmp_path / f"{page}.html").read_text(encoding="utf-8")
+
+
 def test_an_empty_workspace_has_a_portfolio_too(tmp_path):
     page = write_portfolio(tmp_path / "p.html", tmp_path).read_text()
     assert "Progress" in page and "Results" not in page and "Answers of the policies" not in page

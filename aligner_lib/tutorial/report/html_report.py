@@ -41,7 +41,8 @@ def write_report(path: Path, notebooks: list[Path], summary: dict, runs: Path) -
         body, has_charts = _notebook_body(exporter, nbformat.read(notebook, as_version=4), notebook.parent)
         charts |= has_charts
         bodies[notebook.stem] = _within_page(body, names)
-    path.write_text(_page(bodies, summary, summary_section(summary, runs), charts), encoding="utf-8")
+    page = _page(bodies, summary, summary_section(summary, runs), charts)
+    path.write_text(page, encoding="utf-8", errors="backslashreplace")  # as JsonlWriter
 
 
 def _within_page(body: str, names: Collection[str]) -> str:

@@ -119,7 +119,7 @@ def _losses(summary: dict) -> Iterator[Reached]:
     if {"val_loss_before", "val_loss_after"} <= sft.keys():
         what = "loss on held-out answers in nats per token (lower is better)"
         before, after = sft["val_loss_before"], sft["val_loss_after"]
-        yield Reached("SFT", what, after, before, share=False, scale=(0.0, max(before, after)))
+        yield Reached("SFT", what, after, before, share=False, scale=(0.0, max(before, after, 1e-9)))
 
 
 def _reward_model(summary: dict) -> Iterator[Reached]:
