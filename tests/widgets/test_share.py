@@ -87,11 +87,14 @@ def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
     message += (
         f"; the critic at gpu-17.corp:5567 lost {socket.gethostname()}, and http://judge-3:8000/v1 is silent"
     )
-    message += ", as are http://[fd00::7]:8000 and http://judge-4:8000"
+    message += (
+        ", as are http://[fd00::7]:8000 and http://judge-4:8000, judge-5 and judge-6.corp:8000, and [fd00::8]"
+    )
     urls = ["http://[fd00::7]:8000/v1", "http://judge-4:8000"]
     config = {
         "critic": {"ip": "gpu-17.corp", "port": 5567},
-        "args": {"url": "http://judge-3:8000/v1", "urls": urls},
+        "args": {"url": "http://judge-3:8000/v1", "urls": urls, "host": "judge-6.corp"},
+        "judges": ["judge-5:8000", "[fd00::8]:8000", "qwen:7b", "12:30"],
     }
     page = write_page(opened(a_run(tmp_path / "run", message=message, config=config)), tmp_path / "run.html")
     shown = DATA.sub("", page.read_text()) + json.dumps(content_of(page), ensure_ascii=False)
@@ -100,10 +103,13 @@ def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
     assert "the critic at …:5567 lost …, and http://…:8000/v1 is silent" in shown
     for private in ("Jane", "machine-7", "srv", "gpu-17", "judge-", "fd00", *of_machine):
         assert private not in shown, private
+    assert "qwen:7b" in shown and "12:30" in shown
 
 
 def test_half_of_a_surrogate_pair_in_a_text_is_shared(tmp_path):
-    page = write_page(a_run(tmp_path / "run", "Great \ud83d"), tmp_path / "run.html")
+    run = a_run(tmp_path / "run", "Great \ud83d", message="Bad \ud83d")
+    page = write_page(run, tmp_path / "run.html")
+    assert r"Bad \ud83d" in page.read_text(encoding="utf-8")
     assert content_of(page)["texts"][0]["records"][0]["response"] == "Great \ud83d"
 
 

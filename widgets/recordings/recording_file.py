@@ -23,8 +23,10 @@ ABOVE = re.compile(r"(?<![\w./:])(?:/[^\s/:'\"]+)+/")
 """The leading folders of an absolute path in a message."""
 FILE_ADDRESS = re.compile(r"\b(?:file:(?://[^\s/]*)?|[a-z][\w+.-]*://)/*(?=/)", re.IGNORECASE)
 """The start of an address before the absolute path of a file: `file:`, `file://HOST`, or a scheme without a host."""
-HOSTS = ("ip", "address")
+HOSTS = ("ip", "address", "host", "hostname", "server")
 """The names of settings whose values are hosts."""
+HOST_AND_PORT = re.compile(r"(\[[^\]\s]*\]|[\w.-]*[A-Za-z.][\w.-]*):\d+")
+"""A value of any setting that is a server, such as gpu-07:8000."""
 HOST_OF_ADDRESS = re.compile(r"://(?:[^\s/@\"]*@)?(\[[^\]\s]*\]|[^\s/:\"]+)")
 KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at other_settings_at".split()
 
@@ -128,7 +130,8 @@ def _hosts(info: dict) -> set[str]:
     """The names and addresses of the machines of a run: its own, and the servers among its settings."""
     config = info.get("config") or {}
     named = [value for name, value in flatten(config).items() if name.rpartition(".")[2] in HOSTS]
-    addressed = HOST_OF_ADDRESS.findall(json.dumps(config))
+    text = json.dumps(config)
+    addressed = HOST_OF_ADDRESS.findall(text) + re.findall(rf'"{HOST_AND_PORT.pattern}["/]', text)
     return {text for text in (info.get("host"), *named, *addressed) if isinstance(text, str)} - {""}
 
 
@@ -136,7 +139,7 @@ def _without_hosts(config):
     if isinstance(config, list):
         return list(map(_without_hosts, config))
     if not isinstance(config, dict):
-        return config
+        return None if isinstance(config, str) and HOST_AND_PORT.fullmatch(config) else config
     return {key: None if key in HOSTS else _without_hosts(value) for key, value in config.items()}
 
 
