@@ -151,11 +151,11 @@ def test_no_two_classes_have_the_same_name():
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-# widgets read runs, judge them by the run's own alarms, ask its kind for charts, have questions and answers from the tutorial,
-# and ask a model several questions at once
+# widgets read runs and files of pairs, judge runs by their own alarms, ask their kinds for charts, have questions and answers from
+# the tutorial, and ask a model several questions at once
 OF_WIDGETS = """
-data.forms data.gold aligner_lib.config.kind aligner_lib.config.kinds aligner_lib.errors aligner_lib.jobs.drawn_answer
-aligner_lib.run_folder aligner_lib.tutorial
+data.forms data.gold aligner_lib.config.kind aligner_lib.config.kinds aligner_lib.datasets.json_lines aligner_lib.errors
+aligner_lib.jobs.drawn_answer aligner_lib.run_folder aligner_lib.tutorial
 """
 
 

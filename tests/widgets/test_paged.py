@@ -182,6 +182,28 @@ def test_pairs_from_a_comparisons_file(tmp_path):
         Pairs(file)
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"prompt": "p", "chosen": "c"}', "line 2: no key 'rejected'"),
+        ('{"prompt": "p", "cho', "line 2: not JSON"),
+        ('{"prompt": "p", "response": "r", "label": true}', "line 2: no key 'chosen'"),
+    ],
+)
+def test_a_line_without_a_pair_is_named(tmp_path, line, fault):
+    file = tmp_path / "train.jsonl"
+    file.write_text("\ufeff" + json.dumps(PAIRS[0]) + "\n")
+    assert [pair["chosen"] for pair in Pairs(file).pairs] == ["c"]
+    file.write_text(file.read_text() + line)
+    with pytest.raises(ValueError, match=f"train.jsonl, {fault}"):
+        Pairs(file)
+    file.write_text('{"prompt": "p", "response": "r", "label": true}')
+    with pytest.raises(
+        ValueError, match="line 1: no key 'text'; a pair has the keys 'prompt', 'chosen' and 'rej"
+    ):
+        Pairs(file)
+
+
 def test_a_panel_tells_of_a_scheduler_that_does_not_answer(healthy):
     class Job:
         @property

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
+from aligner_lib.datasets.json_lines import numbered_lines, parse
 from aligner_lib.run_folder.turns import turns_of
 from widgets.completions.paged import Paged, of_query, window
 from widgets.frontend.table import PromptCell, Table
@@ -81,12 +82,13 @@ def read_pairs(path) -> list[dict]:
     """Read pairs from a comparisons file.
 
     A line is {"prompt", "chosen", "rejected"}, or {"text"} with a line for the chosen text followed by a line for the rejected
-    text. Raises FileNotFoundError for a missing file, ValueError if lines or prompts do not match.
+    text. Raises FileNotFoundError for a missing file, ValueError for a line without such a record, and if lines or prompts do not
+    match.
     """
     records = _records(path)
-    if records and "chosen" in records[0]:
-        return [_of_turns(record) for record in records]
-    texts = [record["text"] for record in records]
+    if records and "chosen" in records[0][1]:
+        return [_of_line(path, number, _of_turns, record) for number, record in records]
+    texts = [_of_line(path, number, itemgetter("text"), record) for number, record in records]
     if len(texts) % 2:
         raise ValueError(
             f"{path}: {len(texts)} lines; pairs need an even number, chosen and rejected in turn"
@@ -94,11 +96,23 @@ def read_pairs(path) -> list[dict]:
     return [_pair(chosen, rejected) for chosen, rejected in zip(texts[::2], texts[1::2])]
 
 
-def _records(path) -> list[dict]:
+def _records(path) -> list[tuple[int, dict]]:
+    """The numbers of the lines and their records."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} does not exist: `aligner data` writes the comparisons of HH")
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file if line.strip()]
+    lines = [(number, line) for number, line in numbered_lines(path) if line.strip()]
+    return [(number, _of_line(path, number, parse, line)) for number, line in lines]
+
+
+def _of_line(path, number: int, read: Callable, line):
+    """The result of `read` for a line or its record. Raises ValueError with the place of a faulty line."""
+    try:
+        return read(line)
+    except KeyError as error:
+        fault = f"no key {error}; a pair has the keys 'prompt', 'chosen' and 'rejected', or is two lines with the key 'text'"
+    except ValueError as error:
+        fault = str(error)
+    raise ValueError(f"{path}, line {number}: {fault}")
 
 
 def _of_turns(record: dict) -> dict:
