@@ -227,3 +227,21 @@ def test_questions_that_come_while_a_model_answers_are_answered_in_order():
     until(lambda: len(chat.turns) == 3 and not chat.busy, "every answer")
     assert [turn["answers"][0]["text"] for turn in chat.turns] == ["FIRST", "SECOND", "THIRD"]
     chat.close()
+
+
+def test_a_closed_chat_answers_no_more_questions():
+    threads, release = [], threading.Event()
+
+    def close_after_the_question(prompt: str) -> str:
+        threads.append(threading.current_thread())
+        release.wait(60)
+        chat.close()
+        return prompt
+
+    chat = Chat({"closing": close_after_the_question})
+    for prompt in ("first", "second", "third"):
+        chat._on_message(None, {"kind": "ask", "prompt": prompt}, [])
+    release.set()
+    until(lambda: threads, "the first question")
+    threads[0].join(60)
+    assert len(threads) == 1 and not threads[0].is_alive()

@@ -96,6 +96,11 @@ def test_a_chat_leaves_what_was_said_and_a_model_that_fails_does_not_silence_the
     assert broken["error"] == "ZeroDivisionError: division by zero" and not chat.busy
     assert chat.table().rows == [["Well", "Well!", 0.5, "ZeroDivisionError: division by zero", None]]
     assert "Well!" in html_of(chat)
+    badly_scored = Chat({"kind": str.upper}, lambda *_: 1 / 0)
+    badly_scored.ask("Well")
+    assert badly_scored.table().rows == [
+        ["Well", "WELL\n\nno reward: ZeroDivisionError: division by zero", None]
+    ]
     unscored = Chat({"kind": str.upper})
     unscored.ask("Well")
     assert (unscored.table().columns, unscored.table().rows) == (["prompt", "kind"], [["Well", "WELL"]])

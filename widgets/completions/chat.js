@@ -38,7 +38,7 @@ export default {
     function answerBox(name, answer) {
       if (!answer) return textBox(name, "…", []);
       const figures = answer.reward === null ? [] : [["reward", number(answer.reward)]];
-      return textBox(name, answer.error || answer.text, figures);
+      return textBox(name, [answer.text, answer.error].filter(Boolean).join("\n\n"), figures);
     }
 
     function draw() {

@@ -23,7 +23,7 @@ class Chat(Tabled, Widget):
 
     models: name → function from a prompt to a response. score: a function of (prompt, response) that returns the reward; None:
     show no rewards. If a model raises an error, the chat shows the error message instead of an answer, and the other models
-    still answer. Raises ValueError without models.
+    still answer. If `score` does, the chat shows the message below the answer. Raises ValueError without models.
     """
 
     _esm = script("dom", "format", "lost", "textbox", "turns", "chat")
@@ -37,6 +37,7 @@ class Chat(Tabled, Widget):
             raise ValueError("Chat({}): give at least 1 model, {name: function of a prompt}")
         self._models, self._score = dict(models), score
         self._questions: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._closed = False
         super().__init__(names=list(models))
         self.on_msg(self._on_message)
         # a model needs seconds, so an answer in the kernel's thread would block the kernel
@@ -77,8 +78,11 @@ class Chat(Tabled, Widget):
             return [{"text": "", "reward": None, "error": f"{type(error).__name__}: {error}"}]
 
     def _answered(self, prompt: str, text: str) -> dict:
-        reward = None if self._score is None else float(self._score(prompt, text))
-        return finite({"text": text, "reward": reward, "error": ""})
+        try:
+            reward, error = None if self._score is None else float(self._score(prompt, text)), ""
+        except Exception as problem:  # the answer is shown nevertheless
+            reward, error = None, f"no reward: {type(problem).__name__}: {problem}"
+        return finite({"text": text, "reward": reward, "error": error})
 
     def _show(self, turns: Sequence[dict], done: bool = False) -> None:
         """Show the current turns with the available answers at the end of the conversation."""
@@ -100,10 +104,13 @@ class Chat(Tabled, Widget):
 
     def _answer_questions(self) -> None:
         for prompt in iter(self._questions.get, None):
+            if self._closed:
+                return
             self.ask(prompt)
 
     def close(self) -> None:
         """Answer no more questions of the page."""
+        self._closed = True
         self._questions.put(None)
         super().close()
 
@@ -125,4 +132,6 @@ class Chat(Tabled, Widget):
 
 def _cells(answer: dict | None) -> list:
     """The text and the reward of an answer; both empty while the model generates."""
-    return [answer["error"] or answer["text"], answer["reward"]] if answer else ["", None]
+    if answer is None:
+        return ["", None]
+    return ["\n\n".join(filter(None, (answer["text"], answer["error"]))), answer["reward"]]
