@@ -30,6 +30,8 @@ def test_a_changed_setting_is_marked_at_its_step(tmp_path):
         ([8.0, 8.0, 4.0, 2.0, 2.0], [2, 3], [(3, "learning rate 8 → 4"), (4, "learning rate 4 → 2")]),
         ([8.0, 8.0, 8.0, 4.0], [3, 9], [(4, "learning rate 8 → 4")]),  # a replay has not reached step 9 yet
         ([8.0, 8.0, 2.0, 2.0, 2.0], [], []),  # the end of a schedule
+        ([8.0, 8.0, 8.3, 8.3], [2], [(3, "learning rate 8 → 8.3")]),
+        ([8.0, 7.9, 7.8, 7.7], [2], []),  # the KL coefficient was changed
     ],
 )
 def test_a_change_is_marked_where_the_run_recorded_it(tmp_path, rates, changed_at, marked):
@@ -46,7 +48,9 @@ def test_a_schedule_is_no_change(tmp_path, rates):
 def test_alarms_checkpoints_and_resumes_stand_where_their_steps_are(tmp_path):
     series = series_of(tmp_path, train__loss=[3.0, 2.0, 1.0])
     (tmp_path / "checkpoints" / "step_000002").mkdir(parents=True)
-    change_info(tmp_path, resumed_at=[1, 5])  # a replay has not reached step 5 yet
+    change_info(
+        tmp_path, resumed_at=[0, 1, 5]
+    )  # 0: before a branch begins; 5: a replay has not reached it yet
     assert marks(RunFolder(tmp_path), series, [(3, "Not a number")], series.axis("step")) == [
         [1.0, "resume", "resumed, step 1"],
         [2.0, "checkpoint", "checkpoint, step 2"],

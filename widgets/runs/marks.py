@@ -32,6 +32,8 @@ def marks(run, series: Series, alarms: list[tuple[int, str]], x: np.ndarray) -> 
     resumes = run.info.get("resumed_at", [])  # older runs have no such field
     # the info of a recording may contain resumes that the playback has not reached
     events += [(step, "resume", "resumed") for step in resumes if step <= steps[-1]]
+    # a branch's run.json has its parent's events, whose steps the parent's chart shows
+    events = [event for event in events if event[0] >= steps[0]]
     rows = np.minimum(np.searchsorted(steps, [step for step, _, _ in events]), len(steps) - 1)
     placed = [[float(x[row]), kind, f"{text}, step {step}"] for row, (step, kind, text) in zip(rows, events)]
     return sorted(placed)[-MOST:]
@@ -44,26 +46,30 @@ def changes(series: Series) -> list[tuple[int, str]]:
     Warm-up and decay change a value at every step, and do not count.
     """
     texts, info = [], series.run.info
-    known = [step for name in ("changed_at", "other_settings_at") for step in info.get(name, ())]
+    by_user, others = (list(info.get(name, ())) for name in ("changed_at", "other_settings_at"))
     for control, metrics in CONTROLS.items():
         for metric in metrics:
             rows, values = series.column(metric)
             steps = np.array(series.steps)[rows]
-            for i in _known_jumps(steps, values, known) if "changed_at" in info else _jumps(values):
+            for i in _known_jumps(steps, values, by_user, others) if "changed_at" in info else _jumps(values):
                 text = f"{NAMES[control]} {values[i - 1]:.3g} → {values[i]:.3g}"
                 texts.append((int(steps[i]), text))
     return texts
 
 
-def _known_jumps(steps: np.ndarray, values: np.ndarray, changed_at: list[int]) -> list[int]:
-    """The indices of the first values after the steps `changed_at`, if a value differs from the preceding value, and stays.
+def _known_jumps(steps: np.ndarray, values: np.ndarray, by_user: list[int], others: list[int]) -> list[int]:
+    """The indices of the first values after known changes, if a value differs from the preceding value, and stays.
 
-    A schedule without a change has another value at the next step, too. steps, values: [n].
+    A schedule without a change has another value at the next step, too. A value that a user has set stays the same, so that also
+    a small difference counts. steps, values: [n]. by_user, others: steps of changes.
     """
     ratios = _ratios(values)
-    after = {i for i in np.searchsorted(steps, changed_at, side="right").tolist() if 0 < i < len(values)}
+    first = np.searchsorted(steps, by_user + others, side="right").tolist()
+    after = {i for i in first if 0 < i < len(values)}
     stays = {i for i in after if i + 1 in after or (ratios[i:] < CALM)[:1].all()}
-    return sorted(i for i in stays if ratios[i - 1] > CALM)
+    jumps = {i for i in stays if ratios[i - 1] > CALM}
+    small = {i for i in after & {*first[: len(by_user)]} if ratios[i - 1] > 1 and (ratios[i:] == 1)[:1].any()}
+    return sorted(jumps | small)
 
 
 def _jumps(values: np.ndarray) -> np.ndarray:
