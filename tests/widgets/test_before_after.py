@@ -1,6 +1,7 @@
 """The table of notebook 00: recorded answers before and after, and those of a model at hand."""
 
 import pytest
+from run_folders import write_run
 
 from widgets.completions.before_after import BeforeAfter, question
 
@@ -21,6 +22,22 @@ def test_the_first_held_out_prompts_are_shown_with_both_answers_and_whether_they
 def test_a_recording_without_two_validations_is_refused():
     with pytest.raises(ValueError, match="before and after need two"):
         BeforeAfter("sft-forms-answers")
+
+
+@pytest.mark.parametrize(
+    ("validations", "fault"),
+    [
+        ({5: "p", 9: "p"}, "is of step 5; the answers before training are of step 0"),
+        ({0: "p", 9: "q"}, "no prompt in both"),
+    ],
+)
+def test_a_recording_with_nothing_to_compare_is_refused(tmp_path, validations, fault):
+    rollouts = [
+        {"step": step, "split": "validation", "prompt": prompt, "response": "r", "finished": True}
+        for step, prompt in validations.items()
+    ]
+    with pytest.raises(ValueError, match=fault):
+        BeforeAfter(write_run(tmp_path, rollouts=rollouts))
 
 
 def test_the_question_of_a_recorded_prompt():

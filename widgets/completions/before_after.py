@@ -17,10 +17,10 @@ class BeforeAfter:
     """The policy's answers at step 0 and after the last step, for the first held-out prompts of a recording.
 
     name: a recording of a run with validations. live: a function of a question that returns the answer of a local model, such
-    as the untrained model; None: no column for it. most: the number of prompts. The prompts are the first of the recording, and
+    as the untrained model; None: no such column. most: the number of prompts. The prompts are the first of the recording, and
     are not selected by quality.
-    Raises ValueError for a recording with fewer than two validations, and for prompts that the program of data/gold.py can't
-    judge.
+    Raises ValueError for a recording without validations of the same prompts at step 0 and later, and for prompts that the program of
+    data/gold.py can't judge.
     """
 
     def __init__(self, name: str, live: Callable[[str], str] | None = None, most: int = 3):
@@ -28,11 +28,19 @@ class BeforeAfter:
         steps = sorted({record["step"] for record in validation})
         if len(steps) < 2:
             raise ValueError(f"the recording {name} has {len(steps)} validations; before and after need two")
+        if steps[0] != 0:
+            raise ValueError(
+                f"the first validation of the recording {name} is of step {steps[0]}; the answers before training are of step 0"
+            )
         self.last_step = steps[-1]
         answers = [{r["prompt"]: r for r in validation if r["step"] == step} for step in (0, self.last_step)]
         self.pairs = [
             (before, answers[1][prompt]) for prompt, before in answers[0].items() if prompt in answers[1]
         ]
+        if not self.pairs:
+            raise ValueError(
+                f"the recording {name} has no prompt in both of its validations, of steps 0 and {self.last_step}"
+            )
         texts = [question(before["prompt"]) for before, _ in self.pairs]
         self.good = [_judged(texts, side) for side in zip(*self.pairs)]
         """Whether each answer is good (data/gold.py): a list for the answers before training, and a list for those after."""
