@@ -16,7 +16,9 @@ _TURN_MARKS = [  # the beginning of a turn, with its role
         r"(?:^|\n)(system|user|assistant)\n",  # ChatML whose marks were left out as special tokens
     )
 ]
-_TURN_ENDS = re.compile(r"<\|im_end\|>|<\|eot_id\|>|<end_of_turn>|<\|begin_of_text\|>|<bos>|<s>|</s>")
+_MARKS = r"(?:\s|<\|im_end\|>|<\|eot_id\|>|<end_of_turn>|<\|begin_of_text\|>|<bos>|<s>|</s>)+"
+# within a turn they are the user's text; (?<!\s): one try for each stretch of spaces
+_AROUND_TURN = re.compile(rf"^{_MARKS}|(?<!\s){_MARKS}\Z")
 _NAMES = {"human": "user", "gpt": "assistant", "model": "assistant"}
 
 
@@ -46,4 +48,4 @@ def _role(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return _TURN_ENDS.sub("", text).strip()
+    return _AROUND_TURN.sub("", text)

@@ -6,7 +6,12 @@ from aligner_lib.run_folder.turns import turns_of
 from widgets import Chat, Pairs, show_completions
 from widgets.frontend.table import PromptCell
 
-TURNS = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And <b>then</b>?")]
+TURNS = [
+    ("system", "Be kind."),
+    ("user", "Why <s>, not </s>?"),
+    ("assistant", "So."),
+    ("user", "And <b>then</b>?"),
+]
 TEMPLATES = {
     "ChatML": "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in TURNS)
     + "<|im_start|>assistant\n",
@@ -42,7 +47,10 @@ def test_widgets_and_tables_show_the_turns(healthy):
     chat.ask(prompt)
     assert chat.turns[0]["prompt_turns"] == turns_of(prompt)
     for table in (pairs.table(), chat.table()):
-        assert table.rows[0][0] == "system: Be kind.\nuser: Why?\nassistant: So.\nuser: And <b>then</b>?"
+        assert (
+            table.rows[0][0]
+            == "system: Be kind.\nuser: Why <s>, not </s>?\nassistant: So.\nuser: And <b>then</b>?"
+        )
         html = table._repr_html_()
         assert "<summary>system</summary>" in html and "And &lt;b&gt;then&lt;/b&gt;?" in html
         assert "im_start" not in html and "im_start" not in repr(table)
