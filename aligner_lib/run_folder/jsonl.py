@@ -70,7 +70,11 @@ class JsonlReader:
         end = chunk.rfind(b"\n") + 1  # the text after the last newline is still being written
         if not end:
             # The file has nothing new, or a line is longer than max_bytes.
-            return self.poll() if chunk and max_bytes is not None and len(chunk) == max_bytes else []
+            return (
+                self.poll(2 * max_bytes)
+                if chunk and max_bytes is not None and len(chunk) == max_bytes
+                else []
+            )
         self.offset += end
         self._last = chunk[max(0, end - TAIL_BYTES) : end]
         return self._parse(chunk[:end])

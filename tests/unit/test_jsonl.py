@@ -78,8 +78,15 @@ def test_a_writer_reads_only_the_end_of_a_large_file(path):
 def test_nuls_are_blocks_not_yet_written(path):
     path.write_bytes(line(1) + b"\0" * 7 + line(2) + b"\0\0\n" + line(3, text="x" * 100))
     reader = JsonlReader(path)
-    assert steps(reader.poll(max_bytes=10)) == [1, 2, 3]  # a line longer than the bound is read whole
+    assert steps(reader.poll()) == [1, 2, 3]
     assert reader.skipped == 0
+
+
+def test_a_line_longer_than_the_bound_is_read_without_the_rest_of_the_file(path):
+    path.write_bytes(line(1, text="x" * 90) + b"".join(map(line, range(2, 99))))
+    reader = JsonlReader(path)
+    assert steps(reader.poll(max_bytes=60)) == [1]
+    assert steps(reader.poll(max_bytes=60)) == [2, 3, 4, 5, 6]
 
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
