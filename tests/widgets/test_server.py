@@ -9,7 +9,7 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 from widgets.monitor.server import server_line, show_server
 
-STATUS = {"updates": 7, "doing": "train", "checkpoints": [2, 4], "actor_heard_s": 1.4}
+STATUS = {"updates": 7, "doing": "train", "checkpoints": [2, 4], "actor": "ppo#1", "actor_heard_s": 1.4}
 STATUS["counts"] = {"values": 48, "rewards": 52, "train": 7}
 
 
@@ -40,6 +40,8 @@ def test_the_line_follows_a_server_until_its_job_is_over(tmp_path, monkeypatch):
             "critic: train · 7 train steps · values for 48 and rewards for 52 responses · checkpoints after 2, 4 · "
             "actor heard 1 s ago"
         )
+        (critic.path / "status.json").write_text(json.dumps(STATUS | {"actor": None}))
+        assert server_line(critic.folder).endswith("2, 4 · no actor yet")
         critic.finish("finished")
         await asyncio.wait_for(task, timeout=30)
 

@@ -15,11 +15,11 @@ def server_line(run: RunFolder) -> str:
     if not status:
         return f"{run.name}: {run.status}, not serving yet"
     counts = status["counts"]
+    actor = "no actor yet" if status["actor"] is None else f"actor heard {status['actor_heard_s']:.0f} s ago"
     doing = status["doing"] if run.status == "running" else run.status
     return (
         f"{run.name}: {doing} · {status['updates']} train steps · values for {counts['values']} and rewards for "
-        f"{counts['rewards']} responses · checkpoints after {', '.join(map(str, status['checkpoints'])) or 'none'} · "
-        f"actor heard {status['actor_heard_s']:.0f} s ago"
+        f"{counts['rewards']} responses · checkpoints after {', '.join(map(str, status['checkpoints'])) or 'none'} · {actor}"
     )
 
 
