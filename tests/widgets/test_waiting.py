@@ -204,6 +204,9 @@ def test_a_finished_run_does_not_end_the_wait_for_a_newer_job(run):
 def test_waiting_is_bounded(run):
     with pytest.raises(TimeoutError, match=r"run \(waiting\)"):
         list(until_over([run], None, timeout=-1))
+    attempt(run, "stopped")
+    with pytest.raises(TimeoutError, match=r"not over: run \(stopped; its job is running\); wait"):
+        list(until_over([run], job_of("RUNNING"), timeout=-1))
 
 
 def test_looking_goes_on_after_an_error_of_the_file_system(caplog):

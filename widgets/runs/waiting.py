@@ -34,11 +34,12 @@ def until_over(runs: list, job, timeout: float | None) -> Iterator[float]:
     Raises TimeoutError after `timeout` seconds.
     """
     start, resubmission = time.monotonic(), Resubmission(job)
-    while not all(_is_over(run, job) and not resubmission.awaits(run) for run in runs):
+    while waiting := [run for run in runs if not _is_over(run, job) or resubmission.awaits(run)]:
         if timeout is not None and time.monotonic() - start > timeout:
-            waiting = ", ".join(f"{run.name} ({run.status})" for run in runs if not run.is_over)
+            of_job = f"; its job is {_state(job) or 'unknown'}" if job is not None else ""
+            names = ", ".join(f"{run.name} ({run.status}{of_job})" for run in waiting)
             raise TimeoutError(
-                f"after {timeout:g} s not over: {waiting}; wait again, or stop with request_stop()"
+                f"after {timeout:g} s not over: {names}; wait again, or stop with request_stop()"
             )
         yield POLL_SECONDS
 
