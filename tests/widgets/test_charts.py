@@ -48,6 +48,13 @@ def test_dollar_signs_in_names_are_no_formulas(tmp_path):
     assert curves(runs, [chart(r"$\frac$", "train/loss")]).png()
 
 
+def test_a_run_whose_name_begins_with_an_underscore_is_in_the_legend(tmp_path):
+    runs = [write_run(tmp_path / name, {"train/loss": [1.0, 2.0]}) for name in ("_first", "second")]
+    (axes,) = curves(runs, ["train/loss"]).figure.axes
+    names = [text.get_text().strip("\N{ZERO WIDTH SPACE}") for text in axes.get_legend().get_texts()]
+    assert names == ["_first", "second"]
+
+
 # ---- names of the user's --------------------------------------------------------------------------------------------
 
 

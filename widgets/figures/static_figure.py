@@ -115,7 +115,7 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
             for first, last, _ in spans:
                 _draw_gap(axes, x[first], x[last], pen(r if several else k))
             if len(values):
-                label = " ".join(_labels(runs[r], line.label, several, k > 0))
+                label = _shown_label(" ".join(_labels(runs[r], line.label, several, k > 0)))
                 spread = deviations(line, run_series)
                 _draw_line(
                     axes,
@@ -200,6 +200,11 @@ def flat_range(low: float, high: float, least: float = 0.0) -> tuple[float, floa
 
 def _labels(run, line: str, several_runs: bool, later_line: bool) -> list[str]:
     return [run.name] * several_runs + [line] * (later_line or not several_runs)
+
+
+def _shown_label(label: str) -> str:
+    """The label for matplotlib, whose legend leaves out labels that begin with an underscore. A zero-width space precedes it."""
+    return f"\N{ZERO WIDTH SPACE}{label}" if label.startswith("_") else label
 
 
 def axis_label(axis: str) -> str:
