@@ -67,9 +67,8 @@ def write_page(runs, out: Path, metrics: list | None = None) -> Path:
         )
         body += _data("content", _content(stills, metrics)) + _module(Monitor)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(
-        html_page(names, body, STYLE), encoding="utf-8", errors="backslashreplace"
-    )  # as JsonlWriter
+    page = html_page(names, body, STYLE)
+    out.write_text(page, encoding="utf-8", errors="backslashreplace")  # as JsonlWriter
     return out
 
 

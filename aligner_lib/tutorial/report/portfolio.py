@@ -28,9 +28,8 @@ RUN_VERSIONS = ("python", *VERSIONED)  # the versions in run.json that the page 
 def write_portfolio(path: str | Path, folder: str | Path, name: str = "") -> Path:
     """Write the portfolio of a workspace and return its path. name: the learner's name; the default title is Portfolio."""
     path = Path(path)
-    path.write_text(
-        portfolio_page(Path(folder), name), encoding="utf-8", errors="backslashreplace"
-    )  # as JsonlWriter
+    page = portfolio_page(Path(folder), name)
+    path.write_text(page, encoding="utf-8", errors="backslashreplace")  # as JsonlWriter
     return path
 
 
