@@ -2,12 +2,15 @@
 
 import gzip
 import json
+from dataclasses import replace
 from functools import cache
+from runpy import run_path
 
 import numpy as np
 import pytest
 
 from aligner_lib.run_folder.reader import flatten
+from aligner_lib.tutorial.hunt import bug_hunt
 from aligner_lib.tutorial.hunt.bug_hunt import (
     CHARTS,
     EVIDENCE,
@@ -18,6 +21,7 @@ from aligner_lib.tutorial.hunt.bug_hunt import (
     NO_FAULT,
     NO_FIGURE,
     NO_STEP,
+    RECORDED,
     SEED,
     UNLISTED_CHOICE,
     first_difference,
@@ -56,7 +60,7 @@ def healthy() -> Recording:
 
 
 def test_order_and_seeds_do_not_tell_the_healthy_runs():
-    assert [hidden.fault for hidden in HUNTED.values()][:10] != list(FAULTS), "the order is the list's"
+    assert [hidden.fault for hidden in HUNTED.values()][:10] != list(RECORDED), "the order is the list's"
     own = [hidden.fault for hidden in HUNTED.values() if hidden.seed != SEED]
     assert own.count(NO_FAULT) == len(own) / 2 == 2
 
@@ -98,7 +102,17 @@ def test_every_run_has_three_questions_and_all_list_the_same_faults_in_the_same_
         right = {NO_FAULT: HEALTHY_CHOICE, UNLISTED.name: UNLISTED_CHOICE}
         assert which.choices[0].text == (right.get(hidden.fault) or FAULTS[hidden.fault].title)
         orders.add(tuple(choice.text for choice in which.shuffled(0)))
-    assert orders == {(*sorted(fault.title for fault in FAULTS.values()), UNLISTED_CHOICE, HEALTHY_CHOICE)}
+    assert orders == {(*sorted(FAULTS[name].title for name in RECORDED), UNLISTED_CHOICE, HEALTHY_CHOICE)}
+
+
+def test_a_fault_without_a_recording_changes_neither_the_answers_nor_the_choices(monkeypatch, healthy):
+    monkeypatch.setitem(FAULTS, "another", replace(UNLISTED, name="another", title="another fault"))
+    hunt = run_path(bug_hunt.__file__)
+    assert [run.fault for run in hunt["HUNTED"].values()] == [run.fault for run in HUNTED.values()]
+    records = [whole(name).metrics() for name in ("hunt-01", *HEALTHY)]
+    assert (
+        hunt["questions"]("hunt-01", *records).questions[0].choices == quiz_of("hunt-01").questions[0].choices
+    )
 
 
 @pytest.mark.parametrize("name", HUNTED)
