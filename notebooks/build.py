@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 from figures import fill_markers, fill_placeholders, read_figures
 from outputs import key, outputs_of, record_outputs
 
+from aligner_lib.errors import UserError
 from aligner_lib.tutorial.exercises import registry
 from aligner_lib.tutorial.exercises.exercise import Exercise
 
@@ -53,11 +54,18 @@ PROFILES = ("smoke", "laptop")
 
 
 def build(source: Path, figures: dict, solved: bool = False) -> str:
-    """The notebook of a source as JSON text, the learner's or the solved one: fixed cell ids; the solved one has recorded outputs."""
+    """The notebook of a source as JSON text, the learner's or the solved one: fixed cell ids; the solved one has recorded outputs.
+
+    Raises UserError for a source without a line in STAGES or FURTHER, and as `exercise_of` does.
+    """
     import jupytext
     from nbformat.v4 import new_markdown_cell
 
     number = source.stem.partition("_")[0]
+    if number not in STAGES | FURTHER:
+        raise UserError(
+            f"{source.name}: STAGES and FURTHER in notebooks/build.py lack {number!r}: add a line to one of them"
+        )
     text = source.read_text()
     text = text.replace("{{map}}", pipeline_map(number)).replace("{{card}}", card(source.stem, figures))
     text = fill_placeholders(text, figures, source.name)
@@ -68,7 +76,7 @@ def build(source: Path, figures: dict, solved: bool = False) -> str:
     }
     for cell in reversed(notebook.cells):
         if "solution" in cell.metadata.get("tags", []):
-            exercise = registry.exercise(ast.parse(cell.source).body[-1].name)
+            exercise = exercise_of(cell.source, source.name)
             notebook.cells.insert(notebook.cells.index(cell), new_markdown_cell(task(exercise)))
             if not solved:
                 cell.source, cell.metadata["tags"] = stub(cell.source, exercise), ["exercise"]
@@ -84,6 +92,28 @@ def build(source: Path, figures: dict, solved: bool = False) -> str:
             cell.metadata["slideshow"] = {"slide_type": "slide"}  # for `jupyter nbconvert --to slides`
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def exercise_of(solution: str, source: str) -> Exercise:
+    """The exercise of a solution's cell. source: the file's name, for errors.
+
+    Raises UserError unless the cell ends with a function that has an exercise's name and a docstring.
+    """
+    function = ast.parse(solution).body[-1]
+    if not isinstance(function, ast.FunctionDef):
+        raise UserError(
+            f"{source}: the solution ends with `{ast.unparse(function)}`: end the cell with the exercise's function"
+        )
+    if ast.get_docstring(function) is None:
+        raise UserError(
+            f"{source}: {function.name} needs a docstring with its shapes, after which the learner's notebook ends the function"
+        )
+    try:
+        return registry.exercise(function.name)
+    except UserError as error:
+        raise UserError(
+            f"{source}: {error}. A new module's number has to be in NOTEBOOKS of registry.py"
+        ) from None
 
 
 def task(exercise: Exercise) -> str:
@@ -114,14 +144,15 @@ def pipeline_map(number: str) -> str:
 
 
 def card(stem: str, figures: dict) -> str:
-    """Run time and memory of a notebook as measured, a row a profile."""
-    rows = ["# | profile | run time | largest process |", "# | --- | --- | --- |"]
+    """Run time and memory of a notebook as measured, a row a profile; "" for a notebook that no profile has measured."""
+    rows = []
     for profile in PROFILES:
         run = figures[profile]
         if stem not in run["seconds"]:
             continue  # not measured with this profile yet
         rows.append(f"# | `{profile}` | {run['seconds'][stem]:.0f} s | {run['memory_gib'][stem]:.1f} GiB |")
-    return "\n".join(rows).removeprefix("# ")
+    head = ["| profile | run time | largest process |", "# | --- | --- | --- |"]
+    return "\n".join([*head, *rows] if rows else [])
 
 
 def documents() -> dict[Path, str]:
@@ -148,7 +179,10 @@ def fill_examples(page: str) -> str:
 
 
 def main(check: bool) -> int:
-    made = documents()
+    try:
+        made = documents()
+    except UserError as error:
+        sys.exit(f"notebooks/build.py: {error}")
     stale = [path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text]
     for path in [] if check else stale:
         path.parent.mkdir(exist_ok=True)

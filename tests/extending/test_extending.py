@@ -311,3 +311,36 @@ def test_a_notebook_is_built_and_its_cells_run(exercise, tmp_path, monkeypatch):
             exec(cell, names)
         assert bool(names["verdict"]) == solved
         assert float(names["verdict"].function(torch.zeros(1, 8))) == pytest.approx(2.0794, abs=1e-4)  # ln 8
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "message"),
+    [
+        (
+            "20_entropy",
+            '    """logits: float [B, V] → float [B], in nats."""\n',
+            "",
+            "entropy needs a docstring",
+        ),
+        (
+            "20_entropy",
+            "(-1)\n\n\n",
+            "(-1)\n\n\nmost = 3\n",
+            "ends with `most = 3`: end the cell with the exercise's",
+        ),
+        ("20_entropy", "def entropy", "def gini", "there is no exercise 'gini'; .* NOTEBOOKS of registry.py"),
+        ("21_entropy", "", "", "STAGES and FURTHER in notebooks/build.py lack '21'"),
+    ],
+)
+def test_a_notebook_that_a_learner_could_not_use_is_refused(
+    name, right, wrong, message, exercise, tmp_path, monkeypatch
+):
+    import build
+
+    monkeypatch.setitem(build.FURTHER, "20", ("20_entropy", "entropy"))
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / f"{name}.py").write_text((HERE / "20_entropy.py").read_text().replace(right, wrong))
+    with pytest.raises(SystemExit, match=message):
+        build.main(check=False)
+    assert not [*tmp_path.glob("*.ipynb")]

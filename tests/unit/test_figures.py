@@ -77,6 +77,7 @@ def test_a_recorded_notebook_replaces_its_own_memory_and_its_card_shows_it(build
     assert after["memory_gib"] == {"03_sft": 5.7, "05_ppo": 2.0}
     assert after["seconds"] == {"03_sft": 8.4, "05_ppo": 5.0}
     assert build.card("03_sft", {"smoke": after, "laptop": after}).count("| 8 s | 5.7 GiB |") == 2
+    assert build.card("20_entropy", {"smoke": after, "laptop": after}) == ""
 
 
 def test_the_tutorial_s_figures_are_those_of_its_notebooks():
