@@ -68,6 +68,12 @@ wrong = [["b", "why b"], ["c", "why c"]]
         (', ["c", "why c"]', "", "question 'q' has fewer than two wrong choices"),
         ('["c"', '["b"', "question 'q' has a choice twice"),
         ("[[question]]", "[[question]", "quiz 1: "),
+        ("[[question]]", "[question]", "quiz 1: each question begins with [[question]]"),
+        (
+            'title = "A"',
+            'title = "A"\nruns = "sft"',
+            "quiz 1: runs = 'sft' is no list of texts, such as ['sft']",
+        ),
         (GOOD, GOOD + GOOD.replace('title = "A"', ""), "two questions of one id: q, q"),
     ],
 )

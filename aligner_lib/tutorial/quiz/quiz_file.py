@@ -79,11 +79,14 @@ def parse_quiz(name: str, text: str) -> QuizFile:
         raise ValueError(f"quiz {name}: {error}") from None
     _expect(content.keys() <= {"title", "runs", "question"}, f"quiz {name} has {', '.join(content)}")
     _expect(_is_text(content.get("title")), f"quiz {name} has no title")
-    questions = tuple(_question(record, f"quiz {name}") for record in content.get("question", []))
+    runs, records = content.get("runs", []), content.get("question", [])
+    _expect(_is_list_of(str, runs), f"quiz {name}: runs = {runs!r} is no list of texts, such as ['sft']")
+    _expect(_is_list_of(dict, records), f"quiz {name}: each question begins with [[question]]")
+    questions = tuple(_question(record, f"quiz {name}") for record in records)
     _expect(questions, f"quiz {name} has no questions")
     ids = [question.id for question in questions]
     _expect(len(set(ids)) == len(ids), f"quiz {name} has two questions of one id: {', '.join(ids)}")
-    return QuizFile(name, content["title"], tuple(content.get("runs", ())), questions)
+    return QuizFile(name, content["title"], tuple(runs), questions)
 
 
 def _question(record: dict, where: str) -> QuizQuestion:
@@ -98,6 +101,10 @@ def _question(record: dict, where: str) -> QuizQuestion:
     _expect(len({choice for choice, _ in pairs}) == len(pairs), f"{where} has a choice twice")
     choices = tuple(QuizChoice(place, choice, why) for place, (choice, why) in enumerate(pairs))
     return QuizQuestion(record["id"], record["ask"], choices)
+
+
+def _is_list_of(kind: type, value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(part, kind) for part in value)
 
 
 def _is_text(value: object) -> bool:
