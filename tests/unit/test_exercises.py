@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from aligner_lib.config.functions import check as check_function
-from aligner_lib.config.functions import with_imports
+from aligner_lib.config.functions import own_functions, with_imports
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial import check, show_source
@@ -227,7 +227,7 @@ NO_RESULT = [
         *((name, PLANTED[name, flaw].answer, flaw, f"are right, but {words}") for name, flaw, words in WRONG_GRADIENTS),
         *((name, reference(name, change), None, words) for name, change, words in DESCRIBED),
         *(("bradley_terry", answer, None, words) for answer, words in NO_RESULT),
-        ("update", update_with_a_step_too_many, None, "but after your function, the weight policy.0.weight["),
+        ("update", update_with_a_step_too_many, None, "but after your function, the weight "),
     ],
 )  # fmt: skip
 def test_a_wrong_answer_is_described(name, answer, mistake, words):
@@ -257,10 +257,22 @@ def test_the_first_difference_and_both_results_are_shown():
     assert shown[-1] == f"    gae_lambda: {verdict.inputs['gae_lambda']:.6g}"
 
 
-def test_a_changed_input_is_reported_and_a_learner_s_text_is_escaped():
-    reference = ALL["perplexity"].reference
-    verdict = judge(ALL["perplexity"], lambda logprobs, mask: reference(logprobs.mul_(mask), mask))
-    assert "your function changed the input logprobs. Write to a copy" in verdict.sentence
+@pytest.mark.parametrize(
+    ("name", "change", "place"),
+    [
+        ("perplexity", lambda logprobs, mask: logprobs.mul_(2), "logprobs"),
+        ("masked_loss", lambda logprobs, masks: logprobs.clear(), "logprobs"),
+        ("naive_bayes", lambda chosen, *others: chosen.append([]), "chosen"),
+        ("naive_bayes", lambda chosen, *others: chosen[0].append("word"), "chosen[0]"),
+        ("naive_bayes", lambda chosen, *others: chosen[0].__setitem__(0, "word"), "chosen[0][0]"),
+    ],
+)
+def test_a_changed_input_is_reported_with_its_place(name, change, place):
+    verdict = judge(ALL[name], lambda *inputs: (ALL[name].reference(*inputs), change(*inputs))[0], SEED)
+    assert f"your function changed the input {place}. Write to a copy" in verdict.sentence, repr(verdict)
+
+
+def test_a_learner_s_text_is_escaped():
     shown = judge(ALL["fool"], lambda *inputs: "<script>alert(1)</script>")._repr_html_()
     assert "<script>" not in shown and "&lt;script&gt;" in shown
 
@@ -275,7 +287,30 @@ def test_a_loop_without_end_is_ended_after_one_call(monkeypatch):
     monkeypatch.setattr("aligner_lib.tutorial.exercises.outcome.SECONDS", 0.2)
     verdict = judge(ALL["bradley_terry"], never_ends, SEED)
     assert "Your function did not end within" in verdict.sentence and " in line " in verdict.sentence
-    assert judge(ALL["bradley_terry"], ALL["bradley_terry"].reference, SEED)
+    assert judge(ALL["bradley_terry"], reference("bradley_terry", lambda loss: loss), SEED)
+
+
+def test_the_tutorial_s_and_the_library_s_function_are_no_answer():
+    handed_out = check("gae", lambda *inputs: None).function
+    for function, author in (
+        (handed_out, "tutorial's solution"),
+        (own_functions("ppo").advantages, "library's aligner_lib."),
+    ):
+        verdict = check("gae", function)
+        assert verdict.status == NOT_YET and author in verdict.sentence and verdict.function is handed_out
+
+
+def test_an_error_of_a_reference_names_the_exercise_and_the_case():
+    failing = replace(ALL["gae"], reference=lambda *inputs: 1 / 0)
+    with pytest.raises(
+        UserError, match="the reference of gae fails on case 0: ZeroDivisionError in line 1: division"
+    ):
+        judge(failing, lambda *inputs: None)
+    short = replace(ALL["gae"], reference=lambda *inputs: inputs[0])
+    with pytest.raises(
+        UserError, match="gae fails on case 0: the exercise names advantages, returns, and the number of"
+    ):
+        judge(short, ALL["gae"].reference)
 
 
 def test_an_unknown_exercise_and_a_function_without_source_are_refused():

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from aligner_lib.errors import UserError
 from aligner_lib.tutorial.checking.relation import relation
 from aligner_lib.tutorial.checking.verdict import NOT_YET, PASSED, WRONG, ExerciseVerdict
 from aligner_lib.tutorial.exercises import registry
@@ -30,7 +31,7 @@ def check(name: str, function: Callable, seed: int = 0) -> ExerciseVerdict:
 
     The verdict has an HTML display for notebooks and a text display for terminals. A verdict is true if the function passed.
     `verdict.function` is the learner's function if the function passed, else the reference. If a wrong function equals a
-    planted mistake, the verdict names the mistake. Raises UserError for an unknown exercise.
+    planted mistake, the verdict names the mistake. Raises UserError for an unknown exercise, and for a reference that fails.
     """
     verdict = judge(registry.exercise(name), function, seed)
     record_exercise(name, verdict.passed)
@@ -41,13 +42,17 @@ def judge(exercise: Exercise, function: Callable, seed: int = 0) -> ExerciseVerd
     """The verdict of `check`, without recording the learner's progress."""
     if problem := _cannot_be_called(exercise, function):
         return _wrong(exercise, Difference("the signature", problem))
+    if author := _other_author(exercise, function):
+        return ExerciseVerdict(
+            exercise, NOT_YET, f"{author} Run the cell with your own function, and check again."
+        )
     cases = [exercise.inputs(Draw(seed, number)) for number in range(exercise.cases)]
     own = _outcomes(exercise, function, cases)
     if isinstance(own[0].error, NotImplementedError) and str(own[0].error).startswith(STUB):
         return ExerciseVerdict(
             exercise, NOT_YET, "the function is still empty. The notebook continues with its own solution."
         )
-    expected = [outcome(exercise.reference, case, exercise.gradients) for case in cases]
+    expected = [_expected(exercise, number, case) for number, case in enumerate(cases)]
     for case, right, yours in zip(cases, expected, own):
         difference = _failed(yours, function) or first_difference(right, yours, exercise.outputs)
         if difference:
@@ -56,6 +61,26 @@ def judge(exercise: Exercise, function: Callable, seed: int = 0) -> ExerciseVerd
                 difference = replace(difference, sentence=f"{difference.sentence} {related}")
             return _wrong(exercise, difference, case, mistake)
     return ExerciseVerdict(exercise, PASSED, _praise(exercise), function=function)
+
+
+def _other_author(exercise: Exercise, function: Callable) -> str:
+    """A sentence about a function that is the reference or the library's; "" for the learner's own function."""
+    if function is exercise.reference:
+        return "the function is the tutorial's solution, which an earlier check returned."
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    return f"the function is the library's {name}." if name == exercise.library else ""
+
+
+def _expected(exercise: Exercise, number: int, case: dict[str, Any]) -> AnswerOutcome:
+    """The outcome of the reference. Raises UserError for an error of the reference, and for a wrong number of outputs."""
+    right = outcome(exercise.reference, case, exercise.gradients)
+    if right.error is not None:
+        problem = _error_in_words(right.error, exercise.reference)
+    elif len(right.outputs) != len(exercise.outputs):
+        problem = f"the exercise names {', '.join(exercise.outputs)}, and the number of outputs is {len(right.outputs)}"
+    else:
+        return right
+    raise UserError(f"the reference of {exercise.name} fails on case {number}: {problem}")
 
 
 def _outcomes(exercise: Exercise, function: Callable, cases: list[dict[str, Any]]) -> list[AnswerOutcome]:
@@ -124,12 +149,22 @@ def _cannot_be_called(exercise: Exercise, function: Callable) -> str:
 def _failed(yours: AnswerOutcome, function: Callable) -> Difference | None:
     if yours.error is None:
         return None
-    error, code = yours.error, getattr(function, "__code__", None)
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code is code]
-    at = f" in line {lines[-1] - code.co_firstlineno + 1}" if lines else ""
-    if isinstance(error, LoopWithoutEnd):
+    if isinstance(yours.error, LoopWithoutEnd):
+        at = _line(yours.error, function)
         return Difference(
             "the time", f"Your function did not end within {SECONDS:g} s{at}. Does a loop of it never end?"
         )
+    return Difference("an error", f"Your function raised {_error_in_words(yours.error, function)}")
+
+
+def _error_in_words(error: BaseException, function: Callable) -> str:
+    """The type of an error, the line of the function, and the first line of the message."""
     message = "".join(f": {line}" for line in str(error).strip().splitlines()[:1]) or "."
-    return Difference("an error", f"Your function raised {type(error).__name__}{at}{message}")
+    return f"{type(error).__name__}{_line(error, function)}{message}"
+
+
+def _line(error: BaseException, function: Callable) -> str:
+    """The last line of the function that the error has passed, in words; "" if the error has passed none."""
+    code = getattr(function, "__code__", None)
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code is code]
+    return f" in line {lines[-1] - code.co_firstlineno + 1}" if lines else ""

@@ -17,6 +17,7 @@ torch = ImportedLate("torch")
 
 # tolerance: in float32, the last digits depend on the order of the operations
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
+PLAIN = str | int | float | None
 SECONDS = 20.0  # time limit of a call; a right function takes milliseconds
 
 
@@ -55,11 +56,13 @@ def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ..
     """Call the function on copies of the inputs. An error that the function raises is part of the outcome."""
     copied: dict[int, Any] = {}  # shared by all copies, so that a copied optimizer updates the copied models
     arguments = {name: _copy(value, name in gradients, copied) for name, value in inputs.items()}
+    # the label of a list's tensor contains its index: name[0], name[1]
+    leaves = {label: leaf for name in gradients for label, leaf in _leaves(name, arguments[name])}
     try:
         with time_limit(SECONDS):
             returned = function(*arguments.values())
         outputs = tuple(returned) if isinstance(returned, tuple) else (returned,)
-        by_name = _gradients(outputs, arguments, gradients)
+        by_name = _gradients(outputs, leaves)
         attached = tuple(isinstance(output, torch.Tensor) and output.requires_grad for output in outputs)
     except (Exception, LoopWithoutEnd) as error:  # the verdict reports every error of the learner's function
         return AnswerOutcome(error=error)
@@ -247,13 +250,9 @@ def _count(names: tuple[str, ...], outputs: tuple[Any, ...]) -> str:
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
 
-def _gradients(
-    outputs: tuple[Any, ...], arguments: dict[str, Any], names: tuple[str, ...]
-) -> dict[str, Tensor | None]:
-    if not names:
+def _gradients(outputs: tuple[Any, ...], leaves: dict[str, Tensor]) -> dict[str, Tensor | None]:
+    if not leaves:
         return {}
-    # the label of a list's tensor contains its index: name[0], name[1]
-    leaves = {label: leaf for name in names for label, leaf in _leaves(name, arguments[name])}
     weighted = [
         (output * _weights(output)).sum()
         for output in outputs
@@ -318,8 +317,29 @@ def _without_gradient(output: Any) -> Any:
 
 
 def _changed(inputs: dict[str, Any], arguments: dict[str, Any]) -> str:
-    for name, value in inputs.items():
-        for (label, before), (_, after) in zip(_leaves(name, value), _leaves(name, arguments[name])):
-            if not torch.equal(before, after.detach()):
-                return label
-    return ""
+    changes = (_first_change(name, value, arguments[name]) for name, value in inputs.items())
+    return next(filter(None, changes), "")
+
+
+def _first_change(name: str, before: Any, after: Any) -> str:
+    """The first changed place: a tensor, a plain value, or the length or keys of a list, tuple or dict; "" without a change."""
+    if isinstance(before, list | tuple | dict):
+        parts, parts_after = _parts(before), _parts(after)
+        if type(after) is not type(before) or parts_after.keys() != parts.keys():
+            return name
+        changes = (_first_change(f"{name}[{key!r}]", part, parts_after[key]) for key, part in parts.items())
+        return next(filter(None, changes), "")
+    if isinstance(before, torch.Tensor):
+        same = isinstance(after, torch.Tensor) and torch.equal(before, after.detach())
+    else:  # models and optimizers may change
+        same = not isinstance(before, PLAIN) or (type(after), after) == (type(before), before)
+    return "" if same else name
+
+
+def _parts(value: Any) -> dict[Any, Any]:
+    """The parts of a dict by key, and of a list or tuple by index; {} for any other value."""
+    return (
+        value
+        if isinstance(value, dict)
+        else dict(enumerate(value if isinstance(value, list | tuple) else ()))
+    )
