@@ -13,9 +13,12 @@ import pytest
 import torch
 from smoke_jobs import REWARD_E, UNEXPORTED, SmokeJobs
 
+from aligner_lib.errors import UserError
 from aligner_lib.run_folder.exporters import services, tail
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.tutorial.exercises import registry
+from aligner_lib.tutorial.report.progress_table import ProgressTable
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -271,8 +274,6 @@ def exercise(monkeypatch):
     """The example is registered as the exercises of notebook 20."""
     import entropy_exercise
 
-    from aligner_lib.tutorial.exercises import registry
-
     monkeypatch.setitem(sys.modules, "aligner_lib.tutorial.exercises.notebook_20", entropy_exercise)
     monkeypatch.setattr(registry, "NOTEBOOKS", (*registry.NOTEBOOKS, "20"))
     return registry.exercise("entropy")
@@ -281,10 +282,23 @@ def exercise(monkeypatch):
 def test_an_exercise_accepts_its_reference_and_names_each_mistake(exercise):
     from aligner_lib.tutorial.checking.check import judge
 
-    assert judge(exercise, exercise.reference, 1)
+    assert judge(exercise, lambda logits: exercise.reference(logits), 1)
     assert len(exercise.mistakes) >= 5
     for mistake in exercise.mistakes:
         assert judge(exercise, mistake.answer, 1).mistake is mistake
+
+
+def test_an_exercise_with_the_name_of_another_is_refused(exercise, monkeypatch):
+    import entropy_exercise
+
+    monkeypatch.setattr(entropy_exercise, "EXERCISES", (replace(exercise, name="gae"),))
+    with pytest.raises(UserError, match="the notebooks 05 and 20 both have an exercise 'gae': rename one"):
+        registry.exercises()
+
+
+def test_an_exercise_of_a_notebook_without_a_quiz_counts_in_the_progress(exercise, tmp_path):
+    (row,) = (row for row in ProgressTable(tmp_path).rows if row.number == exercise.notebook)
+    assert (row.name, str(row.exercises), str(row.quiz)) == ("20", "0 of 1", "–")
 
 
 def test_a_quiz_s_questions_are_read(tmp_path, monkeypatch):
@@ -316,22 +330,13 @@ def test_a_notebook_is_built_and_its_cells_run(exercise, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "right", "wrong", "message"),
     [
-        (
-            "20_entropy",
-            '    """logits: float [B, V] → float [B], in nats."""\n',
-            "",
-            "entropy needs a docstring",
-        ),
-        (
-            "20_entropy",
-            "(-1)\n\n\n",
-            "(-1)\n\n\nmost = 3\n",
-            "ends with `most = 3`: end the cell with the exercise's",
-        ),
+        ("20_entropy", '    """logits: float [B, V] → float [B], in nats."""\n', "", "entropy needs a docstring"),
+        ("20_entropy", "(-1)\n\n\n", "(-1)\n\n\nmost = 3\n", "ends with `most = 3`: end the cell with the"),
         ("20_entropy", "def entropy", "def gini", "there is no exercise 'gini'; .* NOTEBOOKS of registry.py"),
         ("21_entropy", "", "", "STAGES and FURTHER in notebooks/build.py lack '21'"),
     ],
-)
+    ids=["docstring", "end", "name", "map"],
+)  # fmt: skip
 def test_a_notebook_that_a_learner_could_not_use_is_refused(
     name, right, wrong, message, exercise, tmp_path, monkeypatch
 ):

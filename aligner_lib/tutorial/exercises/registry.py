@@ -12,9 +12,16 @@ NOTEBOOKS = ("01", "02", "03", "04", "04b", "05", "06", "07", "08", "11", "13", 
 
 
 def exercises() -> dict[str, Exercise]:
-    """All exercises by name. Imports no torch."""
+    """All exercises by name. Imports no torch. Raises UserError for two exercises of the same name."""
     modules = [import_module(f"{__package__}.notebook_{number}") for number in NOTEBOOKS]
-    return {exercise.name: exercise for module in modules for exercise in module.EXERCISES}
+    by_name: dict[str, Exercise] = {}
+    for exercise in (exercise for module in modules for exercise in module.EXERCISES):
+        first = by_name.setdefault(exercise.name, exercise)
+        if first is not exercise:
+            raise UserError(
+                f"the notebooks {first.notebook} and {exercise.notebook} both have an exercise {exercise.name!r}: rename one"
+            )
+    return by_name
 
 
 def exercise(name: str) -> Exercise:

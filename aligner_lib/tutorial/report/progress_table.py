@@ -124,12 +124,14 @@ class ProgressTable:
 
 def _parts() -> Iterator[tuple[str, str, tuple[str, ...], set[str]]]:
     """(notebook, title, runs that the notebook requires, ids of the quiz questions), in order."""
-    for name in sorted([*quiz_names(), BUG_HUNT]):
+    for name in sorted({*quiz_names(), BUG_HUNT, *(exercise.notebook for exercise in exercises().values())}):
         if name == BUG_HUNT:  # the bug hunt generates its questions from the recordings
             yield name, "The bug hunt", (), {id for run in HUNTED for id in question_ids(run)}
-        else:
+        elif name in quiz_names():
             quiz = load_quiz(name)
             yield name, quiz.title, quiz.runs, {question.id for question in quiz.questions}
+        else:
+            yield name, "", (), set()  # a notebook's title stands in its quiz
 
 
 def _row(
