@@ -16,7 +16,7 @@ from aligner_lib.tutorial.exercises.notebook_05 import CLIPPED_LOSS, GAE, TOKEN_
 
 torch = ImportedLate("torch")
 
-VOCABULARY, END = 6, 0
+VOCABULARY, END = 6, 5  # not 0, so that an answer which fills rows with 0 is wrong
 
 # ---- inputs ---------------------------------------------------------------------------------------------------------
 
@@ -85,12 +85,13 @@ def logprobs_of(model, tokens):
 # ---- rollout --------------------------------------------------------------------------------------------------------
 
 
-def _rollout(policy, prompts, length, end, draw):
+def _rollout(policy, prompts, length, end, draw, fill=None):
+    """The right rollout by default. fill: plants a mistake, another token than `end` after the end."""
     tokens, over = prompts, torch.zeros(len(prompts), dtype=torch.bool)
     mask = [over] * (prompts.shape[1] - 1)
     for _ in range(length):
         drawn = draw(policy(tokens)[:, -1].exp())
-        tokens = torch.cat([tokens, torch.where(over, end, drawn)[:, None]], dim=1)
+        tokens = torch.cat([tokens, torch.where(over, end if fill is None else fill, drawn)[:, None]], dim=1)
         mask.append(~over)
         over = over | (tokens[:, -1] == end)
     return tokens, torch.stack(mask, dim=1)
@@ -150,7 +151,7 @@ def _policy_and_prompts(draw: Draw) -> dict:
     rows, size, length = draw.one_of((4, 6)), draw.in_turn((2, 1, 3)), draw.one_of((5, 6))
     all_end = draw.in_turn((False, True))
     while True:
-        prompts = draw.integers(1, VOCABULARY, rows, size)
+        prompts = draw.integers(0, END, rows, size)
         prompts[0, : size - 1] = END  # a chat template ends each turn of a prompt with the stop token
         inputs = {
             "policy": _policy(draw, end=3.0 if all_end else -1.0),
@@ -204,6 +205,11 @@ ROLLOUT = Exercise(
             "talks_on",
             "Tokens are drawn after the end, too. Fill the row with `end`: what follows the end is no part of the response.",
             _talks_on,
+        ),
+        Mistake(
+            "filled_with_zero",
+            "After the end, the row is filled with 0, which is an ordinary token of this vocabulary. Fill the row with `end`.",
+            lambda *inputs: _rollout(*inputs, fill=0),
         ),
         Mistake(
             "ended_by_the_prompt",
@@ -373,7 +379,7 @@ def _an_experience(draw: Draw) -> dict:
     policy, critic = _policy(draw), _critic(draw)
     rows, size = draw.one_of((5, 7)), 6
     mask = draw.response_mask(rows, size)
-    tokens = draw.integers(1, VOCABULARY, rows, size + 1)
+    tokens = draw.integers(0, END, rows, size + 1)
     with torch.no_grad():
         old_logprobs = logprobs_of(policy, tokens) + draw.normal(rows, size, scale=0.3)
     advantages, returns = draw.normal(rows, size), draw.normal(rows, size, scale=draw.in_turn((1.0, 20.0)))
@@ -548,7 +554,7 @@ def _whole_step(draw: Draw) -> dict:
         "critic": critic,
         "reference": _policy(draw, scale=draw.in_turn((1.0, 6.0))),
         "optimizer": _optimizer(policy, critic),
-        "prompts": draw.integers(1, VOCABULARY, draw.one_of((5, 7)), draw.in_turn((1, 2))),
+        "prompts": draw.integers(0, END, draw.one_of((5, 7)), draw.in_turn((1, 2))),
         "score": _score,
         "settings": _settings(draw),
     }
