@@ -54,7 +54,8 @@ def show_run(run: RunFolder) -> None:
     if parent := info.get("parent"):
         facts.add_row("branch", escape(f"of {parent['name']}, after step {parent['step']}"))
     for name, use in ((info.get("config") or {}).get("functions") or {}).items():
-        facts.add_row(f"functions.{name}", escape(f"{use}, in place of {_own(run.kind, name)}"))
+        file = use or "a function that the recording does not contain"
+        facts.add_row(f"functions.{name}", escape(f"{file}, in place of {_own(run.kind, name)}"))
     message = f" ({escape(info['message'])})" if info.get("message") else ""
     facts.add_row("status", _next_attempt(run) or _status(run) + message)
     if advice := way_back(run):

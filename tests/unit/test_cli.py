@@ -256,6 +256,17 @@ def test_runs_and_show_tell_that_a_stopped_run_s_next_attempt_waits(inside, tmp_
         assert word in " ".join(capsys.readouterr().out.split())
 
 
+def test_show_says_that_a_recorded_run_does_not_contain_its_own_function(inside, tmp_path, capsys):
+    config = {"functions": {"loss": None}}  # without_paths leaves out the file
+    with RunWriter(tmp_path / "runs" / "rm", kind="rm", config=config, seed=3, hashes={}, max_steps=9) as run:
+        run.start(0)
+    assert inside("show", "rm") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "functions.loss a function that the recording does not contain, in place of aligner_lib.alg" in shown
+    )
+
+
 def test_a_damaged_exit_record_hides_no_runs(inside, two_runs, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("first", "lone"):

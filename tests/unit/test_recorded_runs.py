@@ -128,7 +128,7 @@ def losses(logprobs):
 def test_a_learner_s_own_code_is_trained_unless_it_is_the_recorded_one(started, seat, capsys):
     seat.submit("sft", loss=losses)
     assert started == ["sft"]
-    assert "the recording was trained without your functions.loss" in capsys.readouterr().out
+    assert "the recording was trained with another functions.loss than yours" in capsys.readouterr().out
     path = recorded_runs.recorded_root("smoke") / "sft" / "run.json"
     info = json.loads(path.read_text())
     info["hashes"]["functions.loss"] = text_hash(source_of(losses, "loss", kind_of("sft").functions["loss"]))

@@ -156,7 +156,7 @@ def difference(
     """
     hashes = run.info["hashes"]
     if own := [key for key, text in functions.items() if hashes.get(key) != text_hash(text)]:
-        return f"the recording was trained without your {', '.join(own)}"
+        return f"the recording was trained with another {', '.join(own)} than yours"
     if run.kind != kind:
         return f"its kind is {run.kind}"
     config = _composed(kind, profile, inputs)
