@@ -166,17 +166,23 @@ def _check_names(tree: ast.Module, text: str, name: str, where: str, first_line:
 
 
 def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str, setting: str) -> str:
-    """Choose the function: the given name, the only function, or the function with the library's name or the setting's."""
+    """Choose the function: the given name, the only function, or the function with the library's name or the setting's.
+
+    A function whose name begins with `_` is a helper, unless `name` gives it or the text has no other function.
+    """
     imported = [
         alias.asname or alias.name
         for node in tree.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     ]
-    candidates = [function for function in _definitions(tree) if not function.startswith("_")] or [
-        function for function in imported if function == own.name
-    ]
-    if name and name not in candidates:
+    definitions = list(_definitions(tree))
+    candidates = (
+        [function for function in definitions if not function.startswith("_")]
+        or [function for function in imported if function == own.name]
+        or definitions
+    )
+    if name and name not in candidates + definitions:
         raise ConfigError(
             f"{where} has no function {name}; known functions: {', '.join(candidates) or 'none'}"
         )
@@ -239,9 +245,15 @@ def source_of(function: Callable, name: str, place: str | None = None) -> str:
         else:
             _check_names(_tree(text, where, first_line), text, title, where, first_line)
     except ConfigError:
-        if function.__module__.startswith("aligner_lib."):
+        if not function.__module__.startswith("aligner_lib.") or function.__qualname__ != title:
+            raise
+        if place is None:
             return f"from {function.__module__} import {title}\n"
-        raise
+        library = LibraryFunction(place)
+        _check_arguments(_definitions(_tree(own, where, 1))[title], library, where)
+        # of imported functions, the job takes the function with the library's name
+        renamed = "" if title == library.name else f" as {library.name}"
+        return f"from {function.__module__} import {title}{renamed}\n"
     return text
 
 

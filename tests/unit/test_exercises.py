@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from aligner_lib.config.functions import check as check_function
-from aligner_lib.config.functions import own_functions, with_imports
+from aligner_lib.config.functions import own_functions, source_of, with_imports
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial import check, show_source
@@ -381,6 +381,9 @@ def test_solutions_that_train_equal_the_library_bit_for_bit(name):
     place = kind_of(kind).functions[replaced]
     assert place.replace(":", ".") == exercise.library
     check_function(with_imports(sources("notebooks/solved", "solution")[name]), place, name)
+    check_function(
+        source_of(exercise.reference, replaced, place), place, name
+    )  # `check` hands it out before a right answer
     solution = functions("notebooks/solved", "solution")[name]
     for case in range(exercise.cases):
         inputs = exercise.inputs(Draw(SEED, case)).values()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from aligner_lib.algorithms.policy_gradient import group_advantages
+from aligner_lib.algorithms.policy_gradient import group_advantages, grpo_advantages
 from aligner_lib.algorithms.ppo import clipped_surrogate
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.function_hashes import hashes_of_functions
@@ -120,6 +120,16 @@ def test_a_function_that_could_not_run_elsewhere_is_refused_at_once(lab, kind, s
     assert not (lab.run("own").path / "functions").exists()
 
 
+def test_a_file_s_function_is_checked_before_a_missing_run_is_trained(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr(Workspace, "policy", lambda self: pytest.fail("an SFT policy is trained"))
+    for settings in (
+        {"functions.loss": tmp_path / "none.py"},
+        {"functions": {"loss": str(tmp_path / "none.py")}},
+    ):
+        with pytest.raises(ConfigError, match=r"functions.loss: .*none.py can't be read"):
+            lab.submit("ppo", "own", **settings)
+
+
 def test_a_reward_becomes_an_environment_on_the_preference_prompts(lab):
     for setting, name in (("reward", "reward"), ("model.environments.in-brief.use", "in-brief")):
         words = lab.commands("grpo", "own", **{setting: short})["main"]
@@ -167,8 +177,11 @@ def test_a_file_may_have_helpers_and_imports(tmp_path):
         encoding="utf-8-sig",  # some editors write a byte order mark
     )
     assert FunctionFile.read(f"{file}:mean", SURROGATE).load()([4.0], 0, 0, 0)[0] == [2.0]
-    with pytest.raises(ConfigError, match="can't stand in"):
-        FunctionFile.read(f"{file}:mine", SURROGATE)
+    for name in ("mine", "_half"):
+        with pytest.raises(ConfigError, match=f"{name}.* can't stand in"):
+            FunctionFile.read(f"{file}:{name}", SURROGATE)
+    file.write_text(f"def _only{CLIP}:\n    pass\n")
+    assert FunctionFile.read(str(file), SURROGATE).name == "_only"
 
 
 def test_a_file_runs_like_an_environment_s_with_dataclasses_and_its_neighbours(tmp_path):
@@ -208,6 +221,10 @@ def test_a_function_of_the_library_that_has_helpers_is_imported():
     place = "aligner_lib.algorithms.policy_gradient:group_advantages"
     text = "from aligner_lib.algorithms.policy_gradient import group_advantages\n"
     assert source_of(group_advantages, "advantages", place) == text
+    with pytest.raises(
+        ConfigError, match=r"grpo_advantages\(rewards, group\) can't stand in for clipped_surrogate"
+    ):
+        source_of(grpo_advantages, "loss", SURROGATE)
     assert source_of(clipped_surrogate, "loss", SURROGATE).startswith("from __future__")
 
 

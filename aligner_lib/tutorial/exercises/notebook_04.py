@@ -15,6 +15,10 @@ preference = ImportedLate("aligner_lib.algorithms.preference")
 # ---- bradley_terry --------------------------------------------------------------------------------------------------
 
 
+def _bradley_terry(chosen, rejected):
+    return preference.preference_loss(chosen, rejected)
+
+
 def _loss(margin):
     return -torch.nn.functional.logsigmoid(margin)
 
@@ -37,7 +41,7 @@ BRADLEY_TERRY = Exercise(
     hint="`torch.nn.functional.logsigmoid` computes the log of a sigmoid without the sigmoid itself. The sigmoid is "
     "exactly 0 for margins below about −89, and the log of 0 is infinite. Each pair has its own loss, so do not "
     "average.",
-    reference=lambda *inputs: preference.preference_loss(*inputs),
+    reference=_bradley_terry,
     library="aligner_lib.algorithms.preference.preference_loss",
     trains=("rm", "loss"),
     inputs=_rewards,

@@ -115,6 +115,10 @@ IMPLICIT_REWARD = Exercise(
 # ---- dpo_losses -----------------------------------------------------------------------------------------------------
 
 
+def _dpo_losses(chosen, rejected, reference_chosen, reference_rejected, beta):
+    return preference.dpo_loss(chosen, rejected, reference_chosen, reference_rejected, beta)
+
+
 def _loss(margin):
     return -torch.nn.functional.logsigmoid(margin)
 
@@ -137,7 +141,7 @@ DPO_LOSSES = Exercise(
     difficulty=3,
     hint="A gain is the policy's log-probability minus the reference's, and the implicit reward is beta times the gain. Call "
     "`torch.nn.functional.logsigmoid` with the chosen minus the rejected reward: the loss of the reward model in notebook 04.",
-    reference=lambda *inputs: preference.dpo_loss(*inputs),
+    reference=_dpo_losses,
     library="aligner_lib.algorithms.preference.dpo_loss",
     trains=("dpo", "loss"),
     inputs=_sums,

@@ -14,6 +14,10 @@ policy_gradient = ImportedLate("aligner_lib.algorithms.policy_gradient")
 # ---- grpo_advantages -----------------------------------------------------------------------------------------------
 
 
+def _grpo_advantages(rewards, group):
+    return policy_gradient.grpo_advantages(rewards, group)
+
+
 def _by_group(advantages, guarded=True):
     """Apply advantages(rewards of the group, all rewards) to each group.
 
@@ -41,7 +45,7 @@ def _standardized(rewards):
 
 
 def _in_the_order_of_groups(rewards, group):
-    result = policy_gradient.grpo_advantages(rewards, group)
+    result = _grpo_advantages(rewards, group)
     return torch.cat([result[group == prompt] for prompt in group.unique()])
 
 
@@ -70,7 +74,7 @@ GRPO_ADVANTAGES = Exercise(
     "the advantages back. `std()` divides by n − 1, as it should here. Skip a group whose smallest reward equals "
     "its largest: its advantages stay 0. Otherwise you would divide by a deviation of 0, or by the deviation of a "
     "single reward, which is NaN.",
-    reference=lambda *inputs: policy_gradient.grpo_advantages(*inputs),
+    reference=_grpo_advantages,
     library="aligner_lib.algorithms.policy_gradient.grpo_advantages",
     trains=("grpo", "advantages"),
     inputs=_groups,

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from aligner_lib.config.functions import source_of
+from aligner_lib.config.functions import check_functions, source_of
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.schema import named_groups
 from aligner_lib.errors import ConfigError
+from aligner_lib.run_folder.reader import flatten
 
 REWARD = "reward"  # the keyword for the learner's own reward function, and the name of its environment
 
@@ -34,6 +35,15 @@ def texts_of(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
             )
         texts[keys[name]] = source_of(function, name, kind.functions.get(name))
     return texts
+
+
+def check_files(settings: Mapping[str, object], kind: JobKind) -> None:
+    """Raise ConfigError for a file among the settings whose function can't replace the library's."""
+    files = {}
+    for key, use in flatten(settings).items():
+        if key.startswith("functions.") and not callable(use):
+            files[key.removeprefix("functions.")] = str(use) if isinstance(use, Path) else use
+    check_functions(files, kind.functions)
 
 
 def without_functions(settings: Mapping[str, object]) -> dict[str, object]:

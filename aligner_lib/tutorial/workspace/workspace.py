@@ -197,6 +197,8 @@ class Workspace:
         if fault is not None:
             settings = {**fault_of(fault, kind).functions, **settings}
         texts = own_functions.texts_of(settings, kind_of(kind))
+        # before a missing run is trained for the job's inputs
+        own_functions.check_files(settings, kind_of(kind))
         inputs = self._inputs_of(kind, settings) | own_functions.write(texts, run.path, self.only_prints)
         commands = job_commands(kind, run.path, inputs, allocation, self.profile)
         # an evaluation always starts from the beginning, and has no setting for resuming
