@@ -7,6 +7,7 @@ import shutil
 import pytest
 from run_folders import change_info, write_lines, write_run
 
+from aligner_lib.errors import UserError
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
 from cluster.processes import identity
@@ -157,5 +158,20 @@ def test_a_recording_of_a_stopped_run_does_not_go_on(losses, tmp_path):
 
 def test_a_folder_without_a_run_is_refused_with_the_names_of_the_package(tmp_path):
     words = rf"run\.json is missing.*of the package: {', '.join(shipped())}"
-    with pytest.raises(FileNotFoundError, match=words):
-        Recording(tmp_path)
+    for read in (Recording, lambda run: record(run, tmp_path / "copy")):
+        with pytest.raises(FileNotFoundError, match=words):
+            read(tmp_path)
+
+
+def test_a_recording_is_found_by_the_name_that_record_was_given(run, tmp_path):
+    record(run, tmp_path / "copy")
+    assert Recording(tmp_path / "copy").path == tmp_path / "copy.json.gz"
+
+
+def test_a_file_that_is_no_whole_recording_is_refused_with_its_path(run, tmp_path):
+    whole = record(run, tmp_path / "copy").read_bytes()
+    other = tmp_path / "other.json.gz"
+    for content in (whole[:-100], b"text", gzip.compress(b"[1]"), gzip.compress(b"text")):
+        other.write_bytes(content)
+        with pytest.raises(UserError, match=r"other.json.gz is no recording, or is cut short"):
+            Recording(other)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from aligner_lib.config.kinds import alarms_of
+from aligner_lib.errors import UserError
 from aligner_lib.run_folder.alarms import Thresholds, Watch, as_record
 from aligner_lib.run_folder.reader import RunFolder, flatten, without_paths
 
@@ -59,16 +61,16 @@ def record(
     rollouts_a_step: number of rollouts for each step and split; groups are completed. validation_rollouts: the same for a
     validation; None: rollouts_a_step. name: the name in the monitor. Host, process and paths are left out. limits: thresholds
     with which the alarms are computed again, and which replace the thresholds in the recording's settings; None: the run's own
-    alarms and settings.
+    alarms and settings. Raises as `find` and `read` do.
     """
-    folder = RunFolder(getattr(run, "path", run))
-    content = _read_folder(folder)
+    source = find(run)
+    content = read(source)
     info = {key: content.info[key] for key in KEPT if key in content.info}
     if parent := content.info.get("parent"):
         info["parent"] = {
             key: value for key, value in parent.items() if key != "run"
         }  # run: the parent's path
-    message = without_places(info.get("message", ""), folder.path)
+    message = without_places(info.get("message", ""), source)
     for host in sorted(_hosts(content.info), key=len, reverse=True):
         message = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "…", message)
     info["message"] = message
@@ -92,10 +94,11 @@ def record(
 
 
 def find(source) -> Path:
-    """Find the file or folder of a recording. source: as for Recording. Raises FileNotFoundError."""
+    """Find the file or folder of a recording. source: as for Recording; PACKED may be missing. Raises FileNotFoundError."""
     path = Path(getattr(source, "path", source)).expanduser()
-    if path.is_file() or (path / "run.json").is_file():
-        return path
+    for place in (path, Path(f"{path}{PACKED}")):
+        if place.is_file() or (place / "run.json").is_file():
+            return place
     if str(source) in shipped():
         return SHIPPED / f"{source}{PACKED}"
     raise FileNotFoundError(
@@ -105,10 +108,15 @@ def find(source) -> Path:
 
 
 def read(path: Path) -> Content:
-    """Read a recording file, or the current content of a run folder."""
+    """Read a recording file, or the current content of a run folder. Raises UserError for a file that is no recording."""
     if path.is_dir():
         return _read_folder(RunFolder(path))
-    return Content(**json.loads(gzip.decompress(path.read_bytes())))
+    try:
+        return Content(**json.loads(gzip.decompress(path.read_bytes())))
+    except (gzip.BadGzipFile, zlib.error, EOFError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} is no recording, or is cut short ({error}): copy the file again, or name a run folder or a recording"
+        ) from None
 
 
 def _read_folder(run: RunFolder) -> Content:
