@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from aligner_lib.errors import UserError
 from aligner_lib.models.fetch import is_cached
@@ -316,6 +317,19 @@ def test_a_folder_of_wheels_without_uv_is_refused(project, tmp_path):
     (tmp_path / "tiny-1.0-py3-none-any.whl").touch()
     with pytest.raises(UserError, match=r"there is no uv-\*\.whl.*pip download --no-deps -d .* 'uv>=0\.8'"):
         packing.pack("smoke", tmp_path / "out.tar", None, tmp_path, root=project)
+
+
+@pytest.mark.parametrize("other", ["tiny-1.1-py3-none-any.whl", "tiny-1.0-cp27-cp27m-win32.whl", "tiny.txt"])
+def test_a_folder_of_wheels_without_a_package_of_the_lock_is_refused(other, project, tmp_path):
+    for name in ("uv-9.9-py3-none-any.whl", other):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r"lacks tiny==1\.0 of requirements\.lock, .*: pip download"):
+        packing.pack("smoke", tmp_path / "out.tar", None, tmp_path, root=project)
+
+
+def test_the_packages_that_a_folder_lacks_are_those_whose_markers_fit():
+    markers = "a==1 ; sys_platform == 'never' \\\n    --hash=sha256:1\nb-c==2.0 \\\nd==3 ; python_version > '3' \\\n"
+    assert packing._missing(markers, {("b-c", Version("2"))}) == ["d==3"]
 
 
 def test_the_part_that_lab_calls_needs_no_package(packed, tmp_path):

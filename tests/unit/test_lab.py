@@ -177,6 +177,11 @@ def test_a_bundle_is_installed_from_without_an_index(clone, bundle, words):
     assert clone.installs() == []
 
 
+def test_a_bundle_without_a_package_is_to_be_packed_anew(clone, bundle):
+    code, out, err = clone.lab("setup", "--bundle", str(bundle), UV_FAILS="pip install")
+    assert code == 1 and out == "" and "the bundle lacks packages" in err and "network" not in err
+
+
 def test_a_damaged_bundle_installs_nothing(clone, bundle):
     code, out, err = clone.lab("setup", "--bundle", "bad.tar")
     assert code == 1 and out == "" and err.splitlines()[-1] == "lab: it is damaged"

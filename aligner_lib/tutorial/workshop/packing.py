@@ -11,13 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from packaging.markers import Marker
+from packaging.tags import sys_tags
+from packaging.utils import NormalizedName, canonicalize_name, parse_sdist_filename, parse_wheel_filename
+from packaging.version import Version
 
 from aligner_lib.config.compose import profile_section, profiles
 from aligner_lib.errors import UserError
@@ -59,14 +62,11 @@ def pack(
 
     tutorial: the folder of a finished tutorial, whose runs become the recorded runs. wheels: a folder with the wheels of LOCKS
     and of uv; None: download the wheels, with the user's pip settings. Raises UserError for a clone with uncommitted changes, for
-    a folder without uv, and for a failed download.
+    a folder without uv or a package of LOCKS, and for a failed download.
     """
     commit = _commit(root)
-    if wheels and not any(wheels.glob("uv-*.whl")):
-        raise UserError(
-            f"--wheels {wheels}: there is no uv-*.whl, without which a seat needs a network: "
-            f"pip download --no-deps -d {shlex.quote(str(wheels))} '{UV}'"
-        )
+    if wheels:
+        _check_wheels(root, wheels)
     runs = recorded_runs.packable(tutorial) if tutorial else []
     if tutorial and not runs:
         raise UserError(f"--tutorial {tutorial}: there is no finished run in {tutorial / 'runs'}")
@@ -98,6 +98,48 @@ def pack(
         }
         echo(f"{len(files)} files; hashing and writing {out}")
         return write(out, manifest, files)
+
+
+def _check_wheels(root: Path, wheels: Path) -> None:
+    download = f"pip download --no-deps -d {shlex.quote(str(wheels))}"
+    if not any(wheels.glob("uv-*.whl")):
+        raise UserError(
+            f"--wheels {wheels}: there is no uv-*.whl, without which a seat needs a network: {download} '{UV}'"
+        )
+    held = _installable(wheels)
+    for lock in LOCKS:
+        if missing := _missing((root / lock).read_text(), held):
+            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+            raise UserError(
+                f"--wheels {wheels} lacks {shown} of {lock}, or has files for another Python or platform: {download} "
+                f"--require-hashes -r {lock}"
+            )
+
+
+def _installable(wheels: Path) -> set[tuple[NormalizedName, Version]]:
+    """The packages of a folder that the current Python and platform can install."""
+    held, here = set(), set(sys_tags())
+    for path in wheels.iterdir():
+        with suppress(ValueError):  # the name is no package's
+            if path.suffix == ".whl":
+                name, version, _, tags = parse_wheel_filename(path.name)
+                if here.isdisjoint(tags):
+                    continue
+            else:
+                name, version = parse_sdist_filename(path.name)
+            held.add((name, version))
+    return held
+
+
+def _missing(lock: str, held: Collection[tuple[NormalizedName, Version]]) -> list[str]:
+    """The packages of a lock, such as `numpy==2.4.6`, that are not held and that the current Python and platform need."""
+    entries = re.findall(r"^(\S+)==(\S+)(?: ; (.+?))?(?: \\)?$", lock, re.MULTILINE)
+    return [
+        f"{name}=={version}"
+        for name, version, condition in entries
+        if (canonicalize_name(name), Version(version)) not in held
+        and (not condition or Marker(condition).evaluate())
+    ]
 
 
 def _commit(root: Path) -> str:
