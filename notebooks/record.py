@@ -26,8 +26,9 @@ not made again.
                           gained
     --rehearsed           SFT with 120 steps, of whose examples a third are those of --rehearsal, a reward model, and PPO with 48
                           steps, for three of these seeds, in their place; prints what PPO gained. An hour a seed and core
-    --mistakes            aligner_lib/tutorial/mistakes/trained.jsonl in their place: ten steps with each planted mistake of the exercises
-                          that train, smoke, half an hour
+    --mistakes [EXERCISE …]
+                          aligner_lib/tutorial/mistakes/trained.jsonl in their place: ten steps with each planted mistake of the exercises
+                          that train, or of these alone, smoke; half an hour for all
     --hunt                notebook 10's runs in their place: seventeen, smoke, ten minutes
 """
 
@@ -107,6 +108,7 @@ POLICIES = ("sft", "ppo", "dpo", "grpo")
 ALL = 512  # 32 prompts, 16 answers each; PPO has 128 answers at most
 TUTORIAL_SEEDS = 1234, 1, 2, 7  # the first is the notebooks'
 RIGHT_SEEDS = 1234, 1, 2, 3, 4  # of runs beside those with a mistake, which have the first
+TRAINING = [exercise.name for exercise in exercises().values() if exercise.trains]
 MISTAKEN = {
     kind: {
         f"trainer.{kind}.max_steps": 10,
@@ -404,17 +406,18 @@ def short(prompt, response):
     return -len(response) / 100
 
 
-def record_mistakes(out: Path, _: str) -> None:
+def record_mistakes(out: Path, names: Sequence[str]) -> None:
     """Ten steps with each planted mistake of the exercises that train, beside right runs of RIGHT_SEEDS.
 
-    Raises RuntimeError if the exercise's own solution does not give the right run's figures.
+    names: of the exercises; empty: TRAINING. The runs of an exercise are written before the next exercise trains. Raises
+    RuntimeError if the exercise's own solution does not give the right run's figures.
     """
     lab = Workspace(out / "mistakes", "smoke")
     for kind in ("sft", "rm"):
         made(lab, kind, kind, {})
     (lab.out / "functions").mkdir(exist_ok=True)
-    shown: dict[tuple[str, str], MistakenRun] = {}
-    for exercise in (exercise for exercise in exercises().values() if exercise.trains):
+    for exercise in (exercises()[name] for name in names or TRAINING):
+        shown: dict[str, MistakenRun] = {}
         kind, function = exercise.trains
         settings = MISTAKEN[kind] | ({"reward": short} if kind == "grpo" else {})
         settings |= FOUR_UPDATES if exercise.name == "clipped_loss" else {}
@@ -435,12 +438,12 @@ def record_mistakes(out: Path, _: str) -> None:
             of_one = evidence_of(run, right, others, kind_of(kind).charts, steps)
             print(f"{run.name}: {of_one.sentence}", flush=True)
             if name:
-                shown[exercise.name, name] = of_one
+                shown[name] = of_one
             elif of_one.ended or of_one.differs_at is not None:
                 raise RuntimeError(
                     f"the solution of {exercise.name} does not train as the library does: {of_one.sentence}"
                 )
-    write(shown)
+        write(exercise.name, shown)
 
 
 def record_hunt(out: Path, _: str) -> None:
@@ -500,7 +503,6 @@ IN_PLACE = {
     "second-round": record_second_round,
     "long": record_long,
     "rehearsed": record_rehearsed,
-    "mistakes": record_mistakes,
     "hunt": record_hunt,
 }
 
@@ -515,5 +517,9 @@ if __name__ == "__main__":
         in_place.add_argument(
             f"--{name}", dest="make", action="store_const", const=function, default=record_shown
         )
+    in_place.add_argument("--mistakes", nargs="*", choices=TRAINING, metavar="EXERCISE")
     arguments = parser.parse_args()
-    arguments.make(arguments.out, arguments.profile)
+    if arguments.mistakes is None:
+        arguments.make(arguments.out, arguments.profile)
+    else:
+        record_mistakes(arguments.out, arguments.mistakes)

@@ -1,5 +1,7 @@
 """The button below a named mistake: the recorded run with the mistake, and which chart shows it."""
 
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +11,7 @@ from aligner_lib.config.kind import chart
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.tutorial.checking.check import judge
 from aligner_lib.tutorial.exercises.registry import exercises
+from aligner_lib.tutorial.mistakes import recorded
 from aligner_lib.tutorial.mistakes.drawing import drawing
 from aligner_lib.tutorial.mistakes.evidence import MistakenRun, evidence_of
 from aligner_lib.tutorial.mistakes.recorded import FILE, function_text, mistaken_run, write
@@ -85,14 +88,18 @@ def test_every_mistake_that_can_train_has_a_run_of_its_kind_and_no_other_has_one
     assert FILE.stat().st_size < 2_000_000
 
 
-def test_what_is_written_is_read(tmp_path, monkeypatch):
+def test_the_runs_of_an_exercise_are_written_in_its_place_among_the_others(tmp_path, monkeypatch):
     written = MistakenRun("rm", 3, "", 1, "loss", "Loss", "loss", ((1, 0.5),), ((1, 0.7),), (((1, 0.6),),))
-    monkeypatch.setattr("aligner_lib.tutorial.mistakes.recorded.FILE", tmp_path / "trained.jsonl")
-    write({("gae", "no_lambda"): written}, tmp_path / "trained.jsonl")
+    file = Path(shutil.copy(FILE, tmp_path))
+    monkeypatch.setattr(recorded, "FILE", file)
+    of_gae = {mistake.name: mistaken_run("gae", mistake.name) for mistake in exercises()["gae"].mistakes}
     try:
+        write("gae", {"no_lambda": written})
         assert mistaken_run("gae", "no_lambda") == written and mistaken_run("gae", "forwards") is None
+        write("gae", of_gae)
+        assert file.read_text() == FILE.read_text()
     finally:
-        write({}, tmp_path / "trained.jsonl")  # empties the memory of what was read
+        recorded._recorded.cache_clear()
 
 
 # ---- the function that trains ----------------------------------------------------------------------------------------

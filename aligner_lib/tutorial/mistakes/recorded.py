@@ -11,6 +11,7 @@ from pathlib import Path
 from aligner_lib.config.functions import LibraryFunction
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.tutorial.exercises.exercise import Exercise
+from aligner_lib.tutorial.exercises.registry import exercises
 from aligner_lib.tutorial.mistakes.evidence import MistakenRun
 from data.atomic_files import atomic_text_files
 
@@ -48,11 +49,15 @@ def _as_tuples(value):
     return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
-def write(runs: Mapping[tuple[str, str], MistakenRun], path: Path = FILE) -> None:
-    """Write a line of JSON for each run. runs: by (exercise, mistake)."""
-    with atomic_text_files(path) as (stream,):
-        for (exercise, mistake), run in runs.items():
-            stream.write(json.dumps({"exercise": exercise, "mistake": mistake} | asdict(run)) + "\n")
+def write(exercise: str, runs: Mapping[str, MistakenRun]) -> None:
+    """Write an exercise's runs into FILE in place of its earlier runs, a line of JSON for each. runs: by the mistake's name."""
+    order = [*exercises()]
+    kept = {key: run for key, run in _recorded().items() if key[0] != exercise and key[0] in order}
+    written = kept | {(exercise, mistake): run for mistake, run in runs.items()}
+    with atomic_text_files(FILE) as (stream,):
+        for name, mistake in sorted(written, key=lambda key: order.index(key[0])):
+            run = asdict(written[name, mistake])
+            stream.write(json.dumps({"exercise": name, "mistake": mistake} | run) + "\n")
     _recorded.cache_clear()
 
 

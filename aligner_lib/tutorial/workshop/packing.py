@@ -117,7 +117,7 @@ def _check_wheels(root: Path, wheels: Path) -> None:
 
 
 def _installable(wheels: Path) -> set[tuple[NormalizedName, Version]]:
-    """The packages of a folder that the current Python and platform can install."""
+    """The name and version of each package of a folder for the current Python and platform."""
     held, here = set(), set(sys_tags())
     for path in wheels.iterdir():
         with suppress(ValueError):  # the name is no package's
@@ -132,7 +132,7 @@ def _installable(wheels: Path) -> set[tuple[NormalizedName, Version]]:
 
 
 def _missing(lock: str, held: Collection[tuple[NormalizedName, Version]]) -> list[str]:
-    """The packages of a lock, such as `numpy==2.4.6`, that are not held and that the current Python and platform need."""
+    """NAME==VERSION of each package of a lock for the current Python and platform, except the packages in `held`."""
     entries = re.findall(r"^(\S+)==(\S+)(?: ; (.+?))?(?: \\)?$", lock, re.MULTILINE)
     return [
         f"{name}=={version}"
