@@ -399,7 +399,12 @@ SHAPES = r"linear_fc1\.weight in .* has shape \[192, 64\]; model\.json says \[20
         (no_weights, "hf", None, "no weights in"),
         (other_shapes, "hf", None, SHAPES),
         (None, "peft", None, "has no adapters: .*--to hf"),
-        (None, "nemo", None, r"--out out: an archive's name must end in \.nemo: give --out out\.nemo"),
+        (
+            None,
+            "nemo",
+            None,
+            r"--out /\S+/out: an archive's name must end in \.nemo: give --out /\S+/out\.nemo",
+        ),
         (None, "hf", "int8", "--dtype int8 is unknown: give any of float64, float32, float16, bfloat16"),
         (None, "onnx", None, "there is no export target 'onnx'; the targets are hf, nemo, peft"),
     ],

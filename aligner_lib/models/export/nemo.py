@@ -17,8 +17,8 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     Raises the errors of `write_nemo`, UserError for an unknown dtype and for a name that the importer would not recognise.
     """
     if options.place.suffix != ".nemo":
-        name = options.place.name
-        raise UserError(f"--out {name}: an archive's name must end in .nemo: give --out {name}.nemo")
+        place = options.place
+        raise UserError(f"--out {place}: an archive's name must end in .nemo: give --out {place}.nemo")
     write_nemo(trained.folder, trained.weights, out, dtype_named(options.dtype), options.progress)
     if (trained.folder / SENTENCEPIECE).exists():
         return []
