@@ -305,6 +305,18 @@ CARRIED = [
     ),
     (
         "trl",
+        "dr_grpo",  # a step of 16 responses has 2 passes of a global batch of 8: 4 optimizer steps
+        {
+            "model.global_batch_size": 8,
+            "model.micro_batch_size": 8,
+            "model.grpo.rollout_epochs": 2,
+            "trainer.grpo.val_check_interval": 5,
+            "trainer.grpo.save_interval": 10,
+        },
+        {"trainer.eval_steps": 20, "trainer.save_steps": 40},
+    ),
+    (
+        "trl",
         "dr_grpo",
         {"model.grpo.objective": "cispo"},
         {"trainer.loss_type": "cispo", "trainer.epsilon": 1.0, "trainer.epsilon_high": 1.28},

@@ -200,9 +200,10 @@ def grpo(run: Graduation) -> None:
     _arguments(run, batch, run.config.model.micro_batch_size, "model", steps * updates)
     run.put("trainer.steps_per_generation", responses // run.target_config["trainer"]["per_device_train_batch_size"],
             "model.grpo.num_prompts_per_step", "model.global_batch_size")  # fmt: skip
+    _evaluation(run, rollout.num_generations_per_prompt, "model.grpo.num_generations_per_prompt")
+    run.put("trainer.num_generations_eval", 1)
     for name in ("save_steps", "eval_steps"):
-        if name in run.target_config["trainer"]:
-            run.target_config["trainer"][name] *= updates
+        run.target_config["trainer"][name] *= updates
     run.copy("trainer.num_generations", "model.grpo.num_generations_per_prompt")
     run.copy("trainer.num_iterations", "model.grpo.rollout_epochs")
     run.put(
@@ -216,8 +217,6 @@ def grpo(run: Graduation) -> None:
     for name in shaping:
         run.copy(f"rewards.{name}", f"trainer.grpo.{name}")
     run.put("rewards.max_length", response_length(run.config))
-    _evaluation(run, rollout.num_generations_per_prompt, "model.grpo.num_generations_per_prompt")
-    run.put("trainer.num_generations_eval", 1)
     if run.target_config["trainer"]["beta"]:
         _needs_start(run)
     if rollouts_of_a_step(run.config) > 1:
