@@ -202,7 +202,7 @@ def test_every_key_is_published(to, kind, run_of, tmp_path):
     graduate(run_of(kind).path, to, tmp_path / "out")
     config = yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())
     published = KEYS[to][CONFIGS.get((to, kind), kind)]
-    assert len(published["commit"]) == 40
+    assert published["releases"] if to == "verl" else len(published["commit"]) == 40
     assert names(config) - set(published["names"].split()) - {"defaults", "hydra.searchpath"} == set()
     assert "${oc.env:GRADUATED}/model" in json.dumps(config)
 
@@ -242,7 +242,7 @@ CARRIED = [
             "critic.optim.betas": [0.8, 0.9],
             "critic.cliprange_value": 0.5,
             f"{ACTOR}.grad_clip": 1e9,
-            "reward_model.enable": True,
+            "reward.reward_model.rollout": {"name": "vllm", "tensor_model_parallel_size": 1},
             f"{ROLLOUT}.val_kwargs": {"do_sample": True, "temperature": 0.7, "top_p": 1.0, "top_k": -1},
         },
     ),
@@ -251,7 +251,11 @@ CARRIED = [
         "ppo",
         # programs judge, beside a critic
         {"model.environments.sums": EnvironmentSettings(), "critic.model.loss_clip_val": 0.0},
-        {"critic.cliprange_value": 1e9, "reward_model": None, "custom_reward_function.name": "compute_score"},
+        {
+            "critic.cliprange_value": 1e9,
+            "reward.reward_model": None,
+            "reward.custom_reward_function.name": "compute_score",
+        },
     ),
     (
         "verl",
@@ -263,7 +267,7 @@ CARRIED = [
         "verl",
         "dr_grpo",
         {"model.grpo.sampling_params.use_greedy": True},
-        {f"{ROLLOUT}.val_kwargs": {"do_sample": False}},
+        {f"{ROLLOUT}.val_kwargs": {"do_sample": False}, f"{ACTOR}.loss_scale_factor": 12},
     ),
     (
         "verl",
@@ -391,6 +395,14 @@ def test_nemo_rl_s_learning_rate_is_the_run_s_and_does_not_rise_after_the_decay(
     halved = settings | {f"{key}_steps": steps for key, steps in halved.items()}
     expected = [learning_rate(step, **halved) for step in range(1, 21)]
     assert torch_s_rates(written["policy.scheduler"], 1.0, 20) == pytest.approx(expected)
+
+
+def test_the_reward_model_s_template_in_verl_joins_texts_and_ends_with_the_stop_token(run_of, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    graduate(run_of("grpo").path, "verl", tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "reward_model")
+    turns = [{"role": "user", "content": "User: a "}, {"role": "assistant", "content": "b"}]
+    assert tokenizer.apply_chat_template(turns, tokenize=False) == f"User: a b{tokenizer.eos_token}"
 
 
 def test_verl_s_turns_join_to_the_run_s_samples(run_of, tmp_path):

@@ -1,6 +1,6 @@
 """verl: parquet files and a Hydra config over its own defaults, for SFT, PPO and GRPO.
 
-verl was not run here. The keys are those of its published configs; tests/jobs/published_keys.toml names the commits.
+verl was not run here. The keys are those of its published configs; tests/jobs/published_keys.toml names the releases.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     response_length,
 )
 from aligner_lib.kinds.ppo.settings import critic_epochs, has_remote_critic
+from aligner_lib.models.export.hf import write_template
 from aligner_lib.models.peft_folder import lora_config
 
 NAME, TITLE = "verl", "verl"
@@ -26,8 +27,8 @@ export GRADUATED=/path/to/this/folder
 {start} --config-path=$GRADUATED --config-name=config
 # repeats the run: … {model}.path=$GRADUATED/start"""
 CHECKED = (
-    "`config.yaml` changes verl's own config, which it names in `defaults`. Its keys were compared with verl's published "
-    "configs; verl itself was not run with them. Set `trainer.n_gpus_per_node`, `trainer.nnodes` and the parallelism for your "
+    "`config.yaml` changes verl's own config, which it names in `defaults`. Its keys are in the configs of verl 0.7.1 to "
+    "0.9.1; verl itself was not run with them. Set `trainer.n_gpus_per_node`, `trainer.nnodes` and the parallelism for your "
     "machine."
 )
 FOLDER = "${oc.env:GRADUATED}"
@@ -130,7 +131,7 @@ def ppo(run: Graduation) -> None:
     if not loop.normalize_advantages:
         run.differences.append("verl always normalises the advantages of gae.")
     run.differences.append(
-        "verl reads critic/ and reward_model/ as token classifiers: values and a reward model's rewards are lower by the "
+        "verl reads critic/ and reward_model/ without their Python file: values and a reward model's rewards are lower by the "
         "constant of their config.json (`reward_constant`)."
     )
     _finish(run, "ppo_trainer", "python3 -m verl.trainer.main_ppo", POLICY)
@@ -172,10 +173,9 @@ def grpo(run: Graduation) -> None:
         run.copy(f"{ACTOR}.kl_loss_coef", "trainer.grpo.initial_policy_kl_penalty")
         run.put(f"{ACTOR}.kl_loss_type", KL_LOSSES[objective.kl], "model.grpo.kl")
     if objective.normalizer == "constant":
-        run.differences.append(
-            "verl divides the sum of a micro batch's token losses by data.max_response_length alone, so the loss grows with "
-            "ppo_micro_batch_size_per_gpu. The run also divides by the number of responses."
-        )
+        # verl's own divisor is the length of the longest response
+        longest = "model.grpo.length_params.max_length"
+        run.put(f"{ACTOR}.loss_scale_factor", response_length(run.config), "model.grpo.normalizer", longest)
     if objective.ratio == "none":
         run.differences.append(
             "verl's loss has a clipped ratio; the ratio is 1 in the first update of a step, whose gradient is the run's."
@@ -213,8 +213,8 @@ def _policy_gradient(run: Graduation, prompts_per_step: int, group: int, draws: 
     if any(not task.by_model for task in prompts["train"]):
         run.copy_environments()
         run.copy_scripts({"environment_rewards.py": "environment_rewards.py"})
-        run.put("custom_reward_function.path", f"{FOLDER}/environment_rewards.py")
-        run.put("custom_reward_function.name", "compute_score")
+        run.put("reward.custom_reward_function.path", f"{FOLDER}/environment_rewards.py")
+        run.put("reward.custom_reward_function.name", "compute_score")
     steps = steps_of(loop, len(prompts["train"]), prompts_per_step * draws)
     longest = response_length(run.config)
     _files(run)
@@ -343,11 +343,16 @@ def _kl_in_reward(run: Graduation, kind: str, responses: int) -> None:
 
 
 def _reward_model(run: Graduation) -> None:
-    run.put("reward_model.enable", True)
-    run.put("reward_model.model.path", f"{FOLDER}/reward_model")
-    run.put("reward_model.model.input_tokenizer", None)
-    run.put(
-        "reward_model.micro_batch_size_per_gpu", run.config.model.micro_batch_size, "model.micro_batch_size"
+    at = "reward.reward_model"
+    run.put(f"{at}.enable", True)
+    run.put(f"{at}.model_path", f"{FOLDER}/reward_model")
+    run.put(f"{at}.rollout.name", "vllm")
+    run.copy(f"{at}.rollout.tensor_model_parallel_size", "model.generation.vllm_cfg.tensor_parallel_size")
+    # verl removes the stop token, and applies the reward model's template to texts that contain the run's template
+    write_template(run.out / "reward_model", AS_IT_IS + "{{ eos_token }}")
+    run.differences.append(
+        "The chat template of reward_model/ joins texts and ends with the stop token, where verl reads the reward, also of a "
+        "response without a stop token. The run reads such a response's reward at its last token."
     )
 
 

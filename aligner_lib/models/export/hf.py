@@ -52,9 +52,9 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     _write_bos(tokenizer, out)
     is_policy = trained.architecture.head == "lm"
     if not is_policy:
-        _write_template(tokenizer, out, _scored_template(tokenizer))
+        write_template(out, _scored_template(tokenizer))
     elif recorded_template(trained.folder) == PLAIN:
-        _write_template(tokenizer, out, plain_template(tokenizer))
+        write_template(out, plain_template(tokenizer))
     tensors = list(_tensors(trained, dtype))
     config = _config(trained, tokenizer, _loading_dtype(tensors))
     notes = []
@@ -86,8 +86,8 @@ def _write_bos(tokenizer: Tokenizer, out: Path) -> None:
         library.save(str(out / "tokenizer.json"))
 
 
-def _write_template(tokenizer: Tokenizer, out: Path, template: str) -> None:
-    """Replace the chat template in the tokenizer's files."""
+def write_template(out: Path, template: str) -> None:
+    """Replace the chat template in the tokenizer's files of an exported model."""
     (out / "chat_template.jinja").unlink(missing_ok=True)
     _update_tokenizer_config(out, chat_template=template)
 
