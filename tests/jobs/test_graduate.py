@@ -445,6 +445,17 @@ def test_readme_names_every_setting_that_differs_from_its_default(run_of, tmp_pa
     assert "`trainer.dpo.limit_val_batches`: `2`" in text.partition("## Not carried over")[2]
 
 
+@pytest.mark.parametrize("function", [None, "functions/hinge.py:loss"])
+def test_a_run_with_an_own_function_is_not_called_the_same_as_in_trl(function, run_of, tmp_path):
+    run = run_of("dpo")
+    graduation = graduation_of(run, "trl", tmp_path, {"functions": {"loss": function, "learning_rate": None}})
+    graduation.note_own_functions("TRL")
+    expected = ["functions.loss: the run trained with your own hinge.py; TRL computes"] if function else []
+    notes = [note for note in graduation.notes if note.startswith("functions.")]
+    assert [note.partition(" what ")[0] for note in notes] == expected
+    assert ("the run's own first step" in graduation.checked) == (function is None)
+
+
 @pytest.mark.parametrize(
     ("kind", "to", "words"),
     [

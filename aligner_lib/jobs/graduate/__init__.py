@@ -40,6 +40,7 @@ def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = 
     with whole_or_absent(Path(out), "--out") as partial:
         partial.mkdir()
         graduation = Graduation(trained, partial, Path(out).absolute(), reward_model)
+        graduation.note_own_functions(target.TITLE)
         graduation.export_models()
         target.KINDS[trained.run.kind](graduation)
         if reward_model and not graduation.has_reward_model:

@@ -71,6 +71,8 @@ class Graduation:
     target_config: dict[str, Any] = field(default_factory=dict)
     command: str = ""
     """The command that trains."""
+    checked: str = ""
+    """Sentences on how the target's files were tested."""
     contents: dict[str, str] = field(default_factory=dict)
     """The files and folders in `out`, with their descriptions."""
     _read: set[str] = field(default_factory=set)
@@ -128,6 +130,19 @@ class Graduation:
                 for read in (*self._read, *OF_THE_MACHINE)
             )
         }
+
+    def note_own_functions(self, target: str) -> None:
+        """Name the user's own functions that trained the run, because the target does not call them. target: its TITLE."""
+        self.notes += [
+            f"functions.{name}: the run trained with your own {place_in(use)[0].name}; {target} computes what the library's "
+            "function computes, and repeats the run only if both are equal"
+            for name, use in self.own_functions.items()
+        ]
+
+    @property
+    def own_functions(self) -> dict[str, str]:
+        """The files of the user's own functions, by name."""
+        return {name: use for name, use in self.config.functions.items() if use is not None}
 
     # -- models ---------------------------------------------------------------------------------------------------
 

@@ -351,5 +351,5 @@ def _generation(run: Graduation) -> None:
 def _finish(run: Graduation, kind: str, texts: Texts | None = None) -> None:
     run.notes += texts.note(TITLE) if texts else []
     run.target_config = {"defaults": DEFAULTS[kind], **run.target_config}
-    run.command = COMMAND.replace("{script}", kind)
+    run.command, run.checked = COMMAND.replace("{script}", kind), CHECKED
     run.write_config()

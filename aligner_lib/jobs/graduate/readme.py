@@ -21,7 +21,7 @@ def _lines(run: Graduation, target: ModuleType) -> Iterator[str]:
         f"A run of `aligner {run.kind}` (Aligner Lab), after {run.trained.step} steps, written by `aligner graduate --to "
         f"{target.NAME}`. The optimizer's state is not carried over: Adam's moments begin at 0."
     )
-    yield f"\n## Command\n\n```\n{run.command}\n```\n\n{target.CHECKED}"
+    yield f"\n## Command\n\n```\n{run.command}\n```\n\n{run.checked}"
     yield "\n## Files\n\n| file | content |\n| --- | --- |"
     yield from (f"| `{name}` | {text} |" for name, text in run.contents.items())
     yield "\nThe licence of the models is in the README.md of their folders."

@@ -21,11 +21,9 @@ from aligner_lib.kinds.policy_gradient.settings import (
 from aligner_lib.models.peft_folder import lora_config
 
 NAME, TITLE = "trl", "TRL"
-COMMAND = "python train.py                  # continues; --begin start repeats the run"
-CHECKED = (
-    "The scripts were written for TRL 1.16. In this project's tests, the first step of each script has the loss and the "
-    "gradient norm of the run's own first step."
-)
+COMMAND = """\
+# in Aligner Lab's environment, after `pip install -e '.[bench]'` in Aligner Lab's folder
+python train.py                  # continues; --begin start repeats the run"""
 
 LOSSES = {"dpo": "sigmoid", "ipo": "ipo", "robust": "robust"}
 NORMALIZERS = {"responses": "grpo", "tokens": "dapo", "constant": "dr_grpo"}
@@ -431,6 +429,14 @@ def _needs_start(run: Graduation) -> None:
 
 
 def _finish(run: Graduation, scripts: dict[str, str]) -> None:
-    run.command = COMMAND
+    run.command, run.checked = COMMAND, _checked(run)
     run.write_config()
     run.copy_scripts(scripts | {"graduated.py": "graduated.py"})
+
+
+def _checked(run: Graduation) -> str:
+    version = "The scripts were written for TRL 1.16."
+    if run.own_functions:
+        return version
+    same = "the loss" if is_lora(run.config.model.peft) else "the loss and the gradient norm"
+    return f"{version} In this project's tests, the first step of each script has {same} of the run's own first step."

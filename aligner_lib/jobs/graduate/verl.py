@@ -396,5 +396,5 @@ def _finish(run: Graduation, defaults: str, start: str, model: str) -> None:
         "defaults": [defaults, "_self_"],
         **run.target_config,
     }
-    run.command = COMMAND.format(start=start, model=model)
+    run.command, run.checked = COMMAND.format(start=start, model=model), CHECKED
     run.write_config()
