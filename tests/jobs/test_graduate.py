@@ -147,6 +147,18 @@ def responses_of_first_step(settings: list[str]) -> dict[tuple, list[list[int]]]
     return responses
 
 
+def test_environments_without_aligner_lab_end_the_script_before_the_models_are_loaded(
+    run_of, tmp_path, monkeypatch
+):
+    pytest.importorskip("trl", reason="TRL is not installed: ./lab test installs it")
+    graduate(run_of("dr_grpo").path, "trl", tmp_path / "out")
+    script = script_of(tmp_path / "out", monkeypatch)
+    monkeypatch.setattr(script, "AutoModelForCausalLM", None)
+    monkeypatch.setitem(sys.modules, "aligner_lib.rollouts.environments", None)  # as if it were not installed
+    with pytest.raises(SystemExit, match=r"no module aligner_lib.*after `pip install -e '\.\[bench\]'`"):
+        script.make_trainer()
+
+
 def test_trl_s_rows_may_contain_separators_of_lines(tmp_path, monkeypatch):
     pytest.importorskip("datasets", reason="datasets is not installed: ./lab test installs it")
     rows = [{"text": "a\u2028b\x85c"}, {"text": "d\r\n"}]

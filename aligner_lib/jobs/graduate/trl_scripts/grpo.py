@@ -13,9 +13,10 @@ def make_trainer(begin: str = "end", **changes) -> GRPOTrainer:
     """The trainer. begin: end or start of the run; changes: of the arguments in config.yaml."""
     folder, adapters = graduated.model_folder(begin), graduated.adapters()
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    rewards = RunRewards(tokenizer)  # ends the script before the models are loaded if a package is missing
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=RunRewards(tokenizer),
+        reward_funcs=rewards,
         args=GRPOConfig(**graduated.arguments(**changes)),
         train_dataset=graduated.rows("train"),
         eval_dataset=graduated.rows("validation"),

@@ -9,6 +9,18 @@ import torch
 from transformers import AutoModelForSequenceClassification, GenerationConfig
 
 
+def _judge_of_environments():
+    """The function `judge` of environment_rewards.py, which needs Aligner Lab."""
+    try:
+        from environment_rewards import judge
+    except ModuleNotFoundError as error:
+        raise SystemExit(
+            f"the run's environments are part of Aligner Lab, and this Python has no module {error.name}: run train.py in Aligner "
+            "Lab's environment, after `pip install -e '.[bench]'` in Aligner Lab's folder"
+        ) from None
+    return judge
+
+
 class RunRewards:
     """A reward function for TRL. A response without a reward gets None, and TRL leaves the response out."""
 
@@ -19,6 +31,8 @@ class RunRewards:
         self.shaping = graduated.config()["rewards"]
         stops = GenerationConfig.from_pretrained(graduated.model_folder("end")).eos_token_id
         self.stops = set(stops) if isinstance(stops, list) else {stops}
+        if (graduated.FOLDER / "environments.json").exists():
+            self.judge = _judge_of_environments()
 
     def __call__(self, prompts, completion_ids, environment, seed, split, **_) -> list[float | None]:
         """The reward of each response, after clipping and penalties."""
@@ -28,11 +42,9 @@ class RunRewards:
         for i in by_model:
             rewards[i] = self._score([*self.tokenizer(prompts[i])["input_ids"], *completion_ids[i]])
         if by_program:
-            import environment_rewards
-
             texts = [self._text(completion_ids[i]) for i in by_program]
             picked = [[values[i] for i in by_program] for values in (environment, split, seed)]
-            for i, reward in zip(by_program, environment_rewards.judge(*picked, texts), strict=True):
+            for i, reward in zip(by_program, self.judge(*picked, texts), strict=True):
                 rewards[i] = reward
         pairs = zip(rewards, completion_ids, strict=True)
         return [None if reward is None else self._shaped(reward, ids) for reward, ids in pairs]
