@@ -1,6 +1,7 @@
 """Every kind of job with adapters: what it trains from, what it leaves, and what else can be begun from that."""
 
 import shutil
+import sys
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from smoke_jobs import (
     figures,
     prepare_smoke_job,
 )
+from test_graduate import one_step, script_of
 from typer.testing import CliRunner
 
 from aligner_lib.cli.main import app
@@ -155,6 +157,25 @@ def test_restored_adapters_leave_for_another_library(to, ranks, trained, restore
     config = OmegaConf.load(tmp_path / "out" / "config.yaml")
     assert {key: OmegaConf.select(config, key) for key in ranks} == ranks
     assert "adapter_dim" not in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_new_adapters_begin_in_trl_with_the_run_s_loss_and_the_run_s_distribution(
+    trained, tmp_path, monkeypatch
+):
+    pytest.importorskip("trl", reason="TRL is not installed: ./lab test installs it")
+    graduate(trained("sft").path, "trl", tmp_path / "out")
+    trainer = script_of(tmp_path / "out", monkeypatch).make_trainer("start", **one_step(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["train.py", "--out", str(tmp_path / "adapters")])
+    sys.modules["graduated"].train(lambda *_, **__: trainer)
+    loss = next(record["train/loss"] for record in figures(trained("sft")) if record["step"] == 1)
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(loss, rel=1e-4)
+    # divided by the standard deviation of Xavier's normal distribution; a first step with B = 0 leaves A as it is
+    drawn = [
+        matrix.detach().flatten() * (sum(matrix.shape) / 2) ** 0.5
+        for name, matrix in trainer.model.named_parameters()
+        if ".lora_A." in name
+    ]
+    assert torch.cat(drawn).std().item() == pytest.approx(1.0, abs=0.05)
 
 
 def test_new_adapters_leave_for_verl(trained, tmp_path):

@@ -341,7 +341,8 @@ def _adapters(run: Graduation) -> None:
     run.put("lora.task_type", "SEQ_CLS" if run.trained.architecture.head == "scalar" else "CAUSAL_LM")
     run.differences.append(
         "The run's adapters are merged into model/, and TRL trains new adapters on top. Queries, keys and values have "
-        "adapters of their own in peft; here they share an A."
+        "adapters of their own in peft; here they share an A. train.py draws every A anew from the run's distribution, so the "
+        "gradients differ from the first step on."
     )
 
 

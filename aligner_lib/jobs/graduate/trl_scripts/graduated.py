@@ -55,6 +55,13 @@ def adapters():
     return LoraConfig(**settings)
 
 
+def draw_adapters(model: torch.nn.Module) -> None:
+    """Draw the matrices A of new adapters as the run did: peft's own values are about half as wide. B is 0."""
+    for name, matrix in model.named_parameters():
+        if ".lora_A." in name:
+            torch.nn.init.xavier_normal_(matrix.data)
+
+
 def train(make_trainer: Callable) -> None:
     """Train with the command line's choices, and save the model. make_trainer: a function of `begin` and of changes."""
     parser = argparse.ArgumentParser(description="Train with TRL, from the model of a run of Aligner Lab.")
@@ -70,5 +77,6 @@ def train(make_trainer: Callable) -> None:
     if chosen.max_steps is not None:
         changes["max_steps"] = chosen.max_steps
     trainer = make_trainer(chosen.begin, **changes)
+    draw_adapters(trainer.model)
     trainer.train()
     trainer.save_model(chosen.out)
