@@ -77,7 +77,8 @@ def notices(kind: str, config: DictConfig, profile: str | None = None) -> list[s
 def settings_of(kind: str, plain: dict, profile: str | None = None) -> dict[str, Any]:
     """Return the settings that differ from the profile, by their full names. plain: the result of `save`."""
     usual = flatten(save(_defaults(kind, profile)))
-    return {key: value for key, value in flatten(plain).items() if key not in usual or usual[key] != value}
+    given = {key: _recorded(key, value, plain) for key, value in flatten(plain).items()}
+    return {key: value for key, value in given.items() if key not in usual or usual[key] != value}
 
 
 def save(config: DictConfig) -> dict:
@@ -90,8 +91,17 @@ def load(kind: str, plain: dict) -> DictConfig:
     lacks."""
     config = _typed(kind)
     for key, value in _leaves("", plain, config):
-        _assign(config, kind, key, literal(value), written=f"{key}={value}")
+        _assign(config, kind, key, literal(_recorded(key, value, plain)), written=f"{key}={value}")
     return config
+
+
+def _recorded(key: str, value: Any, plain: dict) -> Any:
+    """A setting's value in run.json, except max_epochs beside max_steps: max_steps is then the run's length, and earlier versions
+    recorded a max_epochs of 1 that nobody had set."""
+    group, _, name = key.rpartition(".")
+    if name == "max_epochs" and flatten(plain).get(f"{group}.max_steps", -1) != -1:
+        return None
+    return value
 
 
 def literal(value: Any) -> Any:

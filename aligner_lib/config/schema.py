@@ -332,10 +332,10 @@ class Loop:
     """The settings that trainer.sft, trainer.rm, trainer.dpo and trainer.ppo share. A step is an optimizer step (PPO: a rollout
     and the training on its responses)."""
 
-    max_epochs: int = setting(1, at_least(1))
-    """Passes over the training data."""
+    max_epochs: int | None = setting(None, at_least(1))
+    """The most passes over the training data; null: as many as max_steps takes, and with max_steps=-1 one."""
     max_steps: int = setting(-1, STEPS)
-    """-1: the number of steps in max_epochs."""
+    """The most steps; -1: the number of steps in max_epochs."""
     val_check_interval: int = setting(10, at_least(1))
     """Steps between validations."""
     save_interval: int = setting(10, at_least(1))

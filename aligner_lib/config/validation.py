@@ -104,12 +104,9 @@ def _idle_in_every_kind(schema: Iterable[str], config: DictConfig) -> Iterator[t
     of_schedule, of_checkpoints = "optim.sched.name", ".activations_checkpoint_granularity"
     for key in schema:
         at = key.rpartition(".")[0]
-        has_epochs = key.endswith(".max_steps") and f"{at}.max_epochs" in schema
-        if not has_epochs and not key.endswith((of_schedule, of_checkpoints)):
+        if not key.endswith((of_schedule, of_checkpoints)):
             continue  # looking up the value would cost most of the time
         value = OmegaConf.select(config, key)
-        if has_epochs and value not in (None, -1):
-            yield f"{at}.max_epochs", f"{key}={value} sets the number of steps; with -1, max_epochs does."
         if key.endswith(of_schedule) and value == "constant" and not _has_own_learning_rate(config):
             for unused in ("constant_steps", "min_lr", "max_steps"):
                 yield f"{at}.{unused}", f"with {key}=constant the learning rate does not decay."

@@ -99,18 +99,28 @@ def for_validation(samples: Sequence, config: DictConfig) -> Sequence:
 
 
 def steps_of(loop: DictConfig, samples: int | None, batch_size: int) -> int:
-    """The number of steps of a run: max_steps, or the number of steps in max_epochs.
+    """The number of steps of a run: the fewer of max_steps and the steps in max_epochs. If both are set, max_steps becomes this
+    number, so that run.json has the length of the run.
 
     samples: in an epoch; None: an environment draws its prompts without end. Raises UserError if the run would have no end.
     """
-    epochs = loop.max_epochs
-    if loop.max_steps >= 0:
-        return loop.max_steps
+    steps, epochs = loop.max_steps, loop.max_epochs
+    if steps >= 0 and epochs is None:
+        return steps
     if samples is None:
-        raise UserError(
-            f"max_epochs={epochs} needs a number of prompts, and an environment has none (size = None): set max_steps"
-        )
-    return max(epochs * samples // batch_size, 1)
+        endless = "needs a number of prompts, and an environment has none (size = None)"
+        if steps < 0:
+            raise UserError(f"max_epochs={epochs or 1} {endless}: set max_steps")
+        logger.info(f"max_epochs={epochs} {endless}: max_steps={steps} alone ends the run")
+        return steps
+    of_epochs = max((epochs or 1) * samples // batch_size, 1)
+    if steps < 0:
+        return of_epochs
+    logger.info(
+        f"the run ends with the first of max_steps={steps} and max_epochs={epochs} ({of_epochs} steps)"
+    )
+    loop.max_steps = min(steps, of_epochs)
+    return loop.max_steps
 
 
 def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:

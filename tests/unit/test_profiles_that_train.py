@@ -44,7 +44,7 @@ def batch_of(config, kind: str) -> int:
 
 def steps_of(config, kind: str) -> int:
     loop = config.trainer[kind]
-    by_epochs = loop.max_epochs * TRAINING.get(kind, 0) // batch_of(config, kind)
+    by_epochs = (loop.max_epochs or 1) * TRAINING.get(kind, 0) // batch_of(config, kind)
     return by_epochs if loop.max_steps < 0 else loop.max_steps
 
 

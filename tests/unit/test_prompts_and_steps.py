@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aligner_lib.config.compose import compose
+from aligner_lib.config.compose import compose, load, save
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.kinds.grpo.settings import rollouts_of_a_step
 from aligner_lib.kinds.inputs import steps_of
@@ -33,6 +33,26 @@ def test_an_environment_without_an_end_needs_a_number_of_steps():
     assert steps_of(SimpleNamespace(max_steps=3, max_epochs=1), None, 32) == 3
     with pytest.raises(UserError, match="set max_steps"):
         steps_of(by_epochs, None, 32)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ("max_steps=12", 12),  # three epochs of 64 samples in batches of 16
+        ("max_steps=12 max_epochs=1", 4),
+        ("max_steps=12 max_epochs=9", 12),
+        ("max_epochs=2", 8),
+        ("max_steps=-1", 4),
+    ],
+)
+def test_a_run_ends_with_the_first_of_max_steps_and_max_epochs(given, steps, caplog):
+    caplog.set_level("INFO")
+    config = compose("sft", [f"trainer.sft.{text}" for text in given.split()])
+    assert steps_of(config.trainer.sft, 64, 16) == steps
+    assert ("max_steps=12 and max_epochs" in caplog.text) == (len(given.split()) == 2)
+    if "max_steps=12" in given:  # a recorded max_steps is the run's length
+        config.trainer.sft.max_epochs = 1
+        assert steps_of(load("sft", save(config)).trainer.sft, 64, 16) == steps
 
 
 @pytest.mark.parametrize(("objective", "rollouts"), [("rloo", 5), ("reinforce_pp", 1)])

@@ -103,8 +103,8 @@ def _changes(run: RunFolder, config: DictConfig) -> list[str]:
     """
     before, now = _settings(run.info["config"]), _settings(save(config))
     steps = [f"trainer.{run.kind}.{name}" for name in ("max_steps", "max_epochs")]
-    lengths = [(before[key], now[key]) for key in steps if key in before and before[key] != now[key]]
-    if any(-1 in (earlier, later) or later > earlier for earlier, later in lengths):
+    lengths = [(before[key] or 1, now[key] or 1) for key in steps if key in before]  # max_epochs may be None
+    if any(later > earlier or later == -1 != earlier for earlier, later in lengths):
         return []
     of_environments = {key for key in before | now if key.startswith(ENVIRONMENTS)}
     return [
@@ -255,7 +255,7 @@ def _unequal(
 
 def _is_left_to_the_job(key: str, value: object) -> bool:
     """Whether the job chooses the value of a setting, by its machine or by its model. The run's settings have the choice."""
-    return value == "auto" or (value is None and key.endswith(".chat_template"))
+    return value == "auto" or (value is None and key.endswith((".chat_template", ".max_epochs")))
 
 
 def _of_environments(names: Collection[str]) -> list[str]:
