@@ -67,7 +67,7 @@ class DPOModel(AdaptableModel):
 
     data: PairData = field(default_factory=PairData)
     dpo: DPOLoss = field(default_factory=DPOLoss)
-    optim: Optim = field(default_factory=lambda: Optim(lr=9e-7, sched=Sched(min_lr=9e-8)))
+    optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
 
 
 @dataclass
