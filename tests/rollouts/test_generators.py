@@ -344,6 +344,8 @@ NO_TENSORRT = "TensorRT-LLM is not used here; model.generation.backend=vllm"
         ("ppo", [VLLM, URL, PRECISION], "runs already"),
         ("ppo", ["++trainer.ppo.trt_llm.enable=True", "trainer.ppo.trt_llm.model_type=gptnext"], NO_TENSORRT),
         ("grpo", ["++trainer.grpo.trt_llm.enable=True"], NO_TENSORRT),
+        ("ppo", ["trainer.trt_llm.model_type=gptnext"], NO_TENSORRT),
+        ("ppo", ["trainer.ppo.batch_iterator.use_flask=True"], "no server balances"),
     ],
 )
 def test_what_does_nothing_is_told_tensorrt_llm_by_its_name(kind, settings, words):

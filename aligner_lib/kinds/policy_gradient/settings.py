@@ -160,6 +160,17 @@ class TrtLlm:
     unload_engine_train: bool = setting(False, without_effect=_NO_TRT_LLM)
 
 
+_NO_BALANCING = "the ranks share out a step's prompts in advance, and no server balances their work."
+
+
+@dataclass
+class BatchIterator:
+    """trainer.ppo.batch_iterator: NeMo-Aligner's server that balances generation over the ranks."""
+
+    use_flask: bool = setting(False, without_effect=_NO_BALANCING)
+    port: int = setting(5557, within(1, 65535), without_effect=_NO_BALANCING)
+
+
 @dataclass
 class RolloutLoop(Loop):
     """trainer.ppo, trainer.grpo: the loop, the KL penalty and its bounds, and the shaping of rewards."""
@@ -188,6 +199,7 @@ class RolloutLoop(Loop):
     mask_truncated_responses: bool = False
     """Exclude truncated responses from the actor's loss and from the normalization, as NeMo-Aligner does."""
     trt_llm: TrtLlm = field(default_factory=TrtLlm)
+    batch_iterator: BatchIterator = field(default_factory=BatchIterator)
 
 
 @dataclass

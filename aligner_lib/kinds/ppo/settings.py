@@ -30,6 +30,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     RolloutModel,
     RolloutSettings,
     ServerRequests,
+    TrtLlm,
     check_checkpoints,
     check_comparisons,
     check_generation,
@@ -94,6 +95,8 @@ class PPOTrainerGroup(Trainer):
     """trainer of the actor's job."""
 
     ppo: PPOLoop = field(default_factory=PPOLoop)
+    trt_llm: TrtLlm = field(default_factory=TrtLlm)
+    """As trainer.ppo.trt_llm, because NeMo-Aligner's page on RLHF names trainer.trt_llm.model_type."""
 
 
 @dataclass
