@@ -19,17 +19,20 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, UnsupportedInterpolationType
 
 from aligner_lib.config import validation
 from aligner_lib.config.kinds import kind_of
-from aligner_lib.config.other_names import OTHER_NAMES, SAME_PURPOSE
+from aligner_lib.config.other_names import OTHER_NAMES, SAME_PURPOSE, is_name_only, not_here
+from aligner_lib.config.schema import settings
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.reader import flatten
 
 PROFILES = Path(__file__).parent / "profiles"
 # Strings of this form need no quotes in Hydra's grammar, except the values below.
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+# The least likeness of a suggested key to an unknown key, and of a key beyond doubt. A synonym may be spelled differently.
+LIKE, ALIKE = 0.6, 0.8
 _OTHER_VALUES = {"null", "true", "false", "inf", "nan"}
 
 
@@ -46,7 +49,8 @@ def overridden(config: DictConfig, kind: str, overrides: Iterable[str]) -> DictC
     for text in overrides:
         key, value = parse_override(text)
         for leaf, leaf_value in _leaves(key, value, config):
-            _assign(config, kind, leaf, leaf_value, written=text)
+            if not _is_name_only(config, leaf, leaf_value):
+                _assign(config, kind, leaf, leaf_value, written=text)
     _check_values(config)
     validation.check(kind_of(kind), config)
     return config
@@ -58,9 +62,12 @@ def _check_values(config: DictConfig) -> None:
         OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         reason = str(error).partition("\n")[0]
-        raise ConfigError(
-            f"{error.full_key} has no value: {reason}. Give a value, or refer to another setting as in ${{model.seed}}"
-        ) from None
+        cure = "Give a value, or refer to another setting as in ${model.seed}"
+        if isinstance(error, UnsupportedInterpolationType):
+            cure = (
+                "Give the result as a value, because functions of NeMo-Aligner's files are not computed here"
+            )
+        raise ConfigError(f"{error.full_key} has no value: {reason}. {cure}") from None
 
 
 def notices(kind: str, config: DictConfig, profile: str | None = None) -> list[str]:
@@ -96,8 +103,8 @@ def load(kind: str, plain: dict) -> DictConfig:
 
 
 def _recorded(key: str, value: Any, plain: dict) -> Any:
-    """A setting's value in run.json, except max_epochs beside max_steps: max_steps is then the run's length, and earlier versions
-    recorded a max_epochs of 1 that nobody had set."""
+    """A setting's value in run.json, without max_epochs beside max_steps: max_steps is then the run's length, and earlier versions
+    recorded an unset max_epochs as 1."""
     group, _, name = key.rpartition(".")
     if name == "max_epochs" and flatten(plain).get(f"{group}.max_steps", -1) != -1:
         return None
@@ -118,7 +125,8 @@ def literal(value: Any) -> Any:
 def read_overrides(kind: str, file: Path) -> list[str]:
     """Read the settings in a YAML file, in the format of `save` and `--print-config`, as overrides.
 
-    Raises ConfigError for a file without a readable YAML mapping.
+    NeMo-Aligner's names without a meaning here are left out. Raises ConfigError for a file without a readable YAML mapping, and
+    for unknown keys, all in one message.
     """
     try:
         plain = OmegaConf.to_container(OmegaConf.load(file))
@@ -126,7 +134,26 @@ def read_overrides(kind: str, file: Path) -> list[str]:
         raise ConfigError(f"{file} can't be read as settings: {error}") from None
     if not isinstance(plain, dict):
         raise ConfigError(f"{file} can't be read as settings: the file must map names to values")
-    return [f"{key}={written(value)}" for key, value in _leaves("", plain, _typed(kind))]
+    config = _typed(kind)
+    _check_defaults(plain.pop("defaults", None) or [], file)
+    leaves = [leaf for leaf in _leaves("", plain, config) if not _is_name_only(config, *leaf)]
+    unknown = [_unknown(key, kind, config) for key, _ in leaves if not _is_known(config, key)]
+    if unknown:
+        raise ConfigError(
+            "\n  ".join([f"{file} has settings that `aligner {kind_of(kind).command}` lacks:", *unknown])
+        )
+    return [f"{key}={written(value)}" for key, value in leaves]
+
+
+def _check_defaults(entries: list[Any], file: Path) -> None:
+    """Raise ConfigError for another file in Hydra's list `defaults`, unless the file is optional."""
+    for entry in entries:
+        (name,) = entry if isinstance(entry, dict) else [entry]
+        if name != "_self_" and not name.startswith("optional "):
+            raise ConfigError(
+                f"{file} takes settings from another file, {name} under `defaults`, which is not read: write these settings into "
+                "the file"
+            )
 
 
 def keys(kind: str) -> list[str]:
@@ -256,12 +283,16 @@ def _assign(config: DictConfig, kind: str, key: str, value: Any, written: str) -
     if _is_group(config, key):
         names = ", ".join(OmegaConf.select(config, key))
         raise ConfigError(f"{written}: {key} is a group of settings ({names}), not a value")
+    is_unset = value is None and OmegaConf.get_type(_node(config, key)) is dict
+    if is_unset:
+        value = OmegaConf.to_container(_node(_empty(kind), key))
     expected = _expected(config, key)
     if expected.startswith("int") and isinstance(value, float) and value.is_integer():
         value = int(value)  # allows 1e3 steps
     try:
-        OmegaConf.update(config, key, value, merge=True)
+        OmegaConf.update(config, key, value, merge=not is_unset)
     except OmegaConfBaseException:
+        expected = _by_name(kind, key, value) or expected
         raise ConfigError(
             f"{written}: {value!r} is a {type(value).__name__}, but {key} takes {expected}"
         ) from None
@@ -326,6 +357,14 @@ def _is_known(config: DictConfig, key: str) -> bool:
     return bool(parent) and isinstance(_node(config, parent), DictConfig) and not _is_group(config, parent)
 
 
+def _is_name_only(config: DictConfig, key: str, value: Any) -> bool:
+    """Whether an unknown setting, or all settings of an unknown group, are names of NeMo-Aligner's that change nothing."""
+    if _is_known(config, key):
+        return False
+    parts = flatten({key: value})
+    return bool(parts) and all(is_name_only(*part) for part in parts.items())
+
+
 def _expected(config: DictConfig, key: str) -> str:
     """Name the type of a key's values as the schema does: `int`, `list[float]`, `str or None`."""
     node = _node(config, key)
@@ -337,6 +376,16 @@ def _expected(config: DictConfig, key: str) -> str:
     return f"{name} or None" if node._metadata.optional and name != "Any" else name
 
 
+def _by_name(kind: str, key: str, value: Any) -> str:
+    """A dict with the value under the first of the names that a setting takes; empty for a setting without names."""
+    entry = dict(settings(kind_of(kind).schema)).get(key)
+    names = entry.metadata.get("names") if entry else None
+    if not names:
+        return ""
+    others = ", ".join(f"{name}: …" for name in names[1:])
+    return f"{{{names[0]}: {written(value)}, {others}}}"
+
+
 def _unknown(key: str, kind: str, config: DictConfig) -> str:
     if key in OTHER_NAMES:
         return f"there is no setting {key!r}, which is {OTHER_NAMES[key]}"
@@ -345,15 +394,19 @@ def _unknown(key: str, kind: str, config: DictConfig) -> str:
         here = next((name for name in names if _is_known(config, name)), None)
         if key in names and here:
             return f"there is no setting {key!r}: {idle.get(here, f'this kind of job {purpose} {here}')}"
-    known = [leaf for leaf, _ in _leaves("", save(config), config)]
-    parent = key.rpartition(".")[0]
-    if parent and _is_group(config, parent):
-        known += [f"{parent}.{name}" for name in _node(config, parent)]
+    if cure := not_here(key):
+        return f"there is no setting {key!r}: {cure}"
+    group = key.rpartition(".")[0]
+    while group and not _is_group(config, group):
+        group = group.rpartition(".")[0]
+    names = [*(_node(config, group) if group else config)]
+    known = [leaf for leaf, _ in _leaves("", save(config), config)] + [f"{group}.{name}" for name in names]
     near = nearest(key, known)
-    message = f"there is no setting {key!r}; did you mean {' or '.join(near)}?"
-    if _likeness(key, near[0]) < 0.8 and parent and _is_group(config, parent):
-        # a synonym may be spelled quite differently
-        message += f" {parent} has {', '.join(_node(config, parent))}"
+    likeness, message = _likeness(key, near[0]), f"there is no setting {key!r};"
+    if likeness >= LIKE:
+        message += f" did you mean {' or '.join(near)}?"
+    if likeness < ALIKE:
+        message += f" {group or 'the top level'} has {', '.join(names)}"
     return message
 
 

@@ -54,6 +54,18 @@ BATCHES = "a number of batches, -1 for all, or a share"
         ("ppo", "reward_model.rm_model_file", "from critic.pretrained_checkpoint.restore_from_path"),
         ("sft", "model.data.data_prefix", "its training data from model.data.train_ds.file_path"),
         ("dpo", "model.data.validation_ds.file_path", "held-out data from model.data.data_prefix.validation"),
+        # nothing is similar
+        ("sft", "trainer.gpus", "; trainer has precision, num_nodes, devices"),
+        ("sft", "model.foo.bar", "; model has sequence_parallel"),
+        ("rm", "nothing", "; the top level has exp_manager"),
+        # NeMo-Aligner's
+        ("sft", "trainer.max_time", ": before Slurm's time limit"),
+        ("sft", "trainer.max_steps", ": each loop has"),
+        ("sft", "model.data.chat_prompt_tokens", "chat_template=tokenizer"),
+        ("sft", "model.data.validation_ds.prompt_template", "put further words into the input"),
+        ("rm", "model.regression.attribute_weights", "gives one reward"),
+        ("ppo", "model.reward_standardization.mean", "`aligner rm` sets the scale"),
+        ("grpo", "remote_rm.reward_model.ip", "remote_rm.ip"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(kind, wrong, right):
@@ -115,6 +127,9 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("sft", "trainer.precision=fp16", "bf16 or 32 or auto"),
         ("sft", "model.optim.betas=[0.9]", "two numbers"),
         ("rm", "model.data.data_prefix={trian: [a.jsonl]}", "train, validation, test"),
+        ("rm", "model.data.data_prefix=[a.jsonl]", "takes {train: [a.jsonl], validation: …, test: …}"),
+        ("rm", "model.reward_standardization=true", "takes {enable: true, mean: …, std: …}"),
+        ("ppo", "model.ppo.sampling_params.repetition_penalty=1.2", "no penalty for repeated tokens"),
         ("rm", "model.reward_standardization.enabled=true", "enable, mean, std"),
         ("rm", "model.reward_standardization={mean: 0}", "give std, too, or neither"),
         ("rm", "model.reward_standardization={mean: 0, std: 0}", "above 0"),
@@ -124,6 +139,7 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("ppo", "exp_manager.alarms.kl=nan", "at least 0"),
         ("sft", "model.seed=${model.nothing}", "'model.nothing' not found … as in ${model.seed}"),
         ("sft", "model.optim.lr=${oc.env:NO_SUCH_VARIABLE}", "'NO_SUCH_VARIABLE' not found"),
+        ("sft", "model.seed='${int_div:${model.micro_batch_size}, 2}'", "int_div … Give the result"),
         ("rm", "model.data.data_prefix.train=???", "has no value"),
         *(("rm", f"trainer.rm.limit_val_batches={value}", BATCHES) for value in ("0", "1.5", "0.0", "some")),
     ],

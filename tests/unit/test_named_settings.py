@@ -62,7 +62,7 @@ def test_what_is_refused_is_refused_with_the_setting_s_name(name):
     expected = "there is no setting" if name in NOT_HERE else "must be"
     for kind in jobs:
         with pytest.raises(ConfigError, match=expected) as refusal:
-            compose(kind, [f"{key_of(name)}={ONLY.get(name, 1)}"])
+            compose(kind, [f"{key_of(name)}={ONLY.get(name, 7)}"])
         assert name in str(refusal.value)
 
 

@@ -65,6 +65,8 @@ def test_what_print_config_prints_can_be_given_back(name, tmp_path):
     [
         ("- 1", "must map names to values"),
         ("trainer: {nothing: 1}", "nothing"),
+        ("trainer: {nothing: 1, logger: True}\nother: 2", "(?s)'trainer.nothing'.*'trainer.logger'.*'other'"),
+        ("defaults: [gpt_sft, _self_]", "another file, gpt_sft"),
         (None, "can't be read"),
     ],
 )
@@ -74,6 +76,26 @@ def test_a_file_without_settings_is_refused(tmp_path, text, reason):
         file.write_text(text)
     with pytest.raises(ConfigError, match=reason):
         compose("sft", read_overrides("sft", file))
+
+
+OF_NEMO_ALIGNER = """
+defaults: [optional tp_overlap@model.ub_tp_comm_overlap_cfg: ]
+name: mine
+trainer: {rm: {max_epochs: 2}, max_epochs: "${.rm.max_epochs}", accelerator: gpu, logger: False, max_time: null}
+exp_manager: {exp_dir: null, name: "${name}", checkpoint_callback_params: {filename: "{step}"}}
+model:
+  regression: {num_attributes: 1, merge_attributes: False, attribute_weights: null, loss_mask_val: -100}
+  optim: {bucket_cap_mb: 200}
+  data: {splits_string: null, seq_length: "${model.encoder_seq_length}", data_prefix: null}
+"""
+
+
+def test_names_of_nemo_aligner_whose_values_change_nothing_are_left_out(tmp_path):
+    file = tmp_path / "training_rm.yaml"
+    file.write_text(OF_NEMO_ALIGNER)
+    config = compose("rm", read_overrides("rm", file))
+    config.trainer.rm.max_epochs = None
+    assert config == compose("rm")
 
 
 COMPLETED = {
