@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from data.fields import ignored_keys, require_unicode
+from data.fields import TURN_METADATA, ignored_keys, require_unicode
 from data.report import Reason, Unusable
 from data.tools import check_results, checked_calls
 
@@ -166,7 +166,8 @@ def _message(turn: Any, place: str, with_tools: bool) -> Message:
     if not isinstance(name, str) or name.lower() not in roles:  # NeMo-Aligner writes User and Assistant
         raise Unusable(Reason.UNKNOWN_ROLE, f"{place}: {name!r}; the roles are {', '.join(roles)}")
     role = roles[name.lower()]
-    ignored_keys(turn, TURN_KEYS | TOOL_KEYS.get(role, frozenset()) if with_tools else TURN_KEYS)
+    of_tools = TOOL_KEYS.get(role, frozenset()) if with_tools else frozenset()
+    ignored_keys(turn, TURN_KEYS | of_tools, TURN_METADATA)
     if name.lower() == CALL:
         turn = turn | {"content": "", "tool_calls": _written_calls(turn, place)}
     calls = turn.get("tool_calls") or []

@@ -9,6 +9,9 @@ METADATA = frozenset(
     "id prompt_id conversation_id question_id index idx category subcategory source dataset dataset_name split subset language lang "
     "task topic title url license type __index_level_0__".split()
 ) | {"Unnamed: 0"}  # pandas' index: in parquet, and in a CSV that was read and written again
+TURN_METADATA = METADATA | {
+    "label"
+}  # NeMo-Aligner's attributes of an answer, for SteerLM; in a record, KTO's label
 
 
 def text_field(record: dict[str, Any], key: str, *, may_be_blank: bool = False) -> str:
@@ -39,14 +42,16 @@ def is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str | list | dict) and not value)
 
 
-def ignored_keys(record: dict[str, Any], read: frozenset[str]) -> list[str]:
+def ignored_keys(
+    record: dict[str, Any], read: frozenset[str], metadata: frozenset[str] = METADATA
+) -> list[str]:
     """The keys of a record that are ignored on purpose, as notes of a report. read: the keys that a formatter reads.
 
     Raises Unusable for a key with content that is neither read nor metadata, because the output would lack the content.
     """
     unread = [key for key, value in record.items() if key not in read and not is_empty(value)]
     for key in unread:
-        if key not in METADATA:
+        if key not in metadata:
             raise Unusable(
                 Reason.UNREAD_KEY,
                 f"{key!r}; the formatter reads {', '.join(sorted(read))}: move the content into a key of these, or "

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from aligner_lib.datasets.chat_template import ROLES
 from aligner_lib.errors import UserError
 from data.conversations import TURN_KEYS, TURNS, hh_messages, hh_prompt, is_plain_prompt
-from data.fields import METADATA, is_empty
+from data.fields import METADATA, TURN_METADATA, is_empty
 from data.raw_forms import RawForm, recognise, unread_columns
 from data.report import Unusable
 
@@ -177,7 +177,7 @@ def _has_unread_key(value: Any, form: RecordForm) -> bool:
     """Whether a turn of a list has a key with content, which neither the trainers nor `data.convert` read."""
     turns = [turn for turn in value if isinstance(turn, dict)] if isinstance(value, list) else []
     return any(
-        key not in TURN_KEYS | METADATA | form.turn_keys and not is_empty(content)
+        key not in TURN_KEYS | TURN_METADATA | form.turn_keys and not is_empty(content)
         for turn in turns
         for key, content in turn.items()
     )
@@ -230,14 +230,15 @@ def check_keys(record: dict, form: RecordForm) -> Counter:
 
 def _unread(record: dict, keys: frozenset[str], place: str) -> list[str]:
     """The metadata keys, which are ignored on purpose. Raises UnreadKey for any other key outside the form."""
+    metadata = TURN_METADATA if place else METADATA
     for key, value in record.items():
-        if key in keys or key in METADATA or is_empty(value) or value in WITHOUT_EFFECT.get(key, ()):
+        if key in keys or key in metadata or is_empty(value) or value in WITHOUT_EFFECT.get(key, ()):
             continue
         raise UnreadKey(
             f"the key {key!r}{place} is not read (only {', '.join(sorted(keys))} {'is' if len(keys) == 1 else 'are'}), so "
             f"its content would be missing from training: {_cure(record, key, place)}"
         )
-    return [key for key in record if key in METADATA and key not in keys]
+    return [key for key in record if key in metadata and key not in keys]
 
 
 def _cure(record: dict, key: str, place: str) -> str:

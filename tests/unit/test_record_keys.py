@@ -56,10 +56,15 @@ def test_metadata_is_ignored_on_purpose_and_listed(jsonl, tokenizer):
         {"input": "a", "output": "b", "category": "x", "id": 1},
         {"input": "a", "output": "b", "category": "y"},
         {"messages": [turn | {"id": 7} for turn in TURNS]},
+        {
+            "conversations": [SHAREGPT[0], SHAREGPT[1] | {"label": "quality:4"}],
+            "type": "VALUE_TO_TEXT",
+        },  # NeMo's
     ]
+    assert not any(needs_conversion(record, "sft") for record in records)
     samples, report = load_sft(jsonl(*records), tokenizer, 512)
-    assert (len(samples), report.lines()) == (3, [])
-    ignored = "metadata keys, which are ignored on purpose: category (2 records), id (2 records)"
+    assert (len(samples), report.lines()) == (4, [])
+    ignored = "metadata keys, which are ignored on purpose: category (2 records), id (2 records), label (1 records), type (1 records)"
     assert report.ignored_keys() == ignored
 
 

@@ -21,7 +21,7 @@ from aligner_lib.rollouts.environments.base import (
     hold_out_prompts,
     require,
 )
-from data.fields import METADATA, is_empty
+from data.fields import TURN_METADATA, is_empty
 
 KEYS = ("prompt", "messages", "text")
 MESSAGE_KEYS = {"role", "content", "name", "tool_calls", "tool_call_id", "weight"}
@@ -148,7 +148,7 @@ def _messages(prompt: Any, key: str) -> list[Message]:
         raise ValueError(f"{key} is not a list of {{role, content}}")
     turns = turns_in_record({"messages": prompt})
     for unread, content in chain.from_iterable(turn.items() for turn in prompt):
-        if unread not in MESSAGE_KEYS | METADATA and not is_empty(content):
+        if unread not in MESSAGE_KEYS | TURN_METADATA and not is_empty(content):
             raise ValueError(f"a turn of {key} has the key {unread!r}, which is not read: remove the key")
     if turns[-1].role == "Assistant":
         raise ValueError(f"the last turn of {key} is not the user's")
