@@ -259,7 +259,8 @@ class CheckpointCallbackParams:
     """Which checkpoints to keep."""
 
     monitor: str | None = None
-    """NeMo-Aligner's name of save_best. validation_loss and val_loss mean validation/loss."""
+    """NeMo-Aligner's name of save_best. validation_loss and val_loss mean validation/loss, val_rewards and val_global_rewards mean
+    val_rollouts/rewards."""
     save_best: str | None = None
     """A validation metric, such as val_rollouts/good. The checkpoint of the best validation is also saved and kept."""
     mode: str | None = setting(None, one_of(None, "min", "max"))

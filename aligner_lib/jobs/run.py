@@ -46,6 +46,7 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     from aligner_lib.trainers.loop import TrainingLoop, interrupting_signals
 
     settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
+    check_ranking(kind, config, settings.save_best)
     with (
         interrupting_signals("loading"),  # until the loop handles the signals
         closing(job),
@@ -151,6 +152,14 @@ def opened_run(
             # exporters read their destination and the run's settings from run.json
             run.after_loading(lambda: exporters.start(run.path, names))
         yield run
+
+
+def check_ranking(kind: str, config: DictConfig, ranking: Ranking | None) -> None:
+    """Raise UserError, before models are loaded, if the kind does not declare the metric that ranks checkpoints. A user's
+    trainer may have further metrics, which the first validation shows."""
+    if ranking is not None and "trainer" not in (config.get("functions") or {}):
+        names = [name for group in kind_of(kind).metrics for metric in group.metrics for name in metric.names]
+        ranking.check([name for name in names if name.startswith("val")] or names)
 
 
 def _loop_settings(exp_manager: DictConfig, loop: DictConfig, max_steps: int):

@@ -3,12 +3,14 @@
 import json
 import os
 import signal
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 import torch
 
+from aligner_lib.config.compose import compose
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
+from aligner_lib.jobs.run import check_ranking
 from aligner_lib.run_folder.ranking import Ranking
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.set_aside import undo_change
@@ -456,6 +458,8 @@ def test_a_run_that_goes_on_remembers_its_best_checkpoint_and_an_unknown_metric_
         ({}, None),
         ({"monitor": "validation_loss"}, Ranking("validation/loss", True)),  # as NeMo-Aligner's tutorial has it
         ({"monitor": "val_rollouts/good"}, Ranking("val_rollouts/good", False)),
+        ({"monitor": "val_global_rewards", "mode": "max"}, Ranking("val_rollouts/rewards", False)),
+        ({"monitor": "val_rewards"}, Ranking("val_rollouts/rewards", False)),
         ({"monitor": "val_loss", "save_best": "validation/loss", "mode": "max"}, Ranking("validation/loss", False)),
     ],
 )  # fmt: skip
@@ -463,3 +467,15 @@ def test_monitor_is_another_name_of_save_best(given, ranking):
     assert Ranking.of(given) == ranking
     with pytest.raises(UserError, match=r"save_best=a and .*monitor=b are two names of one setting"):
         Ranking.of({"save_best": "a", "monitor": "b"})
+
+
+@pytest.mark.parametrize(("monitor", "is_known"), [("val_rewards", False), ("validation/acc", True)])
+def test_a_metric_that_the_kind_does_not_declare_is_refused_before_models_are_loaded(monitor, is_known):
+    config = compose("rm", [f"exp_manager.checkpoint_callback_params.monitor={monitor}"])
+    ranking = Ranking.of(config.exp_manager.checkpoint_callback_params)
+    with (
+        nullcontext()
+        if is_known
+        else pytest.raises(UserError, match=r"monitor=val_rollouts/rewards: .*/acc, ")
+    ):
+        check_ranking("rm", config, ranking)
