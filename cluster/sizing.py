@@ -67,7 +67,9 @@ MODELS = {
         ModelShape("SmolLM2-1.7B", 24, 2048, 8192, 32, 32, 49_152, tied=True),
         ModelShape("Qwen2.5-1.5B", 28, 1536, 8960, 12, 2, 151_936, tied=True),
         ModelShape("Llama-3.2-1B", 16, 2048, 8192, 32, 8, 128_256, tied=True),
+        ModelShape("GPT-2B-001", 24, 2048, 5440, 16, 16, 256_000),
         ModelShape("Llama-2-7B", 32, 4096, 11_008, 32, 32, 32_000),
+        ModelShape("Meta-Llama-3-8B", 32, 4096, 14_336, 32, 8, 128_256),
         ModelShape("Llama-2-70B", 80, 8192, 28_672, 64, 8, 32_000),
     )
 }

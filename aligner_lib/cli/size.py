@@ -259,9 +259,10 @@ def show_size(kind: str, config: DictConfig, model: str, gpus: GPUs) -> bool:
     for column in ("GiB on a GPU", *(part.replace("_", " ") for part in PARTS), "in all"):
         table.add_column(column, justify="left" if not table.columns else "right")
     for trained, need in zip(models, needs):
-        table.add_row(trained.role, *(f"{getattr(need, part):.1f}" for part in PARTS), f"{need.total:.1f}")
-    if len(models) > 1:
-        table.add_row("together", *[""] * len(PARTS), f"{together(needs):.1f}")
+        parts = (getattr(need, part) for part in PARTS)
+        table.add_row(trained.role, *(f"{gib:.1f}" for gib in (*parts, need.total - OVERHEAD_GIB)))
+    for name, gib in (("overhead", OVERHEAD_GIB), ("together", together(needs))):
+        table.add_row(name, *[""] * len(PARTS), f"{gib:.1f}")
     console.print(table)
     for note in _notes(config, models, parallelism):
         console.print(f"\n{escape(note)}", soft_wrap=True)
@@ -298,6 +299,13 @@ def _notes(config: DictConfig, models: tuple[TrainedModel, ...], parallelism: Pa
 def _say_whether_it_fits(console, shape, models, gpus: GPUs, needs: list[Memory], fits: bool) -> None:
     if fits:
         console.print("\nfits, with the settings")
+        return
+    if gpus.gib <= OVERHEAD_GIB:
+        console.print(
+            f"\ndoes not fit: the overhead alone needs {OVERHEAD_GIB:g} GiB of each GPU, so no model is small enough: choose larger "
+            "GPUs",
+            soft_wrap=True,
+        )
         return
     least = enough_gpus(shape, models, gpus)
     enough = f"{least} such GPUs are enough" if least else f"{MOST_GPUS} such GPUs are not enough"

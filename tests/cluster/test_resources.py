@@ -296,6 +296,7 @@ def test_a_refused_probe_does_not_blame_the_folder(tmp_path, monkeypatch, errors
 
 def test_parameters_are_the_published_ones():
     published = {"SmolLM2-135M": 134_515_008, "Llama-2-7B": 6_738_415_616, "Llama-2-70B": 68_976_648_192}
+    published |= {"Meta-Llama-3-8B": 8_030_261_248}
     assert {name: MODELS[name].parameters for name in published} == published
 
 

@@ -177,6 +177,8 @@ def test_gpus_are_written_as_number_and_memory():
 def test_a_shape_is_that_of_the_table_or_of_a_model_folder(smoke):
     for name in ("SmolLM2-1.7B", "smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B-Instruct"):
         assert shape_of(name) is SMALL
+    for name in ("nvidia/GPT-2B-001", "meta-llama/Meta-Llama-3-8B-Instruct"):  # of NeMo-Aligner's guides
+        assert shape_of(name) is MODELS[name.removesuffix("-Instruct").partition("/")[2]]
     arch, shape = Architecture.load(smoke), shape_of(str(smoke))
     expected = (arch.num_layers, arch.hidden_size, arch.vocab_size, arch.num_parameters)
     assert (shape.layers, shape.hidden, shape.vocabulary, shape.parameters) == expected
@@ -200,6 +202,7 @@ def test_the_command_shows_memory_and_settings_and_fails_where_the_job_does_not_
             ("ppo", "--gpus", "1x80"),
             "does not fit: 2 such GPUs are enough; 2 jobs on 1 GPU of 80 GB each fit",
         ),
+        (("ppo", "--gpus", "8x5"), "the overhead alone needs 5 GiB of each GPU, so no model is small enough"),
         (("dpo", "--gpus", "6x80"), "the job does not start in any layout of 6 GPUs of 80 GB"),
     ):
         result = command(*arguments, "--profile", "gpu" if arguments[0] == "ppo" else "slurm")
