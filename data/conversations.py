@@ -44,6 +44,10 @@ HH_TURN = re.compile(r"\n\n(Human|Assistant):")
 # A prompt as `aligner data hh` writes it; an empty line may have spaces.
 PLAIN_PROMPT = re.compile(r"\s*(?=(?:System|User):)(.*)\n[^\S\n]*\n\s*Assistant:\s*", re.DOTALL)
 PLAIN_TURN = re.compile(r"(?:\A|\n[^\S\n]*\n\s*)(System|User|Assistant):")
+# The beginning of a prompt that a chat template has written: NeMo's, ChatML, Llama 3, Gemma, Llama 2 and Mistral.
+TEMPLATE_MARK = re.compile(
+    r"\s*(<extra_id_\d>|<\|im_start\|>|(?:<\|begin_of_text\|>)?<\|start_header_id\|>|(?:<bos>)?<start_of_turn>|(?:<s>)?\s*\[INST\])"
+)
 TURN_KEYS = frozenset({"role", "content", "from", "value", "weight"})
 TOOL_KEYS = {"assistant": frozenset({"tool_calls"}), "tool": frozenset({"tool_call_id", "name"})}
 
@@ -128,6 +132,11 @@ def hh_messages(text: str, key: str) -> list[Message] | None:
         {"role": role, "content": _text(content.strip(), repr(key))}
         for role, content in zip(roles, pieces[1::2])
     ]
+
+
+def is_templated(value: Any) -> bool:
+    """Whether a value is a prompt that a chat template has written, as NeMo-Aligner's guide to DPO asks for."""
+    return isinstance(value, str) and TEMPLATE_MARK.match(value) is not None
 
 
 def is_plain_prompt(value: Any) -> bool:

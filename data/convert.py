@@ -388,6 +388,8 @@ def _content(sample: RawSample, to: str) -> dict[str, Any]:
     if to == "sft":
         return {"messages": sample.answered()} | ({"tools": tools} if tools else {})
     context = sample.context()
+    if isinstance(context, str):
+        return {"text": context}
     if tools or any("tool_calls" in turn or turn["role"] == "tool" for turn in context):
         raise Unusable(Reason.UNREAD_KEY, "tools or their calls, which prompts cannot hold: use --to sft")
     return {"prompt": context}
@@ -395,7 +397,9 @@ def _content(sample: RawSample, to: str) -> dict[str, Any]:
 
 def _characters(content: dict[str, Any]) -> int:
     """The length of a sample in characters; in a pair, the longer answer counts."""
-    turns = content.get("messages") or content["prompt"]
+    turns = content.get("messages") or content.get("prompt") or content["text"]
+    if isinstance(turns, str):
+        turns = [{"content": turns}]
     answers = [len(content[key]) for key in ("chosen", "rejected", "response") if key in content]
     calls = sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
     return sum(len(turn["content"]) for turn in turns) + calls + max(answers, default=0)

@@ -15,6 +15,7 @@ from data.conversations import (
     answer_of,
     hh_messages,
     hh_prompt,
+    is_templated,
     messages_of,
     turns_of,
     unusable,
@@ -28,6 +29,7 @@ from data.raw_samples import (
     RawPrompt,
     RawSample,
     RawScored,
+    TurnsOrText,
     with_answer,
     without_loss,
     without_weights,
@@ -75,9 +77,13 @@ PAIR_SCORES = frozenset(
 # ---- readers of records ---------------------------------------------------------------------------------------------
 
 
-def _prompt(record: dict[str, Any], key: str, *, with_tools: bool = False) -> list[Message]:
+def _prompt(record: dict[str, Any], key: str, *, with_tools: bool = False) -> TurnsOrText:
     """The prompt under a column, after the record's system turn if the record has one."""
     value = record[key]
+    if is_templated(value):
+        if _opening(record):
+            raise Unusable(Reason.TEMPLATED, f"{key!r}, so the system turn has no place")
+        return text_field(record, key)
     in_hh_s_form = hh_prompt(value, key) if isinstance(value, str) else None
     turns = in_hh_s_form or messages_of(value, key, with_tools=with_tools)
     return _unanswered(_opened(record, turns), key)
@@ -146,7 +152,10 @@ def _instruction(context: str, answer: str) -> Callable[[dict[str, Any]], RawDia
 def _with_material(record: dict[str, Any], question: str, *materials: str) -> str:
     """The text under the column `question`, and the texts under the columns of its material that the record has."""
     texts = [text_field(record, key, may_be_blank=True) for key in materials if not is_empty(record.get(key))]
-    return "\n\n".join(filter(None, (text.strip() for text in [text_field(record, question), *texts])))
+    instruction = text_field(record, question)
+    if is_templated(instruction) and not texts:
+        return instruction
+    return "\n\n".join(filter(None, (text.strip() for text in [instruction, *texts])))
 
 
 def _conversation(key: str) -> Callable[[dict[str, Any]], RawDialogue]:
@@ -197,7 +206,7 @@ def _pair_of(record: dict[str, Any], chosen: str, rejected: str) -> RawPair:
     )
 
 
-def _prompt_of_pair(record: dict[str, Any], turns: list[Message], key: str) -> list[Message]:
+def _prompt_of_pair(record: dict[str, Any], turns: list[Message], key: str) -> TurnsOrText:
     """The prompt of a pair. turns: those before the answer in the column `key`."""
     if not turns:
         return _prompt(record, "prompt")
@@ -206,10 +215,12 @@ def _prompt_of_pair(record: dict[str, Any], turns: list[Message], key: str) -> l
     return _unanswered(_opened(record, turns), key)
 
 
-def _require_within(prompt: list[Message], turns: list[Message], key: str) -> None:
+def _require_within(prompt: TurnsOrText, turns: list[Message], key: str) -> None:
     """Raises Unusable unless the turns of the column `prompt` are among those before the answer in the column `key`."""
     texts = [(turn["role"], turn["content"].strip()) for turn in turns]
-    if not all((turn["role"], turn["content"].strip()) in texts for turn in prompt):
+    if isinstance(prompt, str) or not all(
+        (turn["role"], turn["content"].strip()) in texts for turn in prompt
+    ):
         raise Unusable(Reason.DIFFERENT_PROMPTS, f"the turns of {key!r} do not contain 'prompt'")
 
 

@@ -9,6 +9,9 @@ from data.conversations import Message
 from data.report import Reason, Unusable, WrongTarget
 from data.tools import Tool
 
+TurnsOrText = list[Message] | str
+"""Turns, or a text that a chat template has written, which stays unchanged."""
+
 
 class RawDialogue(NamedTuple):
     """A conversation; SFT learns the assistant's turns."""
@@ -44,11 +47,11 @@ class RawDialogue(NamedTuple):
 class RawPair(NamedTuple):
     """A prompt with a chosen and a rejected answer."""
 
-    prompt: list[Message]
+    prompt: TurnsOrText
     chosen: str
     rejected: str
 
-    def context(self) -> list[Message]:
+    def context(self) -> TurnsOrText:
         """The prompt."""
         return self.prompt
 
@@ -66,11 +69,11 @@ class RawPair(NamedTuple):
 class RawLabelled(NamedTuple):
     """An answer with a label, desirable or undesirable."""
 
-    prompt: list[Message]
+    prompt: TurnsOrText
     answer: str
     desirable: bool
 
-    def context(self) -> list[Message]:
+    def context(self) -> TurnsOrText:
         """The prompt."""
         return self.prompt
 
@@ -88,10 +91,10 @@ class RawLabelled(NamedTuple):
 class RawScored(NamedTuple):
     """Answers to a prompt, with their scores."""
 
-    prompt: list[Message]
+    prompt: TurnsOrText
     answers: list[tuple[str, float]]
 
-    def context(self) -> list[Message]:
+    def context(self) -> TurnsOrText:
         """The prompt."""
         return self.prompt
 
@@ -115,9 +118,9 @@ class RawScored(NamedTuple):
 class RawPrompt(NamedTuple):
     """A prompt without an answer."""
 
-    messages: list[Message]
+    messages: TurnsOrText
 
-    def context(self) -> list[Message]:
+    def context(self) -> TurnsOrText:
         """The prompt."""
         return self.messages
 
@@ -137,13 +140,18 @@ def _score(answer: tuple[str, float]) -> float:
     return answer[1]
 
 
-def with_answer(prompt: list[Message], answer: str) -> list[Message]:
+def with_answer(prompt: TurnsOrText, answer: str) -> list[Message]:
     """A conversation of a prompt and its answer, which alone is learned."""
     return [*without_loss(prompt), {"role": "assistant", "content": answer}]
 
 
-def without_loss(prompt: list[Message]) -> list[Message]:
-    """The turns of a prompt, whose answers are not learned."""
+def without_loss(prompt: TurnsOrText) -> list[Message]:
+    """The turns of a prompt, whose answers are not learned. Raises Unusable for a text that a chat template has written."""
+    if isinstance(prompt, str):
+        raise Unusable(
+            Reason.TEMPLATED,
+            "SFT writes the turns itself: give them without marks, as a list of role and content",
+        )
     return [turn | {"weight": 0} if turn["role"] == "assistant" else turn for turn in prompt]
 
 

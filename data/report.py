@@ -23,6 +23,7 @@ class Reason(StrEnum):
     UNKNOWN_ROLE = "unknown role"
     NO_ANSWER = "the last turn is not the assistant's"
     NOT_LEARNT = "every answer has the weight 0"
+    TEMPLATED = "a chat template has written the prompt"
     PROMPT_ANSWERED = "the prompt ends with the assistant's turn"
     EQUAL_ANSWERS = "chosen and rejected are equal"
     EQUAL_SCORES = "no two answers with different scores"

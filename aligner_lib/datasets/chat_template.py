@@ -30,6 +30,7 @@ from aligner_lib.datasets.tool_calls import (
     uses_tools,
 )
 from aligner_lib.errors import UserError
+from data.conversations import is_templated
 
 if TYPE_CHECKING:
     from aligner_lib.datasets.tokenizer import Tokenizer
@@ -168,10 +169,18 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Conversation) -> list[int]:
 
 
 def as_written(tokenizer: Tokenizer, conversation: Conversation) -> Conversation:
-    """A conversation in the form for the chosen template: turns for the tokenizer's own template, otherwise unchanged.
+    """A conversation in the form for the chosen template: turns for the tokenizer's own template, otherwise unchanged, except that
+    a prompt that a template has written loses its BOS token, which the tokenizer adds.
 
-    Raises UserError for a text without a turn, which a template cannot write.
+    Raises UserError for a text without a turn, and for a prompt that a template has written, if a template should write it.
     """
+    if is_templated(conversation):
+        if tokenizer.template == OWN:
+            raise UserError(
+                f"the prompt {conversation.strip()[:24]!r}… is written in a chat template, and the tokenizer's would write it again: "
+                f"give model.data.chat_template={PLAIN}, which leaves the prompt as it is, or turns of role and content"
+            )
+        return conversation.removeprefix(tokenizer.decode(tokenizer.bos_ids, special_tokens=True))
     if tokenizer.template != OWN or not isinstance(conversation, str):
         return conversation
     if turns := turns_of(conversation):
@@ -194,9 +203,12 @@ def with_response(tokenizer: Tokenizer, prompt: Conversation, response: str) -> 
         return [*prompt_ids, *response_ids], len(prompt_ids)
     text = prompt if isinstance(prompt, str) else render(tokenizer, prompt)
     before, ids = tokenizer.encode_parts([text, response])
+    end = tokenizer.eos_id
+    if is_templated(text) and ids and ids[-1] in tokenizer.stop_ids:
+        end = ids.pop()
     if problem := stop_token_within(tokenizer, ids):
         raise ValueError(problem)
-    return [*tokenizer.bos_ids, *before, *ids, tokenizer.eos_id], len(tokenizer.bos_ids) + len(before)
+    return [*tokenizer.bos_ids, *before, *ids, end], len(tokenizer.bos_ids) + len(before)
 
 
 def turns_of(text: str) -> list[Message]:

@@ -26,13 +26,23 @@ def test_a_loss_that_is_not_here_is_refused():
     assert "`rpo_sq`" in row("model.dpo.preference_loss")
 
 
-def test_lines_with_both_responses_are_converted_as_the_page_says(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("prompt", "converted"),
+    [
+        ("Why?", [{"role": "user", "content": "Why?"}]),
+        # as the guide to DPO asks for
+        (
+            "<extra_id_1>User\nWhy?\n<extra_id_1>Assistant\n",
+            "<extra_id_1>User\nWhy?\n<extra_id_1>Assistant\n",
+        ),
+    ],
+)
+def test_lines_with_both_responses_are_converted_as_the_page_says(tmp_path, monkeypatch, prompt, converted):
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path))
-    line = {"prompt": "Why?", "chosen_response": "a", "rejected_response": "b", "chosen_reward": 2}
+    line = {"prompt": prompt, "chosen_response": "a\n", "rejected_response": "b\n", "chosen_reward": 2}
     file = tmp_path / "pairs.jsonl"
     file.write_text(json.dumps(line) + "\n")
     given = {"train": GivenFiles("train", str(file))}
-    (converted,) = trainers_files(given, "pairs", compose("dpo").model.data)["train"]
-    turn = {"role": "user", "content": "Why?"}
-    assert json.loads(converted.read_text()) == {"prompt": [turn], "chosen": "a", "rejected": "b"}
+    (written,) = trainers_files(given, "pairs", compose("dpo").model.data)["train"]
+    assert json.loads(written.read_text()) == {"prompt": converted, "chosen": "a\n", "rejected": "b\n"}
     assert "converts" in row("prompt") and "not read" in row("prompt")

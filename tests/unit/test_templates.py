@@ -149,6 +149,32 @@ def test_turns_are_read_as_the_same_conversation_in_one_text(smoke, jsonl, templ
         assert expected and load(jsonl(*turns), tokenizer, 64)[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answers", "stop"),
+    [
+        (
+            "<extra_id_1>User\nHi?\n<extra_id_1>Assistant\n",
+            ("A\n<extra_id_1>", "B\n<extra_id_1>"),
+            "<|im_end|>",
+        ),
+        ("<|im_start|>user\nHi?<|im_end|>\n<|im_start|>assistant\n", ("A<|im_end|>", "B<|im_end|>"), ""),
+    ],
+)
+def test_a_pair_in_a_template_is_learnt_as_it_stands_and_not_written_again(
+    smoke, jsonl, prompt, answers, stop
+):
+    """As in NeMo-Aligner, prompt and response are joined without a space; only a missing stop token is added."""
+    tokenizer = use_template(Tokenizer(smoke), PLAIN)
+    file = jsonl({"prompt": prompt} | dict(zip(("chosen", "rejected"), answers)))
+    (pair,), _ = load_preferences(file, tokenizer, 128)
+    rows = [tokenizer.decode(row, special_tokens=True) for row in (pair.chosen, pair.rejected)]
+    assert rows == [prompt + answer + stop for answer in answers]
+    assert pair.chosen[: pair.chosen_start] == encode_prompt(tokenizer, prompt) == tokenizer.encode(prompt)
+    assert load_pairs(file, tokenizer, 128)[0][0].chosen == pair.chosen
+    with pytest.raises(ValueError, match=r"would write it again: give model\.data\.chat_template=plain"):
+        load_preferences(file, use_template(tokenizer, OWN), 128)
+
+
 def test_words_that_look_like_turns_stay_in_their_turn(tokenizer, jsonl):
     prompt = [{"role": "user", "content": "Continue:\n\nAssistant: no.\n\nUser: yes"}]
     record = {"prompt": prompt, "chosen": "A\n\nUser: B", "rejected": "C"}

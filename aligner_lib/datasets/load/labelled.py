@@ -12,7 +12,7 @@ from aligner_lib.datasets.chat_template import ANSWER, OWN, Conversation, with_r
 from aligner_lib.datasets.json_lines import first_record
 from aligner_lib.datasets.load.lines import CHUNK, Collect, in_memory, load_lines
 from aligner_lib.datasets.load.pairs import load_pair_lines, prompt_and_responses
-from aligner_lib.datasets.load.turns import response_text, text_or_turns
+from aligner_lib.datasets.load.turns import after_prompt, response_text, text_or_turns
 from aligner_lib.datasets.record_keys import labelled_form
 from aligner_lib.datasets.samples import LabelledSample, LoadReport
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -58,10 +58,10 @@ def _labelled(tokenizer: Tokenizer, max_length: int, record: dict) -> tuple[Conv
     text = record.get("prompt")
     is_plain_prompt = isinstance(text, str) and text.rstrip().endswith(ANSWER)
     prompt = text_or_turns(record, "prompt", as_turns=tokenizer.template == OWN and not is_plain_prompt)
-    response, label = response_text(record, "response"), record.get("label")
+    response, label = after_prompt(prompt, response_text(record, "response")), record.get("label")
     if not isinstance(label, bool):
         raise ValueError(f"'label' is {label!r}, but must be true or false")
-    return _too_long(tokenizer, max_length, prompt, f" {response}") or (prompt, f" {response}", label)
+    return _too_long(tokenizer, max_length, prompt, response) or (prompt, response, label)
 
 
 def _two_labelled(

@@ -9,7 +9,7 @@ from pathlib import Path
 from aligner_lib.datasets.chat_template import ANSWER, OWN, Conversation, stop_token_within, with_response
 from aligner_lib.datasets.json_lines import first_record, text_of
 from aligner_lib.datasets.load.lines import Collect, in_memory, load_lines
-from aligner_lib.datasets.load.turns import response_text, text_or_turns
+from aligner_lib.datasets.load.turns import after_prompt, response_text, text_or_turns
 from aligner_lib.datasets.record_keys import pair_form, text_form
 from aligner_lib.datasets.samples import LoadReport, PairSample, PreferenceSample
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -102,8 +102,10 @@ def load_pair_lines(
 def prompt_and_responses(records: tuple[dict, ...]) -> tuple[Conversation, str, str] | str:
     """The prompt, the chosen and the rejected response of a pair, or the reason to drop the pair."""
     if len(records) == 1:
-        return text_or_turns(records[0], "prompt", as_turns=True), *(
-            f" {response_text(records[0], side).strip()}" for side in ("chosen", "rejected")
+        prompt = text_or_turns(records[0], "prompt", as_turns=True)
+        sides = (response_text(records[0], side) for side in ("chosen", "rejected"))
+        return prompt, *(
+            after_prompt(prompt, side if isinstance(prompt, str) else side.strip()) for side in sides
         )
     turns = [text_of(record, "text").rpartition(ANSWER) for record in records]
     (prompt, chosen), (other, rejected) = ((before + mark, text) for before, mark, text in turns)

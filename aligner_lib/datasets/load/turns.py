@@ -7,6 +7,7 @@ from typing import NamedTuple
 from aligner_lib.datasets.chat_template import ROLES, Conversation, Message
 from aligner_lib.datasets.json_lines import text_of
 from aligner_lib.datasets.tool_calls import ToolCall, calling_message
+from data.conversations import is_templated
 from data.tools import check_results, checked_calls
 
 
@@ -64,19 +65,24 @@ def as_message(role: str, text: str) -> Message:
 
 
 def text_or_turns(record: dict, key: str, as_turns: bool = False) -> Conversation:
-    """A prompt as a text or as turns. as_turns: a text becomes a user's turn. Raises ValueError for a blank text or user's turn at
-    the end."""
+    """A prompt as a text or as turns. as_turns: a text becomes a user's turn, unless a chat template has written it. Raises
+    ValueError for a blank text or user's turn at the end."""
     if not isinstance(record.get(key), list):
         text = text_of(record, key)
         if not text.strip():
             raise ValueError(f"{key!r} is empty")
-        return [as_message("User", text)] if as_turns else text
+        return [as_message("User", text)] if as_turns and not is_templated(text) else text
     turns = [as_message(turn.role, turn.text.strip()) for turn in turns_in_record({"messages": record[key]})]
     if not turns or turns[-1]["role"] == "assistant":
         raise ValueError(f"the last turn of {key!r} is not the user's")
     if turns[-1] == as_message("User", ""):
         raise ValueError(f"the last turn of {key!r} is empty")
     return turns
+
+
+def after_prompt(prompt: Conversation, response: str) -> str:
+    """A response as it follows a prompt: after a space, unless a chat template has written the prompt."""
+    return response if is_templated(prompt) else f" {response}"
 
 
 def response_text(record: dict, key: str) -> str:
