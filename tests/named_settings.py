@@ -50,7 +50,7 @@ trainer.ppo.max_steps=7 trainer.ppo.val_check_interval=7 trainer.ppo.initial_pol
 trainer.ppo.use_absolute_kl=False trainer.ppo.discount_factor=0.7 trainer.ppo.gae_lambda=0.7
 trainer.ppo.normalize_advantages=False trainer.ppo.inference_micro_batch_size=7 trainer.ppo.port=7777
 trainer.ppo.combine_rm_and_critic_server=False trainer.ppo.mask_truncated_responses=True
-trainer.ppo.trt_llm.*=True
+trainer.ppo.trt_llm.*=True trainer.trt_llm.model_type=gptnext trainer.ppo.batch_iterator.use_flask=True
 model.ppo.combine_rm_and_critic_server=False model.offload_adam_states=False model.ppo.offload_adam_states=False
 model.loss_clip_val=0.7 model.ppo.entropy_bonus=0.7 model.ppo.ratio_eps=0.7 model.ppo.num_rollout_samples=256
 model.ppo.num_val_samples=7 model.ppo.rollout_micro_batch_size=7 model.ppo.length_params.max_length=77
@@ -58,7 +58,7 @@ model.ppo.sampling_params.*=0.7 model.peft.*=lora model.environments={{e:{{use:s
 model.generation.backend=vllm model.grpo.num_val_samples=7
 remote_critic_rm.critic.ip=10.0.0.7 remote_critic_rm.critic.port=7777 remote_critic_rm.critic.run=c
 remote_critic_rm.reward_model.ip=10.0.0.7 remote_critic_rm.reward_model.port=7778 remote_critic_rm.pad_to_length=7
-model.dpo.ref_policy_kl_penalty=0.7 model.dpo.preference_loss=ipo model.dpo.sft_loss_weight=0.7
+model.dpo.preference_loss=ipo model.dpo.sft_loss_weight=0.7
 """.split()
 )
 """setting → a value that is not the default"""
@@ -134,7 +134,6 @@ ELSEWHERE = {
     "model.data.data_prefix.test": "all but sft, serve-critic, serve-rm",
     "model.data.packed_sequence": "sft, rm, dpo",
     "model.dpo.preference_loss": "dpo",
-    "model.dpo.ref_policy_kl_penalty": "dpo",
     "model.dpo.sft_loss_weight": "dpo",
     "model.encoder_seq_length": "all but serve-critic, serve-rm",
     "model.environments": "ppo, grpo, evaluate",
