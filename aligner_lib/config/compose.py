@@ -332,7 +332,8 @@ def _node(config: DictConfig, key: str) -> Any:
     """The node at a key; None for a key without a node."""
     parent, _, name = key.rpartition(".")
     group = _node(config, parent) if parent else config
-    return group._get_node(name) if isinstance(group, DictConfig) and name in group else None
+    # `name in group` is False for a setting without a value, such as ???
+    return group._get_node(name, validate_access=False) if isinstance(group, DictConfig) else None
 
 
 def _is_group(config: DictConfig, key: str) -> bool:

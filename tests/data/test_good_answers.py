@@ -7,7 +7,13 @@ from statistics import fmean
 import pytest
 
 from aligner_lib.run_folder.turns import turns_of
-from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, cheats, fitted_answers, shares
+from aligner_lib.tutorial.comparison.cheats import (
+    best_constant,
+    cheating_answers,
+    cheats,
+    fitted_answers,
+    shares,
+)
 from aligner_lib.tutorial.comparison.gold import before_and_after
 from benchmarks.cheats import BOUND, pairs
 from data.forms import instruction_in, without_instruction
