@@ -12,8 +12,8 @@ UV = """#!/bin/sh
 echo "$@ [UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX-}] [UV_INDEX=${UV_INDEX-}] [in $PWD]" >>"$CALLS"
 case $1 in
 --version) echo uv 9.9 ;;
-venv) for last; do :; done; mkdir -p "$last/bin" && cp "$PYTHON_STANDIN" "$last/bin/python" ;;
-pip) case "$*" in *"${UV_FAILS-nothing}"*) echo "error: Request failed" >&2; echo "  cause: no route to host" >&2; exit 2 ;; esac ;;
+venv) for last; do :; done; mkdir -p "$last/bin" "$last/lib/python3/site-packages" && cp "$PYTHON_STANDIN" "$last/bin/python" ;;
+pip) case "$*" in *"${UV_FAILS-nothing}"*) [ -z "${UV_LEAVES-}" ] || touch "$UV_LEAVES"; echo "error: Request failed" >&2; echo "  cause: no route to host" >&2; exit 2 ;; esac ;;
 esac
 """
 # The environment's python runs this interpreter, and says what `lab` hands over to.

@@ -117,6 +117,20 @@ def test_a_failed_download_is_one_sentence_and_the_next_start_tries_again(clone)
     assert clone.lab("runs")[0] == 0
 
 
+def test_packages_that_a_set_up_left_incomplete_are_removed_and_a_failed_download_removes_none(installed):
+    packages = installed.root / ".venv" / "lib" / "python3" / "site-packages"
+    (packages / "whole").touch()
+    assert installed.lab("bench", UV_FAILS="pip install")[0] == 1
+    assert installed.lab("runs") == (0, "handed over: aligner_lib runs", "") and (packages / "whole").exists()
+    (installed.root / "requirements.lock").write_text("# changed\n")
+    assert installed.lab("runs", UV_FAILS="pip install", UV_LEAVES=str(packages / "half"))[0] == 1
+    (installed.root / "requirements.lock").write_text("# requirements.lock\n")  # as in the stamp
+    installed.installs()
+    code, _, err = installed.lab("bench")
+    assert code == 0 and "did not finish, so all packages are installed anew" in err
+    assert not (packages / "half").exists() and len(installed.installs()) == 4
+
+
 def test_simultaneous_first_starts_install_once(clone):
     for process in [clone.start("runs") for _ in range(2)]:
         out, err = process.communicate(timeout=60)
