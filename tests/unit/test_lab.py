@@ -131,6 +131,19 @@ def test_packages_that_a_set_up_left_incomplete_are_removed_and_a_failed_downloa
     assert not (packages / "half").exists() and len(installed.installs()) == 4
 
 
+@pytest.mark.parametrize("home", [{}, {"HOME": "/nowhere"}])
+def test_without_a_home_folder_the_environment_has_one_and_a_folder_that_cannot_be_made_names_the_cure(
+    clone, home
+):
+    del clone.environment["HOME"]
+    code, _, err = clone.lab("runs", **home)
+    assert code == 0 and f"{clone.root}/.venv/home takes its place" in err
+    assert clone.lab("runs", **home) == (0, "handed over: aligner_lib runs", "")
+    for variables in (home, {"HOME": str(clone.root)}):
+        code, _, err = clone.lab("runs", LAB_VENV="/proc/lab", **variables)
+        assert code == 1 and "be written: name" in err and "LAB_VENV=DIR ./lab" in err
+
+
 def test_simultaneous_first_starts_install_once(clone):
     for process in [clone.start("runs") for _ in range(2)]:
         out, err = process.communicate(timeout=60)
