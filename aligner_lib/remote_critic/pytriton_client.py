@@ -11,9 +11,12 @@ import importlib.util
 import socket
 import threading
 import warnings
+from typing import TYPE_CHECKING
 
 from aligner_lib.errors import UserError
-from aligner_lib.remote_critic.serialization import Arrays
+
+if TYPE_CHECKING:  # a notebook's kernel calls `check_installed`, and needs no torch
+    from aligner_lib.remote_critic.serialization import Arrays
 
 PROBE_S = 3.0
 READY_S = 1.0  # for a server that listens while its models are loading: the next attempt follows soon

@@ -117,6 +117,13 @@ def test_without_resources_a_job_has_the_processes_and_gpus_of_its_profile(tmp_p
     assert plan.gpus == 8 and "#SBATCH --ntasks-per-node=1\n" in plan.text
 
 
+def test_two_jobs_on_this_machine_need_pytriton_before_either_job_starts(smoke, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"PyTriton is not installed, so .* or train PPO as one job"):
+        Workspace(tmp_path, "smoke").submit_ppo("remote")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_sweep_has_a_run_for_each_value(lab):
     plan = lab.submit_sweep("sft", "model.optim.lr", [1e-3, 3e-3], parallel=1)
     assert "#SBATCH --array=0-1%1\n" in plan.text

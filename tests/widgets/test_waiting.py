@@ -47,8 +47,16 @@ def failed(run) -> RunFolder:
 
 
 def job_of(state: str, submitted: float = 0.0) -> SimpleNamespace:
-    submission = SimpleNamespace(submitted=submitted)
-    return SimpleNamespace(state=state, record=submission, tail=lambda: "ImportError: no torch")
+    """The handle of a job whose critic failed, while the log of its actor is empty."""
+    status, submission = SimpleNamespace(component="critic"), SimpleNamespace(submitted=submitted)
+    logs = {"actor": "", "critic": "ImportError: no torch"}
+    return SimpleNamespace(
+        state=state,
+        status=status,
+        record=submission,
+        tail=lambda: logs["actor"],
+        failure_lines=lambda status: logs[status.component],
+    )
 
 
 def heading(monitor: Monitor) -> dict:

@@ -186,5 +186,6 @@ def _where_to_look(run, job) -> str:
 
 
 def _end_of_log(job) -> str:
-    tail = getattr(job, "tail", None)
-    return f"\nThe end of its log:\n{tail()}" if tail is not None else ""
+    """The last lines of the component that failed, with a heading; "" for a handle without logs."""
+    failure_lines = getattr(job, "failure_lines", None)
+    return f"\nThe end of its log:\n{failure_lines(job.status)}" if failure_lines is not None else ""

@@ -26,6 +26,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.jobs.branch import branch_command
 from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.models import fetch
+from aligner_lib.remote_critic.pytriton_client import check_installed
 from aligner_lib.run_folder.branch import is_branch
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.hunt.faults import fault_of
@@ -220,7 +221,7 @@ class Workspace:
         number of processes in the settings and, on a cluster with the profile gpu or slurm, a GPU for each process.
         If a job of this run is still running, `submit` prints a message and returns the handle of the running job. You can
         therefore run a cell again after a restart of the kernel. With start="recorded", no job starts if the bundle contains a
-        run with the same settings, models and data.
+        run with the same settings, models and data. Raises UserError for two jobs on this machine if PyTriton is missing.
         """
         from cluster import submit
 
@@ -232,6 +233,8 @@ class Workspace:
             return job
         if recorded_runs.is_recorded(run) and not self.only_prints:
             recorded_runs.make_way(run.path)
+        if not self.only_prints and scheduler_of(self.where).on_this_machine and len(allocation or ()) > 1:
+            check_installed()
         try:
             commands = self.commands(kind, name, allocation, fault, **settings)
             return submit(commands, run.path, self.where, allocation)
