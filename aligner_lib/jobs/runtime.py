@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -127,7 +128,9 @@ def _explanation(kind: str, config: DictConfig, error: Exception, had_folder: bo
         action = (
             f"continues from {latest.name}" if latest else "begins anew, because there is no checkpoint yet"
         )
-        return f"the disk of {folder.path} is full: free some space and start the same command again; it {action}"
+        file = Path(getattr(error, "filename", None) or folder.path).absolute()
+        place = folder.path if file.is_relative_to(folder.path.absolute()) else file.parent
+        return f"the disk of {place} is full: free some space and start the same command again; it {action}"
     return None
 
 

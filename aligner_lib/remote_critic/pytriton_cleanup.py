@@ -28,6 +28,7 @@ KILLED_S = 30.0
 SHARED_MEMORY = Path("/dev/shm")
 TENSORS = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
 LONGEST_SOCKET = "checkpoint_0_0-server.sock"
+PROGRAMS_MIB = 32  # PyTriton copies 21 MiB of programs into its workspace
 WORKSPACE = "aligner-"  # prefix of a workspace's name in the temporary folder
 
 
@@ -87,7 +88,8 @@ def workspace(folder: Path) -> Path:
             clear(folder)
             raise UserError(
                 f"PyTriton's server can run neither in {place} ({problem}) nor in the temporary folder {tempfile.gettempdir()} "
-                f"({unsuitable}): set TMPDIR to a folder on this machine with a short path without spaces"
+                f"({unsuitable}): set TMPDIR to a folder on this machine with a short path without spaces, on a disk with "
+                f"{PROGRAMS_MIB} MiB free that runs programs"
             )
     target = place.resolve()
     shutil.rmtree(target)  # PyTriton itself makes the folder
@@ -103,6 +105,11 @@ def _problem(place: Path) -> str:
             probe.bind(str(place / LONGEST_SOCKET))
     except OSError as error:
         return str(error)
+    disk = os.statvfs(place)
+    if disk.f_flag & getattr(os, "ST_NOEXEC", 0):  # Linux has the flag, as it has PyTriton
+        return "its disk runs no programs: noexec"
+    if disk.f_bavail * disk.f_frsize < PROGRAMS_MIB << 20:
+        return f"its disk has less than {PROGRAMS_MIB} MiB free"
     return ""
 
 

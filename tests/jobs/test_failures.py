@@ -240,6 +240,7 @@ LOWER_CRITIC_S = r"Lower critic\.model\.optim\.lr \(set to 3e-06\) or gradient_c
             r"functions.loss \(own.py\) is your own: its gradient",
         ),
         ("sft", OSError(errno.ENOSPC, "No space"), "start the same command again; it {goes_on}"),
+        ("sft", OSError(errno.ENOSPC, "No space", "/tmp/own/file"), "disk of /tmp/own is full: "),
     ],
 )
 def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, kind, error, words):

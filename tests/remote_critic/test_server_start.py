@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from forks import until
@@ -119,6 +120,20 @@ def test_the_workspace_has_a_short_path_without_spaces(tmp_path, monkeypatch, na
             ):
                 pytriton_cleanup.workspace(run)
         assert not list((tmp_path / "a b").iterdir()) and not (run / "pytriton").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("disk", "problem"),
+    [({"f_flag": 8}, "runs no programs: noexec"), ({"f_bavail": 7}, "less than 32 MiB free")],
+)
+def test_the_workspace_is_on_a_disk_that_runs_programs_and_has_room(tmp_path, monkeypatch, disk, problem):
+    monkeypatch.setattr(os, "ST_NOEXEC", 8, raising=False)
+    usual = {"f_flag": 0, "f_bavail": 32, "f_frsize": 1 << 20}
+    monkeypatch.setattr(os, "statvfs", lambda place: SimpleNamespace(**(usual | disk)))
+    with pytest.raises(UserError, match=rf"temporary folder .* \(its disk .*{problem}\): set TMPDIR"):
+        pytriton_cleanup.workspace(tmp_path / "run")
+    monkeypatch.setattr(os, "statvfs", lambda place: SimpleNamespace(**usual))
+    assert pytriton_cleanup._problem(tmp_path) in ("", "AF_UNIX path too long")
 
 
 def test_a_port_is_waited_for_while_the_server_that_has_it_ends(monkeypatch):
