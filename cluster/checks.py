@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cluster import environment, queue
 from cluster.findings import Finding
+from cluster.processes import user_name
 from cluster.queue import Unreachable
 from cluster.resources import Resources, own_components, seconds_of
 from cluster.scheduler import SubmissionRefused
@@ -239,13 +240,7 @@ def explain_refusal(message: str, components: Mapping[str, Resources]) -> str:
 
 
 def _accounts() -> list[str]:
-    words = ("sacctmgr", "-n", "-P", "show", "assoc", "format=account", "where", "user=" + _user())
+    words = ("sacctmgr", "-n", "-P", "show", "assoc", "format=account", "where", "user=" + user_name())
     with suppress(Unreachable):
         return sorted(set(queue.run_tool(*words).stdout.split()))
     return []
-
-
-def _user() -> str:
-    import getpass
-
-    return getpass.getuser()

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import getpass
 import os
 import signal
 import sys
@@ -12,6 +13,14 @@ import psutil
 
 JOB_VARIABLE = "ALIGNER_JOB_FOLDER"
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
+
+
+def user_name() -> str:
+    """The name of this process's user, or the user's number if the system knows no name, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError since Python 3.13
+        return str(os.getuid())
 
 
 def identity(pid: int) -> str | None:

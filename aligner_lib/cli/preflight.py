@@ -5,7 +5,6 @@ The findings are a line of JSON, which `widgets.Classroom` collects from a share
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import platform
@@ -20,6 +19,7 @@ from pathlib import Path
 from aligner_lib.cli import doctor
 from aligner_lib.config.compose import profile_section
 from cluster.findings import Finding
+from cluster.processes import user_name
 from cluster.record import write_json
 
 STEPS = 2  # of the smoke profile's SFT
@@ -31,7 +31,7 @@ FILE = "preflight.json"
 
 def seat_name() -> str:
     """A name that does not reveal its owner and stays the same for this user, machine, home and clone."""
-    owner = f"{getpass.getuser()}@{platform.node()}:{Path.home()}:{Path(__file__).resolve()}"
+    owner = f"{user_name()}@{platform.node()}:{Path.home()}:{Path(__file__).resolve()}"
     return f"seat-{hashlib.blake2b(owner.encode(), digest_size=3).hexdigest()}"
 
 
@@ -70,7 +70,7 @@ def as_line(findings: dict) -> str:
 
 
 def _examine(profile: str, shared: Path | None, seat: str) -> Iterator[Finding]:
-    relevant = {"Python", "cores", "memory", "disk", *doctor.NEEDED}
+    relevant = {"Python", "cores", "memory", "shared memory", "disk", *doctor.NEEDED}
     yield from (finding for finding in doctor.examine(hub=False) if finding.what in relevant)
     if shared is not None:
         yield _tried("shared folder", lambda: _shared(shared / seat))

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import nbformat
 import pytest
@@ -13,6 +14,7 @@ from aligner_lib.models.fetch import fetch
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.tutorial import Workspace
 from cluster.findings import Finding
+from cluster.processes import user_name
 from widgets.classroom.classroom import Followed
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +37,12 @@ def test_a_seat_that_is_ready_is_one_line_that_the_classroom_shows(quick, smoke,
     (row,) = Followed(tmp_path).poll()
     assert (row["seat"], row["name"], row["preflight"]) == (result["seat"], "Ada", "ok")
     assert re.fullmatch("seat-[0-9a-f]{6}", row["seat"])
+
+
+def test_a_seat_has_a_name_where_the_system_knows_no_name_of_the_user(monkeypatch):
+    monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("getpwuid(): uid not found: 12345")))
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    assert user_name() == "12345" and re.fullmatch("seat-[0-9a-f]{6}", preflight.seat_name())
 
 
 def test_missing_parts_are_named(quick, tmp_path, monkeypatch):
