@@ -1,10 +1,12 @@
 """The tutorial's runner on notebooks made here: parameters, results, failures, and a report that opens offline."""
 
+import errno
 import json
 import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import nbformat
 import pytest
@@ -197,6 +199,14 @@ def test_an_unknown_parameter_is_refused_with_the_nearest(notebooks, tmp_path):
         with pytest.raises(UserError, match=words):
             run_notebooks.run(run_notebooks.choose(notebooks), "smoke", tmp_path / "o", wrong)
     assert not (tmp_path / "o").exists()
+
+
+def test_a_folder_that_cannot_be_written_names_the_option(notebooks, tmp_path, monkeypatch):
+    read_only = Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    words = r"/o can't be written \(Read-only file system\): choose another: --out DIR"
+    with pytest.raises(UserError, match=words):
+        run_notebooks.run(run_notebooks.choose(notebooks), "smoke", tmp_path / "o", {})
 
 
 def test_a_folder_of_another_profile_or_seed_is_refused_before_anything_is_written(notebooks, tmp_path):

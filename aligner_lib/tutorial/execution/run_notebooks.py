@@ -25,6 +25,7 @@ from typing import Any
 
 from aligner_lib.config.compose import nearest, profiles
 from aligner_lib.errors import UserError
+from aligner_lib.models.disk import explain_read_only
 from aligner_lib.run_folder.reader import RunFolder, find_runs
 from aligner_lib.tutorial.execution.peak_memory import PeakMemory
 from aligner_lib.tutorial.execution.progress_bars import Progress
@@ -157,8 +158,9 @@ def run(
         for name, own in defaults.items()
     }
     _check_folder(out, profile, used)
-    (out / "notebooks").mkdir(parents=True, exist_ok=True)
-    (out / "results").mkdir(exist_ok=True)
+    with explain_read_only(lambda reason: f"{out} can't be written ({reason}): choose another: --out DIR"):
+        (out / "notebooks").mkdir(parents=True, exist_ok=True)
+        (out / "results").mkdir(exist_ok=True)
     completed, seconds, peak_gib, failure = {}, {}, {}, None
     with Progress(len(notebooks)) as progress, _sigterm_as_interrupt():
         for notebook in notebooks:
