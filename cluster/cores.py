@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from cluster.cgroups import cgroups
 
 SPIN_COUNT = "1000"
 """Turns for which an idle OpenMP thread waits for work before the thread sleeps.
@@ -23,7 +25,7 @@ def usable_cores(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
     folder of the test). Raises ValueError when LAB_THREADS is not a whole number above 0.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limits = [math.ceil(limit) for limit in _cgroup_limits(root)]
+    limits = [math.ceil(limit) for folder in cgroups("cpu", root) for limit in _limit(folder)]
     if setting := environ.get("LAB_THREADS"):
         if not setting.isdecimal() or int(setting) == 0:
             raise ValueError(
@@ -63,22 +65,8 @@ def _thread_variables(ranks: int, cores: int, environ: Mapping[str, str]) -> dic
     return {name: environ.get(name, value) for name, value in variables.items()}
 
 
-def _cgroup_limits(root: Path) -> Iterator[float]:
-    """The CPU limits, in cores, of the process's cgroups (version 1 and 2)."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return  # not Linux
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "" or "cpu" in controllers.split(","):
-            mount = root / "sys/fs/cgroup" / (controllers and "cpu")
-            place = PurePosixPath(path.lstrip("/"))
-            for folder in (mount / place, *(mount / above for above in place.parents)):
-                yield from _limit(folder)
-
-
 def _limit(folder: Path) -> Iterator[float]:
+    """A cgroup's CPU limit, in cores; nothing without a limit."""
     try:
         if (file := folder / "cpu.max").exists():  # version 2: "200000 100000" or "max 100000"
             quota, period = file.read_text().split()

@@ -8,9 +8,8 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +20,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from aligner_lib.cli.checkout import way_to_install
+from aligner_lib.errors import UserError
+from aligner_lib.rollouts.environments.process_group import check_locks
+from cluster.cgroups import memory_limits
+from cluster.cores import usable_cores
 from cluster.findings import Finding
 from cluster.schedulers import availability
 
@@ -31,6 +35,9 @@ ENVIRONMENTS = Path(__file__).parents[2] / "requirements-environments.lock"
 
 PROCESSOR = Path("/proc/cpuinfo")
 BF16_FEATURES = {"avx512_bf16", "amx_bf16"}  # as Linux names them
+
+# packages that only PyTorch's CUDA build needs
+OF_CUDA = re.compile(r"(triton|cuda-.*|nvidia-.*)$")
 
 # package: the consequences if the package is missing
 NEEDED = {
@@ -104,19 +111,23 @@ def _python() -> Finding:
 
 
 def _machine() -> Iterator[Finding]:
-    memory, free = psutil.virtual_memory(), shutil.disk_usage(Path.cwd()).free
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield _ok("cores", f"{cores}, {bf16_units(PROCESSOR)}")
-    enough = memory.available >= 8 * GIB
+    memory, disk = psutil.virtual_memory(), shutil.disk_usage(Path.cwd()).free
+    free, total = map(min, zip((memory.available, memory.total), *memory_limits()))
+    yield _ok("cores", f"{usable_cores()}, {bf16_units(PROCESSOR)}")
+    enough = free >= 8 * GIB
     yield (_ok if enough else _note)(
         "memory",
-        f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+        f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
         + ("" if enough else "; the laptop profile needs 8: close some programs, or use --profile smoke"),
     )
-    enough = free >= 10 * GIB
+    try:
+        check_locks()
+    except UserError as error:
+        yield _missing("shared memory", str(error))
+    enough = disk >= 10 * GIB
     yield (_ok if enough else _note)(
         "disk",
-        f"{free / GIB:.0f} GiB free here"
+        f"{disk / GIB:.0f} GiB free here"
         + ("" if enough else "; a laptop tutorial writes ten, most in checkpoints"),
     )
 
@@ -180,40 +191,58 @@ def _pins(lock: Path) -> list[Requirement]:
 
 
 def pinned_versions(project: str = "aligner-lab") -> Finding:
-    """Compare each installed package that the project pins, in its lock or an extra's lock, with the pinned version."""
+    """Compare the installed packages with the pinned versions in the project's lock and the extras' locks. A package of an extra
+    may be missing."""
     try:
-        requirements = [*map(Requirement, importlib.metadata.requires(project) or ()), *_pins(ENVIRONMENTS)]
+        own = [*map(Requirement, importlib.metadata.requires(project) or ())]
     except importlib.metadata.PackageNotFoundError:
         return _note(
             "versions", f"{project} is not installed, so no version can be compared: pip install -e ."
         )
-    pins: dict[str, set[SpecifierSet]] = {}  # two extras may pin a package at different versions
-    for requirement in requirements:
+    pins: dict[str, set[str]] = {}  # two extras may pin a package at different versions
+    for requirement in [*own, *_pins(ENVIRONMENTS)]:
         extra = re.search(r'extra == "(\w+)"', str(requirement.marker))
-        if requirement.marker is None or requirement.marker.evaluate({"extra": extra[1] if extra else ""}):
-            pins.setdefault(requirement.name, set()).add(requirement.specifier)
-    other, compared = [], 0
-    for name, pinned in sorted(pins.items()):
-        with suppress(importlib.metadata.PackageNotFoundError):  # a missing package has its own finding
-            installed = importlib.metadata.version(name)
-            compared += 1
-            # `==2.15.0` also accepts a local version of the same release, such as 2.15.0+cpu
-            if not any(specifier.contains(installed, prereleases=True) for specifier in pinned):
-                versions = sorted(str(specifier).removeprefix("==") for specifier in pinned)
-                other.append(f"{name} {installed} (pinned: {' or '.join(versions)})")
-    if other:
-        stamp = Path(sys.prefix) / "lab.stamp"
-        locks = (
-            "requirements.lock",
-            "requirements-pytriton.lock",
-        )  # in this order: the second has an older numpy
-        cure = " && ".join(f"uv pip install --no-deps --require-hashes -r {lock}" for lock in locks)
-        if stamp.exists():
-            cure = f"remove {stamp}, and `./lab doctor` installs the pinned versions"
-        return _missing(
-            "versions", f"{', '.join(other)}: other versions than this project was tested with; {cure}"
-        )
-    return _ok("versions", f"{compared} packages are as pinned")
+        if _applies(requirement, extra[1] if extra else ""):
+            pins.setdefault(requirement.name, set()).add(str(requirement.specifier))
+    installed = {}
+    for name in pins:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            installed[name] = importlib.metadata.distribution(name)
+    # `==2.15.0` also accepts a local version of the same release, such as 2.15.0+cpu
+    others = {
+        name: distribution.version
+        for name, distribution in installed.items()
+        if not any(SpecifierSet(pin).contains(distribution.version, prereleases=True) for pin in pins[name])
+    }
+    missing = {requirement.name for requirement in own if _applies(requirement)} - installed.keys()
+    if "torch" in installed and "+" in installed["torch"].version:  # such as 2.9.0+cpu
+        missing = {name for name in missing if not OF_CUDA.match(name)}
+    wrong = others | dict.fromkeys(missing, "is not installed")
+    if not wrong:
+        return _ok("versions", f"{len(installed)} packages are as pinned")
+    states = [
+        f"{name} {state} (pinned: {' or '.join(sorted(pin.removeprefix('==') for pin in pins[name]))})"
+        for name, state in sorted(wrong.items())
+    ]
+    if folders := _on_python_path(installed[name] for name in others):
+        cure = f"PYTHONPATH puts {', '.join(folders)} before this environment: `unset PYTHONPATH`"
+    else:
+        # the lock's numpy has an upper limit, `<=`, and PyTriton's an exact version
+        cure = way_to_install(name + max(pins[name]) for name in sorted(wrong))
+    return _missing(
+        "versions", f"{', '.join(states)}: this project was tested with the pinned versions; {cure}"
+    )
+
+
+def _applies(requirement: Requirement, extra: str = "") -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _on_python_path(distributions: Iterable[importlib.metadata.Distribution]) -> list[str]:
+    """The folders on PYTHONPATH that contain any of the distributions."""
+    paths = [Path(path).resolve() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    folders = {Path(distribution.locate_file("")).resolve() for distribution in distributions}
+    return [str(path) for path in dict.fromkeys(paths) if path in folders]
 
 
 def _models() -> Finding:
@@ -223,12 +252,15 @@ def _models() -> Finding:
     root = cache_root()
     cached = [name for name in MODELS if is_cached(name)]
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    words = (
-        f"{', '.join(cached)} ({size / 1e6:.0f} MB in {root})"
-        if cached
-        else f"none in {root} yet; fetched when needed"
-    )
-    return (_ok if cached else _note)("models", words)
+    if cached:
+        return _ok("models", f"{', '.join(cached)} ({size / 1e6:.0f} MB in {root})")
+    place = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    if not os.access(place, os.W_OK):
+        return _missing(
+            "models",
+            f"none in {root}, and {place} can't be written: set ALIGNER_CACHE to a folder of your own",
+        )
+    return _note("models", f"none in {root} yet; fetched when needed")
 
 
 def _hub(timeout: float = 3.0) -> Finding:

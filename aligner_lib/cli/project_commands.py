@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from aligner_lib.cli.checkout import folder_of_checkout, run_module
+from aligner_lib.cli.checkout import folder_of_checkout, run_module, way_to_install, with_pin
 from aligner_lib.cli.options import PASS_ON
+from aligner_lib.errors import UserError
 
 commands = typer.Typer()
 
@@ -19,9 +20,15 @@ commands = typer.Typer()
 @commands.command()
 def doctor():
     """Show the installed and the missing parts, and the consequences of each missing part."""
-    from aligner_lib.cli.doctor import report
+    try:
+        from aligner_lib.cli.doctor import report
 
-    report()
+        report()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        raise UserError(
+            f"{package} is not installed, so doctor can't look further: {way_to_install([with_pin(package)])}"
+        ) from error
 
 
 @commands.command()

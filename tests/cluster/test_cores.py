@@ -1,7 +1,10 @@
-"""Threads of a job: as many as the cores that it may use, and idle ones that sleep soon."""
+"""A container's memory, and the threads of a job: as many as the cores that it may use, and idle ones that sleep soon."""
+
+from pathlib import Path
 
 import pytest
 
+from cluster.cgroups import memory_limits
 from cluster.cores import task_thread_variables, thread_variables, usable_cores
 
 
@@ -10,9 +13,14 @@ def machine(tmp_path, monkeypatch):
     """A machine of eight cores, without cgroups until a test writes some."""
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("")
+    write_files(tmp_path, {"proc/self/cgroup": ""})
     return tmp_path
+
+
+def write_files(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
 
 
 OLD_CGROUP = {
@@ -34,10 +42,37 @@ OLD_CGROUP = {
     ],
 )
 def test_the_limits_of_cgroups_of_both_versions_lower_the_number(machine, files, cores):
-    for name, text in files.items():
-        (machine / name).parent.mkdir(parents=True, exist_ok=True)
-        (machine / name).write_text(text)
+    write_files(machine, files)
     assert usable_cores({}, machine) == cores
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "names", "unlimited", "statistics"),
+    [
+        ("0::/a/job", ["a/memory.max", "a/memory.current", "a/memory.stat", "a/job/memory.max"], "max", ""),
+        (
+            "3:cpu:/x\n5:memory:/x",
+            [
+                "memory/memory.limit_in_bytes",
+                "memory/memory.usage_in_bytes",
+                "memory/memory.stat",
+                "cpu/none",
+            ],
+            "9223372036854771712",
+            "total_",
+        ),
+    ],
+)
+def test_the_free_memory_of_a_cgroup_is_its_limit_without_the_used_memory_that_is_no_file_s(
+    machine, cgroup, names, unlimited, statistics
+):
+    stat = f"anon 500\n{statistics}active_file 150\n{statistics}inactive_file 50\n"
+    texts = ["1500", "700", stat, "max"]
+    files = {f"sys/fs/cgroup/{name}": text for name, text in zip(names, texts)}
+    write_files(machine, files | {"proc/self/cgroup": cgroup})
+    assert [*memory_limits(machine)] == [(1000, 1500)]
+    write_files(machine, {f"sys/fs/cgroup/{names[0]}": unlimited})
+    assert all(free > 1 << 60 for free, _ in memory_limits(machine))
 
 
 def test_affinity_and_lab_threads_lower_the_number_and_lab_threads_is_a_number(machine, monkeypatch):

@@ -1,5 +1,6 @@
 """The `aligner` command as a user meets it, mostly in this process; tests/unit/test_imports.py says what a start loads."""
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from forks import until
@@ -20,6 +22,7 @@ from aligner_lib.cli import main as cli
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
 from aligner_lib.jobs import torchrun
+from aligner_lib.rollouts.environments.pool import Environments
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 from cluster import record
@@ -360,6 +363,27 @@ def test_doctor_lists_what_is_there_and_what_is_not(tmp_path):
     shown = subprocess.check_output(command, cwd=tmp_path, env=os.environ | variables, text=True)
     words = "megatron-core|units for bf16|CUDA|Slurm|GiB free|hub can't be reached|fetched when needed"
     assert [word for word in words.split("|") if word not in shown] == []
+
+
+def test_doctor_names_what_a_container_does_not_allow(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("os.access", lambda place, mode: place != tmp_path)
+    assert f"{tmp_path} can't be written: set ALIGNER_CACHE" in doctor._models().detail
+    read_only = Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", read_only)
+    with pytest.raises(UserError, match=r"can't share locks \(Read-only file system\), so PPO"):
+        Environments({}, "train")
+    monkeypatch.setattr(doctor, "memory_limits", lambda: [(1 << 30, 2 << 30)])
+    findings = {finding.what: finding.detail for finding in doctor._machine()}
+    assert findings["memory"].startswith("1.0 of 2.0 GiB free; the laptop profile needs 8")
+    assert "make /dev/shm writable" in findings["shared memory"]
+
+
+def test_doctor_names_a_package_that_it_needs_itself(inside, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.setattr(doctor, "report", Mock(side_effect=ModuleNotFoundError(name="rich.table")))
+    words = "rich is not installed, so doctor can't look further: run `python -m pip install rich==1"
+    assert inside("doctor") == 2 and words in capsys.readouterr().err
 
 
 def test_doctor_tells_the_precision_of_the_laptop_profile(tmp_path):

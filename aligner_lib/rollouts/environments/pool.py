@@ -26,7 +26,7 @@ from aligner_lib.datasets.tool_calls import Tool
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks, worker
 from aligner_lib.rollouts.environments.base import Prompt, Step
-from aligner_lib.rollouts.environments.process_group import GroupLeaders
+from aligner_lib.rollouts.environments.process_group import GroupLeaders, check_locks
 from aligner_lib.rollouts.environments.registry import find
 from aligner_lib.rollouts.environments.worker import Blueprint, Description, Problem
 
@@ -70,11 +70,12 @@ class Environments:
     """The environments of a run by name, for one split. Each environment has `processes` processes and serves as many requests
     at a time.
 
-    Raises UserError for a wrong `use`, wrong `args`, and `rewards` that the answer to an empty response lacks. Workers are spawned,
+    Raises UserError for a wrong `use`, wrong `args`, `rewards` that the answer to an empty response lacks, and as `check_locks` does. Workers are spawned,
     not forked, so they do not inherit torch and its threads. The programs that a worker has started end with the worker.
     """
 
     def __init__(self, settings: Mapping[str, PoolSettings], split: str):
+        check_locks()
         self.names = list(settings)
         self._processes = {name: environment.processes for name, environment in settings.items()}
         # runs before pebble's own exit function, which waits seconds for each process

@@ -8,6 +8,19 @@ import signal
 from multiprocessing import popen_spawn_posix
 from multiprocessing.context import SpawnContext, SpawnProcess
 
+from aligner_lib.errors import UserError
+
+
+def check_locks() -> None:
+    """Raises UserError if processes can't share locks. Linux keeps the locks in /dev/shm."""
+    try:
+        GroupLeaders().Lock()
+    except OSError as error:
+        raise UserError(
+            f"processes can't share locks ({error.strerror}), so PPO, GRPO and evaluations can't start their environments: make "
+            "/dev/shm writable, as a container's option --shm-size=1g does"
+        ) from error
+
 
 class GroupLeader(SpawnProcess):
     """A spawned process in a session and a process group of its own.
