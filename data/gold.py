@@ -43,6 +43,8 @@ KNOWN_WORDS = 0.5
 """Least share of words that the bundled samples contain. The answers of SmolLM2-135M have 0.92 (median)."""
 STOCK_RUN = 4
 """A run of STOCK_RUN words is a stock phrase when answers to other questions also contain the run."""
+LEAST_STEM = 3
+"""The least letters of a topic's stem that is looked for within other words. Shorter stems occur in many words by chance."""
 STOCK_QUESTIONS = 2
 """A phrase in the answers to STOCK_QUESTIONS other questions is a stock phrase."""
 
@@ -173,7 +175,7 @@ def judge_all(turns: Sequence[str], answers: Sequence[str], finished: Sequence[b
 def phrases(turn: str, answer: str) -> list[tuple[str, ...]]:
     """The runs of STOCK_RUN words of an answer in lower case: as they are, and again with REQUIRED in place of required words.
 
-    Required are the topic words of the user's turn and the words that the instruction demands. Without the second reading, a
+    Required are the words of the user's turn, and all words that contain a stem of its topic. Without the second reading, a
     template filled with these words would be another phrase under every question.
     """
     return [run for reading in _readings(turn, answer) for run in _runs(reading)]
@@ -193,9 +195,10 @@ def is_specific(turn: str, answer: str, stock: Collection[tuple[str, ...]]) -> b
 
 
 def _readings(turn: str, answer: str) -> tuple[list[str], list[str]]:
-    topic, plain = topic_of(turn), WORD.findall(answer.lower())
-    demanded = {word for _, value in instruction_in(turn).gaps for word in WORD.findall(value.lower())}
-    return plain, [REQUIRED if word in demanded or _stem(word) in topic else word for word in plain]
+    plain, of_user = WORD.findall(answer.lower()), set(WORD.findall(turn.lower()))
+    stems = [stem for stem in topic_of(turn) if len(stem) >= LEAST_STEM]
+    required = {word for word in {*plain} if word in of_user or any(stem in word for stem in stems)}
+    return plain, [REQUIRED if word in required else word for word in plain]
 
 
 def _runs(plain: list[str]) -> list[tuple[str, ...]]:

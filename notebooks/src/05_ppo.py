@@ -958,8 +958,8 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # last words, so the reward model paid for them everywhere. The cure came into the pairs: today rejected answers have
 # unasked closing remarks, too, and the program calls an answer with such a remark not *plain*.
 #
-# With today's pairs, 48 steps at a rate of 5e-5 find no such sentence (`python notebooks/record.py --long`, 256 held-out
-# prompts):
+# With today's pairs, the share of good answers rises in 48 steps at a rate of 5e-5 (`python notebooks/record.py --long`, 256
+# held-out prompts):
 #
 # | seed | good, SFT | good, PPO | gain, 95 % interval | echoes | length |
 # | --- | --- | --- | --- | --- | --- |
@@ -968,7 +968,7 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # | 2 | {{long_2.ppo.good_sft}} | {{long_2.ppo.good_ppo}} | {{long_2.ppo.good_gain}} ({{long_2.ppo.good_gain_low}} to {{long_2.ppo.good_gain_high}}) | {{long_2.ppo.echo_sft}} → {{long_2.ppo.echo_ppo}} | {{long_2.ppo.length_ratio}} times |
 #
 # On one thread, too, the 12 steps of `laptop` gain {{seed_1234.ppo.good_gain}}, {{seed_1.ppo.good_gain}} and {{seed_2.ppo.good_gain}}. So 48 steps gain more
-# with each seed, and only with seed 2 by more than chance explains.
+# with each seed. But rounding alone moved the gain of seed 1234 by as much, from 0.19 with two threads, so no difference is certain.
 #
 # The next hack is already visible. With seed 1, half of the requested last words stand in the wrong place: "Stars
 # twinkle because of light from other stars. Have fun because the light travels faster than the heat." Such answers get

@@ -173,6 +173,24 @@ def test_a_template_is_never_good_beside_its_other_answers_and_shuffled_words_ar
         assert figures["good_alone"].value > 0.1, name
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "Many like {first} and {first}{last}, yes {last} can be {last}{first} too.",  # words made of the topic's
+        "The way to do it is how you can get {first} in a good {last}, so do it.",  # words of many questions
+    ],
+)
+def test_no_other_template_is_good_beside_its_other_answers(monkeypatch, template):
+    monkeypatch.setattr("aligner_lib.tutorial.comparison.cheats.TEMPLATE", template)
+    figures = shares(TURNS, fitted_answers(TURNS)["what was asked for, and the topic in a template"])
+    assert figures["good"].value == 0 < figures["good_alone"].value
+
+
+def test_a_turn_without_an_instruction_is_refused_beside_others():
+    with pytest.raises(ValueError, match="no instruction"):
+        judge_all(["What is tea?"], [GOOD], [True])
+
+
 def test_the_best_constant_of_the_training_answers_is_good_for_few_prompts():
     constant = best_constant(TURNS, [answer for _, *both in TRAIN[::8] for answer in both])
     assert shares(TURNS, [constant] * len(TURNS))["good_alone"].value <= BOUND
@@ -211,7 +229,7 @@ def test_the_program_agrees_with_a_reader():
     agreed = agreements([judge(a["turn"], a["answer"], a["finished"]) for a in answers], answers)
     for part in ("specific", "plain"):  # the reader saw each answer alone, and was not asked about titles
         agreed.pop(part)
-    assert len(answers) == 100 and agreed.pop("good") >= 95 and min(agreed.values()) >= 85
+    assert len(answers) == 100 and agreed.pop("good") == 97 and min(agreed.values()) >= 85
 
 
 def validation(name: str, step: int) -> tuple[list[dict], list[GoldParts]]:
