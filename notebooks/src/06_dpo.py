@@ -293,14 +293,18 @@ for name, models in {
 # The reward model and DPO's implicit reward can judge the same held-out pairs. A coin is right on 0.5 of them, and the
 # best simple rule of notebook 02 on {{laptop.rm.best_baseline}} ({{smoke.rm.best_baseline}} with `smoke`).
 
+
 # %%
-rm, dpo = lab.run("rm").metrics()[-1], run.metrics()[-1]
+def last(run, metric) -> float:
+    return run.series(f"validation/{metric}")[1][-1]
+
+
 figures = {
-    "val_acc": dpo["validation/acc"],
-    "val_margin": dpo["validation/rewards_chosen_mean"] - dpo["validation/rewards_rejected_mean"],
+    "val_acc": last(run, "acc"),
+    "val_margin": last(run, "rewards_chosen_mean") - last(run, "rewards_rejected_mean"),
     "train_seconds": seconds(run),
 }
-print(f"held-out accuracy: reward model {rm['validation/acc']:.3f}, DPO {figures['val_acc']:.3f}")
+print(f"held-out accuracy: reward model {last(lab.run('rm'), 'acc'):.3f}, DPO {figures['val_acc']:.3f}")
 print(f"margin of DPO's implicit rewards: {figures['val_margin']:.2f}")
 lab.record("06", {"dpo": figures})
 

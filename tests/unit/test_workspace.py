@@ -286,6 +286,26 @@ def test_a_missing_run_is_not_trained_where_scripts_are_only_printed(tmp_path, m
     assert lab.ppo_policy() == lab.run("ppo").path
 
 
+@pytest.mark.parametrize("status", ["stopped", "failed"])
+def test_an_unfinished_run_is_used_with_a_note_and_leaves_no_results(tmp_path, capsys, status):
+    lab, results = Workspace(tmp_path, "smoke"), tmp_path / "results" / "04.json"
+    make_checkpoint(lab.run("rm").path)
+    write_info(lab.run("rm").path, status=status, heartbeat={"time": 0, "step": 3}, max_steps=12)
+    assert lab.reward_model() == lab.reward_model() == lab.run("rm").path
+    stands = f"rm is unfinished ({status} after step 3 of 12), so"
+    note = (
+        f"note: {stands} its checkpoint of step 1 takes its place: run notebook 04 again to finish the run\n"
+    )
+    assert capsys.readouterr().out == note
+    lab.record("02", {"rm": {"best_baseline": 0.5}})  # before the training
+    lab.record("04", {"rm": {"val_acc": 0.5}})
+    assert f"{stands} nothing is recorded: finish the run in notebook 04" in capsys.readouterr().out
+    assert results.with_stem("02").exists() and not results.exists()
+    write_info(lab.run("rm").path, status="finished")
+    lab.record("04", {"rm": {"val_acc": 0.5}})
+    assert results.exists() and lab.reward_model() and capsys.readouterr().out == ""
+
+
 def test_a_run_of_another_profile_is_refused(tmp_path):
     run = tmp_path / "runs" / "sft"
     make_checkpoint(run)

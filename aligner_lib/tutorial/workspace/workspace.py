@@ -28,7 +28,7 @@ from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.models import fetch
 from aligner_lib.remote_critic.pytriton_client import check_installed
 from aligner_lib.run_folder.branch import is_branch
-from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.tutorial.hunt.faults import fault_of
 from aligner_lib.tutorial.workspace import earlier_runs, learning_progress, own_functions, recorded_runs
 from aligner_lib.tutorial.workspace.earlier_runs import RequestedRun
@@ -65,6 +65,8 @@ LORA_RATE_OF_LAST_LAYERS = 3  # the same for a run of the last layers alone, whi
 # the prompts of that environment
 PROMPTS = {"train": "hh/train_prompts.jsonl", "validation": "hh/test_prompts.jsonl"}
 BEGIN_ANEW = {"exp_manager.resume_if_exists": False}
+# the number of the notebook that trains the run of a name
+NOTEBOOKS = {"sft": "03", "rm": "04", "ppo": "05", "dpo": "06", "grpo": "07"}
 
 
 @dataclass
@@ -173,15 +175,15 @@ class Workspace:
 
     def ppo_policy(self) -> Path:
         """PPO's policy. If notebook 05 was not run: a recorded policy, or else a policy trained now with the same settings."""
-        return self._trained("ppo", "05", "PPO")
+        return self._trained("ppo")
 
     def dpo_policy(self) -> Path:
         """DPO's policy. If notebook 06 was not run: a recorded policy, or else a policy trained now with the same settings."""
-        return self._trained("dpo", "06", "DPO")
+        return self._trained("dpo")
 
     def grpo_policy(self) -> Path:
         """GRPO's policy. If notebook 07 was not run: a recorded policy, or else a policy trained now on `sums`."""
-        return self._trained("grpo", "07", "GRPO")
+        return self._trained("grpo")
 
     def commands(
         self, kind: str, name: str | None = None, allocation=None, fault: str | None = None, **settings
@@ -339,7 +341,20 @@ class Workspace:
         return compare_objectives(run, objectives, step, ratio)
 
     def record(self, number: str, figures: dict) -> None:
-        """Write a notebook's results to results/<number>.json, for the tutorial's summary. NaN becomes null."""
+        """Write a notebook's results to results/<number>.json, for the tutorial's summary. NaN becomes null.
+
+        figures: by the name of a run, or of another subject. Figures of an unfinished run are not written: the last validation of a
+        run that was stopped may be the validation before the training.
+        """
+        for name in figures:
+            # notebook 02 has figures of `rm` before its training
+            trained = name in NOTEBOOKS and NOTEBOOKS[name] <= number
+            if trained and (stands := _unfinished(self.run(name))):
+                print(
+                    f"{name} is unfinished ({stands}), so nothing is recorded: finish the run in notebook {NOTEBOOKS[name]}, and "
+                    "then run this cell again"
+                )
+                return
         folder = self.out / "results"
         folder.mkdir(exist_ok=True)
         (folder / f"{number}.json").write_text(json.dumps(without_nan(figures), indent=1) + "\n")
@@ -385,7 +400,10 @@ class Workspace:
         return own
 
     def _is_trained(self, name: str) -> bool:
-        """Whether the run has a checkpoint. Raises UserError for a run of another profile, which has another model."""
+        """Whether the run has a checkpoint, which may be of an unfinished run: the workspace then prints a note.
+
+        Raises UserError for a run of another profile, which has another model.
+        """
         run = self.run(name)
         if not self.only_prints:
             self._wait_for(run)
@@ -396,6 +414,11 @@ class Workspace:
             raise UserError(
                 f"{run.path} is a run of the profile {profile}, but the workspace has the profile {self.profile}: "
                 f"choose another folder (out=…), or remove {self.out}"
+            )
+        if stands := _unfinished(run):
+            self._made_up(
+                f"{name} is unfinished ({stands}), so its checkpoint of step {step_of(run.latest_checkpoint())} takes its place: "
+                f"run notebook {NOTEBOOKS[name]} again to finish the run"
             )
         return True
 
@@ -463,11 +486,12 @@ class Workspace:
         self._made_up(recorded_runs.describe(recording))
         return True
 
-    def _trained(self, kind: str, notebook: str, name: str) -> Path:
-        """The run folder of a kind of job. If the notebook was not run, installs a recorded run or trains a new run."""
+    def _trained(self, kind: str) -> Path:
+        """The run folder of a kind of job. If its notebook was not run, installs a recorded run or trains a new run."""
         if not self._has_run(kind):
+            name = kind.upper()
             self._made_up(
-                f"there is no {name} run in {self.out}: a {name} run is trained now, as in notebook {notebook}"
+                f"there is no {name} run in {self.out}: a {name} run is trained now, as in notebook {NOTEBOOKS[kind]}"
             )
             self.submit(kind).wait()
         return self.run(kind).path
@@ -493,6 +517,15 @@ def _data_of(kind: JobKind, given: Mapping[str, object]) -> dict[str, str | list
 def _named(value: object) -> str:
     """The value of a setting, or the name of a function, as a part of a run's name."""
     return re.sub(r"[^\w.]+", "-", getattr(value, "__name__", str(value))).strip("-")
+
+
+def _unfinished(run: RunFolder) -> str:
+    """Where an unfinished run stands, such as `stopped after step 3 of 12`; "" for a finished run, and without a run."""
+    info = run.info
+    if not info or run.status == "finished":
+        return ""
+    step, last = (info.get("heartbeat") or {}).get("step", 0), info.get("max_steps")
+    return f"{run.status} after step {step}" + (f" of {last}" if last else "")
 
 
 def _name(kind: str, fault: str | None) -> str:
