@@ -72,8 +72,10 @@ def test_without_a_workspace_nothing_is_recorded(tmp_path, monkeypatch):
 def test_a_solved_notebook_passes_nothing_for_the_learner_and_a_passed_exercise_stays_passed(
     workspace, in_solved_notebook
 ):
-    for name in ("gae", "masked_loss"):
-        in_solved_notebook(record_exercise, name, True)
+    in_solved_notebook(record_exercise, "gae", True)
+    Workspace(workspace, "smoke", solved=True)  # papermill started the kernel elsewhere
+    record_exercise("masked_loss", True)
+    Workspace(workspace, "smoke")
     progress = read_progress(workspace)
     assert progress.passed == [] and progress.solved == {"gae", "masked_loss"} and progress.damaged == 0
     assert "run by solved notebooks alone: 2" in ProgressTable(workspace).caption

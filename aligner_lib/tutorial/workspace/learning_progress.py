@@ -29,14 +29,15 @@ from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.reader import find_runs
 
 FILE = "progress.jsonl"
-SOLVED = "solved"  # the folder of the solved notebooks, and the working directory of their kernels
+SOLVED = "solved"  # the folder of the solved notebooks, and usually the working directory of their kernels
 _workspace: Path | None = None  # the folder of the newest Workspace in this process
+_is_solved = False  # whether a solved notebook opened the newest Workspace
 
 
-def note_workspace(folder: Path) -> None:
-    """Set the folder in which this process records progress. Called by `Workspace`."""
-    global _workspace
-    _workspace = Path(folder)
+def note_workspace(folder: Path, solved: bool = False) -> None:
+    """Set the folder in which this process records progress, and whether a solved notebook runs. Called by `Workspace`."""
+    global _workspace, _is_solved
+    _workspace, _is_solved = Path(folder), solved
 
 
 def workspace() -> Path | None:
@@ -87,7 +88,7 @@ def record_finished_runs() -> None:
 def _solved() -> dict[str, bool]:
     """The mark of records by solved notebooks; {} in a notebook of the learner."""
     try:
-        return {"solved": True} if Path.cwd().name == SOLVED else {}
+        return {"solved": True} if _is_solved or Path.cwd().name == SOLVED else {}
     except FileNotFoundError:  # the working directory was deleted
         return {}
 

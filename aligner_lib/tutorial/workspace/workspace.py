@@ -88,6 +88,8 @@ class Workspace:
     site: Mapping[str, object] = field(default_factory=dict)
     """The cluster's own values for the resources of every job: account, partition, … The values of a job's own resources win
     (docs/cluster.md)."""
+    solved: bool = False
+    """Whether a solved notebook opens the workspace. Its exercises, runs and results do not count for the learner."""
     notes: list[str] = field(default_factory=list)
     """Notes about replacements for missing results of earlier notebooks."""
 
@@ -96,7 +98,7 @@ class Workspace:
         self.out.mkdir(parents=True, exist_ok=True)
         if self.start not in ("fresh", "recorded"):
             raise ValueError(f"start={self.start!r}: there are fresh and recorded")
-        learning_progress.note_workspace(self.out)
+        learning_progress.note_workspace(self.out, self.solved)
         if self.dataset == "sample":
             self.dataset = profile_section(self.profile, "tutorial").get("dataset", "sample")
         if self.where == "auto":
@@ -358,7 +360,9 @@ class Workspace:
         folder = self.out / "results"
         folder.mkdir(exist_ok=True)
         (folder / f"{number}.json").write_text(json.dumps(without_nan(figures), indent=1) + "\n")
-        learning_progress.note_workspace(self.out)  # another workspace may have been opened since
+        learning_progress.note_workspace(
+            self.out, self.solved
+        )  # another workspace may have been opened since
         learning_progress.record_results(number)
         learning_progress.record_finished_runs()
 
