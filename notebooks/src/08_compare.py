@@ -66,8 +66,11 @@ settings = lab.conversations() | {
 }
 
 # %%
-job = lab.submit("evaluate", **settings)  # the job goes on while you read and write
+from aligner_lib.tutorial.comparison.evaluation import evaluate_policies, runs_of_seeds
+
 runs = {name: lab.run(f"evaluate/{name}") for name in POLICIES}
+runs_to_pool = runs_of_seeds(runs, beside)
+job = lab.submit("evaluate", **settings)  # the job goes on while you read and write
 
 # %% [markdown]
 # ### While the policies answer: how sure is a win rate?
@@ -119,18 +122,9 @@ for name, run in runs.items():
 # explains the parts).
 
 # %%
-from pathlib import Path
-
-from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.comparison.evaluation import evaluate_policies
 from widgets import SideBySide
 
-others = [Path(folder.strip()).expanduser() for folder in beside.split(",") if folder.strip()]
-runs_of_seeds = {
-    name: [run, *(RunFolder(other / "runs" / "evaluate" / name) for other in others)]
-    for name, run in runs.items()
-}
-evaluation = evaluate_policies(runs_of_seeds, seed=20261125)
+evaluation = evaluate_policies(runs_to_pool, seed=20261125)
 lab.record("08", evaluation.results())  # the report and the portfolio show this record
 SideBySide(evaluation.drawn)
 

@@ -7,6 +7,7 @@ import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import compare_policies
+from aligner_lib.tutorial.comparison.evaluation import runs_of_seeds
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 
 
@@ -87,6 +88,31 @@ def test_seeds_are_pooled_and_each_is_shown(tmp_path, runs):
     assert table.figures["PPO"]["win_rate"].value == (3.5 + 1.5) / 8
     once = {name: [run] for name, run in runs.items()}
     assert compare_policies(once, "SFT") == compare_policies(runs, "SFT")
+
+
+def test_one_seed_is_not_pooled_twice(tmp_path, runs):
+    with pytest.raises(ValueError, match=r"sft and .*sft evaluated the same policies"):
+        compare_policies({name: [run, run] for name, run in runs.items()}, "SFT")
+    pooled = {name: [run, evaluated(tmp_path / f"{name}-2", [0.0] * 4, 5)] for name, run in runs.items()}
+    ppo_of_two_seeds = [run.path / "run.json" for run in pooled["PPO"]]
+    for path in [run.path / "run.json" for run in pooled["SFT"]] + ppo_of_two_seeds:
+        path.write_text(json.dumps({"hashes": {"model": "a"}}))
+    with pytest.raises(ValueError, match=r"sft and .*SFT-2 evaluated the same policies"):
+        compare_policies(pooled, "SFT")
+    ppo_of_two_seeds[1].write_text(json.dumps({"hashes": {"model": "b"}}))
+    assert "2 training seeds" in compare_policies(pooled, "SFT").caption
+
+
+def test_a_folder_beside_needs_a_finished_evaluation_of_each_policy(tmp_path, runs):
+    for name in runs:
+        (tmp_path / "seed-7" / "runs" / "evaluate" / name).mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"beside='.*seed-7, ': there is no finished evaluation in .*/SFT;"):
+        runs_of_seeds(runs, f"{tmp_path}/seed-7, ")
+    for name in runs:
+        (tmp_path / "seed-7" / "runs" / "evaluate" / name / "run.json").write_text('{"status": "finished"}')
+    pooled = runs_of_seeds(runs, f" {tmp_path}/seed-7")
+    assert [run.path.name for run in pooled["PPO"]] == ["ppo", "PPO"]
+    assert runs_of_seeds(runs, "") == {name: [run] for name, run in runs.items()}
 
 
 def test_other_prompts_are_refused(tmp_path, runs):

@@ -212,9 +212,11 @@ def test_notebook_08_the_report_and_the_portfolio_show_one_record(tmp_path):
 
 
 def test_a_record_without_an_interval_is_read_as_it_was_written(tmp_path):
-    lab = Workspace(tmp_path, "smoke")
-    runs = evaluated(lab, {"downloaded": 0, "SFT": 0, "DPO": 3, "GRPO": 6, "PPO": 6})
-    evaluation = evaluate_policies({name: [run, run] for name, run in runs.items()}, seed=1)
+    labs = [Workspace(folder, "smoke") for folder in (tmp_path / "seed-7", tmp_path)]
+    good = {"downloaded": 0, "SFT": 0, "DPO": 3, "GRPO": 6, "PPO": 6}
+    *_, lab = labs
+    again, runs = (evaluated(lab, good) for lab in labs)
+    evaluation = evaluate_policies({name: [run, again[name]] for name, run in runs.items()}, seed=1)
     evaluation.conversations.figures["PPO"]["win_rate_at_equal_length"] = NOT_IDENTIFIABLE
     lab.record("08", evaluation.results())
     recorded = recorded_evaluation(read_results(tmp_path, print))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.comparison.conclusion import conclusion
@@ -77,6 +78,26 @@ class PolicyEvaluation:
             "drawn": as_json(self.drawn),
         }
         return shared | {KEY: record}
+
+
+def runs_of_seeds(runs: Mapping[str, RunFolder], beside: str) -> dict[str, list[RunFolder]]:
+    """Each policy's run in a workspace, followed by its runs in the workspaces of other training seeds.
+
+    beside: the other workspaces' folders, separated by commas. Raises ValueError for a folder in which a policy was not evaluated.
+    """
+    others = [Path(folder.strip()).expanduser() for folder in beside.split(",") if folder.strip()]
+    pooled = {
+        name: [run, *(RunFolder(other / "runs" / "evaluate" / name) for other in others)]
+        for name, run in runs.items()
+    }
+    for of_policy in pooled.values():
+        for run in of_policy[1:]:
+            if run.status != "finished":
+                raise ValueError(
+                    f"beside={beside!r}: there is no finished evaluation in {run.path.absolute()}; name the folder `out` of a "
+                    "tutorial with another seed whose notebook 08 has run"
+                )
+    return pooled
 
 
 def evaluate_policies(runs: Mapping[str, Sequence[RunFolder]], seed: int, n: int = 4) -> PolicyEvaluation:

@@ -89,11 +89,13 @@ def compare_policies(
     Answers to the same prompt are compared: the first with the first, the second with the second, and so on. An answer without
     a reward, because its environment failed, is left out for all policies. The caption counts the excluded answers.
     The KL is between the distributions that the answers are sampled from, so the table has no KL if the temperatures differ.
-    Raises ValueError for runs with different prompts, for an unknown `against` or `environment`, and without rewards.
+    Raises ValueError for runs with different prompts, for two seeds with the same policies, for an unknown `against` or
+    `environment`, and without rewards.
     """
     if against not in runs:
         raise ValueError(f"against={against!r} is none of the policies: choose from {', '.join(runs)}")
     seeds = {name: [of_one] if isinstance(of_one, RunFolder) else of_one for name, of_one in runs.items()}
+    _refuse_equal_seeds(list(seeds.values()))
     answers = {name: _answers(of_one, environment) for name, of_one in seeds.items()}
     prompts_of = {
         name: ([_prompt_settings(run) for run in seeds[name]], _prompts(of_one))
@@ -158,6 +160,22 @@ def _answers(runs: Sequence[RunFolder], environment: str | None) -> Answers:
                 answers[prompt, counts[prompt]] = record | {"seed": seed}
                 counts[prompt] += 1
     return answers
+
+
+def _refuse_equal_seeds(policies: Sequence[Sequence[RunFolder]]) -> None:
+    """Raise ValueError for two training seeds whose policies are all the same: a pooled copy would only narrow the intervals.
+
+    policies: for each policy a run for each seed. Policies that no seed trains, such as the downloaded model, may be the same.
+    """
+    earlier: dict[tuple, RunFolder] = {}
+    for of_seed in zip(*policies):
+        weights = tuple((run.info.get("hashes") or {}).get("model") or run.path.resolve() for run in of_seed)
+        if weights in earlier:
+            raise ValueError(
+                f"{earlier[weights].path} and {of_seed[0].path} evaluated the same policies, which count as one training seed: "
+                "leave one of the two folders out"
+            )
+        earlier[weights] = of_seed[0]
 
 
 def _no_answers(runs: Sequence[RunFolder], name: str, environment: str | None) -> str:
