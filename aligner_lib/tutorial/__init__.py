@@ -25,6 +25,8 @@ _HOMES = {
     "Workspace": "workspace.workspace",
     "check": "checking.check",
     "compare_policies": "comparison.policies",
+    "require_count": "workspace.parameters",
+    "require_one_of": "workspace.parameters",
     "show_mask": "displays.show_mask",
     "show_source": "displays.show_source",
     "write_portfolio": "report.portfolio",

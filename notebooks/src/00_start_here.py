@@ -34,6 +34,7 @@ from aligner_lib.tutorial import Workspace
 from widgets import BeforeAfter
 
 lab = Workspace(out, profile, dataset)
+print(f"Data, runs and results of the notebooks go to {lab.out}")
 BeforeAfter("ppo-drawn", live=answering(lab.model(), max_length=48, temperature=0.7))  # as in the run
 
 # %%

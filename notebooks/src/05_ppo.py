@@ -26,7 +26,7 @@ exercise = "recorded"  # recorded: "break it" plays a recorded run · live: "bre
 change = "high-lr"  # the change in "break it": no-kl · high-lr · both
 
 # %%
-from aligner_lib.tutorial import Diagram, Workspace
+from aligner_lib.tutorial import Diagram, Workspace, require_one_of
 from widgets import (
     Completions,
     JobPanel,
@@ -38,6 +38,8 @@ from widgets import (
     show_server,
 )
 
+require_one_of("exercise", exercise, "recorded", "live")
+require_one_of("change", change, "no-kl", "high-lr", "both")
 lab = Workspace(out, profile, dataset, where, lora, start)
 
 # %% [markdown]

@@ -24,9 +24,10 @@ seed = 1234  # for the order of the prompts and the sampling
 beside = "recorded"  # recorded: PPO and the second task play recorded runs · live: both train
 
 # %%
-from aligner_lib.tutorial import Diagram, Workspace
+from aligner_lib.tutorial import Diagram, Workspace, require_one_of
 from widgets import Completions, Monitor, Recording, curves, show_completions
 
+require_one_of("beside", beside, "recorded", "live")
 lab = Workspace(out, profile, dataset, where, lora, start)
 
 # %% [markdown]

@@ -24,11 +24,12 @@ generations = 1  # answers to each prompt, each with its own random numbers
 beside = ""  # folders of tutorial runs with other seeds, separated by commas, whose evaluations are pooled
 judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the two-turn questions
 judge_model = ""
-judge_token = ""
+judge_token = ""  # empty: the value of the variable JUDGE_KEY, which stays out of the executed notebook
 
 # %%
-from aligner_lib.tutorial import Diagram, Workspace
+from aligner_lib.tutorial import Diagram, Workspace, require_count
 
+prompts, generations = require_count("prompts", prompts), require_count("generations", generations)
 lab = Workspace(out, profile, dataset, start=start)
 
 # %% [markdown]
@@ -59,7 +60,7 @@ settings = lab.conversations() | {
     "model.environments.sums.use": "sums",
     "model.environments.sums.weight": float(sums),
     "model.ppo.num_val_samples": prompts + sums,
-    "model.ppo.val_rollout_micro_batch_size": (prompts + sums) * generations,  # all in one micro batch
+    "model.ppo.val_rollout_micro_batch_size": min((prompts + sums) * generations, 512),  # bounds the memory
     "model.encoder_seq_length": 160,
     "evaluation.num_generations_per_prompt": generations,
     "model.seed": seed,
@@ -331,6 +332,8 @@ plt.show()
 # orders.
 
 # %%
+import os
+
 from aligner_lib.jobs.inference import answering, scoring
 from aligner_lib.jobs.served import answering_at
 from aligner_lib.tutorial.comparison.statistics import compare, mean_interval, win_rate
@@ -348,7 +351,8 @@ for name, values in scores.items():
     print(f"{name}: mean reward of the second answer {mean_interval(values, range(len(values)))}")
 print(f"PPO wins {win_rate(compare(scores['PPO'], scores['SFT']), range(len(questions)))} of the questions")
 if judge_url:
-    judge = Judge(answering_at(judge_url, judge_token, max_length=512, model=judge_model, temperature=0))
+    key = judge_token or os.environ.get("JUDGE_KEY", "")
+    judge = Judge(answering_at(judge_url, key, max_length=512, model=judge_model, temperature=0))
     print(f"PPO against SFT, judged by {judge_model}: {judge.compare(dialogues['PPO'], dialogues['SFT'])}")
 print(f"\n{dialogues['PPO'][0]}")
 

@@ -23,10 +23,11 @@ exercise = "recorded"  # recorded: show recorded runs only · live: also plant a
 # %%
 from aligner_lib.run_folder.explain import explain
 from aligner_lib.run_folder.reader import flatten
-from aligner_lib.tutorial import Diagram, Workspace
+from aligner_lib.tutorial import Diagram, Workspace, require_one_of
 from aligner_lib.tutorial.hunt import bug_hunt
 from widgets import Completions, Quiz, Recording, curves, explore
 
+require_one_of("exercise", exercise, "recorded", "live")
 lab = Workspace(out, profile, dataset, where)
 healthy, other = (Recording(name, speed=float("inf")) for name in bug_hunt.HEALTHY)
 

@@ -23,9 +23,10 @@ exercise = "recorded"  # recorded: two runs of this project play · live: the po
 attack = ""  # live only: the file of another judge, such as that of the table next to yours
 
 # %%
-from aligner_lib.tutorial import Diagram, Workspace, show_source
+from aligner_lib.tutorial import Diagram, Workspace, require_one_of, show_source
 from widgets import Monitor, Pairs, Recording, curves, show_completions
 
+require_one_of("exercise", exercise, "recorded", "live")
 lab = Workspace(out, profile, dataset, where)
 
 # %%

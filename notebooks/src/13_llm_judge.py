@@ -25,9 +25,10 @@ judge_model = ""  # only for a URL: the model's name there
 exercise = "recorded"  # recorded: a run of this project plays · live: the policy trains on the judge
 
 # %%
-from aligner_lib.tutorial import Diagram, Workspace, check
+from aligner_lib.tutorial import Diagram, Workspace, check, require_one_of
 from widgets import Monitor, Recording, curves
 
+require_one_of("exercise", exercise, "recorded", "live")
 lab = Workspace(out, profile, dataset, where)
 
 # %%

@@ -304,11 +304,6 @@ def test_only_finished_runs_that_left_a_model_are_packed(recorded):
     assert recorded_runs.packable(tutorial) == []
 
 
-def test_an_unknown_way_to_start_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="start='late': there are fresh and recorded"):
-        Workspace(tmp_path, "smoke", start="late")
-
-
 def test_a_monitor_plays_a_recorded_run_and_waits_for_its_end(seat, monkeypatch):
     from widgets import Monitor
     from widgets.recordings.replay import PLAYED_SECONDS

@@ -9,7 +9,7 @@ import pytest
 
 from aligner_lib.config.compose import compose, save
 from aligner_lib.errors import ConfigError, UserError
-from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial import Workspace, require_count, require_one_of
 from aligner_lib.tutorial.workspace.earlier_runs import RequestedRun, _other_jobs
 from cluster import Resources, RunBusy, State, record
 from cluster.record import Record
@@ -304,6 +304,29 @@ def test_an_unfinished_run_is_used_with_a_note_and_leaves_no_results(tmp_path, c
     write_info(lab.run("rm").path, status="finished")
     lab.record("04", {"rm": {"val_acc": 0.5}})
     assert results.exists() and lab.reward_model() and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "cure"),
+    [
+        ("out", "", r"name the folder for all output, such as out=\"runs/tutorial\""),
+        ("out", 7, "name the folder"),
+        ("lora", "false", "write True or False"),
+        ("start", "late", "choose fresh or recorded"),
+        ("change", "no_kl", "choose no-kl, high-lr or both"),
+        ("prompts", 0, "write a whole number, at least 1"),
+        ("prompts", "2.5", "write a whole number, at least 1"),
+    ],
+)
+def test_a_notebook_s_parameter_with_an_unknown_value_is_refused(tmp_path, parameter, value, cure):
+    with pytest.raises(ValueError, match=f"^{parameter}={value!r}: {cure}"):
+        if parameter == "change":
+            require_one_of(parameter, value, "no-kl", "high-lr", "both")
+        elif parameter == "prompts":
+            require_count(parameter, value)
+        else:
+            Workspace(**{"out": tmp_path, "profile": "smoke"} | {parameter: value})
+    assert require_count("generations", "2") == 2
 
 
 def test_a_run_of_another_profile_is_refused(tmp_path):

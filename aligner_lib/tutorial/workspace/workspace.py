@@ -34,6 +34,7 @@ from aligner_lib.tutorial.workspace import earlier_runs, learning_progress, own_
 from aligner_lib.tutorial.workspace.earlier_runs import RequestedRun
 from aligner_lib.tutorial.workspace.formatted_data import FormattedData
 from aligner_lib.tutorial.workspace.own_functions import REWARD
+from aligner_lib.tutorial.workspace.parameters import require_one_of
 from aligner_lib.tutorial.workspace.recorded_runs import RecordedJob
 from aligner_lib.tutorial.workspace.repeated_cells import (
     begins_anew,
@@ -94,10 +95,13 @@ class Workspace:
     """Notes about replacements for missing results of earlier notebooks."""
 
     def __post_init__(self):
+        if not isinstance(self.out, str | Path) or not str(self.out):
+            raise ValueError(f'out={self.out!r}: name the folder for all output, such as out="runs/tutorial"')
+        if not isinstance(self.lora, bool):  # every text is true, also "false"
+            raise ValueError(f"lora={self.lora!r}: write True or False")
+        require_one_of("start", self.start, "fresh", "recorded")
         self.out = Path(self.out).expanduser().absolute()
         self.out.mkdir(parents=True, exist_ok=True)
-        if self.start not in ("fresh", "recorded"):
-            raise ValueError(f"start={self.start!r}: there are fresh and recorded")
         learning_progress.note_workspace(self.out, self.solved)
         if self.dataset == "sample":
             self.dataset = profile_section(self.profile, "tutorial").get("dataset", "sample")
@@ -321,8 +325,7 @@ class Workspace:
         """Start PPO as a single job ("in-process"), or with critic and reward model in a second job ("remote")."""
         if critic_placement == "in-process":
             return self.submit("ppo", name, **settings)
-        if critic_placement != "remote":
-            raise ValueError(f"critic_placement={critic_placement!r}: choose in-process or remote")
+        require_one_of("critic_placement", critic_placement, "in-process", "remote")
         if scheduler_of(self.where).on_this_machine:  # another server may use the default port
             settings = {"critic.trainer.ppo.port": free_port()} | settings
             return self.submit("ppo", name, critic_and_actor_here(settings), **settings)
@@ -360,9 +363,8 @@ class Workspace:
         folder = self.out / "results"
         folder.mkdir(exist_ok=True)
         (folder / f"{number}.json").write_text(json.dumps(without_nan(figures), indent=1) + "\n")
-        learning_progress.note_workspace(
-            self.out, self.solved
-        )  # another workspace may have been opened since
+        # another workspace may have been opened since
+        learning_progress.note_workspace(self.out, self.solved)
         learning_progress.record_results(number)
         learning_progress.record_finished_runs()
 
