@@ -1,6 +1,7 @@
 """start="recorded": a bundle's run stands for the one that a notebook would start, and for no other."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -240,6 +241,30 @@ def test_a_finished_run_with_other_settings_begins_anew(own_cache, tmp_path, cap
     words = "runs/sft is a run of kind sft: choose another name for a run of kind rm"
     with pytest.raises(UserError, match=words):
         lab.commands("rm", "sft")
+
+
+def test_an_unfinished_run_goes_on_with_other_settings_and_says_so_but_not_with_another_seed_or_other_data(
+    own_cache, tmp_path, capsys
+):
+    lab = Workspace(tmp_path / "lab", "smoke")
+    path = record_run(lab, "sft").path / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "stopped"}))
+    assert not begins_anew(lab, "sft") and "goes on" not in capsys.readouterr().out
+    rate, resume = {"model.optim.lr": 0.5, "trainer.sft.max_steps": 999}, {ANEW.partition("=")[0]: False}
+    assert not begins_anew(lab, "sft", **rate)
+    assert re.search(
+        r"sft goes on from step 2 with other .*lr \S+ → 0\.5, .*max_steps \d+ → 999\)",
+        capsys.readouterr().out,
+    )
+    assert begins_anew(lab, "sft", **rate, **resume) and "goes on" not in capsys.readouterr().out
+    assert begins_anew(lab, "sft", **{"model.seed": 7})
+    assert (
+        "sft was begun with another seed (model.seed 1234 → 7): training begins anew"
+        in capsys.readouterr().out
+    )
+    with open(lab.sft_data() / "train.jsonl", "a") as file:
+        file.write("\n")
+    assert begins_anew(lab, "sft") and "from other inputs (train.jsonl)" in capsys.readouterr().out
 
 
 def test_a_finished_run_with_other_inputs_or_without_an_environment_begins_anew(own_cache, tmp_path, capsys):

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -44,15 +45,25 @@ def write_info(folder, **info) -> None:
 
 @pytest.fixture
 def a_job_is_running(monkeypatch):
-    """Each run folder has a running job."""
+    """Each run folder has a running job from its first submission on."""
+    commands = {}
 
-    def busy(*_):
+    def submit(of_components, run, *_):
+        if run in commands:
+            raise RunBusy("it already has a job, RUNNING")
+        commands[run] = of_components
+
+    def submit_sweep(*_, parallel):
         raise RunBusy("it already has a job, RUNNING")
 
-    monkeypatch.setattr("cluster.submit", busy)
-    monkeypatch.setattr("cluster.submit_sweep", lambda *_, parallel: busy())
+    def attach(run):
+        record = SimpleNamespace(components=commands.get(run))
+        return SimpleNamespace(run=run, record=record, state=State.FINISHED)
+
+    monkeypatch.setattr("cluster.submit", submit)
+    monkeypatch.setattr("cluster.submit_sweep", submit_sweep)
     monkeypatch.setattr("cluster.sweep.Job", SimpleNamespace(attach=lambda run: f"the job of {run.name}"))
-    monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=lambda run: f"the job of {run.name}"))
+    monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=attach))
 
 
 def test_a_run_on_more_nodes_differs_in_its_resources_alone(lab):
@@ -199,14 +210,42 @@ def test_a_finished_branch_with_other_settings_is_set_aside(tmp_path, monkeypatc
         lab.branch("sft", 4, "c")
 
 
-def test_a_cell_that_is_run_again_follows_its_running_job(a_job_is_running, tmp_path, monkeypatch, capsys):
+def losses(logprobs):
+    return -logprobs
+
+
+def test_a_cell_that_is_run_again_follows_its_running_job(
+    a_job_is_running, smoke, tmp_path, monkeypatch, capsys
+):
     """After a restart of the kernel; the message of a monitor that lost its kernel asks for it."""
-    monkeypatch.setattr(Workspace, "commands", lambda *what, **settings: {})
     lab = Workspace(tmp_path, "smoke")
-    assert lab.submit("sft") == "the job of sft"
+    for _ in range(2):
+        job = lab.submit("sft", **{"model.seed": 7})
+    assert job.run == lab.run("sft").path
     assert "sft is still running, and this cell follows it" in capsys.readouterr().out
+    for settings, change in (
+        ({"model.seed": 99}, r"model\.seed 7 → 99"),
+        ({"model.seed": 7, "trainer.sft.max_steps": 999}, r"trainer\.sft\.max_steps \d+ → 999"),
+        ({"model.seed": 7, "loss": losses}, r"functions\.loss"),
+    ):
+        with pytest.raises(
+            RunBusy, match=rf"sft is still running, and this cell asks for .* \({change}\): wait"
+        ):
+            lab.submit("sft", **settings)
+    (lab.run("sft").path / "functions" / "loss.py").write_text("the running job's")
+    with monkeypatch.context() as context:
+        context.setattr("cluster.submission.refuse_if_busy", Mock(side_effect=RunBusy("a job")))
+        with pytest.raises(RunBusy, match=r"sft is still running, with other code for functions\.loss"):
+            lab.submit("sft", loss=losses)
     write_info(lab.run("sft").path, **SFT_OF_12_STEPS)
-    assert lab.branch("sft", 4, "b") == "the job of b"
+    for _ in range(2):
+        job = lab.branch("sft", 4, "b", **{"model.optim.lr": 0.5})
+    assert job.run == lab.run("b").path
+    with pytest.raises(
+        RunBusy,
+        match=r"b is still running, .* --at 4 → branch .* --at 6, model\.optim\.lr 0\.5 → 0\.1\): wait",
+    ):
+        lab.branch("sft", 6, "b", **{"model.optim.lr": 0.1})
     with pytest.raises(RunBusy):
         lab.submit_sweep("sft", "model.optim.lr", [1, 2])  # the member's job is not a sweep's
     (lab.run("sft-lr").path / "job").mkdir(parents=True)

@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.config.compose import compose, save, written
+from aligner_lib.config.compose import compose, parse_override, save, written
 from aligner_lib.config.function_hashes import hashes_of_functions
+from aligner_lib.config.kind import Component
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.models.hash import file_hash, model_hash, text_hash
@@ -25,6 +26,8 @@ MODELS = (".restore_from_path", ".rm_model_file")  # the ends of settings that n
 WITHOUT_MODEL = ("evaluate",)  # kinds of job whose runs leave metrics but no model
 NOT_COMPARED = ("exp_manager.", "functions.")  # paths and displays; the functions' texts are compared
 OF_THE_MACHINE = (".devices", ".num_nodes", ".port")
+SEED = "model.seed"
+RESUMES = "exp_manager.resume_if_exists"
 ENVIRONMENTS = "model.environments."
 JUDGE = ("url", "model")  # the arguments of an environment that name a judge
 
@@ -60,21 +63,30 @@ class RequestedRun:
 def reason_to_begin_anew(run: RunFolder, requested: RequestedRun) -> str:
     """The difference for which training begins anew; "" if an earlier run goes on, or without an earlier run.
 
-    A run goes on with other settings until its end, but never with other functions.
+    A run goes on with other settings until its end, but never with other functions or inputs, or with another seed.
     """
     if not run.info:
         return ""
     checks = {"trained with other code": _other_functions}
     if run.status == "finished":
-        checks |= {
-            "trained with other jobs": _other_jobs,
-            "finished with other settings": _other_settings,
-            "trained from other inputs": _other_inputs,
-        }
+        checks |= {"trained with other jobs": _other_jobs, "finished with other settings": _other_settings}
+    else:
+        checks |= {"begun with another seed": _other_seeds}
+    checks |= {"trained from other inputs": _other_inputs}
     for what, differences in checks.items():
         if differ := differences(run, requested):
             return f"{what} ({', '.join(differ)})"
     return ""
+
+
+def changes_of_unfinished(run: RunFolder, requested: RequestedRun) -> list[str]:
+    """The settings that change when an unfinished run goes on from its checkpoint; empty for any other run."""
+    if run.status == "finished" or not run.is_over or run.latest_checkpoint() is None:
+        return []
+    resumes = (
+        OmegaConf.select(config, RESUMES, default=True) is not False for _, config in requested.started()
+    )
+    return _all_changes(requested) if all(resumes) else []
 
 
 def _other_functions(run: RunFolder, requested: RequestedRun) -> list[str]:
@@ -93,19 +105,37 @@ def _other_jobs(run: RunFolder, requested: RequestedRun) -> list[str]:
 
 
 def _other_settings(run: RunFolder, requested: RequestedRun) -> list[str]:
-    return [change for part, config in requested.started() for change in _changes(part, config)]
+    """Empty for a component whose settings may add steps: the run then goes on, and says which settings have changed."""
+    return [
+        change
+        for part, config in requested.started()
+        if not _adds_steps(part, config)
+        for change in _changes(part.info["config"], save(config))
+    ]
 
 
-def _changes(run: RunFolder, config: DictConfig) -> list[str]:
-    """The settings with other values than a run's, except paths and settings of machines.
+def _other_seeds(run: RunFolder, requested: RequestedRun) -> list[str]:
+    return [change for change in _all_changes(requested) if change.partition(" ")[0].endswith(SEED)]
 
-    Empty if the settings may add steps: the run then goes on, and says which settings have changed.
-    """
+
+def _all_changes(requested: RequestedRun) -> list[str]:
+    return [
+        change
+        for part, config in requested.started()
+        for change in _changes(part.info["config"], save(config))
+    ]
+
+
+def _adds_steps(run: RunFolder, config: DictConfig) -> bool:
     before, now = _settings(run.info["config"]), _settings(save(config))
     steps = [f"trainer.{run.kind}.{name}" for name in ("max_steps", "max_epochs")]
     lengths = [(before[key] or 1, now[key] or 1) for key in steps if key in before]  # max_epochs may be None
-    if any(later > earlier or later == -1 != earlier for earlier, later in lengths):
-        return []
+    return any(later > earlier or later == -1 != earlier for earlier, later in lengths)
+
+
+def _changes(earlier: Mapping, later: Mapping) -> list[str]:
+    """The settings whose values differ, except paths and settings of machines."""
+    before, now = _settings(earlier), _settings(later)
     of_environments = {key for key in before | now if key.startswith(ENVIRONMENTS)}
     return [
         f"{key} {before.get(key)} → {now.get(key)}"
@@ -139,6 +169,44 @@ def _other_models(hashes: Mapping[str, str], config: DictConfig) -> list[str]:
         return []
     known = {name: hashes[name] for name in ("model", "reward_model") if name in hashes and given}
     return [name for name, had in known.items() if had not in given]
+
+
+# -- the running job ----------------------------------------------------------------------------------------------------
+
+
+def differences_from_job(
+    run: RunFolder,
+    job: Mapping[str, list[str]],
+    kind: str,
+    requested: RequestedRun,
+    shared: Mapping[str, object],
+) -> list[str]:
+    """The differences between a requested run and a run's unfinished job, which may not have written run.json yet.
+
+    job: the command of each component. kind: of the run. shared: a branch's settings of its parent, which no command contains.
+    """
+    if job.keys() != requested.commands.keys():
+        return [f"jobs {', '.join(job)} → {', '.join(requested.commands)}"]
+    common, differ = [f"{key}={written(value)}" for key, value in shared.items()], []
+    for name, words in requested.commands.items():
+        part = kind_of(kind).components[name] if len(job) > 1 else Component(kind)
+        (head, before), (later_head, now) = map(_in_parts, (job[name], words))
+        differ += [f"{' '.join(head)} → {' '.join(later_head)}"] if head != later_head else []
+        configs = (save(compose(part.kind, [*common, *own], requested.profile)) for own in (before, now))
+        differ += [f"{part.prefix}{change}" for change in _changes(*configs)]
+        # own_functions.write has refused a function with another text
+        differ += sorted(_functions_in(before) ^ _functions_in(now))
+    return differ + (_other_inputs(run, requested) if run.status == "running" else [])
+
+
+def _in_parts(command: list[str]) -> tuple[list[str], list[str]]:
+    """The words of a command between `python -m aligner_lib` and its run folder, and the settings after its run folder."""
+    at = command.index("--run") if "--run" in command else len(command)
+    return command[3:at], command[at + 2 :]
+
+
+def _functions_in(overrides: list[str]) -> set[str]:
+    return {key for key, _ in map(parse_override, overrides) if key.startswith("functions.")}
 
 
 # -- a bundle's recorded run --------------------------------------------------------------------------------------------

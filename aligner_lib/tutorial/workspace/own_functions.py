@@ -70,16 +70,29 @@ def write(texts: Mapping[str, str], run: Path, only_prints: bool = False) -> dic
     only_prints: keep the files of an earlier run, and write another text to NAME_printed.py, for the printed script. Raises
     RunBusy if a run with other functions is still running.
     """
-    from cluster.submission import refuse_if_busy
-
     files = {}
     for key, text in texts.items():
         files[key] = path = run / "functions" / f"{key.removesuffix('.use').rpartition('.')[2]}.py"
         if not path.exists() or path.read_text() != text:
             if not only_prints:
-                refuse_if_busy(run)
+                _refuse_if_busy(run, key)
             elif path.exists():
                 files[key] = path = path.with_stem(f"{path.stem}_printed")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     return files
+
+
+def _refuse_if_busy(run: Path, key: str) -> None:
+    from cluster.states import State
+    from cluster.submission import RunBusy, refuse_if_busy
+
+    try:
+        refuse_if_busy(run)
+    except RunBusy as busy:
+        if busy.state == State.UNKNOWN:
+            raise
+        raise RunBusy(
+            f"{run.name} is still running, with other code for {key} than this cell's: wait for its end, or stop it with "
+            f"`aligner stop {run}`, and run the cell again"
+        ) from None

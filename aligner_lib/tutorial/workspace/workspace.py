@@ -23,7 +23,7 @@ from aligner_lib.config.compose import compose, keys, profile_section
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.branch import branch_command
+from aligner_lib.jobs.branch import branch_command, parents_settings
 from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.models import fetch
 from aligner_lib.remote_critic.pytriton_client import check_installed
@@ -203,18 +203,12 @@ class Workspace:
             raise UserError(
                 f"{run.path} is a run of kind {run.kind}: choose another name for a run of kind {kind}"
             )
-        if fault is not None:
-            settings = {**fault_of(fault, kind).functions, **settings}
-        texts = own_functions.texts_of(settings, kind_of(kind))
-        # before a missing run is trained for the job's inputs
-        own_functions.check_files(settings, kind_of(kind))
-        inputs = self._inputs_of(kind, settings) | own_functions.write(texts, run.path, self.only_prints)
-        commands = job_commands(kind, run.path, inputs, allocation, self.profile)
+        requested = self._requested(kind, run, allocation, fault, settings)
         # an evaluation always starts from the beginning, and has no setting for resuming
         resumes = BEGIN_ANEW.keys() <= set(keys(kind))
-        if resumes and begins_anew(run, RequestedRun(commands, self.profile, texts), self.only_prints):
-            commands = job_commands(kind, run.path, inputs | BEGIN_ANEW, allocation, self.profile)
-        return commands
+        if resumes and begins_anew(run, requested, self.only_prints):
+            requested = self._requested(kind, run, allocation, fault, settings | BEGIN_ANEW)
+        return requested.commands
 
     def submit(
         self, kind: str, name: str | None = None, resources=None, fault: str | None = None, **settings
@@ -229,7 +223,8 @@ class Workspace:
         number of processes in the settings and, on a cluster with the profile gpu or slurm, a GPU for each process.
         If a job of this run is still running, `submit` prints a message and returns the handle of the running job. You can
         therefore run a cell again after a restart of the kernel. With start="recorded", no job starts if the bundle contains a
-        run with the same settings, models and data. Raises UserError for two jobs on this machine if PyTriton is missing.
+        run with the same settings, models and data. Raises RunBusy if the running job has other settings or functions, and UserError
+        for two jobs on this machine if PyTriton is missing.
         """
         from cluster import submit
 
@@ -247,7 +242,7 @@ class Workspace:
             commands = self.commands(kind, name, allocation, fault, **settings)
             return submit(commands, run.path, self.where, allocation)
         except RunBusy as busy:
-            return running_job(run, busy)
+            return running_job(run, busy, kind, self._requested(kind, run, allocation, fault, settings), {})
 
     def branch(self, run: str | RunFolder, at: int, name: str | None = None, resources=None, **settings):
         """Start a job that continues another run from a given step with changed settings. Returns the handle (cluster.Job).
@@ -256,7 +251,7 @@ class Workspace:
         changes, such as `ppo-at-6-lr-0.0001`. The new run has the parent's prompts and random numbers, so every difference comes
         from the changed settings. If the parent has no checkpoint of step `at`, the job starts from the last earlier checkpoint and
         recomputes the steps up to `at`. A setting can be your own function, as in `submit`. A finished branch of the same name
-        with other settings is set aside, and a running branch is returned.
+        with other settings is set aside, and a running branch is returned. Raises RunBusy if the running branch has other settings.
 
         resources: of one task, which starts the number of processes in the settings; None: such a task, with GPUs as for
         `submit`. Raises ValueError for resources of several tasks, and for settings with several nodes.
@@ -287,15 +282,16 @@ class Workspace:
         texts = own_functions.texts_of(settings, kind_of(parent.kind)) if parent.kind else {}
         self._record_start(name)
         python = next((share.python for share in (allocation or {}).values()), "")
+        files = own_functions.write(texts, child.path, self.only_prints)
+        own = own_functions.without_functions(settings) | files
+        words = branch_command(parent, at, child.path, own, python)
         try:
-            files = own_functions.write(texts, child.path, self.only_prints)
-            own = own_functions.without_functions(settings) | files
-            words = branch_command(parent, at, child.path, own, python)
             if not self.only_prints and is_branch(child, parent, at):
                 make_way_for_branch(child, parent, texts, own)
             return submit({"main": words}, child.path, self.where, allocation)
         except RunBusy as busy:
-            return running_job(child, busy)
+            requested = RequestedRun({"main": words}, parent.info.get("profile"), texts, is_branch=True)
+            return running_job(child, busy, parent.kind, requested, parents_settings(parent))
 
     def submit_sweep(self, kind: str, key: str, values, resources=None, parallel: int = 0, **settings):
         """Start an array job (cluster.Sweep) with a run for each value of a setting, such as `sft-lr/lr-0.001`.
@@ -376,6 +372,19 @@ class Workspace:
     def _record_start(self, name: str) -> None:
         if not self.only_prints:
             learning_progress.record_start(name)
+
+    def _requested(
+        self, kind: str, run: RunFolder, allocation, fault: str | None, settings: Mapping[str, object]
+    ) -> RequestedRun:
+        """The run that `submit` requests with these arguments, whose functions are written into the run folder."""
+        if fault is not None:
+            settings = {**fault_of(fault, kind).functions, **settings}
+        texts = own_functions.texts_of(settings, kind_of(kind))
+        # before a missing run is trained for the job's inputs
+        own_functions.check_files(settings, kind_of(kind))
+        inputs = self._inputs_of(kind, settings) | own_functions.write(texts, run.path, self.only_prints)
+        commands = job_commands(kind, run.path, inputs, allocation, self.profile)
+        return RequestedRun(commands, self.profile, texts)
 
     def _inputs_of(self, name: str, given: Mapping[str, object]) -> dict[str, object]:
         """The caller's settings of a kind of job without functions, completed by data files, initial models and adapters.
