@@ -131,17 +131,27 @@ def test_packages_that_a_set_up_left_incomplete_are_removed_and_a_failed_downloa
     assert not (packages / "half").exists() and len(installed.installs()) == 4
 
 
-@pytest.mark.parametrize("home", [{}, {"HOME": "/nowhere"}])
-def test_without_a_home_folder_the_environment_has_one_and_a_folder_that_cannot_be_made_names_the_cure(
-    clone, home
-):
-    del clone.environment["HOME"]
-    code, _, err = clone.lab("runs", **home)
+def test_the_mark_of_an_interrupted_download_goes_with_the_next_start(installed):
+    """Otherwise a package that the user installs later would look like a half installation, and be removed."""
+    mark = installed.root / ".venv" / "lab.unfinished"
+    mark.touch()
+    assert installed.lab("runs")[0] == 0 and not mark.exists() and installed.installs() == []
+
+
+def test_without_a_home_folder_the_environment_has_one_and_a_folder_that_cannot_be_made_names_the_cure(clone):
+    code, _, err = clone.lab("runs", HOME="/nowhere")
     assert code == 0 and f"{clone.root}/.venv/home takes its place" in err
-    assert clone.lab("runs", **home) == (0, "handed over: aligner_lib runs", "")
-    for variables in (home, {"HOME": str(clone.root)}):
-        code, _, err = clone.lab("runs", LAB_VENV="/proc/lab", **variables)
+    assert clone.lab("runs", HOME="/nowhere") == (0, "handed over: aligner_lib runs", "")
+    for home in "/nowhere", str(clone.root):
+        code, _, err = clone.lab("runs", LAB_VENV="/proc/lab", HOME=home)
         assert code == 1 and "be written: name" in err and "LAB_VENV=DIR ./lab" in err
+
+
+def test_a_complete_environment_starts_without_any_home_folder_and_an_unset_home_is_the_account_s(installed):
+    (installed.root / ".venv" / "home").touch()  # no folder can be made there
+    assert installed.lab("runs", HOME="/nowhere") == (0, "handed over: aligner_lib runs", "")
+    del installed.environment["HOME"]
+    assert installed.lab("runs") == (0, "handed over: aligner_lib runs", "")
 
 
 def test_simultaneous_first_starts_install_once(clone):
