@@ -8,7 +8,7 @@ from widgets.frontend.table import PromptCell
 
 TURNS = [
     ("system", "Be kind."),
-    ("user", "Why <s>, not </s>?"),
+    ("user", "<s>: why not </s>"),
     ("assistant", "So."),
     ("user", "And <b>then</b>?"),
 ]
@@ -49,7 +49,7 @@ def test_widgets_and_tables_show_the_turns(healthy):
     for table in (pairs.table(), chat.table()):
         assert (
             table.rows[0][0]
-            == "system: Be kind.\nuser: Why <s>, not </s>?\nassistant: So.\nuser: And <b>then</b>?"
+            == "system: Be kind.\nuser: <s>: why not </s>\nassistant: So.\nuser: And <b>then</b>?"
         )
         html = table._repr_html_()
         assert "<summary>system</summary>" in html and "And &lt;b&gt;then&lt;/b&gt;?" in html
