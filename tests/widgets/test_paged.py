@@ -188,6 +188,12 @@ def test_pairs_from_a_comparisons_file(tmp_path):
         ('{"prompt": "p", "chosen": "c"}', "line 2: no key 'rejected'"),
         ('{"prompt": "p", "cho', "line 2: not JSON"),
         ('{"prompt": "p", "response": "r", "label": true}', "line 2: no key 'chosen'"),
+        (
+            '{"prompt": "p", "chosen": ["a"], "rejected": "r"}',
+            "line 2: a prompt or an answer is neither a text",
+        ),
+        ('{"prompt": "p", "chosen": [], "rejected": "r"}', "line 2: a prompt or an answer is neither a text"),
+        ('{"prompt": 1, "chosen": "c", "rejected": "r"}', "line 2: a prompt or an answer is neither a text"),
     ],
 )
 def test_a_line_without_a_pair_is_named(tmp_path, line, fault):
@@ -201,6 +207,9 @@ def test_a_line_without_a_pair_is_named(tmp_path, line, fault):
     with pytest.raises(
         ValueError, match="line 1: no key 'text'; a pair has the keys 'prompt', 'chosen' and 'rej"
     ):
+        Pairs(file)
+    file.write_text('{"text": "User: hi"}\n{"text": 5}')
+    with pytest.raises(ValueError, match="line 2: 'text' is not a text"):
         Pairs(file)
 
 

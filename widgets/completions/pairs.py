@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 
-from aligner_lib.datasets.json_lines import numbered_lines, parse
+from aligner_lib.datasets.json_lines import numbered_lines, parse, text_of
 from aligner_lib.run_folder.turns import turns_of
 from widgets.completions.paged import Paged, of_query, window
 from widgets.frontend.table import PromptCell, Table
@@ -88,7 +87,7 @@ def read_pairs(path) -> list[dict]:
     records = _records(path)
     if records and "chosen" in records[0][1]:
         return [_of_line(path, number, _of_turns, record) for number, record in records]
-    texts = [_of_line(path, number, itemgetter("text"), record) for number, record in records]
+    texts = [_of_line(path, number, _of_text, record) for number, record in records]
     if len(texts) % 2:
         raise ValueError(
             f"{path}: {len(texts)} lines; pairs need an even number, chosen and rejected in turn"
@@ -110,9 +109,16 @@ def _of_line(path, number: int, read: Callable, line):
         return read(line)
     except KeyError as error:
         fault = f"no key {error}; a pair has the keys 'prompt', 'chosen' and 'rejected', or is two lines with the key 'text'"
+    except (TypeError, AttributeError, IndexError):
+        fault = "a prompt or an answer is neither a text nor a list of turns {'role', 'content'}"
     except ValueError as error:
         fault = str(error)
     raise ValueError(f"{path}, line {number}: {fault}")
+
+
+def _of_text(record: dict) -> str:
+    """The text of a record. Raises KeyError without the key, ValueError for a value that is no text."""
+    return text_of({"text": record["text"]}, "text")
 
 
 def _of_turns(record: dict) -> dict:
