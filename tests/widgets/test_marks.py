@@ -32,6 +32,7 @@ def test_a_changed_setting_is_marked_at_its_step(tmp_path):
         ([8.0, 8.0, 2.0, 2.0, 2.0], [], []),  # the end of a schedule
         ([8.0, 8.0, 8.3, 8.3], [2], [(3, "learning rate 8 → 8.3")]),
         ([8.0, 7.9, 7.8, 7.7], [2], []),  # the KL coefficient was changed
+        ([7.6, 7.8, 8.0, 8.3, 8.3], [3], []),  # the KL coefficient was changed, and the warm-up ended
     ],
 )
 def test_a_change_is_marked_where_the_run_recorded_it(tmp_path, rates, changed_at, marked):

@@ -61,14 +61,15 @@ def _known_jumps(steps: np.ndarray, values: np.ndarray, by_user: list[int], othe
     """The indices of the first values after known changes, if a value differs from the preceding value, and stays.
 
     A schedule without a change has another value at the next step, too. A value that a user has set stays the same, so that also
-    a small difference counts. steps, values: [n]. by_user, others: steps of changes.
+    a small difference between two constant values counts. steps, values: [n]. by_user, others: steps of changes.
     """
     ratios = _ratios(values)
     first = np.searchsorted(steps, by_user + others, side="right").tolist()
     after = {i for i in first if 0 < i < len(values)}
     stays = {i for i in after if i + 1 in after or (ratios[i:] < CALM)[:1].all()}
     jumps = {i for i in stays if ratios[i - 1] > CALM}
-    small = {i for i in after & {*first[: len(by_user)]} if ratios[i - 1] > 1 and (ratios[i:] == 1)[:1].any()}
+    constant = {i for i in after if (ratios[i - 2 : i - 1] == 1).all() and (ratios[i:] == 1)[:1].any()}
+    small = {i for i in constant & {*first[: len(by_user)]} if ratios[i - 1] > 1}
     return sorted(jumps | small)
 
 
