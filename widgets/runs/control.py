@@ -61,11 +61,13 @@ class Steering:
             )
         if kind == "undo":
             change = last_change(run)
-            if change and change.step != content.get("step"):  # such as the second click of a double click
-                raise UserError(
-                    f"No further change was undone. The newest change is now after step {change.step}: press the button again to "
-                    "undo it."
+            if (change and change.step) != content.get("step"):  # such as the second click of a double click
+                newest = (
+                    f"The newest change is now after step {change.step}: press the button again to undo it."
+                    if change
+                    else "The run has no change left to undo."
                 )
+                raise UserError(f"No further change was undone. {newest}")
             checkpoint, changes = undo_change(run)
             return f"{undone(run, checkpoint, changes)}.", lambda: run.is_over
         assert kind == "set", f"no control {kind!r}"
