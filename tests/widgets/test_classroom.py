@@ -13,7 +13,7 @@ from run_folders import write_lines
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.writer import RunWriter
-from widgets.classroom.classroom import Classroom, Followed
+from widgets.classroom.classroom import Classroom, Followed, Seat
 
 SEATS = 9
 HEALTHY = {"train_rollouts/kl": 0.01, "train_rollouts/rewards": 0.1}
@@ -150,6 +150,22 @@ def test_a_seat_that_cannot_be_entered_hides_no_other(tmp_path, monkeypatch):
         monkeypatch.setattr(reader, name, refused(getattr(reader, name)))
     rows = [(row["seat"], row["unread"]) for row in Followed(tmp_path).poll()]
     assert rows == [("seat 1", "PermissionError: /… is not yours"), ("seat-b", "")]
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("no space in /home/jane", "no space in /…"),
+        ("/home/jane: full, /srv/homes/jane: full", "/…: full, /…: full"),
+        ("no space in '/Users/Jane Doe/x'", "no space in '…/x'"),
+        ("cp /home/jane/x to /home/Jane van Doe/y z", "cp …/x to …/y z"),
+        ("see https://a.org/home/jane", "see https://a.org/home/jane"),
+    ],
+)
+def test_a_message_names_no_account_even_if_the_reader_has_no_home(tmp_path, monkeypatch, message, shown):
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert Seat(tmp_path, 1).anonymous(message) == shown
 
 
 def test_seats_with_one_folder_name_have_a_number_each(tmp_path):

@@ -79,7 +79,7 @@ def test_a_page_without_some_of_the_responses_says_so(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("opened", [Path, Recording])
 def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "home", lambda: Path("/home/Jane Doe"))
+    monkeypatch.setenv("HOME", "/home/Jane Doe")
     home = Path.home()
     message = f"ValueError: {tmp_path}/data/mine.jsonl:3 is empty; see '{home}/notes' and https://a.org/b/c"
     message += f" in {home}, file://{home}/notes, {home.as_uri()}"
@@ -91,19 +91,23 @@ def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
         ", as are http://[fd00::7]:8000 and http://judge-4:8000, judge-5 and judge-6.corp:8000, and [fd00::8]"
     )
     urls = ["http://[fd00::7]:8000/v1", "http://judge-4:8000"]
+    message += "; gpu1 read file.jsonl for llama3 on cuda"
+    kept = ["qwen:7b", "12:30", "cuda:0", "llama3:8", "file.jsonl:3"]
     config = {
         "critic": {"ip": "gpu-17.corp", "port": 5567},
         "args": {"url": "http://judge-3:8000/v1", "urls": urls, "host": "judge-6.corp"},
-        "judges": ["judge-5:8000", "[fd00::8]:8000", "qwen:7b", "12:30"],
+        "judges": ["judge-5:8000", "[fd00::8]:8000", *kept],
+        "pool": {"all": "judge-6:8000,judge-7:8000", "hosts": ["gpu1", "gpu2"]},
     }
     page = write_page(opened(a_run(tmp_path / "run", message=message, config=config)), tmp_path / "run.html")
     shown = DATA.sub("", page.read_text()) + json.dumps(content_of(page), ensure_ascii=False)
     assert "…/mine.jsonl:3 is empty" in shown and "https://a.org/b/c" in shown
     of_machine = (str(tmp_path), socket.gethostname(), f"/{getpass.getuser()}/")
     assert "the critic at …:5567 lost …, and http://…:8000/v1 is silent" in shown
-    for private in ("Jane", "machine-7", "srv", "gpu-17", "judge-", "fd00", *of_machine):
+    for private in ("Jane", "machine-7", "srv", "gpu-17", "gpu1", "gpu2", "judge-", "fd00", *of_machine):
         assert private not in shown, private
-    assert "qwen:7b" in shown and "12:30" in shown
+    for public in ("… read file.jsonl for llama3 on cuda", *kept):
+        assert public in shown, public
 
 
 def test_half_of_a_surrogate_pair_in_a_text_is_shared(tmp_path):

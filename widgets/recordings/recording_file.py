@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import zlib
 from dataclasses import asdict, dataclass
@@ -23,12 +24,16 @@ SHIPPED = Path(__file__).parent
 PACKED = ".json.gz"
 ABOVE = re.compile(r"(?<![\w./:])(?:/[^\s/:'\"]+)+/")
 """The leading folders of an absolute path in a message."""
+ACCOUNT = re.compile(
+    r"(?<![\w./:])(?:/[^\s/:'\"]+)*?/(?:homes?|Users)/[^\s/:'\",;]+(?:(?: [^\s/:'\",;]+){1,2}(?=/))?"
+)
+"""The folder of an account in a message. A name with spaces is known as such by the slash after the name."""
 FILE_ADDRESS = re.compile(r"\b(?:file:(?://[^\s/]*)?|[a-z][\w+.-]*://)/*(?=/)", re.IGNORECASE)
 """The start of an address before the absolute path of a file: `file:`, `file://HOST`, or a scheme without a host."""
-HOSTS = ("ip", "address", "host", "hostname", "server")
+HOSTS = ("ip", "address", "host", "hosts", "hostname", "server", "servers")
 """The names of settings whose values are hosts."""
-HOST_AND_PORT = re.compile(r"(\[[^\]\s]*\]|[\w.-]*[A-Za-z.][\w.-]*):\d+")
-"""A value of any setting that is a server, such as gpu-07:8000."""
+HOST_AND_PORT = re.compile(r"(?<![\w.:-])(?!(?:cuda|[\d_-]+):)(\[[^\]\s]*\]|[\w.-]+):\d{2,}(?![.:-]?\w)")
+"""A server in the value of any setting, such as gpu-07:8000. A single digit is a line, a device or a model's size."""
 HOST_OF_ADDRESS = re.compile(r"://(?:[^\s/@\"]*@)?(\[[^\]\s]*\]|[^\s/:\"]+)")
 KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at other_settings_at".split()
 
@@ -127,19 +132,22 @@ def _read_folder(run: RunFolder) -> Content:
 def without_places(message: str, run: Path) -> str:
     """A message without the leading folders of its absolute paths. The known folders may have spaces in their names."""
     message = FILE_ADDRESS.sub("file ", message)
-    known = {Path.home(), *run.absolute().parents, *run.resolve().parents} - {Path(run.absolute().anchor)}
+    home = Path(os.path.expanduser("~"))  # Path.home raises an error for an account without a home
+    known = {*([home] * home.is_absolute()), *run.absolute().parents, *run.resolve().parents}
+    known -= {Path(run.absolute().anchor)}
     texts = {text for folder in known for text in (str(folder), quote(str(folder)))}  # quoted: in an address
     for folder in sorted(texts, key=len, reverse=True):
         message = re.sub(rf"(?<![\w./:]){re.escape(folder)}(?![\w-])", "/…", message)
-    return ABOVE.sub("…/", message)
+    return ABOVE.sub("…/", ACCOUNT.sub("/…", message))
 
 
 def _hosts(info: dict) -> set[str]:
     """The names and addresses of the machines of a run: its own, and the servers among its settings."""
     config = info.get("config") or {}
-    named = [value for name, value in flatten(config).items() if name.rpartition(".")[2] in HOSTS]
+    values = [value for name, value in flatten(config).items() if name.rpartition(".")[2] in HOSTS]
+    named = [name for value in values for name in (value if isinstance(value, list) else [value])]
     text = json.dumps(config)
-    addressed = HOST_OF_ADDRESS.findall(text) + re.findall(rf'"{HOST_AND_PORT.pattern}["/]', text)
+    addressed = HOST_OF_ADDRESS.findall(text) + HOST_AND_PORT.findall(text)
     return {text for text in (info.get("host"), *named, *addressed) if isinstance(text, str)} - {""}
 
 
@@ -147,7 +155,7 @@ def _without_hosts(config):
     if isinstance(config, list):
         return list(map(_without_hosts, config))
     if not isinstance(config, dict):
-        return None if isinstance(config, str) and HOST_AND_PORT.fullmatch(config) else config
+        return HOST_AND_PORT.sub("…", config) if isinstance(config, str) else config
     return {key: None if key in HOSTS else _without_hosts(value) for key, value in config.items()}
 
 
