@@ -34,8 +34,10 @@ def memory_limits(root: Path = Path("/")) -> Iterator[tuple[int, int]]:
                 limit = (folder / "memory.limit_in_bytes").read_text()
                 used, prefix = (folder / "memory.usage_in_bytes").read_text(), "total_"
             parts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        except OSError:
-            continue
-        if limit.strip() != "max":
+            if limit.strip() == "max":
+                continue
             files = sum(int(parts.get(f"{prefix}{name}_file", 0)) for name in ("active", "inactive"))
-            yield max(0, int(limit) - int(used) + files), int(limit)
+            free = max(0, int(limit) - int(used) + files)
+        except (OSError, ValueError):  # no such file, or a container's imitation of the file
+            continue
+        yield free, int(limit)

@@ -26,8 +26,10 @@ def doctor():
         report()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
+        distributions = {"yaml": "pyyaml", "antlr4": "antlr4-python3-runtime", "dateutil": "python-dateutil"}
+        pin = with_pin(distributions.get(package, package))
         raise UserError(
-            f"{package} is not installed, so doctor can't look further: {way_to_install([with_pin(package)])}"
+            f"{package} is not installed, so doctor can't look further: {way_to_install([pin])}"
         ) from error
 
 

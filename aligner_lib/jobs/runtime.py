@@ -128,7 +128,9 @@ def _explanation(kind: str, config: DictConfig, error: Exception, had_folder: bo
         action = (
             f"continues from {latest.name}" if latest else "begins anew, because there is no checkpoint yet"
         )
-        file = Path(getattr(error, "filename", None) or folder.path).absolute()
+        # of a copy, filename2 is the target; the attributes can also be a descriptor
+        names = (getattr(error, name, None) for name in ("filename2", "filename"))
+        file = Path(next((name for name in names if isinstance(name, str)), folder.path)).absolute()
         place = folder.path if file.is_relative_to(folder.path.absolute()) else file.parent
         return f"the disk of {place} is full: free some space and start the same command again; it {action}"
     return None

@@ -130,7 +130,7 @@ def _adds_steps(run: RunFolder, config: DictConfig) -> bool:
     before, now = _settings(run.info["config"]), _settings(save(config))
     steps = [f"trainer.{run.kind}.{name}" for name in ("max_steps", "max_epochs")]
     lengths = [(before[key] or 1, now[key] or 1) for key in steps if key in before]  # max_epochs may be None
-    return any(later > earlier or later == -1 != earlier for earlier, later in lengths)
+    return any(later > earlier or (later == -1 and earlier != -1) for earlier, later in lengths)
 
 
 def _changes(earlier: Mapping, later: Mapping) -> list[str]:

@@ -234,10 +234,10 @@ class Workspace:
             self._record_start(f"{name or _name(kind, fault)}/{part}".rstrip("/"))
         if self._takes_recorded and fault is None and (job := self._recorded_job(kind, run, settings)):
             return job
-        if recorded_runs.is_recorded(run) and not self.only_prints:
-            recorded_runs.make_way(run.path)
         if not self.only_prints and scheduler_of(self.where).on_this_machine and len(allocation or ()) > 1:
             check_installed()
+        if recorded_runs.is_recorded(run) and not self.only_prints:
+            recorded_runs.make_way(run.path)
         try:
             commands = self.commands(kind, name, allocation, fault, **settings)
             return submit(commands, run.path, self.where, allocation)
