@@ -84,8 +84,7 @@ def notices(kind: str, config: DictConfig, profile: str | None = None) -> list[s
 def settings_of(kind: str, plain: dict, profile: str | None = None) -> dict[str, Any]:
     """Return the settings that differ from the profile, by their full names. plain: the result of `save`."""
     usual = flatten(save(_defaults(kind, profile)))
-    given = {key: _recorded(key, value, plain) for key, value in flatten(plain).items()}
-    return {key: value for key, value in given.items() if key not in usual or usual[key] != value}
+    return {key: value for key, value in flatten(plain).items() if key not in usual or usual[key] != value}
 
 
 def save(config: DictConfig) -> dict:
@@ -98,17 +97,18 @@ def load(kind: str, plain: dict) -> DictConfig:
     lacks."""
     config = _typed(kind)
     for key, value in _leaves("", plain, config):
-        _assign(config, kind, key, literal(_recorded(key, value, plain)), written=f"{key}={value}")
+        _assign(config, kind, key, literal(value), written=f"{key}={value}")
     return config
 
 
-def _recorded(key: str, value: Any, plain: dict) -> Any:
-    """A setting's value in run.json, without max_epochs beside max_steps: max_steps is then the run's length, and earlier versions
-    recorded an unset max_epochs as 1."""
-    group, _, name = key.rpartition(".")
-    if name == "max_epochs" and flatten(plain).get(f"{group}.max_steps", -1) != -1:
-        return None
-    return value
+def recorded(info: dict) -> dict:
+    """The settings in a run's run.json, without a max_epochs that did not end the run: earlier versions recorded an unset
+    max_epochs as 1, and ignored max_epochs beside max_steps."""
+    plain = copy.deepcopy(info["config"])
+    for loop in (plain.get("trainer") or {}).values():
+        if isinstance(loop, dict) and "max_epochs" in loop and loop.get("max_steps") == info.get("max_steps"):
+            loop["max_epochs"] = None
+    return plain
 
 
 def literal(value: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from aligner_lib.config.compose import compose, parse_override, save, settings_of, written
+from aligner_lib.config.compose import compose, parse_override, recorded, save, settings_of, written
 from aligner_lib.config.functions import place_in
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
@@ -42,7 +42,7 @@ def parents_settings(parent: RunFolder) -> dict[str, object]:
             f"{parent.path} ran as several jobs, but a branch continues in a single job: run the parent in a single "
             "process"
         )
-    settings = settings_of(info["kind"], info["config"], info.get("profile"))
+    settings = settings_of(info["kind"], recorded(info), info.get("profile"))
     before = str((info["config"].get("exp_manager") or {}).get("explicit_log_dir")).rstrip("/") + "/"
     return {
         key: str(parent.path.absolute() / value.removeprefix(before))

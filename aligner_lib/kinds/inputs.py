@@ -99,8 +99,7 @@ def for_validation(samples: Sequence, config: DictConfig) -> Sequence:
 
 
 def steps_of(loop: DictConfig, samples: int | None, batch_size: int) -> int:
-    """The number of steps of a run: the fewer of max_steps and the steps in max_epochs. If both are set, max_steps becomes this
-    number, so that run.json has the length of the run.
+    """The number of steps of a run: the fewer of max_steps and the steps in max_epochs.
 
     samples: in an epoch; None: an environment draws its prompts without end. Raises UserError if the run would have no end.
     """
@@ -119,8 +118,7 @@ def steps_of(loop: DictConfig, samples: int | None, batch_size: int) -> int:
     logger.info(
         f"the run ends with the first of max_steps={steps} and max_epochs={epochs} ({of_epochs} steps)"
     )
-    loop.max_steps = min(steps, of_epochs)
-    return loop.max_steps
+    return min(steps, of_epochs)
 
 
 def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aligner_lib.config.compose import compose, load, save
+from aligner_lib.config.compose import compose, load, recorded, save
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.kinds.grpo.settings import rollouts_of_a_step
 from aligner_lib.kinds.inputs import steps_of
@@ -50,9 +50,14 @@ def test_a_run_ends_with_the_first_of_max_steps_and_max_epochs(given, steps, cap
     config = compose("sft", [f"trainer.sft.{text}" for text in given.split()])
     assert steps_of(config.trainer.sft, 64, 16) == steps
     assert ("max_steps=12 and max_epochs" in caplog.text) == (len(given.split()) == 2)
-    if "max_steps=12" in given:  # a recorded max_steps is the run's length
-        config.trainer.sft.max_epochs = 1
-        assert steps_of(load("sft", save(config)).trainer.sft, 64, 16) == steps
+    assert config == compose("sft", [f"trainer.sft.{text}" for text in given.split()])
+    assert load("sft", save(config)) == config
+
+
+@pytest.mark.parametrize(("length", "max_epochs"), [(12, None), (4, 1)])
+def test_max_epochs_in_a_record_is_read_only_if_it_ended_the_run(length, max_epochs):
+    config = save(compose("sft", ["trainer.sft.max_steps=12", "trainer.sft.max_epochs=1"]))
+    assert recorded({"config": config, "max_steps": length})["trainer"]["sft"]["max_epochs"] == max_epochs
 
 
 @pytest.mark.parametrize(("objective", "rollouts"), [("rloo", 5), ("reinforce_pp", 1)])

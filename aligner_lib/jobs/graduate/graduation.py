@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.algorithms.batching import sample_order
 from aligner_lib.config import peft
-from aligner_lib.config.compose import load, save, settings_of
+from aligner_lib.config.compose import load, recorded, save, settings_of
 from aligner_lib.config.function_hashes import existing_file
 from aligner_lib.config.functions import place_in
 from aligner_lib.datasets import load as jsonl
@@ -82,7 +82,7 @@ class Graduation:
     @cached_property
     def config(self) -> DictConfig:
         """The run's settings."""
-        return load(self.kind, self.trained.config)
+        return load(self.kind, recorded(self.trained.run.info))
 
     @property
     def kind(self) -> str:
