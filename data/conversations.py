@@ -44,9 +44,17 @@ HH_TURN = re.compile(r"\n\n(Human|Assistant):")
 # A prompt as `aligner data hh` writes it; an empty line may have spaces.
 PLAIN_PROMPT = re.compile(r"\s*(?=(?:System|User):)(.*)\n[^\S\n]*\n\s*Assistant:\s*", re.DOTALL)
 PLAIN_TURN = re.compile(r"(?:\A|\n[^\S\n]*\n\s*)(System|User|Assistant):")
-# The beginning of a prompt that a chat template has written: NeMo's, ChatML, Llama 3, Gemma, Llama 2 and Mistral.
-TEMPLATE_MARK = re.compile(
-    r"\s*(<extra_id_\d>|<\|im_start\|>|(?:<\|begin_of_text\|>)?<\|start_header_id\|>|(?:<bos>)?<start_of_turn>|(?:<s>)?\s*\[INST\])"
+# A whole prompt that a chat template has written, to the assistant's opening: NeMo's, ChatML (the opening may have thoughts),
+# Llama 3, Gemma, and Llama 2 and Mistral. A question may begin with a mark, too.
+TEMPLATED = re.compile(
+    r"""\s*(?:<s>|<bos>|<\|begin_of_text\|>|<\|endoftext\|>)?\s*(?:
+        <extra_id_\d>[^\n]*\n.*<extra_id_[1-9]>[^\n]*
+        |<\|im_start\|>\w+\n.*<\|im_start\|>assistant(?:\s*<think>(?:\s*</think>)?)?
+        |<\|start_header_id\|>\w+<\|end_header_id\|>.*<\|start_header_id\|>assistant<\|end_header_id\|>
+        |<start_of_turn>\w+\n.*<start_of_turn>model
+        |\[INST\].*\[/INST\]
+    )\s*""",
+    re.DOTALL | re.VERBOSE,
 )
 TURN_KEYS = frozenset({"role", "content", "from", "value", "weight"})
 TOOL_KEYS = {"assistant": frozenset({"tool_calls"}), "tool": frozenset({"tool_call_id", "name"})}
@@ -136,7 +144,7 @@ def hh_messages(text: str, key: str) -> list[Message] | None:
 
 def is_templated(value: Any) -> bool:
     """Whether a value is a prompt that a chat template has written, as NeMo-Aligner's guide to DPO asks for."""
-    return isinstance(value, str) and TEMPLATE_MARK.match(value) is not None
+    return isinstance(value, str) and TEMPLATED.fullmatch(value) is not None
 
 
 def is_plain_prompt(value: Any) -> bool:

@@ -183,7 +183,11 @@ class EnvironmentTasks:
     ) -> Task | EnvironmentFailure:
         if isinstance(prompt, EnvironmentFailure):
             return prompt
-        prompt, tools = as_written(self.tokenizer, prompt), self._tools[name]
+        try:
+            prompt = as_written(self.tokenizer, prompt)
+        except UserError as error:
+            return EnvironmentFailure(name, seed, "templated", str(error))
+        tools = self._tools[name]
         tokens = encode(self.tokenizer, prompt, tools)
         if len(tokens) > self.max_length:
             return EnvironmentFailure(

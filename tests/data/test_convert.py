@@ -33,6 +33,8 @@ CALLED = {"role": "assistant", "content": "", "tool_calls": [{"type": "function"
 DIALOGUE = {"messages": [*ASKED, turn(ANSWER)]}
 PAIR = {"prompt": ASKED, "chosen": ANSWER, "rejected": WORSE}
 Q = "What is the sea?"
+CHATML = f"<|endoftext|><|im_start|>user\n{Q}<|im_end|>\n<|im_start|>assistant\n"
+NEMO = f"<extra_id_0>System\n\n<extra_id_1>User\n{Q}\n<extra_id_1>Assistant\n"
 # what a stranger's record is: its form, the target, and the line that the trainers get
 RECOGNISED = {
     "pairs of texts": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "preferences", PAIR),
@@ -58,8 +60,9 @@ RECOGNISED = {
     "labels of a CSV": ({"prompt": Q, "response": ANSWER, "label": "0.0"}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": False}),
     "labels of 1 and -1": ({"prompt": Q, "response": ANSWER, "label": "-1"}, "preferences", {"prompt": ASKED, "response": ANSWER, "label": False}),
     "UltraFeedback's answers": ({"instruction": Q, "completions": [{"response": WORSE, "overall_score": 2}, {"response": ANSWER, "overall_score": 9.5}]}, "preferences", PAIR),
-    "a prompt in a template": ({"prompt": f"<|im_start|>user\n{Q}\n"}, "prompts", {"text": f"<|im_start|>user\n{Q}\n"}),
-    "a label in a template": ({"prompt": f"<extra_id_1>User\n{Q}\n", "response": ANSWER, "label": 1}, "preferences", {"prompt": f"<extra_id_1>User\n{Q}\n", "response": ANSWER, "label": True}),
+    "a prompt in a template": ({"prompt": CHATML}, "prompts", {"text": CHATML}),
+    "a question that begins with a mark": ({"prompt": f"[INST] {Q}"}, "prompts", {"prompt": [{"role": "user", "content": f"[INST] {Q}"}]}),
+    "a label in a template": ({"prompt": NEMO, "response": ANSWER, "label": 1}, "preferences", {"prompt": NEMO, "response": ANSWER, "label": True}),
     "the prompt of a pair in a template": ({"prompt": f"[INST] {Q} [/INST]", "chosen_response": ANSWER, "rejected_response": WORSE}, "prompts", {"text": f"[INST] {Q} [/INST]"}),
     "a pair for SFT": ({"prompt": Q, "chosen": ANSWER, "rejected": WORSE}, "sft", DIALOGUE),
     "OpenOrca": ({"id": "niv.1", "system_prompt": "Be brief.", "question": Q, "response": ANSWER}, "sft", {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, turn(ANSWER)]}),
@@ -269,7 +272,7 @@ LEFT_OUT = {
     "a call": ({"prompt": [ASKED[0] | {"tool_calls": [1]}], "completion": "b"}, "unread key", "'tool_calls'"),
     "a picture": ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "completion": "b"}, "wrong type", "turn 1"),
     "an answered prompt": ({"prompt": [*ASKED, turn("So.")], "completion": "b"}, "the prompt ends with the assistant's turn", "'prompt'"),
-    "a prompt in a template": ({"prompt": "<|im_start|>user\na", "completion": "b"}, "a chat template has written the prompt", "give them without marks"),
+    "a prompt in a template": ({"prompt": CHATML, "completion": "b"}, "a chat template has written the prompt", "give them without marks"),
     "two system texts": ({"system": "S.", "system_prompt": "T.", "prompt": "a", "completion": "b"}, "unread key", "system and system_prompt differ"),
     "two system turns": ({"system": "S.", "messages": [{"role": "system", "content": "T."}, *ASKED, turn("b")]}, "unread key", "'system' and the first turn differ, and only one can be the system turn: use --ignore system"),
     "turns as numpy writes them": ({"prompt": "a", "completion": "[{'content': 'b', 'role': 'user'}\n {'content': 'c', 'role': 'assistant'}]"}, "wrong type", "'completion' is the text of a list of turns, but not JSON: write lists with json.dumps"),

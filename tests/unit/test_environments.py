@@ -347,6 +347,8 @@ def test_a_text_is_written_by_the_template_that_was_chosen(smoke, here):
     (task,) = tasks({"a": 1}, {"a": 1}, tokenizer, "User: Hi.\n\nAssistant:").train(0, 1)
     assert task.conversation == [user("Hi.")]
     assert list(task.tokens) == list(encode(tokenizer, task.conversation))
+    (failure,) = tasks({"a": 1}, {"a": 1}, tokenizer, "[INST] Hi. [/INST]").train(0, 1)
+    assert failure.reason == "templated" and "'[INST] Hi. [/INST]'" in failure.text
 
 
 # ---- a file of the user's -------------------------------------------------------------------------------------------

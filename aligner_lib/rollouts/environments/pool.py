@@ -61,7 +61,7 @@ class EnvironmentFailure:
     environment: str
     seed: int
     reason: str
-    """raised, timeout, not_finite, reward_missing, died, too_long, or the reason of a NoVerdict."""
+    """raised, timeout, not_finite, reward_missing, died, too_long, templated, or the reason of a NoVerdict."""
     text: str
     """A traceback or a sentence."""
 
