@@ -155,11 +155,12 @@ def opened_run(
 
 
 def check_ranking(kind: str, config: DictConfig, ranking: Ranking | None) -> None:
-    """Raise UserError, before models are loaded, if the kind does not declare the metric that ranks checkpoints. A user's
-    trainer may have further metrics, which the first validation shows."""
+    """Raise UserError, before models are loaded, if the kind declares metrics of validations, but not the metric that ranks
+    checkpoints. A user's trainer may have further metrics, and a user's kind may declare none: the first validation shows them."""
     if ranking is not None and "trainer" not in (config.get("functions") or {}):
         names = [name for group in kind_of(kind).metrics for metric in group.metrics for name in metric.names]
-        ranking.check([name for name in names if name.startswith("val")] or names)
+        if of_validation := [name for name in names if name.startswith("val")]:
+            ranking.check(of_validation)
 
 
 def _loop_settings(exp_manager: DictConfig, loop: DictConfig, max_steps: int):

@@ -4,11 +4,13 @@ import json
 import os
 import signal
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 
 import pytest
 import torch
 
 from aligner_lib.config.compose import compose
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.jobs.run import check_ranking
 from aligner_lib.run_folder.ranking import Ranking
@@ -470,7 +472,9 @@ def test_monitor_is_another_name_of_save_best(given, ranking):
 
 
 @pytest.mark.parametrize(("monitor", "is_known"), [("val_rewards", False), ("validation/acc", True)])
-def test_a_metric_that_the_kind_does_not_declare_is_refused_before_models_are_loaded(monitor, is_known):
+def test_a_metric_that_the_kind_does_not_declare_is_refused_before_models_are_loaded(
+    monitor, is_known, monkeypatch
+):
     config = compose("rm", [f"exp_manager.checkpoint_callback_params.monitor={monitor}"])
     ranking = Ranking.of(config.exp_manager.checkpoint_callback_params)
     with (
@@ -479,3 +483,5 @@ def test_a_metric_that_the_kind_does_not_declare_is_refused_before_models_are_lo
         else pytest.raises(UserError, match=r"monitor=val_rollouts/rewards: .*/acc, ")
     ):
         check_ranking("rm", config, ranking)
+    monkeypatch.setattr("aligner_lib.jobs.run.kind_of", lambda _: replace(kind_of("rm"), metrics=()))
+    check_ranking("own", config, ranking)  # the first validation shows what an own kind has
