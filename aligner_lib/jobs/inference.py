@@ -23,6 +23,7 @@ from aligner_lib.datasets.chat_template import (
     use_template,
     with_response,
 )
+from aligner_lib.datasets.load.turns import after_prompt
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.drawn_answer import DrawnAnswer
@@ -168,7 +169,7 @@ def row_of(tokenizer: Tokenizer, prompt: str, answer: str) -> tuple[list[int], i
     """Token ids of a prompt with an answer and its stop token, and the index of the answer's first token. Raises UserError when
     the answer contains a stop token."""
     try:
-        return with_response(tokenizer, prompt, f" {answer}")
+        return with_response(tokenizer, prompt, after_prompt(prompt, answer))
     except ValueError as error:
         raise UserError(f"{error}. Remove the token from the answer {answer[:80]!r}") from None
 
