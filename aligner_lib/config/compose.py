@@ -136,6 +136,7 @@ def read_overrides(kind: str, file: Path) -> list[str]:
         raise ConfigError(f"{file} can't be read as settings: the file must map names to values")
     config = _typed(kind)
     _check_defaults(plain.pop("defaults", None) or [], file)
+    plain.pop("hydra", None)  # Hydra's own folders and logs
     leaves = [leaf for leaf in _leaves("", plain, config) if not _is_name_only(config, *leaf)]
     unknown = [_unknown(key, kind, config) for key, _ in leaves if not _is_known(config, key)]
     if unknown:
@@ -145,11 +146,16 @@ def read_overrides(kind: str, file: Path) -> list[str]:
     return [f"{key}={written(value)}" for key, value in leaves]
 
 
-def _check_defaults(entries: list[Any], file: Path) -> None:
-    """Raise ConfigError for another file in Hydra's list `defaults`, unless the file is optional."""
-    for entry in entries:
-        (name,) = entry if isinstance(entry, dict) else [entry]
-        if name != "_self_" and not name.startswith("optional "):
+def _check_defaults(entries: Any, file: Path) -> None:
+    """Raise ConfigError for another file in Hydra's list `defaults`, unless the file is optional or Hydra's own, and for a value
+    that is no such list."""
+    for entry in entries if isinstance(entries, list) else [entries]:
+        names = list(entry) if isinstance(entry, dict) and isinstance(entries, list) else [entry]
+        if len(names) != 1 or not isinstance(name := names[0], str):
+            raise ConfigError(
+                f"{file} has {entry!r} under `defaults`, which Hydra's list of names of files can't have: leave `defaults` out"
+            )
+        if name != "_self_" and not re.match(r"optional |(?:override )?/?hydra/", name):
             raise ConfigError(
                 f"{file} takes settings from another file, {name} under `defaults`, which is not read: write these settings into "
                 "the file"
@@ -395,7 +401,7 @@ def _unknown(key: str, kind: str, config: DictConfig) -> str:
         here = next((name for name in names if _is_known(config, name)), None)
         if key in names and here:
             return f"there is no setting {key!r}: {idle.get(here, f'this kind of job {purpose} {here}')}"
-    if cure := not_here(key):
+    if cure := not_here(key, keys(kind)):
         return f"there is no setting {key!r}: {cure}"
     group = key.rpartition(".")[0]
     while group and not _is_group(config, group):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 
 # What a job does with a setting, and the setting's names in the kinds of job.
@@ -45,11 +47,14 @@ OTHER_NAMES = {
     }.items()
 }
 
-# NeMo-Aligner's names of settings without an equivalent, with the cures. A `*` stands for any text.
+CRITIC = "critic."  # the group of the critic's settings in a PPO job
+_GROUP_OF_A_KIND = re.compile(r"(?:model|trainer)\.(?:sft|rm|dpo|ppo|grpo)\.")
+_SETTING = re.compile(r"[a-z_]+(?:\.[a-z_*]+)+")
+# NeMo-Aligner's names of settings without an equivalent, with the cures. A `*` stands for any text, in a cure for the kind's loop.
 NOT_HERE = {
     "trainer.accelerator": "a job takes the machine's GPUs, and the CPU where there is none",
-    "trainer.max_epochs": "each loop has a max_epochs of its own, as trainer.sft.max_epochs",
-    "trainer.max_steps": "each loop has a max_steps of its own, as trainer.sft.max_steps",
+    "trainer.max_epochs": "each loop has a max_epochs of its own, as trainer.*.max_epochs",
+    "trainer.max_steps": "each loop has a max_steps of its own, as trainer.*.max_steps",
     "trainer.max_time": "before Slurm's time limit, a run writes a checkpoint, and the job is queued again",
     "exp_manager.max_time_per_run": "before Slurm's time limit, a run writes a checkpoint, and the job is queued again",
     "exp_manager.exp_dir": "exp_manager.explicit_log_dir (or --run) is the run folder",
@@ -131,13 +136,26 @@ model.data.seq_length model.forward_micro_batch_size model.*.forward_micro_batch
 model.dpo.log_prob_forward_micro_batch_size model.dpo.sft_average_log_probs"""
 
 
-def not_here(key: str) -> str | None:
-    """The cure for a name of NeMo-Aligner's without an equivalent; None for other names."""
-    return next((cure for name, cure in NOT_HERE.items() if fnmatchcase(key, name)), None)
+def not_here(key: str, known: Collection[str]) -> str | None:
+    """The cure for a name of NeMo-Aligner's without an equivalent. None for other names, for a name in the group of another kind
+    of job, and for a cure with a setting that the kind lacks. known: the kind's settings."""
+    name = key.removeprefix(CRITIC)
+    prefix = key.removesuffix(name)
+    cure = next((cure for pattern, cure in NOT_HERE.items() if fnmatchcase(name, pattern)), None)
+    group = _GROUP_OF_A_KIND.match(name)
+    if cure is None or (group and not any(setting.startswith(prefix + group[0]) for setting in known)):
+        return None
+    for named in _SETTING.findall(cure):
+        here = next((setting for setting in known if fnmatchcase(setting, prefix + named)), None)
+        if here is None:
+            return None
+        cure = cure.replace(named, here)
+    return cure
 
 
 def is_name_only(key: str, value: object) -> bool:
     """Whether a job leaves out a name without an equivalent: the name is NeMo-Aligner's, and the value changes nothing."""
+    key = key.removeprefix(CRITIC)
     is_copy = isinstance(value, str) and value.startswith("${")
     names = [of_value for usual, of_value in _NAMES_ONLY if is_copy or value == usual]
     names += [_LABELS, *([_COPIES] if is_copy else [])]

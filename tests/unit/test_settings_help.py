@@ -67,6 +67,9 @@ def test_what_print_config_prints_can_be_given_back(name, tmp_path):
         ("trainer: {nothing: 1}", "nothing"),
         ("trainer: {nothing: 1, logger: True}\nother: 2", "(?s)'trainer.nothing'.*'trainer.logger'.*'other'"),
         ("defaults: [gpt_sft, _self_]", "another file, gpt_sft"),
+        ("defaults: gpt_sft", "another file, gpt_sft"),
+        ("defaults: 3", "has 3 under `defaults`"),
+        ("defaults: [{a: 1, b: 2}]", "has {'a': 1, 'b': 2} under `defaults`"),
         (None, "can't be read"),
     ],
 )
@@ -79,7 +82,8 @@ def test_a_file_without_settings_is_refused(tmp_path, text, reason):
 
 
 OF_NEMO_ALIGNER = """
-defaults: [optional tp_overlap@model.ub_tp_comm_overlap_cfg: ]
+defaults: [optional tp_overlap@model.ub_tp_comm_overlap_cfg: , override hydra/job_logging: disabled]
+hydra: {run: {dir: .}}
 name: mine
 pretrained_checkpoint: {restore_from_path: "???"}
 trainer: {rm: {max_epochs: 2}, max_epochs: "${.rm.max_epochs}", accelerator: gpu, logger: False, max_time: null}
@@ -96,6 +100,22 @@ def test_names_of_nemo_aligner_whose_values_change_nothing_are_left_out(tmp_path
     file.write_text(OF_NEMO_ALIGNER)
     given = ["pretrained_checkpoint.restore_from_path=m", "trainer.rm.max_epochs=2"]
     assert compose("rm", [*read_overrides("rm", file), given[0]]) == compose("rm", given)
+    assert compose("ppo", ["critic.model.hidden_dropout=0.0"]) == compose("ppo")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "cure"),
+    [
+        ("rm", "trainer.max_epochs", "as trainer.rm.max_epochs"),
+        ("critic", "trainer.ppo.max_steps", "the critic ends with its actor; model.optim.sched.max_steps"),
+        ("ppo", "critic.model.hidden_dropout", "except critic.model.peft.lora_tuning.adapter_dropout"),
+        ("sft", "trainer.ppo.max_steps", "did you mean trainer.sft.max_steps"),
+        ("ppo", "trainer.grpo.samples_per_prompt", "there is no setting 'trainer.grpo.samples_per_prompt';"),
+    ],
+)
+def test_a_cure_for_a_name_of_nemo_aligner_names_only_settings_of_the_kind(kind, name, cure):
+    with pytest.raises(ConfigError, match=cure):
+        compose(kind, [f"{name}=0.5"])
 
 
 COMPLETED = {
