@@ -16,13 +16,14 @@ import yaml
 from omegaconf import OmegaConf
 from smoke_jobs import prepare_smoke_job
 
+from aligner_lib.algorithms.objective import SWITCHES, Objective
 from aligner_lib.algorithms.schedule import learning_rate
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.config.schema import Optim, Sched
 from aligner_lib.datasets.samples import SFTSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.graduate import TARGETS, graduate, nemo_rl, trl_scripts
+from aligner_lib.jobs.graduate import TARGETS, graduate, nemo_rl, trl, trl_scripts, verl
 from aligner_lib.jobs.graduate.graduation import Graduation
 from aligner_lib.jobs.graduate.texts import Texts
 from aligner_lib.models.export.trained import Trained
@@ -510,6 +511,16 @@ def test_a_refusal_names_what_lacks_and_the_cure(kind, to, words, run_of, smoke,
 def test_what_verl_would_compute_otherwise_is_refused(changes, words, run_of, tmp_path):
     with pytest.raises(UserError, match=words):
         graduation_of(run_of("dr_grpo"), "verl", tmp_path, changes)
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize("check", [trl._loss_of, nemo_rl._check_objective, verl._check_objective])
+def test_a_new_value_of_a_switch_is_refused_until_a_target_names_it(check, switch, monkeypatch):
+    monkeypatch.setitem(SWITCHES, switch, (*SWITCHES[switch], "new"))
+    settings = ["model.grpo.objective=own", "trainer.grpo.initial_policy_kl_penalty=0.1"]
+    run = SimpleNamespace(config=OmegaConf.from_dotlist(settings))
+    with pytest.raises(UserError, match=f"objective=own has {switch}=new, which"):
+        check(run, Objective(**{switch: "new"}))
 
 
 def test_nemo_rl_has_no_ratio_of_sequences_with_a_loss_of_tokens(run_of, tmp_path):

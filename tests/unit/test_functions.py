@@ -13,6 +13,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from aligner_lib.algorithms.objective import PRESETS, SWITCHES
 from aligner_lib.algorithms.policy_gradient import group_advantages, grpo_advantages
 from aligner_lib.algorithms.ppo import clipped_surrogate
 from aligner_lib.config.compose import compose, notices
@@ -283,6 +284,14 @@ def test_a_function_that_the_settings_would_not_call_is_refused(tmp_path, kind, 
     compose(kind, settings)
     with pytest.raises(ConfigError, match=re.escape(words)):
         compose(kind, [*settings, setting])
+
+
+def test_a_new_value_of_clipping_calls_no_own_loss(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(f"def f{CLIP}:\n    return 0")
+    monkeypatch.setitem(SWITCHES, "clipping", (*SWITCHES["clipping"], "new"))
+    monkeypatch.setitem(PRESETS, "grpo", replace(PRESETS["grpo"], clipping="new"))
+    with pytest.raises(ConfigError, match="clipping=new: training does not minimise the clipped loss"):
+        compose("grpo", [f"functions.loss='{tmp_path / 'own.py'}'"])
 
 
 def test_null_stands_for_the_library_s_function_and_other_values_are_refused():

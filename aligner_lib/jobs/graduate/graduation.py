@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.algorithms.batching import sample_order
+from aligner_lib.algorithms.objective import SWITCHES, Objective
 from aligner_lib.config import peft
 from aligner_lib.config.compose import load, recorded, save, settings_of
 from aligner_lib.config.function_hashes import existing_file
@@ -404,3 +405,18 @@ class Graduation:
 def divisor(whole: int, most: int) -> int:
     """The largest divisor of `whole` that is at most `most`: the rows of a micro batch, when all have the same size."""
     return next(size for size in range(min(whole, most), 0, -1) if whole % size == 0)
+
+
+def lacking_values(
+    objective: Objective, values: Mapping[str, Collection[str]], combinations: Mapping[str, bool]
+) -> list[str]:
+    """The values of an objective's switches that a target lacks; with none, the combinations of values that it lacks.
+
+    values: by switch the values that the target computes; combinations: whether the target lacks the combination.
+    """
+    lacking = [
+        f"{switch}={value}"
+        for switch in SWITCHES
+        if (value := getattr(objective, switch)) not in values.get(switch, ())
+    ]
+    return lacking or [combination for combination, lacks in combinations.items() if lacks]

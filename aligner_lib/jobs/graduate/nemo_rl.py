@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aligner_lib.config.peft import is_lora
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.graduate.graduation import SIDES, SPLITS, Graduation, divisor
+from aligner_lib.jobs.graduate.graduation import SIDES, SPLITS, Graduation, divisor, lacking_values
 from aligner_lib.jobs.graduate.texts import AS_IT_IS, Texts
 from aligner_lib.kinds.grpo.settings import objective_of, rollouts_of_a_step
 from aligner_lib.kinds.inputs import steps_of
@@ -31,6 +31,16 @@ CHECKED = (
     "the parallelism for your machine."
 )
 FOLDER = "${oc.env:GRADUATED}"
+# the values of each switch of the objective that NeMo-RL's GRPO computes
+VALUES = {
+    "baseline": ("group_mean", "leave_one_out"),
+    "scale": ("group_std", "none"),
+    "aggregation": ("sum_then_normalize",),
+    "ratio": ("token", "sequence"),
+    "clipping": ("pessimistic",),
+    "normalizer": ("responses", "tokens"),
+    "kl": ("k1", "k2", "k3", "none"),
+}
 
 
 # ---- kinds ----------------------------------------------------------------------------------------------------------
@@ -287,18 +297,11 @@ def _dataset(run: Graduation, split: str, names: dict[str, str]) -> None:
 
 
 def _check_objective(run: Graduation, objective) -> None:
-    problems = {
-        f"baseline={objective.baseline}": objective.baseline not in ("group_mean", "leave_one_out"),
-        f"scale={objective.scale}": objective.scale == "batch_std",
-        f"ratio={objective.ratio}": objective.ratio == "none",
-        f"aggregation={objective.aggregation}": objective.aggregation == "normalize_then_sum",
-        f"clipping={objective.clipping}": objective.clipping == "stop_gradient",
-        f"normalizer={objective.normalizer}": objective.normalizer == "constant",
-        f"kl={objective.kl}": objective.kl == "reward",
+    combinations = {
         f"ratio={objective.ratio} with normalizer={objective.normalizer}": objective.ratio == "sequence"
         and objective.normalizer != "responses",
     }
-    if lacking := [name for name, lacks in problems.items() if lacks]:
+    if lacking := lacking_values(objective, VALUES, combinations):
         raise UserError(
             f"model.grpo.objective={run.config.model.grpo.objective} has {', '.join(lacking)}, which NeMo-RL's GRPO lacks: "
             "choose --to verl or --to trl"

@@ -5,11 +5,12 @@ The scripts are in trl_scripts/, and config.yaml has the arguments of TRL's conf
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from aligner_lib.config.peft import is_lora
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.graduate.graduation import SIDES, Graduation, divisor
+from aligner_lib.jobs.graduate.graduation import SIDES, Graduation, divisor, lacking_values
 from aligner_lib.jobs.graduate.texts import Texts
 from aligner_lib.kinds.grpo.settings import objective_of, rollouts_of_a_step
 from aligner_lib.kinds.inputs import steps_of
@@ -29,6 +30,16 @@ LOSSES = {"dpo": "sigmoid", "ipo": "ipo", "robust": "robust"}
 NORMALIZERS = {"responses": "grpo", "tokens": "dapo", "constant": "dr_grpo"}
 CORRECTIONS = {"truncated": "token_truncate", "masked": "token_mask"}
 SCALES = {"group_std": "group", "batch_std": "batch", "none": "none"}
+# the values of each switch of the objective that GRPOTrainer computes
+VALUES = {
+    "baseline": ("group_mean",),
+    "scale": SCALES,
+    "aggregation": ("sum_then_normalize",),
+    "ratio": ("token", "sequence"),
+    "clipping": ("pessimistic", "stop_gradient"),
+    "normalizer": NORMALIZERS,
+    "kl": ("k3", "none"),
+}
 # Megatron's linear layers → those of transformers
 LAYERS = {
     "linear_qkv": ("q_proj", "k_proj", "v_proj"),
@@ -391,18 +402,15 @@ def _objective(run: Graduation, objective, loss: str) -> None:
 def _loss_of(run: Graduation, objective) -> str:
     """TRL's loss_type for an objective. Raises UserError for an objective that TRL's GRPOTrainer lacks."""
     stops_gradient = objective.clipping == "stop_gradient"
-    kl_is_carried = objective.kl in ("k3", "none") or run.config.trainer.grpo.initial_policy_kl_penalty == 0
-    problems = {
-        f"baseline={objective.baseline}": objective.baseline != "group_mean",
-        f"aggregation={objective.aggregation}": objective.aggregation == "normalize_then_sum",
-        f"ratio={objective.ratio}": objective.ratio == "none",
-        f"kl={objective.kl}": not kl_is_carried,
+    if run.config.trainer.grpo.initial_policy_kl_penalty == 0:
+        objective = replace(objective, kl="none")
+    combinations = {
         f"clipping={objective.clipping} with normalizer={objective.normalizer}": stops_gradient
         and objective.normalizer != "tokens",
         f"ratio=sequence with normalizer={objective.normalizer}": objective.ratio == "sequence"
         and objective.normalizer != "responses",
     }
-    if lacking := [name for name, lacks in problems.items() if lacks]:
+    if lacking := lacking_values(objective, VALUES, combinations):
         raise UserError(
             f"model.grpo.objective={run.config.model.grpo.objective} has {', '.join(lacking)}, which TRL's GRPOTrainer lacks: "
             "choose --to verl, or write the weights alone with `aligner model export`"

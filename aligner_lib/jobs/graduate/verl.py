@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aligner_lib.config.peft import is_lora
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.graduate.graduation import SPLITS, Graduation, divisor
+from aligner_lib.jobs.graduate.graduation import SPLITS, Graduation, divisor, lacking_values
 from aligner_lib.jobs.graduate.texts import AS_IT_IS, Texts
 from aligner_lib.kinds.grpo.settings import objective_of, rollouts_of_a_step
 from aligner_lib.kinds.inputs import steps_of
@@ -44,8 +44,24 @@ ESTIMATORS = {
     "batch_mean": "reinforce_plus_plus",
     "critic": "gae",
 }
+# by baseline of GRPO: the scales that verl has with the baseline
+SCALES = {
+    "group_mean": ("group_std", "none"),
+    "leave_one_out": ("none",),
+    "batch_mean": ("batch_std",),
+}
 UNLIMITED = 1e9
 KL_LOSSES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
+# the values of each switch of the objective that verl computes
+VALUES = {
+    "baseline": SCALES,
+    "scale": ("group_std", "batch_std", "none"),
+    "aggregation": ("sum_then_normalize",),
+    "ratio": ("token", "sequence", "none"),
+    "clipping": ("pessimistic",),
+    "normalizer": AGGREGATION,
+    "kl": (*KL_LOSSES, "reward", "none"),
+}
 
 
 # ---- kinds ----------------------------------------------------------------------------------------------------------
@@ -357,19 +373,14 @@ def _reward_model(run: Graduation) -> None:
 
 
 def _check_objective(run: Graduation, objective) -> None:
-    per_token = objective.baseline == "batch_mean"
-    problems = {
-        f"baseline={objective.baseline}": objective.baseline not in ESTIMATORS,
-        f"scale={objective.scale}": (objective.scale == "batch_std") != per_token,
-        f"aggregation={objective.aggregation}": objective.aggregation == "normalize_then_sum",
-        f"clipping={objective.clipping}": objective.clipping == "stop_gradient",
-        f"baseline={objective.baseline} with kl={objective.kl}": per_token and objective.kl != "reward",
-        f"baseline={objective.baseline} with scale={objective.scale}": objective.baseline == "leave_one_out"
-        and objective.scale != "none",
+    baseline, per_token = f"baseline={objective.baseline}", objective.baseline == "batch_mean"
+    combinations = {
+        f"{baseline} with scale={objective.scale}": objective.scale not in SCALES.get(objective.baseline, ()),
+        f"{baseline} with kl={objective.kl}": per_token and objective.kl != "reward",
         f"ratio={objective.ratio} with normalizer={objective.normalizer}": objective.ratio == "sequence"
         and objective.normalizer != "responses",
     }
-    if lacking := [name for name, lacks in problems.items() if lacks]:
+    if lacking := lacking_values(objective, VALUES, combinations):
         raise UserError(
             f"model.grpo.objective={run.config.model.grpo.objective} has {', '.join(lacking)}, which verl lacks: choose another "
             "target, or write the weights alone with `aligner model export`"

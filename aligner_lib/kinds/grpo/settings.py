@@ -244,7 +244,7 @@ def _check_used_functions(config: DictConfig) -> None:
     idle = {
         "kl": not objective.kl_in_loss and f"kl={objective.kl}: the loss has no KL",
         "advantages": objective.baseline == "teacher" and "baseline=teacher: rewards are not compared",
-        "loss": (objective.ratio == "none" or objective.clipping == "stop_gradient")
+        "loss": (objective.ratio == "none" or objective.clipping != "pessimistic")
         and f"ratio={objective.ratio} and clipping={objective.clipping}: training does not minimise the clipped loss",
     }
     for name, why in idle.items():
