@@ -1,4 +1,4 @@
-"""`./lab test --since REF`: the test files that a change since a git commit can reach.
+"""`./lab test --since REF`: the test files that a branch's changes can reach, and how many imports lie in between.
 
 A file reaches what it imports, anywhere in it, and what it names in a string: so are other processes started
 (`-m aligner_lib`, "from cluster import Job", "trainer.py"). Of a conftest.py it reaches the fixtures that it asks for.
@@ -56,30 +56,38 @@ BY_NAME = {
 CODE = re.compile(r"\b(?:import|from|-m) ([\w.]+)(?: import (\w+))?|\b(\w+(?:\.\w+)+)")
 
 
-def affected(changed: set[str]) -> tuple[set[str], str | None]:
-    """The test files that a change of these files can reach; where that is every one, the file that it is for."""
+def affected(changed: set[str]) -> tuple[dict[str, int], str | None]:
+    """The test files that a change of these files can reach, with the number of imports in between; where that is every one,
+    the file that it is for."""
     everything = {path for path in sources() if Path(path).name.startswith("test_")}
-    causes, reached_tests = set(), set(READ_EVERYTHING) if changed else set()
+    causes, readers = set(), dict.fromkeys(READ_EVERYTHING, 1) if changed else {}
     for path in changed:
-        readers = next((files for name, files in READERS.items() if path.startswith(name)), None)
+        by_name = next((files for name, files in READERS.items() if path.startswith(name)), None)
         if path in everything or re.fullmatch(r"tests/.*conftest\.py", path):
-            reached_tests |= {
-                test for test in everything if test.startswith(path.removesuffix("conftest.py"))
-            }
+            folder = path.removesuffix("conftest.py")
+            readers |= {test: 0 for test in everything if test.startswith(folder)}
         elif path in sources() and not path.startswith("notebooks/"):
             causes.add(path)
-        elif readers is not None:
-            reached_tests |= set(readers)
+        elif by_name is not None:
+            readers |= dict.fromkeys(by_name, 0)
         elif package := _package_of(path):
             causes |= {source for source in sources() if Path(source).parent == package}
         elif not path.startswith("tests/") or not Path(path).name.startswith("test_"):
-            return everything, path
-    return reached_tests | {test for test in everything if reached(test) & causes}, None
+            return dict.fromkeys(everything, 0), path
+    distances = _distances(causes, everything) if causes else {}
+    return {test: distances[test] for test in everything & distances.keys()} | readers, None
 
 
 def changed_since(ref: str) -> set[str]:
-    """Files that differ from a commit, committed or not, by their paths in the repository."""
-    lists = ["diff", "--name-only", "--no-renames", ref, "--"], ["ls-files", "--others", "--exclude-standard"]
+    """Files that a branch has changed since it left a commit's history, committed or not, by their paths in the repository.
+
+    Raises ValueError for an unknown commit.
+    """
+    left = _git("merge-base", ref, "HEAD").strip()
+    lists = (
+        ["diff", "--name-only", "--no-renames", left, "--"],
+        ["ls-files", "--others", "--exclude-standard"],
+    )
     return {path for words in lists for path in _git(*words).splitlines()}
 
 
@@ -88,7 +96,9 @@ def _git(*words: str) -> str:
         ["git", "-c", "core.quotePath=false", *words], cwd=ROOT, capture_output=True, text=True
     )
     if done.returncode:
-        raise ValueError(f"--since: {done.stderr.strip().splitlines()[0]}")
+        # git says nothing about commits of unrelated histories
+        reason, *_ = done.stderr.strip().splitlines() or [f"`git {' '.join(words)}` finds no commit"]
+        raise ValueError(f"--since: {reason}")
     return done.stdout
 
 
@@ -127,15 +137,28 @@ def _scripts() -> dict[str, list[str]]:
     return {name: paths for name, paths in by_name.items() if name != "__init__.py"}
 
 
-@cache
-def reached(path: str) -> frozenset[str]:
-    """All the files, and fixtures, that a file reaches."""
-    seen, ahead = set(), {path}
+def reached(*paths: str) -> set[str]:
+    """All the files, and fixtures, that these files reach."""
+    seen, ahead = set(), set(paths)
     while ahead:
         node = ahead.pop()
         seen.add(node)
         ahead |= _next(node) - seen
-    return frozenset(seen)
+    return seen
+
+
+def _distances(causes: set[str], tests: set[str]) -> dict[str, int]:
+    """By file, and fixture, on a way from a test to a cause: how many imports lie between it and the nearest cause."""
+    users = defaultdict(set)
+    for node in reached(*tests):
+        for used in _next(node):
+            users[used].add(node)
+    distances, ahead, steps = {}, causes, 0
+    while ahead:
+        distances |= dict.fromkeys(ahead, steps)
+        ahead = set().union(*(users[node] for node in ahead)) - distances.keys()
+        steps += 1
+    return distances
 
 
 @cache

@@ -1,8 +1,8 @@
 """What several rooms share: the smoke model, SmolLM2, and the bundled samples in the trainers' formats."""
 
 import os
+from collections import Counter
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,6 +36,8 @@ LONGEST = (
 )
 # What shares fixtures that take seconds runs in one worker; of other folders each file by itself.
 TOGETHER = ["tests/jobs/", "tests/megatron/"]
+DISTANCES = pytest.StashKey[dict[str, int]]()
+"""With --since: the test files that the changes reach, and how many imports lie in between."""
 
 
 def pytest_xdist_auto_num_workers(config):
@@ -57,8 +59,11 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: min(map([*LONGEST, *item.path.parts].index, item.path.parts)))
-    if config.getoption("maxfail") == 1:  # -x: short files may fail soon
+    distances = config.stash.get(DISTANCES, None)
+    if distances or config.getoption("maxfail") == 1:  # -x: short files may fail soon
         items.sort(key=lambda item: any(name in item.path.parts for name in LONGEST))
+    if distances:  # the tests next to the change fail first
+        items.sort(key=lambda item: distances[item.path.relative_to(ROOT).as_posix()])
 
 
 def made_once(tmp_path_factory, name: str, make: Callable[[Path], object]) -> Path:
@@ -82,32 +87,39 @@ def pytest_addoption(parser):
     )
 
 
-@cache
-def _reach(ref: str) -> tuple[set[str], str | None]:
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Compute what the changes reach, once for all workers. If they reach no test, end before a worker starts."""
+    if not (ref := config.getoption("since")):
+        return None
+    if hasattr(config, "workerinput"):
+        config.stash[DISTANCES] = config.workerinput["distances"]
+        return None
     try:
-        return affected(changed_since(ref))
+        distances, unknown = affected(changed_since(ref))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
+    if not distances:
+        print(f"no test reaches a change since {ref}")
+        return pytest.ExitCode.OK
+    config.stash[DISTANCES] = distances
+    counts = sorted(Counter(distances.values()).items())
+    nearest_first = ", ".join(f"{files} at {distance}" for distance, files in counts)
+    why = f"{unknown} may reach any test" if unknown else f"by imports in between, {nearest_first}"
+    print(f"changes since {ref} reach {len(distances)} test files: {why}")
+    return None
 
 
-def pytest_configure(config):
-    if ref := config.getoption("since"):
-        _reach(ref)  # a mistake is told before anything runs
-
-
-def pytest_collection(session):
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter and (ref := session.config.getoption("since")):
-        files, unknown = _reach(ref)
-        why = f": {unknown} may reach any test" if unknown else f" reach {len(files)} files of tests"
-        reporter.write_line(f"changes since {ref}{why}")
+def pytest_configure_node(node):
+    if DISTANCES in node.config.stash:
+        node.workerinput["distances"] = node.config.stash[DISTANCES]
 
 
 def pytest_ignore_collect(collection_path, config):
     if not collection_path.name.startswith("test_"):
         return None
-    ref, marker = config.getoption("since"), config.option.markexpr
-    if ref and collection_path.relative_to(ROOT).as_posix() not in _reach(ref)[0]:
+    marker, distances = config.option.markexpr, config.stash.get(DISTANCES, None)
+    if distances and collection_path.relative_to(ROOT).as_posix() not in distances:
         return True
     # `-m slurm`: a worker that imports every file of tests, and torch with them, begins half a minute later
     elsewhere = marker.isidentifier() and marker not in collection_path.parts
