@@ -5,7 +5,8 @@ The functions are in `aligner_lib.algorithms.preference`. Settings, trainer and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class PreferenceLoss:
     place: str
     """"module:function". The function takes PairLogprobs, β and the constants, and returns float [B]; `dpo` and `kto` have
     other arguments."""
-    constants: tuple[str, ...] = ()
-    """The settings of model.dpo that the function takes after β."""
+    constants: Mapping[str, Callable[[float], float]] = field(default_factory=dict)
+    """The settings of model.dpo that the function takes after β, and the default of each, which may depend on β."""
     has_reference: bool = True
     """Whether the function takes log-ratios to the reference. Otherwise the function takes the policy's log-probabilities."""
     of_means: bool = False
@@ -26,20 +27,25 @@ class PreferenceLoss:
     may_be_negative: bool = False
 
 
+LABEL_SMOOTHING = {"label_smoothing": lambda beta: 0.1}
+
 LOSSES = {
     "dpo": PreferenceLoss("aligner_lib.algorithms.preference:dpo_loss", begins_at_ln_2=True),
     "cdpo": PreferenceLoss(
-        "aligner_lib.algorithms.preference:conservative_dpo_loss", ("label_smoothing",), begins_at_ln_2=True
+        "aligner_lib.algorithms.preference:conservative_dpo_loss", LABEL_SMOOTHING, begins_at_ln_2=True
     ),
     "robust": PreferenceLoss(
         "aligner_lib.algorithms.preference:robust_dpo_loss",
-        ("label_smoothing",),
+        LABEL_SMOOTHING,
         begins_at_ln_2=True,
         may_be_negative=True,
     ),
     "ipo": PreferenceLoss("aligner_lib.algorithms.preference:ipo_loss", of_means=True),
     "simpo": PreferenceLoss(
-        "aligner_lib.algorithms.preference:simpo_loss", ("simpo_margin",), has_reference=False, of_means=True
+        "aligner_lib.algorithms.preference:simpo_loss",
+        {"simpo_margin": lambda beta: beta / 2},
+        has_reference=False,
+        of_means=True,
     ),
     "orpo": PreferenceLoss("aligner_lib.algorithms.preference:orpo_loss", has_reference=False, of_means=True),
     "kto": PreferenceLoss("aligner_lib.algorithms.preference:kto_loss"),

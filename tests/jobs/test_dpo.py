@@ -2,17 +2,23 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from smoke_jobs import ON_A_GPU, figures, first_steps, steps
 
+from aligner_lib.algorithms.preference import PairLogprobs
+from aligner_lib.algorithms.preference_losses import LOSSES, PreferenceLoss
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.kinds import kinds
 from aligner_lib.datasets.chat_template import use_template
 from aligner_lib.datasets.load import load_labelled, load_preferences
 from aligner_lib.datasets.samples import LabelledSample, content_hash
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.kinds.dpo.settings import check_constants
+from aligner_lib.kinds.dpo.trainer import DPOTrainer
 from aligner_lib.kinds.pairs.build import warn_about_equal_labels
 
 
@@ -48,8 +54,21 @@ def test_the_loss_begins_at_ln_2_to_the_last_digit_and_the_chosen_responses_gain
 def test_constants_of_another_loss_are_told(jobs):
     settings = jobs.settings("dpo", "x", model__dpo__label_smoothing=0.2, model__dpo__simpo_margin=1)
     lines = notices("dpo", compose("dpo", settings, "smoke"), "smoke")
-    assert any("label_smoothing=0.2: dpo takes all labels as they are" in line for line in lines)
-    assert any("simpo_margin=1.0: dpo has no such margin" in line for line in lines)
+    of_others = {"label_smoothing=0.2": "cdpo and robust", "simpo_margin=1.0": "simpo"}
+    for constant, losses in of_others.items():
+        assert any(f"{constant}: this is a constant of {losses} and not of dpo." in line for line in lines)
+
+
+def test_a_constant_of_a_new_loss_needs_a_setting_and_may_follow_beta(monkeypatch):
+    place = "aligner_lib.algorithms.preference:simpo_loss"
+    monkeypatch.setitem(LOSSES, "own", PreferenceLoss(place, {"own_margin": lambda beta: 3 * beta}))
+    with pytest.raises(TypeError, match="add the field own_margin to DPOLoss"):
+        check_constants()
+    settings = OmegaConf.create({"preference_loss": "own", "ref_policy_kl_penalty": 0.2, "own_margin": None})
+    policy, reference = PairLogprobs(*torch.tensor([[-1.0], [-5.0]])), PairLogprobs(*torch.zeros(2, 1))
+    # β · 4 − 3 β = 0.2
+    losses = DPOTrainer._losses(SimpleNamespace(settings=settings), policy, reference)
+    assert losses.tolist() == pytest.approx([math.log(1 + math.exp(-0.2))])
 
 
 # ---- precomputed log-probabilities ----------------------------------------------------------------------------------

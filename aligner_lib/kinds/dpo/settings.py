@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,19 @@ class DPOTrainerGroup(Trainer):
     dpo: Loop = field(default_factory=Loop)
 
 
+def check_constants() -> None:
+    """Raise TypeError for a constant of a preference loss that no setting of model.dpo has."""
+    settings = {setting.name for setting in fields(DPOLoss)}
+    for name, loss in LOSSES.items():
+        for constant in loss.constants.keys() - settings:
+            raise TypeError(
+                f"the preference loss {name} takes the constant {constant}, which is no setting of model.dpo: add the field "
+                f"{constant} to DPOLoss in aligner_lib/kinds/dpo/settings.py, with the default None"
+            )
+
+
+check_constants()
+
 FUNCTIONS = {"loss": LOSSES["dpo"].place} | TRAINING_FUNCTIONS
 
 
@@ -99,10 +112,9 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     """The settings without effect, with the reasons. They include the constants of all losses except the chosen loss."""
     loss, chosen = config.model.dpo.preference_loss, LOSSES[config.model.dpo.preference_loss]
     unused = NO_TEST_SPLIT | packing_without_effect(config) | conversion_without_effect(config)
-    if "label_smoothing" not in chosen.constants:
-        unused["model.dpo.label_smoothing"] = f"{loss} takes all labels as they are; cdpo and robust don't."
-    if "simpo_margin" not in chosen.constants:
-        unused["model.dpo.simpo_margin"] = f"{loss} has no such margin."
+    for name in {name for other in LOSSES.values() for name in other.constants} - chosen.constants.keys():
+        takers = " and ".join(taker for taker, other in LOSSES.items() if name in other.constants)
+        unused[f"model.dpo.{name}"] = f"this is a constant of {takers} and not of {loss}."
     if chosen.of_means:
         unused["model.dpo.preference_average_log_probs"] = f"{loss} takes means in any case."
     if loss == "kto":

@@ -112,8 +112,10 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         if settings.preference_loss == "dpo":
             return self.functions.loss(*policy, *reference, beta)
         loss = LOSSES[settings.preference_loss]
-        defaults = {"label_smoothing": 0.1, "simpo_margin": beta / 2}
-        constants = [defaults[name] if settings[name] is None else settings[name] for name in loss.constants]
+        constants = [
+            default(beta) if settings[name] is None else settings[name]
+            for name, default in loss.constants.items()
+        ]
         logprobs = policy.minus(reference) if loss.has_reference else policy
         return load(loss.place)(logprobs, beta, *constants)
 
