@@ -27,6 +27,7 @@ from aligner_lib.jobs.graduate import TARGETS, graduate, nemo_rl, trl, trl_scrip
 from aligner_lib.jobs.graduate.graduation import Graduation
 from aligner_lib.jobs.graduate.texts import Texts
 from aligner_lib.models.export.trained import Trained
+from aligner_lib.run_folder.reader import RunFolder
 
 CLOSE = 1e-4
 CONFIGS = {("verl", "dr_grpo"): "ppo"}  # one config for both
@@ -485,6 +486,15 @@ def test_a_refusal_names_what_lacks_and_the_cure(kind, to, words, run_of, smoke,
         graduate(run, to, tmp_path / "out")
     assert words in " ".join(str(refusal.value).split())
     assert not (tmp_path / "out").exists()
+
+
+def test_for_a_kind_of_one_s_own_the_weights_alone_are_written(run_of, tmp_path, monkeypatch):
+    path = run_of("sft").path
+    monkeypatch.setattr(RunFolder, "kind", "toy")
+    with pytest.raises(
+        UserError, match="no target has a trainer for toy: write the weights alone with `aligner"
+    ):
+        graduate(path, "trl", tmp_path / "out")
 
 
 @pytest.mark.parametrize(

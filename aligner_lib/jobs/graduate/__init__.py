@@ -53,5 +53,7 @@ def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = 
 
 def _others(kind: str) -> str:
     having = [name for name, target in TARGETS.items() if kind in target.KINDS]
-    choice = f"choose --to {' or '.join(having)}" if having else "no target has"
-    return f"{choice}, or write the weights alone with `aligner model export`"
+    weights_alone = "write the weights alone with `aligner model export`"
+    if not having:
+        return f"no target has a trainer for {kind}: {weights_alone}"
+    return f"choose --to {' or '.join(having)}, or {weights_alone}"
