@@ -13,6 +13,8 @@ import typer
 
 from aligner_lib.cli.options import RUNS, RunName, runs_that_begin
 from aligner_lib.errors import UserError
+from aligner_lib.jobs.graduate import TARGETS
+from aligner_lib.run_folder.exporters.services import SERVICES
 
 commands = typer.Typer()
 
@@ -86,7 +88,7 @@ def logs(
 @commands.command()
 def log(
     run: RunName,
-    to: Annotated[str, typer.Option(help="tensorboard, wandb, mlflow or trackio.")],
+    to: Annotated[str, typer.Option(help=f"The service: {', '.join(SERVICES)}.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,
 ):
     """Send a run's metrics and rollouts to a service; steps that the service has are not sent again."""
@@ -123,7 +125,7 @@ def graduate_run(
             metavar="RUN", help="A run, or one of its checkpoints.", autocompletion=runs_that_begin
         ),
     ],
-    to: Annotated[str, typer.Option(help="trl, nemo-rl or verl.")],
+    to: Annotated[str, typer.Option(help=f"The library: {', '.join(TARGETS)}.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
     reward_model: Annotated[
         str | None, typer.Option(help="The reward model, if the run had it in another job.")

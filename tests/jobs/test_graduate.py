@@ -23,7 +23,7 @@ from aligner_lib.config.schema import Optim, Sched
 from aligner_lib.datasets.samples import SFTSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.graduate import TARGETS, graduate, nemo_rl, trl, trl_scripts, verl
+from aligner_lib.jobs.graduate import graduate, nemo_rl, target_of, trl, trl_scripts, verl
 from aligner_lib.jobs.graduate.graduation import Graduation
 from aligner_lib.jobs.graduate.texts import Texts
 from aligner_lib.models.export.trained import Trained
@@ -227,7 +227,7 @@ def graduation_of(run, to: str, out: Path, changes: dict[str, object]) -> Gradua
     for key, value in changes.items():
         OmegaConf.update(graduation.config, key, value)
     graduation.contents["start/"] = "as if export_models had been called"
-    TARGETS[to].KINDS[graduation.kind](graduation)
+    target_of(to).KINDS[graduation.kind](graduation)
     return graduation
 
 

@@ -185,6 +185,13 @@ def test_the_page_of_settings_has_every_preference_loss():
     assert re.findall(r"`(\w+)`", " ".join(first_cells)) == [*LOSSES]
 
 
+def test_the_page_of_models_has_every_family():
+    from aligner_lib.models.families import FAMILIES
+
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", (DOCS / "models.md").read_text(), re.MULTILINE)
+    assert rows == [(family.name, family.model_type) for family in FAMILIES.values()]
+
+
 def test_every_term_of_the_course_is_explained_where_the_page_says():
     check = [sys.executable, str(ROOT / "notebooks" / "coverage.py"), "--check"]
     assert subprocess.run(check).returncode == 0

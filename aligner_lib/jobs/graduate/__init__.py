@@ -1,20 +1,30 @@
 """Graduate: write a run for another library, with weights, data and a config that continues or repeats the run.
 
-A target is a module with a NAME, a TITLE, and KINDS: a function for each kind of job that the library has.
+A target is a module with a NAME, a TITLE, and KINDS: a function for each kind of job that the library has. Importing this
+package needs no torch, because the command line lists the targets.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.graduate import nemo_rl, trl, verl
-from aligner_lib.jobs.graduate.graduation import Graduation
-from aligner_lib.jobs.graduate.readme import write_readme
-from aligner_lib.models.disk import whole_or_absent
-from aligner_lib.models.export.trained import Trained
 
-TARGETS = {target.NAME: target for target in (trl, nemo_rl, verl)}
+TARGETS = {
+    "trl": "aligner_lib.jobs.graduate.trl",
+    "nemo-rl": "aligner_lib.jobs.graduate.nemo_rl",
+    "verl": "aligner_lib.jobs.graduate.verl",
+}
+"""Each target's module by the target's name."""
+
+
+def target_of(name: str) -> ModuleType:
+    """Import a target. Raises UserError, which lists all targets, for an unknown name."""
+    if name not in TARGETS:
+        raise UserError(f"there is no target {name!r}; the targets are {', '.join(TARGETS)}")
+    return import_module(TARGETS[name])
 
 
 def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = None) -> list[str]:
@@ -24,9 +34,12 @@ def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = 
     Raises UserError for an unknown target, for a model without a run, for a kind that the target lacks, for settings that the
     target can't compute, and for a reward model without a use; ValueError when `out` exists; the errors of `export`; DiskFull.
     """
-    if to not in TARGETS:
-        raise UserError(f"there is no target {to!r}; the targets are {', '.join(TARGETS)}")
-    target, trained = TARGETS[to], Trained.find(source)
+    from aligner_lib.jobs.graduate.graduation import Graduation
+    from aligner_lib.jobs.graduate.readme import write_readme
+    from aligner_lib.models.disk import whole_or_absent
+    from aligner_lib.models.export.trained import Trained
+
+    target, trained = target_of(to), Trained.find(source)
     if trained.run is None:
         raise UserError(
             f"{source} is a model without a run here: give a run folder, or write the weights alone with "
@@ -52,7 +65,7 @@ def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = 
 
 
 def _others(kind: str) -> str:
-    having = [name for name, target in TARGETS.items() if kind in target.KINDS]
+    having = [name for name in TARGETS if kind in target_of(name).KINDS]
     weights_alone = "write the weights alone with `aligner model export`"
     if not having:
         return f"no target has a trainer for {kind}: {weights_alone}"

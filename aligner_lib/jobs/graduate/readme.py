@@ -11,7 +11,7 @@ from aligner_lib.models.export.card import without_machine
 
 
 def write_readme(run: Graduation, target: ModuleType) -> None:
-    """Write README.md into the folder. target: a module of TARGETS."""
+    """Write README.md into the folder. target: the module of a target."""
     (run.out / "README.md").write_text("\n".join(_lines(run, target)) + "\n", encoding="utf-8")
 
 
