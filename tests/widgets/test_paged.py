@@ -2,11 +2,13 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from forks import until
 from run_folders import write_run
 
+from aligner_lib.config import kinds
 from widgets import Chat, Completions, JobPanel, Pairs
 
 PAIRS = [{"prompt": f"p{i}", "chosen": "c" * (i + 1), "rejected": "r"} for i in range(7)]
@@ -83,8 +85,19 @@ def test_what_is_not_there_is_said(tmp_path):
     assert widget.page["scale"] is None and "have no KL of their tokens" in widget.page["note"]
     widget.query = {"step": 7}
     assert widget.page["note"].startswith("Step 7 has no validation completions; these are of step 1.")
-    empty = completions_of(tmp_path / "empty")
-    assert empty.page["note"].endswith("has no completions: sft does not generate.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("sft", "has no completions: sft does not generate.")]
+    + [(kind, "has not written any completions yet.") for kind in ("ppo", "evaluate", "own", "unknown")],
+)
+def test_a_run_without_completions_says_whether_its_kind_generates(tmp_path, monkeypatch, kind, words):
+    known = kinds.kinds() | {"own": replace(kinds.kind_of("grpo"), name="own")}
+    monkeypatch.setattr(kinds, "_kinds", lambda further: known)
+    widget = Completions(write_run(tmp_path, kind=kind))
+    widget.close()
+    assert widget.page["note"].endswith(words)
 
 
 def test_another_run_as_reference_stands_beside_and_one_without_answers_says_so(tmp_path, healthy, gaming):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from aligner_lib.config.kinds import kinds
 from aligner_lib.run_folder.turns import turns_of
 from widgets.completions.paged import Paged, of_query, window
 from widgets.completions.tables import table_of
@@ -35,6 +36,7 @@ SHOWN_BESIDE = (
     *("turns", "metrics", "failure"),
 )
 VALIDATION = "validation"
+OF_GENERATION = ("train_rollouts/", "val_rollouts/", "evaluation/")  # metrics of runs that generate
 
 
 class CompletionPages:
@@ -140,7 +142,7 @@ class CompletionPages:
             kind = self.run.kind
             writes = (
                 "not written any completions yet"
-                if kind in ("", "ppo", "grpo", "evaluate")
+                if _may_generate(kind)
                 else f"no completions: {kind} does not generate"
             )
             return [f"{self.run.name} has {writes}."]
@@ -300,6 +302,12 @@ def _scale(rows: list[dict]) -> dict | None:
 def _has_end_token(record: dict, tokens: list[str]) -> bool:
     """Whether the last token is the end token, which is not a part of the text."""
     return bool(tokens) and bool(record.get("finished", True)) and not record["response"].endswith(tokens[-1])
+
+
+def _may_generate(kind: str) -> bool:
+    """Whether the kind's runs log metrics of generation. Of an unknown kind, each run may."""
+    job = kinds().get(kind)
+    return job is None or any(name.startswith(OF_GENERATION) for name in job.metric_names())
 
 
 def _sorted_by(sort: str) -> Callable[[dict], tuple]:
