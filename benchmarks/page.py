@@ -6,12 +6,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from aligner_lib.config.generated_page import GeneratedPage
 from benchmarks.kept import RESULTS
 from benchmarks.options import documented_parser
-from benchmarks.setting import ROOT
 
-PAGE = ROOT / "docs" / "performance.md"
-BEGIN, END = "<!-- made by benchmarks/page.py: -->", "<!-- until here -->"
+PAGE = GeneratedPage("docs/performance.md", "benchmarks/page.py")
 PRECISIONS = {"32": "float32", "bf16": "bf16"}
 
 
@@ -93,16 +92,9 @@ def line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def page_with(made: str, page: str) -> str:
-    """The page's text with these tables between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{made}\n\n{END}{after}"
-
-
 def main(words: list[str] | None = None) -> None:
     documented_parser("page", __doc__).parse_args(words)
-    PAGE.write_text(page_with(tables(read_results()), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.update(tables(read_results()))
 
 
 if __name__ == "__main__":

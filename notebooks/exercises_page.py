@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from aligner_lib.config.generated_page import GeneratedPage
 from aligner_lib.tutorial.exercises.exercise import Exercise, Mistake
 from aligner_lib.tutorial.exercises.registry import exercises
 
-PAGE = Path(__file__).parents[1] / "docs" / "exercises.md"
-BEGIN, END = "<!-- made by notebooks/exercises_page.py: -->", "<!-- until here -->"
+PAGE = GeneratedPage("docs/exercises.md", "notebooks/exercises_page.py")
 HEAD = (
     "| notebook | exercise | what it is | minutes | difficulty | mistakes | gradients | trains |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -44,12 +42,5 @@ def _row(exercise: Exercise, recognised: int) -> str:
     return f"| {' | '.join(map(str, cells))} |".replace("   ", " ")
 
 
-def page_with(text: str, page: str) -> str:
-    """The page's text with this table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
-
-
 if __name__ == "__main__":
-    PAGE.write_text(page_with(table(), PAGE.read_text()))
+    PAGE.update(table())

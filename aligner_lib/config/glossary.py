@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
+from aligner_lib.config.generated_page import GeneratedPage
 from aligner_lib.config.kind import Metric, MetricGroup
 from aligner_lib.config.kinds import kinds
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-BEGIN, END = "<!-- made by aligner_lib/config/glossary.py: -->", "<!-- until here -->"
+PAGE = GeneratedPage("docs/metrics.md", "aligner_lib/config/glossary.py")
 COLUMNS = ("metric", "unit", "definition", "healthy", "setting")
 
 
@@ -53,12 +52,5 @@ def _line(cells: Iterable[str]) -> str:
     return re.sub(r"( \|)( \|)+$", r"\1", line)
 
 
-def page_with(tables: str, page: str) -> str:
-    """The page's text with these tables between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
-
-
 if __name__ == "__main__":
-    PAGE.write_text(page_with(glossary(), PAGE.read_text()))
+    PAGE.update(glossary())

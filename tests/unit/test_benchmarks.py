@@ -179,9 +179,10 @@ def test_the_kept_figures_are_replaced_by_whole_runs_alone():
 
 
 def test_the_page_has_the_kept_figures_and_no_file_names_the_machine_or_its_folders():
-    text = page.PAGE.read_text(encoding="utf-8")
     files = page.read_results()
-    assert files and page.page_with(page.tables(files), text) == text, "run `python -m benchmarks.page`"
+    assert files and page.PAGE.text_with(page.tables(files)) == page.PAGE.text(), (
+        "run `python -m benchmarks.page`"
+    )
     for path in kept.RESULTS.glob("*.json"):
         stored = path.read_text(encoding="utf-8")
         assert platform.node() not in stored and not re.search(r'[" ]/(?!lab)\w', stored), path.name

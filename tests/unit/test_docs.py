@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aligner_lib.config import glossary
+from aligner_lib.config.generated_page import GeneratedPage
 from aligner_lib.config.kinds import kinds
 
 ROOT = Path(__file__).parents[2]
@@ -48,8 +49,18 @@ def declared(kind: str) -> frozenset[str]:
 
 
 def test_the_page_has_the_kinds_own_definitions():
-    page = (DOCS / "metrics.md").read_text()
-    assert page == glossary.page_with(glossary.glossary(), page), "run python -m aligner_lib.config.glossary"
+    current = glossary.PAGE.text_with(glossary.glossary())
+    assert glossary.PAGE.text() == current, "run python -m aligner_lib.config.glossary"
+
+
+def test_a_generator_says_whether_it_has_changed_its_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("aligner_lib.config.generated_page.ROOT", tmp_path)
+    (tmp_path / "page.md").write_text("before\n<!-- made by a.py: -->\nold\n<!-- until here -->\nafter\n")
+    page = GeneratedPage("page.md", "a.py")
+    page.update("new")
+    page.update("new")
+    assert page.text() == "before\n<!-- made by a.py: -->\n\nnew\n\n<!-- until here -->\nafter\n"
+    assert capsys.readouterr().out == "written: page.md\nnothing changed\n"
 
 
 @pytest.mark.parametrize("kind", kinds())

@@ -60,9 +60,8 @@ def test_every_notebook_has_exercises_with_at_least_five_planted_mistakes():
 def test_the_page_of_exercises_is_current(monkeypatch):
     # the test of each planted mistake shows that all of them are recognised
     monkeypatch.setattr(exercises_page, "caught", lambda exercise: exercise.mistakes)
-    text = exercises_page.PAGE.read_text()
-    current = exercises_page.page_with(exercises_page.table(), text)
-    assert text == current, "run python notebooks/exercises_page.py"
+    current = exercises_page.PAGE.text_with(exercises_page.table())
+    assert exercises_page.PAGE.text() == current, "run python notebooks/exercises_page.py"
 
 
 @cache
