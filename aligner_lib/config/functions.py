@@ -55,7 +55,7 @@ class LibraryFunction:
         return ast.get_docstring(self.definition)
 
 
-def own_functions(kind: str) -> SimpleNamespace:
+def library_functions(kind: str) -> SimpleNamespace:
     """Return the library's functions by the names under which runs of this kind replace them. Imports torch."""
     return SimpleNamespace(**{name: load(place) for name, place in kind_of(kind).functions.items()})
 
@@ -139,12 +139,12 @@ def check(text: str, place: str, where: str, name: str = "", first_line: int = 1
     settings. Raises ConfigError when the text has no such function, when the function takes other arguments, and for an
     undefined name in the text.
     """
-    tree, own = _tree(text, where, first_line), LibraryFunction(place)
-    name = _chosen(tree, name, own, where, setting)
+    tree, library = _tree(text, where, first_line), LibraryFunction(place)
+    name = _chosen(tree, name, library, where, setting)
     _check_names(tree, text, name, where, first_line)
     definition = _definitions(tree).get(name)
     if definition is not None:  # an imported function has no definition here
-        _check_arguments(definition, own, f"{where}, line {definition.lineno - first_line + 1}")
+        _check_arguments(definition, library, f"{where}, line {definition.lineno - first_line + 1}")
     return name
 
 
@@ -165,7 +165,7 @@ def _check_names(tree: ast.Module, text: str, name: str, where: str, first_line:
         )
 
 
-def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str, setting: str) -> str:
+def _chosen(tree: ast.Module, name: str, library: LibraryFunction, where: str, setting: str) -> str:
     """Choose the function: the given name, the only function, or the function with the library's name or the setting's.
 
     A function whose name begins with `_` is a helper, unless `name` gives it or the text has no other function.
@@ -179,7 +179,7 @@ def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str, setti
     definitions = list(_definitions(tree))
     candidates = (
         [function for function in definitions if not function.startswith("_")]
-        or [function for function in imported if function == own.name]
+        or [function for function in imported if function == library.name]
         or definitions
     )
     if name and name not in candidates + definitions:
@@ -187,10 +187,10 @@ def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str, setti
             f"{where} has no function {name}; known functions: {', '.join(candidates) or 'none'}"
         )
     if not candidates:
-        raise ConfigError(f"{where} has no function: write def {own.name}{own.parameters}")
+        raise ConfigError(f"{where} has no function: write def {library.name}{library.parameters}")
     if name or len(candidates) == 1:
         return name or candidates[0]
-    named_alike = [alike for alike in (own.name, setting) if alike in candidates]
+    named_alike = [alike for alike in (library.name, setting) if alike in candidates]
     if not named_alike:
         raise ConfigError(
             f"{where} has {len(candidates)} functions ({', '.join(candidates)}): choose a function as "
@@ -199,10 +199,10 @@ def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str, setti
     return named_alike[0]
 
 
-def _check_arguments(definition: ast.FunctionDef, own: LibraryFunction, where: str) -> None:
+def _check_arguments(definition: ast.FunctionDef, library: LibraryFunction, where: str) -> None:
     """Raise ConfigError unless the function accepts the library function's arguments: by position, and by keyword after a
     `*`."""
-    parameters = _signature(own.definition).parameters.values()
+    parameters = _signature(library.definition).parameters.values()
     by_keyword = {
         parameter.name: None for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
     }
@@ -211,8 +211,8 @@ def _check_arguments(definition: ast.FunctionDef, own: LibraryFunction, where: s
         _signature(definition).bind(*in_order, **by_keyword)
     except TypeError as error:
         raise ConfigError(
-            f"{where}: {definition.name}{_shown(definition)} can't stand in for {own.name} ({error}): write "
-            f"def {definition.name}{own.parameters}"
+            f"{where}: {definition.name}{_shown(definition)} can't stand in for {library.name} ({error}): write "
+            f"def {definition.name}{library.parameters}"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""The functions of a job: the library's own functions, or a user's replacements from the settings, with checks of their
+"""The functions of a job: the library's functions, or a user's replacements from the settings, with checks of their
 results."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from aligner_lib.config.functions import FunctionFile, own_functions
+from aligner_lib.config.functions import FunctionFile, library_functions
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import ConfigError, FunctionError
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def functions_of(kind: str, config: DictConfig) -> SimpleNamespace:
     """Return the functions of a run of this kind, by name. Raises ConfigError for a file that can't be used."""
-    functions = own_functions(kind)
+    functions = library_functions(kind)
     for name, use in config.functions.items():
         try:
             file = FunctionFile.read(use, kind_of(kind).functions[name], name)
@@ -48,10 +48,10 @@ class Watched:
     setting: str
     file: FunctionFile
     function: Callable
-    own: Callable
+    library: Callable
 
     def __call__(self, *args, **kwargs):
-        expected = self.own(*args, **kwargs)
+        expected = self.library(*args, **kwargs)
         tensors = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)]
         versions = [tensor._version for tensor in tensors]
         try:

@@ -295,7 +295,7 @@ def test_a_token_that_spans_an_answer_and_the_next_turn_is_not_learnt(jsonl, tmp
     "record", [MESSAGES, NEMO, MESSAGES | {"system": "Be kind."}], ids=["messages", "conversations", "twice"]
 )
 def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokenizer, record):
-    from aligner_lib.config.functions import own_functions
+    from aligner_lib.config.functions import library_functions
     from aligner_lib.kinds.sft.trainer import SFTTrainer
 
     (sample,), report = load_sft([jsonl(record)], tokenizer, 64)
@@ -303,7 +303,7 @@ def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokeniz
     assert tokenizer.decode(sample.tokens) == CONVERSATION and sample.tokens[-1] == tokenizer.eos_id
     answers = [*tokenizer.encode(" Hello."), *tokenizer.encode(" Yes."), tokenizer.eos_id]
     for answer_only_loss, learnt in ((True, answers), (False, sample.tokens[1:])):
-        own = own_functions("sft")
-        trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=answer_only_loss, functions=own)
+        functions = library_functions("sft")
+        trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=answer_only_loss, functions=functions)
         batch = SFTTrainer.collate(trainer, [sample])
         assert batch.tokens[0, 1:][batch.mask[0]].tolist() == learnt  # column i predicts token i + 1

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from aligner_lib.config.functions import check as check_function
-from aligner_lib.config.functions import own_functions, source_of, with_imports
+from aligner_lib.config.functions import library_functions, source_of, with_imports
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial import check, show_source
@@ -293,7 +293,7 @@ def test_the_tutorial_s_and_the_library_s_function_are_no_answer():
     handed_out = check("gae", lambda *inputs: None).function
     for function, author in (
         (handed_out, "tutorial's solution"),
-        (own_functions("ppo").advantages, "library's aligner_lib."),
+        (library_functions("ppo").advantages, "library's aligner_lib."),
     ):
         verdict = check("gae", function)
         assert verdict.status == NOT_YET and author in verdict.sentence and verdict.function is handed_out

@@ -22,7 +22,7 @@ from aligner_lib.config.functions import (
     FunctionFile,
     LibraryFunction,
     _modules_in,
-    own_functions,
+    library_functions,
     source_of,
     with_imports,
 )
@@ -48,7 +48,7 @@ def lab(smoke, tmp_path, monkeypatch, capsys) -> Workspace:
 def test_each_declared_function_is_there_read_without_running_it_and_on_the_page(kind):
     rows = [line for line in PAGE.splitlines() if f"`{kind}`" in line or line.startswith("| all")]
     for name, place in kinds()[kind].functions.items():
-        function, declared = getattr(own_functions(kind), name), LibraryFunction(place)
+        function, declared = getattr(library_functions(kind), name), LibraryFunction(place)
         assert (declared.name, declared.docstring) == (function.__name__, inspect.getdoc(function))
         code = function.__code__
         taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_chat_template import FORGETFUL, TRIMMED
 from tiny_tokenizers import llama_2, with_settings
 
-from aligner_lib.config.functions import own_functions
+from aligner_lib.config.functions import library_functions
 from aligner_lib.datasets import chat_template
 from aligner_lib.datasets.chat_template import OWN, PLAIN, StopTokenError, encode_prompt, render, use_template
 from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_prompts, load_sft
@@ -360,7 +360,7 @@ def test_the_displayed_mask_is_the_trainers(smoke, formatted, template):
     from aligner_lib.kinds.sft.trainer import SFTTrainer
 
     tokenizer = use_template(Tokenizer(smoke), template)
-    trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=True, functions=own_functions("sft"))
+    trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=True, functions=library_functions("sft"))
     samples, _ = load_sft([formatted / "train.jsonl"], tokenizer, 128)
     pairs, _ = load_preferences([formatted / "train_comparisons.jsonl"], tokenizer, 128)
     shown = [show_mask(sample, tokenizer).rows[0] for sample in samples[:16]]

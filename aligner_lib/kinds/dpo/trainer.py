@@ -19,7 +19,7 @@ from aligner_lib.algorithms import preference
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.preference import PairLogprobs
 from aligner_lib.algorithms.preference_losses import LOSSES
-from aligner_lib.config.functions import own_functions
+from aligner_lib.config.functions import library_functions
 from aligner_lib.config.kind import load
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.samples import PreferenceSample
@@ -51,7 +51,7 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
     """A DPOLoss."""
     policy: Policy | None = field(kw_only=True)
     """The engine with its reference; None: the loss has no reference, or the samples hold the reference's log-probabilities."""
-    functions: SimpleNamespace = field(default_factory=partial(own_functions, "dpo"), kw_only=True)
+    functions: SimpleNamespace = field(default_factory=partial(library_functions, "dpo"), kw_only=True)
     _of_validation: list[Tensor] | None = field(default=None, init=False)
     """The reference's log-probabilities of each validation micro batch, which are the same at every validation."""
 

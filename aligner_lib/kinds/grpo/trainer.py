@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from aligner_lib.algorithms.policy_gradient import gdpo_advantages, reinforce_pp_advantages, shaped_terms
-from aligner_lib.config.functions import own_functions
+from aligner_lib.config.functions import library_functions
 from aligner_lib.datasets.batches import concat_restore_order
 from aligner_lib.kinds.grpo.settings import rollouts_of_a_step
 from aligner_lib.kinds.policy_gradient.environment_failures import note_failed_outcomes
@@ -50,7 +50,7 @@ class Judged(NamedTuple):
 class GRPOTrainer(PolicyGradientTrainer):
     """See PolicyGradientTrainer. Groups of responses replace the critic."""
 
-    functions: SimpleNamespace = field(default_factory=partial(own_functions, "grpo"), kw_only=True)
+    functions: SimpleNamespace = field(default_factory=partial(library_functions, "grpo"), kw_only=True)
     teacher: TokenScorer | None = None
     """With the baseline `teacher`: the model whose log-probabilities the policy learns."""
     left_out: list[Judged] = field(init=False, default_factory=list)

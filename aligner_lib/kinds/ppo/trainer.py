@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from aligner_lib.algorithms import ppo
-from aligner_lib.config.functions import own_functions
+from aligner_lib.config.functions import library_functions
 from aligner_lib.kinds.policy_gradient.rollout_metrics import critic_metrics
 from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer, means
 from aligner_lib.kinds.ppo.settings import critic_epochs
@@ -36,7 +36,7 @@ class PPOTrainer(PolicyGradientTrainer):
 
     critic: ValueModel = field(kw_only=True)
     critic_lr_schedule: LRSchedule = field(kw_only=True)
-    functions: SimpleNamespace = field(default_factory=partial(own_functions, "ppo"), kw_only=True)
+    functions: SimpleNamespace = field(default_factory=partial(library_functions, "ppo"), kw_only=True)
 
     def __post_init__(self):
         super().__post_init__()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from aligner_lib.algorithms.preference import centering_loss, preference_accuracy, preference_loss
-from aligner_lib.config.functions import own_functions
+from aligner_lib.config.functions import library_functions
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.samples import PairSample
 from aligner_lib.megatron import parallel
@@ -57,7 +57,7 @@ class RewardModelTrainer(SupervisedTrainer[PairSample]):
     measure_scale: bool = True
     """Measure mean and standard deviation on the validation pairs."""
     centering: float = 0.0
-    functions: SimpleNamespace = field(default_factory=partial(own_functions, "rm"), kw_only=True)
+    functions: SimpleNamespace = field(default_factory=partial(library_functions, "rm"), kw_only=True)
     _scale_of = -1
     """The number of optimizer steps after which the scale was measured."""
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from torch import Tensor
 
-from aligner_lib.config.functions import own_functions
+from aligner_lib.config.functions import library_functions
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.samples import SFTSample
 from aligner_lib.errors import FunctionError
@@ -30,7 +30,7 @@ class SFTTrainer(SupervisedTrainer[SFTSample]):
     """Samples are conversations. The model reads the user's turns, and the loss covers only the assistant's turns."""
 
     answer_only_loss: bool = True
-    functions: SimpleNamespace = field(default_factory=partial(own_functions, "sft"), kw_only=True)
+    functions: SimpleNamespace = field(default_factory=partial(library_functions, "sft"), kw_only=True)
 
     def loss(self, model, batch: AnswerBatch, hidden: Tensor) -> LossTerms:
         """Cross-entropy of the answers' tokens, in nats. hidden: [S, B, H]."""
