@@ -96,7 +96,7 @@ class Collected:
     rollouts: Rollouts
     outcomes: list[EpisodeOutcome]
     """One outcome per row of the rollouts."""
-    judged: Callable[[], Judgements]
+    wait_for_judgements: Callable[[], Judgements]
     """Waits for the judges, and completes the outcomes."""
 
 
@@ -153,7 +153,7 @@ class RolloutCollector:
                 scoring = [self.reward_source.score(batch) for batch in batches]
         outcomes = [episode.outcome for episode in episodes]
 
-        def judged() -> Judgements:
+        def wait_for_judgements() -> Judgements:
             requested = [micro_batch.values for micro_batch in micro_batches]
             values = concat_rows(self.value_model.collect(requested), groups) if with_values else None
             if self.reward_source is not None:
@@ -163,7 +163,7 @@ class RolloutCollector:
             return Judgements.of(outcomes, values)
 
         rollouts = concat_restore_order(batches, groups, fill=self.policy.tokenizer.pad_id)
-        return Collected(rollouts, outcomes, judged)
+        return Collected(rollouts, outcomes, wait_for_judgements)
 
     def _played(
         self,

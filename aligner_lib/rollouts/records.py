@@ -101,14 +101,14 @@ class ActorCriticExperience(Experience):
     """float32 [B, S-1], the baseline plus the critic's outputs at the start of the step."""
     returns: Tensor
     """float32 [B, S-1]."""
-    judged: Tensor
+    has_reward: Tensor
     """bool [B], False where an environment failed to give a reward."""
 
     def for_critic(self) -> CriticExperience:
         """The critic's part of the experience. The critic's targets are the returns minus the baseline."""
         below = self.baseline[:, None] * self.response_mask
         changed = {
-            "response_mask": self.response_mask & self.judged[:, None],
+            "response_mask": self.response_mask & self.has_reward[:, None],
             "values": self.values - below,
             "returns": self.returns - below,
         }

@@ -84,7 +84,8 @@ ENDED = [True] * 4
 def test_a_group_is_alike_when_nothing_is_learnt_from_it(rewards, finished, loop, alike, one_process):
     grouped = trainer([(rewards, finished)], *loop)
     collected = grouped.collect(1, Timers())
-    assert grouped.figures_of_groups(collected.rollouts, collected.judged())["groups_alike"] == alike
+    figures = grouped.figures_of_groups(collected.rollouts, collected.wait_for_judgements())
+    assert figures["groups_alike"] == alike
 
 
 def test_dynamic_sampling_keeps_the_groups_that_something_is_learnt_from(one_process):
@@ -97,10 +98,10 @@ def test_dynamic_sampling_keeps_the_groups_that_something_is_learnt_from(one_pro
     grouped = trainer(draws, "reward_clip=1", "missing_eos_penalty=1", rollouts_a_step=2)
     kept = grouped.collect(1, Timers())
     assert sorted(set(kept.rollouts.group.tolist())) == [1, 2]
-    assert sorted({judged.group for judged in grouped.left_out}) == [0, 3]
+    assert sorted({member.group for member in grouped.left_out}) == [0, 3]
     assert grouped.drawn == 2
     assert grouped.outside_of_rollout() == (1, 3)  # responses without a reward, and with one
-    rewards = kept.judged().rewards
+    rewards = kept.wait_for_judgements().rewards
     figures = rollout_metrics("train_rollouts", kept.rollouts, rewards, *grouped.outside_of_rollout())
     assert figures["train_rollouts/rewards_failed"] == pytest.approx(1 / 8)
     figures = environment_metrics("train", kept, rewards, grouped.failures_outside_of_rollout())
@@ -131,10 +132,12 @@ def test_several_rewards_are_compared_as_the_switch_says(aggregation, loop, alik
         {"right": 0, "words": 0.05},
         {"right": 0, "words": 0},
     ]
-    judged = Judgements.of([EpisodeOutcome("e", True, metrics=m, reward_weights=weights) for m in responses])
-    assert judged.rewards.tolist() == pytest.approx([1.1, 1, 0.1, 0])
+    judgements = Judgements.of(
+        [EpisodeOutcome("e", True, metrics=m, reward_weights=weights) for m in responses]
+    )
+    assert judgements.rewards.tolist() == pytest.approx([1.1, 1, 0.1, 0])
     made, zeros = rollouts([0] * 4, [True, True, False, True]), torch.zeros(4, 2)
-    experience, figures = grouped.experience(made, judged, zeros, zeros)
+    experience, figures = grouped.experience(made, judgements, zeros, zeros)
     assert experience.advantages[:, 0].sign().tolist() == signs
     assert figures["train_rollouts/groups_alike"] == alike
 
@@ -144,7 +147,7 @@ def test_an_episode_that_was_cut_off_has_rewards_of_zero_and_no_other_metrics(on
     metrics = ({"right": 1.0, "guesses": 3.0}, {})
     outcomes = [EpisodeOutcome("game", True, metrics=m, reward_weights={"right": 2.0}) for m in metrics]
     collected = Collected(rollouts([0, 1], [True, False]), outcomes, lambda: Judgements.of(outcomes))
-    figures = environment_metrics("val", collected, collected.judged().rewards, [])
+    figures = environment_metrics("val", collected, collected.wait_for_judgements().rewards, [])
     expected = dict(zip(FIGURES, (1.0, 2, 0, 1.0))) | {"rewards/right": 0.5, "guesses": 3.0}
     assert figures == {f"val_environments/game/{name}": value for name, value in expected.items()}
 
@@ -174,19 +177,19 @@ def test_the_reward_model_s_score_is_one_of_several_rewards_and_a_failure_has_no
     for outcome in failed:
         outcome.take_score(0.25)
     alone, beyond_float32 = EpisodeOutcome("f", True, 3.0), EpisodeOutcome("f", True, 1e39)
-    judged = Judgements.of([by_model, *failed, alone, beyond_float32])
-    assert judged.rewards.nan_to_num(-1).tolist() == [0.75, -1, -1, 3, -1]
-    assert judged.weights.tolist() == [[1, 0.5], [1, 0.5], [1, 0], [1, 0], [1, 0]]
+    judgements = Judgements.of([by_model, *failed, alone, beyond_float32])
+    assert judgements.rewards.nan_to_num(-1).tolist() == [0.75, -1, -1, 3, -1]
+    assert judgements.weights.tolist() == [[1, 0.5], [1, 0.5], [1, 0], [1, 0], [1, 0]]
 
 
 def test_reinforce_pp_gives_each_token_the_kl_from_it_on(one_process):
     grouped = trainer([], "initial_policy_kl_penalty=0.5")
     grouped.objective = PRESETS["reinforce_pp"]
     made = rollouts([0, 0, 1, 1], ENDED)
-    judged = Judgements.of([EpisodeOutcome("", reward=reward) for reward in (1.0, 0.0, 1.0, NAN)])
+    judgements = Judgements.of([EpisodeOutcome("", reward=reward) for reward in (1.0, 0.0, 1.0, NAN)])
     reference = torch.zeros(4, 2)
     logprobs = torch.tensor([[2.0, 4.0], [0.0, 2.0], [0.0, 0.0], [5.0, 5.0]])
-    experience, figures = grouped.experience(made, judged, logprobs, reference)
+    experience, figures = grouped.experience(made, judgements, logprobs, reference)
     advantages = experience.advantages
     # two groups with equal rewards would still differ from the batch's mean
     assert "train_rollouts/groups" in figures and "train_rollouts/groups_alike" not in figures

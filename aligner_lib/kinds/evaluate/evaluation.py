@@ -54,7 +54,7 @@ class Evaluation:
         collected = self.collector(
             own_tasks, 0, self.rollout_micro_batch_size, environments, greedy=self.greedy
         )
-        rollouts, rewards = collected.rollouts, collected.judged().rewards
+        rollouts, rewards = collected.rollouts, collected.wait_for_judgements().rewards
         kl = policy.logprobs(rollouts)[0] - policy.reference_logprobs(rollouts)
         records = rollout_records(
             "evaluation", 0, policy.tokenizer, rollouts, rewards, kl, outcomes=collected.outcomes

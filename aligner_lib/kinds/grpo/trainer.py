@@ -33,8 +33,8 @@ from aligner_lib.rollouts.timers import Timers
 from aligner_lib.trainers.statistics import mean_std
 
 
-class Judged(NamedTuple):
-    """A response's group and reward."""
+class GroupMember(NamedTuple):
+    """A response with a reward, as its group compares it."""
 
     group: int
     reward: float
@@ -53,7 +53,7 @@ class GRPOTrainer(PolicyGradientTrainer):
     functions: SimpleNamespace = field(default_factory=partial(library_functions, "grpo"), kw_only=True)
     teacher: TokenScorer | None = None
     """With the baseline `teacher`: the model whose log-probabilities the policy learns."""
-    left_out: list[Judged] = field(init=False, default_factory=list)
+    left_out: list[GroupMember] = field(init=False, default_factory=list)
     """The responses with a reward, of all ranks, that dynamic sampling left out of the current step."""
     failed_left_out: list[EpisodeOutcome] = field(init=False, default_factory=list)
     """The responses without a reward, of all ranks, that dynamic sampling left out of the current step."""
@@ -72,22 +72,22 @@ class GRPOTrainer(PolicyGradientTrainer):
         rewards."""
         if self.draws_per_step == 1:
             return super().collect(step, timers)
-        drawn, judgements, failures = [], [], []
+        drawn, members, failures = [], [], []
         for draw in range(self.draws_per_step):
             number = (step - 1) * self.draws_per_step + draw
             part = super().collect(step, timers, number, first=draw * self.prompts_per_step)
-            judged = part.judged()
+            judgements = part.wait_for_judgements()
             note_failed_outcomes(part.outcomes, self.run)
-            drawn.append(replace(part, judged=lambda judged=judged: judged))
+            drawn.append(replace(part, wait_for_judgements=lambda known=judgements: known))
             failures += self.failures
-            judgements += self._gathered(part.rollouts, judged)
-            differ = _groups_that_differ(judgements)
+            members += self._gathered(part.rollouts, judgements)
+            differ = _groups_that_differ(members)
             if len(differ) >= self.prompts_per_step:
                 break
         self.failures = failures
-        others = [group for group in _by_group(judgements) if group not in differ]
+        others = [group for group in _by_group(members) if group not in differ]
         kept = set((differ + others)[: self.prompts_per_step])
-        self.left_out = [judged for judged in judgements if judged.group not in kept]
+        self.left_out = [member for member in members if member.group not in kept]
         # if every response failed, which the step reports, the step has the last rollout
         collected = _of_groups(kept, drawn, self.policy.tokenizer.pad_id) if kept else drawn[-1]
         self.failed_left_out = self._failed_outside(collected, drawn)
@@ -100,15 +100,15 @@ class GRPOTrainer(PolicyGradientTrainer):
             outcome
             for part in drawn
             for outcome, group, reward in zip(
-                part.outcomes, part.rollouts.group.tolist(), part.judged().rewards.tolist()
+                part.outcomes, part.rollouts.group.tolist(), part.wait_for_judgements().rewards.tolist()
             )
             if group not in kept and not math.isfinite(reward)
         ]
         return [outcome for part in parallel.gather_over_dp(failed) for outcome in part]
 
     def outside_of_rollout(self) -> tuple[int, int]:
-        failed, judged = super().outside_of_rollout()
-        return failed + len(self.failed_left_out), judged + len(self.left_out)
+        failed, rewarded = super().outside_of_rollout()
+        return failed + len(self.failed_left_out), rewarded + len(self.left_out)
 
     def failures_outside_of_rollout(self) -> list[EnvironmentFailure | EpisodeOutcome]:
         of_environments = [outcome for outcome in self.failed_left_out if outcome.environment]
@@ -117,7 +117,7 @@ class GRPOTrainer(PolicyGradientTrainer):
     def experience(
         self,
         rollouts: Rollouts,
-        judged: Judgements,
+        judgements: Judgements,
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[Experience, dict[str, float]]:
@@ -126,7 +126,7 @@ class GRPOTrainer(PolicyGradientTrainer):
         A response's advantage compares its reward with the rewards of its group. All tokens of the response have the same
         advantage, except in REINFORCE++ and with a teacher, where each token has its own advantage.
         """
-        mask, rewards = rollouts.response_mask, judged.rewards
+        mask, rewards = rollouts.response_mask, judgements.rewards
         if self.objective.baseline == "teacher":
             advantages = (self.teacher(rollouts)[0] - logprobs) * mask
             mean_and_std = mean_std(advantages[mask])
@@ -143,7 +143,7 @@ class GRPOTrainer(PolicyGradientTrainer):
             )
             mean_and_std = mean_std(advantages[counts])
         else:
-            of_responses = self._advantages(rollouts, judged, logprobs - reference_logprobs)
+            of_responses = self._advantages(rollouts, judgements, logprobs - reference_logprobs)
             advantages = of_responses[:, None] * mask
             mean_and_std = mean_std(of_responses[rewards.isfinite()])
         experience = Experience(
@@ -154,15 +154,15 @@ class GRPOTrainer(PolicyGradientTrainer):
             loss_mask=self.loss_mask(rollouts, rewards),
             sampler_weights=self.sampler_weights(rollouts, logprobs),
         )
-        figures = self.figures_of_groups(rollouts, judged)
+        figures = self.figures_of_groups(rollouts, judgements)
         figures["advantages_mean"], figures["advantages_std"] = mean_and_std
         return experience, {f"train_rollouts/{name}": value for name, value in figures.items()}
 
-    def _advantages(self, rollouts: Rollouts, judged: Judgements, log_ratio: Tensor) -> Tensor:
+    def _advantages(self, rollouts: Rollouts, judgements: Judgements, log_ratio: Tensor) -> Tensor:
         """The advantage of each response on this rank, compared with the responses of all ranks: float32 [B]."""
         if self.objective.aggregation == "normalize_then_sum":
-            return self._normalized_then_summed(rollouts, judged)
-        shaped = self.shaped(rollouts, judged.rewards)
+            return self._normalized_then_summed(rollouts, judgements)
+        shaped = self.shaped(rollouts, judgements.rewards)
         if self.objective.kl == "reward":
             kl = log_ratio * rollouts.response_mask
             kl = kl.abs() if self.loop_settings.use_absolute_kl else kl
@@ -170,9 +170,9 @@ class GRPOTrainer(PolicyGradientTrainer):
         objective = self.objective
         return self.compared(rollouts, shaped, objective.baseline, objective.scale, self.functions.advantages)
 
-    def _normalized_then_summed(self, rollouts: Rollouts, judged: Judgements) -> Tensor:
+    def _normalized_then_summed(self, rollouts: Rollouts, judgements: Judgements) -> Tensor:
         """GDPO's advantages, as in `_advantages`."""
-        parts = parallel.gather_over_dp((rollouts.group, *self._shaped_terms(rollouts, judged)))
+        parts = parallel.gather_over_dp((rollouts.group, *self._shaped_terms(rollouts, judgements)))
         # a rank without a response of the environment with the most rewards has fewer columns
         columns = max(terms.shape[1] for _, terms, _ in parts)
         group, terms, weights = (
@@ -184,28 +184,30 @@ class GRPOTrainer(PolicyGradientTrainer):
         advantages = gdpo_advantages(terms, weights, group, self.functions.advantages)
         return advantages.split([len(part) for part, *_ in parts])[parallel.dp_rank()]
 
-    def _shaped_terms(self, rollouts: Rollouts, judged: Judgements) -> tuple[Tensor, Tensor]:
+    def _shaped_terms(self, rollouts: Rollouts, judgements: Judgements) -> tuple[Tensor, Tensor]:
         """The penalties and the rewards after clipping, and the weights of all: float32 [B, 2+K] each."""
         lengths, finished = rollouts.last_turn_lengths, rollouts.finished
-        return shaped_terms(judged.terms, judged.weights, lengths, finished, **shaping_settings(self.config))
+        return shaped_terms(
+            judgements.terms, judgements.weights, lengths, finished, **shaping_settings(self.config)
+        )
 
-    def figures_of_groups(self, rollouts: Rollouts, judged: Judgements) -> dict[str, float]:
+    def figures_of_groups(self, rollouts: Rollouts, judgements: Judgements) -> dict[str, float]:
         """Metrics of all groups in the current step: the groups of `rollouts` and the groups that were left out."""
-        figures = _group_figures(self.left_out + self._gathered(rollouts, judged))
+        figures = _group_figures(self.left_out + self._gathered(rollouts, judgements))
         if not self.objective.compares_within_groups:
             figures.pop("groups_alike", None)  # such a group is compared with the batch or a teacher
         return figures
 
-    def _gathered(self, rollouts: Rollouts, judged: Judgements) -> list[Judged]:
+    def _gathered(self, rollouts: Rollouts, judgements: Judgements) -> list[GroupMember]:
         """The responses of all ranks that have a reward."""
-        rewards = judged.rewards
+        rewards = judgements.rewards
         if self.objective.aggregation == "normalize_then_sum":
-            terms, weights = self._shaped_terms(rollouts, judged)
+            terms, weights = self._shaped_terms(rollouts, judgements)
             compared = terms * weights
         else:
             compared = self.shaped(rollouts, rewards)[:, None]
         of_rank = [
-            Judged(*values)
+            GroupMember(*values)
             for values in zip(
                 rollouts.group.tolist(),
                 rewards.tolist(),
@@ -214,7 +216,7 @@ class GRPOTrainer(PolicyGradientTrainer):
             )
             if math.isfinite(values[1])
         ]
-        return [judged for part in parallel.gather_over_dp(of_rank) for judged in part]
+        return [member for part in parallel.gather_over_dp(of_rank) for member in part]
 
 
 def _without_padding(rewards: list[float]) -> tuple[float, ...]:
@@ -223,31 +225,31 @@ def _without_padding(rewards: list[float]) -> tuple[float, ...]:
     return tuple(rewards[:size])
 
 
-def _by_group(judgements: list[Judged]) -> dict[int, list[Judged]]:
-    groups: dict[int, list[Judged]] = {}
-    for judged in sorted(judgements, key=lambda judged: judged.group):
-        groups.setdefault(judged.group, []).append(judged)
+def _by_group(members: list[GroupMember]) -> dict[int, list[GroupMember]]:
+    groups: dict[int, list[GroupMember]] = {}
+    for member in sorted(members, key=lambda member: member.group):
+        groups.setdefault(member.group, []).append(member)
     return groups
 
 
-def _groups_that_differ(judgements: list[Judged]) -> list[int]:
+def _groups_that_differ(members: list[GroupMember]) -> list[int]:
     """The groups with a gradient: their shaped rewards differ, and at least one response is in the loss."""
-    return [group for group, members in _by_group(judgements).items() if _differs(members)]
+    return [number for number, group in _by_group(members).items() if _differs(group)]
 
 
-def _differs(members: list[Judged]) -> bool:
-    return len({judged.shaped for judged in members}) > 1 and any(judged.is_learnt for judged in members)
+def _differs(group: list[GroupMember]) -> bool:
+    return len({member.shaped for member in group}) > 1 and any(member.is_learnt for member in group)
 
 
-def _group_figures(judgements: list[Judged]) -> dict[str, float]:
+def _group_figures(members: list[GroupMember]) -> dict[str, float]:
     """Metrics of all sampled groups, except groups without any reward."""
-    groups = list(_by_group(judgements).values())
+    groups = list(_by_group(members).values())
     if not groups:
         return {"groups": 0}
-    rewards = [torch.tensor([judged.reward for judged in members], dtype=torch.float64) for members in groups]
+    rewards = [torch.tensor([member.reward for member in group], dtype=torch.float64) for group in groups]
     return {
         "groups": len(groups),
-        "groups_alike": sum(not _differs(members) for members in groups) / len(groups),
+        "groups_alike": sum(not _differs(group) for group in groups) / len(groups),
         "reward_std_in_group": sum(values.std(correction=0).item() for values in rewards) / len(groups),
         "best_of_group": sum(values.max().item() for values in rewards) / len(groups),
     }

@@ -126,13 +126,13 @@ def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> 
 
     token_rewards: float [B, S-1], with the KL penalty.
     """
-    counts = experience.response_mask & experience.judged[:, None]
+    counts = experience.response_mask & experience.has_reward[:, None]
     figures = {
-        "rewards_with_kl": mean_std(masked_mean(token_rewards, counts)[experience.judged])[0],
-        "rlhf_rewards": mean_std(token_rewards.sum(dim=1)[experience.judged])[0],
+        "rewards_with_kl": mean_std(masked_mean(token_rewards, counts)[experience.has_reward])[0],
+        "rlhf_rewards": mean_std(token_rewards.sum(dim=1)[experience.has_reward])[0],
     }
     ends = (counts * torch.arange(counts.shape[1])).argmax(dim=1, keepdim=True)
-    figures["returns_last"] = mean_std(experience.returns.gather(1, ends)[experience.judged])[0]
+    figures["returns_last"] = mean_std(experience.returns.gather(1, ends)[experience.has_reward])[0]
     learnt = experience.advantages[experience.loss_mask]
     figures["learnt_advantages_mean"], figures["learnt_advantages_std"] = mean_std(learnt)
     spreads = {

@@ -138,11 +138,11 @@ class PolicyGradientTrainer(ABC):
             with timers("init_logprobs"):
                 reference_logprobs = self.policy.reference_logprobs(rollouts)
             with timers("critic_wait"):
-                judged = collected.judged()
-                rewards = judged.rewards
+                judgements = collected.wait_for_judgements()
+                rewards = judgements.rewards
 
         # 3  Rewards become advantages: how much better than expected each token was.
-        experience, metrics = self.experience(rollouts, judged, logprobs, reference_logprobs)
+        experience, metrics = self.experience(rollouts, judgements, logprobs, reference_logprobs)
         metrics |= rollout_metrics("train_rollouts", rollouts, rewards, *self.outside_of_rollout())
         metrics |= copied_metric("train_rollouts", self.policy.tokenizer, rollouts)
         metrics |= good_metric("train_rollouts", self.policy.tokenizer, rollouts)
@@ -185,7 +185,7 @@ class PolicyGradientTrainer(ABC):
             self.tasks.environments.get("validation"),
             greedy=self.rollout_settings.val_use_greedy,
         )
-        rewards = collected.judged().rewards
+        rewards = collected.wait_for_judgements().rewards
         self._report("validation", step, collected, rewards)
         metrics = rollout_metrics("val_rollouts", collected.rollouts, rewards, len(failures))
         metrics |= copied_metric("val_rollouts", self.policy.tokenizer, collected.rollouts)
@@ -236,7 +236,7 @@ class PolicyGradientTrainer(ABC):
     def experience(
         self,
         rollouts: Rollouts,
-        judged: Judgements,
+        judgements: Judgements,
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[Experience, dict[str, float]]:

@@ -49,17 +49,17 @@ class PPOTrainer(PolicyGradientTrainer):
     def experience(
         self,
         rollouts: Rollouts,
-        judged: Judgements,
+        judgements: Judgements,
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[ActorCriticExperience, dict[str, float]]:
         """Subtract the KL penalty from the rewards, and compute advantages over the critic's values, and returns."""
-        loop, mask, rewards = self.loop_settings, rollouts.response_mask, judged.rewards
+        loop, mask, rewards = self.loop_settings, rollouts.response_mask, judgements.rewards
         has_reward = rewards.isfinite()
         kl = (logprobs - reference_logprobs) * mask
         shaped = self.shaped(rollouts, rewards)
         baseline = self.prompt_baseline(rollouts, shaped)
-        values = judged.values + baseline[:, None] * mask
+        values = judgements.values + baseline[:, None] * mask
         token_rewards = self.functions.token_rewards(
             shaped.nan_to_num(),
             kl.abs() if loop.use_absolute_kl else kl,
@@ -86,7 +86,7 @@ class PPOTrainer(PolicyGradientTrainer):
             baseline=baseline,
             values=values,
             returns=returns,
-            judged=has_reward,
+            has_reward=has_reward,
         )
         return experience, critic_metrics(experience, token_rewards)
 
