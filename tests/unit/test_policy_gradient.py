@@ -10,7 +10,7 @@ from aligner_lib.algorithms import policy_gradient as pg
 from aligner_lib.algorithms.objective import PRESETS, Objective
 from aligner_lib.algorithms.policy_gradient import group_advantages, kl_loss
 from aligner_lib.config.compose import compose
-from aligner_lib.kinds.policy_gradient.frozen import freeze
+from aligner_lib.kinds.policy_gradient.recorded_rollout import rollout_of
 
 REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0, 5.0, 5.0], dtype=torch.float64)
 GROUP = torch.tensor([7, 7, 7, 7, 2, 2])
@@ -291,7 +291,8 @@ def test_reinforce_pp_takes_from_a_token_the_kl_from_it_on():
 def test_a_frozen_rollout_has_the_token_advantages_of_reinforce_pp():
     """Two responses of one and two tokens: rewards 1 and 0, a KL of 1 a token, coefficient 0.1; advantages 0.9, −0.2, −0.1."""
     responses = [{"reward": 1.0, "length": 1}, {"reward": 0.0, "length": 2}]
-    rollout = freeze([recorded(**response) for response in responses], compose("grpo"), 0.1, "group_mean")
+    records = [recorded(**response) for response in responses]
+    rollout = rollout_of(records, compose("grpo"), 0.1, "group_mean")
     first, second = rollout._advantages(PRESETS["reinforce_pp"])
     deviation = math.sqrt((0.7**2 + 0.4**2 + 0.3**2) / 3)
     expected = [(value - 0.2) / deviation for value in (0.9, -0.2, -0.1)]
@@ -308,5 +309,5 @@ def recorded(length: int, **more) -> dict:
 def test_a_frozen_rollout_has_the_penalty_of_the_last_turn(last_turn, reward):
     """Of 20 tokens in two turns 18 are the last turn's, so half of the buffer is used; an older record has 20 alone."""
     config = compose("grpo", ["trainer.grpo.overlong_buffer=4", "model.grpo.length_params.max_length=20"])
-    rollout = freeze([recorded(20, **last_turn)], config, 0.0, "group_mean")
+    rollout = rollout_of([recorded(20, **last_turn)], config, 0.0, "group_mean")
     assert rollout.rewards.tolist() == [reward]

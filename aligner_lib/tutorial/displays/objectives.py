@@ -130,7 +130,7 @@ def compare_objectives(
     from omegaconf import OmegaConf
 
     from aligner_lib.kinds.grpo.settings import objective_of
-    from aligner_lib.kinds.policy_gradient.frozen import freeze
+    from aligner_lib.kinds.policy_gradient.recorded_rollout import rollout_of
 
     if run.kind not in ("ppo", "grpo"):
         raise UserError(f"{run.path} is a run of kind {run.kind or 'unknown'}: choose a run of PPO or GRPO")
@@ -149,7 +149,7 @@ def compare_objectives(
     baseline = "critic" if run.kind == "ppo" else objective_of(config).baseline
     # a run without a KL logs no coefficient
     coefficient = dict(zip(at, coefficients)).get(step, config.trainer[run.kind].initial_policy_kl_penalty)
-    rollout = freeze(records, config, coefficient, baseline)
+    rollout = rollout_of(records, config, coefficient, baseline)
     tokens, weights = sum(rollout.lengths.tolist()), {}
     for name, objective in _named(objectives).items():
         of_responses = rollout.gradient_weights(objective, ratio)

@@ -27,7 +27,7 @@ from aligner_lib.kinds.policy_gradient.settings import loop_settings, response_l
 
 
 @dataclass
-class FrozenRollout:
+class RecordedRollout:
     """The responses of a step, with all values that the objectives' losses need."""
 
     rewards: Tensor
@@ -109,8 +109,8 @@ class FrozenRollout:
         return [of_one[: len(kl)] for of_one, kl in zip(advantages, self.kl)]
 
 
-def freeze(records: list[dict], config: DictConfig, kl_coef: float, baseline: str) -> FrozenRollout:
-    """Build the FrozenRollout from the train records of a step, in a PPO or GRPO run with these settings.
+def rollout_of(records: list[dict], config: DictConfig, kl_coef: float, baseline: str) -> RecordedRollout:
+    """Build the RecordedRollout from the train records of a step, in a PPO or GRPO run with these settings.
 
     kl_coef: the step's KL coefficient. baseline: the baseline of the run's objective. Records of an older run are
     grouped by their prompts if `group` is missing, and their penalties use `length` if `last_turn_length` is missing.
@@ -127,7 +127,7 @@ def freeze(records: list[dict], config: DictConfig, kl_coef: float, baseline: st
     learnt = rewards.isfinite() & (finished | (not loop.mask_truncated_responses))
     names = [record.get("group", record["prompt"]) for record in records]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return FrozenRollout(
+    return RecordedRollout(
         rewards=rewards,
         terms=terms,
         weights=weights,
