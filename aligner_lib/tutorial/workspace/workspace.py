@@ -229,9 +229,10 @@ class Workspace:
         from cluster import submit
 
         allocation = self._allocation(resources, partial(task_for_each_process, kind, settings, self.profile))
-        run = self.run(name or _name(kind, fault))
+        name = name or _name(kind, fault)
+        run = self.run(name)
         for part in ("", *settings.get("evaluation.policies", ())):
-            self._record_start(f"{name or _name(kind, fault)}/{part}".rstrip("/"))
+            self._record_start(f"{name}/{part}".rstrip("/"))
         if self._takes_recorded and fault is None and (job := self._recorded_job(kind, run, settings)):
             return job
         if not self.only_prints and scheduler_of(self.where).on_this_machine and len(allocation or ()) > 1:
