@@ -42,7 +42,7 @@ def trainer(draws: list[tuple[list[float], list[bool]]], *loop: str, rollouts_a_
     class GivenRollouts(PolicyGradientTrainer):
         drawn = 0
 
-        def collect(self, step, timers, draw=None, first=0):
+        def _rollout(self, step, timers, position, first=0):
             rewards, finished = draws[self.drawn]
             self.drawn += 1
             made = rollouts([first, first, first + 1, first + 1], finished)

@@ -74,8 +74,8 @@ class GRPOTrainer(PolicyGradientTrainer):
             return super().collect(step, timers)
         drawn, members, failures = [], [], []
         for draw in range(self.draws_per_step):
-            number = (step - 1) * self.draws_per_step + draw
-            part = super().collect(step, timers, number, first=draw * self.prompts_per_step)
+            position = (step - 1) * self.draws_per_step + draw
+            part = self._rollout(step, timers, position, first=draw * self.prompts_per_step)
             judgements = part.wait_for_judgements()
             note_failed_outcomes(part.outcomes, self.run)
             drawn.append(replace(part, wait_for_judgements=lambda known=judgements: known))

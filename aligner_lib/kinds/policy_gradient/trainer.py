@@ -247,14 +247,16 @@ class PolicyGradientTrainer(ABC):
 
     # -- the stages -----------------------------------------------------------------------------------------------
 
-    def collect(self, step: int, timers: Timers, draw: int | None = None, first: int = 0) -> Collected:
+    def collect(self, step: int, timers: Timers) -> Collected:
+        """Collect the step's rollout."""
+        return self._rollout(step, timers, step - 1)
+
+    def _rollout(self, step: int, timers: Timers, position: int, first: int = 0) -> Collected:
         """Collect a rollout for the step.
 
-        draw: the position of the batch of prompts in the source's order; None: the step's own position. first: the number of
-        the rollout's first group.
+        position: of the batch of prompts in the source's order. first: the number of the rollout's first group.
         """
-        number = step - 1 if draw is None else draw
-        tasks, self.failures = given_tasks(self.tasks.train(number, self.prompts_per_step), self.run)
+        tasks, self.failures = given_tasks(self.tasks.train(position, self.prompts_per_step), self.run)
         return self.collector(
             self._share(tasks, first),
             step,
