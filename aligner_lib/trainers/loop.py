@@ -90,6 +90,8 @@ class TrainingLoop:
     done: int = 0  # steps
     saved: int = 0  # the step of the newest checkpoint
     changes: dict[str, float] = field(default_factory=dict)
+    signalled: threading.Event = field(init=False, default_factory=threading.Event)
+    """Is set once the scheduler has announced the job's end. `run_to_end` listens to the signals."""
 
     def run_to_end(self) -> str:
         """Train to max_steps or until a stop is requested. Return the run's status."""

@@ -93,9 +93,18 @@ class PolicyGradientTrainer(ABC):
     """The largest number of rollouts in a step. A step reserves the prompts of all of them."""
     failures: list[EnvironmentFailure] = field(init=False, default_factory=list)
     """The environments' failures to provide prompts in the current step."""
+    failed_rewards: FailedRewards = field(init=False, default_factory=FailedRewards)
+    """Counts the steps in which no response had a reward."""
+    rollout_settings: DictConfig = field(init=False)
+    """model.ppo or model.grpo."""
+    loop_settings: DictConfig = field(init=False)
+    """trainer.ppo or trainer.grpo."""
+    kl_coef: float = field(init=False)
+    """The weight of the KL to the reference in the current step."""
+    recomputes: bool = field(init=False)
+    """Whether the policy computes the responses' log-probabilities again before it learns from them."""
 
     def __post_init__(self):
-        self.failed_rewards = FailedRewards()
         self.rollout_settings, self.loop_settings = rollout_settings(self.config), loop_settings(self.config)
         self.kl_coef = self.loop_settings.initial_policy_kl_penalty
         before_updates = self.objective.kl == "reward" or self.objective.baseline in ("critic", "teacher")
@@ -128,7 +137,7 @@ class PolicyGradientTrainer(ABC):
         timers = Timers()
 
         # 1  Rollout: the policy responds to the step's prompts. A reward model or programs judge the responses.
-        with timers("rollout_time"):
+        with timers("rollout_time"):  # NeMo-Aligner's name, whose time includes stage 2
             collected = self.collect(step, timers)
 
             # 2  Log-probabilities of the responses under the policy and under its reference.
