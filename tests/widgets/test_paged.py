@@ -90,10 +90,14 @@ def test_what_is_not_there_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [("sft", "has no completions: sft does not generate.")]
-    + [(kind, "has not written any completions yet.") for kind in ("ppo", "evaluate", "own", "unknown")],
+    + [
+        (kind, "has not written any completions yet.")
+        for kind in ("ppo", "evaluate", "own", "undeclared", "unknown")
+    ],
 )
 def test_a_run_without_completions_says_whether_its_kind_generates(tmp_path, monkeypatch, kind, words):
-    known = kinds.kinds() | {"own": replace(kinds.kind_of("grpo"), name="own")}
+    own = replace(kinds.kind_of("grpo"), name="own")
+    known = kinds.kinds() | {"own": own, "undeclared": replace(own, metrics=())}
     monkeypatch.setattr(kinds, "_kinds", lambda further: known)
     widget = Completions(write_run(tmp_path, kind=kind))
     widget.close()

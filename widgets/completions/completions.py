@@ -305,9 +305,9 @@ def _has_end_token(record: dict, tokens: list[str]) -> bool:
 
 
 def _may_generate(kind: str) -> bool:
-    """Whether the kind's runs log metrics of generation. Of an unknown kind, each run may."""
-    job = kinds().get(kind)
-    return job is None or any(name.startswith(OF_GENERATION) for name in job.metric_names())
+    """Whether the kind's runs log metrics of generation. Runs of an unknown kind, or of a kind that declares no metrics, may."""
+    names = kinds()[kind].metric_names() if kind in kinds() else ()
+    return not names or any(name.startswith(OF_GENERATION) for name in names)
 
 
 def _sorted_by(sort: str) -> Callable[[dict], tuple]:
