@@ -47,13 +47,13 @@ PLAIN_TURN = re.compile(r"(?:\A|\n[^\S\n]*\n\s*)(System|User|Assistant):")
 # A whole prompt that a chat template has written, to the assistant's opening: NeMo's, ChatML (the opening may have thoughts),
 # Llama 3, Gemma, and Llama 2 and Mistral. A question may begin with a mark, too.
 TEMPLATED = re.compile(
-    r"""\s*(?:<s>|<bos>|<\|begin_of_text\|>|<\|endoftext\|>)?\s*(?:
+    r"""(?:<s>|<bos>|<\|begin_of_text\|>|<\|endoftext\|>)?(?:
         <extra_id_\d>[^\n]*\n.*<extra_id_[1-9]>[^\n]*
         |<\|im_start\|>\w+\n.*<\|im_start\|>assistant(?:\s*<think>(?:\s*</think>)?)?
         |<\|start_header_id\|>\w+<\|end_header_id\|>.*<\|start_header_id\|>assistant<\|end_header_id\|>
         |<start_of_turn>\w+\n.*<start_of_turn>model
-        |\[INST\].*\[/INST\]
-    )\s*""",
+        |\s?\[INST\].*\[/INST\]
+    )""",
     re.DOTALL | re.VERBOSE,
 )
 TURN_KEYS = frozenset({"role", "content", "from", "value", "weight"})
@@ -144,7 +144,7 @@ def hh_messages(text: str, key: str) -> list[Message] | None:
 
 def is_templated(value: Any) -> bool:
     """Whether a value is a prompt that a chat template has written, as NeMo-Aligner's guide to DPO asks for."""
-    return isinstance(value, str) and TEMPLATED.fullmatch(value) is not None
+    return isinstance(value, str) and TEMPLATED.fullmatch(value.strip()) is not None
 
 
 def is_plain_prompt(value: Any) -> bool:

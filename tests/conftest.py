@@ -63,7 +63,8 @@ def pytest_collection_modifyitems(config, items):
     if distances or config.getoption("maxfail") == 1:  # -x: short files may fail soon
         items.sort(key=lambda item: any(name in item.path.parts for name in LONGEST))
     if distances:  # the tests next to the change fail first
-        items.sort(key=lambda item: distances[item.path.relative_to(ROOT).as_posix()])
+        # a file that the command names is collected, too
+        items.sort(key=lambda item: distances.get(item.path.relative_to(ROOT).as_posix(), len(distances)))
 
 
 def made_once(tmp_path_factory, name: str, make: Callable[[Path], object]) -> Path:

@@ -180,7 +180,9 @@ def as_written(tokenizer: Tokenizer, conversation: Conversation) -> Conversation
                 f"the prompt {conversation.strip()[:24]!r}… is written in a chat template, and the tokenizer's would write it again: "
                 f"give model.data.chat_template={PLAIN}, which leaves the prompt as it is, or turns of role and content"
             )
-        return conversation.removeprefix(tokenizer.decode(tokenizer.bos_ids, special_tokens=True))
+        bos = tokenizer.decode(tokenizer.bos_ids, special_tokens=True)
+        text = conversation.lstrip()
+        return text.removeprefix(bos) if bos and text.startswith(bos) else conversation
     if tokenizer.template != OWN or not isinstance(conversation, str):
         return conversation
     if turns := turns_of(conversation):

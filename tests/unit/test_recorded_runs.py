@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -345,3 +346,33 @@ def test_a_monitor_plays_a_recorded_run_and_waits_for_its_end(seat, monkeypatch)
         assert (player.status, len(player.metrics())) == ("finished", 2)
     finally:
         monitor.close()
+
+
+@pytest.mark.parametrize(
+    "before, now, is_longer, differs",
+    [
+        ((60, None), (60, 2), False, True),  # a bound that may only shorten the run
+        ((60, None), (90, None), True, False),
+        ((60, None), (12, None), False, False),
+        ((60, 1), (60, None), False, False),  # an earlier version's default, which had no effect
+        ((-1, 1), (-1, None), False, False),
+        ((-1, 3), (-1, None), False, True),
+        ((-1, 1), (-1, 3), True, True),
+        ((60, None), (-1, 9), False, True),
+    ],
+)
+def test_a_run_goes_on_only_if_its_bounds_may_lengthen_the_run(before, now, is_longer, differs):
+    earlier, later = (
+        compose(
+            "sft",
+            [
+                f"trainer.sft.max_steps={steps}",
+                *([f"trainer.sft.max_epochs={epochs}"] * (epochs is not None)),
+            ],
+        )
+        for steps, epochs in (before, now)
+    )
+    run = SimpleNamespace(kind="sft", info={"config": save(earlier)})
+    assert earlier_runs._adds_steps(run, later) == is_longer
+    changes = earlier_runs._changes(save(earlier), save(later))
+    assert any("max_epochs" in change for change in changes) == differs

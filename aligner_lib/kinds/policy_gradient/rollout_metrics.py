@@ -22,7 +22,7 @@ from data.gold import judge_all
 
 
 def rollout_metrics(
-    group: str, rollouts: Rollouts, rewards: Tensor, more_failed: int = 0, more_judged: int = 0
+    group: str, rollouts: Rollouts, rewards: Tensor, more_failed: int = 0, more_rewarded: int = 0
 ) -> dict[str, float | None]:
     """Means over the responses of all ranks under group/, the rewards' standard deviation, and the fraction of failed
     responses.
@@ -30,10 +30,10 @@ def rollout_metrics(
     rewards: float [B], NaN for a response without a reward. Such a response counts in all metrics except the rewards. The
     rewards are None if no response has a reward. The fraction of failed responses also counts responses outside `rollouts`, the
     same numbers on every rank: more_failed, because an environment provided no prompt or dynamic sampling left the failed
-    response out, and more_judged, left out with a reward.
+    response out, and more_rewarded, left out with a reward.
     """
     rewards = rewards[rewards.isfinite()]
-    judged = parallel.sum_over_dp(torch.tensor(float(len(rewards)))).item()
+    rewarded = parallel.sum_over_dp(torch.tensor(float(len(rewards)))).item()
     per_response = {
         "rewards": rewards,
         "response_lengths": rollouts.lengths.float(),
@@ -47,10 +47,10 @@ def rollout_metrics(
     numbers = {number for part in parallel.gather_over_dp(rollouts.group.tolist()) for number in part}
     figures["prompts"] = len(numbers)
     figures["tokens"] = figures["rollout_size"] * figures["response_lengths"]
-    figures["rewards_failed"] = 1 - (judged + more_judged) / (
-        figures["rollout_size"] + more_failed + more_judged
+    figures["rewards_failed"] = 1 - (rewarded + more_rewarded) / (
+        figures["rollout_size"] + more_failed + more_rewarded
     )
-    if judged == 0:
+    if rewarded == 0:
         figures["rewards"] = figures["rewards_std"] = None
     return {f"{group}/{name}": value for name, value in figures.items()}
 

@@ -6,6 +6,7 @@ and answers of different runs side by side.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -127,10 +128,31 @@ def _all_changes(requested: RequestedRun) -> list[str]:
 
 
 def _adds_steps(run: RunFolder, config: DictConfig) -> bool:
+    """Whether a run may become longer: of the bounds max_steps and max_epochs, one is larger than before and none is smaller."""
     before, now = _settings(run.info["config"]), _settings(save(config))
-    steps = [f"trainer.{run.kind}.{name}" for name in ("max_steps", "max_epochs")]
-    lengths = [(before[key] or 1, now[key] or 1) for key in steps if key in before]  # max_epochs may be None
-    return any(later > earlier or (later == -1 and earlier != -1) for earlier, later in lengths)
+    steps, epochs = (f"trainer.{run.kind}.{name}" for name in ("max_steps", "max_epochs"))
+    earlier = _steps(before, steps), _epochs(before, epochs, is_recorded=True)
+    later = _steps(now, steps), _epochs(now, epochs)
+    return later != earlier and all(new >= old for old, new in zip(earlier, later))
+
+
+def _steps(settings: Mapping[str, object], key: str) -> float:
+    value = settings.get(key)
+    return math.inf if value in (None, -1) else value
+
+
+def _epochs(settings: Mapping[str, object], key: str, is_recorded: bool = False) -> float:
+    """The bound of max_epochs. None, the default, is no bound beside max_steps, and one epoch without.
+
+    is_recorded: the settings of a run, which an earlier version may have written: it had the default 1, and ignored max_epochs
+    beside max_steps.
+    """
+    value = settings.get(key)
+    if _steps(settings, f"{key.rpartition('.')[0]}.max_steps") == math.inf:
+        value = 1 if value is None else value
+    elif is_recorded and value == 1:
+        value = None
+    return math.inf if value in (None, -1) else value
 
 
 def _changes(earlier: Mapping, later: Mapping) -> list[str]:
@@ -194,8 +216,11 @@ def differences_from_job(
         differ += [f"{' '.join(head)} → {' '.join(later_head)}"] if head != later_head else []
         configs = (save(compose(part.kind, [*common, *own], requested.profile)) for own in (before, now))
         differ += [f"{part.prefix}{change}" for change in _changes(*configs)]
-        # own_functions.write has refused a function with another text
-        differ += sorted(_functions_in(before) ^ _functions_in(now))
+        cells = str(
+            run.path / "functions"
+        )  # own_functions.write has refused a cell's function with another text
+        earlier, later = (_functions_in(own, cells) for own in (before, now))
+        differ += sorted(key for key in earlier | later if earlier.get(key) != later.get(key))
     return differ + (_other_inputs(run, requested) if run.status == "running" else [])
 
 
@@ -205,8 +230,10 @@ def _in_parts(command: list[str]) -> tuple[list[str], list[str]]:
     return command[3:at], command[at + 2 :]
 
 
-def _functions_in(overrides: list[str]) -> set[str]:
-    return {key for key, _ in map(parse_override, overrides) if key.startswith("functions.")}
+def _functions_in(overrides: list[str], cells: str) -> dict[str, str]:
+    """The files of the functions in a command, by setting; `cells` for a file in the run folder's folder of this name."""
+    files = {key: str(file) for key, file in map(parse_override, overrides) if key.startswith("functions.")}
+    return {key: cells if file.startswith(cells) else file for key, file in files.items()}
 
 
 # -- a bundle's recorded run --------------------------------------------------------------------------------------------
@@ -317,13 +344,15 @@ def _unequal(
     """The names, in order, whose values differ, except settings that are not compared or that the job chooses."""
     for key in sorted(set(names) - _left_out(before)):
         compared = not key.startswith(NOT_COMPARED) and not _is_left_to_the_job(key, now.get(key))
+        if key.endswith(".max_epochs"):
+            compared = _epochs(before, key, is_recorded=True) != _epochs(now, key)
         if compared and before.get(key) != now.get(key):
             yield key
 
 
 def _is_left_to_the_job(key: str, value: object) -> bool:
     """Whether the job chooses the value of a setting, by its machine or by its model. The run's settings have the choice."""
-    return value == "auto" or (value is None and key.endswith((".chat_template", ".max_epochs")))
+    return value == "auto" or (value is None and key.endswith(".chat_template"))
 
 
 def _of_environments(names: Collection[str]) -> list[str]:

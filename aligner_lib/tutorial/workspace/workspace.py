@@ -354,7 +354,7 @@ class Workspace:
             if trained and (stands := _unfinished(self.run(name))):
                 print(
                     f"{name} is unfinished ({stands}), so nothing is recorded: finish the run in notebook {NOTEBOOKS[name]}, and "
-                    "then run this cell again"
+                    "then run this notebook again from its first cell"
                 )
                 return
         folder = self.out / "results"
