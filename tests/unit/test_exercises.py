@@ -380,9 +380,8 @@ def test_solutions_that_train_equal_the_library_bit_for_bit(name):
     place = kind_of(kind).functions[replaced]
     assert place.replace(":", ".") == exercise.library
     check_function(with_imports(sources("notebooks/solved", "solution")[name]), place, name)
-    check_function(
-        source_of(exercise.reference, replaced, place), place, name
-    )  # `check` hands it out before a right answer
+    # `check` hands the reference out before a right answer
+    check_function(source_of(exercise.reference, replaced, place), place, name)
     solution = functions("notebooks/solved", "solution")[name]
     for case in range(exercise.cases):
         inputs = exercise.inputs(Draw(SEED, case)).values()

@@ -49,9 +49,8 @@ def test_a_schedule_is_no_change(tmp_path, rates):
 def test_alarms_checkpoints_and_resumes_stand_where_their_steps_are(tmp_path):
     series = series_of(tmp_path, train__loss=[3.0, 2.0, 1.0])
     (tmp_path / "checkpoints" / "step_000002").mkdir(parents=True)
-    change_info(
-        tmp_path, resumed_at=[0, 1, 5]
-    )  # 0: before a branch begins; 5: a replay has not reached it yet
+    # 0: before a branch begins; 5: a replay has not reached it yet
+    change_info(tmp_path, resumed_at=[0, 1, 5])
     assert marks(RunFolder(tmp_path), series, [(3, "Not a number")], series.axis("step")) == [
         [1.0, "resume", "resumed, step 1"],
         [2.0, "checkpoint", "checkpoint, step 2"],

@@ -216,9 +216,8 @@ def differences_from_job(
         differ += [f"{' '.join(head)} → {' '.join(later_head)}"] if head != later_head else []
         configs = (save(compose(part.kind, [*common, *own], requested.profile)) for own in (before, now))
         differ += [f"{part.prefix}{change}" for change in _changes(*configs)]
-        cells = str(
-            run.path / "functions"
-        )  # own_functions.write has refused a cell's function with another text
+        # own_functions.write has refused a cell's function with another text
+        cells = str(run.path / "functions")
         earlier, later = (_functions_in(own, cells) for own in (before, now))
         differ += sorted(key for key in earlier | later if earlier.get(key) != later.get(key))
     return differ + (_other_inputs(run, requested) if run.status == "running" else [])
