@@ -64,8 +64,8 @@ def cheating_answers(turns: Sequence[str]) -> dict[str, list[str]]:
 def fitted_answers(turns: Sequence[str]) -> dict[str, list[str]]:
     """By the name of a cheat that was fitted to the judging program: the answer to each turn.
 
-    A policy rarely finds these cheats, but they show the program's limits: it detects a template only in several answers, and
-    detects shuffled words never, because no part of the judgement reads grammar.
+    These cheats show the program's limits. `judge_all` detects a template in the answers to several questions, and `judge` can't. No
+    part of the judgement reads grammar, so neither detects shuffled words.
     """
     templates, shuffled = [], []
     for turn in turns:

@@ -1,4 +1,4 @@
-"""Checks of a notebook's parameters. papermill passes any value on, and a text where a terminal gave a text."""
+"""Checks of a notebook's parameters, for which papermill passes on any value: `-p lora false` gives the text 'false'."""
 
 from __future__ import annotations
 
