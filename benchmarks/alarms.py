@@ -208,7 +208,8 @@ def _keep_few(run: RunFolder) -> None:
             seen[record["step"]] += 1
             ends = [record["token_advantage"][place] for place in (0, -1)]
             kept.append(
-                {name: record[name] for name in ("step", "split", "reward")} | {"token_advantage": ends}
+                {name: record[name] for name in ("step", "split", "reward", "finished")}
+                | {"token_advantage": ends}
             )
     if kept:
         (run.path / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))

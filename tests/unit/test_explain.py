@@ -224,6 +224,16 @@ def responses(last=None) -> list[dict]:
     ]
 
 
+def truncated() -> list[dict]:
+    """Responses of which those with a reward above 0.4 were cut off. A truncated response loses 3, so the best rewards have the
+    lowest advantages."""
+    return [
+        response | {"finished": response["reward"] < 0.4, "token_advantage": [shaped, shaped]}
+        for response in responses()
+        for shaped in [response["reward"] - 3.0 * (response["reward"] > 0.4)]
+    ]
+
+
 def reward_model(first_loss: float) -> list[dict]:
     start = {"step": 0, "validation/rewards_all_std": 0.0, "train/rewards_chosen_mean": 0.0}
     losses = enumerate((first_loss, 0.6, 0.6), 1)
@@ -279,6 +289,7 @@ CUT = {"model.sampling_params": {"top_k": 50}}
 UNSCALED = {"trainer.normalize_advantages": False}
 FEWER = {"trainer.mask_truncated_responses": True}
 PENALTY = {"trainer.missing_eos_penalty": 0.5}
+LOSES_3 = {"trainer.missing_eos_penalty": 3.0}
 BF16 = {"precision": "bf16"}
 
 
@@ -309,6 +320,7 @@ BF16 = {"precision": "bf16"}
         (run_of(grouped(1.0, 1.0)), {}, None),
         (run_of(rewards_that_fail(1.0, since=3)), {"rewards_failed": 3}, "rewards_failed"),
         (run_of(rewards_that_fail(0.05, since=1)), {}, None),
+        (run_of(rewards_that_fail(0.05, since=1), settings=LOSES_3), {}, None),  # which responses lost 3?
         # a run's own limits
         (run_of(ppo(copied_from_prompt=after(3, 0.5)), origin=alarms(copied=0.9)), {}, None),
         (run_of(ppo(good=after(2, 0.0)), origin=alarms(good_errors=9.0)), {}, None),
@@ -340,6 +352,7 @@ BF16 = {"precision": "bf16"}
         (run_of(OLDER, rollouts=responses()), {}, None),
         (run_of(OLDER, rollouts=responses(last=lambda place: 0.0)), {"last_token": 1}, "stop_token"),
         (run_of(OLDER, rollouts=responses(last=lambda place: 0.3)[:16]), {}, None),  # too few to say
+        (run_of(ppo(rlhf_rewards=None, returns_last=None), rollouts=truncated(), settings=LOSES_3), {}, None),
         # other kinds of jobs
         (run_of(reward_model(first_loss=0.9), kind="rm"), {"first_loss": 1}, "wrong_start"),
         (run_of(reward_model(first_loss=math.nan), kind="rm"), {}, None),

@@ -324,6 +324,9 @@ def _shaped(run: Evidence) -> Series | None:
         return None
     penalty = run.loop("missing_eos_penalty", 0.0)
     ended = run.with_settings(run.of("train_rollouts/fraction_of_samples_properly_ended"))
+    if penalty:  # the share counts all responses, but the rewards' means only those whose reward did not fail
+        failed = run.of("train_rollouts/rewards_failed")
+        ended = {step: share for step, share in ended.items() if not failed.get(step)}
     return combined(
         lambda reward, share: reward - penalty * (1 - share), run.of("train_rollouts/rewards"), ended
     )
@@ -477,30 +480,40 @@ def last_token(run: Evidence) -> Quantity | None:
     return Quantity(_share_without(run, -1), high=0.5)
 
 
+def correlation_with_reward(run: Evidence, place: int, least: int) -> float | None:
+    """For the token at `place` of each response: correlation of its advantage with the reward after clipping and penalties, within
+    the responses to a prompt, or within steps if the groups are unknown. None for fewer than `least` responses."""
+    if run.loop("overlong_buffer") is not None:
+        return None
+    clip, penalty = run.loop("reward_clip", math.inf), run.loop("missing_eos_penalty", 0.0)
+    groups: dict[tuple, list[tuple[float, float]]] = {}
+    compares_groups = run.rollout("objective") is not None
+    for step, responses in run.with_settings(run.learnt_rollouts).items():
+        for response in responses:
+            if response["reward"] is not None:
+                group = response.get("group") if compares_groups else None
+                # a compact recording of an earlier release does not have `finished`
+                cut_off = not response.get("finished", True)
+                reward = max(-clip, min(clip, response["reward"])) - penalty * cut_off
+                groups.setdefault((step, group), []).append((reward, response["token_advantage"][place]))
+    centred = []
+    for pairs in groups.values():
+        of_reward, of_advantage = (fmean(side) for side in zip(*pairs))
+        centred += [(x - of_reward, y - of_advantage) for x, y in pairs]
+    scale = sum(x * x for x, _ in centred) * sum(y * y for _, y in centred)
+    return sum(x * y for x, y in centred) / math.sqrt(scale) if len(centred) >= least and scale > 0 else None
+
+
 @check(
     "correlation of the last token's advantage with the reward",
     "the last token's advantage is the reward less the critic's value",
     of=CRITIC,
 )
 def end_follows_reward(run: Evidence) -> Quantity | None:
-    """Computed within steps, over all steps; needs at least 20 responses."""
-    products = rewards = advantages = 0.0
-    count, steps = 0, run.learnt_rollouts
-    for responses in steps.values():
-        pairs = [
-            (response["reward"], response["token_advantage"][-1])
-            for response in responses
-            if response["reward"] is not None
-        ]
-        count += len(pairs)
-        if pairs:
-            of_reward, of_advantage = fmean(x for x, _ in pairs), fmean(y for _, y in pairs)
-            products += sum((x - of_reward) * (y - of_advantage) for x, y in pairs)
-            rewards += sum((x - of_reward) ** 2 for x, _ in pairs)
-            advantages += sum((y - of_advantage) ** 2 for _, y in pairs)
-    if count < 20 or not rewards * advantages > 0:
+    correlation = correlation_with_reward(run, -1, least=20)
+    if correlation is None:
         return None
-    return Quantity({min(steps): products / math.sqrt(rewards * advantages)}, low=LIMITS.end_follows)
+    return Quantity({min(run.with_settings(run.learnt_rollouts)): correlation}, low=LIMITS.end_follows)
 
 
 # ---- rollouts: scales, of measured runs -----------------------------------------------------------------------------

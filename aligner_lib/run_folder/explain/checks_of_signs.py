@@ -22,6 +22,7 @@ from aligner_lib.run_folder.explain.checks import (
     Quantity,
     advantages_scaled,
     check,
+    correlation_with_reward,
     kl_penalty,
 )
 from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, first
@@ -180,33 +181,12 @@ def tokens_beyond(run: Evidence) -> Quantity | None:
     of=ROLLOUTS,
 )
 def advantage_sign(run: Evidence) -> Quantity | None:
-    """Compute correlations within the responses to a prompt, or within steps if the groups are unknown. Needs at least 16
-    responses."""
     if _switch(run, "baseline") == "teacher" or _switch(run, "aggregation") == "normalize_then_sum":
         return None  # the advantage does not follow the sum of the rewards
-    correlations = [_correlation_with_reward(run, place) for place in (0, -1)]
+    correlations = [correlation_with_reward(run, place, least=16) for place in (0, -1)]
     if None in correlations:
         return None
     return Quantity({min(run.with_settings(run.learnt_rollouts)): max(correlations)}, low=-LIMITS.end_follows)
-
-
-def _correlation_with_reward(run: Evidence, place: int) -> float | None:
-    """For the token at `place` of each response: correlation of advantage and reward within groups. None for under 16
-    responses."""
-    groups: dict[tuple, list[tuple[float, float]]] = {}
-    compares_groups = run.rollout("objective") is not None
-    for step, responses in run.with_settings(run.learnt_rollouts).items():
-        for response in responses:
-            if response["reward"] is not None:
-                group = response.get("group") if compares_groups else None
-                pair = (response["reward"], response["token_advantage"][place])
-                groups.setdefault((step, group), []).append(pair)
-    centred = []
-    for pairs in groups.values():
-        of_reward, of_advantage = (fmean(side) for side in zip(*pairs))
-        centred += [(x - of_reward, y - of_advantage) for x, y in pairs]
-    scale = sum(x * x for x, _ in centred) * sum(y * y for _, y in centred)
-    return sum(x * y for x, y in centred) / math.sqrt(scale) if len(centred) >= 16 and scale > 0 else None
 
 
 # ---- PPO ------------------------------------------------------------------------------------------------------------
