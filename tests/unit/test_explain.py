@@ -241,6 +241,20 @@ def reward_model(first_loss: float) -> list[dict]:
     return [start, *steps]
 
 
+def pairs_of(kind: str, validation=(), preference_loss=None, **figures: float):
+    """Twelve steps of a loss of pairs whose other figures stay the same; the last steps have these validation accuracies."""
+    settings = {"model.preference_loss": preference_loss, "model.global_batch_size": 16}
+    figures = {"acc": 0.75, "rewards_chosen_mean": 0.2, "rewards_rejected_mean": 0.1, "loss": 0.7} | figures
+    records = [
+        {"step": step, "train/consumed_samples": step} | {f"train/{name}": of for name, of in figures.items()}
+        for step in range(2, 14)
+    ]
+    margin = {"validation/rewards_chosen_mean": 0.2, "validation/rewards_rejected_mean": 0.1}
+    for record, accuracy in zip(reversed(records), validation):
+        record |= margin | {"validation/acc": accuracy}
+    return run_of(records, kind=kind, settings=settings)
+
+
 def validated_sft(last_rate: float):
     """Five validations, of which the last two have the same loss."""
     losses = enumerate((5.0, 4.0, 3.0, 2.0, 2.0), 1)
@@ -356,6 +370,17 @@ BF16 = {"precision": "bf16"}
         # other kinds of jobs
         (run_of(reward_model(first_loss=0.9), kind="rm"), {"first_loss": 1}, "wrong_start"),
         (run_of(reward_model(first_loss=math.nan), kind="rm"), {}, None),
+        # −log σ(20) is 2e-9, which float32 logits give as 0
+        (pairs_of("rm", rewards_chosen_mean=20.1, loss=0.0), {}, None),
+        # a policy that prefers its own responses; by log-ratios to a reference it would begin with half of the pairs
+        (pairs_of("dpo", preference_loss="simpo", acc=0.1, validation=(0.1, 0.1)), {}, None),
+        (pairs_of("dpo", preference_loss="ipo", acc=0.1), {"accuracy_by_chance": 8}, "pair_swapped"),
+        (pairs_of("rm", validation=(0.0, 0.0, 1 / 3)), {}, None),  # three pairs
+        (
+            pairs_of("rm", validation=(0.04, 0.08)),
+            {"validation_accuracy": 12},
+            "validation_turned",  # 25 pairs
+        ),
         (sft(*[2.0] * 3, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 5.6, 5.4), {"loss_falls": 11}, "learning_rate"),
         (validated_sft(last_rate=1e-5), {"weights_move": 5}, "weights_frozen"),
         (validated_sft(last_rate=0.0), {}, None),

@@ -44,7 +44,7 @@ class Limits:
     chance: float = 4.0
     """Number of standard errors by which an accuracy may be below 0.5."""
     validation_accuracy: float = 0.2
-    """The least accuracy on held-out pairs, for any number of pairs."""
+    """The least accuracy on held-out pairs; for fewer than 45 pairs `chance` sets a lower limit."""
     loss_rise: float = 0.1
     """Relative rise from the mean loss of the first quarter to the mean loss of the last quarter."""
 

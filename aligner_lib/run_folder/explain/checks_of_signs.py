@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
+from fractions import Fraction
 from itertools import pairwise
 from statistics import fmean
 
@@ -94,20 +95,28 @@ def pair_loss_bound(run: Evidence) -> Quantity | None:
     is_of_margin = loss is None or (loss == "dpo" and not takes_means)  # None: a reward model's loss
     if not is_of_margin:
         return None
+
+    def share(loss: float, margin: float) -> float | None:
+        bound = _minus_log_sigmoid(margin)
+        return loss / bound if bound > 1e-6 else None  # at such margins nothing is left to learn
+
     shares: Series = {}
     for group in ("validation", "train"):
-        of_group = combined(
-            lambda loss, margin: loss / max(_minus_log_sigmoid(margin), 1e-6),
-            run.with_settings(run.of(f"{group}/loss")),
-            _margins(run, group),
-        )
-        shares |= {step: min(share, shares.get(step, share)) for step, share in of_group.items()}
+        of_group = combined(share, run.with_settings(run.of(f"{group}/loss")), _margins(run, group))
+        shares |= {step: min(value, shares.get(step, value)) for step, value in of_group.items()}
     slack = LIMITS.exact if run.in_float32 else 0.02
     return Quantity(dict(sorted(shares.items())), low=1 - slack)
 
 
 def _minus_log_sigmoid(margin: float) -> float:
     return max(-margin, 0.0) + math.log1p(math.exp(-abs(margin)))
+
+
+def _begins_at_chance(run: Evidence) -> bool:
+    """Whether the accuracy of pairs is about a half at the start. Without a reference, a policy begins with preferences of its
+    own, for example for responses that it has written."""
+    loss = run.model("dpo.preference_loss")
+    return loss != "kto" and (loss not in LOSSES or LOSSES[loss].has_reference)
 
 
 @check(
@@ -121,7 +130,7 @@ def accuracy_by_chance(run: Evidence) -> Quantity | None:
     decided = {step: acc for step, acc in accuracies.items() if margins.get(step)}  # ties count as mistakes
     second = dict(list(decided.items())[len(decided) // 2 :])
     pairs = len(second) * run.model("global_batch_size", 1)
-    if run.model("dpo.preference_loss") == "kto" or len(second) < 5:
+    if not _begins_at_chance(run) or len(second) < 5:
         return None
     errors = (fmean(second.values()) - 0.5) / (0.5 / math.sqrt(pairs))
     return Quantity({min(second): errors}, low=-LIMITS.chance)
@@ -133,11 +142,14 @@ def accuracy_by_chance(run: Evidence) -> Quantity | None:
     of=PAIRS,
 )
 def validation_accuracy(run: Evidence) -> Quantity | None:
-    if run.model("dpo.preference_loss") == "kto":
-        return None
     margins, accuracies = _margins(run, "validation"), run.with_settings(run.of("validation/acc"))
     later = {step: acc for step, acc in accuracies.items() if step > 0 and margins.get(step)}
-    return Quantity(later, low=LIMITS.validation_accuracy, times=2)
+    # an accuracy is a fraction of the number of pairs, so there are at least as many pairs as the largest denominator
+    pairs = max((Fraction(acc).limit_denominator(1000).denominator for acc in accuracies.values()), default=1)
+    low = min(LIMITS.validation_accuracy, 0.5 - LIMITS.chance * 0.5 / math.sqrt(pairs))
+    if not _begins_at_chance(run) or low <= 0:
+        return None
+    return Quantity(later, low=low, times=2)
 
 
 @check(
