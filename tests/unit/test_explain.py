@@ -144,6 +144,7 @@ def ppo(**changed) -> list[dict]:
             "rollouts/rlhf_rewards": 0.5 + 0.1 * step - 0.1 * kl * 20,
             "rollouts/values_mean": 0.0,
             "rollouts/returns_last": 0.5 + 0.1 * step - 0.1 * kl,
+            "rollouts/advantages_std": None,
             "rollouts/learnt_advantages_mean": 1e-8,
             "rollouts/learnt_advantages_std": 1.0,
             "rollouts/sampler_mismatch": 5e-7,
@@ -265,9 +266,9 @@ def validated_sft(last_rate: float):
     return run_of([record | {"train/lr": rate} for record, rate in zip(records, rates)], kind="sft")
 
 
-def sft(*losses: float):
+def sft(*losses: float, origin=()):
     records = ({"train/loss": loss, "train/consumed_samples": step} for step, loss in enumerate(losses))
-    return run_of([{"step": step} | record for step, record in enumerate(records)], kind="sft")
+    return run_of([{"step": step} | record for step, record in enumerate(records)], kind="sft", origin=origin)
 
 
 def test_rates_of_other_settings_are_no_fault():
@@ -303,6 +304,7 @@ CUT = {"model.sampling_params": {"top_k": 50}}
 UNSCALED = {"trainer.normalize_advantages": False}
 FEWER = {"trainer.mask_truncated_responses": True}
 PENALTY = {"trainer.missing_eos_penalty": 0.5}
+RESUMED = {"resumed_at": [2], "other_settings_at": [2], "changed_at": []}  # with other settings
 LOSES_3 = {"trainer.missing_eos_penalty": 3.0}
 BF16 = {"precision": "bf16"}
 
@@ -316,11 +318,19 @@ BF16 = {"precision": "bf16"}
         (run_of(ppo(tokens=196)), {"tokens_learnt": 1}, "stop_token"),  # one of each of 4 that end
         (run_of(ppo(tokens=199)), {"tokens_learnt": 1}, "tokens_left_out"),
         (run_of(ppo(kl=lambda step, value: -value)), {"kl_positive": 2}, "kl_sign"),
+        (run_of(ppo(kl=lambda step, value: -value), settings=CUT), {}, None),
         (run_of(ppo(loss=-0.5, updates=1)), {"mean_loss": 1}, "padding"),
         (run_of(ppo(learnt_advantages_std=1.2)), {"advantages_scaled": 1}, "padding"),
+        (run_of(ppo(learnt_advantages_std=0.995, advantages_std=1e-3)), {}, None),  # √(1e-6 ÷ (1e-6 + 1e-8))
         (run_of(ppo(learnt_advantages_mean=0.1)), {"advantages_centred": 1}, "padding"),
         (run_of(ppo(rewards_std=6.0)), {"reward_scale": 1}, "reward_scale"),
         (run_of(ppo(rewards_std=0.06)), {"reward_scale": 1}, "reward_scale"),
+        (run_of(ppo(rewards_std=6.0), settings={"model.objective": "grpo"}), {}, None),  # divides by it
+        (
+            run_of(ppo(rewards_std=6.0), settings={"model.objective": "rloo"}),
+            {"reward_scale": 1},
+            "reward_scale",
+        ),
         (run_of(ppo(**FAR)), {"first_move": 2}, "learning_rate"),
         (run_of(ppo(**STUCK, kl_coef=0.0)), {"repeated": 2}, "stale_rollouts"),
         # 5 good ones of 10 at step 1, 0 of 30 in the next three, while the reward rises from 0.6 to 0.8 on average
@@ -340,6 +350,9 @@ BF16 = {"precision": "bf16"}
         (run_of(ppo(good=after(2, 0.0)), origin=alarms(good_errors=9.0)), {}, None),
         (run_of(rewards_that_fail(0.3, since=3), origin=alarms(rewards_failed=0.4)), {}, None),
         # settings ask for these figures
+        (run_of(ppo(first_ppo_ratio=until(2, 0.9)), origin=RESUMED), {}, None),
+        (run_of(ppo(init_policy_kl=until(2, 0.4), kl_coef=0.0), origin=RESUMED), {}, None),
+        (sft(*[2.0] * 3, *[3.0] * 12, origin=RESUMED), {}, None),
         (
             run_of(ppo(loss=-0.5, updates=2)),
             {},
@@ -365,6 +378,7 @@ BF16 = {"precision": "bf16"}
         # the advantages of a response's first and last token
         (run_of(OLDER, rollouts=responses()), {}, None),
         (run_of(OLDER, rollouts=responses(last=lambda place: 0.0)), {"last_token": 1}, "stop_token"),
+        (run_of(OLDER, rollouts=responses(last=lambda place: 0.0), settings=UNSCALED), {}, None),
         (run_of(OLDER, rollouts=responses(last=lambda place: 0.3)[:16]), {}, None),  # too few to say
         (run_of(ppo(rlhf_rewards=None, returns_last=None), rollouts=truncated(), settings=LOSES_3), {}, None),
         # other kinds of jobs
@@ -432,6 +446,7 @@ def test_runs_that_failed_have_no_figures_or_are_older_say_so():
     assert str(explain(run_of([]))) == "by-hand has no figures yet."
     unseen = explain(run_of([{"step": step, "toy/loss": 1.0} for step in range(4)], kind="toy"))
     assert str(unseen).startswith("by-hand: no check applies to the metrics of its 4 records.")
+    assert "critic/grad_norm" not in str(unseen)  # the run has no critic
     older = explain(run_of(OLDER))
     assert "train_optim/tokens ÷ response tokens" in {check.figure for check in older.unseen}
     assert "Not visible in this run: " in str(older)

@@ -150,7 +150,6 @@ CAUSES = (
             "mean_loss",
             "reward_at_the_end",
             "first_move",
-            "kl_positive",
         ),
         meaning="top_k, top_p, use_greedy or min_length leave some tokens out, so that generation gives the others more "
         "probability than the policy does: ratio and KL are wrong from the first step on.",

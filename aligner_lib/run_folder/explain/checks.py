@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
 
+from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.algorithms.preference_losses import LOSSES
 from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, first, later
 
@@ -176,7 +177,7 @@ def first_loss(run: Evidence) -> Quantity | None:
     "train/loss, last quarter ÷ first quarter", "training lowers the loss that it trains on", of=SUPERVISED
 )
 def loss_falls(run: Evidence) -> Quantity | None:
-    losses = run.of("train/loss")
+    losses = run.with_settings(run.of("train/loss"))
     quarter = len(losses) // 4
     if quarter < 3:
         return None
@@ -214,6 +215,11 @@ def samples_freely(run: Evidence) -> bool:
     )
 
 
+def switch(run: Evidence, name: str) -> object:
+    """A switch of the objective: its own setting, else the preset's value; None for a run without an objective."""
+    return run.rollout(name) or getattr(PRESETS.get(str(run.rollout("objective"))), name, None)
+
+
 def _mismatch(run: Evidence) -> Series:
     """The sampler mismatch of a run that samples from the policy's full distribution; empty for other runs."""
     return run.of("train_rollouts/sampler_mismatch") if samples_freely(run) else {}
@@ -236,7 +242,7 @@ def sampler_later(run: Evidence) -> Quantity | None:
 @check("first_ppo_ratio", "before a step's first update π_now is π_old", of=ROLLOUTS)
 def first_ratio(run: Evidence) -> Quantity | None:
     slack = LIMITS.ratio_float32 if run.in_float32 else LIMITS.ratio_bf16
-    return Quantity(run.of("train_optim/first_ppo_ratio"), 1 - slack, 1 + slack)
+    return Quantity(run.with_settings(run.of("train_optim/first_ppo_ratio")), 1 - slack, 1 + slack)
 
 
 @check(
@@ -255,7 +261,7 @@ def odd_tokens(run: Evidence) -> Quantity | None:
             lambda mean, most, size: mean / most * size if most else None, mismatch, largest, length
         )
     elif first_ratio(run).off():
-        clipped = first(run.of("train_optim/clip_fraction"))
+        clipped = first(run.with_settings(run.of("train_optim/clip_fraction")))
         differing = combined(lambda share, size: share * size, clipped, length)
     else:
         return None
@@ -287,7 +293,7 @@ def _after_updates(run: Evidence, series: Series) -> Series:
 @check("init_policy_kl at the first step", "before training the policy equals its reference", of=ROLLOUTS)
 def reference_first(run: Evidence) -> Quantity | None:
     noise = _noise(run)
-    return Quantity(first(run.of("train_rollouts/init_policy_kl")), -noise, noise)
+    return Quantity(run.with_settings(first(run.of("train_rollouts/init_policy_kl"))), -noise, noise)
 
 
 @check(
@@ -307,7 +313,8 @@ def reference_rests(run: Evidence) -> Quantity | None:
     "kl ÷ init_policy_kl", "a KL is not negative; its estimate may be, by chance and by little", of=ROLLOUTS
 )
 def kl_positive(run: Evidence) -> Quantity | None:
-    if not run.loop("use_absolute_kl", False):
+    # the mean over the tokens that a cut sampler draws is not a KL, and may be negative
+    if not run.loop("use_absolute_kl", False) or not samples_freely(run):
         return None
     kl, size = run.with_settings(run.of("train_rollouts/kl")), run.of("train_rollouts/init_policy_kl")
     return Quantity(
@@ -405,7 +412,9 @@ def advantages_scaled(run: Evidence) -> Quantity | None:
     if not run.loop("normalize_advantages", True):
         return None
     scale = run.with_settings(run.of("train_rollouts/learnt_advantages_std"))
-    scale = {step: value for step, value in scale.items() if value}
+    # the 1e-8 under the root of `normalize` shows in smaller advantages
+    raw = run.of("train_rollouts/advantages_std")
+    scale = {step: value for step, value in scale.items() if value and raw.get(step, 1.0) >= 0.005}
     return Quantity(scale, 1 - LIMITS.exact, 1 + LIMITS.exact)
 
 
@@ -455,10 +464,13 @@ def reward_at_the_end(run: Evidence) -> Quantity | None:
 
 
 def _share_without(run: Evidence, place: int) -> Series:
-    """The fraction of each step's responses whose token at this position has an advantage of exactly 0."""
+    """The fraction of each step's responses whose token at this position has an advantage of exactly 0; empty if advantages are
+    not normalised."""
+    if not run.loop("normalize_advantages", True):
+        return {}
     return {
         step: fmean(response["token_advantage"][place] == 0 for response in responses)
-        for step, responses in run.learnt_rollouts.items()
+        for step, responses in run.with_settings(run.learnt_rollouts).items()
     }
 
 
@@ -525,9 +537,11 @@ def end_follows_reward(run: Evidence) -> Quantity | None:
     of=ROLLOUTS,
 )
 def reward_scale(run: Evidence) -> Quantity | None:
-    if run.by_program:
+    # divided by their deviation, rewards have no scale; a KL that is part of the rewards is relative to it
+    is_divided = switch(run, "scale") in ("group_std", "batch_std") and switch(run, "kl") != "reward"
+    if run.by_program or is_divided:
         return None
-    return Quantity(first(run.of("train_rollouts/rewards_std")), *LIMITS.reward_std)
+    return Quantity(run.with_settings(first(run.of("train_rollouts/rewards_std"))), *LIMITS.reward_std)
 
 
 @check(

@@ -11,7 +11,6 @@ from fractions import Fraction
 from itertools import pairwise
 from statistics import fmean
 
-from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.algorithms.preference_losses import LOSSES
 from aligner_lib.run_folder.explain.checks import (
     CRITIC,
@@ -25,6 +24,7 @@ from aligner_lib.run_folder.explain.checks import (
     check,
     correlation_with_reward,
     kl_penalty,
+    switch,
 )
 from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, first
 
@@ -46,6 +46,7 @@ def rate_above_zero(run: Evidence) -> Quantity | None:
 @check(
     "critic/grad_norm",
     "a gradient that is exactly 0 moves nothing: the critic's weights are frozen, or no token counts in the loss",
+    of=CRITIC,
 )
 def critic_gradient(run: Evidence) -> Quantity | None:
     return Quantity(run.of("critic/grad_norm"), low=SOME)
@@ -193,7 +194,7 @@ def tokens_beyond(run: Evidence) -> Quantity | None:
     of=ROLLOUTS,
 )
 def advantage_sign(run: Evidence) -> Quantity | None:
-    if _switch(run, "baseline") == "teacher" or _switch(run, "aggregation") == "normalize_then_sum":
+    if switch(run, "baseline") == "teacher" or switch(run, "aggregation") == "normalize_then_sum":
         return None  # the advantage does not follow the sum of the rewards
     correlations = [correlation_with_reward(run, place, least=16) for place in (0, -1)]
     if None in correlations:
@@ -232,18 +233,13 @@ def advantages_raw(run: Evidence) -> Quantity | None:
 # ---- GRPO -----------------------------------------------------------------------------------------------------------
 
 
-def _switch(run: Evidence, name: str) -> object:
-    """A switch of the objective: its own setting, else the preset's value; None for a run without an objective."""
-    return run.rollout(name) or getattr(PRESETS.get(str(run.rollout("objective"))), name, None)
-
-
 @check(
     "advantages_mean ÷ advantages_std",
     "a group's advantages are differences from the group's mean, so they add up to 0",
     of="train_rollouts/reward_std_in_group",
 )
 def group_centred(run: Evidence) -> Quantity | None:
-    if _switch(run, "baseline") not in OWN_GROUP:
+    if switch(run, "baseline") not in OWN_GROUP:
         return None
     mean, spread = (run.of(f"train_rollouts/advantages_{name}") for name in ("mean", "std"))
     share = combined(lambda a, b: a / b if b > 0 else None, run.with_settings(mean), spread)
@@ -256,6 +252,6 @@ def group_centred(run: Evidence) -> Quantity | None:
     of="train_optim/kl_loss",
 )
 def kl_loss_positive(run: Evidence) -> Quantity | None:
-    if _switch(run, "kl") not in NEVER_NEGATIVE:
+    if switch(run, "kl") not in NEVER_NEGATIVE:
         return None
     return Quantity(run.with_settings(run.of("train_optim/kl_loss")), low=-1e-6)
