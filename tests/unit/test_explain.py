@@ -422,6 +422,12 @@ def test_a_cut_sampler_whose_logprobs_are_learnt_from_is_the_cause(setting):
         assert healthy.is_healthy and healthy.cause is None
 
 
+def test_a_figure_outside_its_range_is_shown_with_the_digits_that_tell_it_from_the_border():
+    explanation = explain(run_of(ppo(first_ppo_ratio=until(1, 1.0012))))
+    assert "first_ppo_ratio is 1.0012 at step 1; healthy: 1, within 0.001, because" in str(explanation)
+    assert "learning rate ÷ model.optim.lr: 1 (healthy: at most 1.001)" in str(explanation)
+
+
 def test_causes_that_fit_come_first_and_are_all_named():
     explanation = explain(run_of(ppo(first_ppo_ratio=1.7, clip_fraction=0.8)))
     assert [diagnosis.cause.name for diagnosis in explanation.diagnoses] == ["temperature", "mask_shift"]

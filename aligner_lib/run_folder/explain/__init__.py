@@ -38,12 +38,13 @@ class Reading:
         return self.check.name
 
     def __str__(self) -> str:
-        values, healthy = self.quantity.values, self.quantity.healthy
+        values, healthy, shown = self.quantity.values, self.quantity.healthy, self.quantity.shown
         if not self.is_off:
-            return f"{self.check.figure}: {_span(values)} (healthy: {healthy})"
+            low, high = shown(min(values.values())), shown(max(values.values()))
+            return f"{self.check.figure}: {low if low == high else f'{low} to {high}'} (healthy: {healthy})"
         last = next(reversed(self.quantity.off()))
-        more = "" if last == self.step else f", and {values[last]:.3g} at step {last}"
-        return f"{self.check.figure} is {values[self.step]:.3g} at step {self.step}{more}; healthy: {healthy}, because {self.check.why}"
+        more = "" if last == self.step else f", and {shown(values[last])} at step {last}"
+        return f"{self.check.figure} is {shown(values[self.step])} at step {self.step}{more}; healthy: {healthy}, because {self.check.why}"
 
 
 @dataclass(frozen=True)
@@ -249,8 +250,3 @@ def _weighed(cause: Cause, readings: dict[str, Reading]) -> Diagnosis | None:
 
 def _first_of_each(alarms: list[dict]) -> list[dict]:
     return list({alarm["name"]: alarm for alarm in reversed(alarms)}.values())[::-1]
-
-
-def _span(values: dict[int, float]) -> str:
-    low, high = f"{min(values.values()):.4g}", f"{max(values.values()):.4g}"
-    return low if low == high else f"{low} to {high}"

@@ -7,7 +7,7 @@ tokens agree, and the policy equals its reference. The few ranges that were meas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
@@ -69,21 +69,32 @@ class Quantity:
         outside = {step: value for step, value in self.values.items() if not self.low <= value <= self.high}
         return outside if len(outside) >= self.times else {}
 
+    def shown(self, value: float) -> str:
+        """The value with four significant digits, or as many as tell the values outside the range from the range's borders."""
+        digits = 4
+        while _rounded(self.off().values(), digits) & _rounded((self.low, self.high), digits):
+            digits += 1
+        return f"{value:.{digits}g}"
+
     @property
     def healthy(self) -> str:
         """The range in words."""
         if math.isinf(self.low):
-            return f"at most {self.high:.3g}"
+            return f"at most {self.shown(self.high)}"
         if self.low == SOME:
             return "above 0"
         if math.isinf(self.high):
-            return f"at least {self.low:.3g}"
+            return f"at least {self.shown(self.low)}"
         middle = (self.low + self.high) / 2
         if self.low == self.high:
-            return f"{self.low:.3g}"
+            return self.shown(self.low)
         if self.high - self.low <= 0.05:
             return f"{round(middle, 6):.6g}, within {(self.high - self.low) / 2:.2g}"
-        return f"between {self.low:.3g} and {self.high:.3g}"
+        return f"between {self.shown(self.low)} and {self.shown(self.high)}"
+
+
+def _rounded(values: Iterable[float], digits: int) -> set[str]:
+    return {f"{value:.{digits}g}" for value in values}
 
 
 @dataclass(frozen=True)
