@@ -74,6 +74,12 @@ def test_a_run_whose_checks_hold_tells_its_alarms():
     assert "step 5: Far from the reference" in str(explanation) and "Unknown cause" not in str(explanation)
 
 
+def test_alarms_are_told_in_the_order_of_their_first_steps():
+    alarms = recorded("ppo-forms-high-lr").alarms  # good_falls is raised again at step 7
+    names = [(4, "good_falls"), (5, "kl"), (8, "reward_hacking"), (9, "copies_prompt")]
+    assert [(alarm["step"], alarm["name"]) for alarm in alarms] == names
+
+
 def test_recorded_reward_hacking_is_named_with_its_evidence():
     explanation = recorded("ppo-forms-both")
     assert {reading.name: reading.step for reading in explanation.off} == {"good_falls": 4, "copied": 6}
@@ -417,6 +423,12 @@ def test_a_cut_sampler_whose_logprobs_are_learnt_from_is_the_cause(setting):
     explanation = explain(run_of(records, settings=setting | {"model.recompute_logprobs": False}))
     assert {"first_ratio", "reference_first"} <= {reading.name for reading in explanation.off}
     assert explanation.cause.name == "sampler_cut"
+    unharmed = [
+        record | {"train_optim/first_ppo_ratio": 1.0, "train_rollouts/init_policy_kl": 0.0}
+        for record in records
+    ]
+    harmless = explain(run_of(unharmed, settings=setting | {"model.recompute_logprobs": False}))
+    assert harmless.diagnoses == [] and "every check holds" in str(harmless)
     for recompute in (True, None):
         healthy = explain(run_of(ppo(), settings=setting | {"model.recompute_logprobs": recompute}))
         assert healthy.is_healthy and healthy.cause is None
@@ -449,6 +461,10 @@ def test_a_cause_that_leaves_figures_unexplained_is_not_named():
 def test_runs_that_failed_have_no_figures_or_are_older_say_so():
     failed = explain(run_of(ppo(), status="failed", message="the loss is nan"))
     assert not failed.is_healthy and str(failed).startswith("by-hand failed: the loss is nan")
+    lost = explain(run_of(ppo(), status="lost"))
+    assert not lost.is_healthy and str(lost).startswith(
+        "by-hand is lost: its process is gone and left no message"
+    )
     assert str(explain(run_of([]))) == "by-hand has no figures yet."
     unseen = explain(run_of([{"step": step, "toy/loss": 1.0} for step in range(4)], kind="toy"))
     assert str(unseen).startswith("by-hand: no check applies to the metrics of its 4 records.")

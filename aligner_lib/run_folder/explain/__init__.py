@@ -34,6 +34,11 @@ class Reading:
         return self.step is not None
 
     @property
+    def is_fault(self) -> bool:
+        """Whether the quantity is outside its range and more than a clue, which alone is not a fault."""
+        return self.is_off and not self.check.is_clue
+
+    @property
     def name(self) -> str:
         return self.check.name
 
@@ -74,7 +79,7 @@ class Explanation:
 
     run: str
     failure: str
-    """The error message of a failed run."""
+    """How a failed or lost run ended; "" for other runs."""
     steps: int
     """Number of records."""
     readings: list[Reading]
@@ -93,9 +98,9 @@ class Explanation:
 
     @property
     def off(self) -> list[Reading]:
-        """The readings outside their ranges, the earliest first. Clues are left out, because a clue alone is not a fault."""
-        readings = [reading for reading in self.readings if reading.is_off and not reading.check.is_clue]
-        return sorted(readings, key=lambda reading: reading.step)
+        """The readings that are faults, the earliest first."""
+        faults = [reading for reading in self.readings if reading.is_fault]
+        return sorted(faults, key=lambda reading: reading.step)
 
     @property
     def is_healthy(self) -> bool:
@@ -122,7 +127,7 @@ class Explanation:
     def _verdict(self) -> list[str]:
         if not self.steps:
             return [f"{self.run} has no figures yet."]
-        failed = [f"{self.run} failed: {self.failure}"] if self.failure else []
+        failed = [f"{self.run} {self.failure}"] if self.failure else []
         if all(reading.check.is_clue for reading in self.readings):
             return [*failed, f"{self.run}: no check applies to the metrics of its {self.steps} records."]
         if not self.off:
@@ -199,15 +204,14 @@ def explain(run) -> Explanation:
             readings.append(Reading(check, quantity, next(iter(quantity.off()), None)))
         elif applies and not check.is_clue:
             unseen.append(check)
-    info, alarms = run.info, _first_of_each(evidence.alarms)
-    odd_steps = [reading.step for reading in readings if reading.is_off and not reading.check.is_clue]
+    odd_steps = [reading.step for reading in readings if reading.is_fault]
     return Explanation(
         run=run.name,
-        failure=info.get("message", "") if info.get("status") == "failed" else "",
+        failure=_failure(run),
         steps=len(evidence.records),
         readings=readings,
         diagnoses=diagnosed(readings),
-        alarms=alarms,
+        alarms=_first_of_each(evidence.alarms),
         unseen=unseen,
         metrics=frozenset(evidence.read),
         way_back=way_back(run, [*(alarm["step"] for alarm in evidence.alarms), *odd_steps]),
@@ -216,7 +220,9 @@ def explain(run) -> Explanation:
 
 
 def diagnosed(readings: list[Reading]) -> list[Diagnosis]:
-    """The causes with evidence for them, the most likely first."""
+    """The causes with evidence for them, the most likely first; none if all checks hold apart from clues."""
+    if not any(reading.is_fault for reading in readings):
+        return []
     by_name = {reading.name: reading for reading in readings}
     diagnoses = [_weighed(cause, by_name) for cause in CAUSES]
     fitting = (diagnosis for diagnosis in diagnoses if diagnosis is not None)
@@ -241,12 +247,19 @@ def _weighed(cause: Cause, readings: dict[str, Reading]) -> Diagnosis | None:
     unexplained = [
         reading
         for reading in readings.values()
-        if reading.is_off
-        and not (reading.check.is_clue or reading.check.is_consequence)
-        and reading.name not in known
+        if reading.is_fault and not reading.check.is_consequence and reading.name not in known
     ]
     return Diagnosis(cause, evidence_for, against, [str(reading) for reading in unexplained])
 
 
+def _failure(run) -> str:
+    if run.status == "lost":
+        return "is lost: its process is gone and left no message"
+    return f"failed: {run.info.get('message', '')}" if run.status == "failed" else ""
+
+
 def _first_of_each(alarms: list[dict]) -> list[dict]:
-    return list({alarm["name"]: alarm for alarm in reversed(alarms)}.values())[::-1]
+    first: dict[str, dict] = {}
+    for alarm in alarms:
+        first.setdefault(alarm["name"], alarm)
+    return list(first.values())
