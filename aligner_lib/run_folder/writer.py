@@ -247,7 +247,9 @@ class RunWriter:
         if changed:
             self.announce(f"continues with other settings than before: {_in_words(changed)}")
         decays = _decays_over_run(self._info["config"])
-        if any(
+        # trainer.precision may stay the same where the device changes
+        has_other_precision = self._before.get("precision") not in (None, self._info["precision"])
+        if has_other_precision or any(
             not OF_NO_STEP.fullmatch(name) and (decays or not OF_THE_LENGTH.fullmatch(name))
             for name in changed
         ):

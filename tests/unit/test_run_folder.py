@@ -234,6 +234,19 @@ def test_run_json_names_the_steps_that_the_run_was_resumed_at(tmp_path):
     assert anew["created"] > 5.0
 
 
+def test_another_precision_of_the_computation_counts_as_another_setting(tmp_path):
+    for step, precision in (
+        (0, None),
+        (2, "bf16"),
+        (3, "bf16"),
+        (4, "32"),
+    ):  # an earlier release recorded none
+        with writer(tmp_path, precision=precision) as run:
+            run.start(step)
+            run.log(step + 1, {"train/loss": 1.0})
+    assert RunFolder(tmp_path).info["other_settings_at"] == [4]
+
+
 def test_a_stop_request_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, monkeypatch):
     """The scheduler's notice may come before the model is in memory; a job's own dispatch removes old requests."""
     for folder, heard in ((tmp_path / "job" / "001", True), (tmp_path.parent / "other" / "job", False)):
