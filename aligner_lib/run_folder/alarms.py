@@ -256,20 +256,31 @@ def of_model_rewards(rule: Rule) -> Rule:
     return Rule(rule.name, (*rule.reads, BY_PROGRAM), judge)
 
 
+KL_COEF = "train_rollouts/kl_coef"  # logged unless the objective has no KL
+
+
+def _more_kl(now: Figures) -> str:
+    """What keeps the policy nearer to its reference: a stronger KL penalty, or a first one."""
+    if now.values(KL_COEF):
+        return "raise initial_policy_kl_penalty"
+    return "set model.grpo.kl=k3 and initial_policy_kl_penalty (this objective has no KL)"
+
+
 @of_model_rewards
-@rule("train_rollouts/kl")
+@rule("train_rollouts/kl", KL_COEF)
 def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     """The KL is above its limit in all of the last records."""
     kl = now.all_beyond("train_rollouts/kl", lambda value: value > limits.kl)
     if kl is None:
         return None
+    cure = _more_kl(now)
     return Alarm(
         "kl",
         now.step,
         "Far from the reference",
         f"In the last {RECENT} steps the policy was {kl:.2f} nats a token from its reference on average, beyond {limits.kl:g}: it may "
         "write texts that the reward was never made for.",
-        "Raise initial_policy_kl_penalty, or lower the actor's learning rate.",
+        f"{cure[0].upper()}{cure[1:]}, or lower the actor's learning rate.",
     )
 
 
@@ -279,6 +290,7 @@ def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     "train_rollouts/rewards_std",
     "train_rollouts/generation_length",
     "train_rollouts/kl",
+    KL_COEF,
 )
 def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     """The reward rose while length and KL changed far beyond their limits."""
@@ -300,11 +312,11 @@ def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
         f"In the last {RECENT} steps, on average, the reward was {change('rewards'):.2f} higher than at the start, responses "
         f"{abs(drift):.0%} {'longer' if drift > 0 else 'shorter'} and the KL {kl:.2f}: the policy may win the reward "
         "without being better. Read its responses.",
-        "Stop; raise initial_policy_kl_penalty and start again from an earlier checkpoint.",
+        f"Stop; {_more_kl(now)} and start again from an earlier checkpoint.",
     )
 
 
-@rule(*good_fall.METRICS)
+@rule(*good_fall.METRICS, KL_COEF)
 def good_falls(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     """The fraction of good responses fell while the reward rose."""
     change = good_fall.good_fall(start.records, now.records)
@@ -318,12 +330,12 @@ def good_falls(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None
         "Good responses become rarer",
         f"Since the start the reward rose by {change.rise:.2f} of its standard deviation, but the share of good responses fell by "
         f"{change.fall:.2f} ({change.errors:.1f} standard errors): the policy fools its reward. Read the responses.",
-        "Stop. Train the reward model on pairs whose rejected responses are like these, or raise initial_policy_kl_penalty, and "
+        f"Stop. Train the reward model on pairs whose rejected responses are like these, or {_more_kl(now)}, and "
         "start again from an earlier checkpoint.",
     )
 
 
-@rule("train_rollouts/copied_from_prompt")
+@rule("train_rollouts/copied_from_prompt", KL_COEF)
 def copies_prompt(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     """The fraction of words copied from the prompt is above its limit and has risen."""
     metric = "train_rollouts/copied_from_prompt"
@@ -338,8 +350,8 @@ def copies_prompt(start: Figures, now: Figures, limits: Thresholds) -> Alarm | N
         "Responses copy the prompt",
         f"In the last {RECENT} steps {copied:.0%} of a response's words were copied from its prompt, {before:.0%} at the start: "
         "the judge may take the words of the instruction for an answer. Read the responses.",
-        "Stop. Train the reward model on pairs whose rejected response repeats the instruction, or raise "
-        "initial_policy_kl_penalty, and start again from an earlier checkpoint.",
+        f"Stop. Train the reward model on pairs whose rejected response repeats the instruction, or {_more_kl(now)}, "
+        "and start again from an earlier checkpoint.",
     )
 
 
@@ -372,7 +384,7 @@ def overfitting(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
 
 
 @of_model_rewards
-@rule("train_rollouts/entropy")
+@rule("train_rollouts/entropy", KL_COEF)
 def entropy(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     """The entropy fell below a fraction of its value at the start."""
     before = start.mean("train_rollouts/entropy")
@@ -387,8 +399,8 @@ def entropy(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         "Entropy collapse",
         f"The entropy fell from {before:.2f} to {entropy:.2f} nats a token: the policy gives nearly the same response "
         "every time and no longer explores.",
-        "If the reward is as high as it can get, this is success. Else raise entropy_bonus or initial_policy_kl_penalty, or "
-        "lower the learning rate.",
+        f"If the reward is as high as it can get, this is success. Else raise entropy_bonus, {_more_kl(now)}, or lower the "
+        "learning rate.",
     )
 
 
@@ -437,7 +449,7 @@ def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         now.step,
         "Responses don't end",
         f"Only {share:.0%} of the responses end by themselves; the others are cut off and judged as they are.",
-        "Raise length_params.max_length or missing_eos_penalty, or check the end strings.",
+        "Raise length_params.max_length or missing_eos_penalty (distillation ignores the penalty), or check the end strings.",
     )
 
 

@@ -219,6 +219,18 @@ def test_what_an_alarm_advises_is_a_setting_of_the_kind(kind):
     assert len(alarms) == 4 and {"initial_policy_kl_penalty", "missing_eos_penalty"} <= advised <= settings
 
 
+@pytest.mark.parametrize(
+    ("coefficient", "advice"),
+    [
+        ({"rollouts__kl_coef": 0.0}, "Raise initial_policy_kl_penalty, or "),
+        ({}, "Set model.grpo.kl=k3 and initial_policy_kl_penalty (this objective has no KL), or "),
+    ],
+)
+def test_an_objective_without_a_kl_is_advised_to_add_one(coefficient, advice):
+    (alarm,) = active(GRPO, records(5), records(3, 20, rollouts__kl=0.4, **coefficient))
+    assert alarm.control == f"{advice}lower the actor's learning rate."
+
+
 def test_metrics_are_all_that_the_rules_read():
     read = set()
 

@@ -127,7 +127,8 @@ CAUSES = (
         breaks=(("copied",),),
         meaning="The reward takes the words of the instruction for obedience, so that the policy repeats them instead of "
         "answering.",
-        knob="The reward model's pairs: add copies of the prompt as rejected responses. Or raise initial_policy_kl_penalty.",
+        knob="The reward model's pairs: add copies of the prompt as rejected responses. Or raise initial_policy_kl_penalty; an "
+        "objective without a KL needs model.grpo.kl=k3.",
     ),
     Cause(
         "reward_fooled",
@@ -136,7 +137,7 @@ CAUSES = (
         meaning="The policy has found responses that the reward model likes and a program finds bad: it optimises an error of the "
         "reward model.",
         knob="The responses with the highest rewards: add such ones as rejected responses to the reward model's pairs. Or raise "
-        "initial_policy_kl_penalty.",
+        "initial_policy_kl_penalty; an objective without a KL needs model.grpo.kl=k3.",
     ),
     Cause(
         "sampler_cut",
