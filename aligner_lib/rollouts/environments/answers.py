@@ -48,6 +48,7 @@ OPERATOR_BEFORE = re.compile(
 )
 OPERATOR_AFTER = re.compile(r"\s*(?:[\^×·]|(?:[/+]|\*{1,2})\s*[\d(])|[xyzπ]\b", re.IGNORECASE)
 LATEX_TEXT = re.compile(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}")
+BRACKET = re.compile(r"(?:\\boxed\s*)?\{|\}")
 LETTER = re.compile(r"\((\w)\)")  # of a choice
 
 
@@ -182,14 +183,14 @@ def _marked_line(text: str) -> str | None:
 
 
 def _boxed(text: str) -> str | None:
-    """The content of the last closed `\\boxed{…}`, inner brackets included."""
-    for match in reversed(list(re.finditer(r"\\boxed\s*\{", text))):
-        depth = 1
-        for at in range(match.end(), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[at], 0)
-            if depth == 0:
-                return text[match.end() : at].strip()
-    return None
+    """The content of the closed `\\boxed{…}` that begins last, inner brackets included."""
+    opened, closed = [], []
+    for bracket in BRACKET.finditer(text):
+        if bracket[0] != "}":
+            opened.append(bracket)
+        elif opened and (begin := opened.pop())[0] != "{":
+            closed.append((begin.end(), bracket.start()))
+    return text[slice(*max(closed))].strip() if closed else None
 
 
 def _bare(text: str) -> str:
