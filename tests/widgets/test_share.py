@@ -91,7 +91,7 @@ def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
         ", as are http://[fd00::7]:8000 and http://judge-4:8000, judge-5 and judge-6.corp:8000, and [fd00::8]"
     )
     urls = ["http://[fd00::7]:8000/v1", "http://judge-4:8000"]
-    message += "; gpu1 read file.jsonl for llama3 on cuda"
+    message += "; gpu1 read file.jsonl for llama3 on cuda, and http://Jane:pass@Jane@judge-3:8000/v1 refused"
     kept = ["qwen:7b", "12:30", "cuda:0", "llama3:8", "file.jsonl:3"]
     config = {
         "critic": {"ip": "gpu-17.corp", "port": 5567},
@@ -106,7 +106,7 @@ def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
     assert "the critic at …:5567 lost …, and http://…:8000/v1 is silent" in shown
     for private in ("Jane", "machine-7", "srv", "gpu-17", "gpu1", "gpu2", "judge-", "fd00", *of_machine):
         assert private not in shown, private
-    for public in ("… read file.jsonl for llama3 on cuda", *kept):
+    for public in ("… read file.jsonl for llama3 on cuda, and http://…:8000/v1 refused", *kept):
         assert public in shown, public
 
 

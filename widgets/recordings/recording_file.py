@@ -30,11 +30,13 @@ ACCOUNT = re.compile(
 """The folder of an account in a message. A name with spaces is known as such by the slash after the name."""
 FILE_ADDRESS = re.compile(r"\b(?:file:(?://[^\s/]*)?|[a-z][\w+.-]*://)/*(?=/)", re.IGNORECASE)
 """The start of an address before the absolute path of a file: `file:`, `file://HOST`, or a scheme without a host."""
+USER_OF_ADDRESS = re.compile(r"(?<=://)[^\s/]*@")
+"""A user name and a password before the host of an address. The password may have an unescaped @."""
 HOSTS = ("ip", "address", "host", "hosts", "hostname", "server", "servers")
 """The names of settings whose values are hosts."""
 HOST_AND_PORT = re.compile(r"(?<![\w.:-])(?!(?:cuda|[\d_-]+):)(\[[^\]\s]*\]|[\w.-]+):\d{2,}(?![.:-]?\w)")
 """A server in the value of any setting, such as gpu-07:8000. A single digit is a line, a device or a model's size."""
-HOST_OF_ADDRESS = re.compile(r"://(?:[^\s/@\"]*@)?(\[[^\]\s]*\]|[^\s/:\"]+)")
+HOST_OF_ADDRESS = re.compile(r"://(?:[^\s/\"]*@)?(\[[^\]\s]*\]|[^\s/:\"]+)")
 KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at other_settings_at".split()
 
 
@@ -130,8 +132,9 @@ def _read_folder(run: RunFolder) -> Content:
 
 
 def without_places(message: str, run: Path) -> str:
-    """A message without the leading folders of its absolute paths. The known folders may have spaces in their names."""
-    message = FILE_ADDRESS.sub("file ", message)
+    """A message without the users of its addresses, and without the leading folders of its absolute paths. The known folders
+    may have spaces in their names."""
+    message = FILE_ADDRESS.sub("file ", USER_OF_ADDRESS.sub("", message))
     home = Path(os.path.expanduser("~"))  # Path.home raises an error for an account without a home
     known = {*([home] * home.is_absolute()), *run.absolute().parents, *run.resolve().parents}
     known -= {Path(run.absolute().anchor)}
