@@ -7,11 +7,13 @@ An announcement may be older than the current attempt, so the reader must check 
 """
 
 import contextlib
+import io
 import os
 import random
 import socket
 import urllib.request
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from cluster import record
@@ -37,15 +39,26 @@ def free_port() -> int:
     raise OSError(f"all ports from {_PORTS.start} to {_PORTS.stop - 1} are taken: end some of the jobs here")
 
 
-def open_url(request: urllib.request.Request | str, timeout: float):
-    """Open a URL as `urllib.request.urlopen` does, but reach a server on this machine without a proxy.
+def open_url(request: urllib.request.Request | str, timeout: float, without_proxy: bool = False):
+    """Open a URL as `urllib.request.urlopen` does, but reach a server on this machine without a proxy, and follow no redirect.
 
-    timeout: seconds. A proxy in the environment (`http_proxy`) cannot reach the loopback address.
+    timeout: seconds. A proxy in the environment (`http_proxy`) cannot reach the loopback address. without_proxy: use no proxy
+    for other machines either. Raises HTTPError, which names the new address, for a redirect.
     """
     host = urlsplit(request if isinstance(request, str) else request.full_url).hostname or ""
     is_local = host in ("localhost", "::1") or host.startswith("127.")
-    handlers = [urllib.request.ProxyHandler({})] if is_local else []
-    return urllib.request.build_opener(*handlers).open(request, timeout=timeout)
+    handlers = [urllib.request.ProxyHandler({})] if is_local or without_proxy else []
+    return urllib.request.build_opener(_NoRedirects, *handlers).open(request, timeout=timeout)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects, because urllib would send the request's headers, and thus a server's key, to the new address."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
+        fp.close()
+        refusal = f"the server redirects to {newurl}, which must not get the key: give the address of the server itself"
+        # a caller shows either the reason or the text of an error
+        raise HTTPError(req.full_url, code, refusal, headers, io.BytesIO(refusal.encode()))
 
 
 def announce(run: Path | str, service: str, **details) -> None:

@@ -2,8 +2,9 @@
 
 import socket
 import threading
+from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 
 import pytest
 
@@ -29,6 +30,19 @@ def test_a_server_on_this_machine_is_reached_without_a_proxy(monkeypatch):
         assert open_url(f"http://127.0.0.1:{server.server_port}/", timeout=30).status == 200
     with pytest.raises(URLError, match="refused"):
         open_url("http://example.invalid/", timeout=30)
+
+
+@pytest.mark.parametrize("without_proxy", [False, True])
+def test_a_redirect_is_refused_and_its_address_named(tmp_path, without_proxy):
+    """A redirect would take a server's key to another server."""
+    (tmp_path / "v1").mkdir()
+    with HTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=tmp_path)) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()  # /v1 redirects to /v1/
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        words = f"301: the server redirects to {url}/, .*: give the address"
+        with pytest.raises(HTTPError, match=words) as error:
+            open_url(url, 30, without_proxy)
+    assert error.value.read().decode() == error.value.reason
 
 
 def test_a_free_port_is_none_that_a_connection_could_take(monkeypatch):

@@ -25,12 +25,11 @@ from aligner_lib.megatron import parallel
 from aligner_lib.megatron.generate import Response, Sampling
 from aligner_lib.rollouts.generators import weight_stream
 from aligner_lib.rollouts.server_key import server_key
+from cluster.rendezvous import open_url
 
 API_KEY = "VLLM_API_KEY"  # vLLM's own variable: the key of a server in a job of its own
 AT_ONCE = 256  # concurrent requests of a rank; the server batches them
 EXTENSION = "aligner_lib.rollouts.generators.vllm_worker.PolicyWeights"
-# no proxy: a cluster's proxy does not reach the cluster's own nodes
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass
@@ -142,7 +141,8 @@ class VllmGenerator:
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.api_key}"},
         )
         try:
-            with _OPENER.open(request, timeout=self.timeout) as answer:
+            # a cluster's proxy does not reach the cluster's own nodes
+            with open_url(request, self.timeout, without_proxy=True) as answer:
                 return json.loads(answer.read() or b"{}")
         except urllib.error.HTTPError as error:
             raise UserError(self._refusal(path, error.code, error.read().decode(errors="replace"))) from error
