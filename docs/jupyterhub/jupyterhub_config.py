@@ -9,7 +9,8 @@ CLONE = os.environ.get("LAB_CLONE", "/srv/aligner-lab")  # ./lab setup has been 
 CACHE = os.environ.get("LAB_CACHE", "/srv/aligner-cache")  # ALIGNER_CACHE of that set-up; users only read it
 
 c = get_config()  # noqa: F821 - JupyterHub's
-c.JupyterHub.bind_url = os.environ.get("LAB_URL", "http://:8000")
+# only this machine: passwords are not encrypted on their way to the hub, so a proxy with TLS stands before it
+c.JupyterHub.bind_url = os.environ.get("LAB_URL", "http://127.0.0.1:8000")
 c.Spawner.cmd = [
     f"{CLONE}/docs/jupyterhub/start-server"
 ]  # copies the notebooks to ~/notebooks at the first start

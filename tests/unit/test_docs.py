@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -201,6 +202,14 @@ def test_the_page_of_models_has_every_family():
 
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", (DOCS / "models.md").read_text(), re.MULTILINE)
     assert rows == [(family.name, family.model_type) for family in FAMILIES.values()]
+
+
+def test_the_page_s_hub_takes_passwords_only_from_its_own_machine(monkeypatch):
+    monkeypatch.delenv("LAB_URL", raising=False)
+    config = Mock()
+    exec((DOCS / "jupyterhub/jupyterhub_config.py").read_text(), {"get_config": lambda: config})
+    assert config.JupyterHub.bind_url == "http://127.0.0.1:8000"
+    assert f"The hub listens on `{config.JupyterHub.bind_url}`" in (DOCS / "jupyterhub.md").read_text()
 
 
 def test_every_term_of_the_course_is_explained_where_the_page_says():
