@@ -60,7 +60,11 @@ def notebooks(tmp_path_factory) -> Path:
         new_markdown_cell("# Next"),
         new_code_cell(RESULT.format("01", "{'sft': {'after': 2.5}}")),
         new_code_cell("if breaks:\n    raise RuntimeError('the dam has broken')"),
-        new_code_cell(RESULT.format("01", "{'ended': len(judge_token) == 10}")),
+        new_code_cell("import os\nsecret = judge_token or os.environ['JUDGE_KEY']"),
+        new_code_cell(
+            "executed = open(os.path.join(out, 'notebooks', '01_next.ipynb')).read()\n"
+            + RESULT.format("01", "{'ended': len(secret) == 10 and secret not in executed}")
+        ),
     )
     write_notebook(folder / "02_last.ipynb", new_markdown_cell("# Last"), new_code_cell("last = 1"))
     return folder
@@ -253,6 +257,9 @@ def test_parameter_values_have_types():
     texts = ["a=3", "b=1e-4", "c=true", "d=False", "e=null", "f=dolly", "g=b=c", "h=", "i=[1, 2]"]
     values = [3, 1e-4, True, False, None, "dolly", "b=c", "", [1, 2]]
     assert run_notebooks.parse_parameters(texts) == dict(zip("abcdefghi", values))
+    assert run_notebooks.parse_parameters(["judge_token=1e5"]) == {"judge_token": "1e5"}, (
+        "a secret is no number"
+    )
 
 
 def test_a_whole_tutorial_gets_a_new_folder_and_a_part_continues_in_the_newest(tmp_path):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import signal
 import time
@@ -36,7 +37,6 @@ from cluster.record import write_json
 LAST_OF_THE_WAY = "08"  # later notebooks are optional: they run only when `only` names them
 # A kernel usually dies at its start because another process has taken one of its ports. No cell has run yet, so the notebook is
 # started a second time. The message depends on when the kernel gave up.
-HIDDEN = "…"  # in place of a secret
 DIED_AT_START = ("Kernel died before replying to kernel_info", "Kernel didn't respond in")
 START_TIMEOUT = 120  # seconds until a kernel on a busy machine must answer
 SAVE_SECONDS = 10.0  # papermill would write the whole notebook before and after each cell: 0.7 s for a notebook with pictures
@@ -119,14 +119,14 @@ def default_output(root: Path, profile: str, partial: bool = False) -> Path:
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
     """Parse texts such as `name=value` into a dict. Raises UserError for any other text.
 
-    Numbers, true, false, null and lists are parsed as JSON. Everything else stays text.
+    Numbers, true, false, null and lists are parsed as JSON. Everything else stays text, and so does every secret (`judge_token`).
     """
     parameters = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.isidentifier():
             raise UserError(f"-p {pair}: write name=value")
-        parameters[name] = _value(text)
+        parameters[name] = text if _is_secret(name) else _value(text)
     return parameters
 
 
@@ -190,8 +190,11 @@ def _run_one(
     earlier = result.with_suffix(".earlier")
     if result.exists():
         result.replace(earlier)
-    failure = _execute(notebook, out, parameters, progress)
-    _hide_secrets(out / "notebooks" / notebook.path.name, parameters)
+    secrets = {name: value for name, value in parameters.items() if _is_secret(name)}
+    # papermill writes its parameters into the executed notebook, which others may read
+    written = {name: value for name, value in parameters.items() if name not in secrets}
+    with _in_environment(secrets):
+        failure = _execute(notebook, out, written, progress)
     if failure is None:
         earlier.unlink(missing_ok=True)
     elif earlier.exists():
@@ -239,20 +242,21 @@ def _is_secret(parameter: str) -> bool:
     return parameter.endswith("_token")
 
 
-def _hide_secrets(executed: Path, parameters: dict[str, Any]) -> None:
-    """Take secrets out of an executed notebook, of which the report is made. papermill has written them into a cell."""
-    secrets = [name for name in parameters if _is_secret(name)]
-    if not secrets or not executed.exists():
-        return
-    import nbformat
-
-    notebook = nbformat.read(executed, as_version=4)
-    for name in secrets:
-        notebook.metadata.papermill.parameters[name] = HIDDEN
-        for cell in notebook.cells:
-            if "injected-parameters" in cell.metadata.get("tags", []):
-                cell.source = re.sub(rf"(?m)^{name} = .*$", f'{name} = "{HIDDEN}"', cell.source)
-    nbformat.write(notebook, executed)
+@contextmanager
+def _in_environment(secrets: dict[str, str]) -> Iterator[None]:
+    """Give secrets to a notebook's kernel as environment variables, in which a notebook looks for an empty parameter: the
+    parameter `judge_token` becomes the variable JUDGE_KEY."""
+    given = {name.removesuffix("_token").upper() + "_KEY": value for name, value in secrets.items() if value}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _engine(on_cell: Callable[[int, int], None]) -> str:
