@@ -11,9 +11,13 @@ import os
 import time
 from pathlib import Path
 
+from aligner_lib.run_folder.files import UnreadableFileError, open_regular
+
 FSYNC_SECONDS = 1.0
 TAIL_BYTES = 256
 BLOCK_BYTES = 1 << 16
+LONGEST_LINE = 64 << 20
+"""The most bytes of a line that a poll with a limit reads. A rollout has at most some megabytes."""
 BLANK = b"\0 \r\t"  # NFS shows blocks that are not written yet as NUL bytes
 
 
@@ -65,23 +69,25 @@ class JsonlReader:
         """Return the new complete records, oldest first; empty without new records, and before the file exists.
 
         max_bytes: the approximate limit of a read. To follow a large file in little memory, poll until the result is empty.
+        Raises UnreadableFileError for anything but a regular file, and with max_bytes for a line of over LONGEST_LINE bytes.
         """
         chunk = self._read(max_bytes)
         end = chunk.rfind(b"\n") + 1  # the text after the last newline is still being written
         if not end:
-            # The file has nothing new, or a line is longer than max_bytes.
-            return (
-                self.poll(2 * max_bytes)
-                if chunk and max_bytes is not None and len(chunk) == max_bytes
-                else []
-            )
+            if not chunk or max_bytes is None or len(chunk) < max_bytes:
+                return []
+            if max_bytes >= LONGEST_LINE:
+                raise UnreadableFileError(
+                    f"{self.path} has a line of over {LONGEST_LINE >> 20} MiB: remove the file, or the line"
+                )
+            return self.poll(2 * max_bytes)  # a line is longer than max_bytes
         self.offset += end
         self._last = chunk[max(0, end - TAIL_BYTES) : end]
         return self._parse(chunk[:end])
 
     def _read(self, max_bytes: int | None) -> bytes:
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 status = os.fstat(file.fileno())
                 if self.offset and not self._still_holds(file, status):
                     self.offset, self.restarts, self._last = 0, self.restarts + 1, b""

@@ -23,11 +23,12 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aligner_lib.errors import UserError
+from aligner_lib.run_folder.files import UnreadableFileError, read_object
 from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.ranking import Ranking
 from cluster import processes
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 STATUSES = ("running", "finished", "stopped", "failed")
 STALE_SECONDS = 120.0
+MOST_SECONDS, MOST_PID = 1e15, 2**31 - 1
+"""The largest time and the largest number of a process with which the system's functions work."""
 NAME_METRICS = ("save_best",)
 """Settings whose values are names of metrics, which have a slash as paths have."""
 ARGS = "args"
@@ -52,7 +55,7 @@ STEP = re.compile(r"step_\d+")
 
 
 class DamagedRunError(UserError, ValueError):
-    """run.json is not a JSON object."""
+    """run.json is not a JSON object, or has impossible times or an impossible process."""
 
 
 class RunFolder:
@@ -74,12 +77,12 @@ class RunFolder:
     def info(self) -> dict:
         """The content of run.json; empty before the run has written the file."""
         try:
-            info = json.loads((self.path / "run.json").read_text())
+            info = read_object(self.path / "run.json")
         except FileNotFoundError:
             return {}
-        except ValueError:
+        except UnreadableFileError:
             info = None
-        if not isinstance(info, dict):
+        if info is None or not _is_whole(info):
             raise DamagedRunError(
                 f"{self.path / 'run.json'} is damaged, probably by a power cut: remove the file, and the run's next start "
                 "goes on from its last checkpoint"
@@ -229,8 +232,11 @@ def status_in(info: dict) -> str:
     return "running" if alive else "lost"
 
 
-def find_runs(root: str | os.PathLike) -> list[RunFolder]:
-    """Find all runs below a folder, up to three levels deep, newest first. Runs in `old-1` and similar folders are left out."""
+def find_runs(root: str | os.PathLike, report: Callable[[str], object] = logger.warning) -> list[RunFolder]:
+    """Find all runs below a folder, up to three levels deep, newest first. Runs in `old-1` and similar folders are left out.
+
+    report: is called with a sentence about each damaged or unreadable run, which is left out too.
+    """
     root = Path(root)
     folders = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/run.json")]
     runs = [RunFolder(path) for path in set(folders) if not re.fullmatch(r"old-\d+", path.name)]
@@ -238,10 +244,19 @@ def find_runs(root: str | os.PathLike) -> list[RunFolder]:
     for run in runs:
         try:
             created[run] = run.info.get("created", 0)
-        except (DamagedRunError, PermissionError) as problem:
+        except (DamagedRunError, OSError) as problem:
             # a file that a power cut emptied must not hide the other runs
-            logger.warning(f"{problem}; the run is left out")
+            report(f"{problem}; the run is left out")
     return sorted(created, key=lambda run: -created[run])
+
+
+def _is_whole(info: dict) -> bool:
+    """Whether the times in a run.json are Unix seconds, and its process can exist."""
+    heartbeat, pid = info.get("heartbeat") or {}, info.get("pid", 1)
+    if not isinstance(heartbeat, dict) or not isinstance(pid, int) or not 0 < pid <= MOST_PID:
+        return False
+    times = info.get("created", 0), heartbeat.get("time", 0)
+    return all(isinstance(time, int | float) and 0 <= time < MOST_SECONDS for time in times)
 
 
 def _alive(info: dict) -> bool:

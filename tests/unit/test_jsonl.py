@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aligner_lib.errors import UserError
 from aligner_lib.run_folder import jsonl
 from aligner_lib.run_folder.jsonl import JsonlReader, JsonlWriter, truncate_after
 
@@ -49,6 +50,15 @@ def test_any_way_of_arriving_gives_the_same_records(tmp_path, max_bytes):
             while new := reader.poll(max_bytes):
                 read += new
         assert read == records and (reader.restarts, reader.skipped) == (0, 0)
+
+
+def test_a_line_without_end_is_read_up_to_a_limit(path, monkeypatch):
+    monkeypatch.setattr(jsonl, "LONGEST_LINE", 64)
+    path.write_bytes(line(1) + b"\0" * 100)
+    reader = JsonlReader(path)
+    assert steps(reader.poll(16)) == [1]
+    with pytest.raises(UserError, match=r"metrics.jsonl has a line of over .* MiB: remove"):
+        reader.poll(16)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 4, 1 << 16])

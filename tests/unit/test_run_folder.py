@@ -682,7 +682,10 @@ def test_a_process_of_another_machine_with_the_same_number_is_another_run(tmp_pa
         writer(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[]"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "[" * 100_000, '{"created": "now"}', '{"heartbeat": {"time": 1e999}}', '{"pid": 1.5}'],
+)
 def test_a_damaged_run_is_left_out_of_the_list_and_its_cure_is_named(tmp_path, caplog, content):
     for age, place in ((3, "a"), (1, "deep/er/b"), (2, "deep/c")):
         begin(tmp_path / place)

@@ -2,6 +2,8 @@
 
 import builtins
 import io
+import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -13,6 +15,7 @@ from run_folders import write_lines
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.writer import RunWriter
+from widgets.classroom import classroom
 from widgets.classroom.classroom import Classroom, Followed, Seat
 
 SEATS = 9
@@ -121,16 +124,46 @@ def test_the_newest_run_and_a_name_that_was_given(tmp_path):
     assert (row["run"], row["status"]) == ("sft", "finished")
 
 
-def test_a_damaged_seat_hides_no_other(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "content", "fault"),
+    [
+        ("runs/ppo/run.json", '{"kind": ', "…/run.json is damaged"),
+        ("runs/ppo/run.json", "[" * 200_000, "…/run.json is damaged"),
+        ("runs/ppo/run.json", '{"pid": 99999999999999999999}', "…/run.json is damaged"),
+        ("runs/ppo/run.json", None, "…/run.json is damaged"),
+        ("runs/sft/run.json", '{"created": "today"}', "…/run.json is damaged"),
+        ("runs/sft/run.json/a-folder", "", "Is a directory"),
+        ("progress.jsonl", None, "…/progress.jsonl is no regular file"),
+        ("progress.jsonl", '{"what": "attack", "hacks": 1e999}\n', ""),
+        ("participant.json", "[" * 200_000, "…/participant.json is no JSON object"),
+        ("participant.json", '{"name": "\\ud83d"}', ""),  # half of a pair
+    ],
+)
+def test_a_damaged_seat_hides_no_other(tmp_path, file, content, fault):
+    """None: a named pipe in place of the file."""
     for name in ("seat-a", "seat-b"):
         with begin(tmp_path / name) as run:
             run.finish("finished")
     followed = Followed(tmp_path)
     followed.poll()
-    (tmp_path / "seat-a" / "runs" / "ppo" / "run.json").write_text('{"kind": ')
-    damaged, whole = followed.poll()
-    assert damaged["unread"].startswith("DamagedRunError") and damaged["status"] == "finished"
-    assert whole["unread"] == "" and whole["status"] == "finished"
+    path = tmp_path / "seat-a" / file
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path) if content is None else path.write_text(content)
+    look_for_runs(followed, tmp_path / "seat-a")
+    for _ in range(3):
+        rows = damaged, whole = followed.poll()
+        assert fault in damaged["unread"] and bool(fault) == bool(damaged["unread"])
+        assert damaged["status"] == whole["status"] == "finished" and whole["unread"] == ""
+        json.dumps(rows, ensure_ascii=False).encode()  # as Jupyter does
+
+
+def test_a_long_file_of_progress_is_read_by_several_polls(tmp_path, monkeypatch):
+    records = [{"what": "exercise", "name": name, "passed": True} for name in "abc"]
+    monkeypatch.setattr(classroom, "MOST_BYTES", len(json.dumps(records[0])) + 1)
+    seat = Seat(tmp_path, 1)
+    write_lines(tmp_path / "progress.jsonl", records)
+    assert [seat.poll(0.0)["exercises"] for _ in range(4)] == [1, 2, 3, 3]
 
 
 def test_a_seat_that_cannot_be_entered_hides_no_other(tmp_path, monkeypatch):

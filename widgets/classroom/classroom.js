@@ -82,7 +82,7 @@ function fill({ cells, bar, count, row }, seat) {
   const share = seat.max_steps && seat.step !== null ? Math.min(1, seat.step / seat.max_steps) : 0;
   bar.style.setProperty("--share", `${Math.round(100 * share)}%`);
   say(count, seat.step === null || seat.step === undefined ? "–" : seat.max_steps ? `${seat.step}/${seat.max_steps}` : String(seat.step));
-  say(cells.state, [seat.unread || seat.status || (seat.preflight === "ok" ? "ready" : ""), seat.preflight && seat.preflight !== "ok" && !seat.run ? `preflight: ${seat.preflight}` : "",
+  say(cells.state, [seat.unread, seat.status || (seat.preflight === "ok" ? "ready" : ""), seat.preflight && seat.preflight !== "ok" && !seat.run ? `preflight: ${seat.preflight}` : "",
     seat.message].filter(Boolean).join(" · ") || "–");
   set(cells.state, { "data-state": seat.status || null });
   say(cells.alarms, (seat.alarms ?? []).join("; ") || "–");

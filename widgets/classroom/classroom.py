@@ -13,6 +13,7 @@ from pathlib import Path
 
 import traitlets
 
+from aligner_lib.run_folder.files import UnreadableFileError, read_object
 from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.reader import RunFolder, find_runs
 from widgets.frontend.table import Table, Tabled
@@ -22,6 +23,8 @@ from widgets.recordings.recording_file import without_places
 from widgets.runs import waiting
 
 POLL_SECONDS = 1.0
+MOST_BYTES = 4 << 20
+"""The most that a poll reads of a file with records. The next polls read the rest of a larger file."""
 SEARCH_SECONDS = 20.0
 """Between two searches of a seat's whole folder. Every poll sees new runs next to known runs."""
 NOW_SECONDS = 10.0  # the page compares its clock with the kernel's so often
@@ -61,6 +64,8 @@ class Seat:
     """Unix seconds of the last news."""
     name: str = ""
     """The participant's name, if given."""
+    faults: list[str] = field(default_factory=list)
+    """The damaged files since the last search of the whole folder, a sentence for each."""
     preflight: str = ""
     """The result of the preflight: "ok", the names of the failed checks, or "" without a preflight."""
     _place: tuple[bool, float] = (False, 0.0)
@@ -75,8 +80,9 @@ class Seat:
     def poll(self, now: float) -> dict:
         """Read news, and return the seat's row of the table. now: seconds of a monotonic clock."""
         if now - self.searched > SEARCH_SECONDS:
-            self.searched = now
+            self.faults = []
             self._search()
+            self.searched = now
         else:
             self._look_beside()
         info = self.run.info if self.run else {}
@@ -105,6 +111,7 @@ class Seat:
                 "attack": self.attack,
                 "last": self.last or None,
                 "preflight": self.preflight,
+                "unread": self.anonymous("; ".join(self.faults)),
             }
         )
 
@@ -118,14 +125,24 @@ class Seat:
         if self.run and not self.run.path.exists():  # the current run was removed
             self.seen.discard(self.run.path)
             self.run, self.alarms, self._alarms = None, {}, None
-        for run in find_runs(self.folder):
+        for run in find_runs(self.folder, self.faults.append):
             self._consider(run.path)
         for path in self.folder.glob(f"*/{PROGRESS}"):
             self._follow_progress(path)
-        self.name = str(_read(self.folder / PARTICIPANT).get("name") or "")[:60]
-        findings = _read(self.folder / PREFLIGHT)
+        self.name = str(self._read(PARTICIPANT).get("name") or "")[:60]
+        findings = self._read(PREFLIGHT)
         failed = ", ".join(map(str, findings.get("failed", ())))
         self.preflight = "" if not findings else "ok" if findings.get("ready") else failed or "not ready"
+
+    def _read(self, name: str) -> dict:
+        """A JSON object in the seat's folder; {} for a missing file, and for a damaged file, which is a fault."""
+        try:
+            return read_object(self.folder / name)
+        except FileNotFoundError:
+            pass
+        except (OSError, UnreadableFileError) as error:
+            self.faults.append(str(error))
+        return {}
 
     def _follow_progress(self, path: Path) -> None:
         self._progress.setdefault(path, JsonlReader(path))
@@ -145,7 +162,11 @@ class Seat:
     def _consider(self, path: Path) -> None:
         self.seen.add(path)
         run = RunFolder(path)
-        place = _place_of(run.status, run.info)
+        try:
+            place = _place_of(run.status, run.info)
+        except Exception:
+            self.searched = float("-inf")  # the next poll searches the folder, and names the run as a fault
+            raise
         if self.run is None or (path != self.run.path and place > self._place):
             self.run, self._place = run, place
             self.alarms, self._alarms = {}, JsonlReader(path / "alarms.jsonl")
@@ -154,7 +175,7 @@ class Seat:
         if self._alarms is None:
             return
         restarts = self._alarms.restarts
-        records = self._alarms.poll()
+        records = self._alarms.poll(MOST_BYTES)
         if self._alarms.restarts != restarts:  # a resumed run cuts off the alarms of later steps
             self.alarms = {}
         for record in records:
@@ -173,18 +194,18 @@ class Seat:
         if errors:
             raise errors[0]
 
-    def _take_news(self) -> list[OSError]:
+    def _take_news(self) -> list[Exception]:
         """Take the new records of every file of progress. Returns the errors of the files that can't be read now."""
         errors = []
         for reader in self._progress.values():
             try:
-                records = reader.poll()
-            except OSError as error:
+                records = reader.poll(MOST_BYTES)
+            except (OSError, UnreadableFileError) as error:
                 errors.append(error)
                 continue
             for record in records:
                 # a damaged record must not hide the others
-                with suppress(AttributeError, KeyError, TypeError, ValueError):
+                with suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):
                     self._take(record)
         return errors
 
@@ -214,7 +235,7 @@ class Followed:
         self.seconds = 0.0  # duration of the last poll
 
     def poll(self) -> list[dict]:
-        """A row for each seat, in the order of the folders. An unreadable seat keeps its last row; `unread` has the error."""
+        """A row for each seat, in the order of the folders. `unread` names damaged files. An unreadable seat keeps its last row."""
         began = time.monotonic()
         earlier = {row["folder"]: row for row in self.rows}
         self.rows = [self._row(seat, earlier, began) for seat in self._seats()]
@@ -224,16 +245,11 @@ class Followed:
     def _row(self, seat: Seat, earlier: dict, now: float) -> dict:
         place = {"folder": str(seat.folder), "number": seat.number}
         try:
-            return seat.poll(now) | place | {"unread": ""}
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-        ) as error:  # one seat must not hide the others
-            before = earlier.get(place["folder"]) or {"seat": f"seat {seat.number}"} | place
-            return before | {"unread": seat.anonymous(f"{type(error).__name__}: {error}")}
+            row = seat.poll(now)
+        except Exception as error:  # one seat must not hide the others
+            before = earlier.get(place["folder"]) or {"seat": f"seat {seat.number}"}
+            row = before | {"unread": seat.anonymous(f"{type(error).__name__}: {error}")}
+        return _as_utf8(row) | place
 
     def _seats(self) -> Iterator[Seat]:
         try:
@@ -334,6 +350,11 @@ def _rounded(seconds: float) -> int:
     )
 
 
+def _as_utf8(row: dict) -> dict:
+    """A row without halves of surrogate pairs. Jupyter can't send them, so that one of them would end the whole table."""
+    return json.loads(json.dumps(row, ensure_ascii=False).encode(errors="replace"))
+
+
 def _may_be_folder(path: Path) -> bool:
     """Whether a path is a folder. True also for an unreadable path, so that the table shows the seat and the error."""
     try:
@@ -345,12 +366,3 @@ def _may_be_folder(path: Path) -> bool:
 def _steps(row: dict) -> str:
     step, of = row.get("step"), row.get("max_steps")
     return "" if step is None else f"{step}/{of}" if of else str(step)
-
-
-def _read(path: Path) -> dict:
-    """Read a JSON object. Returns {} for a missing or incomplete file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
