@@ -66,7 +66,7 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
     shared = parents_settings(parent) | _present_inputs(parent, overrides)
     kind, profile = parent.kind, parent.info.get("profile")
     _check_inputs(parent, _check(parent, shared, overrides, child), overrides)
-    up_to_fork = command(kind, child, shared | {"exp_manager.stop_after": at}, profile)
+    up_to_fork = command(kind, child, shared | {"exp_manager.stop_after": at}, profile) if at else []
     rest = [*command(kind, child, shared, profile), *overrides]
     steps = begin_branch(parent, child, at)
     if steps < at:

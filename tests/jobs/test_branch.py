@@ -216,6 +216,15 @@ def test_a_branch_that_was_stopped_before_its_fork_goes_on_there_with_the_same_c
     assert not any("stop_after" in word for word in rest)
 
 
+def test_a_branch_from_step_0_is_a_single_job_with_the_changed_settings(sft, tmp_path, monkeypatch):
+    jobs = []
+    replaced = SimpleNamespace(environ=os.environ, execv=lambda _, words: jobs.append(words))
+    monkeypatch.setattr(branch_jobs, "os", replaced)
+    branch_jobs.go_on(sft, 0, tmp_path / "child", ["model.optim.lr=0.01"])
+    [words] = jobs
+    assert words[-1] == "model.optim.lr=0.01" and not any("stop_after" in word for word in words)
+
+
 def test_a_moved_run_is_branched_with_the_present_places_of_its_inputs(sft, jobs, tmp_path, monkeypatch):
     """Jobs that only count, and that end with an error, stand in for the branch's."""
     parent, child, info = tmp_path / "parent", tmp_path / "child", json.loads(json.dumps(sft.info))
