@@ -25,6 +25,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.pool import Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
+from aligner_lib.rollouts.environments.search import word_f1
 from aligner_lib.rollouts.environments.tools import DescribedTool, result_of
 
 QUESTION = [{"role": "user", "content": "1 + 1?"}]
@@ -340,3 +341,15 @@ def test_the_calculator_and_the_search_are_tools():
     assert search.record["response"] in text
     whole, copied = (search.step(answer).reward for answer in (search.record["response"], text))
     assert whole == 1 and 0 < copied < 0.6  # a copy of the text has further words
+
+
+@pytest.mark.parametrize(
+    ("answer", "known", "f1"),
+    [
+        ("The U.S.", "us", 1.0),
+        ("a river of ice", "The river", 2 / (3 + 1)),
+        ("the", "The answer is a bridge.", 0.0),
+    ],
+)
+def test_f1_compares_words_without_punctuation_and_articles_as_squad_does(answer, known, f1):
+    assert word_f1(answer, known) == f1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import string
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ from data.sources import SAMPLES
 
 TEXTS = SAMPLES / "dolly-sample.jsonl"
 CATEGORY = "closed_qa"  # questions with a single answer among the texts
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 class Search(ToolEnvironment):
@@ -92,6 +95,11 @@ def words(text: str) -> list[str]:
 
 def word_f1(answer: str, known: str) -> float:
     """The harmonic mean of precision and recall of the answer's words. Source: Rajpurkar et al. 2016 (SQuAD)."""
-    given, right = Counter(words(answer)), Counter(words(known))
+    given, right = Counter(compared_words(answer)), Counter(compared_words(known))
     common = (given & right).total()
     return 2 * common / (given.total() + right.total()) if common else 0.0
+
+
+def compared_words(text: str) -> list[str]:
+    """The words of a text as SQuAD's F1 compares them: in lower case, without punctuation and without articles."""
+    return ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split()
