@@ -482,19 +482,18 @@ def test_a_run_with_an_own_function_is_not_called_the_same_as_in_trl(function, r
 )
 def test_a_refusal_names_what_lacks_and_the_cure(kind, to, words, run_of, smoke, tmp_path):
     run = smoke if kind == "a model" else run_of(kind).path
-    with pytest.raises(UserError) as refusal:
-        graduate(run, to, tmp_path / "out")
-    assert words in " ".join(str(refusal.value).split())
+    for source in (run, RunFolder(run).latest_checkpoint() or run):
+        with pytest.raises(UserError) as refusal:
+            graduate(source, to, tmp_path / "out")
+        assert words in " ".join(str(refusal.value).split())
     assert not (tmp_path / "out").exists()
 
 
-def test_for_a_kind_of_one_s_own_the_weights_alone_are_written(run_of, tmp_path, monkeypatch):
-    path = run_of("sft").path
-    monkeypatch.setattr(RunFolder, "kind", "toy")
-    with pytest.raises(
-        UserError, match="no target has a trainer for toy: write the weights alone with `aligner"
-    ):
-        graduate(path, "trl", tmp_path / "out")
+def test_a_run_of_one_s_own_kind_is_refused_for_its_kind_also_without_a_model(tmp_path):
+    (tmp_path / "checkpoints" / "step_000001").mkdir(parents=True)
+    (tmp_path / "run.json").write_text('{"kind": "toy"}')
+    with pytest.raises(UserError, match="no target has a trainer for toy: if its checkpoints are models"):
+        graduate(tmp_path, "trl", tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from aligner_lib.errors import UserError
+from aligner_lib.run_folder.reader import RunFolder
 
 TARGETS = {
     "trl": "aligner_lib.jobs.graduate.trl",
@@ -39,17 +40,17 @@ def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = 
     from aligner_lib.models.disk import whole_or_absent
     from aligner_lib.models.export.trained import Trained
 
-    target, trained = target_of(to), Trained.find(source)
+    target = target_of(to)
+    _require_trainer(
+        target, source, RunFolder(Path(source))
+    )  # before the search for a model, which a kind may not have
+    trained = Trained.find(source)
     if trained.run is None:
         raise UserError(
             f"{source} is a model without a run here: give a run folder, or write the weights alone with "
             f"`aligner model export {source} --out DIR`"
         )
-    if trained.run.kind not in target.KINDS:
-        raise UserError(
-            f"{source} is a run of `aligner {trained.run.kind}`, which {target.TITLE} has no trainer for: {target.TITLE} has "
-            f"{', '.join(target.KINDS)}; {_others(trained.run.kind)}"
-        )
+    _require_trainer(target, source, trained.run)
     with whole_or_absent(Path(out), "--out") as partial:
         partial.mkdir()
         graduation = Graduation(trained, partial, Path(out).absolute(), reward_model)
@@ -64,9 +65,17 @@ def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = 
     return graduation.notes
 
 
+def _require_trainer(target: ModuleType, source: str | Path, run: RunFolder) -> None:
+    """Raise UserError if the target has no trainer for the run's kind. run: perhaps a folder without a run."""
+    if run.info and run.kind not in target.KINDS:
+        raise UserError(
+            f"{source} is a run of `aligner {run.kind}`, which {target.TITLE} has no trainer for: {target.TITLE} has "
+            f"{', '.join(target.KINDS)}; {_others(run.kind)}"
+        )
+
+
 def _others(kind: str) -> str:
     having = [name for name in TARGETS if kind in target_of(name).KINDS]
-    weights_alone = "write the weights alone with `aligner model export`"
     if not having:
-        return f"no target has a trainer for {kind}: {weights_alone}"
-    return f"choose --to {' or '.join(having)}, or {weights_alone}"
+        return f"no target has a trainer for {kind}: if its checkpoints are models, `aligner model export` writes their weights"
+    return f"choose --to {' or '.join(having)}, or write the weights alone with `aligner model export`"
