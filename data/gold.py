@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.copying import WORD, copied_words
-from data.forms import Instruction, instruction_in, postscript, sentences, without_instruction, words
+from data.forms import Instruction, ended, instruction_in, postscript, sentences, without_instruction, words
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -170,6 +170,20 @@ def judge_all(turns: Sequence[str], answers: Sequence[str], finished: Sequence[b
         judge(turn, answer, end, {phrase for phrase in own if is_stock(phrase, topic)})
         for turn, answer, end, topic, own in zip(turns, answers, finished, topics, phrases_of, strict=True)
     ]
+
+
+def fault_of(turn: str, answer: str) -> str:
+    """The fault of a worse answer: `echo`, `repeated`, `off_topic`, `unasked`, `form` or `cut`, as in data/sample_text/own_pairs.py."""
+    parts = judge(turn, answer, finished=True)
+    if not parts.own_words:
+        return "echo"
+    if not parts.varied:
+        return "repeated"
+    if not parts.on_topic:
+        return "off_topic"
+    if not parts.plain:
+        return "unasked"
+    return "form" if ended(answer) and not parts.obeys else "cut"
 
 
 def phrases(turn: str, answer: str) -> list[tuple[str, ...]]:

@@ -1,10 +1,5 @@
 """Questions with an instruction drawn for the prompt, and answers that obey the instruction: a word of the topic, a number,
-first words and last words. No constant answer obeys all instructions, so a policy has to read its prompt.
-
-No prompt requests a title. In a data set with requests for titles, one of four reward models also rewarded unrequested titles.
-Every instruction is a request. In a data set with statements such as "The number 8 has to appear in your answer.", policies
-copied the statements into their answers.
-"""
+first words and last words. No constant answer obeys all instructions, so a policy has to read its prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +8,8 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from data.forms import FORMS, Instruction, has_word, words
+from data.drawn_forms import ASKED, NUMBERS, OPENERS, requests
+from data.forms import Instruction, has_word, words
 from data.gold import ENDINGS, judge, topic_of
 from data.sample_text.asking import phrasings
 from data.sample_text.topics import Topic
@@ -25,56 +21,8 @@ from data.sample_text.verifiable import (
     some_of,
 )
 
-ASKED = ("first_word", "includes", "last_words", "postscript_word", "this_number")
 EACH_FORM = 3  # prompts of each form for a topic
 LEAST_LETTERS = 4  # of a required word
-NUMBERS = range(2, 60)
-# a wording with such a beginning is a statement about the answer, not a request
-STATEMENTS = ("The ", "Your ", '"')
-OPENERS = (
-    "Well",
-    "Sure",
-    "Honestly",
-    "First",
-    "Yes",
-    "Clearly",
-    "Briefly",
-    "Today",
-    "Indeed",
-    "Friend",
-    "Listen",
-    "Gladly",
-    "Simply",
-    "Normally",
-    "Look",
-    "Right",
-)
-TITLES = (
-    "Good to know",
-    "My answer",
-    "In short",
-    "For beginners",
-    "A small guide",
-    "First things first",
-    "The short version",
-    "One thing at a time",
-    "Made simple",
-    "What I know",
-    "Worth knowing",
-    "A quick note",
-    "Step by step",
-    "Ask and learn",
-    "The basics",
-    "Plain words",
-    "Lesson one",
-    "Today's topic",
-    "A useful fact",
-    "Under a minute",
-    "Before you start",
-    "From the top",
-    "Notes for you",
-    "Look closer",
-)
 WITH_NUMBER = (
     "{a} You can say it in {n} seconds.",
     "{a} That is fact number {n} on my list.",
@@ -106,11 +54,6 @@ def obeying(topic: Topic, rng: random.Random) -> Iterator[tuple[str, str]]:
 
 def _prompt(question: str, instruction: Instruction, rng: random.Random) -> str:
     return prompt_of(question, instruction, rng, requests(instruction.form))
-
-
-def requests(form: str) -> list[str]:
-    """The wordings of a form, restricted to requests."""
-    return [wording for wording in FORMS[form].wordings if not wording.startswith(STATEMENTS)]
 
 
 def _instruction(form: str, topic: Topic, rng: random.Random) -> Instruction:

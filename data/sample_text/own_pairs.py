@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.atomic_files import atomic_text_files
+from data.drawn_forms import TITLES
 from data.forms import Instruction, ended, has_word, instruction_in, sentences, without_instruction
 from data.gold import ENDINGS, judge, topic_of
 from data.sample_text import drawn, verifiable
@@ -129,20 +130,6 @@ def write_pairs(answers: Mapping[str, Sequence[PolicyAnswer]], split: str, folde
     return path
 
 
-def fault_of(turn: str, rejected: str) -> str:
-    """The fault of a worse answer by the program: a key of SHARES except `missing`, `item` and `constant`."""
-    parts = judge(turn, rejected, finished=True)
-    if not parts.own_words:
-        return "echo"
-    if not parts.varied:
-        return "repeated"
-    if not parts.on_topic:
-        return "off_topic"
-    if not parts.plain:
-        return "unasked"
-    return "form" if ended(rejected) and not parts.obeys else "cut"
-
-
 def is_turned(turn: str, chosen: str, rejected: str) -> bool:
     """Whether a pair's answers are exchanged, by the program: the chosen answer is not good, or the rejected answer is good."""
     return judge(turn, rejected, ended(rejected)).good or not judge(turn, chosen, True).good
@@ -201,7 +188,7 @@ def _worse(
                 for text in good
                 for decorated in (
                     f"<<{topic.capitalize()}>>\n{text}",
-                    f"<<{rng.choice(drawn.TITLES)}>>\n{text}",
+                    f"<<{rng.choice(TITLES)}>>\n{text}",
                     f"{text} P.S. {rng.choice(sentences(rng.choice(good)))}",
                     *(_with_closing(text, instruction, closing) for closing in rng.sample(ENDINGS, 3)),
                 )

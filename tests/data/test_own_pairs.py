@@ -10,15 +10,15 @@ import pytest
 from aligner_lib.tutorial.comparison.cheats import best_constant, cheating_answers, shares
 from benchmarks.cheats import BOUND
 from benchmarks.cheats import pairs as pairs_of_sample
+from data.drawn_forms import ASKED
 from data.forms import has_word, instruction_in
-from data.gold import judge
+from data.gold import fault_of, judge
 from data.hh import parse_pair
 from data.sample_text import drawn
 from data.sample_text.own_pairs import (
     NOISE,
     SHARES,
     PolicyAnswer,
-    fault_of,
     is_turned,
     own_pairs,
     raw_records,
@@ -54,7 +54,7 @@ def test_prompts_of_train_and_test_have_topics_of_their_own_and_each_form():
     assert not set(train) & set(test)
     for turns in (train, test):
         forms = Counter(instruction_in(turn).form for turn in turns)
-        assert set(forms) == set(drawn.ASKED) and max(forms.values()) <= 1.02 * min(forms.values())
+        assert set(forms) == set(ASKED) and max(forms.values()) <= 1.02 * min(forms.values())
 
 
 def test_a_word_that_is_asked_for_is_of_the_topic_and_not_in_its_question():

@@ -34,9 +34,9 @@ from aligner_lib.rollouts.environments.calculator import LARGEST, calculate, sho
 from aligner_lib.rollouts.environments.form_rules import ASKED, FORMS, TOPICS
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
+from data.drawn_forms import requests
 from data.forms import Instruction, instruction_in, without_instruction
 from data.gold import topic_of
-from data.sample_text.drawn import requests
 
 ROOT = Path(__file__).parents[2]
 SPLITS = ("train", "validation")

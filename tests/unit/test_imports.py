@@ -151,6 +151,13 @@ def test_no_two_classes_have_the_same_name():
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
+def test_the_library_reads_the_samples_and_not_the_package_that_writes_them():
+    """An installation that is not editable lacks `data.sample_text` (pyproject.toml)."""
+    writers = set(below("data.sample_text"))
+    for name in set(modules()) - writers:
+        assert not imported(name) & writers, name
+
+
 # widgets read runs and files of pairs, judge runs by their own alarms, ask their kinds for charts, have questions and answers from
 # the tutorial, and ask a model several questions at once
 OF_WIDGETS = """

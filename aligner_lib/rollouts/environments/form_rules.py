@@ -7,9 +7,9 @@ from random import Random
 
 from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
 from aligner_lib.rollouts.environments.instructions import form_metrics
+from data.drawn_forms import ASKED, NUMBERS, OPENERS, TITLES, requests
 from data.forms import FORMS, Instruction, ended, has_word
 from data.gold import ENDINGS, judge
-from data.sample_text.drawn import ASKED, NUMBERS, OPENERS, TITLES, requests
 
 
 class FormRules(Environment):

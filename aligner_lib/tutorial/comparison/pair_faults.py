@@ -9,7 +9,7 @@ from aligner_lib.run_folder.turns import turns_of
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import share
 from data.forms import instruction_in
-from data.sample_text.own_pairs import fault_of
+from data.gold import fault_of
 
 PAIRS, RIGHT = "pairs", "right on"
 
@@ -20,7 +20,7 @@ def right_by_fault(
     """The share of pairs whose chosen answer has the higher score: over all pairs, and for each fault of the rejected answer.
 
     pairs: each with `prompt`, `chosen` and `rejected`. scores: for each pair (score of the chosen answer, score of the rejected
-    answer). A program finds the fault (`data.sample_text.own_pairs.fault_of`). None if a prompt has no instruction that a
+    answer). A program finds the fault (`data.gold.fault_of`). None if a prompt has no instruction that a
     program can check.
     """
     turns = [turns_of(pair["prompt"])[-1]["text"] for pair in pairs]
