@@ -44,6 +44,17 @@ def tutorial(
 
 
 @commands.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A workspace: the notebooks' `out`.")],
+):
+    """Write the report of notebooks that ran elsewhere, for example in papermill: results, runs and FOLDER/notebooks."""
+    from aligner_lib.tutorial.execution import run_notebooks
+    from widgets.share.page import write_page
+
+    typer.echo(run_notebooks.report(folder, write_page, typer.echo))
+
+
+@commands.command()
 def site(
     source: Annotated[
         Path | None, typer.Option("--from", help="The folder of a tutorial (else the newest below runs/).")

@@ -13,10 +13,12 @@ import pytest
 from nbformat.v4 import new_markdown_cell, new_notebook
 from pages import external_references
 
+from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import Workspace, write_portfolio
 from aligner_lib.tutorial.comparison.evaluation import evaluate_policies, recorded_evaluation
 from aligner_lib.tutorial.comparison.statistics import NOT_IDENTIFIABLE
+from aligner_lib.tutorial.execution import run_notebooks
 from aligner_lib.tutorial.report.html_page import STYLE
 from aligner_lib.tutorial.report.html_report import write_report
 from aligner_lib.tutorial.report.stages import stages_table
@@ -24,6 +26,7 @@ from aligner_lib.tutorial.report.summary import summary_section
 from aligner_lib.tutorial.workspace import learning_progress
 from aligner_lib.tutorial.workspace.learning_progress import record_answer, record_exercise
 from aligner_lib.tutorial.workspace.results import read_results
+from widgets.share.page import write_page
 
 
 def write_run(folder: Path, metrics: list[dict], rollouts: list[dict] = ()) -> None:
@@ -135,6 +138,23 @@ def test_a_link_in_the_report_leads_within_the_page_or_to_the_web_or_is_text(tmp
         nbformat.write(new_notebook(cells=[new_markdown_cell(text)]), tmp_path / f"{name}.ipynb")
     write_report(tmp_path / "report.html", sorted(tmp_path.glob("*.ipynb")), {}, tmp_path / "runs")
     assert f"<p>{' | '.join(LINKS.values())}</p>" in (tmp_path / "report.html").read_text()
+
+
+def test_notebooks_that_ran_elsewhere_get_a_report(tmp_path):
+    with pytest.raises(UserError, match=r"has neither results/ nor runs/ of notebooks: give the folder"):
+        run_notebooks.report(tmp_path, write_page)
+    for folder in ("results", "notebooks"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "results" / "03.json").write_text(json.dumps({"sft": SUMMARY["sft"]}))
+    write_run(tmp_path / "runs" / "sft", [{"step": 0, "time": 1.0, "validation/loss": 2.5}])
+    (tmp_path / "runs" / "sft" / "run.json").write_text('{"name": "sft", "kind": "sft", "profile": "laptop"}')
+    nbformat.write(
+        new_notebook(cells=[new_markdown_cell("My cell")]), tmp_path / "notebooks" / "03_sft.ipynb"
+    )
+    page = run_notebooks.report(tmp_path, write_page).read_text()
+    for words in ("2.50 → 2.00", "profile laptop", "My cell", 'href="pages/sft.html"'):
+        assert words in page, words
+    assert (tmp_path / "pages" / "sft.html").exists()
 
 
 def test_answers_before_and_after_go_from_the_largest_gain_to_the_smallest(tmp_path):

@@ -182,6 +182,27 @@ def run(
     return failure is None
 
 
+def report(
+    out: Path, write_page: Callable[[RunFolder, Path], object], echo: Callable[[str], None] = print
+) -> Path:
+    """Write the report and the pages of notebooks that ran elsewhere, for example in papermill. Returns the report's path.
+
+    out: the notebooks' parameter `out`; the report contains the executed notebooks in OUT/notebooks. Raises UserError for a
+    folder with neither results nor runs.
+    """
+    runs, figures, path = find_runs(out / "runs"), read_results(out, echo), out / "summary.json"
+    if not runs and not figures:
+        raise UserError(
+            f"{out} has neither results/ nor runs/ of notebooks: give the folder in the notebooks' parameter `out`"
+        )
+    profile = next((known for run in runs if (known := run.info.get("profile"))), None)
+    summary = {"profile": profile} if profile else {}
+    merge(summary, read_object(path, echo) if path.exists() else {})
+    merge(summary, figures)
+    _write_pages(out, write_page, echo)
+    return _write_report(out, summary)
+
+
 def _run_one(
     notebook: Notebook, out: Path, parameters: dict[str, Any], progress: Progress
 ) -> NotebookFailure | None:
@@ -399,14 +420,19 @@ def _write_pages(
                 echo(f"the page of {name} could not be written: {error}")
 
 
-def _tell(out: Path, summary: dict, failure: NotebookFailure | None, progress: Progress) -> None:
+def _write_report(out: Path, summary: dict) -> Path:
     from aligner_lib.tutorial.report.html_report import write_report
 
-    executed = sorted((out / "notebooks").glob("*.ipynb"))
-    write_report(out / "report.html", executed, summary, out / "runs")
+    path, executed = out / "report.html", sorted((out / "notebooks").glob("*.ipynb"))
+    write_report(path, executed, summary, out / "runs")
+    return path
+
+
+def _tell(out: Path, summary: dict, failure: NotebookFailure | None, progress: Progress) -> None:
+    path = _write_report(out, summary)
     if failure:
         progress.echo(f"stopped in {failure}")
-    progress.echo(f"report    {out / 'report.html'}")
+    progress.echo(f"report    {path}")
     progress.echo(f"summary   {out / 'summary.json'}")
     progress.echo(f"notebooks {out / 'notebooks'}")
 
