@@ -110,7 +110,7 @@ def trained_models(kind: str, config: DictConfig) -> tuple[TrainedModel, ...]:
     known = kinds()
     if kind not in known or not (models := known[kind].trains(config)):
         sized = ", ".join(name for name, other in known.items() if other.trains is not JobKind.trains)
-        raise UserError(f"there is no size of {kind!r}; the kinds of jobs are {sized}")
+        raise UserError(f"there is no size of {kind!r}; the sized kinds are {sized}")
     return tuple(_with_settings(model, OmegaConf.select(config, f"{model.prefix}model")) for model in models)
 
 

@@ -37,7 +37,7 @@ def test_pairs_losses_without_a_reference_and_actors_with_a_critic_have_their_si
     assert references == [1, 0]
     kto = models_of("dpo", "model.dpo.preference_loss=kto", "model.micro_batch_size=4")[0]
     assert (kto.micro_batch, kto.batch, kto.scored) == (4, 64, 3), "KTO learns from single responses"
-    with pytest.raises(UserError, match="no size of 'evaluate'; the kinds of jobs are sft, rm"):
+    with pytest.raises(UserError, match="no size of 'evaluate'; the sized kinds are sft, rm"):
         models_of("evaluate")
     models = models_of("ppo")
     assert [model.role for model in models] == ["actor", "critic"]
