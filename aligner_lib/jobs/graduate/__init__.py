@@ -41,9 +41,8 @@ def graduate(source: str | Path, to: str, out: Path, reward_model: str | None = 
     from aligner_lib.models.export.trained import Trained
 
     target = target_of(to)
-    _require_trainer(
-        target, source, RunFolder(Path(source))
-    )  # before the search for a model, which a kind may not have
+    # before the search for a model, which the run's kind may not have
+    _require_trainer(target, source, RunFolder(Path(source)))
     trained = Trained.find(source)
     if trained.run is None:
         raise UserError(
