@@ -52,9 +52,8 @@ class Comparison:
     sides: list[Side]
     aim: float | None  # the target speed, as a multiple of the second side's; None: no target
     rounding: float = 1.0  # factor for FIRST_STEP and LATER_STEPS, for a precision below float32
-    sizes: dict[str, int] = field(
-        default_factory=dict
-    )  # where they differ from the setting's or from other comparisons'
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Where they differ from the setting's or from other comparisons'."""
 
     def check_equal_work(self) -> None:
         """Check that every side read and generated the same number of tokens in each round, and began with the same losses.

@@ -235,12 +235,8 @@ def test_run_json_names_the_steps_that_the_run_was_resumed_at(tmp_path):
 
 
 def test_another_precision_of_the_computation_counts_as_another_setting(tmp_path):
-    for step, precision in (
-        (0, None),
-        (2, "bf16"),
-        (3, "bf16"),
-        (4, "32"),
-    ):  # an earlier release recorded none
+    # an earlier release recorded no precision
+    for step, precision in ((0, None), (2, "bf16"), (3, "bf16"), (4, "32")):
         with writer(tmp_path, precision=precision) as run:
             run.start(step)
             run.log(step + 1, {"train/loss": 1.0})

@@ -38,9 +38,8 @@ def hidden_states(model: Path, pairs: Sequence[dict]) -> list[tuple[Tensor, Tens
     tokenizer, engine = tokenizer_of(start), load_in_notebook(start)
     texts = [(as_prompt(pair["prompt"]), pair[side]) for side in SIDES for pair in pairs]
     batch = TokenBatch(*pad_rows([row_of(tokenizer, *text)[0] for text in texts], tokenizer.pad_id))
-    groups = alike_grouped(
-        batch, TEXTS_AT_ONCE
-    )  # both answers to a prompt together, so the prompt is computed once
+    # both answers to a prompt together, so the prompt is computed once
+    groups = alike_grouped(batch, TEXTS_AT_ONCE)
     parts = engine.map(
         [batch.rows(group) for group in groups], lambda model, batch, hidden: hidden.transpose(0, 1)
     )
