@@ -121,8 +121,9 @@ def test_completions_are_text_and_all_of_the_history(show, healthy):
 def test_colours_of_tokens_grow_evenly_on_both_sides_and_their_sign_is_a_line(show, tmp_path):
     tokens = {"tokens": ["a", "b", "c", "d", "e"], "token_kl": [-2.0, -1.0, 0.0, 1.0, 2.0]}
     record = {"step": 1, "prompt": "p", "response": "abcde", "reward": 1.0, "length": 5, "finished": True}
-    completions = Completions(write_run(tmp_path / "run", rollouts=[record | tokens], kind="ppo"))
-    completions.query = {"colour": "KL", "end": True}
+    diverged = record | tokens | {"step": 2, "token_kl": [float("nan")] * 5}
+    completions = Completions(write_run(tmp_path / "run", rollouts=[record | tokens, diverged], kind="ppo"))
+    completions.query = {"step": 1, "colour": "KL", "end": True, "beside": False}
     page = show(completions).page
     coloured = page.locator(".lab-text [title^=KL]").all()
     lines = [token.evaluate("(e) => getComputedStyle(e).textDecorationLine") for token in coloured]
@@ -131,6 +132,9 @@ def test_colours_of_tokens_grow_evenly_on_both_sides_and_their_sign_is_a_line(sh
         style = page.locator(f".lab-ramp i[data-sign={sign}]").first.get_attribute("style")
         assert [float(part) for part in re.findall(r"([\d.]+)%, transparent", style)] == strengths
     assert page.locator(".lab-ramp b").all_inner_texts() == ["-2", "0", "2"]
+    page.get_by_label("step", exact=True).press("End")
+    page.locator(".lab-card").get_by_text("step 2").wait_for()
+    assert page.locator(".lab-text [title^=KL]").count() == 0, "weights that are no numbers have no colour"
 
 
 def test_the_responses_to_a_prompt_are_beside_each_other(show, tmp_path):
@@ -235,6 +239,16 @@ def test_pairs_and_chat_show_texts_as_text(show):
     desk.wait(lambda: page.get_by_text("SAY <B>HELLO</B>", exact=True).is_visible())
     assert page.get_by_label("your message").input_value() == ""
     desk.wait(lambda: page.get_by_text("ZeroDivisionError: division by zero").is_visible())
+    desk.wait(lambda: page.get_by_role("button", name="Send").is_enabled())
+    page.evaluate("() => { document.querySelector('.lab-chat li').isFirst = true; }")
+    page.get_by_label("your message").fill("にほん")
+    page.get_by_label("your message").dispatch_event("keydown", {"key": "Enter", "isComposing": True})
+    page.get_by_label("your message").fill("again")
+    page.get_by_label("your message").press("Enter")
+    desk.wait(lambda: page.get_by_text("AGAIN", exact=True).is_visible())
+    assert page.locator(".lab-chat li").count() == 2, "the composed text was not sent"
+    first_stays = page.evaluate("document.querySelector('.lab-chat li').isFirst")
+    assert first_stays, "an old answer would be read out again"
     desk.wait(lambda: page.get_by_role("button", name="Send").is_enabled())
     page.evaluate("() => { window.kernel = () => new Promise(() => {}); }")  # busy with a cell
     page.get_by_label("your message").fill("a long question")

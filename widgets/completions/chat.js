@@ -3,7 +3,7 @@
 export default {
   render({ model, el }) {
     const text = make("textarea", { rows: 2, "aria-label": "your message", placeholder: "Ask all models", onkeydown: (event) => {
-      if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); send(); }
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
       event.stopPropagation(); // not the notebook's keys
     } });
     const ask = make("button", { type: "button", onclick: () => send() }, "Send");
@@ -41,25 +41,38 @@ export default {
       return textBox(name, [answer.text, answer.error].filter(Boolean).join("\n\n"), figures);
     }
 
+    function card({ prompt_turns, answers }) {
+      const sides = model.get("names").map((name, i) => answerBox(name, answers[i]));
+      return make("li", { class: "lab-card" }, promptTurns(prompt_turns), make("div", { class: "lab-sides" }, ...sides));
+    }
+
+    // A card without news stays: a screen reader reads a new one out.
     function draw() {
-      const names = model.get("names");
-      turns.replaceChildren(...model.get("turns").map((turn) => make("li", { class: "lab-card" },
-        promptTurns(turn.prompt_turns),
-        make("div", { class: "lab-sides" }, ...names.map((name, i) => answerBox(name, turn.answers[i]))))));
-      drawButtons();
+      const all = model.get("turns");
+      all.forEach((turn, i) => {
+        const drawn = JSON.stringify([turn.prompt_turns, turn.answers]), before = turns.children[i];
+        if (before?.dataset.drawn === drawn) return;
+        const now = set(card(turn), { "data-drawn": drawn });
+        if (before) before.replaceWith(now);
+        else turns.append(now);
+      });
+      while (turns.children.length > all.length) turns.lastChild.remove();
     }
 
     function drawButtons() {
       ask.disabled = clear.disabled = model.get("busy") || mailbox.asked !== null;
     }
 
-    model.on("change:turns change:busy", draw);
+    model.on("change:turns", draw);
+    model.on("change:busy", drawButtons);
     model.on("msg:custom", hear);
     draw();
+    drawButtons();
     return () => {
       unnotice();
       mailbox.remove();
-      model.off("change:turns change:busy", draw);
+      model.off("change:turns", draw);
+      model.off("change:busy", drawButtons);
       model.off("msg:custom", hear);
     };
   },

@@ -93,7 +93,7 @@ class CompletionsView extends PagedView {
       if (page.verdicts.includes(name)) verdicts.push([name.replace(/^form\//, "").replaceAll("_", " "), value === 1]);
       else figures.push([name, number(value)]);
     }
-    const tokens = record.weights && colouredTokens(record.tokens, record.weights, page.scale.most, page.asked.colour);
+    const tokens = record.weights && page.scale && colouredTokens(record.tokens, record.weights, page.scale.most, page.asked.colour);
     return textBox(heading, record.response.trimStart(), figures, tokens, verdicts);
   }
 }

@@ -82,8 +82,8 @@ class PagedView {
     this.drawSearch();
     const drawn = JSON.stringify([page.rows, page.asked, page.scale, page.verdicts]);
     if (drawn === this.drawn) return; // cards that stay keep their selection, their scrolling and their open turns
-    this.drawn = drawn;
     this.cards.replaceChildren(...page.rows.map((row) => make("li", { class: "lab-card" }, ...this.card(row, page))));
+    this.drawn = drawn;
   }
 }
 
