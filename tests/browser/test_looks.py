@@ -275,7 +275,7 @@ def test_the_panel_cancels_at_the_second_press_and_has_no_button_for_a_run_that_
     desk = show(JobPanel(run, Job()))
     page = desk.page
     assert "<b>step 2</b>" in page.get_by_role("region", name="end of the log").inner_text()
-    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Cancel").dblclick()
     page.get_by_role("button", name="Cancel without a checkpoint?").click()
     page.get_by_text("cancelled").first.wait_for()
     page.get_by_role("button", name="Cancel").wait_for(state="hidden")

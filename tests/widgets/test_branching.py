@@ -45,8 +45,10 @@ def test_a_value_is_a_number_where_it_reads_as_one(run, text, value):
         given.append((args, settings))
         return SimpleNamespace(run=run.path)
 
-    Branching(run, branch).execute(branch_with(text))
+    form = Branching(run, branch)
+    form.execute(branch_with(text) | {"step": 3.5})
     assert given == [((run,), {"at": 3, "model.optim.lr": value})]
+    assert "goes on after step 3, with" in form.view()["said"]
 
 
 @pytest.mark.parametrize("error", [UserError, RuntimeError, TypeError])

@@ -3,6 +3,7 @@
 class BranchForm {
   constructor(model) {
     const send = () => {
+      if (!this.step.reportValidity()) return;
       const [step, setting, value] = [this.step, this.setting, this.value].map((field) => field.value.trim());
       if (step && setting && value) model.send({ kind: "branch", step: Number(step), setting, value });
     };

@@ -40,7 +40,8 @@ class MonitorView {
     this.axis = make("select", { onchange: () => { this.model.set("axis", this.axis.value); this.model.save_changes(); } },
       ...["step", "time", "tokens"].map((name) => make("option", { value: name }, name)));
     this.smoothing = make("input", { type: "range", min: 0, max: 15, step: 1, value: 2, oninput: () => { this.state.smoothing = this.smoothing.value / 100; this.redraw(); } });
-    this.add = make("select", { "aria-label": "add a chart", onchange: () => { this.mailbox.send({ kind: "add", metric: this.add.value }); this.add.value = ""; } });
+    this.add = make("select", { "aria-label": "add a chart" });
+    const adder = make("span", { class: "lab-add" }, this.add, make("button", { type: "button", onclick: () => this.addChart() }, "Add"));
     this.whole = make("button", { type: "button", hidden: true, onclick: () => this.zoom(null) }, "Show all");
     this.table = make("button", { type: "button", "aria-expanded": "false", onclick: () => set(this.table, { "aria-expanded": String(this.numbers.toggle()) }) }, "Numbers");
     this.change = make("button", { type: "button", "aria-expanded": "false", title: "Values that the run changes while it runs", onclick: () => set(this.change, { "aria-expanded": String(this.knobs.toggle()) }) }, "Change settings");
@@ -50,7 +51,7 @@ class MonitorView {
     this.player = make("span", { class: "lab-player", hidden: true }, make("label", {}, "recorded, at ", this.speed), this.again);
     return make("div", { class: "lab-tools" },
       make("label", {}, "over ", this.axis), make("label", {}, "smoothing ", this.smoothing),
-      this.add, this.table, this.whole, make("span", { class: "lab-actions" }, this.player, this.change, this.stop));
+      adder, this.table, this.whole, make("span", { class: "lab-actions" }, this.player, this.change, this.stop));
   }
 
   play(restart) {
@@ -165,6 +166,12 @@ class MonitorView {
   removeChart(metric) {
     this.mailbox.send({ kind: "remove", metric });
   }
+  // At the button: arrows on the closed list choose every metric that they pass.
+  addChart() {
+    if (this.add.value) this.mailbox.send({ kind: "add", metric: this.add.value });
+    this.add.value = "";
+  }
+
 
   toggleRun(index) {
     const { hidden } = this.state;
@@ -258,8 +265,10 @@ class MonitorView {
       this.add.replaceChildren(make("option", { value: "" }, "add a chart …"),
         ...[...groups].map(([label, options]) => make("optgroup", { label }, ...options)));
     }
+      const chosen = this.add.value;
   }
 
+      this.add.value = chosen;
   drawCharts() {
     const specs = this.store.head.charts, name = (spec) => `${spec.title}/${spec.added}`;
     if (specs.map(name).join() !== this.charts.map((chart) => name(chart.spec)).join()) {

@@ -10,7 +10,7 @@ class PanelView {
     this.message = make("p", { class: "lab-said", role: "status" });
     this.log = make("pre", { class: "lab-log", tabindex: 0, role: "region", "aria-label": "end of the log" });
     this.stop = make("button", { type: "button", onclick: () => this.mailbox.send({ kind: "stop" }) }, "Stop after this step");
-    this.cancel = make("button", { type: "button", class: "lab-stop", onclick: () => this.reallyCancel(), onblur: () => this.calm() }, "Cancel");
+    this.cancel = make("button", { type: "button", class: "lab-stop", onclick: (event) => this.reallyCancel(event), onblur: () => this.calm() }, "Cancel");
     this.knobs = new Knobs(this.mailbox);
     this.buttons = make("div", { class: "lab-tools" }, this.stop, this.cancel);
     this.body = make("div", { class: "lab-body" }, make("div", { class: "lab-run" }, this.title, this.state, this.facts),
@@ -29,8 +29,9 @@ class PanelView {
     this.model.off("change:view", this.follow);
   }
 
-  // The first press asks, the second one does it: nothing is saved.
-  reallyCancel() {
+  // The first press asks, the second one does it: nothing is saved. A double click is one press.
+  reallyCancel({ detail: clicks }) {
+    if (clicks > 1) return;
     if (this.sure) { this.mailbox.send({ kind: "cancel" }); this.calm(); }
     else { this.sure = true; say(this.cancel, "Cancel without a checkpoint?"); }
   }

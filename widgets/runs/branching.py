@@ -34,12 +34,15 @@ class Branching:
         # a recording is no run folder, and `start` says so
         parent = self.run if isinstance(self.run, RunFolder) else self.run.name
         try:
-            job = self._start(parent, at=int(content["step"]), **{setting: value})
+            step = int(content["step"])
+            job = self._start(parent, at=step, **{setting: value})
         # a button has no cell that could show the error; TypeError: the setting is an argument of `start`, such as `at`
         except (UserError, ValueError, OSError, RuntimeError, TypeError) as error:
             self._answer = str(error)
             return None
-        self._answer = f"{as_run(job.run).name} goes on after step {content['step']}, with {setting} = {content['value']}."
+        self._answer = (
+            f"{as_run(job.run).name} goes on after step {step}, with {setting} = {content['value']}."
+        )
         return job
 
     def view(self) -> dict | None:

@@ -41,7 +41,7 @@ NO_KERNEL = {"players": [], "steering": None, "branching": None, "can_stop": Fal
 STYLE = """
 :root { --jp-ui-font-color1: var(--ink); --jp-layout-color0: var(--paper); --jp-layout-color1: var(--raised); --jp-border-color2: var(--edge); }
 main.alone { max-width: 70rem; }
-.lab-monitor select[aria-label="add a chart"] { display: none; }
+.lab-monitor .lab-add { display: none; }
 details { margin: .5rem 0; }
 .framed main.alone { padding: 0 .5rem; max-width: none; }
 .framed h1 { display: none; }
