@@ -11,7 +11,8 @@ from widgets import Monitor, Recording
 
 NAN = float("nan")
 PENS = ROOT / "widgets" / "monitor" / "pens.js"
-STORE = "document.querySelector('.lab-monitor').lab.store"
+LAB = "document.querySelector('.lab-monitor').lab"
+STORE = f"{LAB}.store"
 
 
 def chart_of(page, name: str):
@@ -67,6 +68,8 @@ def test_zoom_hover_table_axes_and_charts_by_keyboard(show, healthy):
     added = chart_of(page, "train_optim/grad_norm")
     added.wait_for()
     page.get_by_role("button", name="remove train_optim/grad_norm").click()
+    assert page.locator(".lab-remove:visible").count() == 1, "the arrow added no chart"
+    page.locator(".lab-numbers th").get_by_text("train_optim/grad_norm").wait_for()
     added.wait_for(state="detached")
     assert page.locator(".lab-remove:visible").count() == 0, "the run's own charts stay"
 
@@ -218,7 +221,8 @@ def test_two_runs_have_a_legend_and_a_table_of_differences(show, tmp_path):
         )
         for name, loss, lr in (("first", 2.0, 0.5), ("second", 1.5, 0.25))
     ]
-    desk = show(Monitor(runs))
+    monitor = Monitor(runs)
+    desk = show(monitor)
     page, chart = desk.page, desk.page.locator(".lab-chart").first
     values, settings = page.locator(".lab-compared").all()
     assert values.locator("tbody tr").first.inner_text().split() == ["Loss,", "train", "nats", "2", "1.5−0.5"]
@@ -254,6 +258,8 @@ def test_a_failed_run_says_why(show, tmp_path):
     page = show(Monitor(run)).page
     page.locator(".lab-message").get_by_text(message).wait_for()
     assert page.locator(".lab-state").inner_text() == "failed"
+            parent={"run": str(tmp_path / "first"), "step": 2},
+            created=1e9,
 
 
 def test_a_page_whose_messages_do_not_arrive_says_so(show, tmp_path):
@@ -272,6 +278,18 @@ def test_a_page_whose_messages_do_not_arrive_says_so(show, tmp_path):
 def test_a_choice_of_axis_and_an_unreadable_number_stay_while_the_kernel_is_busy(show, tmp_path):
     metrics = {"train/loss": [2.0, 1.0], "train/lr": [0.5, 0.5]}
     page = show(Monitor(write_run(tmp_path / "run", metrics, controls=["lr"], **RUNNING))).page
+    page.get_by_role("button", name="first", exact=True).click()
+    page.get_by_label("over").select_option("time")
+    page.wait_for_function(f"() => {LAB}.drawnAxis === 'time'")
+    chart_of(page, "Loss").press("Home")
+    assert chart.locator(".lab-value b").all_inner_texts() == ["2", "–"], "the branch has no first step"
+    page.get_by_role("button", name="Numbers").click()
+    table = page.get_by_label("run", exact=True)
+    table.select_option("second")
+    monitor._feed.follow(monitor.runs[0])
+    monitor.refresh()
+    desk.wait(lambda: table.locator("option").count() == 3)
+    assert table.input_value() == "1", "the choice stays when a branch comes"
     page.get_by_role("button", name="Change settings").click()
     rate = page.get_by_label("learning rate", exact=True)
     rate.press_sequentially("2e-")

@@ -112,6 +112,7 @@ class MonitorView {
     const { view } = this.state, { detail, lines } = this.store;
     if (kind === "detail") this.detailAsked = 0;
     else if (view && Date.now() - (this.detailAsked ?? 0) > DETAIL_MS) { // a cell may keep the kernel from answering for long
+    if (kind === "snapshot") this.numbers.refresh(true); // a resumed run's records, or another chart's column
       const isBehind = ([key, { x }]) => { const end = detail.ends.get(key) ?? -Infinity; return end < view[1] && end < x.at(-1); };
       if (!detail || [...lines].some(isBehind)) this.askDetail();
     }
@@ -121,14 +122,14 @@ class MonitorView {
     return (this.store.head.axis === "time" ? clockTicks : wholeTicks)(low, high, count);
   }
 
-  // Where on the axis a run's record nearest to x is; null beyond its last one. A line of buckets lacks the places of most records,
-  // and its charts have others than it: then x itself, which is a chart's point.
+  // Where on the axis a run's record nearest to x is; null before its first one and beyond its last one. A line of buckets lacks
+  // the places of most records, and its charts have others than it: then x itself, which is a chart's point.
   recordAt(run, x) {
     if (this.store.head.axis === "step") return x;
     const steps = this.store.line(`${run}/step`, this.state.view), places = steps?.x ?? [];
     if (!places.length) return null;
-    const last = places[places.length - 1], gap = places.length > 1 ? last - places[places.length - 2] : 0;
-    if (x > last + gap / 2) return null;
+    const last = places.length - 1, half = (i, j) => Math.abs((places[j] ?? places[i]) - places[i]) / 2;
+    if (x < places[0] - half(0, 1) || x > places[last] + half(last, last - 1)) return null;
     return steps.size > 2 ? x : places[nearest(places, x)];
   }
 

@@ -48,8 +48,10 @@ class NumbersView {
     const names = this.store.head.runs.map((run) => run.name);
     if (this.runs.options.length !== names.length) {
       this.runs.replaceChildren(...names.map((name, i) => make("option", { value: i }, name)));
+      this.runs.value = this.run;
     }
     this.runs.hidden = names.length < 2;
+    if (this.start >= this.records()) this.start = null; // a resumed run has fewer
     this.shown = this.records();
     this.asked = this.first();
     this.model.send({ kind: "rows", run: this.run, start: this.asked, stop: this.asked + PAGE });
