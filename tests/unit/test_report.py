@@ -112,17 +112,23 @@ def test_figures_of_the_gold_standard_stand_beside_what_is_had_for_nothing(tmp_p
 
 
 def test_the_report_s_picture_is_of_the_runs_that_are_there(tmp_path):
-    records = [{"step": 0, "validation/loss": 2.5}, {"step": 12, "validation/loss": 2.0}]
+    records = [{"step": 0, "validation/loss": 2.54}, {"step": 12, "validation/loss": 2.47}]
     write_run(tmp_path / "sft", records)
     section = summary_section(SUMMARY, tmp_path)
-    assert section.count("<polyline") == 1 and 'aria-label="SFT: loss: 2.5 at first, 2 at last"' in section
+    assert (
+        section.count("<polyline") == 1 and 'aria-label="SFT: loss: 2.54 at first, 2.47 at last"' in section
+    )
+    assert re.findall(r'dy="0.32em" text-anchor="end">([^<]*)<', section) == ["2.47", "2.54"]
     (points,) = re.findall(r'class="strong" points="([^"]*)"', section)
     (x0, y0), (x1, y1) = (tuple(map(float, point.split(","))) for point in points.split())
     assert x0 < x1 and y0 < y1, "from the upper left to the lower right: the loss falls"
     shutil.rmtree(tmp_path / "sft")
-    write_run(tmp_path / "sft", [*records, {"step": 13, "validation/loss": math.nan}, *records])
+    write_run(
+        tmp_path / "sft", [*records, {"step": 13, "validation/loss": math.nan}, records[0] | {"step": 24}]
+    )
     split = summary_section(SUMMARY, tmp_path)
     assert split.count("<polyline") == 2 and "nan" not in split
+    assert 'points="242.0,8.0 242.0,8.0"' in split, "the point alone is a dot"
 
 
 LINKS = {

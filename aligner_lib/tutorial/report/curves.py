@@ -66,13 +66,15 @@ def _panel(panel: Panel, run: RunFolder) -> str:
         x = LEFT + (step - x0) / max(x1 - x0, 1) * (WIDTH - LEFT - RIGHT)
         return f"{x:.1f},{HEIGHT - BOTTOM - (value - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM):.1f}"
 
+    # a line from a point to itself is a dot
     drawn = "".join(
-        f'<polyline class="{look}" points="{" ".join(at(*point) for point in stretch)}"/>'
+        f'<polyline class="{look}" points="{" ".join(at(*point) for point in (stretch if stretch[1:] else stretch * 2))}"/>'
         for look, line in reversed(lines)
         for stretch in line
     )
+    digits = next(n for n in range(2, 18) if f"{y0:.{n}g}" != f"{y1:.{n}g}")
     labels = "".join(
-        f'<text x="{LEFT - 6}" y="{at(x0, value).split(",")[1]}" dy="0.32em" text-anchor="end">{value:.2g}</text>'
+        f'<text x="{LEFT - 6}" y="{at(x0, value).split(",")[1]}" dy="0.32em" text-anchor="end">{value:.{digits}g}</text>'
         for value in (y0, y1)
     )
     labels += f'<text x="{LEFT}" y="{HEIGHT - 4}">{x0}</text><text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{x1}</text>'

@@ -86,7 +86,7 @@ th { font-weight: 600; color: var(--soft); }
 .picture h3 { margin: 0; font-size: .9rem; font-weight: 600; color: var(--soft); }
 .picture svg { display: block; width: 100%; }
 .picture text { font-size: 10px; fill: var(--soft); font-variant-numeric: tabular-nums; }
-.picture polyline { fill: none; stroke: var(--strong); stroke-width: 2; stroke-linejoin: round; }
+.picture polyline { fill: none; stroke: var(--strong); stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
 .picture .faint { stroke: var(--faint); stroke-width: 1.2; }
 summary { cursor: pointer; color: var(--soft); }
 pre { font: 13px/1.45 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
