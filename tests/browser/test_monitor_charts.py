@@ -8,6 +8,7 @@ from run_folders import write_run
 
 from aligner_lib.run_folder.alarms import Thresholds
 from widgets import Monitor, Recording
+from widgets.frontend.widget import text_of
 
 NAN = float("nan")
 PENS = ROOT / "widgets" / "monitor" / "pens.js"
@@ -67,9 +68,9 @@ def test_zoom_hover_table_axes_and_charts_by_keyboard(show, healthy):
     page.get_by_role("button", name="Add", exact=True).press("Enter")
     added = chart_of(page, "train_optim/grad_norm")
     added.wait_for()
-    page.get_by_role("button", name="remove train_optim/grad_norm").click()
     assert page.locator(".lab-remove:visible").count() == 1, "the arrow added no chart"
     page.locator(".lab-numbers th").get_by_text("train_optim/grad_norm").wait_for()
+    page.get_by_role("button", name="remove train_optim/grad_norm").click()
     added.wait_for(state="detached")
     assert page.locator(".lab-remove:visible").count() == 0, "the run's own charts stay"
 
@@ -100,6 +101,10 @@ def test_a_drag_zooms_into_every_record_of_a_long_run_and_a_double_click_shows_a
     drag(desk.page, chart, 100, 150)
     xs = desk.page.wait_for_function(f"() => {STORE}.detail?.lines.get('0/0/0').x").json_value()
     assert xs[0] > 1 and xs == list(range(int(xs[0]), int(xs[-1]) + 1))
+    zoomed = f"(view) => {{ {LAB}.zoom(view); {LAB}.charts[0].draw(); return {LAB}.state.view; }}"
+    for view in ([9, 9.01], [9, 9.001]):  # the second one is too narrow
+        assert desk.page.evaluate(zoomed, view) == [9, 9.01]
+    assert desk.page.locator(".lab-marker").count() == 0, "a point beyond the view has a marker"
     chart.dblclick(position={"x": 120, "y": 60})
     desk.page.get_by_role("button", name="Show all").wait_for(state="hidden")
 
@@ -131,14 +136,45 @@ def test_a_zoomed_chart_follows_the_run_into_its_view_and_names_the_run_s_latest
     assert values.inner_text() == "1", "at the cursor"
     chart.blur()
     assert values.inner_text() == "5"
+    desk.page.get_by_role("button", name="Numbers").click()
+    newest = desk.page.locator(".lab-numbers tbody tr").first
+    desk.wait(lambda: newest.count() and newest.inner_text() == "5\t5")
+    desk.page.evaluate(f"() => {LAB}.numbers.go(50)")  # a page that the resumed run does not reach
+    resumed = [f'{{"step": {step}, "time": 2e9, "train/loss": 9}}\n' for step in range(1, 6)]
+    (folder / "metrics.jsonl").write_text("".join(resumed))
+    desk.wait(lambda: newest.inner_text() == "5\t9", "the rows of the resumed run did not come")
 
 
-def test_a_run_of_three_steps_has_whole_steps_and_labels_of_large_values_that_differ(show, tmp_path):
-    run = write_run(tmp_path / "run", {"train/loss": [100_000.0, 100_400.0, 101_000.0]})
-    grid = show(Monitor(run, ["train/loss"])).page.locator(".lab-chart .lab-grid")
+def test_a_run_of_three_steps_has_whole_steps_labels_that_differ_and_branches_at_a_step_only(show, tmp_path):
+    losses = {"train/loss": [100_000.0, 100_400.0, 101_000.0]}
+    run = write_run(tmp_path / "run", losses, heartbeat={"time": 0, "step": 3})
+    steps = []
+
+    def branch(*args, at, **settings):
+        steps.append(at)
+        raise ValueError("no branch")
+
+    page = show(Monitor(run, ["train/loss"], branch=branch)).page
+    grid = page.locator(".lab-chart .lab-grid")
     grid.locator("text[dy]").nth(2).wait_for(state="attached")
     assert grid.locator("text[dy]").all_text_contents()[:2] == ["100k", "100.5k"]
     assert grid.locator("text[text-anchor=middle]").all_text_contents() == ["1", "2", "3"]
+    labels = (
+        f"(range) => {{ {text_of('format.js')} const t = ticks(...range); return t.places.map(t.label); }}"
+    )
+    assert page.evaluate(labels, [0, 4e12, 2]) == ["0", "2T", "4T"]
+    assert page.evaluate(labels, [123_450, 123_460, 2]) == ["123.45k", "123.455k", "123.46k"]
+    page.evaluate(f"() => {{ {LAB}.state.view = [1.25, 1.75]; {LAB}.charts[0].draw(); }}")
+    drawn = page.evaluate(f"{LAB}.charts[0].range")
+    assert drawn == [100_086, 100_314], "from 100,100 to 100,300, and 7 % on each side"
+    form = page.locator(".lab-branch")
+    for step in ("1.5", "2"):
+        form.get_by_label("= ").fill("1")
+        form.get_by_label("with").fill("lr")
+        form.get_by_label("Go on from step").fill(step)
+        form.get_by_label("Go on from step").press("Enter")
+    form.get_by_text("no branch").wait_for()
+    assert steps == [2], "only a step of the run"
 
 
 def test_the_cursor_names_its_step_and_gives_no_value_of_another(show, tmp_path):
@@ -166,6 +202,7 @@ def test_a_nan_is_marked_the_line_is_broken_and_the_rest_stays(show, tmp_path):
     assert titles == ["loss: NaN at 20 s", "loss: 1e300 at 40 s"]
     strokes = re.findall("[ML]", chart.locator(".lab-line").get_attribute("d"))
     assert "".join(strokes) == "MLMML", "five points in three pieces"
+    assert chart.locator(".lab-line").get_attribute("d").count("h3") == 1, "the point alone is drawn"
     assert chart.locator(".lab-band").get_attribute("d").count("Z") == 1
     assert "NaN" not in chart.locator(".lab-plot").inner_html().replace("loss: NaN", "")
     labels = [float(text) for text in chart.locator(".lab-grid text[dy]").all_text_contents()]
@@ -202,8 +239,10 @@ def test_a_change_of_settings_is_a_mark_on_every_chart_and_rounding_is_no_mounta
 
 
 def test_several_runs_share_charts_and_alarms_name_theirs(show, healthy, gaming):
-    desk = show(Monitor([healthy, gaming]))
-    assert (desk.points("0/0/0")[-1], desk.points("1/0/0")[-1]) == (120, 60)
+    desk = show(Monitor([gaming, healthy]))
+    assert (desk.points("0/0/0")[-1], desk.points("1/0/0")[-1]) == (60, 120)
+    chart_of(desk.page, "Reward").press("End")
+    assert chart_of(desk.page, "Reward").get_attribute("aria-valuetext").startswith("step 120: healthy ")
     desk.page.locator(".lab-alarm").nth(1).wait_for()  # the alarms come after the charts
     alarms = desk.page.locator(".lab-alarm").all_inner_texts()
     assert len(alarms) >= 2 and all("gaming, since step" in text for text in alarms)
@@ -218,6 +257,8 @@ def test_two_runs_have_a_legend_and_a_table_of_differences(show, tmp_path):
             tmp_path / name,
             {"train/loss": [loss] * 3, "train/lr": [lr] * 3},
             config={"model": {"optim": {"lr": lr, "name": "adam"}}},
+            parent={"run": str(tmp_path / "first"), "step": 2},
+            created=1e9,
         )
         for name, loss, lr in (("first", 2.0, 0.5), ("second", 1.5, 0.25))
     ]
@@ -237,6 +278,18 @@ def test_two_runs_have_a_legend_and_a_table_of_differences(show, tmp_path):
             lambda shown=shown: chart.locator(".lab-run-of").all_inner_texts() == shown, f"not shown: {shown}"
         )
         page.get_by_role("button", name="first", exact=True).click()
+    page.get_by_role("button", name="first", exact=True).click()
+    page.get_by_label("over").select_option("time")
+    page.wait_for_function(f"() => {LAB}.drawnAxis === 'time'")
+    chart_of(page, "Loss").press("Home")
+    assert chart.locator(".lab-value b").all_inner_texts() == ["2", "–"], "the branch has no first step"
+    page.get_by_role("button", name="Numbers").click()
+    table = page.get_by_label("run", exact=True)
+    table.select_option("second")
+    monitor._feed.follow(monitor.runs[0])
+    monitor.refresh()
+    desk.wait(lambda: table.locator("option").count() == 3)
+    assert table.input_value() == "1", "the choice stays when a branch comes"
 
 
 # ---- running, and not ----------------------------------------------------------------------------------------------
@@ -258,8 +311,6 @@ def test_a_failed_run_says_why(show, tmp_path):
     page = show(Monitor(run)).page
     page.locator(".lab-message").get_by_text(message).wait_for()
     assert page.locator(".lab-state").inner_text() == "failed"
-            parent={"run": str(tmp_path / "first"), "step": 2},
-            created=1e9,
 
 
 def test_a_page_whose_messages_do_not_arrive_says_so(show, tmp_path):
@@ -278,18 +329,6 @@ def test_a_page_whose_messages_do_not_arrive_says_so(show, tmp_path):
 def test_a_choice_of_axis_and_an_unreadable_number_stay_while_the_kernel_is_busy(show, tmp_path):
     metrics = {"train/loss": [2.0, 1.0], "train/lr": [0.5, 0.5]}
     page = show(Monitor(write_run(tmp_path / "run", metrics, controls=["lr"], **RUNNING))).page
-    page.get_by_role("button", name="first", exact=True).click()
-    page.get_by_label("over").select_option("time")
-    page.wait_for_function(f"() => {LAB}.drawnAxis === 'time'")
-    chart_of(page, "Loss").press("Home")
-    assert chart.locator(".lab-value b").all_inner_texts() == ["2", "–"], "the branch has no first step"
-    page.get_by_role("button", name="Numbers").click()
-    table = page.get_by_label("run", exact=True)
-    table.select_option("second")
-    monitor._feed.follow(monitor.runs[0])
-    monitor.refresh()
-    desk.wait(lambda: table.locator("option").count() == 3)
-    assert table.input_value() == "1", "the choice stays when a branch comes"
     page.get_by_role("button", name="Change settings").click()
     rate = page.get_by_label("learning rate", exact=True)
     rate.press_sequentially("2e-")

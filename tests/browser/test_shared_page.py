@@ -113,7 +113,9 @@ def test_charts_axes_numbers_and_responses_work_without_a_kernel(open_page):
 
 
 def test_a_click_on_a_point_of_a_run_without_responses_says_why_there_are_none(open_page, tmp_path):
-    page = open_page(write_run(tmp_path / "dpo", {"train/loss": [0.7, 0.6]}, kind="dpo"))
+    page = open_page(write_run(tmp_path / "dpo", {"train/loss": [0.7, 0.6] * 20}, kind="dpo"))
+    zoomed = "const {lab} = document.querySelector('.lab-monitor'); lab.zoom([10, 12]); return lab.charts[0].lines()[0].line.x"
+    assert page.evaluate(f"() => {{ {zoomed}; }}") == [9, 10, 11, 12, 13], "what is smoothed is the view's"
     page.evaluate("document.querySelector('.lab-monitor').lab.pick(0, 2, 'train')")
     note = page.locator(".lab-texts .lab-note")
     note.wait_for()

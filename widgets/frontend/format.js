@@ -16,13 +16,15 @@ function signed(value) {
   return typeof value === "number" && value > 0 ? `+${number(value)}` : number(value).replace("-", "−");
 }
 
+const UNITS = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]];
+
+// With as many digits as tell it from the next tick, a step away.
 function tick(value, step) {
-  const size = Math.abs(value);
+  const size = Math.abs(value), power = (x) => Math.floor(Math.log10(x) + 1e-9);
   if (value === 0) return "0";
-  if (size < 1e-4) return value.toExponential(Math.max(0, Math.floor(Math.log10(size) + 1e-9) - Math.floor(Math.log10(step) + 1e-9)));
-  const [unit, letter] = size >= 1e6 ? [1e6, "M"] : size >= 1e4 ? [1e3, "k"] : [1, ""];
-  const most = letter ? 5 - String(Math.floor(size / unit)).length : 9; // more digits would not fit beside the axis
-  const text = (value / unit).toFixed(Math.max(0, Math.min(most, -Math.floor(Math.log10(step / unit) + 1e-9))));
+  if (size < 1e-4 || size >= 1e15) return value.toExponential(Math.max(0, power(size) - power(step))).replace("+", "");
+  const [unit, letter] = size < 1e4 ? [1, ""] : UNITS.find(([from]) => size >= from);
+  const text = (value / unit).toFixed(Math.max(0, -power(step / unit)));
   return letter ? Number(text) + letter : text;
 }
 

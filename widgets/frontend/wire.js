@@ -35,6 +35,13 @@ class Line {
     this.x.length = this.y.length = this.mean.length = Math.min(count, this.x.length);
   }
 
+  // The points from low to high, and one more on each side, as in Feed.detail.
+  between([low, high]) {
+    const isNear = (_, i) => (this.x[i + 1] ?? Infinity) >= low && (this.x[i - 1] ?? -Infinity) <= high;
+    const [x, y, mean] = [this.x, this.y, this.mean].map((values) => values.filter(isNear));
+    return Object.assign(new Line(), { x, y, mean, size: this.size });
+  }
+
   // Two neighbouring buckets become one: the lowest and the highest of four points stay, as in thin.fold.
   fold() {
     const groups = this.x.length >> 2;
@@ -109,6 +116,7 @@ class Store {
   line(key, view) {
     const detail = this.detail;
     const fits = view && detail && detail.view[0] === view[0] && detail.view[1] === view[1];
-    return (fits && detail.lines.get(key)) || this.lines.get(key);
+    const known = (fits && detail.lines.get(key)) || this.lines.get(key);
+    return view ? known?.between(view) : known;
   }
 }

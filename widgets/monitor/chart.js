@@ -1,7 +1,7 @@
 // One chart: lines over a shared axis, with a cursor and a range that all charts of a monitor share.
 
 const HEIGHT = 156;
-const EDGE = { left: 46, right: 10, top: 8, bottom: 20 };
+const EDGE = { left: 52, right: 10, top: 8, bottom: 20 };
 const MARKER = 5; // half of a marker with its outline: the plot's edges cut none
 const DOUBLE_CLICK_MS = 250; // a click waits so long, because it may be the first of two
 
@@ -87,6 +87,7 @@ class ChartView {
     const see = (value) => { if (value < low) low = value; if (value > high) high = value; };
     for (const { line, calm, spread } of this.drawn) {
       const band = this.band(line, spread);
+      [x0, x1].forEach((edge) => see(heightAt(line, edge)));
       line.x.forEach((x, i) => {
         if (x < x0 || x > x1) return;
         see(line.y[i]);
@@ -99,7 +100,7 @@ class ChartView {
       [low, high] = [middle - this.spec.least / 2, middle + this.spec.least / 2];
     }
     const size = Math.max(Math.abs(low), Math.abs(high));
-    if (high - low <= 1e-4 * size) { // constant but for rounding: no mountain range
+    if (high - low <= 2e-4 * size) { // constant but for rounding: no mountain range, and no label of over five digits
       const pad = 0.05 * size || 0.5;
       low -= pad;
       high += pad;
@@ -154,7 +155,7 @@ class ChartView {
     return parts.concat(this.markers(line, calm, pen, classes), gaps.map((gap) => this.gap(gap, classes, name)));
   }
 
-  // A line, which ends where it has no drawable value and begins again after it.
+  // A line, which ends where it has no drawable value and begins again after it. A point alone is a short dash.
   path(x, y, gaps = []) {
     let text = "", next = 0;
     for (let i = 0; i < x.length; i++) {
@@ -162,7 +163,7 @@ class ChartView {
       while (next < gaps.length && gaps[next][0] < x[i]) next++;
       text += `${i && !broken ? "L" : "M"}${this.px(x[i]).toFixed(1)} ${this.py(y[i]).toFixed(1)}`;
     }
-    return text;
+    return text.replace(/M[^ML]+(?=M|$)/g, "$&m-1.5 0h3");
   }
 
   // The band around a line: a piece for each stretch of points that have a spread.
@@ -190,13 +191,13 @@ class ChartView {
       make("path", { class: "lab-cross", d: `M${from - 4} ${y - 4}l8 8m0 -8l-8 8` }));
   }
 
-  // A marker about every 70 pixels and one on the last point.
+  // A marker about every 70 pixels of the view and one on the last point.
   markers(line, calm, pen, classes) {
     const parts = [], last = line.x.length - 1;
     let next = EDGE.left + 35 + 18 * pen.index;
     for (let i = 0; i <= last; i++) {
       const x = this.px(line.x[i]);
-      if (x < next && i !== last) continue;
+      if (x > this.width || (x < next && i !== last)) continue;
       while (next <= x) next += 70;
       parts.push(make("path", { class: `lab-marker ${classes}`, d: pen.marker, transform: `translate(${x.toFixed(1)} ${this.py(calm[i]).toFixed(1)})` }));
     }
@@ -330,7 +331,7 @@ class ChartView {
 
   key(event) {
     if (!this.drawn?.length) return;
-    const all = this.places(this.drawn[0]), { cursor, view } = this.shared.state;
+    const all = this.places(), { cursor, view } = this.shared.state;
     const here = nearest(all, cursor ?? Infinity), stride = event.shiftKey ? 10 : 1;
     const go = { ArrowLeft: here - stride, ArrowRight: here + stride, Home: 0, End: all.length - 1 }[event.key];
     if (go !== undefined) this.shared.moveCursor(all[Math.max(0, Math.min(all.length - 1, go))]);
@@ -342,9 +343,10 @@ class ChartView {
     event.stopPropagation(); // the notebook has uses of its own for these keys
   }
 
-  // Where a line has records, drawable or not.
-  places({ line, gaps }) {
-    return gaps.length ? [...new Set([...line.x, ...gaps.flatMap(([first, last]) => [first, last])])].sort((a, b) => a - b) : line.x;
+  // Where the lines have records, drawable or not.
+  places() {
+    const all = this.drawn.flatMap(({ line, gaps }) => [...line.x, ...gaps.flatMap(([first, last]) => [first, last])]);
+    return [...new Set(all)].sort((a, b) => a - b);
   }
 
   zoomBy(factor, centre) {
@@ -353,6 +355,12 @@ class ChartView {
     if (2 * half >= all1 - all0) this.shared.zoom(null);
     else this.shared.zoom([Math.max(all0, centre - half), Math.min(all1, centre + half)]);
   }
+}
+
+// Where a line crosses a place between two of its points; NaN beside the line.
+function heightAt({ x, y }, place) {
+  const next = x.findIndex((point) => point >= place), share = (place - x[next - 1]) / (x[next] - x[next - 1]);
+  return y[next - 1] + share * (y[next] - y[next - 1]);
 }
 
 // Where in ascending x the nearest place to a value is.

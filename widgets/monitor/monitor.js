@@ -96,6 +96,8 @@ class MonitorView {
   }
 
   zoom(view) {
+    const [low, high] = this.extent();
+    if (view && view[1] - view[0] < 1e-6 * (high - low || 1)) return; // nearer ticks would soon be one number
     this.state.view = view;
     this.whole.hidden = !view;
     if (view) this.askDetail();
@@ -110,9 +112,9 @@ class MonitorView {
   // After a message: asks for the detail again where a run has gone on into what is looked at.
   follow({ kind }) {
     const { view } = this.state, { detail, lines } = this.store;
+    if (kind === "snapshot") this.numbers.refresh(true); // a resumed run's records, or another chart's column
     if (kind === "detail") this.detailAsked = 0;
     else if (view && Date.now() - (this.detailAsked ?? 0) > DETAIL_MS) { // a cell may keep the kernel from answering for long
-    if (kind === "snapshot") this.numbers.refresh(true); // a resumed run's records, or another chart's column
       const isBehind = ([key, { x }]) => { const end = detail.ends.get(key) ?? -Infinity; return end < view[1] && end < x.at(-1); };
       if (!detail || [...lines].some(isBehind)) this.askDetail();
     }
@@ -164,15 +166,15 @@ class MonitorView {
     this.texts.open(run, step, split);
   }
 
-  removeChart(metric) {
-    this.mailbox.send({ kind: "remove", metric });
-  }
   // At the button: arrows on the closed list choose every metric that they pass.
   addChart() {
     if (this.add.value) this.mailbox.send({ kind: "add", metric: this.add.value });
     this.add.value = "";
   }
 
+  removeChart(metric) {
+    this.mailbox.send({ kind: "remove", metric });
+  }
 
   toggleRun(index) {
     const { hidden } = this.state;
@@ -263,13 +265,13 @@ class MonitorView {
         const group = metric.split("/").slice(0, metric.includes("_environments/") ? 2 : 1).join("/");
         groups.set(group, [...(groups.get(group) ?? []), make("option", { value: metric }, metric)]);
       }
+      const chosen = this.add.value;
       this.add.replaceChildren(make("option", { value: "" }, "add a chart …"),
         ...[...groups].map(([label, options]) => make("optgroup", { label }, ...options)));
+      this.add.value = chosen;
     }
-      const chosen = this.add.value;
   }
 
-      this.add.value = chosen;
   drawCharts() {
     const specs = this.store.head.charts, name = (spec) => `${spec.title}/${spec.added}`;
     if (specs.map(name).join() !== this.charts.map((chart) => name(chart.spec)).join()) {
