@@ -69,8 +69,10 @@ class Unfinished:
         with open(self.prefix.with_name(f".{self.prefix.name}.lock"), "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise UserError(f"another call is writing {self.prefix}: wait for its end") from None
+            except OSError:
+                pass  # a file system without locks
             try:
                 yield
             finally:

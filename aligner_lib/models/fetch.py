@@ -165,4 +165,6 @@ def locked(path: Path, echo: Callable[[str], None], work: str) -> Iterator[None]
         except BlockingIOError:
             echo(f"{path.parent}: waiting for another process that {work}")
             fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks
         yield

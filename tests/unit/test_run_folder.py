@@ -16,8 +16,12 @@ import pytest
 
 from aligner_lib.config.compose import compose
 from aligner_lib.config.kinds import alarms_of
+from aligner_lib.datasets.indexed_dataset import INT32
+from aligner_lib.datasets.token_files import Unfinished
 from aligner_lib.errors import UserError
+from aligner_lib.models.fetch import locked
 from aligner_lib.run_folder.alarms import Thresholds
+from aligner_lib.run_folder.exporters import tail
 from aligner_lib.run_folder.reader import RunFolder, find_runs, without_paths
 from aligner_lib.run_folder.writer import RunWriter
 from cluster import processes
@@ -167,6 +171,20 @@ def test_of_two_jobs_that_start_together_one_gets_the_folder(tmp_path):
 def test_a_file_system_without_locks_has_runs(tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.lockf", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
     assert begin(tmp_path, end="finished").status == "finished"
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        lambda path: locked(path, pytest.fail, "fetches the same model"),
+        lambda path: tail._alone(path, "Memory", wait=False),
+        lambda path: Unfinished(path, {}, INT32).locked(),
+    ],
+)
+def test_a_file_system_without_locks_has_models_exporters_and_token_files(tmp_path, monkeypatch, lock):
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOSYS, "Function not implemented")))
+    with lock(tmp_path / "lock"):
+        pass
 
 
 def test_the_heartbeat_survives_a_file_system_that_is_briefly_away(tmp_path, monkeypatch):

@@ -230,6 +230,8 @@ def _alone(path: Path, title: str, wait: bool) -> Iterator[None]:
                 f"process {file.read() or '?'} is already sending {path.parent.parent} to {title}, and continues until the run "
                 "has ended"
             ) from None
+        except OSError:
+            pass  # a file system without locks
         with suppress(OSError):  # on a full disk
             file.truncate(0)
             file.write(str(os.getpid()))
