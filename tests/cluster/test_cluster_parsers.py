@@ -135,9 +135,7 @@ def test_a_job_that_squeue_never_answered_for_is_not_missing(monkeypatch):
 def test_the_users_defaults_for_slurms_commands_do_not_reach_them(tmp_path, monkeypatch):
     (tmp_path / "squeue").write_text("#!/bin/bash\ncompgen -e\n")
     (tmp_path / "squeue").chmod(0o755)
-    names = (
-        "SQUEUE_PARTITION SACCT_FORMAT SINFO_SORT SCANCEL_STATE SCONTROL_LOCAL SLURM_TIME_FORMAT SLURM_CONF"
-    )
+    names = "SQUEUE_PARTITION SACCT_FORMAT SINFO_SORT SCANCEL_STATE SCONTROL_LOCAL SLURM_TIME_FORMAT SRUN_CPUS_PER_TASK SLURM_CONF"
     for name, value in [("PATH", f"{tmp_path}:/bin"), *((name, "x") for name in names.split())]:
         monkeypatch.setenv(name, value)
     assert set(queue.run_tool("squeue").stdout.split()) & set(names.split()) == {"SLURM_CONF"}
