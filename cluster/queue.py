@@ -13,7 +13,7 @@ from cluster import environment
 
 _TIMEOUT_S = 10
 _FRESH_S = (1.0, 15.0)  # how long an answer is reused: a second at first, longer while nothing changes
-_FORMAT = "%i|%T|%N|%S|%e|%r|%k"
+_FORMAT = "%i|%T|%N|%S|%e|%r|%k|%o"
 _ACCOUNTING_FORMAT = "JobID,State,NodeList,JobName,Submit,ExitCode"
 
 
@@ -29,12 +29,18 @@ class Entry:
     start: str = ""
     end: str = ""
     reason: str = ""
-    comment: str = ""
+    marks: str = ""
+    """The job's comment and the path of its batch script, with | between. `submit` writes the submission's folder into both,
+    and a site's plugins may replace the comment."""
 
     @property
     def job(self) -> str:
         """The job id without the component: 12+0 → 12."""
         return self.id.partition("+")[0]
+
+    def is_of(self, folder: str) -> bool:
+        """Whether the job comes from this submission's folder. Another cluster, or a later time, has other jobs with the same id."""
+        return self.marks.startswith(f"{folder}|") or f"|{folder}/" in self.marks
 
 
 class Unreachable(RuntimeError):
@@ -56,7 +62,7 @@ def run_tool(*words: str) -> subprocess.CompletedProcess:
 
 
 def parse_squeue(text: str) -> list[Entry]:
-    """Entries from squeue's lines in _FORMAT. The comment is the last field, because it may contain the separator."""
+    """Entries from squeue's lines in _FORMAT. The marks are the last field, because they contain the separator."""
     return [Entry(*_blank_nothing(line.split("|", 6))) for line in text.splitlines() if line.count("|") >= 6]
 
 

@@ -32,7 +32,7 @@ class Record:
     cluster: str = ""
     """Slurm's ClusterName, because a job id is valid on only one cluster."""
     mark: str = ""
-    """Slurm's comment on the job, because Slurm may reuse an id."""
+    """The submission's folder, which Slurm lists with the job, because Slurm may reuse an id."""
     host: str = field(default_factory=socket.gethostname)
     submitted: float = field(default_factory=time.time)
     """Unix seconds."""

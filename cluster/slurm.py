@@ -97,7 +97,7 @@ class SlurmScheduler(Scheduler):
             queue.QUEUE.forget(job.id)
             return Status(State.CANCELLED, "cancelled") if cancelled else _from_record(folder, outcome)
         try:
-            entries = [entry for entry in queue.QUEUE.entries(job.id) if entry.comment == job.mark]
+            entries = [entry for entry in queue.QUEUE.entries(job.id) if entry.is_of(job.mark)]
         except Unreachable as problem:
             return Status(State.UNKNOWN, f"Slurm does not answer: {problem}")
         status = _from_queue(entries, folder) if entries else _from_accounting(job, folder)

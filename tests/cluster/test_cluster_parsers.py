@@ -44,11 +44,25 @@ def test_neighbouring_jobs_have_ports_of_their_own():
 
 
 def test_squeue_lines():
-    text = "12+0|RUNNING|n[1-2]|2026-01-01T10:00:00|N/A|None|/runs/a|b\n12+1|PENDING||N/A|NONE|Resources|(null)\nodd\n"
+    text = "12+0|RUNNING|n[1-2]|2026-01-01T10:00:00|N/A|None|/runs/a|b|/runs/a|b/x.sh\n12+1|PENDING||N/A|NONE|Resources|(null)|(null)\nodd\n"
     first, second = parse_squeue(text)
     assert (first.id, first.job, first.nodes, first.end, first.reason) == ("12+0", "12", "n[1-2]", "", "")
-    assert first.comment == "/runs/a|b"
-    assert (second.state, second.start, second.reason, second.comment) == ("PENDING", "", "Resources", "")
+    assert first.is_of("/runs/a|b") and not second.is_of("/runs/a|b")
+    assert (second.state, second.start, second.reason) == ("PENDING", "", "Resources")
+
+
+@pytest.mark.parametrize(
+    ("marks", "is_of"),
+    [
+        ("project 42|/runs/a/job/001/x.sh", True),  # a site's plugin has replaced the comment
+        ("/runs/a/job/001|(null)", True),  # a site's sbatch has copied the script
+        ("/runs/a/job/0010|/runs/a/job/0010/x.sh", False),
+        ("(null)|(null)", False),
+    ],
+)
+def test_a_job_is_known_by_its_comment_or_by_its_script(marks, is_of):
+    (entry,) = parse_squeue(f"7|RUNNING|n1|N/A|N/A|None|{marks}\n")
+    assert entry.is_of("/runs/a/job/001") == is_of
 
 
 def test_sacct_rows_leave_out_steps_and_who_cancelled():

@@ -71,6 +71,9 @@ def test_a_running_job_tells_where_it_runs_and_how_old_its_heartbeat_is(slurm, r
     assert len(job.nodes) == 2 and set(job.nodes) <= {"n1", "n2", "n3", "n4"}
     assert 0 <= job.heartbeat_age < BOUND_S
     assert "heartbeat" in job._repr_html_()
+    slurm.tool("scontrol", "update", f"jobid={job.id}", "comment=project 42")
+    QUEUE.forget(job.id)  # ask now
+    assert job.state == State.RUNNING
     with pytest.raises(RunBusy):
         submit(["true"], run, "slurm")
     gate(run).touch()
