@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from cluster import environment
@@ -15,6 +16,11 @@ _TIMEOUT_S = 10
 _FRESH_S = (1.0, 15.0)  # how long an answer is reused: a second at first, longer while nothing changes
 _FORMAT = "%i|%T|%N|%S|%e|%r|%k|%o"
 _ACCOUNTING_FORMAT = "JobID,State,NodeList,JobName,Submit,ExitCode"
+# The ends of a hetjob's components, a cause before its consequences: Slurm cancels the other components, and the batch script fails.
+_ENDS = (
+    *("OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED"),
+    *("CANCELLED", "FAILED", "COMPLETED"),
+)
 
 
 @dataclass(frozen=True)
@@ -143,8 +149,13 @@ class Queue:
 QUEUE = Queue()
 
 
+def decisive(states: Collection[str]) -> str:
+    """The state of the component that explains the state of the whole job; "" without states."""
+    return min(states, key=lambda state: _ENDS.index(state) if state in _ENDS else -1, default="")
+
+
 def accounted_state(job_id: str, name: str, submitted: float) -> str:
-    """The job's state in accounting, worst component first; "" without accounting or without the job.
+    """The job's decisive state in accounting; "" without accounting or without the job.
 
     Name and submission time (Unix seconds) must match, because a reinstalled cluster assigns the same ids again.
     """
@@ -153,8 +164,7 @@ def accounted_state(job_id: str, name: str, submitted: float) -> str:
         return ""
     earliest = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(submitted - 60))
     rows = [row for row in parse_sacct(answer.stdout) if row["JobName"] == name and row["Submit"] >= earliest]
-    states = [row["State"] for row in rows]
-    return next((state for state in states if state != "COMPLETED"), states[0] if states else "")
+    return decisive([row["State"] for row in rows])
 
 
 def cluster_name() -> str:

@@ -25,6 +25,7 @@ _WAITING = {
 }
 _SUSPENDED = {"SUSPENDED", "STOPPED"}
 _ACTIVE = {"RUNNING", "COMPLETING", "SIGNALING", "RESIZING", "STAGE_OUT"} | _SUSPENDED
+_REVOKED = "REVOKED"
 _TAKEN = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "LAUNCH_FAILED"}
 _FAILURES = {
     "TIMEOUT": "the time limit came before the checkpoint was written: ask for more time or a longer signal_delay_s",
@@ -36,6 +37,11 @@ _FAILURES = {
     "FAILED": "the batch script failed before the command's end; see batch.log",
     "COMPLETED": "the batch script left no exit record; see batch.log",
     "": "it left the queue without an exit record (killed with its node?)",
+}
+# What lets a held job go on, by Slurm's reason. A user may not release a job that an administrator has held.
+_HOLDS = {
+    "JobHeldAdmin": "ask an administrator of the cluster to release the job",
+    "JobHoldMaxRequeue": "Slurm does not start the job again: cancel the job and submit it again to resume",
 }
 # The signals in srun's messages about tasks. SIGTERM is left out: with SIGTERM, Slurm itself ends the other tasks.
 _SIGNALS = {signal.strsignal(number): number for number in signal.valid_signals() - {signal.SIGTERM}}
@@ -159,21 +165,29 @@ def _from_queue(entries: list[Entry], folder: Path) -> Status:
     reason = next((entry.reason for entry in entries if entry.reason), "")
     start = max(entry.start for entry in entries)
     if states & _WAITING:
-        if "held" in reason.lower():  # held by its user, or by Slurm when a node could not start the job
+        if reason in _HOLDS:
+            reason += f"; {_HOLDS[reason]}"
+        elif "held" in reason.lower():  # held by its user, or by Slurm when a node could not start the job
             reason += f"; 'scontrol release {entries[0].job}' lets it go on"
         return Status(State.PENDING, reason, start=start)
     if states & _ACTIVE:
         return Status(State.RUNNING, "suspended" if states & _SUSPENDED else "", nodes)
+    if _REVOKED in states:
+        return Status(
+            State.UNKNOWN,
+            "another cluster of the federation has started the job: set SLURM_CLUSTERS to that cluster",
+        )
     ago = min(_seconds_since(entry.end) for entry in entries)
     if ago < _SETTLE_S and _taken(folder) == "REQUEUED":  # a hetjob's components look cancelled for a moment
         return Status(State.PENDING, "its node was lost; Slurm is about to queue it again")
-    if "CANCELLED" in states and not states & (_FAILURES.keys() - {"COMPLETED", "FAILED"}):
+    state = queue.decisive(states)
+    if state == "CANCELLED":
         return Status(State.CANCELLED, "cancelled with scancel", nodes)
     if ago < _SETTLE_S and states & _TAKEN:
         return Status(State.PENDING, "its nodes were taken; Slurm is about to queue it again")
-    if ago < _SETTLE_S and states == {"COMPLETED"}:
+    if ago < _SETTLE_S and state == "COMPLETED":
         return Status(State.RUNNING, nodes=nodes)  # the exit record is not visible on this machine yet
-    return _failed(next((state for state in states if state != "COMPLETED"), "COMPLETED"), nodes)
+    return _failed(state, nodes)
 
 
 def _from_accounting(job: Record, folder: Path) -> Status:
@@ -190,7 +204,7 @@ def _from_accounting(job: Record, folder: Path) -> Status:
     except Unreachable:
         state = ""
     state = state or _taken(folder)  # no accounting, or accounting only has another job with the same id
-    if state in _WAITING | _ACTIVE:  # accounting can be minutes late
+    if state in _WAITING | _ACTIVE | {_REVOKED}:  # accounting can be minutes late
         return Status(State.UNKNOWN, f"squeue does not know it, and sacct still says {state}")
     return Status(State.CANCELLED, "cancelled with scancel") if state == "CANCELLED" else _failed(state)
 

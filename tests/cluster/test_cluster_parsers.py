@@ -161,6 +161,36 @@ def test_a_suspended_job_says_so(tmp_path, state, reason):
 
 
 @pytest.mark.parametrize(
+    ("states", "state", "words"),
+    [
+        ("FAILED TIMEOUT", State.FAILED, "TIMEOUT: the time limit came before"),
+        ("CANCELLED OUT_OF_MEMORY FAILED", State.FAILED, "OUT_OF_MEMORY: out of memory"),
+        ("COMPLETED CANCELLED FAILED", State.CANCELLED, "cancelled with scancel"),
+        ("REVOKED", State.UNKNOWN, "set SLURM_CLUSTERS"),
+    ],
+)
+def test_of_a_hetjobs_ends_the_cause_is_told(tmp_path, states, state, words):
+    entries = [Entry(f"7+{i}", end, end="2026-01-01T00:00:00") for i, end in enumerate(states.split())]
+    status = _from_queue(entries, tmp_path)
+    assert status.state == state and words in status.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "cure"),
+    [
+        ("JobHeldUser", "'scontrol release 7'"),
+        ("launch failed requeued held", "'scontrol release 7'"),
+        ("JobHeldAdmin", "ask an administrator"),
+        ("JobHoldMaxRequeue", "cancel the job and submit it again"),
+        ("Priority", ""),
+    ],
+)
+def test_a_held_job_names_a_cure_that_its_user_has(tmp_path, reason, cure):
+    reasons = _from_queue([Entry("7", "PENDING", reason=reason)], tmp_path).reason.partition("; ")
+    assert reasons[0] == reason and cure in reasons[2] and bool(cure) == bool(reasons[2])
+
+
+@pytest.mark.parametrize(
     ("code", "reason"),
     [
         (-35, "ended by signal 35"),  # a real-time signal without a name
