@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cluster import environment, sbatch
 from cluster.scheduler import Submission, SubmissionRefused
-from cluster.submitit_parts import FailedJobError, SlurmExecutor, SlurmJob
+from cluster.submitit_parts import FailedJobError, FailedSubmissionError, SlurmExecutor, SlurmJob
 
 BATCH_FUNCTIONS = [Path(__file__).with_name(name) for name in ("slurm.sh", "batch.sh")]
 
@@ -29,7 +29,7 @@ class HetjobExecutor(SlurmExecutor):
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the exception's message
                 return self._submit_command(command="")
-        except FailedJobError as error:
+        except (FailedJobError, FailedSubmissionError) as error:
             raise SubmissionRefused(str(error)) from error
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:

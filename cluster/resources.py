@@ -23,6 +23,11 @@ _OWN_FLAGS = {
     "job-name": "is the argument `name` of submit: remove it",
     "ntasks": "follows from the nodes: set nodes and tasks_per_node",
     "ntasks-per-node": "follows from tasks_per_node: set tasks_per_node",
+    "clusters": "would send the job where squeue and scancel do not look: remove it, and set the variable SLURM_CLUSTERS",
+    "parsable": "hides the job's id from submit: remove it",
+    "quiet": "hides the job's id from submit: remove it",
+    "test-only": "submits no job: remove it, and use where='print' or `aligner cluster check`",
+    "wait": "would block submit until the job's end: remove it, and call job.wait()",
 }
 
 
@@ -172,7 +177,7 @@ def _flags(given: Mapping | None) -> dict[str, object]:
     keys = {f.name.replace("_", "-"): f.name for f in fields(Resources) if f.name != "gpus_per_node"}
     for key, value in (given or {}).items():
         name = str(key).replace("_", "-").lstrip("-")
-        own = {"no-requeue": "requeue"}.get(name, name)
+        own = {"no-requeue": "requeue", "cluster": "clusters"}.get(name, name)
         if own in keys or (own in _OWN_FLAGS and not (name == "requeue" and value is True)):
             reason = f"has a key of its own: set {keys[own]}" if own in keys else _OWN_FLAGS[own]
             raise ValueError(f"resources: sbatch.{key} {reason}")

@@ -24,6 +24,8 @@ _NAMES = {
     "bb": "BURST_BUFFER",
     "cpu-freq": "CPU_FREQ_REQ",
 }
+# Variables that would send the job to a cluster where squeue does not look, and would block until the job's end.
+_UNWANTED = ["SBATCH_CLUSTERS", "SBATCH_WAIT"]
 
 
 def header(resources: Resources, name: str, folder: Path, array: str = "") -> list[str]:
@@ -61,9 +63,10 @@ def header(resources: Resources, name: str, folder: Path, array: str = "") -> li
 
 
 def overriding_variables(text: str) -> list[str]:
-    """Variables such as SBATCH_PARTITION, which would override an option in the text of a batch script."""
+    """Variables such as SBATCH_PARTITION, which would override an option in the text of a batch script, and SBATCH_WAIT."""
     options = dict.fromkeys(re.findall(r"^#SBATCH --([\w-]+)", text, re.MULTILINE))
-    return [f"SBATCH_{_NAMES.get(option, option.upper().replace('-', '_'))}" for option in options]
+    names = [f"SBATCH_{_NAMES.get(option, option.upper().replace('-', '_'))}" for option in options]
+    return names + _UNWANTED
 
 
 def srun_words(resources: Resources, folder: Path, component: str, index: int, het: bool) -> list[str]:

@@ -8,7 +8,7 @@ import os
 os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
 
 from submitit import SlurmExecutor
-from submitit.core.utils import FailedJobError
+from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.slurm.slurm import SlurmJob, _make_sbatch_string
 
-__all__ = ["FailedJobError", "SlurmExecutor", "SlurmJob", "_make_sbatch_string"]
+__all__ = ["FailedJobError", "FailedSubmissionError", "SlurmExecutor", "SlurmJob", "_make_sbatch_string"]

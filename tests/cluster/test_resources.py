@@ -53,6 +53,9 @@ def test_a_hetjobs_file_shares_what_stands_above_its_components(tmp_path):
         ({"sbatch": {"hold": None}}, "sbatch.hold has no value: write true"),
         ({"gpus_per_node": 8, "sbatch": {"gres": "nvme:1,gpu:h100:8"}}, "sbatch.gres='gpu:h100:8' beside"),
         ({"sbatch": {"comment": "project 7"}}, "comment is the mark"),
+        ({"sbatch": {"clusters": "gpu"}}, "set the variable SLURM_CLUSTERS"),
+        ({"sbatch": {"parsable": True}}, "parsable hides the job's id"),
+        ({"sbatch": {"wait": True}}, "call job.wait()"),
     ],
 )
 def test_wrong_resources_are_refused_with_the_cure(values, words):
@@ -134,7 +137,10 @@ def test_a_script_s_own_options_win_over_sbatch_s_variables(tmp_path, capsys):
     names = overriding_variables(submit(["true"], tmp_path / "run", "print", share).text)
     there = "SBATCH_PARTITION SBATCH_TIMELIMIT SBATCH_NO_REQUEUE SBATCH_MAIL_TYPE SBATCH_SIGNAL"
     renamed = "SBATCH_REQ_SWITCH SBATCH_CPU_FREQ_REQ"
-    assert {*there.split(), *renamed.split()} <= set(names) and "SBATCH_ACCOUNT" not in names
+    unwanted = "SBATCH_CLUSTERS SBATCH_WAIT"
+    assert {*there.split(), *renamed.split(), *unwanted.split()} <= set(
+        names
+    ) and "SBATCH_ACCOUNT" not in names
 
 
 def test_the_seeds_hetjob_as_one_call(tmp_path, capsys):
@@ -205,6 +211,18 @@ THERE = [
     Partition("cpu", 99, "infinite", "", True),
     Partition("short", 9, "1:00:00", "gpu:v100:1", True),
 ]
+
+
+def test_an_answer_of_sbatch_without_a_job_id_is_a_refusal(tmp_path, monkeypatch):
+    for tool in ("sbatch", "srun"):
+        (tmp_path / tool).write_text("#!/bin/sh\necho 7\n")
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setattr(checks, "partitions", lambda: THERE)
+    monkeypatch.setattr(checks.queue, "cluster_name", lambda: "")
+    with pytest.raises(SubmissionRefused, match='sbatch output "7'):
+        submit(["true"], tmp_path / "run", "slurm")
+    assert not list(tmp_path.rglob("001"))
 
 
 @pytest.mark.parametrize(
