@@ -10,7 +10,7 @@ from pathlib import Path
 
 CONFIGS = Path(__file__).parent / "configs"
 _TIME = re.compile(r"^(\d+-)?\d+(:\d{1,2}){0,2}$")  # minutes, h:mm:ss, days-h:mm
-_LIMIT_CHECK_S = 30  # Slurm looks at time limits about so often
+_EARLY_S = 60  # Slurm may give its notice so much earlier (man sbatch, --signal)
 # Flags of `sbatch:` that the project sets itself, with the reason or the cure.
 _OWN_FLAGS = {
     "comment": "is the mark by which a job is found again: remove it, and use `account` or sbatch.wckey",
@@ -90,13 +90,14 @@ class Resources:
                 f"resources: time={self.time!r} is not a Slurm time: write h:mm:ss or days-h:mm:ss (in YAML, put the "
                 "time in quotes: without quotes, 4:00:00 is read as a number)"
             )
-        least = self.signal_delay_s + _LIMIT_CHECK_S
-        if seconds_of(self.time) < least:
-            raise ValueError(
-                f"resources: time={self.time!r} leaves no time before the notice of signal_delay_s={self.signal_delay_s}, so the "
-                f"job would be stopped as soon as it starts: set a time of {-(-least // 60)} minutes or more, or a smaller signal_delay_s"
-            )
         object.__setattr__(self, "sbatch", _flags(self.sbatch))
+        least = self.signal_delay_s + _EARLY_S
+        for name, time in (("time", self.time), ("sbatch.time-min", str(self.sbatch.get("time-min", "")))):
+            if seconds_of(time) < least:
+                raise ValueError(
+                    f"resources: {name}={time!r} leaves no time before the notice of signal_delay_s={self.signal_delay_s}, so the "
+                    f"job would be stopped as soon as it starts: set a time of {-(-least // 60)} minutes or more, or a smaller signal_delay_s"
+                )
         for name in _texts():
             if not isinstance(value := getattr(self, name), str):
                 raise ValueError(f"resources: {name}={value!r} must be text: write the value in quotes")
@@ -108,6 +109,12 @@ class Resources:
             raise ValueError(
                 f"resources: sbatch.gres={own[0]!r} beside gpus_per_node={self.gpus_per_node} asks for GPUs twice: remove it, "
                 "and set gpus_per_node and gpu_type"
+            )
+        counts = re.findall(r"(\d+)(?:,|$)", str(self.sbatch.get("gpus-per-node", "")))
+        if self.gpus_per_node and counts and sum(map(int, counts)) != self.gpus_per_node:
+            raise ValueError(
+                f"resources: sbatch.gpus-per-node={self.sbatch['gpus-per-node']!r} differs from "
+                f"gpus_per_node={self.gpus_per_node}: set both to one number"
             )
         if self.container_mounts and not self.container_image:
             raise ValueError(

@@ -126,7 +126,7 @@ def trainer(run: Path) -> list[str]:
 
 
 def test_a_job_that_gets_notice_before_its_time_limit_ends_with_a_checkpoint_and_runs_again(run, monkeypatch):
-    monkeypatch.setattr("cluster.resources._LIMIT_CHECK_S", 0)  # the stand-in looks at the limit all the time
+    monkeypatch.setattr("cluster.resources._EARLY_S", 0)  # the stand-in gives its notice in time
     job = submit(trainer(run), run, "pbs", Resources(time="0:01:00", signal_delay_s=59))
     assert job.wait(BOUND_S) == State.FINISHED
     assert job.tail() == "attempt 1.server.0\nattempt 1.server.1"

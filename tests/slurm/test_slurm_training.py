@@ -17,16 +17,16 @@ STEPS = {"trainer__sft__max_steps": 24}  # many after the fifth, so that no run 
 def deaf(whole_module, jobs):
     """A job that ignores the request to stop. Slurm looks at limits twice a minute, so it goes on beside the other."""
     words = ["bash", "-c", "trap '' TERM; while true; do sleep 1; done"]
-    share = Resources(time="1", signal_delay_s=30, sbatch={"nodelist": "n1"})
+    share = Resources(time="2", signal_delay_s=60, sbatch={"nodelist": "n1"})
     return submit(words, jobs.out / "deaf", "slurm", share)
 
 
 @pytest.fixture(scope="module")
 def limited(deaf, jobs):
-    """An SFT job that got the time limit's notice after its fifth step, 40 to 70 s after its start. It never looked failed."""
+    """An SFT job that got the time limit's notice after its fifth step, 60 to 90 s after its start. It never looked failed."""
     words = [sys.executable, "-m", "aligner_lib", "sft", "--profile", "smoke"]
     words += jobs.settings("sft", "limited", **STEPS)
-    share = Resources(time="5", signal_delay_s=260)
+    share = Resources(time="5", signal_delay_s=240)
     job = submit(words, jobs.out / "limited", "slurm", share, env=ONE_THREAD)
     freeze_after(5, job, "sft")
     until(lambda: "the scheduler gave notice" in batch_log(job), "the notice", BOUND_S)
