@@ -269,7 +269,8 @@ def by_component(given, names: list[str], site: Mapping | None = None) -> dict[s
 
     site: a cluster's own values, such as its account, for every component. They win over the values of a file under
     cluster/configs, and lose to the values of other resources. Setup lines of both run, the site's first, and flags of both hold.
-    Raises ValueError when the components differ from `names`.
+    The smallest time and the largest signal_delay_s of the components hold for all. Raises ValueError when the components differ
+    from `names`.
     """
     is_included = isinstance(given, str | Path) and not _is_path(given)
     if isinstance(given, str | Path):
@@ -290,7 +291,17 @@ def by_component(given, names: list[str], site: Mapping | None = None) -> dict[s
             f"resources name the components {sorted(given)}, but commands name {sorted(names)}: name the same "
             "components in both"
         )
-    return {name: given[name] for name in names}
+    return _with_one_limit({name: given[name] for name in names})
+
+
+def _with_one_limit(shares: Mapping[str, Resources]) -> dict[str, Resources]:
+    """The resources with one time limit and one notice for all components.
+
+    A component that meets its time limit ends the whole job, but Slurm gives notice of the first component's limit alone.
+    """
+    time = min((share.time for share in shares.values()), key=seconds_of)
+    delay = max(share.signal_delay_s for share in shares.values())
+    return {name: share.but(time=time, signal_delay_s=delay) for name, share in shares.items()}
 
 
 def _at_site(share: Resources | Mapping, site: Mapping, site_wins: bool, where: str) -> Resources:

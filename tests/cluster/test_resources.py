@@ -2,6 +2,7 @@
 
 import shlex
 import subprocess
+from contextlib import nullcontext
 
 import pytest
 
@@ -106,6 +107,35 @@ def test_resources_belong_to_components():
         by_component(shares, ["main", "other"])
     with pytest.raises(ValueError, match=r"known names are .*one_node"):
         load_resources("two_node")
+
+
+def test_a_hetjob_has_one_time_limit_and_one_notice():
+    """Slurm gives notice of the first component's limit alone, and any component's limit ends the job."""
+    given = {"critic": {"signal_delay_s": 600}, "actor": {"time": "60"}, "judge": {"time": "0"}}
+    shares = by_component(given, list(given))
+    assert {(share.time, share.signal_delay_s) for share in shares.values()} == {("60", 600)}
+    with pytest.raises(ValueError, match="time='10' leaves no time before the notice of signal_delay_s=600"):
+        by_component({"critic": {"signal_delay_s": 600}, "actor": {"time": "10"}}, ["critic", "actor"])
+
+
+@pytest.mark.parametrize(
+    ("critic", "actor", "refusal"),
+    [
+        (
+            {"mem": "50G"},
+            {},
+            "resources actor: without mem, Slurm would take the value of critic: set mem in",
+        ),
+        ({"sbatch": {"exclude": "n4"}}, {}, "without sbatch.exclude"),
+        ({"sbatch": {"exclude": "n4"}}, {"sbatch": {"exclude": ""}}, ""),
+        ({}, {"mem": "50G"}, ""),
+        ({"partition": "gpu", "sbatch": {"nodelist": "n1"}}, {}, ""),  # sbatch forgets these itself
+    ],
+)
+def test_a_value_that_a_later_component_would_inherit_is_refused(tmp_path, capsys, critic, actor, refusal):
+    commands = {"critic": ["c"], "actor": ["a"]}
+    with pytest.raises(SubmissionRefused, match=refusal) if refusal else nullcontext():
+        submit(commands, tmp_path / "run", "print", {"critic": critic, "actor": actor})
 
 
 def test_a_job_s_own_values_win_over_the_site_s_which_win_over_those_of_an_included_file(tmp_path):
