@@ -41,13 +41,18 @@ class LocalScheduler(Scheduler):
                 "to 1, or choose a scheduler with more machines"
             )
 
+    def refusal(self, resources: Mapping[str, Resources]) -> str:
+        """The reason why no job with these resources can run here: several nodes, or more GPUs than the machine has."""
+        return super().refusal(resources) or _missing_gpus(resources, {})
+
     def submit(self, submission: Submission) -> list[Record]:
         """Start the supervisor in its own session, so that neither an interrupt nor the death of the kernel ends the job.
 
         Raises SubmissionRefused for a component with more GPUs than the machine has. Several components may share GPUs.
         """
         member = submission.only_member
-        _refuse_missing_gpus(submission)
+        if problem := _missing_gpus(submission.resources, submission.variables):
+            raise SubmissionRefused(problem)
         linger_s = max(share.linger_s for share in submission.resources.values())
         record.write_json(
             member.folder / "spec.json", {"components": _specification(submission), "linger_s": linger_s}
@@ -125,32 +130,35 @@ def _is_silent(run: Path, job: Record) -> bool:
     return job.submitted < beat < time.time() - SILENT_S
 
 
-def _refuse_missing_gpus(submission: Submission) -> None:
-    requests, there = _gpu_requests(submission), len(_gpus(submission))
+def _missing_gpus(resources: Mapping[str, Resources], variables: Mapping[str, str]) -> str:
+    """The reason why a job with these variables finds too few GPUs here; "" when there are enough."""
+    requests, there = _gpu_requests(resources), len(_gpus(resources, variables))
     if excessive := [f"{name}: {number}" for name, number in requests.items() if number > there]:
-        raise SubmissionRefused(
+        return (
             f"where='local': this machine has {there} GPUs, but the resources ask for more ({', '.join(excessive)}): set "
             f"gpus_per_node to {there}, or choose a scheduler with larger machines"
         )
+    return ""
 
 
-def _gpu_requests(submission: Submission) -> dict[str, int]:
-    return {name: submission.resources[name].gpus_per_node for name in submission.only_member.components}
+def _gpu_requests(resources: Mapping[str, Resources]) -> dict[str, int]:
+    return {name: share.gpus_per_node for name, share in resources.items()}
 
 
-def _gpus(submission: Submission) -> list[str]:
+def _gpus(resources: Mapping[str, Resources], variables: Mapping[str, str]) -> list[str]:
     """The GPUs visible to the job; empty, without a call of nvidia-smi, for a job that requests no GPUs."""
-    return visible_gpus({**os.environ, **submission.variables}) if submission.gpus else []
+    return visible_gpus({**os.environ, **variables}) if any(_gpu_requests(resources).values()) else []
 
 
 def _specification(submission: Submission) -> list[dict]:
     """The components in the supervisor's spec.json."""
-    variables = divided(_gpus(submission), _gpu_requests(submission))
+    resources = submission.resources
+    variables = divided(_gpus(resources, submission.variables), _gpu_requests(resources))
     return [
         {
             "name": name,
             "command": command,
-            "ranks": submission.resources[name].tasks,
+            "ranks": resources[name].tasks,
             "variables": variables[name],
         }
         for name, command in submission.only_member.components.items()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster.findings import Finding
 from cluster.record import Record
-from cluster.resources import Resources
+from cluster.resources import Resources, own_components
 from cluster.states import Status
 
 
@@ -136,7 +136,22 @@ class Scheduler(ABC):
         compute node.
         """
         reason = self.unavailable()
-        return [Finding(self.title, not reason, reason or "jobs can be submitted")]
+        findings = [Finding(self.title, not reason, reason or "jobs can be submitted")]
+        components = own_components(resources) if resources else {}
+        if refusal := self.refusal(components):
+            return [*findings, Finding("resources", False, refusal)]
+        return findings + [
+            Finding(f"resources {name}", True, f"{share.nodes} nodes, {share.gpus} GPUs")
+            for name, share in components.items()
+        ]
+
+    def refusal(self, resources: Mapping[str, Resources]) -> str:
+        """The reason why the scheduler runs no job with these resources, by component; "" when it may run the job."""
+        try:
+            self.refuse_unsupported(resources, resources)
+        except SubmissionRefused as refused:
+            return str(refused)
+        return ""
 
     def refuse_unsupported(
         self, components: Mapping[str, object], resources: Mapping[str, Resources]

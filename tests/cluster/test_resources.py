@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from cluster import Resources, SubmissionRefused, checks, load_resources, submit, submit_sweep
+from cluster import Resources, SubmissionRefused, check, checks, load_resources, submit, submit_sweep
 from cluster.checks import Partition, complaints
 from cluster.resources import CONFIGS, by_component, from_mapping, own_components, seconds_of
 from cluster.sbatch import overriding_variables
@@ -307,6 +307,20 @@ def test_a_time_that_a_qos_may_allow_is_a_note(tmp_path, monkeypatch):
         assert finding.detail.startswith("a time of 4:00:00 is more")
         marks.append(str(finding)[:4])
     assert marks == ["note", "FAIL"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ("cpu", "FAIL  resources: where='local' is a single node, but the resources ask for more (main: 2)"),
+        (Resources(gpus_per_node=2), "FAIL  resources: where='local': this machine has 1 GPUs"),
+        (Resources(gpus_per_node=1), "ok    resources main: 1 nodes, 1 GPUs"),
+        (None, "ok    this machine: jobs can be submitted"),
+    ],
+)
+def test_a_check_of_this_machine_compares_the_resources_with_it(monkeypatch, resources, words):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert str(check(resources, where="local")[-1]).startswith(words)
 
 
 def test_sockets_in_a_gres_hide_no_gpu_and_no_partition_is_hidden(monkeypatch):
