@@ -1,5 +1,6 @@
 """Checks that Slurm is ready for a job, before anything is submitted."""
 
+import os
 import re
 import shlex
 import shutil
@@ -23,6 +24,8 @@ _TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 _FREE_NODE_S = 90  # how long the probe waits for a node
 _PROBE_S = 300  # longer than the wait and the probe's time limit, so that Slurm itself ends the probe
 _BUSY = "Requested nodes are busy"  # the message of srun --immediate without a free node
+# The keys that sbatch takes from the environment (SBATCH_PARTITION, …) where they are unset.
+_WITH_VARIABLE = ("partition", "account", "qos", "constraint")
 _FLAGS_OF_PROBE = ("reservation", "licenses", "nodelist", "exclude", "wckey")
 _ON_NODE = re.compile(r"srun: error: .*\btasks? \d")  # the message of a task that failed on its node
 
@@ -83,7 +86,7 @@ def check_slurm(resources, shared: Path, probe: bool) -> list[Finding]:
     findings = [Finding("controller", True, f"cluster {queue.cluster_name()}")]
     findings += [Finding("partition", part.up, str(part), needed=False) for part in there]
     findings.append(_accounting())
-    components = own_components(resources)
+    components = _as_submitted(own_components(resources))
     for name, share in components.items() if resources else ():
         refused = list(complaints(share, there))
         findings += [
@@ -95,6 +98,15 @@ def check_slurm(resources, shared: Path, probe: bool) -> list[Finding]:
         for share in [candidate for i, candidate in enumerate(shares) if candidate not in shares[:i]]:
             findings += _probe(shared.absolute(), share)
     return findings
+
+
+def _as_submitted(components: Mapping[str, Resources]) -> dict[str, Resources]:
+    """The resources with the values that sbatch takes from the environment where a key is unset."""
+    values = {key: os.environ.get(f"SBATCH_{key.upper()}", "") for key in _WITH_VARIABLE}
+    return {
+        name: replace(share, **{key: getattr(share, key) or value for key, value in values.items()})
+        for name, share in components.items()
+    }
 
 
 def complaints(share: Resources, there: list[Partition]) -> Iterator[str]:
@@ -190,8 +202,7 @@ def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
     """
     from cluster.sbatch import container_words
 
-    keys = ("partition", "account", "qos", "constraint")
-    options = [f"--{key}={getattr(share, key)}" for key in keys if getattr(share, key)]
+    options = [f"--{key}={getattr(share, key)}" for key in _WITH_VARIABLE if getattr(share, key)]
     options += [f"--{key}={share.sbatch[key]}" for key in _FLAGS_OF_PROBE if key in share.sbatch]
     if share.gpus_per_node:  # a single GPU, because a whole node may not be free
         options.append("--gres=" + ":".join(filter(None, ["gpu", share.gpu_type, "1"])))
@@ -217,10 +228,12 @@ def refuse_impossible(components: Mapping[str, Resources]) -> None:
         there = partitions()
     except Unreachable as problem:
         raise SubmissionRefused(f"Slurm does not answer: {problem}") from None
-    if problems := [
-        f"{name}: {text}" for name, share in components.items() for text in complaints(share, there)
-    ]:
+    if problems := _problems(_as_submitted(components), there):
         raise SubmissionRefused(f"the cluster cannot run the job: {'; '.join(problems)}")
+
+
+def _problems(components: Mapping[str, Resources], there: list[Partition]) -> list[str]:
+    return [f"{name}: {text}" for name, share in components.items() for text in complaints(share, there)]
 
 
 def explain_refusal(message: str, components: Mapping[str, Resources]) -> str:
@@ -230,7 +243,8 @@ def explain_refusal(message: str, components: Mapping[str, Resources]) -> str:
         there = partitions()
     except Unreachable:
         return f"Slurm refused the job: {message}"
-    problems = [f"{name}: {text}" for name, share in components.items() for text in complaints(share, there)]
+    components = _as_submitted(components)
+    problems = _problems(components, there)
     if "account" in message.lower():
         problems.append(
             f"account {next(iter(components.values())).account!r}; yours are {', '.join(_accounts()) or 'none'}"

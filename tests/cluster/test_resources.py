@@ -309,6 +309,23 @@ def test_a_time_that_a_qos_may_allow_is_a_note(tmp_path, monkeypatch):
     assert marks == ["note", "FAIL"]
 
 
+def test_sbatchs_variables_hold_in_a_check_where_a_key_is_unset(tmp_path, monkeypatch):
+    answer, probed = subprocess.CompletedProcess([], 0, "", ""), []
+    monkeypatch.setattr(checks.shutil, "which", lambda tool: tool)
+    monkeypatch.setattr(checks.queue, "run_tool", lambda *words: answer)
+    monkeypatch.setattr(checks, "partitions", lambda: THERE)
+    monkeypatch.setattr(checks, "_probe", lambda shared, share: probed.append(share) or [])
+    monkeypatch.setenv("SBATCH_PARTITION", "short")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "me")
+    with pytest.raises(SubmissionRefused, match=r"main: a time of 4:00:00 .* allows \(short: 1:00:00\)"):
+        checks.refuse_impossible({"main": Resources()})
+    assert "account 'me'" in checks.explain_refusal("Invalid account", {"main": Resources()})
+    monkeypatch.setenv("SBATCH_QOS", "long")
+    checks.refuse_impossible({"main": Resources()})
+    checks.check_slurm(Resources(partition="cpu"), tmp_path, probe=True)
+    assert probed == [Resources(partition="cpu", account="me", qos="long")]
+
+
 @pytest.mark.parametrize(
     ("resources", "words"),
     [
