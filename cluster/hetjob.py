@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import shutil
 from pathlib import Path
 
@@ -38,6 +39,8 @@ class HetjobExecutor(SlurmExecutor):
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         # The variables of the notebook kernel are removed, because sbatch hands its environment to the job.
         names = environment.foreign_names() + sbatch.overriding_variables(self.text)
+        if "JUPYTERHUB_USER" in os.environ:  # the hub's number of threads is for its own machine
+            names.append("OMP_NUM_THREADS")
         unset = [word for name in names for word in ("-u", name)]
         return ["env", *unset, "sbatch", str(submission_file_path)]
 

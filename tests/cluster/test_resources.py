@@ -248,14 +248,19 @@ THERE = [
 ]
 
 
-def test_an_answer_of_sbatch_without_a_job_id_is_a_refusal(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("user", "answer"), [(None, "threads 1"), ("ada", "threads unset")])
+def test_an_answer_of_sbatch_without_a_job_id_is_a_refusal(tmp_path, monkeypatch, user, answer):
+    """The answer shows the job's environment: JupyterHub's number of threads is not for the nodes."""
     for tool in ("sbatch", "srun"):
-        (tmp_path / tool).write_text("#!/bin/sh\necho 7\n")
+        (tmp_path / tool).write_text("#!/bin/sh\necho threads ${OMP_NUM_THREADS-unset}\n")
         (tmp_path / tool).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    if user:
+        monkeypatch.setenv("JUPYTERHUB_USER", user)
     monkeypatch.setattr(checks, "partitions", lambda: THERE)
     monkeypatch.setattr(checks.queue, "cluster_name", lambda: "")
-    with pytest.raises(SubmissionRefused, match='sbatch output "7'):
+    with pytest.raises(SubmissionRefused, match=f'sbatch output "{answer}'):
         submit(["true"], tmp_path / "run", "slurm")
     assert not list(tmp_path.rglob("001"))
 
