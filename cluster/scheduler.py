@@ -95,7 +95,7 @@ class Scheduler(ABC):
     """Seconds between two polls of a job while the caller waits for the job."""
     on_this_machine: bool = False
     """Whether jobs run on the machine of the submitting process. If so, a job without resources takes its resources from its
-    settings, and the jobs of a machine choose their own ports."""
+    settings."""
     runs_hetjobs: bool = False
     """Whether a job may have several components, each with its own resources."""
     runs_arrays: bool = False

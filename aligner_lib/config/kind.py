@@ -114,6 +114,8 @@ class Component:
     """The main component's setting for the path of the component's run folder."""
     model: str = ""
     """The component's setting for its model, without which the component can't start."""
+    port: str = ""
+    """The component's setting for the port of its server, which the main component reads in the component's run folder."""
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,8 @@ def _component_commands(
         processes = _parallelism(share, settings, part.prefix)
         own = {key: rest.pop(key) for key in list(rest) if part.prefix and key.startswith(part.prefix)}
         own = {key.removeprefix(part.prefix): value for key, value in own.items()}
+        if part.port:  # the jobs of several users may share a machine
+            own.setdefault(part.port, 0)
         if not part.prefix:  # the main component
             folders = {other.found_by: run / other.folder for other in parts.values() if other.found_by}
             own = folders | rest

@@ -38,6 +38,7 @@ from aligner_lib.run_folder.exporters.services import requested
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 from cluster.record import write_json
+from cluster.rendezvous import free_port
 
 if TYPE_CHECKING:
     from aligner_lib.kinds.serving import Serving
@@ -94,14 +95,15 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         # Handle signals until the server's processes have ended. A scheduler sends SIGTERM twice. If the second signal ended
         # this process during the cleanup, tritonserver's stubs would wait forever.
         signalled = stack.enter_context(stop_signals())
-        listening = _listen(prepared.service, request_queue, host, settings.port, folder)
+        port = settings.port or free_port()
+        listening = _listen(prepared.service, request_queue, host, port, folder)
         stack.callback(listening.stop)
         # before the port is free for a successor, which publishes its own address
-        stack.callback(discovery.withdraw, run.path, prepared.service, host, settings.port)
+        stack.callback(discovery.withdraw, run.path, prepared.service, host, port)
         stack.callback(request_queue.close, NotReady("it has ended"))
         clear_notes(job_folder)
         session.open()
-        logger.info(f"{kind} serves at {host}:{settings.port}, {folder.path}")
+        logger.info(f"{kind} serves at {host}:{port}, {folder.path}")
         ended = serve(
             worker, request_queue, _watch(run, request_queue, listening, signalled.is_set), job_folder
         )

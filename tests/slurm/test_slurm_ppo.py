@@ -9,7 +9,6 @@ from smoke_jobs import figures, steps
 from aligner_lib.config.compose import parse_override
 from aligner_lib.jobs.command_line import job_commands
 from cluster import Resources, State, submit
-from cluster.rendezvous import free_port
 
 SHARES = {name: Resources(time="30", exclusive=True, linger_s=20) for name in ("critic", "actor")}
 STEPS = {"trainer__ppo__max_steps": 3}
@@ -17,7 +16,6 @@ STEPS = {"trainer__ppo__max_steps": 3}
 
 def test_a_node_down_under_the_critic_and_both_go_on_to_the_figures_of_one_process(slurm, jobs):
     settings = dict(map(parse_override, jobs.settings("ppo", "hetjob", **STEPS)))
-    settings["critic.trainer.ppo.port"] = free_port()  # all nodes are this machine
     settings.pop("exp_manager.explicit_log_dir")
     run = jobs.run_folder("hetjob")
     commands = job_commands("ppo", run.path, settings, SHARES, "smoke")

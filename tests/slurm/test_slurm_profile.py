@@ -11,7 +11,6 @@ from aligner_lib.config.compose import compose, save
 from aligner_lib.run_folder.reader import flatten
 from aligner_lib.tutorial import Workspace
 from cluster import Resources, State
-from cluster.rendezvous import free_port
 
 ONE_RANK = Resources(nodes=1, tasks_per_node=1, time="30")
 SERVER = Resources(time="30", exclusive=True, linger_s=20)
@@ -35,7 +34,6 @@ SMALLER = {
         "model.grpo.num_generations_per_prompt": 4,
         "model.grpo.num_val_samples": 4,
         "model.grpo.length_params.max_length": 12,
-        "reward_model.inference.port": free_port(),  # all nodes are this machine
     },
 }
 

@@ -53,15 +53,17 @@ def test_ppo_and_grpo_on_two_components_are_two_jobs():
     here = "trainer.num_nodes=1 trainer.devices=8"
     assert {name: " ".join(words[3:]) for name, words in commands.items()} == {
         "critic": "serve-critic --run /runs/ppo/critic trainer.num_nodes=2 trainer.devices=8 "
-        "pretrained_checkpoint.restore_from_path=/runs/rm",
+        "pretrained_checkpoint.restore_from_path=/runs/rm trainer.ppo.port=0",
         "actor": f"ppo --run /runs/ppo {here} remote_critic_rm.critic.run=/runs/ppo/critic model.optim.lr=1e-06",
     }
     resources = {"reward_model": Resources(gpus_per_node=1), "actor": Resources(gpus_per_node=8)}
-    settings = {"reward_model.rm_model_file": "/runs/rm", "model.environments.hh.use": "reward_model"}
+    settings = {"reward_model.rm_model_file": "/runs/rm", "reward_model.inference.port": 7777}
+    settings |= {"model.environments.hh.use": "reward_model"}
     commands = job_commands("grpo", "/runs/grpo", settings, resources)
     server = "/runs/grpo/reward_model"
     assert {name: " ".join(words[3:]) for name, words in commands.items()} == {
-        "reward_model": f"serve-rm --run {server} trainer.num_nodes=1 trainer.devices=1 rm_model_file=/runs/rm",
+        "reward_model": f"serve-rm --run {server} trainer.num_nodes=1 trainer.devices=1 rm_model_file=/runs/rm "
+        "inference.port=7777",
         "actor": f"grpo --run /runs/grpo {here} remote_rm.run={server} model.environments.hh.use=reward_model",
     }
 

@@ -33,8 +33,8 @@ class ScoringSettings:
 class CriticPPO(ScoringSettings):
     """trainer.ppo of the critic's job."""
 
-    port: int = setting(5556, within(1, 65535))
-    """The server's port."""
+    port: int = setting(5556, within(0, 65535))
+    """The server's port; 0: a free port."""
     address: str | None = None
     """The address that the server listens on; null: loopback or, in a Slurm job, the node's own address."""
     actor_timeout: float = setting(600.0, above(0))

@@ -337,7 +337,12 @@ KIND = JobKind(
     models={"pretrained_checkpoint.restore_from_path": "model"},
     components={
         "reward_model": Component(
-            "reward_server", "reward_model.", "reward_model", "remote_rm.run", "rm_model_file"
+            "reward_server",
+            "reward_model.",
+            "reward_model",
+            "remote_rm.run",
+            "rm_model_file",
+            "inference.port",
         ),
         "actor": Component("grpo"),
     },

@@ -285,6 +285,7 @@ KIND = JobKind(
             "critic",
             "remote_critic_rm.critic.run",
             "pretrained_checkpoint.restore_from_path",
+            "trainer.ppo.port",
         ),
         "actor": Component("ppo"),
     },

@@ -15,8 +15,8 @@ class Inference:
 
     micro_batch_size: int = setting(4, at_least(1))
     """Sequences in a forward pass."""
-    port: int = setting(5555, within(1, 65535))
-    """The server's port."""
+    port: int = setting(5555, within(0, 65535))
+    """The server's port; 0: a free port."""
     address: str | None = None
     """The address that the server listens on; null: loopback or, in a Slurm job, the node's own address."""
     actor_timeout: float = setting(600.0, above(0))

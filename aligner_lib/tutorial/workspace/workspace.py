@@ -49,7 +49,6 @@ from aligner_lib.tutorial.workspace.usual_resources import (
     one_task,
     task_for_each_process,
 )
-from cluster.rendezvous import free_port
 from cluster.resources import Resources, own_components
 from cluster.schedulers import is_printed, nearest, scheduler_of
 from cluster.states import State
@@ -323,8 +322,7 @@ class Workspace:
         if critic_placement == "in-process":
             return self.submit("ppo", name, **settings)
         require_one_of("critic_placement", critic_placement, "in-process", "remote")
-        if scheduler_of(self.where).on_this_machine:  # another server may use the default port
-            settings = {"critic.trainer.ppo.port": free_port()} | settings
+        if scheduler_of(self.where).on_this_machine:
             return self.submit("ppo", name, critic_and_actor_here(settings), **settings)
         return self.submit("ppo", name, critic_and_actor(settings, self.profile), **settings)
 
