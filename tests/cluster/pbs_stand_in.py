@@ -160,8 +160,9 @@ class Server:
     def _belongs(self, process: psutil.Process, job_id: str) -> bool:
         import psutil
 
+        own = {"PBS_JOBID": job_id, "PBS_STAND_IN": str(self.folder)}  # another stand-in has a job 1, too
         try:
-            return process.environ().get("PBS_JOBID") == job_id
+            return own.items() <= process.environ().items()
         except (psutil.Error, OSError):
             return False
 
