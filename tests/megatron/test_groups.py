@@ -199,6 +199,17 @@ def test_reinforce_pp_gives_each_token_the_kl_from_it_on(one_process):
     assert not advantages[3].any()  # without a reward
 
 
+@pytest.mark.parametrize("kl", ["reward", "none"])
+def test_reinforce_pp_without_truncated_responses_takes_the_mean_of_the_others(kl, one_process):
+    """Rewards 3, 1 and, cut off, 8: the mean is 2, and not 4, which would be above both."""
+    grouped = trainer([], "mask_truncated_responses=True")
+    grouped.objective, grouped.functions.advantages = replace(PRESETS["reinforce_pp"], kl=kl), grpo_advantages
+    judgements = Judgements.of([EpisodeOutcome("", reward=reward) for reward in (3.0, 1.0, 8.0)])
+    made, zeros = rollouts([0, 0, 1], [True, True, False]), torch.zeros(3, 2)
+    experience, _ = grouped.experience(made, judgements, zeros, zeros)
+    assert experience.advantages[:, 0].sign().tolist() == [1, -1, 0]
+
+
 def test_a_target_of_the_kl_begins_with_the_penalty_if_the_checkpoint_has_no_coefficient(
     tmp_path, one_process
 ):

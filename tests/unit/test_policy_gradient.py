@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
@@ -297,6 +298,16 @@ def test_a_frozen_rollout_has_the_token_advantages_of_reinforce_pp():
     deviation = math.sqrt((0.7**2 + 0.4**2 + 0.3**2) / 3)
     expected = [(value - 0.2) / deviation for value in (0.9, -0.2, -0.1)]
     assert [*first.tolist(), *second.tolist()] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("kl", ["reward", "none"])
+def test_a_frozen_rollout_of_reinforce_pp_leaves_masked_responses_out_of_the_mean(kl):
+    """Rewards 3, 1 and, cut off, 8: the mean is 2."""
+    records = [recorded(1, reward=3.0), recorded(1, reward=1.0), recorded(1, reward=8.0, finished=False)]
+    config = compose("grpo", ["trainer.grpo.mask_truncated_responses=True"])
+    objective = replace(PRESETS["reinforce_pp"], kl=kl)
+    advantages = rollout_of(records, config, 0.0, "group_mean")._advantages(objective)
+    assert torch.cat(advantages).sign().tolist() == [1, -1, 0]
 
 
 def recorded(length: int, **more) -> dict:

@@ -168,6 +168,10 @@ class GRPOTrainer(PolicyGradientTrainer):
             kl = kl.abs() if self.loop_settings.use_absolute_kl else kl
             shaped = shaped - self.kl_coef * kl.sum(dim=1)
         objective = self.objective
+        if not objective.compares_within_groups:
+            # as in `reinforce_pp_advantages`, the batch's mean and deviation cover the responses in the loss
+            learnt = self.loss_mask(rollouts, judgements.rewards).any(dim=1)
+            shaped = shaped.masked_fill(~learnt, math.nan)
         return self.compared(rollouts, shaped, objective.baseline, objective.scale, self.functions.advantages)
 
     def _normalized_then_summed(self, rollouts: Rollouts, judgements: Judgements) -> Tensor:

@@ -94,6 +94,8 @@ class RecordedRollout:
             if objective.kl == "reward":
                 kl = [part.abs() if self.absolute_kl else part for part in self.kl]
                 rewards = rewards - self.kl_coef * torch.stack([part.sum() for part in kl])
+            if not objective.compares_within_groups:
+                rewards = rewards.masked_fill(self.lengths == 0, math.nan)
             of_responses = group_advantages(rewards, self.group, objective.baseline, objective.scale)
         return [advantage.expand(len(kl)) for advantage, kl in zip(of_responses, self.kl)]
 

@@ -197,7 +197,8 @@ class RolloutLoop(Loop):
     overlong_penalty: float = setting(1.0, at_least(0))
     """The penalty of a response that uses the whole buffer."""
     mask_truncated_responses: bool = False
-    """Exclude truncated responses from the actor's loss and from the normalization, as NeMo-Aligner does."""
+    """Exclude truncated responses from the actor's loss, from PPO's normalize_advantages and from the batch's mean and deviation in
+    REINFORCE++. A group's mean and deviation include the truncated responses, as in TRL."""
     trt_llm: TrtLlm = field(default_factory=TrtLlm)
     batch_iterator: BatchIterator = field(default_factory=BatchIterator)
 
