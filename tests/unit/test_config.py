@@ -177,9 +177,17 @@ def test_composing_twice_shares_nothing():
     ],
 )
 def test_logprobs_are_computed_again_where_the_sampler_is_cut(setting, recomputed):
-    for choice, expected in (("null", recomputed), ("True", True), ("False", False)):
+    for choice, expected in (("null", recomputed), ("True", True)):
         config = compose("grpo", [f"model.grpo.{setting}", f"model.grpo.recompute_logprobs={choice}"])
         assert recomputes_logprobs(config, needed=False) is expected
+    never = [f"model.grpo.{setting}", "model.grpo.recompute_logprobs=False"]
+    if not recomputed:
+        assert not recomputes_logprobs(compose("grpo", never), needed=False)
+    else:
+        with pytest.raises(
+            ConfigError, match=rf"{setting} cuts .* set model\.grpo\.recompute_logprobs to null"
+        ):
+            compose("grpo", never)
 
 
 def test_notices_name_the_settings_without_an_effect():

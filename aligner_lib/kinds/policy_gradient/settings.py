@@ -90,7 +90,7 @@ class RolloutSettings(ResponseSettings):
     log-probabilities of generation. null: the trainer computes them again in three cases: a step needs them (a critic, a
     teacher, the KL in the reward, sampler_correction, vLLM's responses); in bf16, where generation rounds differently from
     training; and with top_k, top_p, use_greedy or min_length, because the sampler's log-probabilities then differ from the
-    policy's."""
+    policy's. In the third case, False is refused."""
     entropy_bonus: float = setting(0.0, at_least(0))
     """The weight of the entropy in the loss."""
     sampler_correction: str = setting("none", one_of("none", "truncated", "masked"))
@@ -324,16 +324,22 @@ def recomputes_logprobs(config: DictConfig, needed: bool) -> bool:
     rollout = rollout_settings(config)
     if rollout.recompute_logprobs is None:
         corrected = rollout.sampler_correction != "none"
-        return needed or corrected or generates_with_vllm(config) or cuts_the_sampler(config)
+        return needed or corrected or generates_with_vllm(config) or bool(sampler_cuts(config))
     return rollout.recompute_logprobs
 
 
-def cuts_the_sampler(config: DictConfig) -> bool:
-    """Whether sampling excludes some tokens, so that the sampler's distribution is narrower than the policy's."""
+def sampler_cuts(config: DictConfig) -> list[str]:
+    """The settings that exclude some tokens from sampling, as in `sampling_params.top_p=0.9`. The sampler's distribution is then
+    narrower than the policy's."""
     rollout = rollout_settings(config)
-    sampling = rollout.sampling_params
-    cut = sampling.use_greedy or sampling.top_k > 0 or sampling.top_p < 1
-    return cut or rollout.length_params.min_length > 1
+    sampling, least = rollout.sampling_params, rollout.length_params.min_length
+    cuts = {
+        f"sampling_params.use_greedy={sampling.use_greedy}": sampling.use_greedy,
+        f"sampling_params.top_k={sampling.top_k}": sampling.top_k > 0,
+        f"sampling_params.top_p={sampling.top_p}": sampling.top_p < 1,
+        f"length_params.min_length={least}": least > 1,
+    }
+    return [name for name, excludes in cuts.items() if excludes]
 
 
 def fitting_batch_sizes(config: DictConfig, responses: int) -> str:
@@ -405,12 +411,18 @@ def check_target_kl(config: DictConfig) -> None:
 
 
 def check_learning(config: DictConfig) -> None:
-    """Check that the sampler correction has log-probabilities to compare, and that the overlong buffer fits into a response."""
+    """Check that the updates and the sampler correction have the policy's log-probabilities, and that the overlong buffer fits
+    into a response."""
     at, rollout = group_of(config), rollout_settings(config)
     if rollout.recompute_logprobs is False and rollout.sampler_correction != "none":
         raise ConfigError(
             f"model.{at}.sampler_correction={rollout.sampler_correction} compares generation's log-probabilities "
             f"with training's: set model.{at}.recompute_logprobs to null or True"
+        )
+    if rollout.recompute_logprobs is False and (cuts := sampler_cuts(config)):
+        raise ConfigError(
+            f"model.{at}.{cuts[0]} cuts the sampler, so generation's log-probabilities are not the policy's, and clipping would "
+            f"remove gradients: set model.{at}.recompute_logprobs to null or True"
         )
     buffer, longest = loop_settings(config).overlong_buffer, response_length(config)
     if buffer is not None and buffer > longest:
