@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ WHOLE = {(composition.__name__, name) for name in ("compose", "overridden", "not
 WHOLE.add(("aligner_lib.jobs.runtime", "log_notices"))
 WORDS = "other selective full uniform constant".split()
 VALUES = (True, False, 1, 2, 3, 64, 0.5, *WORDS)
-VALUES += ([0.5, 0.5], ["other"], {"other": {"use": "sums"}}, {"other": "x"})
+VALUES += ([0.5, 0.5], ["other"], {"other": {"use": "sums"}}, {"other": "x"}, {"train": ["other"]})
 
 
 @contextmanager
@@ -122,8 +123,8 @@ def silent(kind: str, settings: list[str], reads: Reads) -> list[str]:
 
 
 def names(lines: list[str], key: str) -> bool:
-    """Whether a notice names a setting."""
-    return any(f"{key}=" in line for line in lines)
+    """Whether a notice names a setting, or a key of a free-form dict."""
+    return any(re.search(rf"{re.escape(key)}(\.\w+)*=", line) for line in lines)
 
 
 def bounds_of(kind: str) -> dict:

@@ -207,6 +207,7 @@ def test_notices_name_the_settings_without_an_effect():
     ]
 
 
+SUMS = "model.environments={sums:{}}"
 ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is no other rank"
 
 
@@ -242,6 +243,11 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
             "with the batch's mean",
         ),
         ("evaluate", "model.data.data_prefix.train=[a]", "an evaluation reads only data_prefix.validation"),
+        (
+            "ppo",
+            f"{SUMS} model.data.data_prefix={{train:[a],validation:[b]}}",
+            "validation=['b']: the prompts come from",
+        ),
     ],
 )
 def test_which_settings_have_no_effect_depends_on_the_job(kind, given, notice):

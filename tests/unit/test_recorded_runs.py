@@ -287,7 +287,8 @@ def test_a_finished_run_with_other_inputs_or_without_an_environment_begins_anew(
     environments = {f"model.environments.{name}.use": "sums" for name in ("sums", "more")}
     environments["model.environments.sums.args.digits"] = 3
     record_run(lab, "grpo", **environments)
-    assert not begins_anew(lab, "grpo", **environments)
+    unread = {"model.data.data_prefix.train": [str(tmp_path / "test.jsonl")]}
+    assert not any(begins_anew(lab, "grpo", **environments, **more) for more in ({}, unread))
     for key, change in (("sums.args.digits", "3 → None"), ("more.use", "sums → None")):
         name = f"model.environments.{key}"
         fewer = {other: value for other, value in environments.items() if other != name}

@@ -92,6 +92,9 @@ def test_own_data_need_no_download_and_hold_out_their_own_validation_data(tmp_pa
     words = lab.commands("rm", **model, **{"model.data.data_prefix": {"validation": [own]}})["main"]
     keys = [word.partition("=")[0] for word in words if "data_prefix" in word]
     assert keys == ["model.data.data_prefix.train", "model.data.data_prefix"]
+    models = model | {f"critic.{key}": value for key, value in model.items()}
+    words = lab.commands("ppo", **models, **{"model.environments": {"sums": {}}})["main"]
+    assert not any("data_prefix" in word for word in words)  # the prompts come from the environment
 
 
 def test_without_resources_a_job_has_the_processes_and_gpus_of_its_profile(tmp_path, capsys, monkeypatch):

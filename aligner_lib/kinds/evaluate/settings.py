@@ -28,7 +28,6 @@ from aligner_lib.kinds.policy_gradient.settings import (
     check_comparisons,
     check_generation,
     check_lengths,
-    environments_of,
     judged_by_programs,
     unused_data_settings,
     unused_generation_settings,
@@ -105,8 +104,6 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         "model.data.data_prefix.train": "an evaluation reads only data_prefix.validation.",
         "model.data.validation_fraction": "an evaluation reads only data_prefix.validation.",
     }
-    if environments_of(config):
-        unused["model.data.data_prefix.validation"] = "the prompts come from model.environments."
     if config.evaluation.policies:
         unused["policy."] = "evaluation.policies names the policies."
     if judged_by_programs(config):

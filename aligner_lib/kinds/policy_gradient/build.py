@@ -26,6 +26,7 @@ from aligner_lib.kinds.inputs import (
     warn_about_template,
 )
 from aligner_lib.kinds.overlap import warn_about_overlap, warn_about_overlap_of_environments
+from aligner_lib.kinds.own_files import SPLITS
 from aligner_lib.kinds.policy_gradient.settings import (
     comparing_environments,
     environments_of,
@@ -73,7 +74,7 @@ def read_inputs(config: DictConfig, start: Path, others: Mapping[str, Path | Non
     messages, or None for a model that the job lacks. Raises UserError for inputs that don't fit together.
     """
     tokenizer = policy_tokenizer(config, start)
-    hashes = hashes_of_splits(config, start)
+    hashes = hashes_of_splits(config, start, () if environments_of(config) else SPLITS)
     hashes |= hash_of_adapters(config, start) | check_others(tokenizer, others)
     comparing = comparing_environments(config)
     tasks, opened = task_source(config, tokenizer, not_validated=comparing), ExitStack()

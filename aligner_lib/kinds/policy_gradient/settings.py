@@ -472,10 +472,11 @@ def unused_settings(config: DictConfig) -> dict[str, str]:
 
 
 def unused_data_settings(config: DictConfig) -> dict[str, str]:
-    """The settings for the conversion of prompts without effect, with the reasons."""
+    """The settings for the files of prompts without effect, with the reasons."""
     if not environments_of(config):
         return conversion_without_effect(config)
-    return {f"model.data.{name}": "the prompts come from model.environments." for name in CONVERSION}
+    names = *CONVERSION, "data_prefix.train", "data_prefix.validation"
+    return {f"model.data.{name}": "the prompts come from model.environments." for name in names}
 
 
 def unused_generation_settings(config: DictConfig) -> dict[str, str]:

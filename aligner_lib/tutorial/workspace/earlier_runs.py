@@ -18,6 +18,7 @@ from aligner_lib.config.compose import compose, parse_override, save, written
 from aligner_lib.config.function_hashes import hashes_of_functions
 from aligner_lib.config.kind import Component
 from aligner_lib.config.kinds import kind_of
+from aligner_lib.config.validation import without_effect
 from aligner_lib.errors import UserError
 from aligner_lib.models.hash import file_hash, model_hash, text_hash
 from aligner_lib.models.resolve import resolve
@@ -364,7 +365,7 @@ def _other_data(run: RunFolder, config: DictConfig) -> list[Path]:
     known = {} if run.kind in WITHOUT_MODEL else hashes
     return [
         file
-        for file in _files(config)
+        for file in _files(run.kind, config)
         if (file.name in hashes or known) and file_hash(file) not in _of_name(file.name, hashes)
     ]
 
@@ -374,9 +375,10 @@ def _of_name(name: str, hashes: Mapping[str, str]) -> set[str]:
     return {had for key, had in hashes.items() if Path(key).name == name} or set(hashes.values())
 
 
-def _files(config: DictConfig) -> Iterator[Path]:
-    """The existing data files that the settings name, except data_prefix.test, which no job reads."""
+def _files(kind: str, config: DictConfig) -> Iterator[Path]:
+    """The existing data files that the settings name, except files that the kind of job does not read."""
+    idle = without_effect(kind_of(kind), config)
     for key, value in flatten(save(config)).items():
-        if (".data_prefix" in key and not key.endswith(".test")) or key.endswith(".file_path"):
+        if (".data_prefix" in key or key.endswith(".file_path")) and key not in idle:
             paths = [Path(str(part)).expanduser() for part in (value if isinstance(value, list) else [value])]
             yield from filter(Path.is_file, paths)

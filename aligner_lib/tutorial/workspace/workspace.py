@@ -519,8 +519,12 @@ class Workspace:
 def _data_of(kind: JobKind, given: Mapping[str, object]) -> dict[str, str | list[str]]:
     """The formatted files for the data settings that the caller leaves open.
 
-    Own training data leave out the workspace's validation data, which belong to another task: the job holds out a part.
+    Own training data leave out the workspace's validation data, which belong to another task: the job holds out a part. With
+    environments, a job reads no data files.
     """
+    named = any(value for key, value in given.items() if key.startswith("model.environments"))
+    if named or callable(given.get(REWARD)):
+        return {}
     prefix = "model.data.data_prefix"
     own = given.keys() | {f"{prefix}.{split}" for split in given.get(prefix) or ()}
     if any(key in own and ".train" in key for key in kind.data):
