@@ -190,6 +190,16 @@ def test_logprobs_are_computed_again_where_the_sampler_is_cut(setting, recompute
             compose("grpo", never)
 
 
+@pytest.mark.parametrize(("greedy", "words"), [(True, "use_greedy=True"), (False, "top_k=3, top_p=1.0")])
+def test_a_greedy_sampler_is_not_called_a_cut_distribution(greedy, words, caplog):
+    from aligner_lib.kinds.policy_gradient.build import warn_about_sampling
+    from aligner_lib.megatron.generate import Sampling
+
+    warn_about_sampling(Sampling(max_length=8, top_k=3, greedy=greedy))
+    (warning,) = caplog.messages
+    assert warning.startswith(words)
+
+
 def test_notices_name_the_settings_without_an_effect():
     given = [
         "model.seed=2",
@@ -208,6 +218,7 @@ def test_notices_name_the_settings_without_an_effect():
 
 
 SUMS = "model.environments={sums:{}}"
+CUT = "model.ppo.sampling_params.top_k=5 model.ppo.sampling_params.top_p=0.9"
 ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is no other rank"
 
 
@@ -247,6 +258,22 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
             "ppo",
             f"{SUMS} model.data.data_prefix={{train:[a],validation:[b]}}",
             "validation=['b']: the prompts come from",
+        ),
+        (
+            "ppo",
+            f"model.ppo.sampling_params.use_greedy=True {CUT}",
+            "top_k=5, model.ppo.sampling_params.top_p=0.9: mod",
+        ),
+        ("ppo", f"model.ppo.val_use_greedy=True {CUT}", None),  # training still samples
+        (
+            "evaluate",
+            f"model.ppo.val_use_greedy=True {CUT}",
+            "top_p=0.9: model.ppo.val_use_greedy=True takes",
+        ),
+        (
+            "evaluate",
+            "model.ppo.val_rollout_micro_batch_size=4 model.ppo.rollout_micro_batch_size=16",
+            "rollout_micro_batch_size=16: model.ppo.val_rollout_micro_batch_size is the number",
         ),
     ],
 )

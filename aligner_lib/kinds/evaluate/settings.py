@@ -31,6 +31,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
     judged_by_programs,
     unused_data_settings,
     unused_generation_settings,
+    unused_sampling_settings,
 )
 from aligner_lib.kinds.ppo.settings import KIND as PPO
 
@@ -99,11 +100,16 @@ class EvaluateConfig:
 def _without_effect(config: DictConfig) -> dict[str, str]:
     unused = {
         **unused_generation_settings(config),
+        **unused_sampling_settings(config),
         **unused_data_settings(config),
         **NO_TEST_SPLIT,
         "model.data.data_prefix.train": "an evaluation reads only data_prefix.validation.",
         "model.data.validation_fraction": "an evaluation reads only data_prefix.validation.",
     }
+    if config.model.ppo.val_rollout_micro_batch_size is not None:
+        unused["model.ppo.rollout_micro_batch_size"] = (
+            "model.ppo.val_rollout_micro_batch_size is the number of prompts in a batch."
+        )
     if config.evaluation.policies:
         unused["policy."] = "evaluation.policies names the policies."
     if judged_by_programs(config):

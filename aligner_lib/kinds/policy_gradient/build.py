@@ -221,17 +221,17 @@ def warn_about_sampling(sampling: Sampling) -> None:
         logger.warning(
             f"temperature is {sampling.temperature}: the compared log-probabilities are scaled by the temperature, too"
         )
-    if sampling.greedy:
-        logger.warning(
-            "use_greedy=True: every response is the likeliest, but the compared log-probabilities assume sampling; "
-            "advantages then carry little information, so train with use_greedy=False"
-        )
     if sampling.min_length > 1:
         logger.warning(
             f"min_length={sampling.min_length}: stop tokens are barred from the first tokens, which the compared "
             "log-probabilities ignore; prefer min_length=1 in training"
         )
-    if sampling.top_k or sampling.top_p != 1.0:
+    if sampling.greedy:
+        logger.warning(
+            "use_greedy=True: every response is the likeliest, but the compared log-probabilities assume sampling; "
+            "advantages then carry little information, so train with use_greedy=False"
+        )
+    elif sampling.top_k or sampling.top_p != 1.0:
         logger.warning(
             f"top_k={sampling.top_k}, top_p={sampling.top_p}: responses come from a cut distribution, which the "
             "compared log-probabilities ignore; prefer top_k=0, top_p=1 in training"

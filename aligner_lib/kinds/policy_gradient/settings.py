@@ -468,7 +468,23 @@ def unused_settings(config: DictConfig) -> dict[str, str]:
         unused[f"trainer.{at}.overlong_penalty"] = (
             "without overlong_buffer there is no penalty on long responses."
         )
-    return unused | unused_generation_settings(config)
+    return unused | unused_sampling_settings(config) | unused_generation_settings(config)
+
+
+def unused_sampling_settings(config: DictConfig) -> dict[str, str]:
+    """The settings of the sampling distribution without effect, with the reasons. An evaluation samples as a validation does."""
+    at, rollout = f"model.{group_of(config)}", rollout_settings(config)
+    cuts = ["top_k", "top_p"]
+    if "evaluation" in config and rollout.val_use_greedy:
+        greedy, cuts = "val_use_greedy", ["use_greedy", *cuts]
+    elif rollout.sampling_params.use_greedy:
+        greedy = "sampling_params.use_greedy"
+    else:
+        return {}
+    return {
+        f"{at}.sampling_params.{name}": f"{at}.{greedy}=True takes the likeliest token each time."
+        for name in cuts
+    }
 
 
 def unused_data_settings(config: DictConfig) -> dict[str, str]:
