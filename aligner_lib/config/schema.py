@@ -380,6 +380,7 @@ NO_LOADERS = "no loader processes are started; tokens are prepared once, before 
 NO_TEST_SPLIT = {
     "model.data.data_prefix.test": "no job reads it; `aligner evaluate` takes its prompts from data_prefix.validation."
 }
+NO_GENERATION = {"model.cuda_graphs": "the job generates no responses."}
 
 
 @dataclass

@@ -247,6 +247,16 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
         ),
         ("dpo", "model.dpo.num_val_samples=0 model.dpo.val_response_length=9", "length=9: num_val_samples=0"),
         ("reward_server", "model.optim.lr=1e-5", "lr=1e-05: a reward model that serves is not trained"),
+        *(
+            (kind, "model.cuda_graphs=True", "generates no")
+            for kind in ("sft", "rm", "critic", "reward_server")
+        ),
+        ("dpo", "model.cuda_graphs=True", None),  # for validation/kl
+        ("dpo", "model.cuda_graphs=True model.dpo.preference_loss=orpo", "the job generates no responses"),
+        ("ppo", "critic.model.cuda_graphs=True", "the critic generates no responses"),
+        ("evaluate", "critic.model.cuda_graphs=True", "the reward model generates no responses"),
+        ("grpo", "model.cuda_graphs=True", None),
+        ("grpo", "model.cuda_graphs=True model.generation.backend=vllm", "the server generates"),
         ("grpo", "trainer.grpo.use_absolute_kl=True", None),  # of init_policy_kl, too
         (
             "grpo",

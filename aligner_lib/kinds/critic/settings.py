@@ -8,6 +8,7 @@ from pathlib import Path
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
+    NO_GENERATION,
     ExpManager,
     Optim,
     PretrainedCheckpoint,
@@ -82,6 +83,7 @@ SERVED = {
     "model.encoder_seq_length": "samples come from the actor, as long as its model.encoder_seq_length.",
     "model.seed": "a server draws no random numbers and no new weights.",
     "model.global_batch_size": "batches come from the actor, whose model.global_batch_size is a train step's.",
+    **NO_GENERATION,
 }
 """The settings without effect in a server, with the reasons."""
 

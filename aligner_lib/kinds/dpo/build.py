@@ -11,6 +11,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.kinds.build_models import build_trainable_engine
 from aligner_lib.kinds.dpo.kto import KTOTrainer
 from aligner_lib.kinds.dpo.reference_logprobs import precompute
+from aligner_lib.kinds.dpo.settings import measures_kl
 from aligner_lib.kinds.dpo.trainer import DPOTrainer
 from aligner_lib.kinds.inputs import hash_of_adapters, loaders, model_folder, steps_of
 from aligner_lib.kinds.pairs.build import prepare_on_pairs
@@ -30,7 +31,7 @@ def prepare(config: DictConfig) -> PreparedJob:
     kto, read = settings.preference_loss == "kto", loaders(config)
     kind, load = (KTOTrainer, read.load_labelled) if kto else (DPOTrainer, read.load_preferences)
 
-    if has_reference and not precomputes and settings.num_val_samples:
+    if measures_kl(settings):
         _check_val_responses(settings.val_response_length, start)
 
     def trainer(loop, common):

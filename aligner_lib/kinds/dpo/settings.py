@@ -10,6 +10,7 @@ from aligner_lib.algorithms.preference_losses import LOSSES
 from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
+    NO_GENERATION,
     NO_TEST_SPLIT,
     Loop,
     Optim,
@@ -108,6 +109,12 @@ def takes_means(loss: DPOLoss) -> bool:
     )
 
 
+def measures_kl(loss: DPOLoss) -> bool:
+    """Whether the policy responds to held-out prompts in each validation, for validation/kl."""
+    keeps_reference = LOSSES[loss.preference_loss].has_reference and not loss.precompute_reference_logprobs
+    return keeps_reference and loss.num_val_samples > 0
+
+
 def _without_effect(config: DictConfig) -> dict[str, str]:
     """The settings without effect, with the reasons. They include the constants of all losses except the chosen loss."""
     loss, chosen = config.model.dpo.preference_loss, LOSSES[config.model.dpo.preference_loss]
@@ -134,6 +141,8 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         unused["model.dpo.val_response_length"] = (
             "num_val_samples=0: the policy writes no responses in a validation."
         )
+    if not measures_kl(config.model.dpo):
+        unused |= NO_GENERATION
     return unused
 
 

@@ -104,6 +104,7 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         **unused_data_settings(config),
         **NO_TEST_SPLIT,
         "model.data.data_prefix.train": "an evaluation reads only data_prefix.validation.",
+        "critic.model.cuda_graphs": "the reward model generates no responses.",
         "model.data.validation_fraction": "an evaluation reads only data_prefix.validation.",
     }
     if config.model.ppo.val_rollout_micro_batch_size is not None:

@@ -496,15 +496,16 @@ def unused_data_settings(config: DictConfig) -> dict[str, str]:
 
 
 def unused_generation_settings(config: DictConfig) -> dict[str, str]:
-    """The settings of model.generation without effect, with the reasons."""
+    """The settings of generation without effect, with the reasons."""
     if not generates_with_vllm(config):
         return {
             "model.generation.vllm_cfg.": "model.generation.backend=megatron: the policy itself generates."
         }
+    unused = {"model.cuda_graphs": "model.generation.backend=vllm: the server generates."}
     if config.model.generation.vllm_cfg.url is None:
-        return {}
+        return unused
     of_a_start = "executable precision tensor_parallel_size gpu_memory_utilization enforce_eager timeout"
-    return dict.fromkeys(
+    return unused | dict.fromkeys(
         (f"model.generation.vllm_cfg.{name}" for name in of_a_start.split()),
         "the server at model.generation.vllm_cfg.url runs already.",
     )

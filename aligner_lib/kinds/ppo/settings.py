@@ -231,7 +231,10 @@ def _without_servers(config: DictConfig) -> dict[str, str]:
     for name in of_the_actor:
         if attrgetter(name)(config.critic) != attrgetter(name)(config):
             unused[f"critic.{name}"] = shared
-    return unused | {"critic.exp_manager.": shared}
+    return unused | {
+        "critic.exp_manager.": shared,
+        "critic.model.cuda_graphs": "the critic generates no responses.",
+    }
 
 
 def _without_effect(config: DictConfig) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
+    NO_GENERATION,
     NO_TEST_SPLIT,
     Loop,
     Trainer,
@@ -105,7 +106,7 @@ KIND = JobKind(
     data=PAIR_FILES,
     checks=(_check_scale,),
     without_effect=lambda config: (
-        NO_TEST_SPLIT | packing_without_effect(config) | conversion_without_effect(config)
+        NO_TEST_SPLIT | NO_GENERATION | packing_without_effect(config) | conversion_without_effect(config)
     ),
     stage=2,
     **declared_in(Path(__file__).parent),

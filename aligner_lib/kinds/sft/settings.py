@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
+    NO_GENERATION,
     NO_LOADERS,
     Loop,
     Optim,
@@ -113,6 +114,7 @@ KIND = JobKind(
         | {
             "model.data.validation_ds.shuffle": "a validation is a mean over its samples, and their order does not matter."
         }
+        | NO_GENERATION
         | packing_without_effect(config)
         | conversion_without_effect(config)
     ),
