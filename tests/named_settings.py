@@ -72,6 +72,7 @@ ALONE = {
     "exp_manager.create_checkpoint_callback",  # refused with a remote critic
     "model.data.data_prefix",
     "model.data.data_prefix.test",
+    "model.data.packed_sequence",  # the micro batch size of SFT's validation has no effect then
     "model.generation.backend",  # refused with two nodes
     "model.environments",  # the reward model's settings have no effect then
     "remote_critic_rm.critic.run",  # stands for critic.ip

@@ -437,6 +437,11 @@ class Data(OwnColumns, Templated):
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
 
 
+LIMITED_BY_TOKENS = (
+    "with packed_sequence=True a micro batch has as many samples as packed_sequence_size allows."
+)
+
+
 @dataclass
 class Packed:
     """Micro batches limited by tokens instead of samples; the optimizer step stays the same."""
@@ -447,10 +452,14 @@ class Packed:
     """Tokens in a micro batch; null: micro_batch_size times the length of the longest sample."""
 
 
-def packing_without_effect(config: DictConfig) -> dict[str, str]:
-    """The settings without effect when micro batches are limited by samples."""
-    if config.model.data.packed_sequence:
-        return {}
-    return {
-        "model.data.packed_sequence_size": "without packed_sequence=True a micro batch has micro_batch_size samples."
-    }
+def packing_without_effect(config: DictConfig, micro_batch_size: str) -> dict[str, str]:
+    """The settings without effect when micro batches are limited by samples, or by tokens.
+
+    micro_batch_size: the name of the setting for training.
+    """
+    data = config.model.data
+    if not data.packed_sequence:
+        return {
+            "model.data.packed_sequence_size": "without packed_sequence=True a micro batch has micro_batch_size samples."
+        }
+    return {micro_batch_size: LIMITED_BY_TOKENS} if data.packed_sequence_size else {}

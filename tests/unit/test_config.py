@@ -218,6 +218,7 @@ def test_notices_name_the_settings_without_an_effect():
 
 
 SUMS = "model.environments={sums:{}}"
+PACKED = "model.data.packed_sequence=True model.data.packed_sequence_size=512"
 CUT = "model.ppo.sampling_params.top_k=5 model.ppo.sampling_params.top_p=0.9"
 ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is no other rank"
 
@@ -250,6 +251,24 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
         *(
             (kind, "model.cuda_graphs=True", "generates no")
             for kind in ("sft", "rm", "critic", "reward_server")
+        ),
+        ("rm", f"{PACKED} model.micro_batch_size=2", "micro_batch_size=2: with packed_sequence=True"),
+        ("rm", "model.data.packed_sequence=True model.micro_batch_size=2", None),  # times the longest sample
+        ("dpo", f"{PACKED} model.micro_batch_size=2", None),  # for validation/kl
+        (
+            "dpo",
+            f"{PACKED} model.micro_batch_size=2 model.dpo.num_val_samples=0",
+            "with packed_sequence=True",
+        ),
+        (
+            "sft",
+            f"{PACKED} model.data.train_ds.micro_batch_size=2",
+            "train_ds.micro_batch_size=2: with packed",
+        ),
+        (
+            "sft",
+            "model.data.packed_sequence=True model.data.validation_ds.micro_batch_size=2",
+            "validation_ds.micro_batch_size=2: with packed",
         ),
         ("dpo", "model.cuda_graphs=True", None),  # for validation/kl
         ("dpo", "model.cuda_graphs=True model.dpo.preference_loss=orpo", "the job generates no responses"),

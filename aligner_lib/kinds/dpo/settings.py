@@ -118,7 +118,11 @@ def measures_kl(loss: DPOLoss) -> bool:
 def _without_effect(config: DictConfig) -> dict[str, str]:
     """The settings without effect, with the reasons. They include the constants of all losses except the chosen loss."""
     loss, chosen = config.model.dpo.preference_loss, LOSSES[config.model.dpo.preference_loss]
-    unused = NO_TEST_SPLIT | packing_without_effect(config) | conversion_without_effect(config)
+    unused = (
+        NO_TEST_SPLIT
+        | packing_without_effect(config, "model.micro_batch_size")
+        | conversion_without_effect(config)
+    )
     for name in {name for other in LOSSES.values() for name in other.constants} - chosen.constants.keys():
         takers = " and ".join(taker for taker, other in LOSSES.items() if name in other.constants)
         unused[f"model.dpo.{name}"] = f"this is a constant of {takers} and not of {loss}."
@@ -141,7 +145,10 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         unused["model.dpo.val_response_length"] = (
             "num_val_samples=0: the policy writes no responses in a validation."
         )
-    if not measures_kl(config.model.dpo):
+    if measures_kl(config.model.dpo):
+        # the micro batches of its responses are not packed
+        unused.pop("model.micro_batch_size", None)
+    else:
         unused |= NO_GENERATION
     return unused
 

@@ -106,7 +106,10 @@ KIND = JobKind(
     data=PAIR_FILES,
     checks=(_check_scale,),
     without_effect=lambda config: (
-        NO_TEST_SPLIT | NO_GENERATION | packing_without_effect(config) | conversion_without_effect(config)
+        NO_TEST_SPLIT
+        | NO_GENERATION
+        | packing_without_effect(config, "model.micro_batch_size")
+        | conversion_without_effect(config)
     ),
     stage=2,
     **declared_in(Path(__file__).parent),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aligner_lib.config.kind import JobKind, TrainedModel
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
+    LIMITED_BY_TOKENS,
     NO_GENERATION,
     NO_LOADERS,
     Loop,
@@ -93,6 +94,21 @@ def _trains(config: DictConfig) -> tuple[TrainedModel, ...]:
     return (TrainedModel("sft", longest, train.micro_batch_size, train.global_batch_size),)
 
 
+def _without_effect(config: DictConfig) -> dict[str, str]:
+    of_data = "SFT has its batch sizes with its data: model.data.train_ds and model.data.validation_ds."
+    unused = {
+        "model.micro_batch_size": of_data,
+        "model.global_batch_size": of_data,
+        "model.data.validation_ds.shuffle": "a validation is a mean over its samples, and their order does not matter.",
+        **NO_GENERATION,
+        **packing_without_effect(config, "model.data.train_ds.micro_batch_size"),
+        **conversion_without_effect(config),
+    }
+    if config.model.data.packed_sequence:
+        unused["model.data.validation_ds.micro_batch_size"] = LIMITED_BY_TOKENS
+    return unused
+
+
 KIND = JobKind(
     name="sft",
     command="sft",
@@ -106,18 +122,7 @@ KIND = JobKind(
         "model.data.train_ds.file_path": "sft/train.jsonl",
         "model.data.validation_ds.file_path": "sft/validation.jsonl",
     },
-    without_effect=lambda config: (
-        dict.fromkeys(
-            ("model.micro_batch_size", "model.global_batch_size"),
-            "SFT has its batch sizes with its data: model.data.train_ds and model.data.validation_ds.",
-        )
-        | {
-            "model.data.validation_ds.shuffle": "a validation is a mean over its samples, and their order does not matter."
-        }
-        | NO_GENERATION
-        | packing_without_effect(config)
-        | conversion_without_effect(config)
-    ),
+    without_effect=_without_effect,
     stage=1,
     **declared_in(Path(__file__).parent),
 )
