@@ -28,7 +28,7 @@ sft, dpo, ppo, grpo, evaluate = map(whole_run, WHOLE_RUNS)
 @pytest.fixture(scope="session")
 def rm_further(jobs, rm) -> RunFolder:
     """A step of a reward model that begins as the run `rm` ended."""
-    begin = {"pretrained_checkpoint__restore_from_path": f"'{rm.path}'"}
+    begin = {"pretrained_checkpoint__restore_from_path": f"'{rm.path}'", "model__init_method_std": 0.5}
     return jobs.run("rm", "rm_further", trainer__rm__max_steps=1, **begin)
 
 

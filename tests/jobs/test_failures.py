@@ -171,7 +171,11 @@ def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(job
         build(config)
 
 
-def test_a_reward_model_may_be_trained_further(rm, rm_further):
+def test_a_reward_model_may_be_trained_further(jobs, rm, rm_further):
+    assert (
+        "note: model.init_method_std=0.5: the run starts with a trained head"
+        in jobs.log("rm_further").read_text()
+    )
     first, last = rm_further.metrics()[0], rm.metrics()[-1]
     assert first["validation/loss"] == pytest.approx(last["validation/loss"], abs=1e-6)
 

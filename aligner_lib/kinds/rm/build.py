@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from omegaconf import DictConfig
@@ -13,6 +14,8 @@ from aligner_lib.kinds.prepared_job import PreparedJob
 from aligner_lib.kinds.rm.trainer import RewardModelTrainer
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
+
+logger = logging.getLogger(__name__)
 
 
 def prepare(config: DictConfig) -> PreparedJob:
@@ -31,8 +34,13 @@ def prepare(config: DictConfig) -> PreparedJob:
             start,
             new_head=is_new,
         )
+        std = config.model.init_method_std
         if is_new and not engine.has_trained_head:
-            engine.draw_head(config.model.init_method_std, config.model.seed)
+            engine.draw_head(std, config.model.seed)
+        elif std:
+            logger.info(
+                "note: model.init_method_std=%s: the run starts with a trained head, which stays.", std
+            )
         scale = RewardScale(scaling["mean"], scaling["std"]) if fixed else RewardScale()
         return RewardModelTrainer(
             engine,

@@ -37,8 +37,9 @@ class RewardModelModel(ScalarModel):
     """The model returns rewards as (r - mean) / std; null: mean and std are measured on the validation pairs at the end of
     training."""
     init_method_std: float = setting(0.0, at_least(0))
-    """The standard deviation of the new head's weights. With 0 the first loss is exactly ln 2, but the gradient that reaches
-    the transformer is scaled by the head's weights, so the first steps train only the head."""
+    """The standard deviation of a new head's weights; a run that starts from a reward model keeps its head. With 0 the first
+    loss is exactly ln 2, but the gradient that reaches the transformer is scaled by the head's weights, so the first steps train
+    only the head."""
     center_rewards_coefficient: float = setting(0.0, at_least(0))
     """The weight of an extra loss: the mean square of the rewards at all tokens of a text, the prompt's included, added up over
     the two texts of a pair. The comparison of two last tokens does not determine the rewards at earlier tokens. The extra loss
