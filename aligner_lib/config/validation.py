@@ -15,6 +15,8 @@ from aligner_lib.config.kind import JobKind
 from aligner_lib.config.schema import named_groups, settings
 from aligner_lib.errors import ConfigError
 
+CHECKPOINTS = "exp_manager.create_checkpoint_callback"
+
 
 def check(kind: JobKind, config: DictConfig) -> None:
     """Raise ConfigError for the first invalid value."""
@@ -85,6 +87,8 @@ def without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
     for key, reason in kind.without_effect(config).items():
         group = [name for name in schema if key.endswith(".") and name.startswith(key)]
         reasons |= dict.fromkeys(group or [key], reason)
+    if CHECKPOINTS in schema and CHECKPOINTS not in reasons:
+        reasons |= _idle_without_checkpoints(schema, config)
     if config.model.tensor_model_parallel_size == 1:
         alone = [key for key in schema if key.endswith("model.sequence_parallel")]
         reasons |= dict.fromkeys(
@@ -96,6 +100,19 @@ def without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
             reasons[key] = f"nothing is sent there without exp_manager.{switch}=True."
     anywhere = {key: entry.metadata.get("without_effect") for key, entry in schema.items()}
     return {key: reason for key, reason in anywhere.items() if reason} | reasons
+
+
+def _idle_without_checkpoints(schema: Iterable[str], config: DictConfig) -> dict[str, str]:
+    """The settings without effect because no checkpoint is written or none is ranked, with the reasons."""
+    group, manager = "exp_manager.checkpoint_callback_params", config.exp_manager
+    if not manager.create_checkpoint_callback:
+        names = [f"{group}.{name}" for name in ("save_best", "monitor", "mode", "save_top_k")]
+        intervals = [key for key in schema if re.fullmatch(r"trainer\.\w+\.save_interval", key)]
+        return dict.fromkeys([*names, *intervals], f"with {CHECKPOINTS}=False no checkpoint is written.")
+    callback = manager.checkpoint_callback_params
+    if callback.save_best or callback.monitor:
+        return {}
+    return {f"{group}.mode": f"without {group}.save_best no checkpoint is the best."}
 
 
 def _idle_in_every_kind(schema: Iterable[str], config: DictConfig) -> Iterator[tuple[str, str]]:

@@ -218,6 +218,7 @@ def test_notices_name_the_settings_without_an_effect():
 
 
 SUMS = "model.environments={sums:{}}"
+CALLBACK = "exp_manager.checkpoint_callback_params"
 PACKED = "model.data.packed_sequence=True model.data.packed_sequence_size=512"
 CUT = "model.ppo.sampling_params.top_k=5 model.ppo.sampling_params.top_p=0.9"
 ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is no other rank"
@@ -270,6 +271,15 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
             "model.data.packed_sequence=True model.data.validation_ds.micro_batch_size=2",
             "validation_ds.micro_batch_size=2: with packed",
         ),
+        (
+            "sft",
+            f"{CALLBACK}.save_best=validation/loss {CALLBACK}.save_top_k=4 trainer.sft.save_interval=3"
+            " exp_manager.create_checkpoint_callback=False",
+            "=4, trainer.sft.save_interval=3: with exp_manager.create_checkpoint_callback=False no checkpoint",
+        ),
+        ("rm", f"{CALLBACK}.mode=max", f"without {CALLBACK}.save_best no checkpoint is the best"),
+        ("rm", f"{CALLBACK}.mode=max {CALLBACK}.monitor=val_loss", None),
+        ("critic", f"{CALLBACK}.save_top_k=4 exp_manager.create_checkpoint_callback=False", "set this there"),
         ("dpo", "model.cuda_graphs=True", None),  # for validation/kl
         ("dpo", "model.cuda_graphs=True model.dpo.preference_loss=orpo", "the job generates no responses"),
         ("ppo", "critic.model.cuda_graphs=True", "the critic generates no responses"),
