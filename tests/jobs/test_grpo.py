@@ -321,7 +321,10 @@ DISTILL = {"model__grpo__objective": "distill", "model__grpo__teacher__restore_f
         ),
         ({"model__environments__e__rewards": "{a: 0.0}"}, "finite weights, not all 0"),
         ({"model__environments__e__rewards": "{reward: 1}"}, "`reward` is the name of their weighted sum"),
-        ({"model__grpo__objective": "distill"}, r"set model\.grpo\.teacher\.restore_from_path"),
+        (
+            {"model__grpo__baseline": "teacher"},
+            r"baseline=teacher, .* set model\.grpo\.teacher\.restore_from_path",
+        ),
         (
             DISTILL | {"model__grpo__kl": "reward"},
             r"kl=reward with baseline=teacher: .* set model\.grpo\.kl=k1, k2, k3 or none",

@@ -284,6 +284,11 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
         ("dpo", "model.cuda_graphs=True model.dpo.preference_loss=orpo", "the job generates no responses"),
         ("ppo", "critic.model.cuda_graphs=True", "the critic generates no responses"),
         ("evaluate", "critic.model.cuda_graphs=True", "the reward model generates no responses"),
+        (
+            "grpo",
+            "model.grpo.objective=distill model.grpo.baseline=group_mean model.grpo.teacher.restore_from_path=m",
+            "=m: baseline=group_mean has no teacher",
+        ),
         ("grpo", "model.cuda_graphs=True", None),
         ("grpo", "model.cuda_graphs=True model.generation.backend=vllm", "the server generates"),
         ("grpo", "trainer.grpo.use_absolute_kl=True", None),  # of init_policy_kl, too

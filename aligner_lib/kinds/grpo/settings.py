@@ -193,8 +193,8 @@ def _check_teacher(config: DictConfig) -> None:
     teacher, learns = config.model.grpo.teacher.restore_from_path, objective_of(config).baseline == "teacher"
     if learns and not teacher:
         raise ConfigError(
-            "model.grpo.objective=distill learns from a teacher: set model.grpo.teacher.restore_from_path to a policy's "
-            "folder"
+            "model.grpo.baseline=teacher, as in objective=distill, learns from a teacher: set "
+            "model.grpo.teacher.restore_from_path to a policy's folder"
         )
     if learns and objective_of(config).kl == "reward":
         raise ConfigError(
@@ -270,7 +270,7 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
             "the reward model is in this process; remote_rm.ip or .run puts it into another job."
         )
     if objective.baseline != "teacher":
-        unused["model.grpo.teacher."] = f"objective={config.model.grpo.objective} has no teacher."
+        unused["model.grpo.teacher."] = f"baseline={objective.baseline} has no teacher."
     else:
         unused |= dict.fromkeys(
             (
