@@ -39,11 +39,13 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import RewardModel
 from aligner_lib.run_folder.reader import RunFolder
+from data.conversations import is_templated
 
 
 def as_prompt(text: str) -> str:
-    """Format a question as the first turn of a conversation. A conversation that ends before an answer stays unchanged."""
-    return text if text.endswith(ANSWER) else f"User: {text}\n\n{ANSWER}"
+    """Format a question as the first turn of a conversation. A conversation that ends before an answer, and a prompt that a
+    chat template has written, stay unchanged."""
+    return text if text.endswith(ANSWER) or is_templated(text) else f"User: {text}\n\n{ANSWER}"
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:

@@ -15,7 +15,7 @@ from aligner_lib.datasets.chat_template import OWN, PLAIN, StopTokenError, encod
 from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_prompts, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.inference import row_of
+from aligner_lib.jobs.inference import as_prompt, row_of
 from aligner_lib.tutorial import show_mask
 from aligner_lib.tutorial.displays.show_mask import Mask
 
@@ -172,7 +172,7 @@ def test_a_pair_in_a_template_is_learnt_as_it_stands_and_not_written_again(
     assert rows == [prompt + answer + stop for answer in answers]
     assert pair.chosen[: pair.chosen_start] == encode_prompt(tokenizer, prompt) == tokenizer.encode(prompt)
     assert load_pairs(file, tokenizer, 128)[0][0].chosen == pair.chosen
-    assert row_of(tokenizer, prompt, answers[0])[0] == pair.chosen  # scored as trained
+    assert row_of(tokenizer, as_prompt(prompt), answers[0])[0] == pair.chosen  # scored as trained
     with pytest.raises(ValueError, match=r"would write it again: give model\.data\.chat_template=plain"):
         load_preferences(file, use_template(tokenizer, OWN), 128)
 
