@@ -92,7 +92,7 @@ def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
     )
     urls = ["http://[fd00::7]:8000/v1", "http://judge-4:8000"]
     message += "; gpu1 read file.jsonl for llama3 on cuda, and http://Jane:pass@Jane@judge-3:8000/v1 refused"
-    kept = ["qwen:7b", "12:30", "cuda:0", "llama3:8", "file.jsonl:3"]
+    kept = ["qwen:7b", "12:30", "cuda:0", "llama3:8", "file.jsonl:3", "more.jsonl:32"]
     config = {
         "critic": {"ip": "gpu-17.corp", "port": 5567},
         "args": {"url": "http://judge-3:8000/v1", "urls": urls, "host": "judge-6.corp"},

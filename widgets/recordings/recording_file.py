@@ -34,8 +34,12 @@ USER_OF_ADDRESS = re.compile(r"(?<=://)[^\s/]*@")
 """A user name and a password before the host of an address. The password may have an unescaped @."""
 HOSTS = ("ip", "address", "host", "hosts", "hostname", "server", "servers")
 """The names of settings whose values are hosts."""
-HOST_AND_PORT = re.compile(r"(?<![\w.:-])(?!(?:cuda|[\d_-]+):)(\[[^\]\s]*\]|[\w.-]+):\d{2,}(?![.:-]?\w)")
-"""A server in the value of any setting, such as gpu-07:8000. A single digit is a line, a device or a model's size."""
+DATA_FILE = r"[\w.-]+\.(?:jsonl?|gz|parquet|csv|tsv|arrow)"
+HOST_AND_PORT = re.compile(
+    rf"(?<![\w.:-])(?!(?:cuda|[\d_-]+|{DATA_FILE}):)(\[[^\]\s]*\]|[\w.-]+):\d{{2,}}(?![.:-]?\w)"
+)
+"""A server in the value of any setting, such as gpu-07:8000. A single digit is a line, a device or a model's size, and a number
+after a data file is a line."""
 HOST_OF_ADDRESS = re.compile(r"://(?:[^\s/\"]*@)?(\[[^\]\s]*\]|[^\s/:\"]+)")
 KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at other_settings_at".split()
 
