@@ -10,16 +10,21 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aligner_lib.config.compose import compose, parse_override, recorded, save, settings_of, written
 from aligner_lib.config.functions import place_in
 from aligner_lib.config.kinds import kind_of
+from aligner_lib.config.validation import without_effect
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.command_line import command
 from aligner_lib.models.resolve import resolve
 from aligner_lib.run_folder.branch import begin_branch, remove_unstarted
 from aligner_lib.run_folder.reader import RunFolder, flatten, step_of
 from data.hub import is_hub_name
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 INTERRUPTED_S = 15  # for the job to record an interruption
 OF_A_FOLDER = ("exp_manager.explicit_log_dir", "exp_manager.stop_after", "exp_manager.resume_if_exists")
@@ -146,13 +151,13 @@ def _present_inputs(parent: RunFolder, overrides: list[str]) -> dict[str, object
     return inputs
 
 
-def _check_inputs(parent: RunFolder, config: dict, overrides: list[str]) -> None:
-    """Raise UserError for a missing model or file. config: the branch's settings."""
-    hashes = parent.info.get("hashes") or {}
+def _check_inputs(parent: RunFolder, config: DictConfig, overrides: list[str]) -> None:
+    """Raise UserError for a missing model or file that the job reads. config: the branch's settings."""
+    hashes, idle = parent.info.get("hashes") or {}, without_effect(kind_of(parent.kind), config)
     given = {name for key, value in map(parse_override, overrides) for name in flatten({key: value})}
-    for key, value in flatten(config).items():
+    for key, value in flatten(save(config)).items():
         is_model = MODEL.fullmatch(key) is not None
-        if is_model or DATA.fullmatch(key) or key in hashes:
+        if key not in idle and (is_model or DATA.fullmatch(key) or key in hashes):
             for place in value if isinstance(value, list) else [value]:
                 if place and not _exists(str(place), is_model):
                     if key in given:
@@ -173,11 +178,11 @@ def _exists(place: str, is_model: bool) -> bool:
     return not is_model and (path.with_name(f"{path.name}.bin").exists() or is_hub_name(place))
 
 
-def _check(parent: RunFolder, shared: Mapping[str, object], overrides: list[str], child: Path) -> dict:
+def _check(parent: RunFolder, shared: Mapping[str, object], overrides: list[str], child: Path) -> DictConfig:
     """Return the branch's settings. Raises ConfigError for rejected settings, and UserError for a branch that would not continue
     from its parent."""
     texts = [*(f"{key}={written(value)}" for key, value in shared.items()), *overrides]
-    config = save(compose(parent.kind, texts, parent.info.get("profile")))
+    config = compose(parent.kind, texts, parent.info.get("profile"))
     if (config.get("exp_manager") or {}).get("resume_if_exists") is False:
         raise UserError(
             f"exp_manager.resume_if_exists=False would train {child} from step 0, without the steps of {parent.name}: to begin "

@@ -206,8 +206,8 @@ class RunWriter:
         fork on."""
         at_fork = (self._before.get("parent") or {}).get("step") == step
         before, now = self._before.get("hashes") or {}, self._info["hashes"]
-        # an early release recorded test files, too, which no job reads
-        unread = _test_files(self._before.get("config") or {})
+        # early releases recorded files that no job reads, too
+        unread = _unread_files(self._before.get("config") or {})
         other = [
             name
             for name in before | now
@@ -570,10 +570,16 @@ def _decays_over_run(config: dict) -> bool:
     )
 
 
-def _test_files(config: dict) -> set[str]:
-    """The paths and names of the files of data_prefix.test, of token files their prefixes."""
-    value = flatten(config).get("model.data.data_prefix.test")
-    files = map(str, filter(None, value if isinstance(value, list) else [value]))
+def _unread_files(config: dict) -> set[str]:
+    """The paths and names of data files that a job does not read, of token files their prefixes: those of data_prefix.test, and
+    of all splits if environments provide the prompts."""
+    flat = flatten(config)
+    has_environments = any(key.startswith("model.environments.") for key in flat)
+    splits = ("train", "validation", "test") if has_environments else ("test",)
+    values = [flat.get(f"model.data.data_prefix.{split}") for split in splits]
+    files = [
+        str(file) for value in values for file in (value if isinstance(value, list) else [value]) if file
+    ]
     return {_prefix(name) for file in files for name in (str(Path(file)), Path(file).name)}
 
 

@@ -297,16 +297,16 @@ def test_a_run_is_not_resumed_with_other_inputs(tmp_path, hashes, named):
 
 
 @pytest.mark.parametrize(
-    ("test", "recorded"),
+    ("unread", "recorded"),
     [
-        ("data/t.jsonl", ["t.jsonl"]),
-        (["data/t.jsonl", "more/t.jsonl"], ["data/t.jsonl", "more/t.jsonl"]),
-        (["data/t_text"], ["t_text.bin", "t_text.idx"]),
+        ({"test": "data/t.jsonl"}, ["t.jsonl"]),
+        ({"test": ["data/t.jsonl", "more/t.jsonl"]}, ["data/t.jsonl", "more/t.jsonl"]),
+        ({"test": ["data/t_text"]}, ["t_text.bin", "t_text.idx"]),
     ],
 )
-def test_a_run_that_was_begun_with_test_files_is_resumed_without_them(tmp_path, test, recorded):
+def test_a_run_that_was_begun_with_unread_files_is_resumed_without_them(tmp_path, unread, recorded):
     hashes = {"model": "m"} | dict.fromkeys(recorded, "t")
-    config = {"model": {"data": {"data_prefix": {"train": ["v.jsonl"], "test": test}}}}
+    config = {"model": {"data": {"data_prefix": {"train": ["v.jsonl"]} | unread}}}
     begin(tmp_path, (1, 2, 3), "stopped", hashes=hashes | {"v.jsonl": "v"}, config=config)
     with (
         pytest.raises(UserError, match=r"other inputs \(v.jsonl\)"),
@@ -314,6 +314,10 @@ def test_a_run_that_was_begun_with_test_files_is_resumed_without_them(tmp_path, 
     ):
         run.start(2)
     with writer(tmp_path, hashes={"model": "m", "v.jsonl": "v"}) as run:
+        run.start(2)
+    config["model"]["environments"] = {"sums": {"use": "sums"}}  # which provide the prompts
+    change_info(tmp_path, hashes=hashes | {"v.jsonl": "v"}, config=config)
+    with writer(tmp_path, hashes={"model": "m"}) as run:
         run.start(2)
 
 
