@@ -5,7 +5,7 @@ import socket
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -325,6 +325,12 @@ def test_a_server_that_can_t_start_is_told_with_its_last_words_or_what_to_do(sta
     config = compose("grpo", [VLLM, "model.generation.vllm_cfg.executable=no_vllm"])
     with pytest.raises(UserError, match=r"there is no command 'no_vllm' here. Install vLLM"):
         start(config.model.generation.vllm_cfg)
+
+
+def test_a_run_takes_no_other_program_on_its_port_for_its_own_server(start, settings, monkeypatch):
+    monkeypatch.setattr(vllm_server, "open_url", lambda *_: nullcontext())  # another program answers at once
+    with pytest.raises(UserError, match=r"vLLM ended before the first answer(?s:.*)address already in use"):
+        start(settings("import sys; sys.exit('address already in use')"))
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -65,7 +66,10 @@ class VllmServer:
         self.process.wait()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the server answers. Raises UserError when the server ends first, or does not answer in time."""
+        """Wait until the server answers. Raises UserError when the server ends first, or does not answer in time.
+
+        The answer of another program does not count: the program may have taken the port before the server.
+        """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
@@ -73,12 +77,24 @@ class VllmServer:
                     f"vLLM ended before the first answer (exit code {self.process.returncode}). Its last "
                     f"output:\n{self.last_output()}"
                 )
-            with contextlib.suppress(OSError), open_url(f"{self.url}/health", 5):
-                return
+            if self._listens():
+                with contextlib.suppress(OSError), open_url(f"{self.url}/health", 5):
+                    return
             time.sleep(POLL_S)
         raise UserError(
             f"vLLM has not answered within model.generation.vllm_cfg.timeout={seconds:g} s. Its last output:\n{self.last_output()}"
         )
+
+    def _listens(self) -> bool:
+        """Whether the server's process or one of its child processes listens at the server's address."""
+        address = urlsplit(self.url)
+        listening = (psutil.CONN_LISTEN, (address.hostname, address.port))
+        for process in _family(self.process.pid):
+            with contextlib.suppress(psutil.Error):  # a child process has just ended
+                connections = process.net_connections("tcp")
+                if listening in [(connection.status, connection.laddr) for connection in connections]:
+                    return True
+        return False
 
 
 def start(
@@ -140,7 +156,7 @@ def end_earlier(folder: Path) -> None:
 def _end(pid: int) -> None:
     """End a server and its child processes: SIGTERM, END_S seconds to clean up, then SIGKILL."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        family = _family(pid)
         family[0].terminate()  # the server then ends the others
         _, left = psutil.wait_procs(family, END_S)
         for process in left:
@@ -150,6 +166,12 @@ def _end(pid: int) -> None:
     # a server that was killed has no children any more, but its engine is still in its process group
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """A server's process, and its child processes."""
+    server = psutil.Process(pid)
+    return [server, *server.children(recursive=True)]
 
 
 def _options(settings: ServerSettings, longest: int, port: int) -> list[str]:
