@@ -70,26 +70,26 @@ def test_the_policy_trains_on_prompts_whose_forms_a_program_can_check(tmp_path):
 
 
 def test_a_second_server_and_an_interrupt_of_its_wait_leave_no_server_in_memory(monkeypatch):
+    """The address of a judge is the address at which its own server says that it serves."""
     servers = []
 
     class Server(SimpleNamespace):
-        def __init__(self, *_, **__):
+        def __init__(self, command, *, stdout, **_):
             super().__init__(runs=True, poll=lambda: None, wait=lambda *_: None)
             self.terminate = lambda: setattr(self, "runs", False)
             servers.append(self)
+            if len(servers) < 3:
+                address = f"http://127.0.0.1:{8000 + len(servers)}/v1"
+                print(f"m is served at {address} with the token t", file=stdout, flush=True)
 
-    answers = iter([True, True])
-
-    def answers_or_is_interrupted(url: str) -> bool:
-        if answer := next(answers, False):
-            return answer
+    def interrupt(_) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(subprocess, "Popen", Server)
-    monkeypatch.setattr(served, "_answers", answers_or_is_interrupted)
+    monkeypatch.setattr(served.time, "sleep", interrupt)
     monkeypatch.setenv(served.KEY_VARIABLE, "")
     for living in ([True], [False, True]):
-        served.serve_judge("m")
+        assert served.serve_judge("m").url == f"http://127.0.0.1:{8000 + len(living)}"
         assert [server.runs for server in servers] == living
     with pytest.raises(KeyboardInterrupt):
         served.serve_judge("m")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import secrets
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial.judging.verdicts import recorded_judge
-from cluster.rendezvous import free_port, open_url
 
 KEY_VARIABLE = "NOTEBOOK_JUDGE_KEY"
 START_S, POLL_S, END_S = 600, 0.5, 20
@@ -58,7 +58,7 @@ _served: ServedJudge | None = None
 
 
 def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
-    """Start a server for a model, and return after its first answer. An earlier server of this process ends.
+    """Start a server for a model, and return when the server answers. An earlier server of this process ends.
 
     model: as for `aligner serve`. rows: requests that are answered at the same time. The environment variable KEY_VARIABLE gets
     the server's random token. Raises UserError with the server's last words if the server ends before an answer.
@@ -67,17 +67,17 @@ def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
     if _served is not None:
         _served.stop()
     os.environ[KEY_VARIABLE] = secrets.token_hex(16)
-    port = free_port()
-    options = ["--port", str(port), "--rows", str(rows)]
+    # The server itself takes a free port: between a choice here and the server's start, another program could take the port.
+    options = ["--port", "0", "--rows", str(rows)]
     command = [sys.executable, "-m", "aligner_lib", "serve", str(model), *options]
     environment = os.environ | {"ALIGNER_SERVE_TOKEN": os.environ[KEY_VARIABLE]}
     with tempfile.TemporaryFile("w+") as words:
         process = subprocess.Popen(command, env=environment, stdout=words, stderr=words)
-        judge = _served = ServedJudge(f"http://127.0.0.1:{port}", str(model), process)
+        judge = _served = ServedJudge("", str(model), process)
         atexit.register(judge.stop)
         waited = time.monotonic()
         try:
-            while not _answers(judge.url):
+            while not (url := _greeted(words)):
                 if process.poll() is not None or time.monotonic() - waited > START_S:
                     judge.stop()
                     words.seek(0)
@@ -86,6 +86,7 @@ def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
         except KeyboardInterrupt:
             judge.stop()
             raise
+    judge.url = url
     return judge
 
 
@@ -138,9 +139,9 @@ def endpoint_of(judge: str, model: str, folder: Path) -> ServedJudge | JudgeElse
     return JudgeElsewhere({"url": judge, "model": model} | key)
 
 
-def _answers(url: str) -> bool:
-    try:
-        with open_url(f"{url}/health", POLL_S * 10):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
+def _greeted(words: IO[str]) -> str | None:
+    """The address in the greeting of a server that answers; None before. words: the server's output."""
+    # not `words.read`, which would move the position at which the server writes
+    output = os.pread(words.fileno(), os.fstat(words.fileno()).st_size, 0).decode(errors="replace")
+    greeting = re.search(r" is served at (http://127\.0\.0\.1:\d+)/v1 ", output)
+    return greeting and greeting[1]
