@@ -380,14 +380,15 @@ def test_an_address_that_no_request_can_use_is_refused(url):
 
 def send_to_receivers(weights, receivers: int, strangers: list[bytes] = ()) -> list:
     """What each receiver got. strangers: what other programs send to the port first."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as opened:
         port = listener.getsockname()[1]
+        opened.enter_context(socket.create_connection(("127.0.0.1", port)))  # says nothing
         for content in strangers:
             with socket.create_connection(("127.0.0.1", port)) as stranger:
                 stranger.sendall(content)
 
         def receive(_: int) -> list:
-            return list(weight_stream.receive("127.0.0.1", port, "token", receivers, 30))
+            return list(weight_stream.receive("127.0.0.1", port, "token", receivers, 10))
 
         with ThreadPoolExecutor(receivers) as threads:
             received = threads.map(receive, range(receivers))
@@ -405,7 +406,7 @@ def test_every_receiver_gets_every_weight_in_blocks(monkeypatch):
         assert received["c"].dtype == torch.bfloat16
 
 
-def test_strangers_get_no_weights():
+def test_strangers_get_no_weights_and_delay_no_receiver():
     strangers = [b"", b"GET / HTTP/1.1\n", b'{"token": "wrong", "receivers": 1}\n', b"[]\n"]
     (((_, received),),) = send_to_receivers([("a", torch.ones(2))], 1, strangers)
     assert torch.equal(received, torch.ones(2))

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hmac
 import json
+import selectors
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
@@ -42,9 +44,7 @@ def send(
     `check` may raise to stop the wait. Raises StreamError.
     """
     with ExitStack() as opened:
-        receivers = [
-            opened.enter_context(connection) for connection in _accepted(listener, token, timeout, check)
-        ]
+        receivers = _accepted(listener, token, timeout, check, opened)
         for block in _blocks(weights):
             for receiver in receivers:
                 try:
@@ -55,39 +55,47 @@ def send(
 
 
 def _accepted(
-    listener: socket.socket, token: str, timeout: float, check: Callable[[], object]
-) -> Iterator[socket.socket]:
-    """The connections of all receivers; connections with a wrong token are closed."""
-    accepted, receivers = 0, 1
-    while accepted < receivers:
-        connection = _next(listener, timeout, check)
-        connection.settimeout(timeout)
-        hello = _hello(connection)
-        if not hmac.compare_digest(str(hello.get("token")).encode(), token.encode()):
-            connection.close()
-            continue
-        accepted, receivers = accepted + 1, hello["receivers"]
-        yield connection
+    listener: socket.socket, token: str, timeout: float, check: Callable[[], object], opened: ExitStack
+) -> list[socket.socket]:
+    """The connections of all receivers. opened: closes all connections; those with a wrong token are closed at once."""
+    accepted, receivers, deadline = [], 1, time.monotonic() + timeout
+    # All connections wait together, so that a silent connection of another program delays no receiver.
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(listener, selectors.EVENT_READ)
+        while len(accepted) < receivers:
+            check()
+            if time.monotonic() > deadline:
+                raise StreamError(f"the server did not fetch the weights within {timeout:g} s")
+            for key, _ in waiting.select(POLL_S):
+                connection = key.fileobj
+                if connection is listener:
+                    connection = opened.enter_context(listener.accept()[0])
+                    connection.settimeout(timeout)
+                    waiting.register(connection, selectors.EVENT_READ, data=bytearray())
+                elif (hello := _hello(connection, key.data)) is not None:
+                    waiting.unregister(connection)
+                    if hmac.compare_digest(str(hello.get("token")).encode(), token.encode()):
+                        accepted.append(connection)
+                        receivers, deadline = hello["receivers"], time.monotonic() + timeout
+                    else:
+                        connection.close()
+    return accepted
 
 
-def _hello(connection: socket.socket) -> dict:
-    """The first message of a connection; empty when the message is not a JSON object."""
+def _hello(connection: socket.socket, received: bytearray) -> dict | None:
+    """The first message of a connection; None before the message's end, and empty when the message is not a JSON object.
+
+    received: the message's earlier bytes; the call adds the connection's next bytes.
+    """
     try:
-        message = json.loads(connection.makefile("rb").readline(HELLO_BYTES))
+        part = connection.recv(HELLO_BYTES)
+        received += part
+        if part and b"\n" not in part and len(received) < HELLO_BYTES:
+            return None
+        message = json.loads(received)
     except (OSError, ValueError):
         return {}
     return message if isinstance(message, dict) else {}
-
-
-def _next(listener: socket.socket, timeout: float, check: Callable[[], object]) -> socket.socket:
-    listener.settimeout(POLL_S)
-    for _ in range(max(1, round(timeout / POLL_S))):
-        check()
-        try:
-            return listener.accept()[0]
-        except TimeoutError:
-            continue
-    raise StreamError(f"the server did not fetch the weights within {timeout:g} s")
 
 
 def _blocks(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:
