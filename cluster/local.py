@@ -116,7 +116,8 @@ class LocalScheduler(Scheduler):
         exports = {**own_variables(), **submission.variables, processes.JOB_VARIABLE: str(member.folder)}
         lines = ["#!/bin/bash", *(f"export {name}={shlex.quote(value)}" for name, value in exports.items())]
         lines.append(f"mkdir -p {shlex.quote(str(member.folder))}")
-        for name, rank, command, variables in rank_specifications(_specification(submission)):
+        lines.append("stores=$(mktemp -d)")
+        for name, rank, command, variables in rank_specifications(_specification(submission), "$stores"):
             words = [*(f"{key}={value}" for key, value in variables.items()), shlex.join(command)]
             log = record.log_path(member.folder, name, rank)
             lines += [f"{' '.join(words)} >>{shlex.quote(str(log))} 2>&1 &", "ranks+=($!)"]

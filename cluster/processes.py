@@ -5,8 +5,9 @@ import ctypes
 import getpass
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -50,6 +51,25 @@ def signalled_with_parent(number: signal.Signals) -> Callable[[], None] | None:
     libc = ctypes.CDLL(None)
     pr_set_pdeathsig = 1
     return lambda: libc.prctl(pr_set_pdeathsig, int(number))
+
+
+@contextlib.contextmanager
+def passing_signals_to(children: list[subprocess.Popen]) -> Iterator[None]:
+    """Pass a scheduler's signals to this process (SIGTERM and SIGUSR2) on to child processes.
+
+    children: may grow while the context lasts.
+    """
+
+    def pass_on(number: int, _) -> None:
+        for child in children:
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def of_job(folder: str, spare: tuple[int, ...] = ()) -> list[psutil.Process]:

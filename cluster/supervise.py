@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from cluster import processes, record
 from cluster.cores import thread_variables
-from cluster.launch import rank_variables
+from cluster.launch import STORE_VARIABLE, rank_variables
 from cluster.rendezvous import free_port
 
 _POLL_S = 0.05
@@ -33,14 +34,20 @@ class Terminated(Exception):
     """The process received SIGTERM: the job is being cancelled, or the machine is shutting down."""
 
 
-def rank_specifications(components: list[dict]) -> Iterator[tuple[str, int, list[str], dict[str, str]]]:
-    """Every rank of every component: the component's name, the rank, the rank's command and environment variables."""
+def rank_specifications(
+    components: list[dict], stores: str
+) -> Iterator[tuple[str, int, list[str], dict[str, str]]]:
+    """Every rank of every component: the component's name, the rank, the rank's command and environment variables.
+
+    stores: a new folder that only the user can read, for the files through which a component's ranks find each other.
+    """
     for component in components:
         size, port = component["ranks"], free_port()
         for rank in range(size):
             variables = dict(component["variables"])
             if size > 1:  # a single rank may start ranks of its own
                 variables |= rank_variables(rank, size, rank, size, "127.0.0.1", port)
+                variables[STORE_VARIABLE] = f"{stores}/{component['name']}"
                 variables |= thread_variables(size)
             yield component["name"], rank, component["command"], variables
 
@@ -93,16 +100,17 @@ def supervise(folder: Path) -> None:
 
     signal.signal(signal.SIGTERM, terminated)
     ranks: list[Rank] = []
-    try:
-        for specification in rank_specifications(spec["components"]):
-            ranks.append(start(folder, *specification))
-        outcome = watch(ranks, main=spec["components"][-1]["name"], linger_s=spec["linger_s"])
-    except Terminated:
-        outcome = {"returncode": -signal.SIGTERM}
-    except OSError as error:
-        outcome = {"returncode": 127, "note": str(error)}
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the job is ending already
-    processes.end_job(str(folder), spare=(os.getpid(),))
+    with tempfile.TemporaryDirectory(prefix="aligner-ranks-") as stores:
+        try:
+            for specification in rank_specifications(spec["components"], stores):
+                ranks.append(start(folder, *specification))
+            outcome = watch(ranks, main=spec["components"][-1]["name"], linger_s=spec["linger_s"])
+        except Terminated:
+            outcome = {"returncode": -signal.SIGTERM}
+        except OSError as error:
+            outcome = {"returncode": 127, "note": str(error)}
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the job is ending already
+        processes.end_job(str(folder), spare=(os.getpid(),))
     record.write_json(folder / "exit.json", outcome | {"time": time.time()})
 
 

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import tempfile
 import threading
 import time
 import traceback
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.launch import STORE_VARIABLE, rank_variables
 from cluster.rendezvous import free_port
 
 BOUND_S = 300.0  # nothing takes so long, except on a machine that is busy with something else
@@ -69,14 +71,14 @@ def run(work: Callable, *arguments: object, log: Path) -> None:
 
 
 def start_ranks(ranks: int, work: Callable, *arguments: object, folder: Path) -> list[BaseProcess]:
-    """Begin work(*arguments) as so many ranks, with the environment that torchrun gives them; logs go to the folder."""
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    """Begin work(*arguments) as so many ranks, with the environment that our launchers give them; logs go to the folder."""
+    port, store = free_port(), {STORE_VARIABLE: tempfile.mktemp(prefix="store-", dir=folder)}
     return [
         start(
             work,
             *arguments,
             log=folder / f"rank{rank}.log",
-            environment=address | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            environment=rank_variables(rank, ranks, rank, ranks, "127.0.0.1", port) | store,
         )
         for rank in range(ranks)
     ]

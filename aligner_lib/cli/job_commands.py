@@ -51,7 +51,7 @@ def _add_job(kind: JobKind) -> None:
         from omegaconf import OmegaConf
 
         from aligner_lib.config.compose import compose, read_overrides, written
-        from aligner_lib.jobs.torchrun import needs_launcher, relaunch
+        from aligner_lib.jobs.local_ranks import needs_launcher, run_ranks
 
         if show_help:
             from aligner_lib.cli.settings_help import settings_help
@@ -67,7 +67,7 @@ def _add_job(kind: JobKind) -> None:
         if config.exp_manager.explicit_log_dir is None:
             config.exp_manager.explicit_log_dir = str(RUNS / f"{kind.name}-{time.strftime('%Y%m%d-%H%M%S')}")
         if needs_launcher(config):
-            relaunch(kind.command, config, profile, overrides)
+            raise typer.Exit(run_ranks(kind.command, config, profile, overrides))
         os.environ.update(thread_variables(ranks=1))  # libgomp reads the variables when torch loads libgomp
         load(kind.run)(kind.name, config, profile)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from aligner_lib.jobs.command_line import command
 from aligner_lib.models.resolve import resolve
 from aligner_lib.run_folder.branch import begin_branch, remove_unstarted
 from aligner_lib.run_folder.reader import RunFolder, flatten, step_of
+from cluster.processes import passing_signals_to
 from data.hub import is_hub_name
 
 if TYPE_CHECKING:
@@ -92,20 +92,17 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
 def run_to_end(command: list[str]) -> int:
     """Run a job to its end, and return its exit code. A scheduler's signals to this process reach the job."""
     job = subprocess.Popen(command)
-    numbers = (signal.SIGTERM, signal.SIGUSR2)
-    before = {number: signal.signal(number, lambda number, _: job.send_signal(number)) for number in numbers}
-    try:
-        return job.wait()
-    finally:
-        if job.poll() is None:  # Ctrl-C, which has reached the job, too
-            try:
-                job.wait(INTERRUPTED_S)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:  # also after a second Ctrl-C
-                job.kill()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with passing_signals_to([job]):
+        try:
+            return job.wait()
+        finally:
+            if job.poll() is None:  # Ctrl-C, which has reached the job, too
+                try:
+                    job.wait(INTERRUPTED_S)
+                except subprocess.TimeoutExpired:
+                    pass
+                finally:  # also after a second Ctrl-C
+                    job.kill()
 
 
 def branch_command(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from aligner_lib.megatron import cpu
+from cluster.launch import STORE_VARIABLE
 
 cpu.prepare()
 
@@ -21,8 +25,9 @@ def initialize(
     """Join the job's processes and form the tensor-, pipeline- and data-parallel groups.
 
     timeout_minutes: how long a rank waits for other ranks in a collective operation of any group before the rank gives up.
-    RANK, WORLD_SIZE and MASTER_* come from the environment, as torchrun sets them; without them, the process runs alone. Raises
-    ValueError when the sizes do not divide the number of processes.
+    RANK, WORLD_SIZE and MASTER_* come from the environment, as torchrun sets them; without them, the process runs alone. Ranks of
+    a single node find each other through the file in STORE_VARIABLE, if our launchers have set it. Raises ValueError when the
+    sizes do not divide the number of processes.
     """
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     model_parallel = tensor_model_parallel_size * pipeline_model_parallel_size
@@ -39,7 +44,7 @@ def initialize(
         if world_size == 1:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # opens no port
         else:
-            dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
+            _join(backend, world_size, timedelta(minutes=timeout_minutes))
     if not parallel_state.model_parallel_is_initialized():
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size,
@@ -51,6 +56,22 @@ def initialize(
 
             # dropout is off, but Megatron requires its random-state trackers
             model_parallel_cuda_manual_seed(1234)
+
+
+def _join(backend: str, world_size: int, timeout: timedelta) -> None:
+    """Join the job's other processes."""
+    path = os.environ.get(STORE_VARIABLE)
+    if not path:
+        dist.init_process_group(backend, timeout=timeout)
+        return
+    # else gloo would listen at the address of the host's name, which other machines may reach
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    store = dist.FileStore(path, world_size)
+    store.set_timeout(timeout)
+    rank = int(os.environ["RANK"])
+    if rank == 0:
+        atexit.register(Path(path).unlink, missing_ok=True)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 
 def shutdown() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster import logs, queue
 from cluster.hostlist import expand
-from cluster.launch import from_slurm, master_port
+from cluster.launch import from_slurm, make_private, master_port, step_store
 from cluster.queue import Entry, parse_sacct, parse_squeue
 from cluster.slurm import _from_queue, first_failure
 from cluster.states import State, Status, status_at_end
@@ -36,6 +36,21 @@ def test_torchs_variables_come_from_the_steps():
     expected = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
     expected |= {"MASTER_ADDR": "gpu07", "MASTER_PORT": "23457"}
     assert from_slurm(environ, component=1) == expected
+    assert step_store(environ, component=1) == ""
+    starts = [environ | {"SLURM_STEP_NUM_NODES": "1", "SLURM_RESTART_COUNT": count} for count in "12"]
+    stores = {step_store(start, component) for start in starts for component in (0, 1)}
+    assert len(stores) == 4, "a requeued job and the other component of a hetjob have files of their own"
+
+
+def test_a_folder_that_other_accounts_can_open_is_refused(tmp_path):
+    make_private(tmp_path / "new")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    make_private(tmp_path / "new")
+    (tmp_path / "open").mkdir(mode=0o711)
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    for name in ("open", "link"):
+        with pytest.raises(PermissionError, match=rf"{name} belongs to another account, or .* set TMPDIR"):
+            make_private(tmp_path / name)
 
 
 def test_neighbouring_jobs_have_ports_of_their_own():

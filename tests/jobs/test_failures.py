@@ -213,6 +213,23 @@ def test_a_rank_that_waits_for_another_in_vain_gives_up_after_the_bound_of_the_s
     assert len(words) == 2 and all("Timed out waiting 3000ms" in text for text in words)
 
 
+def list_open_addresses(out: Path) -> None:
+    import psutil
+
+    from aligner_lib.megatron import parallel
+
+    parallel.initialize()
+    connections = psutil.Process().net_connections("tcp")
+    addresses = {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+    forks.write_json(out / f"{parallel.rank()}.json", [*addresses])
+    parallel.barrier()
+
+
+def test_ranks_of_one_machine_open_no_port_to_other_machines(tmp_path):
+    forks.run_ranks(2, list_open_addresses, tmp_path, folder=tmp_path)
+    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)] == [["127.0.0.1"]] * 2
+
+
 def test_a_checkpoint_that_must_be_there_and_is_not_is_told(jobs):
     with pytest.raises(FileNotFoundError, match="no checkpoint to resume from"):
         run_smoke_job("sft", jobs.settings("sft", "must", exp_manager__resume_ignore_no_checkpoint=False))

@@ -57,6 +57,23 @@ def test_ranks_on_two_nodes_meet_at_the_masters_address(slurm, run):
     assert ranks == [f"0/4 0/2 {first}", f"1/4 1/2 {first}", f"2/4 0/2 {second}", f"3/4 1/2 {second}"]
 
 
+LOOPBACK = """
+import os, psutil
+from aligner_lib.megatron import parallel
+parallel.initialize(timeout_minutes=5)
+ranks = parallel.gather_over_all(os.environ["RANK"])
+connections = psutil.Process().net_connections("tcp")
+print(ranks, {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN})
+parallel.barrier()
+"""
+
+
+def test_ranks_on_one_node_open_no_port_to_other_machines(slurm, run):
+    job = submit(python(LOOPBACK), run, "slurm", Resources(nodes=1, tasks_per_node=2, time="5"))
+    assert job.wait(BOUND_S) == State.FINISHED
+    assert job.tail(1) == "['0', '1'] {'127.0.0.1'}"
+
+
 def test_gpus_are_asked_for_and_seen(slurm, run):
     show = python("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
     job = submit(show, run, "slurm", Resources(gpus_per_node=4, tasks_per_node=1, time="5"))

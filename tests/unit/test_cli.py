@@ -4,11 +4,13 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -21,7 +23,7 @@ from aligner_lib.cli import doctor
 from aligner_lib.cli import main as cli
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
-from aligner_lib.jobs import torchrun
+from aligner_lib.jobs import local_ranks
 from aligner_lib.rollouts.environments.pool import Environments
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
@@ -88,41 +90,65 @@ def test_a_job_gets_its_profile_run_folder_and_overrides(inside, recorded_job, c
     assert "lr: 0.0003" in capsys.readouterr().out and recorded_job == []
 
 
-def test_several_processes_start_through_the_launcher(inside, recorded_job, monkeypatch):
-    from torch.distributed.run import parse_args
-
+def test_several_processes_are_ranks_of_the_same_command(inside, recorded_job, monkeypatch):
     started = []
 
-    def execv(program, arguments):
-        started.append(arguments)
-        raise SystemExit(0)  # execv does not come back
+    class Ended(SimpleNamespace):
+        def __init__(self, words, env, **_):
+            started.append((words, env))
+            super().__init__(returncode=0, poll=lambda: 0, wait=lambda *_: 0, terminate=Mock(), kill=Mock())
 
-    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(subprocess, "Popen", Ended)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     overrides = ["trainer.devices=2", "+model.tensor_model_parallel_size=2"]
     assert inside("ppo", "--profile", "smoke", "--run", "r", *overrides) == 0
-    [arguments] = started
-    # torchrun matches abbreviations of its own options, `--run` among them, anywhere before a `--`
-    launcher = parse_args(arguments[arguments.index("torch.distributed.run") + 1 :])
-    assert (launcher.nproc_per_node, launcher.module, launcher.training_script) == ("2", True, "aligner_lib")
-    handed_over = launcher.training_script_args
-    assert handed_over[:6] == ["ppo", "--profile", "smoke", "--run", "r", "--"]
-    assert set(overrides) <= set(handed_over[6:])
+    (words, first), (others_words, second) = started
+    assert words == others_words and words[1:3] == ["-m", "aligner_lib"]
+    assert words[3:9] == ["ppo", "--profile", "smoke", "--run", "r", "--"] and {*overrides} <= {*words[9:]}
+    assert [first["RANK"], second["RANK"], second["WORLD_SIZE"]] == ["0", "1", "2"]
     assert recorded_job == []
     # a rank gets the very command again, and trains
     monkeypatch.setenv("RANK", "0")
-    assert inside(*handed_over) == 0
+    assert inside(*words[3:]) == 0
     [(_, config, profile)] = recorded_job
     assert (profile, config.trainer.devices, config.exp_manager.explicit_log_dir) == ("smoke", 2, "r")
+
+
+RANK_ENDS = """
+import os, pathlib, signal, sys
+fails, ready, rank = sys.argv[1] == "fails", pathlib.Path(sys.argv[2]), os.environ["RANK"]
+store = pathlib.Path(os.environ["ALIGNER_JOB_STORE"])
+assert store.parent.stat().st_mode & 0o077 == 0 and not store.exists()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if fails else 7))
+if fails and rank == "1":
+    sys.exit(3)
+(ready / rank).touch()
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("fails", 3), ("signalled", 7)])
+def test_a_failed_rank_ends_the_others_and_a_scheduler_s_signal_reaches_all(monkeypatch, tmp_path, end, code):
+    words = [sys.executable, "-c", RANK_ENDS, end, str(tmp_path)]
+    monkeypatch.setattr(local_ranks, "command", lambda *_: words)
+
+    def terminate() -> None:
+        until(lambda: len([*tmp_path.iterdir()]) == 2, "the ranks' handlers")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if end == "signalled":
+        Thread(target=terminate).start()
+    config = compose("sft", ["trainer.devices=2"])
+    assert local_ranks.run_ranks("sft", config, None, []) == code
 
 
 def test_several_nodes_need_a_launcher_for_each(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     config = compose("sft", ["trainer.num_nodes=2", "trainer.devices=8"])
     with pytest.raises(UserError, match="every node"):
-        torchrun.needs_launcher(config)
+        local_ranks.needs_launcher(config)
     monkeypatch.setenv("RANK", "3")
-    assert not torchrun.needs_launcher(config)
+    assert not local_ranks.needs_launcher(config)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def is_light_module_of_a_kind(name: str) -> bool:
 
 LIGHT = [
     "config", "models", "run_folder", "tutorial", "errors", "cli.main", "cli.run_tables", "cli.doctor", "cli.progress", "cli.profile",
-    "jobs.command_line", "jobs.torchrun", "jobs.openai_answers", "jobs.openai_api", "jobs.request_body", "jobs.response_text", "jobs.served",
+    "jobs.command_line", "jobs.local_ranks", "jobs.openai_answers", "jobs.openai_api", "jobs.request_body", "jobs.response_text", "jobs.served",
 ]  # fmt: skip
 
 

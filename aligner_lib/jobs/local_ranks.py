@@ -1,0 +1,82 @@
+"""Several processes on a node: a job starts itself again as its ranks, and waits for their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+
+from omegaconf import DictConfig
+
+from aligner_lib.errors import UserError
+from cluster.processes import passing_signals_to, signalled_with_parent
+from cluster.supervise import Rank, rank_specifications, watch
+
+END_S = 15.0  # for the ranks to record an interruption, or the failure of another rank
+
+
+def needs_launcher(config: DictConfig) -> bool:
+    """Whether the settings need several ranks and no launcher (torchrun, Slurm) has started them.
+
+    Raises UserError for several nodes without a launcher.
+    """
+    trainer = config.trainer
+    if "RANK" in os.environ or trainer.num_nodes * trainer.devices == 1:
+        return False
+    if trainer.num_nodes > 1:
+        raise UserError(
+            f"trainer.num_nodes={trainer.num_nodes}: start the job on every node with RANK, WORLD_SIZE, MASTER_ADDR "
+            "and MASTER_PORT set (torchrun and cluster/ set all four), or set trainer.num_nodes=1"
+        )
+    return True
+
+
+def command(name: str, config: DictConfig, profile: str | None, overrides: list[str]) -> list[str]:
+    """The command of a rank of `aligner NAME`."""
+    return [
+        *(sys.executable, "-m", "aligner_lib", name),
+        *(() if profile is None else ("--profile", profile)),
+        *("--run", config.exp_manager.explicit_log_dir),
+        *(("--", *overrides) if overrides else ()),
+    ]
+
+
+def run_ranks(name: str, config: DictConfig, profile: str | None, overrides: list[str]) -> int:
+    """Run `aligner NAME` as `trainer.devices` ranks on this machine, and return the exit code.
+
+    A failed rank ends the other ranks, and its exit status is the exit code. A scheduler's signals to this process reach all
+    ranks.
+    """
+    words = command(name, config, profile, overrides)
+    component = {"name": "main", "ranks": config.trainer.devices, "command": words, "variables": {}}
+    processes: list[subprocess.Popen] = []
+    sys.stdout.flush()
+    with tempfile.TemporaryDirectory(prefix="aligner-ranks-") as stores, passing_signals_to(processes):
+        try:
+            for _, _, words, variables in rank_specifications([component], stores):
+                # a SIGKILL of this process would leave orphaned ranks
+                preexec_fn = signalled_with_parent(signal.SIGKILL)
+                processes.append(subprocess.Popen(words, env=os.environ | variables, preexec_fn=preexec_fn))
+            ranks = [Rank("main", rank, process) for rank, process in enumerate(processes)]
+            code = watch(ranks, main="main", linger_s=0)["returncode"]
+            for process in processes:
+                process.terminate()
+        finally:  # also after Ctrl-C, which has reached the ranks, too
+            _end(processes)
+    return code if code >= 0 else 128 - code  # as a shell reports a signal
+
+
+def _end(processes: list[subprocess.Popen]) -> None:
+    """Wait END_S for processes that are ending, then kill them, also after a second Ctrl-C."""
+    deadline = time.monotonic() + END_S
+    try:
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0, deadline - time.monotonic()))
+    finally:
+        for process in processes:
+            process.kill()
