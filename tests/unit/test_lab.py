@@ -134,8 +134,28 @@ def test_packages_that_a_set_up_left_incomplete_are_removed_and_a_failed_downloa
 def test_the_mark_of_an_interrupted_download_goes_with_the_next_start(installed):
     """Otherwise a package that the user installs later would look like a half installation, and be removed."""
     mark = installed.root / ".venv" / "lab.unfinished"
-    mark.touch()
+    packages = [mark.parent / "lib" / "python3" / "site-packages" / name for name in ("first", "second")]
+    for package in packages:
+        package.mkdir()
+    mark.write_text("first\nsecond\n")
     assert installed.lab("runs")[0] == 0 and not mark.exists() and installed.installs() == []
+    assert all(package.exists() for package in packages)
+
+
+def test_a_full_disk_names_the_cure_before_the_set_up_changes_anything(installed):
+    venv = installed.root / ".venv"
+    (venv / "lib" / "python3" / "site-packages" / "package").mkdir()
+    (venv / "lab.tmp").symlink_to("/dev/full")
+    (installed.root / "requirements.lock").write_text("# changed\n")
+    code, _, err = installed.lab("runs")
+    assert code == 1 and "can't be written: free the disk and start again" in err
+    assert not (venv / "lab.unfinished").exists() and installed.installs() == []
+
+
+def test_a_file_system_without_locks_is_no_obstacle(clone, tmp_path):
+    without_locks = "import fcntl\ndef refuse(*_): raise OSError\nfcntl.flock = refuse\n"
+    (tmp_path / "sitecustomize.py").write_text(without_locks)
+    assert clone.lab("runs", PYTHONPATH=str(tmp_path))[:2] == (0, "handed over: aligner_lib runs")
 
 
 def test_without_a_home_folder_the_environment_has_one_and_a_folder_that_cannot_be_made_names_the_cure(clone):
