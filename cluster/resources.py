@@ -110,8 +110,10 @@ class Resources:
                 f"resources: sbatch.gres={own[0]!r} beside gpus_per_node={self.gpus_per_node} asks for GPUs twice: remove it, "
                 "and set gpus_per_node and gpu_type"
             )
-        counts = re.findall(r"(\d+)(?:,|$)", str(self.sbatch.get("gpus-per-node", "")))
-        if self.gpus_per_node and counts and sum(map(int, counts)) != self.gpus_per_node:
+        counts = [part.split(":")[-1] for part in str(self.sbatch.get("gpus-per-node", "")).split(",")]
+        # Slurm itself counts a part without a number, such as h100
+        has_counts = all(count.isdigit() for count in counts)
+        if self.gpus_per_node and has_counts and sum(map(int, counts)) != self.gpus_per_node:
             raise ValueError(
                 f"resources: sbatch.gpus-per-node={self.sbatch['gpus-per-node']!r} differs from "
                 f"gpus_per_node={self.gpus_per_node}: set both to one number"
@@ -185,7 +187,8 @@ def _flags(given: Mapping | None) -> dict[str, object]:
     for key, value in (given or {}).items():
         name = str(key).replace("_", "-").lstrip("-")
         own = {"no-requeue": "requeue", "cluster": "clusters"}.get(name, name)
-        if own in keys or (own in _OWN_FLAGS and not (name == "requeue" and value is True)):
+        # `requeue: true` and a false value of another flag change nothing
+        if own in keys or (own in _OWN_FLAGS and value is not (name == "requeue")):
             reason = f"has a key of its own: set {keys[own]}" if own in keys else _OWN_FLAGS[own]
             raise ValueError(f"resources: sbatch.{key} {reason}")
         if value is None:
@@ -269,8 +272,8 @@ def by_component(given, names: list[str], site: Mapping | None = None) -> dict[s
 
     site: a cluster's own values, such as its account, for every component. They win over the values of a file under
     cluster/configs, and lose to the values of other resources. Setup lines of both run, the site's first, and flags of both hold.
-    The smallest time and the largest signal_delay_s of the components hold for all. Raises ValueError when the components differ
-    from `names`.
+    The smallest time, the smallest sbatch.time-min and the largest signal_delay_s of the components hold for all. Raises
+    ValueError when the components differ from `names`.
     """
     is_included = isinstance(given, str | Path) and not _is_path(given)
     if isinstance(given, str | Path):
@@ -300,8 +303,13 @@ def _with_one_limit(shares: Mapping[str, Resources]) -> dict[str, Resources]:
     A component that meets its time limit ends the whole job, but Slurm gives notice of the first component's limit alone.
     """
     time = min((share.time for share in shares.values()), key=seconds_of)
+    least = [str(share.sbatch["time-min"]) for share in shares.values() if "time-min" in share.sbatch]
+    flags = {"time-min": min(least, key=seconds_of)} if least else {}
     delay = max(share.signal_delay_s for share in shares.values())
-    return {name: share.but(time=time, signal_delay_s=delay) for name, share in shares.items()}
+    return {
+        name: share.but(time=time, sbatch={**share.sbatch, **flags}, signal_delay_s=delay)
+        for name, share in shares.items()
+    }
 
 
 def _at_site(share: Resources | Mapping, site: Mapping, site_wins: bool, where: str) -> Resources:

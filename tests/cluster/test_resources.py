@@ -70,6 +70,11 @@ def test_wrong_resources_are_refused_with_the_cure(values, words):
     assert words in str(refused.value)
 
 
+@pytest.mark.parametrize("flag", ["h100", "a100:1,h100", "a100:1,h100:1", 2])
+def test_the_flag_gpus_per_node_is_compared_where_each_type_has_a_number(flag):
+    assert Resources(gpus_per_node=2, sbatch={"gpus-per-node": flag}).sbatch == {"gpus-per-node": flag}
+
+
 def test_flags_memory_and_names_of_a_yaml_file_reach_the_script_as_slurm_spells_them(tmp_path, capsys):
     path = tmp_path / "own.yaml"
     path.write_text(
@@ -78,6 +83,8 @@ def test_flags_memory_and_names_of_a_yaml_file_reach_the_script_as_slurm_spells_
     text = submit(["true"], tmp_path / "run", "print", path).text
     for flag in ("mem=0", "partition=7", "mail-type=END,FAIL", "hold", "requeue"):
         assert f"#SBATCH --{flag}\n" in text
+    for flag in ("wait", "quiet"):
+        assert Resources(sbatch={flag: False}) == Resources()
     assert "overcommit" not in text and "\nexport SLURM_EXPORT_ENV=ALL\n" in text
     path.write_text("sbatch:\n")
     assert load_resources(path) == Resources()
@@ -111,9 +118,14 @@ def test_resources_belong_to_components():
 
 def test_a_hetjob_has_one_time_limit_and_one_notice():
     """Slurm gives notice of the first component's limit alone, and any component's limit ends the job."""
-    given = {"critic": {"signal_delay_s": 600}, "actor": {"time": "60"}, "judge": {"time": "0"}}
-    shares = by_component(given, list(given))
-    assert {(share.time, share.signal_delay_s) for share in shares.values()} == {("60", 600)}
+    given = {
+        "critic": {"signal_delay_s": 600},
+        "actor": {"time": "60", "sbatch": {"time-min": 30}},
+        "judge": {"time": "0", "sbatch": {"time-min": "0:20:00"}},
+    }
+    shares = by_component(given, list(given)).values()
+    assert {(share.time, share.signal_delay_s) for share in shares} == {("60", 600)}
+    assert [share.sbatch for share in shares] == [{"time-min": "0:20:00"}] * 3
     with pytest.raises(ValueError, match="time='10' leaves no time before the notice of signal_delay_s=600"):
         by_component({"critic": {"signal_delay_s": 600}, "actor": {"time": "10"}}, ["critic", "actor"])
 
