@@ -24,8 +24,12 @@ _TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 _FREE_NODE_S = 90  # how long the probe waits for a node
 _PROBE_S = 300  # longer than the wait and the probe's time limit, so that Slurm itself ends the probe
 _BUSY = "Requested nodes are busy"  # the message of srun --immediate without a free node
-# The keys that sbatch takes from the environment (SBATCH_PARTITION, …) where they are unset.
+# The keys that sbatch takes from the environment (SBATCH_PARTITION, …), unless a component sets the key.
 _WITH_VARIABLE = ("partition", "account", "qos", "constraint")
+# Where a hetjob's component has no value for these keys and flags, Slurm takes the value of an earlier component. All components
+# have the same time-min (`by_component`).
+_INHERITED_KEYS = ("account", "qos", "mem")
+_INHERITED_FLAGS = ("exclude", "nice", "hint", "reboot", "container", "delay-boot", "deadline")
 _FLAGS_OF_PROBE = ("reservation", "licenses", "nodelist", "exclude", "wckey")
 _ON_NODE = re.compile(r"srun: error: .*\btasks? \d")  # the message of a task that failed on its node
 
@@ -87,6 +91,10 @@ def check_slurm(resources, shared: Path, probe: bool) -> list[Finding]:
     findings += [Finding("partition", part.up, str(part), needed=False) for part in there]
     findings.append(_accounting())
     components = _as_submitted(own_components(resources))
+    try:
+        refuse_inherited(components)
+    except SubmissionRefused as refused:
+        findings.append(Finding("resources", False, str(refused)))
     for name, share in components.items() if resources else ():
         refused = list(complaints(share, there))
         findings += [
@@ -101,12 +109,13 @@ def check_slurm(resources, shared: Path, probe: bool) -> list[Finding]:
 
 
 def _as_submitted(components: Mapping[str, Resources]) -> dict[str, Resources]:
-    """The resources with the values that sbatch takes from the environment where a key is unset."""
-    values = {key: os.environ.get(f"SBATCH_{key.upper()}", "") for key in _WITH_VARIABLE}
-    return {
-        name: replace(share, **{key: getattr(share, key) or value for key, value in values.items()})
-        for name, share in components.items()
-    }
+    """The resources with the values that sbatch takes from the environment for a key that no component sets.
+
+    A key that any component sets has no variable: see `sbatch.overriding_variables`.
+    """
+    unset = [key for key in _WITH_VARIABLE if not any(getattr(share, key) for share in components.values())]
+    values = {key: os.environ.get(f"SBATCH_{key.upper()}", "") for key in unset}
+    return {name: replace(share, **values) for name, share in components.items()}
 
 
 def complaints(share: Resources, there: list[Partition]) -> Iterator[str]:
@@ -217,6 +226,20 @@ def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
         text=True,
         timeout=_PROBE_S,
     )
+
+
+def refuse_inherited(components: Mapping[str, Resources]) -> None:
+    """Raises SubmissionRefused for a component without a value that Slurm would take from an earlier component of the hetjob."""
+    owners: dict[str, str] = {}
+    for name, share in components.items():
+        own = [key for key in _INHERITED_KEYS if getattr(share, key)]
+        own += [f"sbatch.{flag}" for flag in _INHERITED_FLAGS if flag in share.sbatch]
+        if missing := [key for key in owners if key not in own]:
+            raise SubmissionRefused(
+                f"resources {name}: without {missing[0]}, Slurm would take the value of {owners[missing[0]]}: set "
+                f"{missing[0]} in each component, or in none"
+            )
+        owners |= dict.fromkeys(own, name)
 
 
 def refuse_impossible(components: Mapping[str, Resources]) -> None:

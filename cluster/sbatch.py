@@ -141,20 +141,6 @@ def refuse_replaced(folders: list[Path]) -> None:
         )
 
 
-def refuse_inherited(resources: Mapping[str, Resources]) -> None:
-    """Raises SubmissionRefused for a component without a value that Slurm would take from an earlier component of the hetjob."""
-    owners: dict[str, str] = {}
-    for name, share in resources.items():
-        own = [key for key in ("account", "qos", "mem") if getattr(share, key)]
-        own += [f"sbatch.{flag}" for flag in ("exclude", "nice") if flag in share.sbatch]
-        if missing := [key for key in owners if key not in own]:
-            raise SubmissionRefused(
-                f"resources {name}: without {missing[0]}, Slurm would take the value of {owners[missing[0]]}: set "
-                f"{missing[0]} in each component, or in none"
-            )
-        owners |= dict.fromkeys(own, name)
-
-
 def quoted(word: str) -> str:
     """A word quoted for the shell: in double quotes when the word has single quotes and nothing special, for readability."""
     return f'"{word}"' if "'" in word and not _SPECIAL.search(word) else shlex.quote(word)
@@ -169,11 +155,10 @@ def _by_option(command: list[str]) -> list[list[str]]:
 def script(submission: Submission) -> str:
     """The batch script of a job, of a hetjob (several components), or of an array (several members).
 
-    Raises SubmissionRefused for a folder with % or a backslash in its path, and as `refuse_inherited` does.
+    Raises SubmissionRefused for a folder with % or a backslash in its path.
     """
     members, folder = list(submission.members.values()), submission.folder
     refuse_replaced([folder, *(member.folder for member in members)])
-    refuse_inherited(submission.resources)
     limit = f"%{submission.parallel}" if submission.parallel else ""
     array = f"0-{len(members) - 1}{limit}" if submission.is_array else ""
     blocks = [header(share, submission.name, folder, array) for share in submission.resources.values()]

@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from cluster import checks, hostlist, queue, record
 from cluster.findings import Finding
 from cluster.queue import Entry, Unreachable
 from cluster.record import Record
+from cluster.resources import Resources
 from cluster.scheduler import Scheduler, Submission, SubmissionRefused
 from cluster.states import State, Status, status_at_end
 
@@ -93,6 +95,13 @@ class SlurmScheduler(Scheduler):
     def check(self, resources=None, shared: Path | str = ".", probe: bool = True) -> list[Finding]:
         """Check the controller, the partitions, accounting, the resources and, with a probe job, a compute node."""
         return checks.check_slurm(resources, Path(shared), probe)
+
+    def refuse_unsupported(
+        self, components: Mapping[str, object], resources: Mapping[str, Resources]
+    ) -> None:
+        """Raises SubmissionRefused for a hetjob in which Slurm would hand a component's value on to another component."""
+        super().refuse_unsupported(components, resources)
+        checks.refuse_inherited(resources)
 
     def status(self, run: Path, job: Record) -> Status:
         """The job's status: from its exit record, else squeue, else sacct, else the batch script's note."""

@@ -139,15 +139,22 @@ def test_a_hetjob_has_one_time_limit_and_one_notice():
             "resources actor: without mem, Slurm would take the value of critic: set mem in",
         ),
         ({"sbatch": {"exclude": "n4"}}, {}, "without sbatch.exclude"),
+        ({"sbatch": {"delay_boot": 5}}, {"sbatch": {"hint": "compute_bound"}}, "without sbatch.delay-boot"),
+        ({"sbatch": {"time-min": "30"}}, {}, ""),
         ({"sbatch": {"exclude": "n4"}}, {"sbatch": {"exclude": ""}}, ""),
         ({}, {"mem": "50G"}, ""),
-        ({"partition": "gpu", "sbatch": {"nodelist": "n1"}}, {}, ""),  # sbatch forgets these itself
+        ({"partition": "batch", "sbatch": {"nodelist": "n1"}}, {}, ""),  # sbatch forgets these itself
     ],
 )
-def test_a_value_that_a_later_component_would_inherit_is_refused(tmp_path, capsys, critic, actor, refusal):
-    commands = {"critic": ["c"], "actor": ["a"]}
+def test_a_value_that_a_later_component_would_inherit_is_refused(
+    tmp_path, capsys, slurm, critic, actor, refusal
+):
+    commands, resources = {"critic": ["c"], "actor": ["a"]}, {"critic": critic, "actor": actor}
     with pytest.raises(SubmissionRefused, match=refusal) if refusal else nullcontext():
-        submit(commands, tmp_path / "run", "print", {"critic": critic, "actor": actor})
+        submit(commands, tmp_path / "run", "print", resources)
+    findings = checks.check_slurm(resources, tmp_path, probe=False)
+    refused = [str(finding) for finding in findings if not finding.ok]
+    assert bool(refused) == bool(refusal) and refusal in "".join(refused)
 
 
 def test_a_job_s_own_values_win_over_the_site_s_which_win_over_those_of_an_included_file(tmp_path):
@@ -260,6 +267,15 @@ THERE = [
 ]
 
 
+@pytest.fixture
+def slurm(monkeypatch):
+    """Slurm's commands, of which sinfo lists THERE, and the others answer nothing."""
+    answer = subprocess.CompletedProcess([], 0, "", "")
+    monkeypatch.setattr(checks.shutil, "which", lambda tool: tool)
+    monkeypatch.setattr(checks.queue, "run_tool", lambda *words: answer)
+    monkeypatch.setattr(checks, "partitions", lambda: THERE)
+
+
 @pytest.mark.parametrize(("user", "answer"), [(None, "threads 1"), ("ada", "threads unset")])
 def test_an_answer_of_sbatch_without_a_job_id_is_a_refusal(tmp_path, monkeypatch, user, answer):
     """The answer shows the job's environment: JupyterHub's number of threads is not for the nodes."""
@@ -313,11 +329,7 @@ def test_accounting_that_hangs_hides_neither_the_checks_nor_sbatchs_refusal(monk
     assert refusal == "Slurm refused the job: Invalid account (account 'me'; yours are none)"
 
 
-def test_a_time_that_a_qos_may_allow_is_a_note(tmp_path, monkeypatch):
-    answer = subprocess.CompletedProcess([], 0, "", "")
-    monkeypatch.setattr(checks.shutil, "which", lambda tool: tool)
-    monkeypatch.setattr(checks.queue, "run_tool", lambda *words: answer)
-    monkeypatch.setattr(checks, "partitions", lambda: THERE)
+def test_a_time_that_a_qos_may_allow_is_a_note(tmp_path, slurm):
     marks = []
     for qos in ("long", ""):
         (*_, finding) = checks.check_slurm(Resources(partition="short", qos=qos), tmp_path, probe=False)
@@ -326,11 +338,8 @@ def test_a_time_that_a_qos_may_allow_is_a_note(tmp_path, monkeypatch):
     assert marks == ["note", "FAIL"]
 
 
-def test_sbatchs_variables_hold_in_a_check_where_a_key_is_unset(tmp_path, monkeypatch):
-    answer, probed = subprocess.CompletedProcess([], 0, "", ""), []
-    monkeypatch.setattr(checks.shutil, "which", lambda tool: tool)
-    monkeypatch.setattr(checks.queue, "run_tool", lambda *words: answer)
-    monkeypatch.setattr(checks, "partitions", lambda: THERE)
+def test_sbatchs_variables_hold_in_a_check_where_no_component_sets_the_key(tmp_path, monkeypatch, slurm):
+    probed = []
     monkeypatch.setattr(checks, "_probe", lambda shared, share: probed.append(share) or [])
     monkeypatch.setenv("SBATCH_PARTITION", "short")
     monkeypatch.setenv("SBATCH_ACCOUNT", "me")
@@ -341,6 +350,8 @@ def test_sbatchs_variables_hold_in_a_check_where_a_key_is_unset(tmp_path, monkey
     checks.refuse_impossible({"main": Resources()})
     checks.check_slurm(Resources(partition="cpu"), tmp_path, probe=True)
     assert probed == [Resources(partition="cpu", account="me", qos="long")]
+    monkeypatch.delenv("SBATCH_QOS")
+    checks.refuse_impossible({"critic": Resources(partition="batch"), "actor": Resources()})
 
 
 @pytest.mark.parametrize(
