@@ -39,7 +39,8 @@ class HetjobExecutor(SlurmExecutor):
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         # The variables of the notebook kernel are removed, because sbatch hands its environment to the job.
         names = environment.foreign_names() + sbatch.overriding_variables(self.text)
-        if "JUPYTERHUB_USER" in os.environ:  # the hub's number of threads is for its own machine
+        # the hub's number of threads (docs/jupyterhub/jupyterhub_config.py) is for its own machine; a user's own number stays
+        if "JUPYTERHUB_USER" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1":
             names.append("OMP_NUM_THREADS")
         unset = [word for name in names for word in ("-u", name)]
         return ["env", *unset, "sbatch", str(submission_file_path)]

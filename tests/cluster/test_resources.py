@@ -276,14 +276,17 @@ def slurm(monkeypatch):
     monkeypatch.setattr(checks, "partitions", lambda: THERE)
 
 
-@pytest.mark.parametrize(("user", "answer"), [(None, "threads 1"), ("ada", "threads unset")])
-def test_an_answer_of_sbatch_without_a_job_id_is_a_refusal(tmp_path, monkeypatch, user, answer):
+@pytest.mark.parametrize(
+    ("user", "threads", "answer"),
+    [(None, 1, "threads 1"), ("ada", 1, "threads unset"), ("ada", 4, "threads 4")],
+)
+def test_an_answer_of_sbatch_without_a_job_id_is_a_refusal(tmp_path, monkeypatch, user, threads, answer):
     """The answer shows the job's environment: JupyterHub's number of threads is not for the nodes."""
     for tool in ("sbatch", "srun"):
         (tmp_path / tool).write_text("#!/bin/sh\necho threads ${OMP_NUM_THREADS-unset}\n")
         (tmp_path / tool).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     if user:
         monkeypatch.setenv("JUPYTERHUB_USER", user)
     monkeypatch.setattr(checks, "partitions", lambda: THERE)
