@@ -26,15 +26,15 @@ def own_host() -> str:
     return os.environ.get("SLURMD_NODENAME", "127.0.0.1")
 
 
-def free_port() -> int:
-    """A free port of this machine. Raises OSError when all ports are taken.
+def free_port(host: str = "127.0.0.1") -> int:
+    """A free port at this machine's address `host`. Raises OSError when all ports are taken.
 
     The port lies below the range that the system assigns to outgoing connections (from 32768 on), so no connection takes the
     port before the caller listens there.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
             return port
     raise OSError(f"all ports from {_PORTS.start} to {_PORTS.stop - 1} are taken: end some of the jobs here")
 
@@ -56,7 +56,10 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):
         fp.close()
-        refusal = f"the server redirects to {newurl}, which must not get the key: give the address of the server itself"
+        refusal = (
+            f"the server redirects to {newurl}, and redirects are not followed, because a request may carry a key: give "
+            f"the address of the server at {urlsplit(newurl).netloc}"
+        )
         # a caller shows either the reason or the text of an error
         raise HTTPError(req.full_url, code, refusal, headers, io.BytesIO(refusal.encode()))
 

@@ -95,7 +95,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         # Handle signals until the server's processes have ended. A scheduler sends SIGTERM twice. If the second signal ended
         # this process during the cleanup, tritonserver's stubs would wait forever.
         signalled = stack.enter_context(stop_signals())
-        port = settings.port or free_port()
+        port = settings.port or free_port(host)
         listening = _listen(prepared.service, request_queue, host, port, folder)
         stack.callback(listening.stop)
         # before the port is free for a successor, which publishes its own address

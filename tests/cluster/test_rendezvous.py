@@ -39,17 +39,19 @@ def test_a_redirect_is_refused_and_its_address_named(tmp_path, without_proxy):
     with HTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=tmp_path)) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()  # /v1 redirects to /v1/
         url = f"http://127.0.0.1:{server.server_port}/v1"
-        words = f"301: the server redirects to {url}/, .*: give the address"
+        cure = f"give the address of the server at 127.0.0.1:{server.server_port}$"
+        words = f"301: the server redirects to {url}/, .*: {cure}"
         with pytest.raises(HTTPError, match=words) as error:
             open_url(url, 30, without_proxy)
     assert error.value.read().decode() == error.value.reason
 
 
-def test_a_free_port_is_none_that_a_connection_could_take(monkeypatch):
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+def test_a_free_port_is_none_that_a_connection_could_take(monkeypatch, host):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free_port()))
+        taken.bind((host, free_port(host)))
         port = taken.getsockname()[1]
         assert 10_000 <= port < 20_000
         monkeypatch.setattr(rendezvous, "_PORTS", range(port, port + 1))
         with pytest.raises(OSError, match=f"all ports from {port} to {port} are taken"):
-            free_port()
+            free_port(host)
