@@ -7,6 +7,7 @@ An announcement may be older than the current attempt, so the reader must check 
 """
 
 import contextlib
+import functools
 import io
 import os
 import random
@@ -47,8 +48,14 @@ def open_url(request: urllib.request.Request | str, timeout: float, without_prox
     """
     host = urlsplit(request if isinstance(request, str) else request.full_url).hostname or ""
     is_local = host in ("localhost", "::1") or host.startswith("127.")
-    handlers = [urllib.request.ProxyHandler({})] if is_local or without_proxy else []
-    return urllib.request.build_opener(_NoRedirects, *handlers).open(request, timeout=timeout)
+    proxies = {} if is_local or without_proxy else urllib.request.getproxies()
+    return _opener(tuple(proxies.items())).open(request, timeout=timeout)
+
+
+@functools.cache
+def _opener(proxies: tuple[tuple[str, str], ...]) -> urllib.request.OpenerDirector:
+    """Opens URLs through proxies, given as (scheme, URL). Kept, because a new opener loads the system's certificates."""
+    return urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler(dict(proxies)))
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -5,6 +5,7 @@ import threading
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from urllib.error import HTTPError, URLError
+from urllib.request import OpenerDirector
 
 import pytest
 
@@ -30,6 +31,16 @@ def test_a_server_on_this_machine_is_reached_without_a_proxy(monkeypatch):
         assert open_url(f"http://127.0.0.1:{server.server_port}/", timeout=30).status == 200
     with pytest.raises(URLError, match="refused"):
         open_url("http://example.invalid/", timeout=30)
+
+
+def test_an_opener_serves_all_requests_with_the_same_proxies(monkeypatch):
+    openers = []
+    monkeypatch.setattr(OpenerDirector, "open", lambda opener, *_, **__: openers.append(opener))
+    for proxy in ("http://a:1", "http://a:1", "http://b:1"):
+        monkeypatch.setenv("http_proxy", proxy)
+        open_url("http://example.invalid/", timeout=30)
+    first, again, other = openers
+    assert first is again is not other
 
 
 @pytest.mark.parametrize("without_proxy", [False, True])
