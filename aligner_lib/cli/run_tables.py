@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import UserError
+from aligner_lib.run_folder.files import UnreadableFileError, read_object
 from aligner_lib.run_folder.reader import RunFolder, find_runs, step_of
 from aligner_lib.run_folder.set_aside import way_back
 
@@ -40,7 +42,9 @@ def list_runs(root: Path) -> None:
         info = run.info
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("created", 0)))
         status = _next_attempt(run) or _status(run)
-        table.add_row(escape(str(run.path)), run.kind, status, _progress(info), _heartbeat(run), began)
+        table.add_row(
+            escape(str(run.path)), escape(run.kind), status, _progress(info), _heartbeat(run), began
+        )
     Console().print(table)
 
 
@@ -125,7 +129,7 @@ def _waiting(root: Path) -> list[RunFolder]:
 
 def _status(run: RunFolder) -> str:
     status = run.status
-    return f"[{STATUS_COLOURS.get(status, 'white')}]{status}[/]"
+    return f"[{STATUS_COLOURS.get(status, 'white')}]{escape(status)}[/]"
 
 
 def _next_attempt(run: RunFolder) -> str:
@@ -154,15 +158,16 @@ def _has_begun_since(run: RunFolder, job: Job) -> bool:
 
 def _job_status(run: RunFolder) -> Status:
     """The status of a run's job; UNKNOWN if the job's record is damaged, or names a scheduler that is not known here."""
-    from cluster import Job, State, record
+    from cluster import Job, State
+    from cluster.record import Record
     from cluster.states import Status
 
     try:  # a damaged file must not hide the other runs
-        record.read(run.path)
-    except (ValueError, TypeError):
+        handle = Record(**read_object(run.path / "job" / "job.json"))
+    except (OSError, TypeError, UnreadableFileError):
         return Status(State.UNKNOWN, "its job/job.json is damaged")
     try:
-        job = Job.attach(run.path)
+        job = Job(run.path, handle)
     except ValueError as error:
         return Status(State.UNKNOWN, str(error))
     return _status_of(job)
@@ -173,13 +178,15 @@ def _status_of(job: Job) -> Status:
     from cluster.states import State, Status
 
     try:
+        with suppress(FileNotFoundError):
+            read_object(job.folder / "exit.json")
         return job.status
-    except (ValueError, TypeError, LookupError):
+    except (OSError, ValueError, TypeError, LookupError):
         return Status(State.UNKNOWN, f"its {job.record.folder}/exit.json is damaged")
 
 
 def _described(status: Status) -> str:
-    return status.state.lower() + (f" ({escape(status.reason)})" if status.reason else "")
+    return status.state.lower() + (f" ({escape(str(status.reason))})" if status.reason else "")
 
 
 def _heartbeat(run: RunFolder) -> str:
@@ -193,4 +200,4 @@ def _heartbeat(run: RunFolder) -> str:
 
 def _progress(info: dict) -> str:
     step, of = (info.get("heartbeat") or {}).get("step"), info.get("max_steps")
-    return "–" if step is None else f"{step}/{of}" if of else str(step)
+    return "–" if step is None else escape(f"{step}/{of}" if of else str(step))

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 from aligner_lib.errors import UserError
 
-MOST_BYTES = 16 << 20
-"""The largest JSON file. run.json and its like have some kilobytes."""
+LARGEST_JSON = 16 << 20
+"""The most bytes of a JSON file. run.json and its like have some kilobytes."""
 
 
 class UnreadableFileError(UserError, ValueError):
@@ -30,9 +30,9 @@ def open_regular(path: Path) -> BinaryIO:
 def read_object(path: Path) -> dict:
     """The object in a JSON file. Raises OSError, and UnreadableFileError for anything but a regular file with a JSON object."""
     with open_regular(path) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise UnreadableFileError(f"{path} has over {MOST_BYTES >> 20} MiB: remove it, or write it anew")
+        content = file.read(LARGEST_JSON + 1)
+    if len(content) > LARGEST_JSON:
+        raise UnreadableFileError(f"{path} has over {LARGEST_JSON >> 20} MiB: remove it, or write it anew")
     try:
         value = json.loads(content.decode())
     except (ValueError, RecursionError):  # RecursionError: thousands of brackets in brackets

@@ -121,12 +121,13 @@ class RunFolder:
 
     def latest_job(self) -> Job | None:
         """The handle of the last job submitted for this folder; None without a job, and for an unreadable record."""
-        from cluster import Job, JobNotFound
+        from cluster import Job
+        from cluster.record import Record
 
         try:
-            return Job.attach(self.path)
+            return Job(self.path, Record(**read_object(self.path / "job" / "job.json")))
         # TypeError: a record of another version, with other fields
-        except (JobNotFound, TypeError, ValueError):
+        except (OSError, TypeError, ValueError):
             return None
 
     @property
@@ -227,8 +228,7 @@ def status_in(info: dict) -> str:
     status = info.get("status", "waiting")
     if status != "running":
         return status
-    here = info.get("host") == os.uname().nodename
-    alive = _alive(info) if here else time.time() - info["heartbeat"]["time"] < STALE_SECONDS
+    alive = _alive(info) if _is_here(info) else time.time() - info["heartbeat"]["time"] < STALE_SECONDS
     return "running" if alive else "lost"
 
 
@@ -251,12 +251,22 @@ def find_runs(root: str | os.PathLike, report: Callable[[str], object] = logger.
 
 
 def _is_whole(info: dict) -> bool:
-    """Whether the times in a run.json are Unix seconds, and its process can exist."""
+    """Whether the names in a run.json are texts, its times are Unix seconds, and its process can exist."""
+    if not all(isinstance(info.get(name, ""), str) for name in ("kind", "status", "host")):
+        return False
     heartbeat, pid = info.get("heartbeat") or {}, info.get("pid", 1)
     if not isinstance(heartbeat, dict) or not isinstance(pid, int) or not 0 < pid <= MOST_PID:
         return False
-    times = info.get("created", 0), heartbeat.get("time", 0)
-    return all(isinstance(time, int | float) and 0 <= time < MOST_SECONDS for time in times)
+    has_sign_of_life = "pid" in info if _is_here(info) else "time" in heartbeat
+    if info.get("status") == "running" and not has_sign_of_life:
+        return False
+    seconds = info.get("created", 0), heartbeat.get("time", 0)
+    return all(isinstance(value, int | float) and 0 <= value < MOST_SECONDS for value in seconds)
+
+
+def _is_here(info: dict) -> bool:
+    """Whether the run's process is, or was, on this machine."""
+    return info.get("host") == os.uname().nodename
 
 
 def _alive(info: dict) -> bool:

@@ -268,14 +268,14 @@ def test_runs_and_show_tell_that_a_stopped_run_s_next_attempt_waits(inside, tmp_
         run.start(0)
         run.finish("stopped", "stopped as asked")
     (run.path / "checkpoints" / "step_000004").mkdir(parents=True)
-    status, folder = Status(State.PENDING, "Resources"), None
+    status, folder = Status(State.PENDING, "Resources"), run.path / "job" / "001"
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(RunFolder, "latest_job", lambda run: SimpleNamespace(status=status, folder=folder))
     for command in (["runs"], ["show", "sft"]):
         assert inside(*command) == 0
         shown = capsys.readouterr().out
         assert "pending (Resources), resumes from step 4" in shown and "as asked" not in shown
-    status, folder = Status(State.FINISHED), run.path / "job" / "001"
+    status = Status(State.FINISHED)
     assert inside("show", "sft") == 0 and "stopped (stopped as asked)" in capsys.readouterr().out
     status = Status(State.RUNNING)  # first only of another component, then of an attempt that has just begun
     folder.mkdir(parents=True)
@@ -296,13 +296,14 @@ def test_show_says_that_a_recorded_run_does_not_contain_its_own_function(inside,
     )
 
 
-def test_a_damaged_exit_record_hides_no_runs(inside, two_runs, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("kind", ["empty file", "pipe"])
+def test_a_damaged_exit_record_hides_no_runs(inside, two_runs, tmp_path, capsys, monkeypatch, kind):
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("first", "lone"):
         folder = tmp_path / "runs" / name / "job" / "001"
         folder.mkdir(parents=True)
         record.write(folder.parents[1], Record("slurm", "7", name, "job/001", {"main": ["train"]}))
-        (folder / "exit.json").touch()
+        os.mkfifo(folder / "exit.json") if kind == "pipe" else (folder / "exit.json").touch()
     info = json.loads((tmp_path / "runs/first/run.json").read_text())
     (tmp_path / "runs/first/run.json").write_text(json.dumps(info | {"status": "failed"}))
     assert inside("runs") == 0
@@ -318,12 +319,22 @@ def test_the_table_of_runs_has_their_states_and_the_age_of_each_heartbeat(inside
     (lost / "run.json").write_text(json.dumps(info | {"identity": "gone", "heartbeat": beat}))
     torn.mkdir(parents=True)
     (torn / "job.json").write_text('{"id": "7", "where"')
+    (tmp_path / "runs/first/job").mkdir()
+    os.mkfifo(tmp_path / "runs/first/job/job.json")
+    info |= {
+        "kind": "[/]",
+        "status": "[/]",
+        "heartbeat": beat | {"step": "[/]"},
+    }  # as a participant may write
+    (tmp_path / "runs/odd").mkdir()
+    (tmp_path / "runs/odd/run.json").write_text(json.dumps(info))
     assert inside("runs") == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert "heartbeat" in head
     listed = {line.split()[0]: line for line in lines if line.startswith("runs/")}
     assert re.search(r" 1/2 +2 h ", listed["runs/lost"]) and "lost " in listed["runs/lost"]
     assert re.search(r" 1/2 +\d+ s ", listed["runs/second"]) and "running" in listed["runs/second"]
+    assert listed["runs/odd"].split()[1:4] == ["[/]", "[/]", "[/]/2"]
     assert re.search(r" 1/2 +– ", listed["runs/first"]) and "finished" in listed["runs/first"]
     assert "unknown (its" in listed["runs/torn"]
 

@@ -702,7 +702,15 @@ def test_a_process_of_another_machine_with_the_same_number_is_another_run(tmp_pa
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "[" * 100_000, '{"created": "now"}', '{"heartbeat": {"time": 1e999}}', '{"pid": 1.5}'],
+    [
+        *("", "[]", "[" * 100_000, '{"created": "now"}', '{"heartbeat": {"time": 1e999}}', '{"pid": 1.5}'),
+        *(
+            '{"kind": []}',
+            '{"status": {}}',
+            '{"status": "running", "host": "another"}',
+        ),  # without a heartbeat
+        f'{{"status": "running", "host": "{os.uname().nodename}"}}',  # without a process
+    ],
 )
 def test_a_damaged_run_is_left_out_of_the_list_and_its_cure_is_named(tmp_path, caplog, content):
     for age, place in ((3, "a"), (1, "deep/er/b"), (2, "deep/c")):

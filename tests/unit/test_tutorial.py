@@ -14,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pages import external_references
 
 from aligner_lib.errors import UserError
+from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.trainers.loop import stop_signals
 from aligner_lib.tutorial.execution import run_notebooks
 from aligner_lib.tutorial.report.summary import summary_section
@@ -169,11 +170,11 @@ def test_after_a_failure_jobs_without_a_run_are_cancelled_and_other_unfinished_j
     states = {"starts": State.RUNNING, "queues/again": State.PENDING, "ended": State.FINISHED}
     cancelled = []
 
-    def attach(run):
-        name = run.relative_to(tmp_path / "runs").as_posix()
+    def latest_job(run):
+        name = run.path.relative_to(tmp_path / "runs").as_posix()
         return SimpleNamespace(state=states[name], cancel=lambda: cancelled.append(name))
 
-    monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=attach))
+    monkeypatch.setattr(RunFolder, "latest_job", latest_job)
     for name in states:
         (tmp_path / "runs" / name / "job").mkdir(parents=True)
         write_json(tmp_path / "runs" / name / "job" / "job.json", {})
