@@ -53,12 +53,13 @@ class JsonlWriter:
 class JsonlReader:
     """Follows a JSON Lines file: `poll()` returns the records written since the last poll.
 
-    Attributes: `restarts` counts how often the file shrank or was replaced, which makes earlier records invalid. `skipped`
+    longest_line: the most bytes of a line that a poll with a limit reads. Attributes: `restarts` counts how often the file shrank or was replaced, which makes earlier records invalid. `skipped`
     counts complete lines that were not a JSON object.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, longest_line: int = LONGEST_LINE):
         self.path = Path(path)
+        self.longest_line = longest_line
         self.offset = 0
         self.restarts = 0
         self.skipped = 0
@@ -69,16 +70,16 @@ class JsonlReader:
         """Return the new complete records, oldest first; empty without new records, and before the file exists.
 
         max_bytes: the approximate limit of a read. To follow a large file in little memory, poll until the result is empty.
-        Raises UnreadableFileError for anything but a regular file, and with max_bytes for a line of over LONGEST_LINE bytes.
+        Raises UnreadableFileError for anything but a regular file, and with max_bytes for a line of over `longest_line` bytes.
         """
         chunk = self._read(max_bytes)
         end = chunk.rfind(b"\n") + 1  # the text after the last newline is still being written
         if not end:
             if not chunk or max_bytes is None or len(chunk) < max_bytes:
                 return []
-            if max_bytes >= LONGEST_LINE:
+            if max_bytes >= self.longest_line:
                 raise UnreadableFileError(
-                    f"{self.path} has a line of over {LONGEST_LINE >> 20} MiB: remove the file, or the line"
+                    f"{self.path} has a line of over {self.longest_line >> 20} MiB: remove the file, or the line"
                 )
             return self.poll(2 * max_bytes)  # a line is longer than max_bytes
         self.offset += end

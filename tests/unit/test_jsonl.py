@@ -52,10 +52,9 @@ def test_any_way_of_arriving_gives_the_same_records(tmp_path, max_bytes):
         assert read == records and (reader.restarts, reader.skipped) == (0, 0)
 
 
-def test_a_line_without_end_is_read_up_to_a_limit(path, monkeypatch):
-    monkeypatch.setattr(jsonl, "LONGEST_LINE", 64)
+def test_a_line_without_end_is_read_up_to_a_limit(path):
     path.write_bytes(line(1) + b"\0" * 100)
-    reader = JsonlReader(path)
+    reader = JsonlReader(path, longest_line=64)
     assert steps(reader.poll(16)) == [1]
     with pytest.raises(UserError, match=r"metrics.jsonl has a line of over .* MiB: remove"):
         reader.poll(16)

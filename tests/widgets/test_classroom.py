@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from forks import until
@@ -135,32 +136,47 @@ def test_the_newest_run_and_a_name_that_was_given(tmp_path):
         ("runs/sft/run.json/a-folder", "", "Is a directory"),
         ("progress.jsonl", None, "…/progress.jsonl is no regular file"),
         ("progress.jsonl", '{"what": "attack", "hacks": 1e999}\n', ""),
+        ("progress.jsonl", " " * (5 << 20), "…/progress.jsonl has a line of over 4 MiB"),
         ("participant.json", "[" * 200_000, "…/participant.json is no JSON object"),
         ("participant.json", '{"name": "\\ud83d"}', ""),  # half of a pair
+        ("preflight.json", '{"failed": 5}', ""),
+        ("runs/ppo/alarms.jsonl", None, "…/alarms.jsonl is no regular file"),
+        ("runs/ppo/alarms.jsonl", '{"name": [], "title": "", "step": 1}\n', ""),
+        ("runs/sft/run.json", '{"status": "running", "host": "another"}', "…/run.json is damaged"),
     ],
 )
-def test_a_damaged_seat_hides_no_other(tmp_path, file, content, fault):
-    """None: a named pipe in place of the file."""
+@pytest.mark.parametrize("is_seen_before", [True, False])
+def test_a_damaged_seat_hides_no_other(tmp_path, monkeypatch, file, content, fault, is_seen_before):
+    """None: a named pipe in place of the file. A row that was read before keeps its run, even if run.json is damaged now."""
     for name in ("seat-a", "seat-b"):
         with begin(tmp_path / name) as run:
             run.finish("finished")
     followed = Followed(tmp_path)
-    followed.poll()
+    if is_seen_before:
+        followed.poll()
     path = tmp_path / "seat-a" / file
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path) if content is None else path.write_text(content)
-    look_for_runs(followed, tmp_path / "seat-a")
+    if is_seen_before:
+        look_for_runs(followed, tmp_path / "seat-a")
+    searches = Mock(wraps=classroom.find_runs)
+    monkeypatch.setattr(classroom, "find_runs", searches)
+    is_readable = is_seen_before or file != "runs/ppo/run.json"
     for _ in range(3):
         rows = damaged, whole = followed.poll()
         assert fault in damaged["unread"] and bool(fault) == bool(damaged["unread"])
-        assert damaged["status"] == whole["status"] == "finished" and whole["unread"] == ""
+        assert (damaged["run"], damaged["status"]) == (("ppo", "finished") if is_readable else ("", ""))
+        assert whole["status"] == "finished" and whole["unread"] == ""
         json.dumps(rows, ensure_ascii=False).encode()  # as Jupyter does
+    assert searches.call_count == (
+        1 if is_seen_before else 2
+    )  # the damaged seat, and the other at its first poll
 
 
 def test_a_long_file_of_progress_is_read_by_several_polls(tmp_path, monkeypatch):
     records = [{"what": "exercise", "name": name, "passed": True} for name in "abc"]
-    monkeypatch.setattr(classroom, "MOST_BYTES", len(json.dumps(records[0])) + 1)
+    monkeypatch.setattr(classroom, "BYTES_OF_A_POLL", len(json.dumps(records[0])) + 1)
     seat = Seat(tmp_path, 1)
     write_lines(tmp_path / "progress.jsonl", records)
     assert [seat.poll(0.0)["exercises"] for _ in range(4)] == [1, 2, 3, 3]
@@ -182,7 +198,7 @@ def test_a_seat_that_cannot_be_entered_hides_no_other(tmp_path, monkeypatch):
     for reader, name in ((Path, "is_dir"), (JsonlReader, "poll")):
         monkeypatch.setattr(reader, name, refused(getattr(reader, name)))
     rows = [(row["seat"], row["unread"]) for row in Followed(tmp_path).poll()]
-    assert rows == [("seat 1", "PermissionError: /… is not yours"), ("seat-b", "")]
+    assert rows == [("seat-a", "PermissionError: /… is not yours"), ("seat-b", "")]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import traitlets
 
 from aligner_lib.run_folder.files import UnreadableFileError, read_object
 from aligner_lib.run_folder.jsonl import JsonlReader
-from aligner_lib.run_folder.reader import RunFolder, find_runs
+from aligner_lib.run_folder.reader import DamagedRunError, RunFolder, find_runs
 from widgets.frontend.table import Table, Tabled
 from widgets.frontend.widget import Widget, script
 from widgets.frontend.wire import finite
@@ -23,8 +23,8 @@ from widgets.recordings.recording_file import without_places
 from widgets.runs import waiting
 
 POLL_SECONDS = 1.0
-MOST_BYTES = 4 << 20
-"""The most that a poll reads of a file with records. The next polls read the rest of a larger file."""
+BYTES_OF_A_POLL = 4 << 20
+"""The most that a poll reads of a file with records. The next polls read the rest of a larger file. No line is longer."""
 SEARCH_SECONDS = 20.0
 """Between two searches of a seat's whole folder. Every poll sees new runs next to known runs."""
 NOW_SECONDS = 10.0  # the page compares its clock with the kernel's so often
@@ -50,6 +50,10 @@ class Seat:
     """The time of the last search of the whole folder, on a monotonic clock."""
     run: RunFolder | None = None
     """The current run: the newest running run, or else the run with the latest heartbeat."""
+    info: dict = field(default_factory=dict)
+    """The content of the current run's run.json, as last read."""
+    status: str = ""
+    """The current run's status, as last read."""
     seen: set[Path] = field(default_factory=set)
     """The known run folders."""
     alarms: dict[str, dict] = field(default_factory=dict)
@@ -65,7 +69,7 @@ class Seat:
     name: str = ""
     """The participant's name, if given."""
     faults: list[str] = field(default_factory=list)
-    """The damaged files since the last search of the whole folder, a sentence for each."""
+    """The damaged files found since the last search of the whole folder began, a sentence for each."""
     preflight: str = ""
     """The result of the preflight: "ok", the names of the failed checks, or "" without a preflight."""
     _place: tuple[bool, float] = (False, 0.0)
@@ -79,28 +83,26 @@ class Seat:
 
     def poll(self, now: float) -> dict:
         """Read news, and return the seat's row of the table. now: seconds of a monotonic clock."""
+        look = self._look_beside
         if now - self.searched > SEARCH_SECONDS:
-            self.faults = []
-            self._search()
-            self.searched = now
-        else:
-            self._look_beside()
-        info = self.run.info if self.run else {}
-        heartbeat = info.get("heartbeat") or {}
-        self.last = max(self.last, heartbeat.get("time") or 0.0)
-        self._read_alarms()
-        self._read_progress()
-        status = self.run.status if self.run else ""
-        self._place = _place_of(status, info)
+            self.searched, self.faults, look = now, [], self._search
+        errors = []
+        for read in (look, self._read_run, self._read_alarms, self._read_progress):
+            try:
+                read()
+            except Exception as error:  # a damaged file must not hide the others
+                errors.append(f"{type(error).__name__}: {error}")
+        heartbeat = self.info.get("heartbeat") or {}
+        message = str(self.info.get("message") or "") if self.status in TROUBLE else ""
         return finite(
             {
                 "seat": self.folder.name if self.folder.name.startswith("seat-") else f"seat {self.number}",
                 "name": self.name,
                 "run": self.run.name if self.run else "",
-                "status": status,
-                "message": self.anonymous(info.get("message") or "") if status in TROUBLE else "",
+                "status": self.status,
+                "message": self.anonymous(message),
                 "step": heartbeat.get("step"),
-                "max_steps": info.get("max_steps"),
+                "max_steps": self.info.get("max_steps"),
                 "alarms": [f"{alarm['title']} (step {alarm['step']})" for alarm in self.alarms.values()][
                     -SHOWN_ALARMS:
                 ],
@@ -111,7 +113,7 @@ class Seat:
                 "attack": self.attack,
                 "last": self.last or None,
                 "preflight": self.preflight,
-                "unread": self.anonymous("; ".join(self.faults)),
+                "unread": self.anonymous("; ".join(dict.fromkeys(self.faults + errors))),
             }
         )
 
@@ -125,14 +127,16 @@ class Seat:
         if self.run and not self.run.path.exists():  # the current run was removed
             self.seen.discard(self.run.path)
             self.run, self.alarms, self._alarms = None, {}, None
+            self.info, self.status = {}, ""
         for run in find_runs(self.folder, self.faults.append):
             self._consider(run.path)
         for path in self.folder.glob(f"*/{PROGRESS}"):
             self._follow_progress(path)
         self.name = str(self._read(PARTICIPANT).get("name") or "")[:60]
         findings = self._read(PREFLIGHT)
-        failed = ", ".join(map(str, findings.get("failed", ())))
-        self.preflight = "" if not findings else "ok" if findings.get("ready") else failed or "not ready"
+        failed = findings.get("failed")
+        names = ", ".join(map(str, failed)) if isinstance(failed, list) else ""
+        self.preflight = "" if not findings else "ok" if findings.get("ready") else names or "not ready"
 
     def _read(self, name: str) -> dict:
         """A JSON object in the seat's folder; {} for a missing file, and for a damaged file, which is a fault."""
@@ -145,7 +149,7 @@ class Seat:
         return {}
 
     def _follow_progress(self, path: Path) -> None:
-        self._progress.setdefault(path, JsonlReader(path))
+        self._progress.setdefault(path, _reader(path))
 
     def _look_beside(self) -> None:
         """Look for new runs in the folders of known runs, by listing each folder once."""
@@ -163,23 +167,31 @@ class Seat:
         self.seen.add(path)
         run = RunFolder(path)
         try:
-            place = _place_of(run.status, run.info)
-        except Exception:
-            self.searched = float("-inf")  # the next poll searches the folder, and names the run as a fault
-            raise
+            status, info = run.status, run.info
+        except (DamagedRunError, OSError) as error:
+            self.faults.append(f"{error}; the run is left out")
+            return
+        place = _place_of(status, info)
         if self.run is None or (path != self.run.path and place > self._place):
-            self.run, self._place = run, place
-            self.alarms, self._alarms = {}, JsonlReader(path / "alarms.jsonl")
+            self.run, self.status, self.info, self._place = run, status, info, place
+            self.alarms, self._alarms = {}, _reader(path / "alarms.jsonl")
+
+    def _read_run(self) -> None:
+        if self.run is None:
+            return
+        self.status, self.info = self.run.status, self.run.info
+        self.last = max(self.last, (self.info.get("heartbeat") or {}).get("time") or 0.0)
+        self._place = _place_of(self.status, self.info)
 
     def _read_alarms(self) -> None:
         if self._alarms is None:
             return
         restarts = self._alarms.restarts
-        records = self._alarms.poll(MOST_BYTES)
+        records = self._alarms.poll(BYTES_OF_A_POLL)
         if self._alarms.restarts != restarts:  # a resumed run cuts off the alarms of later steps
             self.alarms = {}
         for record in records:
-            if {"name", "title", "step"} <= record.keys():
+            if isinstance(record.get("name"), str) and {"title", "step"} <= record.keys():
                 self.alarms[record["name"]] = record
 
     def _read_progress(self) -> None:
@@ -189,7 +201,7 @@ class Seat:
         if len(there) < len(readers) or [reader.restarts for reader in readers] != restarts:
             # a workspace was removed, or begun anew
             self.done, self.right, self.attack = {}, {}, ""
-            self._progress = {path: JsonlReader(path) for path in there}
+            self._progress = {path: _reader(path) for path in there}
             errors = self._take_news()
         if errors:
             raise errors[0]
@@ -199,7 +211,7 @@ class Seat:
         errors = []
         for reader in self._progress.values():
             try:
-                records = reader.poll(MOST_BYTES)
+                records = reader.poll(BYTES_OF_A_POLL)
             except (OSError, UnreadableFileError) as error:
                 errors.append(error)
                 continue
@@ -340,6 +352,10 @@ def _place_of(status: str, info: dict) -> tuple[bool, float]:
     if status == "running":
         return True, created
     return False, (info.get("heartbeat") or {}).get("time") or created
+
+
+def _reader(path: Path) -> JsonlReader:
+    return JsonlReader(path, longest_line=BYTES_OF_A_POLL)
 
 
 def _rounded(seconds: float) -> int:
