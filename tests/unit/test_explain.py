@@ -312,6 +312,7 @@ FEWER = {"trainer.mask_truncated_responses": True}
 PENALTY = {"trainer.missing_eos_penalty": 0.5}
 RESUMED = {"resumed_at": [2], "other_settings_at": [2], "changed_at": []}  # with other settings
 LOSES_3 = {"trainer.missing_eos_penalty": 3.0}
+COMPACT = [{name: response[name] for name in response if name != "finished"} for response in truncated()]
 BF16 = {"precision": "bf16"}
 
 
@@ -386,7 +387,10 @@ BF16 = {"precision": "bf16"}
         (run_of(OLDER, rollouts=responses(last=lambda place: 0.0)), {"last_token": 1}, "stop_token"),
         (run_of(OLDER, rollouts=responses(last=lambda place: 0.0), settings=UNSCALED), {}, None),
         (run_of(OLDER, rollouts=responses(last=lambda place: 0.3)[:16]), {}, None),  # too few to say
-        (run_of(ppo(rlhf_rewards=None, returns_last=None), rollouts=truncated(), settings=LOSES_3), {}, None),
+        *[
+            (run_of(ppo(rlhf_rewards=None, returns_last=None), rollouts=rollouts, settings=LOSES_3), {}, None)
+            for rollouts in (truncated(), COMPACT)
+        ],
         # other kinds of jobs
         (run_of(reward_model(first_loss=0.9), kind="rm"), {"first_loss": 1}, "wrong_start"),
         (run_of(reward_model(first_loss=math.nan), kind="rm"), {}, None),
@@ -463,7 +467,7 @@ def test_runs_that_failed_have_no_figures_or_are_older_say_so():
     assert not failed.is_healthy and str(failed).startswith("by-hand failed: the loss is nan")
     lost = explain(run_of(ppo(), status="lost"))
     assert not lost.is_healthy and str(lost).startswith(
-        "by-hand is lost: its process is gone and left no message"
+        "by-hand is lost: it ended without a message, or its machine no longer answers"
     )
     assert str(explain(run_of([]))) == "by-hand has no figures yet."
     unseen = explain(run_of([{"step": step, "toy/loss": 1.0} for step in range(4)], kind="toy"))

@@ -254,7 +254,7 @@ def _weighed(cause: Cause, readings: dict[str, Reading]) -> Diagnosis | None:
 
 def _failure(run) -> str:
     if run.status == "lost":
-        return "is lost: its process is gone and left no message"
+        return "is lost: it ended without a message, or its machine no longer answers"
     return f"failed: {run.info.get('message', '')}" if run.status == "failed" else ""
 
 

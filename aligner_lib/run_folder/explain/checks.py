@@ -513,9 +513,9 @@ def correlation_with_reward(run: Evidence, place: int, least: int) -> float | No
     compares_groups = run.rollout("objective") is not None
     for step, responses in run.with_settings(run.learnt_rollouts).items():
         for response in responses:
-            if response["reward"] is not None:
+            # a compact recording of an earlier release does not have `finished`, so a penalty is unknown
+            if response["reward"] is not None and ("finished" in response or not penalty):
                 group = response.get("group") if compares_groups else None
-                # a compact recording of an earlier release does not have `finished`
                 cut_off = not response.get("finished", True)
                 reward = max(-clip, min(clip, response["reward"])) - penalty * cut_off
                 groups.setdefault((step, group), []).append((reward, response["token_advantage"][place]))
