@@ -209,6 +209,10 @@ def test_a_seat_that_cannot_be_entered_hides_no_other(tmp_path, monkeypatch):
         ("no space in '/Users/Jane Doe/x'", "no space in '…/x'"),
         ("cp /home/jane/x to /home/Jane van Doe/y z", "cp …/x to …/y z"),
         ("see https://a.org/home/jane", "see https://a.org/home/jane"),
+        ("http://jane:pa/ss@judge:80/v1 refused", "http://judge:80/v1 refused"),
+        ("('jane:p:w@judge:8000') is silent", "('judge:8000') is silent"),
+        ("http://judge:8000,jane@corp.de wrote", "http://judge:8000,jane@corp.de wrote"),
+        ("https://u:p@a.org/v1?of=b@c", "https://a.org/v1?of=b@c"),
     ],
 )
 def test_a_message_names_no_account_even_if_the_reader_has_no_home(tmp_path, monkeypatch, message, shown):

@@ -87,10 +87,8 @@ def test_nothing_private_is_in_the_page(opened, tmp_path, monkeypatch):
     message += (
         f"; the critic at gpu-17.corp:5567 lost {socket.gethostname()}, and http://judge-3:8000/v1 is silent"
     )
-    message += (
-        ", as are http://[fd00::7]:8000 and http://judge-4:8000, judge-5 and judge-6.corp:8000, and [fd00::8]"
-    )
-    urls = ["http://[fd00::7]:8000/v1", "http://judge-4:8000"]
+    message += ", as are http://[fd00::7]:8000 and http://judge-4:8000, judge-5, judge-8 and judge-6.corp:8000, and [fd00::8]"
+    urls = ["http://[fd00::7]:8000/v1", "http://judge-4:8000", "http://Jane:pa/ss@judge-8/v1"]
     message += "; gpu1 read file.jsonl for llama3 on cuda, and http://Jane:pass@Jane@judge-3:8000/v1 refused"
     kept = ["qwen:7b", "12:30", "cuda:0", "llama3:8", "file.jsonl:3", "more.jsonl:32"]
     config = {

@@ -30,8 +30,11 @@ ACCOUNT = re.compile(
 """The folder of an account in a message. A name with spaces is known as such by the slash after the name."""
 FILE_ADDRESS = re.compile(r"\b(?:file:(?://[^\s/]*)?|[a-z][\w+.-]*://)/*(?=/)", re.IGNORECASE)
 """The start of an address before the absolute path of a file: `file:`, `file://HOST`, or a scheme without a host."""
-USER_OF_ADDRESS = re.compile(r"(?<=://)[^\s/]*@")
-"""A user name and a password before the host of an address. The password may have an unescaped @."""
+USER_OF_ADDRESS = re.compile(
+    r"(?<=://)[^\s/:,;\[]*(?::(?!\d+[/,;?#)'\"\]])(?:[^\s/]*|[^\s@]*))?@"  # after ://, a colon may also begin a port
+    r"|(?<![\w./:@+-])[\w.+-]+:[^\s/@,;]+@(?=[\w\[])"
+)
+"""A user name and a password before a host, with or without a scheme. A password after a scheme may have an unescaped @ or /."""
 HOSTS = ("ip", "address", "host", "hosts", "hostname", "server", "servers")
 """The names of settings whose values are hosts."""
 DATA_FILE = r"[\w.-]+\.(?:jsonl?|gz|parquet|csv|tsv|arrow)"
@@ -40,7 +43,7 @@ HOST_AND_PORT = re.compile(
 )
 """A server in the value of any setting, such as gpu-07:8000. A single digit is a line, a device or a model's size, and a number
 after a data file is a line."""
-HOST_OF_ADDRESS = re.compile(r"://(?:[^\s/\"]*@)?(\[[^\]\s]*\]|[^\s/:\"]+)")
+HOST_OF_ADDRESS = re.compile(r"://(\[[^\]\s]*\]|[^\s/:\"]+)")
 KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at other_settings_at".split()
 
 
@@ -153,7 +156,7 @@ def _hosts(info: dict) -> set[str]:
     config = info.get("config") or {}
     values = [value for name, value in flatten(config).items() if name.rpartition(".")[2] in HOSTS]
     named = [name for value in values for name in (value if isinstance(value, list) else [value])]
-    text = json.dumps(config)
+    text = USER_OF_ADDRESS.sub("", json.dumps(config))
     addressed = HOST_OF_ADDRESS.findall(text) + HOST_AND_PORT.findall(text)
     return {text for text in (info.get("host"), *named, *addressed) if isinstance(text, str)} - {""}
 
