@@ -146,7 +146,7 @@ def test_a_zoomed_chart_follows_the_run_into_its_view_and_names_the_run_s_latest
 
 
 def test_a_run_of_three_steps_has_whole_steps_labels_that_differ_and_branches_at_a_step_only(show, tmp_path):
-    losses = {"train/loss": [100_000.0, 100_400.0, 101_000.0]}
+    losses = {"train/loss": [-100_000.0, -100_400.0, -101_000.0]}
     run = write_run(tmp_path / "run", losses, heartbeat={"time": 0, "step": 3})
     steps = []
 
@@ -157,7 +157,7 @@ def test_a_run_of_three_steps_has_whole_steps_labels_that_differ_and_branches_at
     page = show(Monitor(run, ["train/loss"], branch=branch)).page
     grid = page.locator(".lab-chart .lab-grid")
     grid.locator("text[dy]").nth(2).wait_for(state="attached")
-    assert grid.locator("text[dy]").all_text_contents()[:2] == ["100k", "100.5k"]
+    assert grid.locator("text[dy]").all_text_contents()[:2] == ["-101k", "-100.5k"]
     assert grid.locator("text[text-anchor=middle]").all_text_contents() == ["1", "2", "3"]
     labels = (
         f"(range) => {{ {text_of('format.js')} const t = ticks(...range); return t.places.map(t.label); }}"
@@ -166,7 +166,11 @@ def test_a_run_of_three_steps_has_whole_steps_labels_that_differ_and_branches_at
     assert page.evaluate(labels, [123_450, 123_460, 2]) == ["123.45k", "123.455k", "123.46k"]
     page.evaluate(f"() => {{ {LAB}.state.view = [1.25, 1.75]; {LAB}.charts[0].draw(); }}")
     drawn = page.evaluate(f"{LAB}.charts[0].range")
-    assert drawn == [100_086, 100_314], "from 100,100 to 100,300, and 7 % on each side"
+    assert drawn == [-100_314, -100_086], "from −100,300 to −100,100, and 7 % on each side"
+    page.evaluate(f"() => {{ {LAB}.state.view = [1.25, 1.31]; {LAB}.charts[0].draw(); }}")
+    assert "-100.11k" in grid.locator("text[dy]").all_text_contents()
+    begins = "labels => labels.map(label => label.getBBox().x)"
+    assert min(grid.locator("text[dy]").evaluate_all(begins)) >= 0, "the edge cuts no label"
     form = page.locator(".lab-branch")
     for step in ("1.5", "2"):
         form.get_by_label("= ").fill("1")

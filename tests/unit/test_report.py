@@ -129,6 +129,10 @@ def test_the_report_s_picture_is_of_the_runs_that_are_there(tmp_path):
     split = summary_section(SUMMARY, tmp_path)
     assert split.count("<polyline") == 2 and "nan" not in split
     assert 'points="242.0,8.0 242.0,8.0"' in split, "the point alone is a dot"
+    shutil.rmtree(tmp_path / "sft")
+    write_run(tmp_path / "sft", [{"step": step, "validation/loss": -0.6931 - step / 1e4} for step in (0, 1)])
+    labels = re.findall(r'<text x="(.*?)" .*? dy="0.32em" .*?>(.*?)<', summary_section(SUMMARY, tmp_path))
+    assert labels == [("44.8", "-0.6932"), ("44.8", "-0.6931")], "7 characters of 6.4 pixels"
 
 
 LINKS = {

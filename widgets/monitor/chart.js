@@ -75,7 +75,7 @@ class ChartView {
     const smoothing = this.spec.exact ? 0 : this.shared.state.smoothing;
     this.drawn = this.lines().map((one) => ({ ...one, calm: smooth(one.line, one.line.mean, smoothing) }));
     this.scale(width, view ?? this.shared.extent());
-    set(this.clip, { x: EDGE.left - MARKER, y: 0, width: Math.max(0, width - EDGE.left - EDGE.right + 2 * MARKER), height: HEIGHT });
+    set(this.clip, { x: this.left - MARKER, y: 0, width: Math.max(0, width - this.left - EDGE.right + 2 * MARKER), height: HEIGHT });
     this.drawGrid(width);
     this.plot.replaceChildren(...this.marks(), ...this.drawn.flatMap((one) => this.strokes(one)));
     this.drawCursor();
@@ -106,10 +106,12 @@ class ChartView {
       high += pad;
     }
     const pad = 0.07 * (high - low), top = EDGE.top, bottom = HEIGHT - EDGE.bottom;
-    const left = EDGE.left, right = width - EDGE.right;
     this.width = width;
     this.domain = [x0, x1];
     this.range = [low - pad, high + pad];
+    this.ticks = ticks(...this.range, 4);
+    const longest = Math.max(...this.ticks.places.map((place) => this.ticks.label(place).length));
+    const left = this.left = Math.max(EDGE.left, 6 + 6.5 * longest), right = width - EDGE.right; // a digit is about 6.5 wide
     this.px = (x) => left + ((x - x0) / (x1 - x0)) * (right - left);
     this.py = (y) => bottom - ((y - this.range[0]) / (this.range[1] - this.range[0])) * (bottom - top);
     this.xAt = (px) => x0 + ((px - left) / (right - left)) * (x1 - x0);
@@ -123,15 +125,15 @@ class ChartView {
 
   drawGrid(width) {
     const parts = [], bottom = HEIGHT - EDGE.bottom;
-    const y = ticks(...this.range, 4), x = this.shared.axisTicks(...this.domain, Math.max(2, Math.floor(width / 90)));
+    const y = this.ticks, x = this.shared.axisTicks(...this.domain, Math.max(2, Math.floor(width / 90)));
     for (const place of y.places) {
       const at = this.py(place).toFixed(1);
-      parts.push(make("line", { x1: EDGE.left, x2: width - EDGE.right, y1: at, y2: at }));
-      parts.push(make("text", { x: EDGE.left - 6, y: at, dy: "0.32em", "text-anchor": "end" }, y.label(place)));
+      parts.push(make("line", { x1: this.left, x2: width - EDGE.right, y1: at, y2: at }));
+      parts.push(make("text", { x: this.left - 6, y: at, dy: "0.32em", "text-anchor": "end" }, y.label(place)));
     }
     for (const place of x.places) {
       const at = this.px(place);
-      if (at < EDGE.left - 1 || at > width - EDGE.right + 1) continue;
+      if (at < this.left - 1 || at > width - EDGE.right + 1) continue;
       const label = x.label(place), half = 3.5 * label.length; // about half its width: one that the edge would cut is moved
       parts.push(make("text", { x: Math.min(at, width - half).toFixed(1), y: bottom + 14, "text-anchor": "middle" }, label));
     }
@@ -194,7 +196,7 @@ class ChartView {
   // A marker about every 70 pixels of the view and one on the last point.
   markers(line, calm, pen, classes) {
     const parts = [], last = line.x.length - 1;
-    let next = EDGE.left + 35 + 18 * pen.index;
+    let next = this.left + 35 + 18 * pen.index;
     for (let i = 0; i <= last; i++) {
       const x = this.px(line.x[i]);
       if (x > this.width || (x < next && i !== last)) continue;

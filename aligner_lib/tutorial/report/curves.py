@@ -13,6 +13,7 @@ from aligner_lib.run_folder.reader import RunFolder
 
 WIDTH, HEIGHT = 250, 130  # size of a panel in CSS pixels
 LEFT, RIGHT, TOP, BOTTOM = 38, 8, 8, 18
+DIGIT = 6.4  # width of a label's character; with longer labels, the plot begins further to the right
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,12 @@ def _panel(panel: Panel, run: RunFolder) -> str:
     steps, values = zip(*(point for _, line in lines for stretch in line for point in stretch))
     (x0, x1), (y0, y1) = (min(steps), max(steps)), (min(values), max(values))
     y1 = y1 if y1 > y0 else y0 + 1
+    digits = next(n for n in range(2, 18) if f"{y0:.{n}g}" != f"{y1:.{n}g}")
+    heights = {f"{value:.{digits}g}": value for value in (y0, y1)}
+    left = max(LEFT, 6 + DIGIT * max(map(len, heights)))
 
     def at(step: float, value: float) -> str:
-        x = LEFT + (step - x0) / max(x1 - x0, 1) * (WIDTH - LEFT - RIGHT)
+        x = left + (step - x0) / max(x1 - x0, 1) * (WIDTH - left - RIGHT)
         return f"{x:.1f},{HEIGHT - BOTTOM - (value - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM):.1f}"
 
     # a line from a point to itself is a dot
@@ -72,12 +76,11 @@ def _panel(panel: Panel, run: RunFolder) -> str:
         for look, line in reversed(lines)
         for stretch in line
     )
-    digits = next(n for n in range(2, 18) if f"{y0:.{n}g}" != f"{y1:.{n}g}")
     labels = "".join(
-        f'<text x="{LEFT - 6}" y="{at(x0, value).split(",")[1]}" dy="0.32em" text-anchor="end">{value:.{digits}g}</text>'
-        for value in (y0, y1)
+        f'<text x="{left - 6:g}" y="{at(x0, value).split(",")[1]}" dy="0.32em" text-anchor="end">{label}</text>'
+        for label, value in heights.items()
     )
-    labels += f'<text x="{LEFT}" y="{HEIGHT - 4}">{x0}</text><text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{x1}</text>'
+    labels += f'<text x="{left:g}" y="{HEIGHT - 4}">{x0}</text><text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{x1}</text>'
     (look, line), words = lines[0], html.escape(panel.title)
     of_training = " on training data" if look == "faint" else ""
     alt = f"{words}{of_training}: {line[0][0][1]:.3g} at first, {line[-1][-1][1]:.3g} at last"
