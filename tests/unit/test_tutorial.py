@@ -278,12 +278,12 @@ def write_summary(out: Path, peaks: dict[str, float], echo=print) -> dict:
     return json.loads((out / "summary.json").read_text())
 
 
-@pytest.mark.parametrize("torn", ['{"profile": "smoke", "seco', "[]"], ids=["cut", "a list"])
+@pytest.mark.parametrize("torn", ['{"profile": "smoke", "seco', "[]", None], ids=["cut", "a list", "a pipe"])
 @pytest.mark.parametrize("name", ["summary.json", "results/03.json"])
 def test_a_torn_record_is_named_and_left_out(tmp_path, name, torn):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "04.json").write_text('{"rm": {"accuracy": 0.9}}')
-    (tmp_path / name).write_text(torn)
+    os.mkfifo(tmp_path / name) if torn is None else (tmp_path / name).write_text(torn)
     messages, peaks = [], {"04_reward_model": 1.5}
     figures = {"seconds": {"04_reward_model": 2.0}, "memory_gib": peaks, "peak_memory_gib": 1.5}
     expected = {"profile": "smoke", "rm": {"accuracy": 0.9}} | figures

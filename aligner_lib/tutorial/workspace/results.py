@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Collection
 from pathlib import Path
+
+from aligner_lib.run_folder import files
 
 
 def read_results(out: Path, say: Callable[[str], None], without: Collection[str] = ()) -> dict:
@@ -23,13 +24,10 @@ def read_results(out: Path, say: Callable[[str], None], without: Collection[str]
 def read_object(path: Path, say: Callable[[str], None]) -> dict:
     """Read a JSON object. Returns {}, and calls `say` with a message, if a full disk or a kill has damaged the file."""
     try:
-        value = json.loads(path.read_text())
-    except (ValueError, RecursionError):
-        value = None
-    if isinstance(value, dict):
-        return value
-    say(f"{path} is damaged, so the summary leaves it out; run its notebooks again")
-    return {}
+        return files.read_object(path)
+    except files.UnreadableFileError:
+        say(f"{path} is damaged, so the summary leaves it out; run its notebooks again")
+        return {}
 
 
 def merge(into: dict, result: dict) -> None:
