@@ -383,6 +383,11 @@ class RunWriter:
         with self._lock:  # a dict must not grow while the heartbeat writes it
             self._info["controls"] = ["stop", "checkpoint", *controls]
 
+    def note_validation_samples(self, count: int) -> None:
+        """Write the number of validation samples to run.json, for `aligner explain`."""
+        with self._lock:
+            self._info["validation_samples"] = count
+
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def checkpoint_tmp_dir(self, step: int) -> Path:

@@ -54,6 +54,7 @@ def test_a_run_logs_the_metrics_that_its_kind_declares_and_says_what_was_run(kin
     assert READINGS[kind] <= {reading.name for reading in explanation.readings}
     info = run.info
     assert (info["status"], info["kind"], info["seed"], info["profile"]) == ("finished", kind, 1234, "smoke")
+    assert (info.get("validation_samples", 0) > 1) == (kind in ("rm", "dpo"))
     data = "model.environments.e.use" if kind == "grpo" else ".jsonl"
     assert "model" in info["hashes"] and any(name.endswith(data) for name in info["hashes"])
     if kind != "evaluate":

@@ -248,7 +248,7 @@ def reward_model(first_loss: float) -> list[dict]:
     return [start, *steps]
 
 
-def pairs_of(kind: str, validation=(), preference_loss=None, **figures: float):
+def pairs_of(kind: str, validation=(), preference_loss=None, origin=(), **figures: float):
     """Twelve steps of a loss of pairs whose other figures stay the same; the last steps have these validation accuracies."""
     settings = {"model.preference_loss": preference_loss, "model.global_batch_size": 16}
     figures = {"acc": 0.75, "rewards_chosen_mean": 0.2, "rewards_rejected_mean": 0.1, "loss": 0.7} | figures
@@ -259,7 +259,7 @@ def pairs_of(kind: str, validation=(), preference_loss=None, **figures: float):
     margin = {"validation/rewards_chosen_mean": 0.2, "validation/rewards_rejected_mean": 0.1}
     for record, accuracy in zip(reversed(records), validation):
         record |= margin | {"validation/acc": accuracy}
-    return run_of(records, kind=kind, settings=settings)
+    return run_of(records, kind=kind, settings=settings, origin=origin)
 
 
 def validated_sft(last_rate: float):
@@ -400,6 +400,12 @@ BF16 = {"precision": "bf16"}
         (pairs_of("dpo", preference_loss="simpo", acc=0.1, validation=(0.1, 0.1)), {}, None),
         (pairs_of("dpo", preference_loss="ipo", acc=0.1), {"accuracy_by_chance": 8}, "pair_swapped"),
         (pairs_of("rm", validation=(0.0, 0.0, 1 / 3)), {}, None),  # three pairs
+        (pairs_of("rm", validation=[0.0] * 10, origin={"validation_samples": 3}), {}, None),
+        (
+            pairs_of("rm", validation=[0.0] * 10, origin={"validation_samples": 60}),
+            {"validation_accuracy": 4},
+            "validation_turned",
+        ),
         (
             pairs_of("rm", validation=(0.04, 0.08)),
             {"validation_accuracy": 12},

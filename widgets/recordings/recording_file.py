@@ -44,7 +44,7 @@ HOST_AND_PORT = re.compile(
 """A server in the value of any setting, such as gpu-07:8000. A single digit is a line, a device or a model's size, and a number
 after a data file is a line."""
 HOST_OF_ADDRESS = re.compile(r"://(\[[^\]\s]*\]|[^\s/:\"]+)")
-KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at changed_at other_settings_at".split()
+KEPT = "name kind status message seed versions git_commit created max_steps validation_samples controls precision resumed_at changed_at other_settings_at".split()
 
 
 @dataclass(frozen=True)

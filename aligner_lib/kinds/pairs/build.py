@@ -25,6 +25,7 @@ from aligner_lib.kinds.inputs import (
 from aligner_lib.kinds.mapped_data import load_samples
 from aligner_lib.kinds.overlap import warn_about_overlap
 from aligner_lib.kinds.prepared_job import PreparedJob
+from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import TrainerProtocol
 from aligner_lib.trainers.lr import LRSchedule
 
@@ -68,7 +69,13 @@ def prepare_on_pairs(
         "seed": model.seed,
     }
     hashes = hashes_of_splits(config, start) | hash_of_adapters(config, start)
-    return PreparedJob(lambda run: trainer(loop, common), max_steps, loop, hashes)
+
+    def build(run: RunWriter | None) -> TrainerProtocol:
+        if run is not None:
+            run.note_validation_samples(len(validation))
+        return trainer(loop, common)
+
+    return PreparedJob(build, max_steps, loop, hashes)
 
 
 def warn_about_equal_labels(train: Sequence[LabelledSample]) -> None:

@@ -145,8 +145,9 @@ def accuracy_by_chance(run: Evidence) -> Quantity | None:
 def validation_accuracy(run: Evidence) -> Quantity | None:
     margins, accuracies = _margins(run, "validation"), run.with_settings(run.of("validation/acc"))
     later = {step: acc for step, acc in accuracies.items() if step > 0 and margins.get(step)}
-    # an accuracy is a fraction of the number of pairs, so there are at least as many pairs as the largest denominator
-    pairs = max((Fraction(acc).limit_denominator(1000).denominator for acc in accuracies.values()), default=1)
+    # an accuracy is a fraction of the number of pairs, so an older run has at least as many pairs as the largest denominator
+    fractions = [Fraction(acc).limit_denominator(1000) for acc in accuracies.values()]
+    pairs = max(1, run.validation_samples, *(fraction.denominator for fraction in fractions))
     low = min(LIMITS.validation_accuracy, 0.5 - LIMITS.chance * 0.5 / math.sqrt(pairs))
     if not _begins_at_chance(run) or low <= 0:
         return None

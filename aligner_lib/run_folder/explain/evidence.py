@@ -30,6 +30,7 @@ class Evidence:
         # the steps after which a user changed the learning rate or the KL coefficient; an older run does not record the steps, so
         # after a resume any rate may be a user's
         self.changed_at: list[int] = info.get("changed_at", [0] if self.begun else [])
+        self.validation_samples: int = info.get("validation_samples", 0)  # 0: unknown, of an older run
         self._precision: str | None = info.get("precision")
         self.alarms: list[dict] = run.alarms()
         records = (record for record in run.metrics() if isinstance(record.get("step"), int))
