@@ -53,8 +53,8 @@ class JsonlWriter:
 class JsonlReader:
     """Follows a JSON Lines file: `poll()` returns the records written since the last poll.
 
-    longest_line: the most bytes of a line that a poll with a limit reads. Attributes: `restarts` counts how often the file shrank or was replaced, which makes earlier records invalid. `skipped`
-    counts complete lines that were not a JSON object.
+    longest_line: the most bytes of a line that a poll with a limit reads. Attributes: `restarts` counts how often the file shrank
+    or was replaced, which makes earlier records invalid. `skipped` counts complete lines that were not a JSON object.
     """
 
     def __init__(self, path: Path, longest_line: int = LONGEST_LINE):
