@@ -269,7 +269,7 @@ ONE_RANK = "model.sequence_parallel=True: with tensor_model_parallel_size=1 ther
         (
             "sft",
             "model.data.packed_sequence=True model.data.validation_ds.micro_batch_size=2",
-            "validation_ds.micro_batch_size=2: with packed",
+            "validation_ds.micro_batch_size=2: with packed_sequence=True a micro batch has as many samples as train_ds",
         ),
         (
             "sft",

@@ -105,7 +105,12 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         **conversion_without_effect(config),
     }
     if config.model.data.packed_sequence:
-        unused["model.data.validation_ds.micro_batch_size"] = LIMITED_BY_TOKENS
+        unused["model.data.validation_ds.micro_batch_size"] = (
+            LIMITED_BY_TOKENS
+            if config.model.data.packed_sequence_size
+            else "with packed_sequence=True a micro batch has as many samples as train_ds.micro_batch_size times the length of the "
+            "longest training sample allows."
+        )
     return unused
 
 
