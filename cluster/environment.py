@@ -10,7 +10,7 @@ _KERNEL_PREFIXES = ("JPY_", "JUPYTERHUB_", "KERNEL_", "PYDEVD_")
 _KERNEL_NAMES = {"CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER", "PAGER"}
 # Variables of an outer job. JupyterLab often runs inside an allocation, and the new job has other ranks and limits.
 _OUTER_PREFIXES = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "SRUN_", "SUBMITIT_", "TORCHELASTIC_", "ALIGNER_JOB_")
-_OUTER_NAMES = {
+RANK_NAMES = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT"),
 }
@@ -29,7 +29,7 @@ def _foreign(name: str, value: str) -> bool:
         return value.startswith("module://")
     return (
         name.startswith(_KERNEL_PREFIXES + _OUTER_PREFIXES + _DEFAULTS_PREFIXES)
-        or name in _KERNEL_NAMES | _OUTER_NAMES
+        or name in _KERNEL_NAMES | RANK_NAMES
     )
 
 

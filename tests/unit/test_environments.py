@@ -489,6 +489,7 @@ DO = {
     "draw": random.random,
     "torch": lambda: float("torch" in sys.modules),
     "pid": os.getpid,
+    "rank": lambda: float("GROUP_RANK" in os.environ),
 }
 
 def reward(prompt, response, target, **fields):
@@ -514,8 +515,10 @@ def settings(folder, **changes):
 @pytest.fixture(scope="module")
 def pool(folder):
     environments = {"mine": settings(folder), "guess": EnvironmentSettings("guess_the_number")}
-    with Environments(environments, "train") as pool:
-        yield pool
+    with pytest.MonkeyPatch.context() as of_a_rank:
+        of_a_rank.setenv("GROUP_RANK", "0")
+        with Environments(environments, "train") as pool:
+            yield pool
 
 
 def steps(pool, *responses):
@@ -532,7 +535,7 @@ def test_episodes_are_answered_in_their_order_each_by_its_environment(pool):
     assert [last(prompt)[:8] for prompt in prompts] == ["I have a", "number 4", "number 2"]
     assert steps(pool, *"abc") == [Step(0.0), Step(1.0), Step(2.0)]
     assert torch.__version__  # this process has torch; a worker has not, and ignores the scheduler's SIGTERM
-    assert steps(pool, "torch", "warned") == [Step(0.0), Step(1.0)]
+    assert steps(pool, "torch", "warned", "rank") == [Step(0.0), Step(1.0), Step(0.0)]
     (ended,) = steps(pool, "terminated")  # what a worker starts does not ignore SIGTERM
     assert ended == Step(-signal.SIGTERM, metrics={"fork": -signal.SIGTERM})
 

@@ -210,7 +210,7 @@ class Environments:
     def _start(self, name: str) -> ProcessPool:
         self._pools[name] = _Pool(
             max_workers=self._processes[name],
-            initializer=worker.ignore_warnings,
+            initializer=worker.leave_ranks,
             context=GroupLeaders(),
         )
         return self._pools[name]

@@ -21,6 +21,8 @@ from aligner_lib.rollouts.environments import tracebacks
 from aligner_lib.rollouts.environments.base import FIGURES, Environment, NoVerdict, Prompt, Step
 from aligner_lib.rollouts.environments.registry import build
 from aligner_lib.rollouts.environments.user_file import UserFile
+from cluster.environment import RANK_NAMES
+from cluster.launch import STORE_VARIABLE
 
 BUILD_SECONDS = 120  # to import and build an environment; the time limit of a request starts afterwards
 FLOAT32_MAX = 3.4028235e38  # the trainers keep rewards in float32
@@ -72,9 +74,9 @@ class _Process:
 _process = _Process()
 
 
-def ignore_warnings() -> None:
+def leave_ranks() -> None:
     """Ignore the scheduler's signals. The signals go to all processes of a job and ask for a checkpoint, which only the trainer
-    saves.
+    saves. Also remove the variables of the trainer's rank, because a reward that forms groups of processes would join the trainer.
 
     When the parent ends, the channel to the parent closes, and this process ends too.
     """
@@ -83,6 +85,8 @@ def ignore_warnings() -> None:
     # programs and forks of a reward would inherit SIG_IGN, and terminate() would not end them
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    for name in (*RANK_NAMES, STORE_VARIABLE):
+        os.environ.pop(name, None)
 
 
 def describe(blueprint: Blueprint) -> Description | Problem:
