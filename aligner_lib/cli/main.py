@@ -72,6 +72,22 @@ def main() -> None:
         rank = os.environ.get("RANK")
         typer.secho(f"{'error' if rank is None else f'error (rank {rank})'}: {error}", fg="red", err=True)
         sys.exit(2)
+    except RuntimeError as error:
+        rank = os.environ.get("RANK", "0")
+        if rank == "0" or not _is_of_a_lost_rank(error):
+            raise
+        # a traceback would hide the other rank's message
+        reason = str(error).partition("\n")[0]
+        typer.secho(
+            f"error (rank {rank}): lost another rank ({reason}): see that rank's error", fg="red", err=True
+        )
+        sys.exit(1)
+
+
+def _is_of_a_lost_rank(error: RuntimeError) -> bool:
+    """As in `parallel`, whose import takes seconds in a process that has no ranks."""
+    parallel = sys.modules.get("aligner_lib.megatron.parallel")
+    return parallel is not None and parallel.is_of_a_lost_rank(error)
 
 
 def _is_for_users(error: Exception) -> bool:

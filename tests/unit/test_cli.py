@@ -1,6 +1,7 @@
 """The `aligner` command as a user meets it, mostly in this process; tests/unit/test_imports.py says what a start loads."""
 
 import errno
+import importlib
 import json
 import os
 import re
@@ -199,6 +200,18 @@ def test_a_librarys_error_keeps_its_traceback(inside, monkeypatch):
     monkeypatch.setitem(sys.modules, "aligner_lib.jobs.run", jobs)
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(sys, "argv", ["aligner", "sft"])
+def test_a_rank_that_loses_another_shows_no_traceback(inside, recorded_job, monkeypatch, capsys):
+    def lose(*_) -> None:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer\nframe #0")
+
+    importlib.import_module("aligner_lib.megatron.parallel")
+    monkeypatch.setattr(sys.modules["aligner_lib.jobs.run"], "run_job", lose)
+    monkeypatch.setenv("RANK", "1")
+    assert inside("sft") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error (rank 1): lost another rank") and error.count("\n") == 1
+
+
     with pytest.raises(json.JSONDecodeError):
         cli.main()
 
