@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import psutil
 
 JOB_VARIABLE = "ALIGNER_JOB_FOLDER"
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
+END_S = 30.0  # for children to record an interruption, or the failure of another child
 
 
 def user_name() -> str:
@@ -54,22 +56,58 @@ def signalled_with_parent(number: signal.Signals) -> Callable[[], None] | None:
 
 
 @contextlib.contextmanager
-def passing_signals_to(children: list[subprocess.Popen]) -> Iterator[None]:
-    """Pass a scheduler's signals to this process (SIGTERM and SIGUSR2) on to child processes.
+def signalled_children() -> Iterator[Callable[..., subprocess.Popen]]:
+    """Yields a function that starts a child process with the arguments of `subprocess.Popen`.
 
-    children: may grow while the context lasts.
+    A scheduler's signals to this process, a closed terminal's, and Ctrl-C reach all children, also children that start later.
+    Children that outlive the context receive SIGTERM, and are killed after END_S seconds or a second Ctrl-C.
     """
+    children: list[subprocess.Popen] = []
+    received: list[int] = []
 
-    def pass_on(number: int, _) -> None:
+    def pass_on(number: int, _=None) -> None:
+        received.append(number)
         for child in children:
             child.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    def start(command: list[str], **options) -> subprocess.Popen:
+        child = subprocess.Popen(
+            command,
+            # else Ctrl-C would reach the child twice: from the terminal, and from this process
+            process_group=0,
+            # a SIGKILL of this process would leave orphaned children
+            preexec_fn=signalled_with_parent(signal.SIGKILL),
+            **options,
+        )
+        children.append(child)
+        for number in received:
+            child.send_signal(number)
+        return child
+
+    numbers = (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
+    before = {
+        number: signal.signal(number, pass_on)
+        for number in numbers
+        if signal.getsignal(number) is not signal.SIG_IGN  # as SIGHUP under nohup
+    }
+    last = signal.SIGTERM
     try:
-        yield
+        yield start
+    except KeyboardInterrupt:
+        last = signal.SIGINT
+        raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        try:
+            pass_on(last)
+            deadline = time.monotonic() + END_S
+            for child in children:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(max(0, deadline - time.monotonic()))
+        finally:
+            for child in children:
+                child.kill()
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def of_job(folder: str, spare: tuple[int, ...] = ()) -> list[psutil.Process]:

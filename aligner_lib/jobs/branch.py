@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,13 +19,12 @@ from aligner_lib.jobs.command_line import command
 from aligner_lib.models.resolve import resolve
 from aligner_lib.run_folder.branch import begin_branch, remove_unstarted
 from aligner_lib.run_folder.reader import RunFolder, flatten, step_of
-from cluster.processes import passing_signals_to
+from cluster.processes import signalled_children
 from data.hub import is_hub_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-INTERRUPTED_S = 15  # for the job to record an interruption
 OF_A_FOLDER = ("exp_manager.explicit_log_dir", "exp_manager.stop_after", "exp_manager.resume_if_exists")
 MODEL = re.compile(r".*\.restore_from_path")
 DATA = re.compile(r".*\.(data_prefix(\.train|\.validation)?|(train|validation)_ds\.file_path)")
@@ -90,19 +88,9 @@ def go_on(parent: RunFolder, at: int, child: Path | None, overrides: list[str]) 
 
 
 def run_to_end(command: list[str]) -> int:
-    """Run a job to its end, and return its exit code. A scheduler's signals to this process reach the job."""
-    job = subprocess.Popen(command)
-    with passing_signals_to([job]):
-        try:
-            return job.wait()
-        finally:
-            if job.poll() is None:  # Ctrl-C, which has reached the job, too
-                try:
-                    job.wait(INTERRUPTED_S)
-                except subprocess.TimeoutExpired:
-                    pass
-                finally:  # also after a second Ctrl-C
-                    job.kill()
+    """Run a job to its end, and return its exit code. A scheduler's signals to this process, and Ctrl-C, reach the job."""
+    with signalled_children() as start:
+        return start(command).wait()
 
 
 def branch_command(

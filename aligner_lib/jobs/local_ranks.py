@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
-from contextlib import suppress
 
 from omegaconf import DictConfig
 
 from aligner_lib.errors import UserError
-from cluster.processes import passing_signals_to, signalled_with_parent
+from cluster.processes import signalled_children
 from cluster.supervise import Rank, rank_specifications, watch
-
-END_S = 15.0  # for the ranks to record an interruption, or the failure of another rank
 
 
 def needs_launcher(config: DictConfig) -> bool:
@@ -48,35 +42,17 @@ def command(name: str, config: DictConfig, profile: str | None, overrides: list[
 def run_ranks(name: str, config: DictConfig, profile: str | None, overrides: list[str]) -> int:
     """Run `aligner NAME` as `trainer.devices` ranks on this machine, and return the exit code.
 
-    A failed rank ends the other ranks, and its exit status is the exit code. A scheduler's signals to this process reach all
-    ranks.
+    A failed rank ends the other ranks, and its exit status is the exit code. A scheduler's signals to this process, and Ctrl-C,
+    reach all ranks.
     """
     words = command(name, config, profile, overrides)
     component = {"name": "main", "ranks": config.trainer.devices, "command": words, "variables": {}}
-    processes: list[subprocess.Popen] = []
+    own = {**os.environ, "PYTHONUNBUFFERED": "1"}
     sys.stdout.flush()
-    with tempfile.TemporaryDirectory(prefix="aligner-ranks-") as stores, passing_signals_to(processes):
-        try:
-            for _, _, words, variables in rank_specifications([component], stores):
-                # a SIGKILL of this process would leave orphaned ranks
-                preexec_fn = signalled_with_parent(signal.SIGKILL)
-                processes.append(subprocess.Popen(words, env=os.environ | variables, preexec_fn=preexec_fn))
-            ranks = [Rank("main", rank, process) for rank, process in enumerate(processes)]
-            code = watch(ranks, main="main", linger_s=0)["returncode"]
-            for process in processes:
-                process.terminate()
-        finally:  # also after Ctrl-C, which has reached the ranks, too
-            _end(processes)
+    with tempfile.TemporaryDirectory(prefix="aligner-ranks-") as stores, signalled_children() as start:
+        ranks = [
+            Rank(name, rank, start(words, env=own | variables))
+            for name, rank, words, variables in rank_specifications([component], stores)
+        ]
+        code = watch(ranks, main="main", linger_s=0)["returncode"]
     return code if code >= 0 else 128 - code  # as a shell reports a signal
-
-
-def _end(processes: list[subprocess.Popen]) -> None:
-    """Wait END_S for processes that are ending, then kill them, also after a second Ctrl-C."""
-    deadline = time.monotonic() + END_S
-    try:
-        for process in processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0, deadline - time.monotonic()))
-    finally:
-        for process in processes:
-            process.kill()

@@ -236,6 +236,12 @@ def test_a_kernels_end_leaves_the_job_which_another_process_finds(run, gate):
     assert job.tail() == "begun\ndone"
 
 
+def test_a_signal_before_a_child_s_start_reaches_the_child():
+    with processes.signalled_children() as start:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert start(["sleep", "60"]).wait(BOUND_S) == -signal.SIGTERM
+
+
 def test_the_printed_script_starts_the_same_ranks_and_ends_with_the_failed_rank_s_status(run, monkeypatch):
     code = "import os, sys; print(os.environ['OMP_NUM_THREADS']); sys.exit(3 * (os.environ['RANK'] == '0'))"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -97,7 +97,7 @@ def test_several_processes_are_ranks_of_the_same_command(inside, recorded_job, m
     class Ended(SimpleNamespace):
         def __init__(self, words, env, **_):
             started.append((words, env))
-            super().__init__(returncode=0, poll=lambda: 0, wait=lambda *_: 0, terminate=Mock(), kill=Mock())
+            super().__init__(returncode=0, poll=lambda: 0, wait=lambda *_: 0, send_signal=Mock(), kill=Mock())
 
     monkeypatch.setattr(subprocess, "Popen", Ended)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -107,6 +107,7 @@ def test_several_processes_are_ranks_of_the_same_command(inside, recorded_job, m
     assert words == others_words and words[1:3] == ["-m", "aligner_lib"]
     assert words[3:9] == ["ppo", "--profile", "smoke", "--run", "r", "--"] and {*overrides} <= {*words[9:]}
     assert [first["RANK"], second["RANK"], second["WORLD_SIZE"]] == ["0", "1", "2"]
+    assert first["PYTHONUNBUFFERED"] == "1"
     assert recorded_job == []
     # a rank gets the very command again, and trains
     monkeypatch.setenv("RANK", "0")
@@ -123,24 +124,29 @@ assert store.parent.stat().st_mode & 0o077 == 0 and not store.exists()
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if fails else 7))
 if fails and rank == "1":
     sys.exit(3)
-(ready / rank).touch()
-signal.pause()
+try:
+    (ready / rank).touch()
+    signal.pause()
+except KeyboardInterrupt:
+    (ready / f"{rank} interrupted").touch()
 """
 
 
-@pytest.mark.parametrize(("end", "code"), [("fails", 3), ("signalled", 7)])
-def test_a_failed_rank_ends_the_others_and_a_scheduler_s_signal_reaches_all(monkeypatch, tmp_path, end, code):
-    words = [sys.executable, "-c", RANK_ENDS, end, str(tmp_path)]
+@pytest.mark.parametrize(("end", "code"), [("fails", 3), (signal.SIGTERM, 7), (signal.SIGINT, None)])
+def test_a_failed_rank_ends_the_others_and_a_signal_reaches_all(monkeypatch, tmp_path, end, code):
+    words = [sys.executable, "-c", RANK_ENDS, str(end), str(tmp_path)]
     monkeypatch.setattr(local_ranks, "command", lambda *_: words)
 
-    def terminate() -> None:
+    def send() -> None:
         until(lambda: len([*tmp_path.iterdir()]) == 2, "the ranks' handlers")
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), end)
 
-    if end == "signalled":
-        Thread(target=terminate).start()
+    if end != "fails":
+        Thread(target=send).start()
     config = compose("sft", ["trainer.devices=2"])
-    assert local_ranks.run_ranks("sft", config, None, []) == code
+    with pytest.raises(KeyboardInterrupt) if end == signal.SIGINT else nullcontext():
+        assert local_ranks.run_ranks("sft", config, None, []) == code
+    assert len([*tmp_path.glob("* interrupted")]) == (2 if end == signal.SIGINT else 0)
 
 
 def test_several_nodes_need_a_launcher_for_each(monkeypatch):
@@ -194,12 +200,6 @@ def test_a_rank_s_mistake_has_the_form_that_a_failed_job_shows(inside, monkeypat
     assert error.startswith("error (rank 3): ") and exception_line(error) == error.strip()
 
 
-def test_a_librarys_error_keeps_its_traceback(inside, monkeypatch):
-    jobs = type(sys)("aligner_lib.jobs.run")
-    jobs.run_job = lambda *_: json.loads("{")  # a ValueError, and not one of ours
-    monkeypatch.setitem(sys.modules, "aligner_lib.jobs.run", jobs)
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(sys, "argv", ["aligner", "sft"])
 def test_a_rank_that_loses_another_shows_no_traceback(inside, recorded_job, monkeypatch, capsys):
     def lose(*_) -> None:
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer\nframe #0")
@@ -212,6 +212,12 @@ def test_a_rank_that_loses_another_shows_no_traceback(inside, recorded_job, monk
     assert error.startswith("error (rank 1): lost another rank") and error.count("\n") == 1
 
 
+def test_a_librarys_error_keeps_its_traceback(inside, monkeypatch):
+    jobs = type(sys)("aligner_lib.jobs.run")
+    jobs.run_job = lambda *_: json.loads("{")  # a ValueError, and not one of ours
+    monkeypatch.setitem(sys.modules, "aligner_lib.jobs.run", jobs)
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(sys, "argv", ["aligner", "sft"])
     with pytest.raises(json.JSONDecodeError):
         cli.main()
 
