@@ -53,7 +53,10 @@ def master_port(job_id: int, component: int) -> int:
 
 
 def step_store(environ: Mapping[str, str], component: int) -> str:
-    """The value of STORE_VARIABLE for the current Slurm task. Every start has a file of its own."""
+    """The value of STORE_VARIABLE for the current Slurm task. Every start has a file of its own.
+
+    The small file stays in the node's temporary folder, because a rank that removed the file could leave other ranks waiting.
+    """
     if environ["SLURM_STEP_NUM_NODES"] != "1" or environ["SLURM_STEP_NUM_TASKS"] == "1":
         return ""
     name = "-".join([*(environ.get(name, "0") for name in _STEP), str(component)])

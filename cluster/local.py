@@ -116,13 +116,15 @@ class LocalScheduler(Scheduler):
         exports = {**own_variables(), **submission.variables, processes.JOB_VARIABLE: str(member.folder)}
         lines = ["#!/bin/bash", *(f"export {name}={shlex.quote(value)}" for name, value in exports.items())]
         lines.append(f"mkdir -p {shlex.quote(str(member.folder))}")
-        lines.append("stores=$(mktemp -d)")
+        lines.append("stores=$(mktemp -d) || exit")
         for name, rank, command, variables in rank_specifications(_specification(submission), "$stores"):
             words = [*(f"{key}={value}" for key, value in variables.items()), shlex.join(command)]
             log = record.log_path(member.folder, name, rank)
             lines += [f"{' '.join(words)} >>{shlex.quote(str(log))} 2>&1 &", "ranks+=($!)"]
         waits = 'for rank in "${ranks[@]}"; do wait "$rank" || status=${status:-$?}; done'
-        return "\n".join([*lines, "status=", waits, 'exit "${status:-0}"', ""])
+        # not in a trap: ranks may outlive an interrupted script, and wait for a missing store
+        end = ['rm -r "$stores"', 'exit "${status:-0}"', ""]
+        return "\n".join([*lines, "status=", waits, *end])
 
 
 def _is_silent(run: Path, job: Record) -> bool:

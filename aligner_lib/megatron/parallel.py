@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -68,9 +66,8 @@ def _join(backend: str, world_size: int, timeout: timedelta) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     store = dist.FileStore(path, world_size)
     store.set_timeout(timeout)
+    # No rank removes the file: until another rank has ended, its NCCL reads the store, and waits for a missing file.
     rank = int(os.environ["RANK"])
-    if rank == 0:
-        atexit.register(Path(path).unlink, missing_ok=True)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 

@@ -247,7 +247,11 @@ def test_the_printed_script_starts_the_same_ranks_and_ends_with_the_failed_rank_
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     plan = submit(python(code), run, "print:local", Resources(tasks_per_node=2))
     monkeypatch.delenv("OMP_NUM_THREADS")
+    stores = run / "stores"
+    stores.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(stores))
     assert subprocess.run(["bash", "-c", plan.text]).returncode == 3
+    assert not [*stores.iterdir()]
     assert [path.read_text() for path in sorted(run.rglob("main_*.log"))] == ["1\n", "1\n"]
     assert plan.text.count(" GOMP_SPINCOUNT=") == 2
 
