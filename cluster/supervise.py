@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,8 +101,9 @@ def supervise(folder: Path) -> None:
 
     signal.signal(signal.SIGTERM, terminated)
     ranks: list[Rank] = []
-    with tempfile.TemporaryDirectory(prefix="aligner-ranks-") as stores:
+    with ExitStack() as until_the_ranks_end:
         try:
+            stores = until_the_ranks_end.enter_context(tempfile.TemporaryDirectory(prefix="aligner-ranks-"))
             for specification in rank_specifications(spec["components"], stores):
                 ranks.append(start(folder, *specification))
             outcome = watch(ranks, main=spec["components"][-1]["name"], linger_s=spec["linger_s"])

@@ -242,6 +242,14 @@ def test_a_signal_before_a_child_s_start_reaches_the_child():
         assert start(["sleep", "60"]).wait(BOUND_S) == -signal.SIGTERM
 
 
+def test_without_a_temporary_folder_a_job_says_why_it_ended(tmp_path):
+    record.write_json(tmp_path / "spec.json", {"components": [], "linger_s": 0})
+    code = "import sys, tempfile; tempfile.tempdir = '/missing'; from cluster.supervise import *; supervise(Path(sys.argv[1]))"
+    subprocess.run([*python(code), str(tmp_path)], cwd=ROOT)
+    outcome = record.read_json(tmp_path / "exit.json")
+    assert outcome["returncode"] == 127 and "/missing" in outcome["note"]
+
+
 def test_the_printed_script_starts_the_same_ranks_and_ends_with_the_failed_rank_s_status(run, monkeypatch):
     code = "import os, sys; print(os.environ['OMP_NUM_THREADS']); sys.exit(3 * (os.environ['RANK'] == '0'))"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
