@@ -99,6 +99,9 @@ class LocalScheduler(Scheduler):
         folder = run / job.folder
         (folder / "cancelled").touch()
         processes.end_job(str(folder))
+        # for an instant after its start, the supervisor's environment reads as empty, so the supervisor is not found
+        while processes.identity(int(job.id)) == job.identity:
+            processes.end_job(str(folder))
 
     def requeue(self, run: Path, job: Record) -> None:
         """Raises ValueError, because the machine has no queue."""
