@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # A schema may not ask the library to ignore a part.
 STRICT = {"lenient": False, "coerce_one_of": False}
+MARKS = '{}[]":,'  # of JSON
 
 
 class JsonConstraint:
@@ -54,7 +55,7 @@ class JsonConstraint:
 
 
 def json_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
-    """The tokenizer in the library's form. Raises ApiError without the library."""
+    """The tokenizer in the library's form. Raises ApiError without the library, and for a tokenizer that can't write JSON."""
     try:
         from llguidance import LLTokenizer
     except ImportError:
@@ -65,6 +66,7 @@ def json_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
             code="unsupported",
         ) from None
     try:
+        _check_marks(tokenizer)
         return LLTokenizer(tokenizer.json, eos_token=list(tokenizer.stop_ids))
     except ValueError as error:
         raise ApiError(
@@ -72,6 +74,13 @@ def json_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
             param="response_format",
             code="unsupported",
         ) from None
+
+
+def _check_marks(tokenizer: Tokenizer) -> None:
+    """Raises ValueError when the vocabulary lacks a mark of JSON: the library would fail only during generation."""
+    for mark in MARKS:
+        if mark not in tokenizer.decode(*tokenizer.encode_parts([mark]), special_tokens=True):
+            raise ValueError(f"its vocabulary has no {mark}")
 
 
 def json_constraint(tokenizer: LLTokenizer, schema: dict[str, Any]) -> JsonConstraint:

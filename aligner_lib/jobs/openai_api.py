@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -15,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -55,6 +56,18 @@ class ApiError(Exception):
 
 
 # ---- requests -------------------------------------------------------------------------------------------------------
+
+
+def _explained_by(sentence: str) -> WrapValidator:
+    """Let a sentence explain a wrong value of several types, for which pydantic has an error for each type."""
+
+    def check(value: object, handler: Callable[[object], Any]) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(sentence) from None
+
+    return WrapValidator(check)
 
 
 class _Stream(BaseModel):
@@ -119,7 +132,10 @@ SeveralIds = Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
 class CompletionRequest(_ApiRequest):
     """A request to /v1/completions."""
 
-    prompt: str | Ids | Texts | SeveralIds
+    prompt: Annotated[
+        str | Ids | Texts | SeveralIds,
+        _explained_by("the prompt must be a text, a list of token ids, or a list of several of either"),
+    ]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
     echo: bool = False
@@ -180,7 +196,10 @@ class _Call(BaseModel):
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid")
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[_Part], Field(fail_fast=True)] | None = None
+    content: Annotated[
+        str | Annotated[list[_Part], Field(fail_fast=True)] | None,
+        _explained_by('only a text, or parts {"type": "text", "text": …}, are read here'),
+    ] = None
     tool_calls: Annotated[list[_Call], Field(fail_fast=True)] = []
     tool_call_id: str | None = None
     name: str | None = None
@@ -325,7 +344,14 @@ def read(kind: type[_ApiRequest], body: object) -> Any:
         )
     if request.echoes and request.stream:
         raise ApiError("echo with stream is not supported here: leave either out", param="echo")
-    if isinstance(request, ChatRequest) and request.json_schema is not None and request.offered_tools:
+    is_json = isinstance(request, ChatRequest) and request.json_schema is not None
+    if is_json and request.stop:
+        raise ApiError(
+            "response_format with stop is not supported here, because a stop string cuts the JSON text: leave either out",
+            param="response_format",
+            code="unsupported",
+        )
+    if is_json and request.offered_tools:
         raise ApiError(
             "response_format with tools is not supported here: leave either out, or give tool_choice=none",
             param="response_format",

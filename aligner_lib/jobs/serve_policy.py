@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import json
 import re
@@ -96,10 +97,11 @@ def _listening(host: str, port: int) -> list[socket.socket]:
     try:
         return bind_sockets(port, host)
     except OSError as error:
-        raise UserError(
-            f"port {port} of {host} can't be used ({error.strerror}): another server uses the port, or the address "
-            "is not the machine's: give another port with --port (0: any free port)"
-        ) from None
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            cure = "this machine has no such address: give another with --host (127.0.0.1: for this machine alone)"
+        else:
+            cure = "give another port with --port (0: any free port)"
+        raise UserError(f"port {port} of {host} can't be used ({error.strerror}): {cure}") from None
 
 
 def _url(host: str, listening: socket.socket) -> str:

@@ -5,6 +5,7 @@ import json
 import sys
 
 import pytest
+import tokenizers
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.generation_thread import GenerationThread
@@ -116,6 +117,15 @@ def test_a_schema_that_cannot_be_kept_is_refused_by_the_part(served, case):
     with pytest.raises(ApiError, match="the JSON schema cannot be kept") as error:
         answers(served, {"response_format": formatted(schema)})
     assert words in str(error.value) and (error.value.status, error.value.param) == (400, "response_format")
+
+
+def test_a_vocabulary_without_a_mark_of_json_is_refused(tmp_path):
+    pytest.importorskip("llguidance")
+    letters = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "</s>": 1}, []))
+    letters.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    with pytest.raises(ApiError, match=r"tokenizer \(its vocabulary has no {\): leave response_format out"):
+        json_tokenizer(Tokenizer(tmp_path))
 
 
 def test_without_the_library_and_with_tools_the_request_is_refused_with_the_cure(served, monkeypatch):

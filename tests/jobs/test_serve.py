@@ -359,6 +359,7 @@ COMPLETIONS, CHAT = "completions", "chat/completions"
 REFUSED = [
     (COMPLETIONS, {"prompt": ""}, "prompt", "empty"),
     (COMPLETIONS, {"prompt": [1 << 20]}, "prompt", "token id 1048576 is not in the vocabulary"),
+    (COMPLETIONS, {"prompt": [1.5]}, "prompt", "prompt: the prompt must be a text, a list of token ids"),
     (COMPLETIONS, {"prompt": "a \ud800"}, "prompt", "character 2 of a text in prompt is '\\ud800'"),
     (COMPLETIONS, {"prompt": [[]] * 20_000}, "prompt", "20000 parts, but only 16384 are allowed"),
     (COMPLETIONS, {"prompt": [1] * 300_000}, "prompt", "more than 262144 token ids"),
@@ -370,6 +371,8 @@ REFUSED = [
     (COMPLETIONS, {"max_tokens": 0}, "max_tokens", "give echo=true"),
     (CHAT, turn() | {"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
     (COMPLETIONS, b"[" * 200_000, None, "more than 32 deep"),
+    (CHAT, turn(content=[{"type": "image_url"}]), "messages", "messages.0.content: only a text, or parts"),
+    (CHAT, {"response_format": {"type": "json_object"}, "stop": "}"}, "response_format", "with stop is not"),
     (CHAT, turn(role="wizard"), "messages", "(it is 'wizard')"),
     (CHAT, turn(role="assistant", tool_calls=[DEEP]), "messages", "must be the JSON text of an object"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs=true"),
@@ -543,3 +546,5 @@ def test_a_server_that_cannot_start_says_why(rm, here, model, port, token, words
         with pytest.raises(UserError, match=words.format(port=port)):
             path = str(rm.path) if model == "a reward model" else model
             serve(path, host="127.0.0.1", port=port, token=token, rows=1, say=print)
+    with pytest.raises(UserError, match="this machine has no such address: give another with --host"):
+        serve(model, host="192.0.2.1", port=0, token=None, rows=1, say=print)
