@@ -5,11 +5,13 @@ Each command imports its own dependencies.
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+SMALLEST_SHARD_GB = 0.001
 commands = typer.Typer(
     help="Models: fetch a model by name, or import Hugging Face weights.", no_args_is_help=True
 )
@@ -40,8 +42,11 @@ def model_import(
     Families: Llama, Mistral, Phi-3, Qwen, SmolLM3, Granite, OLMo 2, Gemma, Nemotron and GPT-NeoX (Pythia).
     """
     from aligner_lib.models import import_model
+    from aligner_lib.models.progress import show_steps
 
-    typer.echo(import_model(source, out))
+    with show_steps("import", True) as report:
+        import_model(source, out, report)
+    typer.echo(out)
 
 
 @commands.command("export")
@@ -58,9 +63,12 @@ def model_export(
     shard_gb: Annotated[float, typer.Option(help="Largest file of weights, in 10⁹ bytes.")] = 5.0,
 ):
     """Write a trained policy or reward model for another library."""
+    from aligner_lib.errors import UserError
     from aligner_lib.models.export import Options, export
     from aligner_lib.models.progress import show_steps
 
+    if not SMALLEST_SHARD_GB <= shard_gb < inf:  # also not a number
+        raise UserError(f"--shard-gb {shard_gb}: give a number from {SMALLEST_SHARD_GB}, in 10⁹ bytes")
     with show_steps("export", True) as report:
         notes = export(source, to, out, Options(dtype, int(shard_gb * 1e9), report))
     typer.echo("\n".join([*notes, str(out)]))
@@ -74,5 +82,8 @@ def model_merge(
     """Merge adapters into the weights of their base."""
     from aligner_lib.models import resolve
     from aligner_lib.models.merge import merge
+    from aligner_lib.models.progress import show_steps
 
-    typer.echo(merge(resolve(folder), out))
+    with show_steps("merge", True) as report:
+        merge(resolve(folder), out, report)
+    typer.echo(out)

@@ -176,6 +176,8 @@ def test_several_nodes_need_a_launcher_for_each(monkeypatch):
             "profile evaluate --out o/trace.json",
             "evaluate has no steps of training (`aligner profile` takes sft",
         ),
+        ("model export nowhere --out o --shard-gb nan", "--shard-gb nan: give a number from 0.001"),
+        ("model export nowhere --out o --shard-gb 0", "--shard-gb 0.0: give a number from 0.001"),
         # a file stands in the place of a folder
         ("data dolly --raw sample --out raw.jsonl/below", "raw.jsonl"),
         ("model fetch smoke", "raw.jsonl"),
@@ -191,6 +193,13 @@ def test_a_user_s_mistake_is_one_sentence_with_the_cure_and_writes_nothing(
     error = capsys.readouterr().err
     assert words in error and error.startswith("error: ") and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "raw.jsonl"] and Path("raw.jsonl").read_text() == record
+
+
+def test_an_import_shows_its_progress_before_the_folder(inside, monkeypatch, capsys):
+    monkeypatch.setattr("aligner_lib.models.import_model", lambda source, out, progress: progress(1, 2))
+    assert inside("model", "import", "a", "--out", "b") == 0
+    shown = capsys.readouterr().out
+    assert "import" in shown and "50%" in shown and shown.endswith("\nb\n")
 
 
 def test_a_rank_s_mistake_has_the_form_that_a_failed_job_shows(inside, monkeypatch, capsys):
