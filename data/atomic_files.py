@@ -1,11 +1,14 @@
 """Atomic writes: a file or a folder gets its final name only when it is complete."""
 
 import errno
+import glob
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
+
+SUFFIX, RANDOM = ".partial", "?" * 8  # eight characters of tempfile
 
 
 @contextmanager
@@ -16,10 +19,19 @@ def atomic_path(path: Path) -> Iterator[Path]:
     folder behind. The function also makes the missing parent folders of `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    prefix, suffix = f".{path.name[:50]}.", ".partial"
-    with tempfile.TemporaryDirectory(suffix, prefix, path.parent, ignore_cleanup_errors=True) as folder:
+    prefix = _prefix(path)
+    with tempfile.TemporaryDirectory(SUFFIX, prefix, path.parent, ignore_cleanup_errors=True) as folder:
         # inside the temporary folder, because only its owner can enter the folder
         yield Path(folder) / path.name
+
+
+def partials(path: Path) -> list[Path]:
+    """The hidden folders of `atomic_path` beside `path`, of running and of killed processes."""
+    return sorted(path.parent.glob(f"{glob.escape(_prefix(path))}{RANDOM}{SUFFIX}"))
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:50]}."
 
 
 @contextmanager

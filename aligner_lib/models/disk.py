@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from aligner_lib.errors import UserError
-from data.atomic_files import atomic_path
+from data.atomic_files import atomic_path, partials
+
+logger = logging.getLogger(__name__)
 
 
 class DiskFull(UserError, OSError):
@@ -52,10 +55,20 @@ def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
     """A context manager: yields a path for a folder or a file, and renames the path to `out` at the end.
 
     The path lies in a new hidden folder beside `out`, and only the hidden folder is ever removed. If the block fails, nothing
-    is left. elsewhere: see `explain_full_disk`. Raises ValueError when `out` exists before or after the block, DiskFull.
+    is left. elsewhere: see `explain_full_disk`. Raises ValueError when `out` exists before or after the block, UserError when
+    its place can't be written, DiskFull.
     """
     _check_free(out)
-    with explain_full_disk(out, elsewhere), atomic_path(out) as partial:
+    with explain_full_disk(out, elsewhere), ExitStack() as stack:
+        _warn_of_partials(out)
+        try:
+            partial = stack.enter_context(atomic_path(out))
+        except OSError as error:
+            if is_full(error):
+                raise
+            raise UserError(
+                f"{out} can't be written ({error.strerror}: {error.filename}): choose another place ({elsewhere})"
+            ) from error
         yield partial
         # writing a large model takes minutes, and a rename replaces an existing file silently
         _check_free(out)
@@ -65,6 +78,15 @@ def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
 def _check_free(out: Path) -> None:
     if os.path.lexists(out):
         raise ValueError(f"{out} exists already: remove {out}, or choose another name")
+
+
+def _warn_of_partials(out: Path) -> None:
+    """Name the hidden folders of killed processes, which may be as large as a model."""
+    if left := partials(out):
+        logger.warning(
+            f"{', '.join(map(str, left))}: left by a process that wrote {out} and was killed, or that still writes: remove the folder "
+            "if no such process runs"
+        )
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -63,13 +63,15 @@ def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
         raise ValueError(
             f"there is no model named {name!r}; the names are {', '.join(map(repr, MODELS))}, and ORG/NAME of the hub"
         )
-    return obtain(name, recipe, _folder(name, recipe, cache), progress)
+    cure = f"ask the cache's owner to run `aligner model fetch {name}`"
+    return obtain(name, recipe, _folder(name, recipe, cache), progress, cure)
 
 
-def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
-    """Let the recipe make `folder` if missing or damaged. Returns `folder`. name: the model's name, for messages.
+def obtain(name: str, recipe: Recipe, folder: Path, progress: bool, cure: str) -> Path:
+    """Let the recipe make `folder` if missing or damaged. Returns `folder`.
 
-    A damaged folder stays until its replacement is complete.
+    name, cure: for messages, the model's name and the advice for a cache that can't be written. A damaged folder stays until
+    its replacement is complete.
     """
     echo = echo_to(progress)
     if is_usable(folder, recipe):
@@ -77,8 +79,8 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
 
     def refusal(reason: str) -> str:
         return (
-            f"{name} is not in the cache {folder.parent}, which can't be written here ({reason}): ask the cache's owner to run "
-            f"`aligner model fetch {name}`, or set ALIGNER_CACHE to a folder of your own"
+            f"{name} is not in the cache {folder.parent}, which can't be written here ({reason}): {cure}, or set ALIGNER_CACHE "
+            "to a folder of your own"
         )
 
     with explain_full_disk(folder, "ALIGNER_CACHE"), explain_read_only(refusal):

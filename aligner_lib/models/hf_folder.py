@@ -11,6 +11,7 @@ import numpy as np
 
 from aligner_lib.datasets.json_file import DamagedFileError, read_object
 from aligner_lib.models import families
+from aligner_lib.models.peft_folder import refused_as_model
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.sentencepiece_tokenizer import add_tokens, write_tokenizer
 from aligner_lib.models.stream import TensorFile
@@ -32,6 +33,8 @@ class HfFolder:
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
+        if refusal := refused_as_model(self.folder):
+            raise ValueError(refusal)
         config = _read_json(self.folder / "config.json")
         if config.get("quantization_config") is not None:
             raise ValueError(

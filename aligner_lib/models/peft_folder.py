@@ -143,6 +143,17 @@ def _hub_origin(base: Path) -> tuple[str | None, str | None]:
     return name, revision
 
 
+def refused_as_model(folder: Path) -> str | None:
+    """The error's text for a folder of PEFT where a model belongs; None for any other folder."""
+    if not (folder / CONFIG).is_file() or (folder / "config.json").exists():
+        return None
+    return (
+        f"{folder} holds adapters of peft and no model: start from their base with model.peft.peft_scheme=lora "
+        f"model.peft.restore_from_path={folder}, or merge the adapters in peft (merge_and_unload), save model and tokenizer, and "
+        "import their folder"
+    )
+
+
 # ---- in -------------------------------------------------------------------------------------------------------------
 
 

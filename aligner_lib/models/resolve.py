@@ -9,6 +9,7 @@ from aligner_lib.models.download import HubModel
 from aligner_lib.models.fetch import MODELS, changed_folder, fetch, is_cached
 from aligner_lib.models.nemo.cached import imported
 from aligner_lib.models.nemo.source import is_nemo
+from aligner_lib.models.peft_folder import refused_as_model
 from aligner_lib.run_folder.reader import RunFolder
 
 BEST = "@best"
@@ -45,6 +46,8 @@ def resolve(name_or_path: str | Path) -> Path:
         if (folder / "model.json").exists():
             check_base(folder)
             return folder
+    if refusal := refused_as_model(path):
+        raise ValueError(refusal)
     is_of_hf = (path / "config.json").exists()
     cure = f"; for a Hugging Face folder: aligner model import {path} --out FOLDER" if is_of_hf else ""
     raise ValueError(

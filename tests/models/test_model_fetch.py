@@ -17,6 +17,7 @@ from aligner_lib.models import MODELS, fetch, index_client, model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.disk import DiskFull
 from aligner_lib.models.download import DownloadError, PublishedModel
+from aligner_lib.models.nemo.cached import imported
 from aligner_lib.models.smoke import SmokeModel
 from aligner_lib.models.tensor_store import check_store
 
@@ -215,6 +216,10 @@ def test_a_cache_that_can_t_be_used_is_named_with_the_cure(tmp_path, smoke, monk
     message = r"smoke is not in the cache .*\(Read-only file system\): ask the cache.s owner to run"
     with pytest.raises(UserError, match=message):
         fetch("smoke", cache=tmp_path)
+    archive = tmp_path / "a.nemo"
+    archive.touch()
+    with pytest.raises(UserError, match=r"run `aligner model import .*/a\.nemo --out FOLDER` and give"):
+        imported(archive, cache=tmp_path)
     assert fetch("smoke", cache=smoke.parents[1]) == smoke  # what is there needs no writing
 
 

@@ -8,6 +8,7 @@ import resource
 import shutil
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import gguf
 import numpy as np
@@ -27,7 +28,7 @@ from tiny_llama import (
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.models import families, import_hf, model_hash
+from aligner_lib.models import families, import_hf, import_model, model_hash
 from aligner_lib.models.adapters import AdapterRecord
 from aligner_lib.models.architecture import Architecture, RopeScaling
 from aligner_lib.models.convert import open_source
@@ -398,11 +399,27 @@ def test_what_exists_is_left_alone_and_what_is_no_model_is_refused(tmp_path, smo
         path.write_text("new")
         out.write_text("mine")  # which appears while the model is written
     assert [path.read_text() for path in out.parent.iterdir()] == ["mine"]
+    with pytest.raises(
+        UserError, match=r"model can't be written \(File exists: .*config\.json\): choose .*--out"
+    ):
+        import_hf(hf, hf / "config.json" / "model")
     with pytest.raises(ValueError, match="does not exist"):
         open_source(tmp_path / "nothing")
     (tmp_path / "weights.bin").touch()
     with pytest.raises(ValueError, match=r"is neither a Hugging Face model folder nor a .* ends in \.nemo"):
         open_source(tmp_path / "weights.bin")
+
+
+def test_a_killed_import_is_named_and_an_unreadable_source_is_refused(tmp_path, hf, monkeypatch, caplog):
+    for name in (".model.abcd1234.partial", ".model.v2.abcd1234.partial"):
+        (tmp_path / name).mkdir()
+    import_model(hf, tmp_path / "model")
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{tmp_path / '.model.abcd1234.partial'}: left by a process that wrote ")
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"{hf}/config.json")
+    monkeypatch.setattr("aligner_lib.models.hf_folder.read_object", Mock(side_effect=denied))
+    with pytest.raises(UserError, match=r"hf/config\.json can't be read \(Permission denied\): ask"):
+        import_model(hf, tmp_path / "again")
 
 
 def test_a_failed_import_leaves_nothing_of_its_own(tmp_path, hf):

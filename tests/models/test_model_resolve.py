@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from aligner_lib.models import model_hash, resolve
+from aligner_lib.models.convert import open_source
 
 
 @pytest.fixture
@@ -38,6 +39,11 @@ def test_what_was_tried_is_told(tmp_path):
         ValueError, match=r"step_\*; for a Hugging Face folder: aligner model import /.* --out"
     ):
         resolve(tmp_path)
+    (tmp_path / "peft").mkdir()
+    (tmp_path / "peft/adapter_config.json").touch()
+    for read in (resolve, open_source):
+        with pytest.raises(ValueError, match=r"adapters of peft .*restore_from_path=/.*/peft, or merge"):
+            read(tmp_path / "peft")
     with pytest.raises(FileNotFoundError, match="is not a model folder"):
         model_hash(tmp_path)
     with pytest.raises(ValueError, match="smolllm does not exist, and the named models are 'smollm2-135m'"):

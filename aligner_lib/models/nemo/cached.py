@@ -20,7 +20,8 @@ def imported(path: Path, cache: Path | None = None, progress: bool = True) -> Pa
     """
     model = _Archive(path, _hash(path))
     root = Path(cache).expanduser() if cache else cache_root()
-    return obtain(str(path), model, root / "nemo" / f"{path.stem}-{model.hash[:12]}", progress)
+    cure = f"run `aligner model import {path} --out FOLDER` and give FOLDER in place of the archive"
+    return obtain(str(path), model, root / "nemo" / f"{path.stem}-{model.hash[:12]}", progress, cure)
 
 
 def _hash(path: Path) -> str:

@@ -325,4 +325,5 @@ def _take_model(bundle: Bundle, name: str, place: Path, unpacked: Path | None) -
         raise BadBundle(
             f"{bundle.path}: its model {name} differs from the project's model of the same name: pack the bundle anew"
         )
-    obtain(name, recipe, place, progress=True)
+    cure = "ask the cache's owner to unpack the bundle"
+    obtain(name, recipe, place, progress=True, cure=cure)
